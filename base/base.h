@@ -1,8 +1,7 @@
 /* base.h - types and macros that every file may use.
  *
  * Included first by every .c file. Header only: no state, no I/O. */
-#ifndef BASE_BASE_H
-#define BASE_BASE_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -79,6 +78,4 @@ extern void (*check_panic_message)(const char *sentence);
 #define costly_check(cond) check(cond)
 #else
 #define costly_check(cond) ((void)sizeof(cond))
-#endif
-
 #endif

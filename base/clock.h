@@ -1,6 +1,5 @@
 /* clock.h - monotonic time, as durations and deadlines in nanoseconds. */
-#ifndef BASE_CLOCK_H
-#define BASE_CLOCK_H
+#pragma once
 
 #include "base/base.h"
 
@@ -25,5 +24,3 @@ clock_after(nsec now, nsec duration)
 {
     return duration > NSEC_NEVER - now ? NSEC_NEVER : now + duration;
 }
-
-#endif

@@ -9,8 +9,7 @@
  * replacement of a killed process is not killed again.
  *
  * The second column is the phase: W1 to W15 in the life of a worker, D1 to D5 in lagand. */
-#ifndef BASE_FAILPOINT_H
-#define BASE_FAILPOINT_H
+#pragma once
 
 #include "base/base.h"
 
@@ -133,6 +132,4 @@ uint32_t failpoint_ring(int w);
 #define FP_OR(name, injected) ((void)0)
 #define FP_ENVIRONMENT
 #define FP_RINGS 0, 0
-#endif
-
 #endif

@@ -5,8 +5,7 @@
  * The tag does not change, so lists sorted by tag stay sorted. Tokens that were requested and not
  * used are credited to the client. A client without open requests accumulates no credit. Clients
  * whose numbers are equal modulo FAIR_QUEUE_CLIENTS share their quantum. */
-#ifndef BASE_FAIR_QUEUE_H
-#define BASE_FAIR_QUEUE_H
+#pragma once
 
 #include "base/base.h"
 
@@ -30,5 +29,3 @@ void fair_queue_take(struct fair_queue *t, uint64_t tag);
 /* Changes the token count of a request from had to has; its tag is unchanged. */
 void fair_queue_change(struct fair_queue *t, uint32_t client, uint64_t had, uint64_t has);
 void fair_queue_end(struct fair_queue *t, uint32_t client, uint64_t unused);
-
-#endif

@@ -6,8 +6,7 @@
  *
  * Strict RFC 8259: valid UTF-8, no lone surrogates, no NaN, no comments, no trailing commas, no
  * byte order mark, at most JSON_MAX_DEPTH levels. Error sentences carry line and column. */
-#ifndef BASE_JSON_H
-#define BASE_JSON_H
+#pragma once
 
 #include "base/base.h"
 #include "base/err.h"
@@ -53,5 +52,3 @@ bool json_is(const struct json *j, const char *s); /* the decoded KEY or STRING 
  * double also more than 511 characters). -EINVAL: not written as an integer ("1.0", "1e3"). */
 int json_u64(const struct json *j, uint64_t *ret) MUST_USE;
 int json_f64(const struct json *j, double *ret) MUST_USE;
-
-#endif

@@ -11,8 +11,7 @@
  * A message blocks until it is written. After log_never_wait() a message that cannot be written at
  * once is dropped and counted; the next message that can be written is preceded by the number of
  * dropped messages. */
-#ifndef BASE_LOG_H
-#define BASE_LOG_H
+#pragma once
 
 #include "base/base.h"
 
@@ -35,5 +34,3 @@ void log_debug(const char *fmt, ...) PRINTF_LIKE(1, 2);
  * names. */
 void log_fields(enum log_level level, const char *const *fields, const char *fmt, ...)
     PRINTF_LIKE(3, 4);
-
-#endif

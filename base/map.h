@@ -1,7 +1,6 @@
 /* map.h - a hash table from uint64_t to uint32_t with fixed capacity. One thread; only map_new()
  * allocates. */
-#ifndef BASE_MAP_H
-#define BASE_MAP_H
+#pragma once
 
 #include "base/base.h"
 
@@ -19,5 +18,3 @@ uint32_t map_find(const struct map *m, uint64_t key); /* MAP_NONE: absent */
 int map_put(struct map *m, uint64_t key, uint32_t value) MUST_USE;
 uint32_t map_take(struct map *m, uint64_t key); /* removes the key; MAP_NONE: absent */
 uint32_t map_n(const struct map *m);
-
-#endif

@@ -4,8 +4,6 @@
  * integer and a double at once: the integer is stored, the double is compared with the limits. */
 #include "base/opt.h"
 
-#include "base/clock.h"
-
 #include <errno.h>
 #include <inttypes.h>
 #include <math.h>

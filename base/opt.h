@@ -11,8 +11,7 @@
  *
  * Error sentences name the origin ("lagan.yaml:12", "--set"), the key, the value and the valid
  * values. */
-#ifndef BASE_OPT_H
-#define BASE_OPT_H
+#pragma once
 
 #include "base/base.h"
 #include "base/err.h"
@@ -90,5 +89,3 @@ void opt_help(const struct opt *table, enum opt_form form, FILE *out);
 void opt_manual(const struct opt *table, enum opt_form form, FILE *out);
 /* Writes text with all roff control characters escaped. */
 void opt_roff(FILE *out, const char *text);
-
-#endif

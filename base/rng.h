@@ -3,8 +3,7 @@
  * A 64-bit linear congruential generator (Knuth, MMIX). Only the upper 32 bits are used, because
  * the lower bits have short periods. Any state is a valid seed. Not for token sampling, which runs
  * on the device, and not for secrets. */
-#ifndef BASE_RNG_H
-#define BASE_RNG_H
+#pragma once
 
 #include "base/base.h"
 
@@ -21,5 +20,3 @@ rng_below(uint64_t *state, uint32_t n)
 {
     return (uint32_t)(((uint64_t)rng_next(state) * n) >> 32);
 }
-
-#endif

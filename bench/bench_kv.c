@@ -19,7 +19,6 @@
 #include "base/base.h"
 #include "sim/sim_worker.h"
 #include "sim/trace.h"
-#include "worker/kv/kv_slab.h"
 
 #include <stdio.h>
 #include <stdlib.h>

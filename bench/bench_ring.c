@@ -23,7 +23,6 @@
 #include "base/clock.h"
 #include "bench/transports.h"
 
-#include <errno.h>
 #include <sched.h>
 #include <stdatomic.h>
 #include <stdio.h>

@@ -1,6 +1,5 @@
 /* serve.h - a private lagand around a benchmark, and what its worker has done so far. */
-#ifndef BENCH_SERVE_H
-#define BENCH_SERVE_H
+#pragma once
 
 #include "base/base.h"
 #include "include/lagan.h"
@@ -44,5 +43,3 @@ pid_t bench_rank(struct bench_serve *s); /* process of rank 1; 0: none */
 void bench_worker(struct bench_serve *s, struct bench_worker *ret);
 /* Sends an operator command: a verb of laganctl with its arguments, a JSON object. */
 void bench_send_command(const struct bench_serve *s, const char *verb, const char *args);
-
-#endif

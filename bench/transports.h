@@ -3,8 +3,7 @@
  * make() before a fork, join() on both sides; side 0 is the parent. A message has len bytes and
  * begins with its number. Every way copies the bytes in and out and checks the number.
  */
-#ifndef BENCH_TRANSPORTS_H
-#define BENCH_TRANSPORTS_H
+#pragma once
 
 #include "base/base.h"
 
@@ -31,5 +30,3 @@ extern const struct way way_ck, way_rte, way_rte_burst; /* name NULL: not built 
 
 void *way_shared(size_t bytes); /* shared memory, zeroed */
 void way_die(const char *what); /* prints errno and exits */
-
-#endif

@@ -1,7 +1,6 @@
 /* transports_peers.c - see transports.h: pipe, socketpair, ZeroMQ, ck_ring, rte_ring. */
 #include "bench/transports.h"
 
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

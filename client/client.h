@@ -4,8 +4,7 @@
  * requests; resume.c moves requests to another connection; event.c converts frames to events;
  * call.c is lagan_call(). All code runs in the caller's thread, inside the caller's calls; the
  * thread of libzmq only moves bytes. */
-#ifndef CLIENT_CLIENT_H
-#define CLIENT_CLIENT_H
+#pragma once
 
 #include "base/clock.h"
 #include "include/lagan.h"
@@ -161,5 +160,3 @@ void client_retry(struct lagan *c, nsec now);
 int client_pack_json(msgpack_packer *p, const char *text, size_t n, struct err *e);
 /* NULL: out of memory; the caller frees the text */
 char *client_json_text(const msgpack_object *o);
-
-#endif

@@ -7,7 +7,6 @@
  * error; only then does the caller notice. */
 #include "client/client.h"
 
-#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 

@@ -2,8 +2,7 @@
  *
  * main.c parses the command line and finds the command. A command calls lagand through liblagan and
  * returns an exit code. The function that finds a failure prints one sentence on standard error. */
-#ifndef CTL_CTL_H
-#define CTL_CTL_H
+#pragma once
 
 #include "base/clock.h"
 #include "base/err.h"
@@ -159,5 +158,3 @@ void progress(const char *what, double done, double total, nsec since);
 
 /* print.c: parses comma-separated ids. */
 int parse_ids(const char *s, int32_t **ret, size_t *n, struct err *e) MUST_USE; /* free(*ret) */
-
-#endif

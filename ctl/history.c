@@ -1,7 +1,6 @@
 /* history.c - laganctl events, panic and metrics. */
 #include "ctl/ctl.h"
 
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,6 +1,5 @@
 /* line_reader.h - reads lines of a file, a pipe or standard input without blocking. */
-#ifndef CTL_LINE_READER_H
-#define CTL_LINE_READER_H
+#pragma once
 
 #include "ctl/ctl.h"
 
@@ -22,5 +21,3 @@ void line_reader_close(struct line_reader *l);
 int line_reader_next(struct line_reader *l, char **ret);
 int line_reader_fill(struct line_reader *l,
                      struct err *e) MUST_USE; /* one read(); -EMSGSIZE: line too long */
-
-#endif

@@ -1,6 +1,5 @@
 /* request_options.h - request keys from command line options and from JSON lines. */
-#ifndef CTL_REQUEST_OPTIONS_H
-#define CTL_REQUEST_OPTIONS_H
+#pragma once
 
 #include "ctl/ctl.h"
 
@@ -38,5 +37,3 @@ int request_from_args(struct lagan_request *r, const struct request_args *a,
 /* Writes the keys of a JSON line into r, replacing present ones; skips "tag". lagand validates the
  * values. */
 int request_from_json(struct lagan_request *r, const json_t *line, struct err *e) MUST_USE;
-
-#endif

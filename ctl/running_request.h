@@ -1,6 +1,5 @@
 /* running_request.h - one open request of laganctl: its outputs so far and their printing. */
-#ifndef CTL_RUNNING_REQUEST_H
-#define CTL_RUNNING_REQUEST_H
+#pragma once
 
 #include "ctl/ctl.h"
 
@@ -51,5 +50,3 @@ void running_request_print_final(const struct running_request *j, const struct l
                                  FILE *out);
 void running_request_print_chunk(const struct running_request *j, const struct lagan_event *ev,
                                  FILE *out);
-
-#endif

@@ -1,9 +1,7 @@
 /* top.c - laganctl top: state and token rates of each worker, repeatedly. */
 #include "ctl/ctl.h"
 
-#include <errno.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 #include <unistd.h>

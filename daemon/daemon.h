@@ -4,8 +4,7 @@
  * response rings and the clients' frames, dispatches requests to workers and sends what is due. No
  * part blocks. All bytes from clients and workers are validated before they are used.
  */
-#ifndef DAEMON_DAEMON_H
-#define DAEMON_DAEMON_H
+#pragma once
 
 #include "base/base.h"
 #include "base/clock.h"
@@ -110,5 +109,3 @@ struct daemon {
     struct event_log *event_log;
     uint64_t held_bytes; /* reserved for open requests; at most api.memory */
 };
-
-#endif

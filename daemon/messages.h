@@ -3,13 +3,10 @@
  * The net part calls messages_frame() through d->events->frame. A frame that is not a valid message
  * is answered with an ERROR message.
  */
-#ifndef DAEMON_MESSAGES_H
-#define DAEMON_MESSAGES_H
+#pragma once
 
 #include "daemon/daemon.h"
 
 /* Decodes one whole frame of n bytes from c, validates it and answers it. c may be dropped by the
  * call. */
 void messages_frame(struct daemon *d, struct client *c, const void *frame, size_t n);
-
-#endif

@@ -6,8 +6,7 @@
  * ended, reads the ledger log, and gives the arenas to its own workers. KV arenas without a ledger
  * log are closed.
  */
-#ifndef DAEMON_REEXEC_H
-#define DAEMON_REEXEC_H
+#pragma once
 
 #include "base/base.h"
 #include "base/err.h"
@@ -25,5 +24,3 @@ struct handover_state;
 struct handover_state *reexec_prepare(struct daemon *d);
 /* Executes the new program, after everything else was closed. Returns only on failure. */
 int reexec_exec(struct handover_state *h, char **argv, struct err *e);
-
-#endif

@@ -1,6 +1,5 @@
 /* check.h - the entries of check.c's table that are in check_memory.c; documented in gpu.h. */
-#ifndef GPU_CHECK_H
-#define GPU_CHECK_H
+#pragma once
 
 #include "gpu/device.h"
 
@@ -14,5 +13,3 @@ int checked_host_map(struct gpu *g, struct host_memory *m, struct err *e);
 void checked_host_close(struct gpu *g, struct host_memory *m);
 int checked_host_pin(struct gpu *g, void *p, size_t bytes);
 void checked_host_unpin(struct gpu *g, void *p, size_t bytes);
-
-#endif

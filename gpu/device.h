@@ -4,8 +4,7 @@
  * lane the checking table thus finds the device, the device's table and the place for error
  * messages.
  */
-#ifndef GPU_DEVICE_H
-#define GPU_DEVICE_H
+#pragma once
 
 #include "gpu/gpu.h"
 
@@ -73,5 +72,3 @@ typedef int (*cuda_begin)(uint32_t ordinal, const struct gpu_options *o, struct 
 
 /* The checking table (check.c), the same for every device. */
 extern const struct gpu_ops gpu_checked;
-
-#endif

@@ -1,8 +1,7 @@
 /* fp.h - conversions between float and bf16, fp16, fp8 e4m3 (KV), MXFP4. To float: exact. From
  * float: round to nearest even.
  */
-#ifndef GPU_FP_H
-#define GPU_FP_H
+#pragma once
 
 #include "base/base.h"
 
@@ -103,5 +102,3 @@ uint8_t e4m3_of_float(float f); /* above 448, the largest: 448 with the same sig
 
 float float_of_f16(uint16_t h); /* a signalling NaN becomes quiet, as F16C does */
 uint16_t f16_of_float(float f); /* too large: infinity */
-
-#endif

@@ -29,8 +29,7 @@
  * check.c, message in gpu_why()), -ENOMEM, -EIO for any device error. After -EIO the device is
  * unusable. One thread per lane may queue.
  */
-#ifndef GPU_GPU_H
-#define GPU_GPU_H
+#pragma once
 
 #include "base/base.h"
 #include "base/err.h"
@@ -497,5 +496,3 @@ const char *gpu_describe(const struct gpu *g); /* "cpu (2 cores, avx2)" */
 /* Blocks until lane.done() is one of first .. last, without a time limit: not for the serving loop.
  * -EIO: the device has failed. */
 int gpu_wait(struct lane *l, uint64_t first, uint64_t last);
-
-#endif

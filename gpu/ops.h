@@ -9,8 +9,7 @@
  * An op queues its work on the lane and returns 0 or a negative errno: gpu.h. n is x.dim[0], and
  * tensors are [n, ...], unless the op says otherwise.
  */
-#ifndef GPU_OPS_H
-#define GPU_OPS_H
+#pragma once
 
 /* clang-format off */
 
@@ -160,5 +159,3 @@
     GPU_OPS(GPU_ENTRY, p)
 
 /* clang-format on */
-
-#endif

@@ -3,8 +3,7 @@
  *
  * Source: Salmon, Moraes, Dror and Shaw, Parallel Random Numbers: As Easy as 1, 2, 3, SC11.
  */
-#ifndef GPU_PHILOX_H
-#define GPU_PHILOX_H
+#pragma once
 
 #include <stdint.h>
 
@@ -32,5 +31,3 @@ __host__ __device__
     out[2] = c;
     out[3] = d;
 }
-
-#endif

@@ -1,6 +1,5 @@
 /* rank_memory.h - the shared memory of a rank group. */
-#ifndef GPU_RANK_MEMORY_H
-#define GPU_RANK_MEMORY_H
+#pragma once
 
 #include "base/err.h"
 
@@ -10,5 +9,3 @@
 /* Maps the first bytes of gpu_options.group_fd; the caller unmaps them. The memory is zero when a
  * group starts. -EINVAL: ranks is above GPU_MAX_RANKS or fd has fewer than GPU_GROUP_BYTES. */
 int rank_memory_map(void **ret, size_t bytes, uint32_t ranks, int fd, struct err *e) MUST_USE;
-
-#endif

@@ -8,8 +8,7 @@
  *
  *            P: plan ring      rank 0 -> another rank       channel.d
  *            W: reply ring     that rank -> rank 0          channel.w */
-#ifndef IPC_CHANNEL_H
-#define IPC_CHANNEL_H
+#pragma once
 
 #include "base/base.h"
 #include "ipc/doorbell.h"
@@ -56,5 +55,3 @@ void channel_release(struct channel *l);
 /* doorbell_sleep() until records arrive, or space after a failed reserve. */
 int channel_sleep(struct channel *l) MUST_USE;
 bool channel_ready(void *l); /* there are records or space; for doorbell_sleep() */
-
-#endif

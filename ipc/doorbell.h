@@ -13,8 +13,7 @@
  * Both fences are necessary, and together they suffice (proof/wake.pml); no timer is needed. The
  * reader wakes the writer for space only if the writer announced that it waits for space. Otherwise
  * each step would cost a second wake-up. */
-#ifndef IPC_DOORBELL_H
-#define IPC_DOORBELL_H
+#pragma once
 
 #include "base/base.h"
 #include "ipc/shm.h"
@@ -48,5 +47,3 @@ void doorbell_set_readable(struct doorbell *b); /* poll() reported data or a han
  * a peer that sends many bytes cannot block us. Returns the bytes read, 0 if none, -EPIPE: the peer
  * is gone. */
 int doorbell_drain(struct doorbell *b);
-
-#endif

@@ -11,8 +11,7 @@
  *
  * For a worker with a GPU, the end of the stream is the first sign of its death that lagand gets.
  */
-#ifndef IPC_FD_CHANNEL_H
-#define IPC_FD_CHANNEL_H
+#pragma once
 
 #include "base/base.h"
 #include "base/err.h"
@@ -42,5 +41,3 @@ int fd_channel_give(int sock, const struct fd_channel_note *note, int fd,
 /* Returns 1 and sets *note and *fd (close-on-exec, owned by the caller); 0: no message; -EPIPE:
  * closed by the peer; -EBADMSG: malformed. */
 int fd_channel_take(int sock, struct fd_channel_note *note, int *fd, struct err *e) MUST_USE;
-
-#endif

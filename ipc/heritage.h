@@ -6,8 +6,7 @@
  * All other descriptors are close-on-exec. The worker sets close-on-exec on the inherited ones as
  * soon as it has read the variables, because a process forked by a library would otherwise keep the
  * doorbell open and hide the worker's death. */
-#ifndef IPC_HERITAGE_H
-#define IPC_HERITAGE_H
+#pragma once
 
 #include "base/base.h"
 #include "base/err.h"
@@ -30,5 +29,3 @@ int heritage_fd(const struct heritage *h, const char *name); /* -1: not inherite
 /* Writes "LAGAN_FDNAMES=..." for the environment of the child, whose descriptors are numbered from
  * 3 in this order. Returns 0, or -EMSGSIZE if n is too small; HERITAGE_ENV_MAX suffices. */
 int heritage_env(const struct heritage *h, char *buf, size_t n) MUST_USE;
-
-#endif

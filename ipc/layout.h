@@ -11,8 +11,7 @@
  * After an intended change: raise the version, then write the new sum beside it. tools/layout.sh
  * prints both sums.
  */
-#ifndef IPC_LAYOUT_H
-#define IPC_LAYOUT_H
+#pragma once
 
 #include "base/base.h"
 #include "ipc/records.h"
@@ -90,5 +89,3 @@
     LAYOUT(step_entry, seq) LAYOUT(step_entry, step) LAYOUT(step_entry, lane) \
     LAYOUT(step_entry, n_ids) LAYOUT(step_entry, id))
 /* clang-format on */
-
-#endif

@@ -2,8 +2,7 @@
  *
  * Both programs use one table (base/opt.h): lagand validates a section before it starts a worker
  * and passes each option that differs from its default to the worker as --key=value. */
-#ifndef IPC_MODEL_OPTIONS_H
-#define IPC_MODEL_OPTIONS_H
+#pragma once
 
 #include "base/base.h"
 #include "base/opt.h"
@@ -53,5 +52,3 @@ extern const struct opt model_opts[];
  * is static. */
 const char *model_options_device(const struct model_options *k);
 bool model_options_on_gpu(const struct model_options *k);
-
-#endif

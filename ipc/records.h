@@ -10,8 +10,7 @@
  * rec_submit also changes MIRROR_MAGIC. ipc/layout.h makes a change without these two a compile
  * error. A new meaning of an old field changes them too; that the compiler cannot see.
  */
-#ifndef IPC_RECORDS_H
-#define IPC_RECORDS_H
+#pragma once
 
 #include "base/base.h"
 #include "include/lagan_wire.h"
@@ -207,5 +206,3 @@ _Static_assert(sizeof(struct rec_phase) == 24, "rec_phase");
 _Static_assert(sizeof(struct rec_prompt) == 24, "rec_prompt");
 _Static_assert(sizeof(struct rec_tensor) == 32, "rec_tensor");
 _Static_assert(sizeof(struct rec_text_done) == 24, "rec_text_done");
-
-#endif

@@ -13,8 +13,7 @@
  * epoch, seq, type, length by type) and copies the payload before it is used. A violation proves
  * corruption: calls return -EBADMSG, the ring is not read again, and the peer is ended. ring_why()
  * names the violated rule. */
-#ifndef IPC_RING_H
-#define IPC_RING_H
+#pragma once
 
 #include "base/base.h"
 #include "ipc/shm.h"
@@ -90,5 +89,3 @@ uint64_t ring_free_bytes(struct ring *r); /* writer: free bytes; 0 if the head i
 /* writer: the ring was full and the reader has released since */
 bool ring_space_freed(const struct ring *r);
 const char *ring_why(const struct ring *r);
-
-#endif

@@ -16,8 +16,7 @@
  *
  * A change of the layout or of the meaning of a field changes SHM_ABI_MAJOR; ipc/layout.h checks
  * the layout. */
-#ifndef IPC_SHM_H
-#define IPC_SHM_H
+#pragma once
 
 #include "base/base.h"
 #include "base/err.h"
@@ -176,5 +175,3 @@ void shm_fence_out(void);
 
 /* CRC-32C (Castagnoli) as in iSCSI. */
 uint32_t shm_crc32c(const void *p, size_t n);
-
-#endif

@@ -6,8 +6,7 @@
  * list`, the metrics lagan_worker_NAME and lagan_kv_NAME, and their HELP lines. A change of a table
  * changes SHM_ABI_MAJOR (ipc/records.h).
  */
-#ifndef IPC_STAT_H
-#define IPC_STAT_H
+#pragma once
 
 #include "base/base.h"
 #include "ipc/shm.h"
@@ -131,5 +130,3 @@ void stat_publish(struct shm_ctl *mine, const struct stats *s);
 /* Reads a consistent copy. Returns false, *ret unchanged, if the writer was active at each of three
  * attempts. */
 bool stat_read(const struct shm_ctl *peer, struct stats *ret);
-
-#endif

@@ -5,8 +5,7 @@
  * worker that has a block usually has the blocks before it. The table is a hint: a missing entry
  * costs a cache hit, not correctness. Fixed capacity, no allocation after block_holders_new(); a
  * full table ignores additions. */
-#ifndef ROUTE_BLOCK_HOLDERS_H
-#define ROUTE_BLOCK_HOLDERS_H
+#pragma once
 
 #include "base/base.h"
 
@@ -28,5 +27,3 @@ void block_holders_forget(struct block_holders *h, uint32_t worker);
  * workers have does not distinguish them: it and the blocks before it are not considered. */
 uint32_t block_holders_find(const struct block_holders *h, const uint64_t (*name)[2], uint32_t n,
                             uint32_t *worker, uint32_t *found, uint32_t max);
-
-#endif

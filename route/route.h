@@ -2,8 +2,7 @@
  *
  * lagand and the simulator call the same functions, so a replayed trace is routed as in lagand. No
  * clock, no allocation, no state. */
-#ifndef ROUTE_ROUTE_H
-#define ROUTE_ROUTE_H
+#pragma once
 
 #include "base/base.h"
 
@@ -33,5 +32,3 @@ uint32_t route_home(const struct route_worker *w, uint32_t n, uint32_t model, ui
  * computing `tokens` again on another worker at `rate` tokens a second. rate 0: unknown; returns
  * false. */
 bool route_stays(nsec start, uint64_t tokens, uint64_t rate);
-
-#endif

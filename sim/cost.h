@@ -1,8 +1,7 @@
 /* cost.h - the time of a simulated step: a roofline over its bytes and FLOP. Matrix products of few
  * tokens reach less than the peak, and products of partial tiles lose some of it.
  */
-#ifndef SIM_COST_H
-#define SIM_COST_H
+#pragma once
 
 #include "sim/sim_config.h"
 #include "worker/partition/step_time.h"
@@ -16,5 +15,3 @@ void cost_parts(const struct sim_config *st, const struct partition_list *l, uns
                 double initial_read, struct part_share *context, struct part_share *generation);
 /* At most 1 hour. */
 nsec cost_of(const struct sim_config *st, const struct batch *b, struct part_share has);
-
-#endif

@@ -1,6 +1,5 @@
 /* event_queue.h - a heap of events, ordered by time, then by creation. */
-#ifndef SIM_EVENT_QUEUE_H
-#define SIM_EVENT_QUEUE_H
+#pragma once
 
 #include "base/base.h"
 
@@ -21,5 +20,3 @@ void events_add(struct event_queue *h, struct sim_event e);
 const struct sim_event *events_next(const struct event_queue *h); /* NULL: empty */
 void events_drop(struct event_queue *h);                          /* removes events_next() */
 void events_done(struct event_queue *h);
-
-#endif

@@ -8,8 +8,7 @@
  *     fleet_finish  no more requests arrive; all events happen
  *     fleet_result  the result
  */
-#ifndef SIM_FLEET_H
-#define SIM_FLEET_H
+#pragma once
 
 #include "sim/histogram.h"
 #include "sim/sim_config.h"
@@ -66,5 +65,3 @@ int fleet_add(struct fleet *f, const struct trace_line *t, struct err *e) MUST_U
 int fleet_finish(struct fleet *f, struct err *e) MUST_USE;
 const struct fleet_result *fleet_result(const struct fleet *f);
 uint32_t fleet_n_pools(const struct fleet *f);
-
-#endif

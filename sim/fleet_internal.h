@@ -5,8 +5,7 @@
  *     fleet_step.c     the steps of a worker, and the selection of a worker
  *     fleet_faults.c   cancelled and suspended clients, crashed workers
  */
-#ifndef SIM_FLEET_INTERNAL_H
-#define SIM_FLEET_INTERNAL_H
+#pragma once
 
 #include "route/block_holders.h"
 #include "route/route.h"
@@ -101,5 +100,3 @@ void faults_suspend(struct fleet *f, uint64_t id, bool suspended);
 void faults_schedule_crash(struct fleet *f, uint32_t worker);
 /* Its requests return to the head of the queue, with the tokens that clients have. */
 void faults_crash(struct fleet *f, uint32_t worker);
-
-#endif

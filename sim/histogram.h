@@ -1,6 +1,5 @@
 /* histogram.h - a histogram of durations with a relative error of 1 %. */
-#ifndef SIM_HISTOGRAM_H
-#define SIM_HISTOGRAM_H
+#pragma once
 
 #include "base/base.h"
 
@@ -16,5 +15,3 @@ void hist_add(struct hist *h, nsec t, uint64_t times);
 /* Quantile q, 0 .. 1; 0 for an empty histogram. */
 nsec hist_at(const struct hist *h, double q);
 double hist_mean(const struct hist *h);
-
-#endif

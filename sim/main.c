@@ -5,7 +5,6 @@
 #include "sim/trace_run.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 enum { EXIT_FAILED = 1, EXIT_USAGE = 2 };

@@ -1,6 +1,5 @@
 /* report.h - prints the result of a run as a table or as JSON lines. */
-#ifndef SIM_REPORT_H
-#define SIM_REPORT_H
+#pragma once
 
 #include "sim/fleet.h"
 
@@ -9,5 +8,3 @@
 void report_use(FILE *out, bool json, uint32_t n_pools, const struct fleet_use *u);
 /* seconds: real time of the run. */
 void report_result(FILE *out, bool json, const struct fleet_result *r, double seconds);
-
-#endif

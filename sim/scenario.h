@@ -14,8 +14,7 @@
  * with '|' is a line that the command above must print, blanks at both ends ignored. A command
  * without such lines must print nothing. Parsing knows no command: scenario_run.h does.
  */
-#ifndef SIM_SCENARIO_H
-#define SIM_SCENARIO_H
+#pragma once
 
 #include "base/base.h"
 #include "base/err.h"
@@ -62,5 +61,3 @@ int script_pairs(const struct script *s, const struct script_line *l, uint32_t a
 bool script_names(const char *word, char name[16], uint32_t *first, uint32_t *last);
 /* Parses "0..8,9,50*3" into at most max numbers. Returns their count, -EINVAL or -EMSGSIZE. */
 int script_numbers(const char *word, int64_t *to, uint32_t max) MUST_USE;
-
-#endif

@@ -11,7 +11,6 @@
 #include "worker/kv/kv_reuse.h"
 #include "worker/kv/kv_state.h"
 
-#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 

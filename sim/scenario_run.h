@@ -3,8 +3,7 @@
  * Every command prints lines; `lagan-sim script --help` lists the commands. Differences are printed
  * as missing lines (-) and unexpected lines (+).
  */
-#ifndef SIM_SCENARIO_RUN_H
-#define SIM_SCENARIO_RUN_H
+#pragma once
 
 #include "sim/scenario.h"
 
@@ -13,5 +12,3 @@
 /* 0: all output as expected. 1: differences, printed to out. Negative: the scenario is invalid. */
 int script_run(const struct script *s, FILE *out, struct err *e) MUST_USE;
 void script_print_commands(FILE *out);
-
-#endif

@@ -8,7 +8,6 @@
 #include "include/lagan_wire.h"
 #include "wire/msg_reason.h"
 
-#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 

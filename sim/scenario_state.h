@@ -1,6 +1,5 @@
 /* scenario_state.h - the state and the commands of a running scenario; for sim/scenario*.c. */
-#ifndef SIM_SCENARIO_STATE_H
-#define SIM_SCENARIO_STATE_H
+#pragma once
 
 #include "base/opt.h"
 #include "sim/scenario_run.h"
@@ -58,5 +57,3 @@ int stage_error(const struct scenario_state *g, struct err *e, const char *fmt, 
 int actors_named(struct scenario_state *g, uint32_t from, struct actor **to,
                  struct err *e) MUST_USE;
 struct actor *actor_find(struct scenario_state *g, const char *name);
-
-#endif

@@ -11,8 +11,7 @@
  *
  * `lagan-sim script --help` describes every key.
  */
-#ifndef SIM_CONFIG_H
-#define SIM_CONFIG_H
+#pragma once
 
 #include "sim/scenario.h"
 #include "worker/partition/step_cost.h"
@@ -71,5 +70,3 @@ int setting_read(struct sim_config *st, const char *path, struct err *e) MUST_US
 /* Changes the split mode afterwards; context_sm: for DIVIDE_FIXED. */
 void setting_divide(struct sim_config *st, uint32_t mode, const char *context_sm);
 void setting_help(FILE *out);
-
-#endif

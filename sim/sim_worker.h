@@ -3,8 +3,7 @@
  * Sampled tokens come from request_token(), a function of request and position, so that runs can be
  * compared and the next request of a conversation can begin with the previous output.
  */
-#ifndef SIM_WORKER_H
-#define SIM_WORKER_H
+#pragma once
 
 #include "sim/sim_config.h"
 #include "worker/partition/partition_choose.h"
@@ -43,5 +42,3 @@ void worker_close(struct sim_worker *w);
 const struct batch *worker_plan(struct sim_worker *w, unsigned lane, nsec now);
 /* Commits the lane's oldest step after those it waited for; NULL: none is in flight. */
 const struct batch *worker_commit(struct sim_worker *w, unsigned lane, nsec now);
-
-#endif

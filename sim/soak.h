@@ -13,9 +13,6 @@
  *                                        waits for pages (scenario C-05)
  *     equal calls, equal decisions       the digests of both runs are equal
  */
-#ifndef SIM_SOAK_H
-#define SIM_SOAK_H
+#pragma once
 
 int soak_main(int argc, char **argv); /* arguments after the command; returns an exit code */
-
-#endif

@@ -1,6 +1,5 @@
 /* text_diff.h - prints the differences of two lists of lines. */
-#ifndef SIM_TEXT_DIFF_H
-#define SIM_TEXT_DIFF_H
+#pragma once
 
 #include "base/base.h"
 
@@ -8,5 +7,3 @@
 
 /* Common lines as they are, lines only in `want` after "-", only in `got` after "+". */
 void diff_print(FILE *out, char *const *want, uint32_t n_want, char *const *got, uint32_t n_got);
-
-#endif

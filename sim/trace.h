@@ -8,8 +8,7 @@
  * they are the request's own. Also "priority" (0 .. 1), "client" and "lora" (numbers). Other keys
  * are ignored. Lines are in order of arrival and have at most TRACE_MAX_LINE bytes.
  */
-#ifndef SIM_TRACE_H
-#define SIM_TRACE_H
+#pragma once
 
 #include "base/base.h"
 #include "base/err.h"
@@ -33,5 +32,3 @@ struct trace *trace_close(struct trace *t);
 CLEAN_FUNC(struct trace, trace_close)
 /* 1: the next request. 0: end of file. -EBADMSG, -EIO: with file and line. */
 int trace_next(struct trace *t, struct trace_line *ret, struct err *e) MUST_USE;
-
-#endif

@@ -1,6 +1,5 @@
 /* plain_worker.h - what workers without a model share: their end of the rings. */
-#ifndef TESTS_PLAIN_WORKER_H
-#define TESTS_PLAIN_WORKER_H
+#pragma once
 
 #include "base/base.h"
 #include "ipc/channel.h"
@@ -18,5 +17,3 @@ void plain_finish(struct channel *l, const struct rec_submit *s, uint16_t reason
                   uint32_t n_tokens);
 /* Until the bell rings, or so long. false: lagand is gone. */
 bool plain_rest(struct channel *l, nsec most);
-
-#endif

@@ -2,8 +2,7 @@
  *
  * A thread reads the notify socket. A child that is to become lagand gets what is kept as systemd passes it.
  */
-#ifndef TESTS_SYSTEMD_H
-#define TESTS_SYSTEMD_H
+#pragma once
 
 #include "base/base.h"
 
@@ -39,5 +38,3 @@ void systemd_forget(struct systemd *s, const char *name);     /* out of the stor
 void systemd_keep(struct systemd *s, const char *name);       /* an empty memfd into it */
 /* Listen there, as for a .socket unit; given to every lagand like what is in the store. */
 void systemd_listen(struct systemd *s, const char *name, const char *path);
-
-#endif

@@ -6,6 +6,7 @@ bad=0
 for h in $(find include base ipc wire gpu worker route sim daemon client ctl bench tests -name '*.h' | sort); do
   case $h in gpu/cuda/*) continue ;; esac   # need the toolkit; nvcc compiles them with their .cu
   # shellcheck disable=SC2086
-  ${CC:-cc} -std=gnu11 -Wall -Werror -fsyntax-only -I. $flags -x c "$h" || { echo "$h: does not compile alone"; bad=1; }
+  printf '#include "%s"\n' "$h" | ${CC:-cc} -std=gnu11 -Wall -Werror -fsyntax-only -I. $flags -x c - ||
+    { echo "$h: does not compile alone"; bad=1; }
 done
 exit $bad

@@ -9,8 +9,7 @@
  * Keys are Z85 text, as `laganctl keygen` writes them; each side lists the public key of the other
  * side. Because the file holds a secret, it must be owned by root or by the user of the program,
  * and its mode must grant nothing to group and others. */
-#ifndef WIRE_CURVE_H
-#define WIRE_CURVE_H
+#pragma once
 
 #include "base/base.h"
 #include "base/err.h"
@@ -38,5 +37,3 @@ int curve_read(struct curve_file *f, const char *path, struct err *e) MUST_USE;
 bool curve_key_fits(const char *s, size_t n);
 /* NULL: no client has this key */
 const struct curve_peer *curve_find(const struct curve_file *f, const char *key);
-
-#endif

@@ -4,8 +4,7 @@
  * nodes, keys, strings, duplicate keys, no ext, no NaN, no trailing bytes) before MessagePack-C may
  * unpack. msg_decode() is msg_check() plus the envelope. Decoded structs point into the frame and
  * are valid as long as the frame. */
-#ifndef WIRE_MSG_H
-#define WIRE_MSG_H
+#pragma once
 
 #include "base/base.h"
 #include "base/err.h"
@@ -117,5 +116,3 @@ void msg_key(msgpack_packer *p, const char *key);
 void msg_text(msgpack_packer *p, const char *s);            /* NUL-terminated string value */
 void msg_bytes(msgpack_packer *p, const char *s, size_t n); /* str value of n bytes */
 void msg_bin(msgpack_packer *p, const void *b, size_t n);   /* bin value of n bytes */
-
-#endif

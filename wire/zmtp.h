@@ -14,8 +14,7 @@
  * bytes only, never for an announced length. A frame that is complete in one part is not copied. A
  * message of several frames is only counted, because no message of lagand has several. One thread;
  * no side effects except malloc(). */
-#ifndef WIRE_ZMTP_H
-#define WIRE_ZMTP_H
+#pragma once
 
 #include "base/base.h"
 
@@ -68,5 +67,3 @@ uint32_t zmtp_head(uint8_t head[ZMTP_HEAD],
  */
 uint32_t zmtp_ping(uint8_t frame[ZMTP_PING], uint16_t ttl);
 uint32_t zmtp_pong(uint8_t frame[ZMTP_PONG], const uint8_t *context, uint32_t n);
-
-#endif

@@ -3,8 +3,7 @@
  *
  * Engine thread only. Does not read the contents of a step.
  */
-#ifndef WORKER_LANE_WAIT_H
-#define WORKER_LANE_WAIT_H
+#pragma once
 
 #include "worker/sched/batch.h"
 #include "worker/step_wait.h"
@@ -38,5 +37,3 @@ struct lane_wait {
 /* Sleeps until the doorbell rings, a lane with an fd finishes a step, an fd is readable, or
  * max_sleep has passed. Returns 0, or -EPIPE if the doorbell's peer has closed. */
 int lane_wait_sleep(struct worker *w, const struct lane_wait *f) MUST_USE;
-
-#endif

@@ -1,6 +1,5 @@
 /* loop.h - the engine loop of a worker, rank 0 of a rank group included. */
-#ifndef WORKER_LOOP_H
-#define WORKER_LOOP_H
+#pragma once
 
 #include "base/err.h"
 #include "worker/worker.h"
@@ -9,5 +8,3 @@
  * (-EPIPE), the device failed (-EIO), the request ring is corrupt (-EBADMSG), or the load failed.
  * On failure other threads may still run. */
 int loop_run(struct worker *w, struct err *e);
-
-#endif

@@ -7,7 +7,6 @@
 #include "base/failpoint.h"
 #include "base/log.h"
 #include "base/opt.h"
-#include "gpu/gpu.h"
 #include "ipc/channel.h"
 #include "ipc/heritage.h"
 #include "ipc/model_options.h"

@@ -1,6 +1,5 @@
 /* rank_loop.h - the engine loop of a rank above 0 (tp/plan_ring.h). */
-#ifndef WORKER_RANK_LOOP_H
-#define WORKER_RANK_LOOP_H
+#pragma once
 
 #include "base/err.h"
 #include "worker/worker.h"
@@ -9,5 +8,3 @@
  * only: rank 0 has exited (-EPIPE), the device failed (-EIO), the plan is corrupt (-EBADMSG), or
  * the load failed. */
 int rank_loop_run(struct worker *w, struct err *e);
-
-#endif

@@ -13,8 +13,7 @@
  * A sleep or nap lasts at most 1 ms, because predictions may be wrong; waking once per ms costs 1 %
  * of a core. off is the mean prediction error; margin is 2 x off, at most 10 % of the step.
  */
-#ifndef WORKER_STEP_WAIT_H
-#define WORKER_STEP_WAIT_H
+#pragma once
 
 #include "base/base.h"
 
@@ -50,5 +49,3 @@ struct step_wait_next {
 /* since: start of the oldest step of the lane. */
 struct step_wait_next step_wait_next(const struct step_wait *p, uint8_t work, uint32_t n_tokens,
                                      nsec since, nsec now);
-
-#endif

@@ -6,8 +6,7 @@
  * Parts that another thread also uses (loader, tuning, cache_flush, partition_ctl) say so in their
  * headers.
  */
-#ifndef WORKER_WORKER_H
-#define WORKER_WORKER_H
+#pragma once
 
 #include "base/base.h"
 
@@ -60,5 +59,3 @@ struct worker {
     bool draining;
     _Atomic bool drain_asked; /* set by the control thread */
 };
-
-#endif

@@ -4,8 +4,7 @@
  * Precedence: command line, then file, then defaults. --model, --device and --set configure the
  * only model; with --model the models of the file are not served and the default file is not read.
  */
-#ifndef DAEMON_CONFIG_OPTIONS_H
-#define DAEMON_CONFIG_OPTIONS_H
+#pragma once
 
 #include "base/base.h"
 #include "base/opt.h"
@@ -48,5 +47,3 @@ int config_read(struct config *c, int argc, char **argv, struct problems *p, boo
 /* Formats an origin into buf: "default", "lagan.yaml:12", "command line". */
 const char *config_from(const struct config *c, int from, char *buf, size_t n);
 uint32_t config_n_workers(const struct config *c);
-
-#endif

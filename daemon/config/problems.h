@@ -1,6 +1,5 @@
 /* problems.h - collects the errors of a configuration, so that all are reported at once. */
-#ifndef DAEMON_CONFIG_PROBLEMS_H
-#define DAEMON_CONFIG_PROBLEMS_H
+#pragma once
 
 #include "base/base.h"
 
@@ -12,5 +11,3 @@ struct problems {
 };
 
 void problem(struct problems *p, const char *fmt, ...) PRINTF_LIKE(2, 3);
-
-#endif

@@ -5,8 +5,7 @@
  *   DIR/ctl.sock      operators
  *   DIR/w/N.E         control channel of worker N, incarnation E
  */
-#ifndef DAEMON_CONFIG_RUNTIME_DIR_H
-#define DAEMON_CONFIG_RUNTIME_DIR_H
+#pragma once
 
 #include "base/base.h"
 #include "base/err.h"
@@ -26,5 +25,3 @@ void runtime_dir_close(struct runtime_dir *r);
 /* Prepares DIR/name for bind(): removes a socket that no process listens on. -EADDRINUSE: a process
  * listens on it. -EEXIST: another file. */
 int runtime_dir_vacate(const struct runtime_dir *r, const char *name, struct err *e) MUST_USE;
-
-#endif

@@ -4,8 +4,7 @@
  * models, whose entries are mappings. Anchors, aliases, tags, several documents and duplicate keys
  * are errors. All errors are reported, each with file:line:column.
  */
-#ifndef DAEMON_CONFIG_YAML_H
-#define DAEMON_CONFIG_YAML_H
+#pragma once
 
 #include "base/base.h"
 #include "base/err.h"
@@ -22,5 +21,3 @@ typedef void yaml_key(void *arg, int model, const char *key, const char *value, 
 int yaml_read(const char *path, yaml_key *take, void *arg, struct problems *p) MUST_USE;
 int yaml_text(const char *name, const char *text, size_t n, yaml_key *take, void *arg,
               struct problems *p) MUST_USE;
-
-#endif

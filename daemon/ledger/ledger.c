@@ -1,7 +1,6 @@
 /* ledger.c - see ledger.h. */
 #include "daemon/ledger/ledger.h"
 
-#include "base/clock.h"
 #include "base/map.h"
 #include "daemon/ledger/outputs.h"
 #include "daemon/ledger/request.h"

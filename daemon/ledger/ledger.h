@@ -16,8 +16,7 @@
  *
  * Only daemon/ledger and daemon/request include request.h; other files use request_info().
  */
-#ifndef DAEMON_LEDGER_LEDGER_H
-#define DAEMON_LEDGER_LEDGER_H
+#pragma once
 
 #include "base/base.h"
 #include "base/clock.h"
@@ -143,5 +142,3 @@ uint32_t request_record_bytes(const struct request *r);
 void request_record(const struct request *r, uint32_t at, void *to, uint32_t n);
 
 void ledger_check(const struct ledger *l);
-
-#endif

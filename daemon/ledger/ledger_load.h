@@ -3,8 +3,7 @@
  * The records were written by ledger_save.c of a lagand that has ended, possibly in a crash: every
  * field may have any value. An invalid record is reported and has no effect.
  */
-#ifndef DAEMON_LEDGER_LEDGER_LOAD_H
-#define DAEMON_LEDGER_LEDGER_LOAD_H
+#pragma once
 
 #include "base/base.h"
 #include "base/err.h"
@@ -16,5 +15,3 @@ struct config;
  * are served now. -EBADMSG, -ENOMEM: the record is ignored, and e says why. */
 int ledger_load_record(struct ledger *l, const struct config *c, uint16_t type, const void *data,
                        uint32_t n, struct err *e) MUST_USE;
-
-#endif

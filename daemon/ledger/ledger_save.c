@@ -7,7 +7,6 @@
 #include "daemon/ledger/outputs.h"
 #include "daemon/ledger/request.h"
 
-#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>

@@ -8,8 +8,7 @@
  *
  * Records are appended. The log is rewritten from the ledger when it has doubled its size.
  */
-#ifndef DAEMON_LEDGER_LEDGER_SAVE_H
-#define DAEMON_LEDGER_LEDGER_SAVE_H
+#pragma once
 
 #include "base/base.h"
 #include "base/clock.h"
@@ -139,5 +138,3 @@ void ledger_save_state(struct ledger_log *g, const struct request *r); /* worker
 void ledger_save_end(struct ledger_log *g, const struct request *r);
 void ledger_save_rid(struct ledger_log *g, const struct request *r);
 void ledger_save_unname(struct ledger_log *g, struct request *r); /* before its names are removed */
-
-#endif

@@ -8,8 +8,7 @@
  *
  * Positions and counts are tokens; text is in bytes. -ENOMEM leaves the stored data unchanged.
  */
-#ifndef DAEMON_LEDGER_OUTPUTS_H
-#define DAEMON_LEDGER_OUTPUTS_H
+#pragma once
 
 #include "base/base.h"
 #include "daemon/ledger/ledger.h"
@@ -123,5 +122,3 @@ struct output_span outputs_span(const struct request *r, uint32_t i); /* score: 
  * size, and n bytes of it from i on. */
 uint32_t outputs_record_bytes(const struct request *r);
 void outputs_record(const struct request *r, uint32_t i, uint8_t *to, uint32_t n);
-
-#endif

@@ -6,8 +6,7 @@
  * the position of its last fault is cleared, at most once, so that a request that only shared steps
  * with a poisonous one does not run alone to its end.
  */
-#ifndef DAEMON_LEDGER_QUARANTINE_H
-#define DAEMON_LEDGER_QUARANTINE_H
+#pragma once
 
 #include "base/base.h"
 #include "daemon/ledger/ledger.h"
@@ -56,5 +55,3 @@ void quarantine_ended(struct quarantine *q, const struct request *r);
 void quarantine_poison(struct quarantine *q, uint32_t model, const struct rec_submit *s, nsec now);
 bool quarantine_is_poisoned(const struct quarantine *q, uint32_t model, const struct rec_submit *s,
                             nsec now);
-
-#endif

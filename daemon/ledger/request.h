@@ -14,8 +14,7 @@
  *     notify       request/worker_notify.c  notices that the worker has not got yet
  *     result       request/lifecycle.c      reason and figures of the end
  */
-#ifndef DAEMON_LEDGER_REQUEST_H
-#define DAEMON_LEDGER_REQUEST_H
+#pragma once
 
 #include "daemon/ledger/ledger.h"
 #include "daemon/ledger/outputs.h"
@@ -124,5 +123,3 @@ struct request {
     struct request_notify notify;
     struct request_result result;
 };
-
-#endif

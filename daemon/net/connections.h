@@ -5,8 +5,7 @@
  * thread of libzmq then releases it. The index is the descriptor; the kernel's socket cookie tells
  * a socket of libzmq from a later one with the same descriptor.
  */
-#ifndef DAEMON_NET_CONNECTIONS_H
-#define DAEMON_NET_CONNECTIONS_H
+#pragma once
 
 #include "base/base.h"
 #include "base/clock.h"
@@ -33,5 +32,3 @@ uint64_t connections_cookie(int fd); /* of the kernel; 0: not a socket */
 void connections_shutdown(struct connections *c, int fd, uint64_t cookie);
 /* Shuts a connection without a message down. */
 void connections_shutdown_unidentified(struct connections *c, int fd);
-
-#endif

@@ -6,8 +6,7 @@
  * An invalid frame gets an ERROR; its connection stays open. A lost client is detected by its
  * socket, at a send, or by the idle timeout. README.md has the limits of a client.
  */
-#ifndef DAEMON_NET_FRONTEND_H
-#define DAEMON_NET_FRONTEND_H
+#pragma once
 
 #include "base/base.h"
 #include "base/err.h"
@@ -96,5 +95,3 @@ void frontend_send_or_drop(struct daemon *d, struct client *c);
         (d)->n_refused++; \
         (void)frontend_error(d, c, rid, code, 0, __VA_ARGS__); \
     } while (0)
-
-#endif

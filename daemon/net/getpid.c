@@ -4,7 +4,6 @@
  * of a tcp client. The linker uses this function instead. lagand does not fork: the vfork() child
  * of spawn.c only calls getppid() and execs, and a re-exec keeps the pid.
  */
-#include "base/base.h"
 
 #include <stdatomic.h>
 #include <sys/syscall.h>

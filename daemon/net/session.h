@@ -1,7 +1,6 @@
 /* session.h - fixed table of clients, found by the id of their connection (ZeroMQ's routing id, or
  * the peer number of unix_server.h), and of the users they belong to. */
-#ifndef DAEMON_NET_SESSION_H
-#define DAEMON_NET_SESSION_H
+#pragma once
 
 #include "base/base.h"
 #include "daemon/daemon.h"
@@ -73,5 +72,3 @@ uint32_t session_n(const struct sessions *s);
 struct client *session_idle(struct sessions *s);
 /* Iterates over all clients: the first one at or after *at; NULL at the end. */
 struct client *session_next(struct sessions *s, uint32_t *at);
-
-#endif

@@ -4,8 +4,7 @@
  * ZMQ_FD is edge-triggered, does not tell the direction, and a send may consume the edge. So the
  * socket is polled after each event and after each send; each poll is a system call.
  */
-#ifndef DAEMON_NET_TCP_SERVER_H
-#define DAEMON_NET_TCP_SERVER_H
+#pragma once
 
 #include "base/base.h"
 #include "base/err.h"
@@ -48,5 +47,3 @@ void tcp_server_begin(struct tcp_server *t);
 int tcp_server_take(struct tcp_server *t, struct tcp_server_event *ev) MUST_USE;
 /* Returns true if there may be more events: start another round. */
 bool tcp_server_more(const struct tcp_server *t);
-
-#endif

@@ -13,8 +13,7 @@
  *
  * A peer is identified by a number that is never used again. One thread; no call blocks.
  */
-#ifndef DAEMON_NET_UNIX_SERVER_H
-#define DAEMON_NET_UNIX_SERVER_H
+#pragma once
 
 #include "base/base.h"
 #include "base/clock.h"
@@ -70,5 +69,3 @@ void unix_server_flush(struct unix_server *l); /* at the end of a loop iteration
 bool unix_server_disconnect(struct unix_server *l, int fd);
 /* A few times a second: sends PING to silent peers, closes those past the idle timeout. */
 void unix_server_tick(struct unix_server *l, nsec now);
-
-#endif

@@ -4,8 +4,7 @@
  * connection until lagand replies in a later loop iteration. Without a reply no connection is
  * accepted.
  */
-#ifndef DAEMON_NET_ZMQ_AUTH_H
-#define DAEMON_NET_ZMQ_AUTH_H
+#pragma once
 
 #include "base/base.h"
 #include "base/err.h"
@@ -22,5 +21,3 @@ struct zmq_auth *zmq_auth_open(void *zmq, sd_event *event, const struct curve_fi
                                struct err *e);
 struct zmq_auth *zmq_auth_close(struct zmq_auth *z);
 void zmq_auth_pump(struct zmq_auth *z); /* replies to all waiting requests; NULL: no effect */
-
-#endif

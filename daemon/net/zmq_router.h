@@ -3,8 +3,7 @@
  * libzmq returns the frames of a message one by one, and there may be millions. The first frame is
  * returned, the others are dropped, a bounded number in each loop iteration.
  */
-#ifndef DAEMON_NET_ZMQ_ROUTER_H
-#define DAEMON_NET_ZMQ_ROUTER_H
+#pragma once
 
 #include "base/base.h"
 #include "daemon/net/session.h"
@@ -27,5 +26,3 @@ struct zmq_router_message {
  * -EBUSY: *passed, the number of frames dropped in this loop iteration (0 at its start), has
  * reached the limit. */
 int zmq_router_take(struct zmq_router *r, struct zmq_router_message *m, uint32_t *passed) MUST_USE;
-
-#endif

@@ -13,7 +13,6 @@
 #include "daemon/ops/preflight.h"
 #include "daemon/persist/event_log.h"
 #include "daemon/request/admission.h"
-#include "daemon/request/deliver.h"
 #include "daemon/request/lifecycle.h"
 #include "daemon/request/worker_calls.h"
 #include "daemon/supervise/control_channel.h"

@@ -1,6 +1,5 @@
 /* commands.h - the verbs of CALL, which are the rows of LAGAN_VERBS (lagan_wire.h). */
-#ifndef DAEMON_OPS_COMMANDS_H
-#define DAEMON_OPS_COMMANDS_H
+#pragma once
 
 #include "base/base.h"
 #include "daemon/daemon.h"
@@ -10,5 +9,3 @@
 void command_call(struct daemon *d, struct client *c, const struct msg *m);
 /* State of the whole service: "starting", "ready", "degraded", "draining". */
 const char *command_state(const struct daemon *d);
-
-#endif

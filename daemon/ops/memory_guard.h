@@ -8,8 +8,7 @@
  * without a message, those without a request, those that do not read, all. liblagan reconnects and
  * resumes.
  */
-#ifndef DAEMON_OPS_MEMORY_GUARD_H
-#define DAEMON_OPS_MEMORY_GUARD_H
+#pragma once
 
 #include "daemon/daemon.h"
 
@@ -20,5 +19,3 @@ struct memory_guard *memory_guard_free(struct memory_guard *g);
 
 /* Checks the memory and acts. Returns when to call it next; NSEC_NEVER: with the next tick. */
 nsec memory_guard_look(struct daemon *d);
-
-#endif

@@ -5,7 +5,6 @@
 #include "daemon/net/session.h"
 #include "daemon/supervise/worker.h"
 #include "ipc/stat.h"
-#include "wire/msg.h"
 
 #include <string.h>
 

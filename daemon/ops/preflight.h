@@ -4,8 +4,7 @@
  * program that cannot be run, is reported to the client that asked for the re-exec, and this lagand
  * continues: after it has ended its workers it could not.
  */
-#ifndef DAEMON_OPS_PREFLIGHT_H
-#define DAEMON_OPS_PREFLIGHT_H
+#pragma once
 
 #include "base/base.h"
 #include "base/err.h"
@@ -22,5 +21,3 @@ int preflight_program(char path[PATH_MAX], struct err *e) MUST_USE;
  * d->reexec_requested. A second check at the same time is refused. */
 void preflight_start(struct daemon *d, struct client *c, uint64_t rid);
 void preflight_end(struct daemon *d); /* frees d->preflight, also during a check */
-
-#endif

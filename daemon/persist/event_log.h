@@ -8,8 +8,7 @@
  * number of an entry is stored last and cleared before the entry is rewritten: a kill at any
  * instruction leaves only whole entries.
  */
-#ifndef DAEMON_PERSIST_EVENT_LOG_H
-#define DAEMON_PERSIST_EVENT_LOG_H
+#pragma once
 
 #include "base/base.h"
 #include "daemon/daemon.h"
@@ -57,5 +56,3 @@ const struct death_entry *event_log_dead(const struct event_log *h, uint32_t bac
  * another model before. */
 uint32_t event_log_restarts(struct daemon *d, uint32_t worker, const char *model);
 void event_log_set_restarts(struct daemon *d, uint32_t worker, uint32_t n);
-
-#endif

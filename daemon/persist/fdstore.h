@@ -10,8 +10,7 @@
  *
  * Without systemd the calls have no effect.
  */
-#ifndef DAEMON_PERSIST_FDSTORE_H
-#define DAEMON_PERSIST_FDSTORE_H
+#pragma once
 
 #include "base/base.h"
 #include "ipc/fd_channel.h"
@@ -41,5 +40,3 @@ int fdstore_arena_name(char buf[FDSTORE_NAME], uint32_t worker,
                        const struct fd_channel_note *note) MUST_USE;
 /* Parses such a name. Returns false if it is another one. */
 bool fdstore_arena(const char *name, uint32_t *worker, struct fd_channel_note *note);
-
-#endif

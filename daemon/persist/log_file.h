@@ -13,8 +13,7 @@
  *
  * A change of the layout needs another LOG_FILE_MAGIC.
  */
-#ifndef DAEMON_PERSIST_LOG_FILE_H
-#define DAEMON_PERSIST_LOG_FILE_H
+#pragma once
 
 #include "base/base.h"
 #include "base/err.h"
@@ -72,5 +71,3 @@ uint64_t log_file_bytes(const struct log_file *m); /* of records in the half tha
  * records, what fn returned, or -EBADMSG: not a log file. */
 typedef int log_file_fn(void *arg, uint16_t type, const void *data, uint32_t n);
 int log_file_read(const void *base, uint64_t bytes, log_file_fn *fn, void *arg, struct err *e);
-
-#endif

@@ -4,8 +4,7 @@
  * Each request is reserved once, charged at most once, and released once: when its client has the
  * result and no worker has it.
  */
-#ifndef DAEMON_REQUEST_ACCOUNTING_H
-#define DAEMON_REQUEST_ACCOUNTING_H
+#pragma once
 
 #include "base/base.h"
 #include "daemon/daemon.h"
@@ -24,5 +23,3 @@ void accounting_charge(struct daemon *d, const struct client *c, struct request 
  * the SUBMIT leaves it to the model. */
 void accounting_recount(struct daemon *d, struct request *r);
 void accounting_release(struct daemon *d, struct request *r);
-
-#endif

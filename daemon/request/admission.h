@@ -1,6 +1,5 @@
 /* admission.h - validates a SUBMIT and makes the record that a worker will get. */
-#ifndef DAEMON_REQUEST_ADMISSION_H
-#define DAEMON_REQUEST_ADMISSION_H
+#pragma once
 
 #include "base/base.h"
 #include "base/err.h"
@@ -33,5 +32,3 @@ void admission_day(char day[ADMISSION_DAY]);
 
 /* Makes a rec_submit with its tails, from malloc. NULL: no memory. */
 struct rec_submit *admission_record(const struct msg_request *q, uint64_t seed, uint32_t *bytes);
-
-#endif

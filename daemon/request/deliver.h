@@ -6,8 +6,7 @@
  * the backlog is sent. A request sends at most one chunk in a loop iteration, so that a backlog
  * makes chunks larger, not more numerous. DONE follows all tokens; ERROR needs only credit.
  */
-#ifndef DAEMON_REQUEST_DELIVER_H
-#define DAEMON_REQUEST_DELIVER_H
+#pragma once
 
 #include "base/base.h"
 #include "daemon/daemon.h"
@@ -45,5 +44,3 @@ void deliver_forget(struct daemon *d, struct request *r);
 /* Every 0.25 s: deadlines, slow readers, idle clients. late: time in which lagand did not run; it
  * does not count against any client. */
 void deliver_tick(struct daemon *d, nsec now, nsec late);
-
-#endif

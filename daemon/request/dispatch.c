@@ -18,9 +18,7 @@
 #include "daemon/request/lifecycle.h"
 #include "daemon/request/worker_notify.h"
 #include "route/route.h"
-#include "wire/msg.h"
 
-#include <errno.h>
 #include <string.h>
 
 enum { CANCEL_SPARE = 64 * SHM_REC_ALIGN, REQUESTS_AHEAD = 256 };

@@ -1,7 +1,6 @@
 /* dispatch.h - assigns queued requests to workers, and queues them again when a worker has ended.
  */
-#ifndef DAEMON_REQUEST_DISPATCH_H
-#define DAEMON_REQUEST_DISPATCH_H
+#pragma once
 
 #include "base/base.h"
 #include "daemon/ledger/ledger.h"
@@ -18,5 +17,3 @@ void dispatch_worker_lost(struct worker *w, const struct death *death);
 /* Prepares the open requests that were read from the ledger log for dispatch. Returns the number of
  * requests, with the retained ones. */
 uint32_t dispatch_restore(struct daemon *d);
-
-#endif

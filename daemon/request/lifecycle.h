@@ -3,8 +3,7 @@
  * Every request ends once, by lifecycle_end(), lifecycle_finish() or lifecycle_cancel(). Its client
  * gets the terminal message after the tokens that are still undelivered, an error at once.
  */
-#ifndef DAEMON_REQUEST_LIFECYCLE_H
-#define DAEMON_REQUEST_LIFECYCLE_H
+#pragma once
 
 #include "base/base.h"
 #include "daemon/daemon.h"
@@ -26,5 +25,3 @@ void lifecycle_suspend(struct daemon *d, struct request *r, bool suspended);
 /* Frees or retains r if it has ended, its client has the result, and no worker has it. */
 void lifecycle_settle(struct daemon *d, struct request *r);
 bool lifecycle_is_error(const struct request *r); /* r has ended */
-
-#endif

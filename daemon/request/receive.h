@@ -3,8 +3,7 @@
  * Each field of a record is checked before any of them is used. The first invalid record is a
  * protocol error: lagand kills the worker and ignores the rest of its ring.
  */
-#ifndef DAEMON_REQUEST_RECEIVE_H
-#define DAEMON_REQUEST_RECEIVE_H
+#pragma once
 
 #include "base/base.h"
 #include "base/err.h"
@@ -19,5 +18,3 @@ void receive_drain_dead(struct worker *w);
 
 /* Applies one record; for receive_drain(), tests and fuzzers. -EBADMSG: protocol error. */
 int receive_record(struct worker *w, const struct ring_record *rec, struct err *e) MUST_USE;
-
-#endif

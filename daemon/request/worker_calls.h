@@ -4,8 +4,7 @@
  * the control channel (log level, tuning). No call waits: after the deadline lagand replies with an
  * ERROR.
  */
-#ifndef DAEMON_REQUEST_WORKER_CALLS_H
-#define DAEMON_REQUEST_WORKER_CALLS_H
+#pragma once
 
 #include "base/base.h"
 #include "daemon/net/session.h"
@@ -31,5 +30,3 @@ void worker_calls_control_done(struct worker *w, uint64_t number, uint32_t code,
 int worker_calls_text_done(struct worker *w, const void *data, size_t n, struct err *e) MUST_USE;
 void worker_calls_lost(struct worker *w); /* w has ended */
 void worker_calls_tick(struct daemon *d, nsec now);
-
-#endif

@@ -3,8 +3,7 @@
  * If the request ring is full, the notice is stored in the request and worker_notify_flush() sends
  * it.
  */
-#ifndef DAEMON_REQUEST_WORKER_NOTIFY_H
-#define DAEMON_REQUEST_WORKER_NOTIFY_H
+#pragma once
 
 #include "base/base.h"
 #include "daemon/ledger/ledger.h"
@@ -26,5 +25,3 @@ void worker_notify_drain(struct worker *w);
 /* Handles the result of ring_reserve(): -EBADMSG is a protocol error and kills w. Returns result.
  */
 int worker_notify_reserved(struct worker *w, int result);
-
-#endif

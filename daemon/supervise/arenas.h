@@ -1,7 +1,6 @@
 /* arenas.h - memory of a worker that outlives its process: descriptors by name, kept for the
  * replacement. */
-#ifndef DAEMON_SUPERVISE_ARENAS_H
-#define DAEMON_SUPERVISE_ARENAS_H
+#pragma once
 
 #include "base/base.h"
 #include "base/err.h"
@@ -43,5 +42,3 @@ bool arenas_given_up(const struct arenas *a, const struct death *d);
 void arenas_drop(struct arenas *a, const char *name); /* also from the fd store; name NULL: all */
 void arenas_drop_kv(struct arenas *a);                /* KV and its manifest */
 void arenas_close(struct arenas *a);                  /* the fd store keeps its copies */
-
-#endif

@@ -4,8 +4,7 @@
  * It carries operator commands only; no request and no replacement of a worker waits for it. The
  * worker authenticates with the token of its environment; messages of other peers are ignored.
  */
-#ifndef DAEMON_SUPERVISE_CONTROL_CHANNEL_H
-#define DAEMON_SUPERVISE_CONTROL_CHANNEL_H
+#pragma once
 
 #include "base/base.h"
 #include "daemon/supervise/worker.h"
@@ -24,5 +23,3 @@ bool control_channel_pump(struct control_channel *c); /* true: more messages may
  * d->events->control_reply(). -ENOTCONN. */
 int control_channel_call(struct control_channel *c, uint64_t number, const char *verb,
                          const msgpack_object *args) MUST_USE;
-
-#endif

@@ -3,8 +3,7 @@
  * A worker without a heartbeat for 3 s counts as hung. On an overloaded host a worker may get 1 %
  * of a processor; that time does not count. A stopped, sleeping or spinning process is not starved.
  */
-#ifndef DAEMON_SUPERVISE_CPU_STARVATION_H
-#define DAEMON_SUPERVISE_CPU_STARVATION_H
+#pragma once
 
 #include "base/clock.h"
 
@@ -19,5 +18,3 @@ struct cpu_starvation { /* all zero: no measurement yet */
  * interval so that a starved worker still times out. 0 at the first call and for a missing process.
  * Reads 2 files of /proc for each thread. */
 nsec cpu_starvation_since(struct cpu_starvation *s, pid_t pid, nsec now);
-
-#endif

@@ -5,8 +5,7 @@
  * process printed and left behind, and releases what lagand holds for it. worker.c starts and
  * watches it.
  */
-#ifndef DAEMON_SUPERVISE_PROCESS_H
-#define DAEMON_SUPERVISE_PROCESS_H
+#pragma once
 
 #include "base/base.h"
 #include "base/log.h"
@@ -40,5 +39,3 @@ void process_kill(struct worker *w);
 /* Closes the rings, pipes, sockets and event sources of the process. The process must have ended,
  * or never have been started. */
 void process_release(struct worker *w);
-
-#endif

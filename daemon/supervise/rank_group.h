@@ -7,8 +7,7 @@
  * comes when the last rank is reaped, so that no stray write of a rank reaches memory that is
  * passed on.
  */
-#ifndef DAEMON_SUPERVISE_RANK_GROUP_H
-#define DAEMON_SUPERVISE_RANK_GROUP_H
+#pragma once
 
 #include "daemon/supervise/worker.h"
 #include "ipc/heritage.h"
@@ -35,5 +34,3 @@ void rank_group_tick(struct worker *w, nsec now, nsec late);
 void rank_group_check_exit(struct worker *w, nsec now);
 /* Returns true if another rank is silent for so long that rank 0 may be late because of it. */
 bool rank_group_silent(const struct worker *w, nsec now);
-
-#endif

@@ -4,8 +4,7 @@
  * continues its requests. The next worker follows when the replacement is READY, so that at most
  * one is away. A replacement that does not become READY ends the rolling restart.
  */
-#ifndef DAEMON_SUPERVISE_ROLLING_RESTART_H
-#define DAEMON_SUPERVISE_ROLLING_RESTART_H
+#pragma once
 
 #include "base/base.h"
 #include "daemon/daemon.h"
@@ -17,5 +16,3 @@ int rolling_restart_start(struct daemon *d, const char *by);
 void rolling_restart_step(struct daemon *d);
 /* Sends RELOADING=1 to systemd, which then waits for READY=1. */
 void rolling_restart_notify(void);
-
-#endif

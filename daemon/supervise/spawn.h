@@ -1,6 +1,5 @@
 /* spawn.h - the only code that creates a worker process. */
-#ifndef DAEMON_SUPERVISE_SPAWN_H
-#define DAEMON_SUPERVISE_SPAWN_H
+#pragma once
 
 #include "base/base.h"
 #include "base/err.h"
@@ -26,5 +25,3 @@ int spawn_worker(const struct spawn *s, pid_t *pid, int *log, struct err *e) MUS
 
 /* Path of lagan-worker: beside the running program, else the installed one. -ENOENT. */
 int spawn_find(char *buf, size_t n, struct err *e) MUST_USE;
-
-#endif

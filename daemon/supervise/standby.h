@@ -20,8 +20,7 @@
  * own, which counts its deaths. The standby of a rank group is a rank group and replaces all its
  * ranks.
  */
-#ifndef DAEMON_SUPERVISE_STANDBY_H
-#define DAEMON_SUPERVISE_STANDBY_H
+#pragma once
 
 #include "base/base.h"
 #include "base/err.h"
@@ -50,5 +49,3 @@ void standby_stop(struct worker *s);
 bool standby_take(struct worker *w);
 /* Sends the arenas and `go`, after the previous process was reaped. */
 int standby_continue(struct worker *w, struct err *e) MUST_USE;
-
-#endif

@@ -11,8 +11,7 @@
  * A standby has a struct super of its own: LOADING -> STANDBY, and DOWN when its process becomes
  * the process of the worker. Its deaths and its backoff are counted apart from those of the worker.
  */
-#ifndef DAEMON_SUPERVISE_SUPERVISOR_H
-#define DAEMON_SUPERVISE_SUPERVISOR_H
+#pragma once
 
 #include "base/base.h"
 
@@ -132,5 +131,3 @@ const char *death_sentence(enum death_cause c);
 /* Delay before spawn number streak + 1: 0 after the first counted death, then 0.1 s x 2^k up to 30
  * s, each +-25 %. */
 nsec super_backoff(uint32_t streak, uint64_t random);
-
-#endif

@@ -1,6 +1,5 @@
 /* worker.h - struct worker: the process, rings, health and open requests of one worker. */
-#ifndef DAEMON_SUPERVISE_WORKER_H
-#define DAEMON_SUPERVISE_WORKER_H
+#pragma once
 
 #include "base/base.h"
 #include "daemon/daemon.h"
@@ -113,5 +112,3 @@ nsec worker_discount(struct worker *w, nsec now, nsec late);
 nsec worker_timer(const struct worker *w); /* the earlier one of it and of its standby */
 bool worker_open(const struct worker *w);  /* may get requests */
 bool worker_over(const struct worker *w);  /* down, failed or lost */
-
-#endif

@@ -5,8 +5,7 @@
  * when all parts are done. The division into parts must not change any result: a part is a range of
  * rows, columns or (row, head) pairs, never a range of a sum.
  */
-#ifndef CPU_CPU_H
-#define CPU_CPU_H
+#pragma once
 
 #include "gpu/gpu.h"
 
@@ -31,5 +30,3 @@ cpu_share(uint32_t n, uint32_t part, uint32_t parts, uint32_t *first, uint32_t *
     *first = (uint32_t)((uint64_t)n * part / parts);
     *end = (uint32_t)((uint64_t)n * (part + 1) / parts);
 }
-
-#endif

@@ -13,8 +13,7 @@
  * writes data of round + 2 only after every rank has stored round + 1. If a rank exits, the others
  * wait until the process that started them ends them.
  */
-#ifndef CPU_CPU_COLLECTIVE_H
-#define CPU_CPU_COLLECTIVE_H
+#pragma once
 
 #include "gpu/cpu/cpu.h"
 
@@ -32,5 +31,3 @@ int cpu_all_reduce(struct lane *l, struct tensor x);
 int cpu_all_gather(struct lane *l, struct tensor out, struct tensor x);
 /* check()s that all ranks chose the same tokens (sample.parts), except in beam rows. */
 int cpu_all_same(struct lane *l, const struct sample *s);
-
-#endif

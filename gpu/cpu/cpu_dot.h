@@ -5,8 +5,7 @@
  * two AVX2 registers or one AVX-512 register. The number of rows computed together changes only
  * which sums share registers.
  */
-#ifndef CPU_CPU_DOT_H
-#define CPU_CPU_DOT_H
+#pragma once
 
 #include "gpu/cpu/cpu_vec.h"
 
@@ -95,5 +94,3 @@ dot_1x1(enum dtype t, const float *x, const void *w, uint32_t k)
 #undef STEP
     return v8_sum(v8_add(lo[0], hi[0]));
 }
-
-#endif

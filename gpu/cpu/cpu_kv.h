@@ -1,6 +1,5 @@
 /* cpu_kv.h - address of a key or value in the paged cache, as defined at struct kv_view. */
-#ifndef CPU_CPU_KV_H
-#define CPU_CPU_KV_H
+#pragma once
 
 #include "gpu/gpu.h"
 
@@ -25,5 +24,3 @@ kv_value_offset(const struct kv_view *v)
 {
     return v->n_parts == 1 ? 0 : v->slice_bytes;
 }
-
-#endif

@@ -7,8 +7,7 @@
  * Polynomials: exp and tanh after Cephes (Moshier); erf and log after N. Juffa's posts of
  * single-precision minimax approximations.
  */
-#ifndef CPU_CPU_MATH_H
-#define CPU_CPU_MATH_H
+#pragma once
 
 #include "gpu/cpu/cpu_vec.h"
 
@@ -149,5 +148,3 @@ log_1(float x)
 {
     return v8_first(v8_log(v8_set(x)));
 }
-
-#endif

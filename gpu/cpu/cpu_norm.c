@@ -1,7 +1,6 @@
 /* cpu_norm.c - rms_norm and residual; see gpu.h. Statistics of a row have the order of
  * cpu_dot.h. */
 #include "gpu/cpu/cpu_norm.h"
-#include "gpu/cpu/cpu_dot.h"
 #include "gpu/cpu/cpu_ops.h"
 
 CPU_LOOP(rms_norm);

@@ -1,7 +1,6 @@
 /* cpu_norm.h - the RMS norm of one row, for rms_norm(), residual() and the heads in rope_store().
  */
-#ifndef CPU_CPU_NORM_H
-#define CPU_CPU_NORM_H
+#pragma once
 
 #include "gpu/cpu/cpu_dot.h"
 
@@ -32,5 +31,3 @@ rms_row(float *y, const float *x, uint32_t n, const struct tensor *w, float eps,
 
     V8_ROW(n, at, width, v8_put(y, at, width, rms_at(x, inverse, w, p, at, width)));
 }
-
-#endif

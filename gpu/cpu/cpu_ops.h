@@ -1,6 +1,5 @@
 /* cpu_ops.h - the ops of the CPU device, without checks; documented in gpu.h. */
-#ifndef CPU_CPU_OPS_H
-#define CPU_CPU_OPS_H
+#pragma once
 
 #include "gpu/cpu/cpu.h"
 #include "gpu/cpu/cpu_collective.h"
@@ -33,5 +32,3 @@ int cpu_copy(struct lane *l, void *dst, const void *src, size_t bytes);
 
 /* The ops: cpu_matmul() and so on, in the file of their kind. */
 GPU_EVERY_OP(GPU_PROTOTYPE, cpu)
-
-#endif

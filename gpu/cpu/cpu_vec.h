@@ -8,8 +8,7 @@
  * ISA(name) names a function of the current pass. CPU_LOOP(name) makes the dispatcher for
  * cpu_queue(). Code under #ifdef CPU_OPS is compiled in the first pass only.
  */
-#ifndef CPU_CPU_VEC_H
-#define CPU_CPU_VEC_H
+#pragma once
 
 #include "gpu/cpu/cpu.h"
 #include "gpu/fp.h"
@@ -309,5 +308,3 @@ v8_put(float *p, uint32_t at, uint32_t width, v8 a)
     else
         v8_store_n(p + at, a, width);
 }
-
-#endif

@@ -10,8 +10,7 @@
  * A CUDA error becomes a message and a code in one place each: err_set() where a struct err is at
  * hand (open, arenas, lanes), cuda_failed() on a lane. The lane has failed from then on.
  */
-#ifndef CUDA_CUDA_H
-#define CUDA_CUDA_H
+#pragma once
 
 #include "gpu/cuda/kernels/base/kernel.h"
 #include "gpu/device.h"
@@ -231,5 +230,3 @@ extern const struct gpu_ops cuda_ops;
 int cuda_pick_open(struct cuda *c, const char *kernels, struct err *e);
 /* Whether that candidate may run on this device. */
 bool cuda_pick_may(const struct cuda *c, enum cuda_op op, const char *name);
-
-#endif

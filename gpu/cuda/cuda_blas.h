@@ -12,8 +12,7 @@
  * A row's bits then do not depend on M or the row's position. This holds for 16-bit dtypes; in fp32
  * the candidate "generic" runs. fp32 is never replaced by TF32 or emulated.
  */
-#ifndef CUDA_CUDA_BLAS_H
-#define CUDA_CUDA_BLAS_H
+#pragma once
 
 #include "gpu/cuda/cuda.h"
 
@@ -49,5 +48,3 @@ cudaError_t cuda_blas_gate_matmul(const struct k_launch *l, struct tensor y, str
 /* Implements gpu_ops.lane.tune. No effect for a lane on a part of the SMs, and none in invariant
  * mode, where a row's bits must not change while serving. */
 int cuda_lane_tune(struct lane *l, struct tune_result *ret);
-
-#endif

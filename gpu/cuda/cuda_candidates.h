@@ -1,6 +1,5 @@
 /* cuda_candidates.h - parses gpu_options.kernels: which candidates of each op may run. Pure. */
-#ifndef CUDA_CUDA_CANDIDATES_H
-#define CUDA_CUDA_CANDIDATES_H
+#pragma once
 
 #include "base/base.h"
 #include "base/err.h"
@@ -24,5 +23,3 @@ struct candidates {
  * -ENOTSUP: the candidate does not run on this GPU. */
 int cuda_candidates_parse(const char *text, const struct candidates *table, uint32_t n, uint32_t sm,
                           uint32_t *allowed, struct err *e) MUST_USE;
-
-#endif

@@ -1,6 +1,5 @@
 /* cuda_library.h - a library of the CUDA Toolkit, opened at run time. */
-#ifndef CUDA_CUDA_LIBRARY_H
-#define CUDA_CUDA_LIBRARY_H
+#pragma once
 
 #include "base/err.h"
 
@@ -11,5 +10,3 @@
  * with dlclose(). -ENOENT: the message is need ("" or "x needs y: ") and the places searched. */
 int cuda_library_open(void **ret, const char *name, const char *libs, const char *need,
                       bool (*find)(void *library, void *arg), void *arg, struct err *e) MUST_USE;
-
-#endif

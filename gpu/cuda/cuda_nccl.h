@@ -3,8 +3,7 @@
  * Declares the functions used, which have not changed since NCCL 2.14, so that building needs no
  * NCCL. Source: nccl.h. Of CUDA this file knows only the stream type.
  */
-#ifndef CUDA_CUDA_NCCL_H
-#define CUDA_CUDA_NCCL_H
+#pragma once
 
 #include "base/base.h"
 #include "base/err.h"
@@ -44,5 +43,3 @@ int nccl_open(struct nccl *n, const char *libs, struct err *e) MUST_USE;
 void nccl_close(struct nccl *n); /* may be called without nccl_open() */
 /* 0 for NCCL_OK, else -EIO with NCCL's error texts. what: the call, for the message. */
 int nccl_err(const struct nccl *n, int result, const char *what, struct err *e);
-
-#endif

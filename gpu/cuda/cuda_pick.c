@@ -26,7 +26,6 @@
 #include "gpu/cuda/kernels/gemm/matmul_skinny_sm90.h"
 #include "gpu/cuda/kernels/gemm/matmul_streamk_sm90.h"
 #include "gpu/cuda/kernels/memory/checksum.h"
-#include "gpu/cuda/kernels/memory/copy_blocks.h"
 #include "gpu/cuda/kernels/memory/random_fill.h"
 #include "gpu/cuda/kernels/memory/step_inputs.h"
 #include "gpu/cuda/kernels/moe/experts.h"

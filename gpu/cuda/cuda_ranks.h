@@ -12,8 +12,7 @@
  * GROUP_TIME names a rank that did not connect. If a rank exits later, the kernels of the others
  * wait until the process that started them ends them.
  */
-#ifndef CUDA_CUDA_RANKS_H
-#define CUDA_CUDA_RANKS_H
+#pragma once
 
 #include "gpu/cuda/cuda.h"
 #include "gpu/cuda/cuda_nccl.h"
@@ -76,5 +75,3 @@ cudaError_t cuda_sample_parts(const struct k_launch *l, const struct sample *s);
 cudaError_t cuda_gather_small(const struct k_launch *l, struct tensor out, struct tensor x);
 cudaError_t cuda_gather_nccl(const struct k_launch *l, struct tensor out, struct tensor x);
 cudaError_t cuda_gather_peer(const struct k_launch *l, struct tensor out, struct tensor x);
-
-#endif

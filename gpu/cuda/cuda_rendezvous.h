@@ -4,8 +4,7 @@
  * once, into the memory of gpu_options.group_fd, which is zero when a group starts and is never
  * used by two groups.
  */
-#ifndef CUDA_CUDA_RENDEZVOUS_H
-#define CUDA_CUDA_RENDEZVOUS_H
+#pragma once
 
 #include "base/base.h"
 #include "base/err.h"
@@ -33,5 +32,3 @@ void rendezvous_post(struct rendezvous *m, uint32_t channel, enum rendezvous_not
 /* Waits for the message of that rank. -ETIMEDOUT after `until`: the message names the rank. */
 int rendezvous_wait(struct rendezvous *m, uint32_t channel, enum rendezvous_note note,
                     uint32_t rank, void *bytes, size_t n, nsec until, struct err *e) MUST_USE;
-
-#endif

@@ -11,8 +11,7 @@
  * rows is a bucket (cuda_blas.c), or 0 for all numbers of rows if fixed is 1. Not thread-safe:
  * tuning_put() and tuning_save() exclude all other calls.
  */
-#ifndef CUDA_CUDA_TUNING_FILE_H
-#define CUDA_CUDA_TUNING_FILE_H
+#pragma once
 
 #include "base/err.h"
 #include "gpu/gpu.h"
@@ -60,5 +59,3 @@ int tuning_put(struct tuning_table *t, const struct tuning_row *row) MUST_USE;
  * last row; the next save adds it again. -EBADMSG as above. If the file cannot be written
  * completely, the old file stays. */
 int tuning_save(struct tuning_table *t, const char *path, struct err *e) MUST_USE;
-
-#endif

@@ -1,6 +1,5 @@
 /* golden.h - a fixture of tests/data/golden: prompts and the results of transformers. */
-#ifndef TESTS_ARCH_GOLDEN_H
-#define TESTS_ARCH_GOLDEN_H
+#pragma once
 
 #include "base/base.h"
 
@@ -31,5 +30,3 @@ void golden_close(struct golden *g);
 /* Makes a directory with the same checkpoint and another config as config.json; ret: its path. */
 void golden_with_config(const struct golden *g, const char *config, char ret[64]);
 void golden_remove(const char *dir);
-
-#endif

@@ -1,6 +1,5 @@
 /* client_fixture.h - fixture: a mock lagand for each test, and a client connected to it. */
-#ifndef TESTS_CLIENT_FIXTURE_H
-#define TESTS_CLIENT_FIXTURE_H
+#pragma once
 
 #include "include/lagan.h"
 #include "tests/client/mock.h"
@@ -12,5 +11,3 @@ int teardown(void **state);
 struct lagan *connect_mock(void);
 /* Returns the next event, which must be of this kind and arrive within 30 s. */
 struct lagan_event next(struct lagan *c, enum lagan_event_kind kind);
-
-#endif

@@ -1,6 +1,5 @@
 /* mock.h - starts and ends mock_lagand for a test. */
-#ifndef TESTS_CLIENT_MOCK_H
-#define TESTS_CLIENT_MOCK_H
+#pragma once
 
 #include <sys/types.h>
 
@@ -17,5 +16,3 @@ void mock_dir(struct mock *m);
 void mock_start(struct mock *m, const char *proto);
 void mock_kill(struct mock *m); /* SIGKILL, reaped */
 void mock_done(struct mock *m); /* kills it and removes the directory */
-
-#endif

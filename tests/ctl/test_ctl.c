@@ -5,7 +5,6 @@
 #include "tests/client/mock.h"
 #include "tests/test.h"
 
-#include <errno.h>
 #include <fcntl.h>
 #include <jansson.h>
 #include <signal.h>

@@ -1,6 +1,5 @@
 /* fake.h - the outputs of fake_worker.c, for the tests that check them. */
-#ifndef TESTS_DAEMON_FAKE_H
-#define TESTS_DAEMON_FAKE_H
+#pragma once
 
 #include "base/base.h"
 
@@ -29,5 +28,3 @@ fake_logprob(uint32_t position)
 {
     return -0.25f * (float)(position % 8);
 }
-
-#endif

@@ -5,7 +5,6 @@
 #include "tests/daemon/fake.h"
 
 #include <dirent.h>
-#include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>

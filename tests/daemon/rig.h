@@ -1,6 +1,5 @@
 /* rig.h - fixture: the real lagand with fake_worker, and clients that send raw frames. */
-#ifndef TESTS_DAEMON_RIG_H
-#define TESTS_DAEMON_RIG_H
+#pragma once
 
 #include "base/base.h"
 #include "tests/systemd.h"
@@ -76,5 +75,3 @@ uint32_t take_all(struct dealer *c, uint64_t rid, uint32_t max_tokens, uint64_t 
 uint32_t open_requests(struct dealer *c, uint64_t rid); /* that lagand has, by its status */
 uint64_t number(const msgpack_object *map, const char *key);
 const char *text_of(const msgpack_object *map, const char *key); /* NUL-ended; static */
-
-#endif

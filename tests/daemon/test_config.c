@@ -1,6 +1,5 @@
 /* test_config.c - options.h and yaml.h: all errors are reported at once, with their positions. */
 #include "daemon/config/options.h"
-#include "daemon/config/yaml.h"
 #include "tests/test.h"
 
 #include <stdio.h>

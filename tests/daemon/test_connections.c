@@ -1,8 +1,6 @@
 /* test_connections.c - which connections are closed above the limit. */
 #include "daemon/net/connections.h"
 
-#include "base/clock.h"
-#include "tests/daemon/fake.h"
 #include "tests/daemon/rig.h"
 
 #include <poll.h>

@@ -3,7 +3,6 @@
 #include "tests/daemon/fake.h"
 #include "tests/daemon/rig.h"
 
-#include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>

@@ -1,6 +1,5 @@
 /* test_ledger_load.c - the next lagand restores what the previous one had. */
 #include "daemon/config/options.h"
-#include "daemon/ledger/ledger_load.h"
 #include "daemon/ledger/ledger_save.h"
 
 #include "daemon/ledger/quarantine.h"
@@ -10,7 +9,6 @@
 #include "daemon/request/lifecycle.h"
 #include "tests/test.h"
 
-#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>

@@ -4,7 +4,6 @@
 #include "daemon/request/dispatch.h"
 #include "daemon/request/lifecycle.h"
 #include "daemon/request/receive.h"
-#include "daemon/request/worker_notify.h"
 #include "daemon/supervise/process.h"
 
 #include "daemon/ledger/outputs.h"

@@ -4,7 +4,6 @@
 #include "tests/test.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 static void
 same_id_at_the_same_listener_is_one_client(void **state)

@@ -1,5 +1,4 @@
 /* test_tcp_server.c - lagand over tcp: authentication and limits of keys. */
-#include "base/clock.h"
 #include "include/lagan.h"
 #include "tests/daemon/fake.h"
 #include "tests/daemon/rig.h"

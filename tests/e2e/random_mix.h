@@ -1,6 +1,5 @@
 /* random_mix.h - what tests/e2e/test_mixture draws, and what it holds an answer against. */
-#ifndef TESTS_E2E_RANDOM_MIX_H
-#define TESTS_E2E_RANDOM_MIX_H
+#pragma once
 
 #include "include/lagan.h"
 #include "include/lagan_wire.h"
@@ -95,5 +94,3 @@ void mix_ask_again(struct ask ask[REQUESTS]);
 void mix_take(struct ask *a, const struct lagan_event *ev);
 /* Why what came is not what came alone; NULL: it is. Static storage. */
 const char *mix_difference(const struct ask *a);
-
-#endif

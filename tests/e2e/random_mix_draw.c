@@ -5,7 +5,6 @@
 #include "tests/test.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 static int32_t said[TEXTS][MOST_PROMPT];

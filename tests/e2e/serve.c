@@ -3,7 +3,6 @@
 
 #include "tests/test.h"
 
-#include <errno.h>
 #include <fcntl.h>
 #include <jansson.h>
 #include <signal.h>

@@ -3,8 +3,7 @@
  * Programs are found beside the test's own build directory. Whatever happens, serve_stop() leaves no
  * process and no file; it fails the test when lagand did not exit with 0.
  */
-#ifndef TESTS_E2E_SERVE_H
-#define TESTS_E2E_SERVE_H
+#pragma once
 
 #include "include/lagan.h"
 
@@ -49,5 +48,3 @@ int serve_ask(const struct serve *s, const char *words, char *said, size_t n);
 const char *source_path(const char *below);
 /* The program of that name in the build tree. */
 const char *program_path(const char *name);
-
-#endif

@@ -4,16 +4,12 @@
  * lane; on a GPU numerics is invariant, so that all bits are to be the same.
  * Every wait has an end that no machine is too slow for: what is tested is that nobody waits for ever.
  */
-#include "base/clock.h"
-#include "base/err.h"
 #include "tests/e2e/serve.h"
 #include "tests/test.h"
 
-#include <errno.h>
 #include <jansson.h>
 #include <signal.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 

@@ -3,8 +3,7 @@
  * Plain table edits assign blocks, in reverse order of positions. Two steps of a lane may be in
  * flight, so every generated token is TOKEN_FROM_LAST in the next batch.
  */
-#ifndef TESTS_EXEC_HARNESS_H
-#define TESTS_EXEC_HARNESS_H
+#pragma once
 
 #include "worker/exec/exec.h"
 
@@ -79,5 +78,3 @@ const struct batch_result *harness_finish(struct harness *h, unsigned lane);
 
 /* Runs every active slot to its end. */
 void harness_run(struct harness *h);
-
-#endif

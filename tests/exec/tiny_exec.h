@@ -1,6 +1,5 @@
 /* tiny_exec.h - small models with random weights in the harness; one open model per program. */
-#ifndef TESTS_EXEC_TINY_EXEC_H
-#define TESTS_EXEC_TINY_EXEC_H
+#pragma once
 
 #include "tests/exec/exec_harness.h"
 
@@ -22,5 +21,3 @@ struct harness_slot *start_slot(uint32_t i, uint32_t n, uint32_t n_new);
 void start_mixed(bool encoder);
 /* Copies the results of all slots and closes the model. */
 void take(struct made *m);
-
-#endif

@@ -4,8 +4,7 @@
  * linked with replay.c and is a test: it replays tests/data/fuzz_NAME/ and then 20,000 mutations of
  * those files. tools/fuzz.sh and tools/planted.sh build and judge them; see tests/fuzz/README.md.
  */
-#ifndef TESTS_FUZZ_FUZZ_H
-#define TESTS_FUZZ_FUZZ_H
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -24,5 +23,3 @@ byte(struct in *in)
 {
     return in->p < in->end ? *in->p++ : 0;
 }
-
-#endif

@@ -7,9 +7,7 @@
  */
 #include "tests/fuzz/fuzz.h"
 
-#include "worker/kv/kv_kind.h"
 #include "worker/kv/kv_reuse.h"
-#include "worker/kv/kv_slab.h"
 
 #include <errno.h>
 #include <stdlib.h>

@@ -4,7 +4,6 @@
  * bytes to spoil. The ref is written from recall.h and ledger.h alone. What was taken is used as lagand
  * would use it, so that a count that lies reads where it may not.
  */
-#include "daemon/config/options.h"
 #include "tests/fuzz/fuzz.h"
 
 #include "daemon/config/options.h"

@@ -12,7 +12,6 @@
 #include "tests/fuzz/fuzz.h"
 
 #include "worker/kv/kv_reuse.h"
-#include "worker/kv/kv_slab.h"
 #include "worker/manifest/manifest.h"
 
 #include <errno.h>

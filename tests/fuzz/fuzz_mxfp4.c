@@ -9,12 +9,10 @@
 #include "tests/fuzz/fuzz.h"
 
 #include "gpu/device.h"
-#include "gpu/fp.h"
 #include "worker/arch/registry.h"
 #include "worker/model/model.h"
 #include "worker/model/sharding.h"
 
-#include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>

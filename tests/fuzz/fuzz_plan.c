@@ -10,9 +10,7 @@
 #include "base/base.h"
 #include "worker/sched/batch_check.h"
 
-#include <errno.h>
 #include <stdlib.h>
-#include <string.h>
 
 enum { ROWS = 48, ENC_ROWS = 24, SLOTS = 6, EDITS = 12, COPIES = 8, VOCAB = 97, LEN = 60 };
 enum { LAYERS = 5, LANES = 3, PARTITIONS = 5, BYTES = 8192 };

@@ -11,12 +11,9 @@
 #include "daemon/ledger/outputs.h"
 #include "daemon/ledger/quarantine.h"
 #include "daemon/ledger/request.h"
-#include "daemon/request/deliver.h"
-#include "daemon/request/dispatch.h"
 #include "daemon/request/lifecycle.h"
 #include "daemon/request/receive.h"
 #include "daemon/request/worker_calls.h"
-#include "daemon/request/worker_notify.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,8 +1,6 @@
 /* ref_reuse.c - see ref_reuse.h. */
 #include "tests/fuzz/ref_reuse.h"
 
-#include "worker/kv/kv_kind.h"
-
 #include <stdlib.h>
 
 uint64_t

@@ -3,8 +3,7 @@
  * A number per position stands for "the K and V of this token after those tokens". From the numbers
  * and the list of stored blocks the reference derives the length of a hit. For fuzz_reuse.c.
  */
-#ifndef TESTS_FUZZ_REF_REUSE_H
-#define TESTS_FUZZ_REF_REUSE_H
+#pragma once
 
 #include "tests/fuzz/fuzz.h"
 
@@ -96,5 +95,3 @@ bool ref_cross(const struct reuse_ref *t, const struct reuse_slot *s);
 /* Returns true if the slabs hold all reservations and need, counted from the tables. */
 bool ref_fits(const struct reuse_ref *t, const struct kv_need *need);
 bool ref_all_started(const struct reuse_ref *t);
-
-#endif

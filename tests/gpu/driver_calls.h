@@ -3,8 +3,7 @@
  * A program that links driver_calls.c has its own dlsym(), through which the runtime of every
  * module (ours, cuBLASLt) finds the driver. Every driver call then goes through a counter.
  */
-#ifndef TESTS_GPU_DRIVER_CALLS_H
-#define TESTS_GPU_DRIVER_CALLS_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -21,5 +20,3 @@ uint64_t driver_calls_allocations(void);
 const char *driver_calls_beside(const char *const *names);
 /* All functions called, one per line. */
 void driver_calls_print(void);
-
-#endif

@@ -16,8 +16,7 @@
  * poison after the buffer was overwritten. On the CPU each fixture has its own, and sanitizers
  * check bounds. A failure to open or to queue fails the test.
  */
-#ifndef TESTS_GPU_FIXTURE_H
-#define TESTS_GPU_FIXTURE_H
+#pragma once
 
 #include "gpu/gpu.h"
 
@@ -96,5 +95,3 @@ void fixture_paged_device(struct fixture *r, struct paged *p, enum dtype t, uint
                           uint32_t max_pos, uint32_t tpb, uint32_t n_kv_heads, uint32_t head_dim);
 /* Random values for K and V of positions first .. first + n. */
 void fixture_fill_kv(struct paged *p, uint32_t slot, uint32_t first, uint32_t n);
-
-#endif

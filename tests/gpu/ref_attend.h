@@ -2,8 +2,7 @@
  * few fp32 roundings relative to the magnitudes summed; for 16-bit activations one rounding of the
  * result and twice the roundings of the steps in between.
  */
-#ifndef TESTS_GPU_REF_ATTEND_H
-#define TESTS_GPU_REF_ATTEND_H
+#pragma once
 
 #include "tests/gpu/fixture.h"
 
@@ -19,5 +18,3 @@ double ref_attend(const struct attend *a, const struct segment *segment, uint32_
  * magnitude of values rounded to that type before. */
 void near_steps(double got, double want, double size, enum dtype type, double on_the_way);
 void near(double got, double want, double size, enum dtype type); /* no earlier rounding */
-
-#endif

@@ -8,7 +8,6 @@
 #include "gpu/gpu.h"
 #include "tests/test.h"
 
-#include <errno.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -2,7 +2,6 @@
 #include "tests/gpu/fixture.h"
 #include "tests/test.h"
 
-#include "base/clock.h"
 #include "gpu/cpu/cpu.h"
 
 #include <errno.h>

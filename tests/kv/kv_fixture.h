@@ -1,8 +1,7 @@
 /* kv_fixture.h - a small KV cache with sequence slots, for the tests of worker/kv: one call admits,
  * computes, extends or releases a sequence, and runs kv_check().
  */
-#ifndef TESTS_KV_FIXTURE_H
-#define TESTS_KV_FIXTURE_H
+#pragma once
 
 #include "tests/test.h"
 
@@ -92,5 +91,3 @@ void release(struct kv_fixture *b, uint32_t slot); /* without the last, uncomput
 /* Asserts the block numbers of a slot in a group, counted from the group's first; -1 ends them. */
 void expect_ids(struct kv_fixture *b, uint32_t slot, uint32_t g, const token_id *id);
 #define expect(b, slot, ...) expect_ids(b, slot, 0, TOKENS(__VA_ARGS__))
-
-#endif

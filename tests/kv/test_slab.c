@@ -3,7 +3,6 @@
 
 #include <errno.h>
 #include <stdlib.h>
-#include <string.h>
 
 #define KIB 1024u
 #define MIB (1024u * 1024u)

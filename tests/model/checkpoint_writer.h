@@ -1,7 +1,6 @@
 /* checkpoint_writer.h - writes test checkpoints: a directory with config.json and small safetensors
  * files. */
-#ifndef TESTS_MODEL_CHECKPOINT_WRITER_H
-#define TESTS_MODEL_CHECKPOINT_WRITER_H
+#pragma once
 
 #include "base/base.h"
 
@@ -32,5 +31,3 @@ float ckpt_value(const char *name, size_t i);
 /* A safetensors file in memory: header length, header, n bytes of data. Sets *ret_n; the caller
  * frees it. */
 uint8_t *ckpt_raw(const char *header, size_t n, size_t *ret_n);
-
-#endif

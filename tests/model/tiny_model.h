@@ -1,6 +1,5 @@
 /* tiny_model.h - a test family without arithmetic; its weight table has a line for every flag. */
-#ifndef TESTS_MODEL_TINY_MODEL_H
-#define TESTS_MODEL_TINY_MODEL_H
+#pragma once
 
 #include "tests/model/checkpoint_writer.h"
 #include "worker/model/model.h"
@@ -31,5 +30,3 @@ void toy_config(struct ckpt *c, const char *more);
 /* Every tensor of the toy family except skip, with a prefix; norms in norm_dtype. */
 void toy_add(struct ckpt *c, const char *prefix, const char *dtype, const char *norm_dtype,
              const char *skip);
-
-#endif

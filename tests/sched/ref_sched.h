@@ -6,8 +6,7 @@
  * and samples. Adoption and reuse are not covered; tests/fuzz/fuzz_reuse.c has a reference for
  * reuse.
  */
-#ifndef TESTS_SCHED_REF_SCHED_H
-#define TESTS_SCHED_REF_SCHED_H
+#pragma once
 
 #include "tests/sched/sched_harness.h"
 
@@ -38,5 +37,3 @@ void ref_cancel(struct ref *t, req_id id);
 void ref_suspend(struct ref *t, req_id id, bool suspended);
 bool ref_plan(struct ref *t, unsigned lane, nsec now, struct ref_step *ret);
 void ref_commit(struct ref *t, unsigned lane, bool failed, nsec now); /* the lane's oldest step */
-
-#endif

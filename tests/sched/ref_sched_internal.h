@@ -1,6 +1,5 @@
 /* ref_sched_internal.h - shared by ref_sched.c, ref_sched_preempt.c and ref_sched_commit.c. */
-#ifndef TESTS_SCHED_REF_SCHED_INTERNAL_H
-#define TESTS_SCHED_REF_SCHED_INTERNAL_H
+#pragma once
 
 #include "tests/sched/ref_sched.h"
 
@@ -96,5 +95,3 @@ unsigned ref_wants(const struct ref *t, const struct req *q, unsigned lane, nsec
 /* max_utilization: reserves the next step of each request in order, and preempts the last ones.
  * True: one was preempted. */
 bool ref_reserve_steps(struct ref *t, unsigned lane, nsec now);
-
-#endif

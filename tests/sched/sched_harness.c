@@ -11,8 +11,6 @@
  */
 #include "tests/sched/sched_harness.h"
 
-#include "worker/kv/kv_slab.h"
-
 #include <stdlib.h>
 #include <string.h>
 

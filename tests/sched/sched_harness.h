@@ -5,8 +5,7 @@
  * id is fake_token(id, p), so that streams can be compared. run_ref() makes ids of requests with a
  * common prefix.
  */
-#ifndef TESTS_SCHED_HARNESS_H
-#define TESTS_SCHED_HARNESS_H
+#pragma once
 
 #include "worker/kv/kv_seq.h"
 #include "worker/sched/scheduler.h"
@@ -94,5 +93,3 @@ void run_check_tokens(const struct seq *q);
 /* Referenced blocks in all pools. */
 uint32_t run_used(const struct sched_fixture *r);
 bool in_batch(const struct batch *b, const struct seq *q);
-
-#endif

@@ -14,7 +14,6 @@
 #include "worker/kv/kv_kind.h"
 #include "worker/manifest/manifest.h"
 
-#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 

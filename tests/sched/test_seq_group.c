@@ -4,7 +4,6 @@
  */
 #include "tests/test.h"
 #include "worker/kv/kv_kind.h"
-#include "worker/kv/kv_seq.h"
 #include "worker/sched/scheduler.h"
 
 #include "include/lagan_wire.h"

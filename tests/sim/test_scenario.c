@@ -1,7 +1,6 @@
 /* test_scenario.c - scenario files: errors name the line, and differences are printed. */
 #include "sim/scenario_run.h"
 
-#include "sim/text_diff.h"
 #include "tests/test.h"
 
 #include <errno.h>

@@ -1,6 +1,5 @@
 /* golden.h - reads tests/data/tokenizers and writes modified copies of a tokenizer. */
-#ifndef TESTS_TEXT_GOLDEN_H
-#define TESTS_TEXT_GOLDEN_H
+#pragma once
 
 #include "base/base.h"
 
@@ -30,5 +29,3 @@ uint32_t golden_each(const char *dir, void (*each)(const struct golden_case *c, 
 /* Creates a directory with text as its tokenizer.json; golden_remove() removes both. */
 void golden_make(char dir[64], const char *text, size_t n);
 void golden_remove(const char *dir);
-
-#endif

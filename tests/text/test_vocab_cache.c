@@ -1,4 +1,3 @@
-#include "worker/text/vocab_cache.h"
 
 #include "tests/test.h"
 #include "tests/text/golden.h"

@@ -4,8 +4,7 @@
  *
  * is one part of a million kills. Without options a test is as long as `make check` allows.
  */
-#ifndef TESTS_TORTURE_ARGS_H
-#define TESTS_TORTURE_ARGS_H
+#pragma once
 
 #include "base/base.h"
 
@@ -23,5 +22,3 @@ void torture_args(int argc, char **argv, const struct torture_arg *arg);
 /* Returns true while more is to be done and --seconds have not passed. Prints progress every 60
  * s. */
 bool torture_more(const char *what, uint32_t done, uint32_t all);
-
-#endif

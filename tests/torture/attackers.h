@@ -1,8 +1,7 @@
 /* attackers.h - hostile clients: each attack runs against lagand in a loop, in processes of its
  * own.
  */
-#ifndef TESTS_TORTURE_ATTACKERS_H
-#define TESTS_TORTURE_ATTACKERS_H
+#pragma once
 
 #include "base/base.h"
 
@@ -27,5 +26,3 @@ attack_fn attack_crowd;          /* 5,000 connections: silent, half a handshake,
 void attack_begin(attack_fn *how, const char *socket_path);
 void attack_check(void); /* checks that the attackers still run */
 void attack_end(void);
-
-#endif

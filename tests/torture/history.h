@@ -4,8 +4,7 @@
  * Pure: takes events and returns the first broken rule as a sentence. A request's tokens follow
  * from its seed (mock.h), so a wrong token is detected on arrival.
  */
-#ifndef TESTS_TORTURE_HISTORY_H
-#define TESTS_TORTURE_HISTORY_H
+#pragma once
 
 #include "base/base.h"
 
@@ -36,5 +35,3 @@ bool history_done(struct history *h, uint64_t id, uint32_t reason, uint32_t n_to
 bool history_failed(struct history *h, uint64_t id, uint32_t code);
 /* Checks that every request has ended. */
 bool history_settled(struct history *h);
-
-#endif

@@ -5,7 +5,6 @@
  * first.
  */
 #include "worker/exec/exec.h"
-#include "worker/handover/adopt_log.h"
 
 #include <poll.h>
 

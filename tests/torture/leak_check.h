@@ -4,8 +4,7 @@
  * Map it while the worker runs or is stopped; use it while the worker is stopped or after its
  * exit.
  */
-#ifndef TESTS_TORTURE_LEAK_CHECK_H
-#define TESTS_TORTURE_LEAK_CHECK_H
+#pragma once
 
 #include "worker/manifest/manifest.h"
 
@@ -27,5 +26,3 @@ uint32_t remains_proven(const struct remains *r, const struct manifest_found *f,
 /* Returns the block of a group that a prefix tree node names, or SLICE_NONE; label: 1 ..
  * m.h.n_nodes - 1. */
 slice_id remains_labelled(const struct remains *r, uint32_t label, uint32_t group);
-
-#endif

@@ -1,6 +1,5 @@
 /* mock.h - what mock_worker.c replies, and memory shared with the test that kills it. */
-#ifndef TESTS_TORTURE_MOCK_H
-#define TESTS_TORTURE_MOCK_H
+#pragma once
 
 #include "base/base.h"
 #include "base/failpoint.h"
@@ -38,5 +37,3 @@ struct mock_board {
     _Atomic uint32_t n_resumed, n_waits;  /* mock: requests started in another worker */
     _Atomic uint32_t wait_us[MOCK_WAITS]; /* from the kill to the arrival in the next worker */
 };
-
-#endif

@@ -5,8 +5,7 @@
  * prompt, an encoder-decoder model, prompts of several chunks, and pools so small that blocks are
  * reused all the time.
  */
-#ifndef TESTS_TORTURE_REPEAT_LOAD_H
-#define TESTS_TORTURE_REPEAT_LOAD_H
+#pragma once
 
 #include "include/lagan.h"
 #include "tests/torture/service.h"
@@ -77,5 +76,3 @@ void repeat_load_run(struct repeat_load *a, int ms, bool more);
 void repeat_load_settle(
     struct repeat_load
         *a); /* Waits until no request runs; fails the test after 60 s without an event. */
-
-#endif

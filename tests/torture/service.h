@@ -4,8 +4,7 @@
  * The test process is a subreaper, so that processes which lagand leaves behind become its children
  * and can be counted. All files are below one directory, which service_close() removes.
  */
-#ifndef TESTS_TORTURE_SERVICE_H
-#define TESTS_TORTURE_SERVICE_H
+#pragma once
 
 #include "base/base.h"
 #include "daemon/supervise/cpu_starvation.h"
@@ -86,5 +85,3 @@ const char *failpoint_name(enum failpoint p);
 /* Prints how often each point has fired, and the smallest number. */
 void service_print_fired(const struct service *s, enum fp_side side, const enum failpoint *p,
                          uint32_t n);
-
-#endif

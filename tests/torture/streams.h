@@ -3,8 +3,7 @@
  * Uses frames without liblagan, so that no library can hide an error. One thread; blocks only for
  * the time given.
  */
-#ifndef TESTS_TORTURE_STREAMS_H
-#define TESTS_TORTURE_STREAMS_H
+#pragma once
 
 #include "base/base.h"
 #include "tests/torture/history.h"
@@ -45,5 +44,3 @@ bool streams_settle(struct streams *s, struct service *v, int ms);
 void streams_submit(struct streams *s, bool poison);
 /* Reconnects all clients after lagand and its requests have ended. */
 void streams_reconnect(struct streams *s);
-
-#endif

@@ -6,7 +6,6 @@
  * fill. --kills, --pairs, --daemons and --rounds are for check-long.
  */
 #include "base/clock.h"
-#include "include/lagan_wire.h"
 #include "tests/test.h"
 #include "tests/torture/args.h"
 #include "tests/torture/service.h"
@@ -16,7 +15,6 @@
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 #include <sys/ptrace.h>
 #include <sys/wait.h>
 

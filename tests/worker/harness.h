@@ -1,8 +1,7 @@
 /* harness.h - starts lagan-worker with the test in lagand's place: the test writes the request ring
  * and reads the response ring.
  */
-#ifndef TESTS_WORKER_HARNESS_H
-#define TESTS_WORKER_HARNESS_H
+#pragma once
 
 #include "ipc/channel.h"
 #include "ipc/fd_channel.h"
@@ -50,5 +49,3 @@ int harness_wait_exit(struct harness *p);                            /* returns 
 void harness_kill(struct harness *p, struct harness_arenas *left);
 void harness_close_left(struct harness_arenas *left);
 void harness_close(struct harness *p);
-
-#endif

@@ -3,7 +3,6 @@
 
 #include "tests/test.h"
 
-#include <errno.h>
 #include <string.h>
 
 enum { LOG2 = 12, TYPES = 3 };

@@ -3,7 +3,6 @@
 
 #include "base/clock.h"
 #include "tests/test.h"
-#include "worker/kv/kv_seq.h"
 
 #include <errno.h>
 #include <math.h>

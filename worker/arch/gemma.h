@@ -7,8 +7,7 @@
  * where x0 is the scaled embedding. The inputs depend on the tokens only, so each range of layers
  * computes its own, and only x connects two ranges.
  */
-#ifndef ARCH_GEMMA_H
-#define ARCH_GEMMA_H
+#pragma once
 
 #include "worker/model/blocks.h"
 
@@ -40,5 +39,3 @@ int gemma_inputs(const struct model *m, struct step *s, const struct gemma_input
 /* out = (gelu(h gate^T) input) projection^T; input [rows, each]. */
 int gemma_use_input(const struct model *m, struct step *s, struct tensor out, struct tensor h,
                     struct tensor gate, struct tensor projection, struct tensor input);
-
-#endif

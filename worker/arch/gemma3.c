@@ -12,7 +12,6 @@
 #include "worker/model/model.h"
 #include "worker/model/sharding.h"
 
-#include <errno.h>
 #include <math.h>
 #include <string.h>
 

@@ -1,6 +1,5 @@
 /* t5_bias.h - T5's relative position buckets, expanded to one bias per distance, on the host. */
-#ifndef ARCH_T5_BIAS_H
-#define ARCH_T5_BIAS_H
+#pragma once
 
 #include "base/base.h"
 
@@ -16,5 +15,3 @@ uint32_t t5_reach(struct t5_buckets b);
 /* Sets out[n_heads][2 * reach + 1], entry distance + reach, from weight[n][n_heads] of the
  * checkpoint. */
 void t5_bias(float *out, const float *weight, uint32_t n_heads, struct t5_buckets b);
-
-#endif

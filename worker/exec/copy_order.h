@@ -6,8 +6,7 @@
  * reads or writes. Byte ranges are compared, not addresses, because a slab that changes its pool
  * within a step has blocks of two sizes. No I/O; tests/fuzz/fuzz_reuse.c uses this order.
  */
-#ifndef EXEC_COPY_ORDER_H
-#define EXEC_COPY_ORDER_H
+#pragma once
 
 #include "worker/kv/kv.h"
 
@@ -31,5 +30,3 @@ copy_order_launch(uint64_t place)
 {
     return (uint32_t)(place >> 32);
 }
-
-#endif

@@ -7,8 +7,7 @@
  * a step is done; exec_finish() then returns its result. Two steps of a lane may be in flight; they
  * finish in order. One thread makes all calls. exec_open() allocates all memory.
  */
-#ifndef EXEC_EXEC_H
-#define EXEC_EXEC_H
+#pragma once
 
 #include "base/base.h"
 #include "base/err.h"
@@ -141,5 +140,3 @@ const char *exec_why(const struct exec *x); /* gpu_why() */
  * failed. */
 uint32_t exec_n_matmuls(const struct exec *x);
 int exec_matmul(struct exec *x, uint32_t i, struct err *e) MUST_USE;
-
-#endif

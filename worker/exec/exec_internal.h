@@ -21,8 +21,7 @@
  * result stays valid during one more start. All lanes share tables, last tokens, seen bits and
  * encoder states.
  */
-#ifndef EXEC_INTERNAL_H
-#define EXEC_INTERNAL_H
+#pragma once
 
 #include "worker/exec/copy_order.h"
 #include "worker/exec/exec.h"
@@ -244,5 +243,3 @@ int tensor_output_get_logits(const struct exec *x, struct exec_lane *l, const st
                              uint32_t first, uint32_t n, struct tensor logits) MUST_USE;
 int tensor_output_get_states(const struct exec *x, struct exec_lane *l, const struct batch *b,
                              const struct outcome *o) MUST_USE;
-
-#endif

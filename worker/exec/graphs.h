@@ -18,8 +18,7 @@
  * capture delays the step by at most GRAPHS_DELAY: the longest capture so far minus the time that
  * the device is still busy. No device calls, no clock.
  */
-#ifndef EXEC_GRAPHS_H
-#define EXEC_GRAPHS_H
+#pragma once
 
 #include "gpu/gpu.h"
 
@@ -79,5 +78,3 @@ int graphs_keep(struct graphs *g, struct graphs_slot *s, struct graph *graph, ui
 struct graph *graphs_take(struct graphs *g, uint32_t partition);
 /* The device cannot capture s: always run plain. */
 void graphs_never(struct graphs_slot *s);
-
-#endif

@@ -9,7 +9,6 @@
 #include "worker/exec/exec_internal.h"
 #include "worker/model/blocks.h"
 
-#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 

@@ -7,8 +7,7 @@
  * never combined with the blocks of another arena. lagand passes a manifest on only if no stray
  * write can have damaged it. KV memory without a manifest is reused as memory without content.
  */
-#ifndef WORKER_HANDOVER_ADOPT_H
-#define WORKER_HANDOVER_ADOPT_H
+#pragma once
 
 #include "base/base.h"
 #include "base/err.h"
@@ -60,5 +59,3 @@ void adopt_release(struct worker *w, struct worker_request *r);
 void adopt_release_rest(struct worker *w, struct worker_request *r);
 /* Once per loop iteration: frees blocks that no request has claimed 10 s after READY. */
 void adopt_expire(struct worker *w, nsec now);
-
-#endif

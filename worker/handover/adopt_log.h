@@ -26,8 +26,7 @@
  *
  * Engine thread only. No function allocates, blocks or fails, except adopt_log_open().
  */
-#ifndef WORKER_HANDOVER_ADOPT_LOG_H
-#define WORKER_HANDOVER_ADOPT_LOG_H
+#pragma once
 
 #include "base/err.h"
 #include "worker/sched/batch.h"
@@ -46,5 +45,3 @@ void adopt_log_commit(struct worker *w, const struct batch *b);
 void adopt_log_beams(struct worker *w, const struct seq *first);
 /* Once per loop iteration: publishes the changes of the prefix tree. */
 void adopt_log_tree(struct worker *w);
-
-#endif

@@ -8,7 +8,6 @@
 #include "ipc/stat.h"
 #include "worker/exec/exec.h"
 #include "worker/handover/adopt.h"
-#include "worker/kv/kv_host_tier.h"
 #include "worker/manifest/manifest.h"
 #include "worker/process/arena_channel.h"
 

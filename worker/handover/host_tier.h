@@ -11,8 +11,7 @@
  * with blocks in the tier waits. Ranks of a group map the whole tier before READY, because they
  * copy what rank 0 plans.
  */
-#ifndef WORKER_HANDOVER_HOST_TIER_H
-#define WORKER_HANDOVER_HOST_TIER_H
+#pragma once
 
 #include "base/base.h"
 #include "base/err.h"
@@ -52,5 +51,3 @@ void host_tier_update(struct worker *w, nsec now);
 /* Engine: returns how long to sleep, at most `most`; less while requests may wait for the tier. */
 nsec host_tier_sleep(const struct worker *w, nsec now, nsec most);
 void host_tier_close(struct worker *w); /* waits for the mapper thread */
-
-#endif

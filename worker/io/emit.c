@@ -13,7 +13,6 @@
 #include "worker/exec/exec.h"
 #include "worker/handover/adopt.h"
 #include "worker/io/outbox.h"
-#include "worker/kv/kv_reuse.h"
 #include "worker/model/arch.h"
 #include "worker/model/model.h"
 #include "worker/sched/beam_search.h"

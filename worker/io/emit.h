@@ -4,8 +4,7 @@
  * ring once per iteration. The outbox is large enough for the records of one step and of a loop
  * iteration's intake. Engine thread only.
  */
-#ifndef WORKER_IO_EMIT_H
-#define WORKER_IO_EMIT_H
+#pragma once
 
 #include "worker/io/request.h"
 #include "worker/sched/batch.h"
@@ -27,5 +26,3 @@ void emit_step(struct worker *w, const struct batch *b, const struct batch_resul
 void emit_ended(struct worker *w, struct worker_request *r);
 /* Returns the most text bytes that one token can add to a record; 0 without a tokenizer. */
 size_t emit_token_text_bytes(const struct worker *w);
-
-#endif

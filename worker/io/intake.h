@@ -6,8 +6,7 @@
  * the model's own defaults, more sequences than max_num_batched_tokens, and requests for which no
  * slots are free. Engine thread only; serving allocates nothing.
  */
-#ifndef WORKER_IO_INTAKE_H
-#define WORKER_IO_INTAKE_H
+#pragma once
 
 #include "base/err.h"
 #include "worker/io/request.h"
@@ -21,5 +20,3 @@ int intake_drain(struct worker *w, nsec now, struct err *e);
 /* Continues a request that the text thread has finished: queues the result of a text call, or
  * admits the request. */
 void intake_text_done(struct worker *w, struct worker_request *r, nsec now);
-
-#endif

@@ -13,8 +13,7 @@
  *
  * Engine thread only.
  */
-#ifndef WORKER_IO_INTAKE_ADMIT_H
-#define WORKER_IO_INTAKE_ADMIT_H
+#pragma once
 
 #include "worker/io/request.h"
 #include "worker/worker.h"
@@ -31,5 +30,3 @@ void intake_refuse(struct worker *w, struct worker_request *r, uint16_t reason, 
                    ...);
 /* True if all outputs of r end. After a stop string of the first output, others may continue. */
 bool intake_ends_whole(const struct worker_request *r);
-
-#endif

@@ -22,7 +22,6 @@
 #include "worker/sched/beam_search.h"
 #include "worker/sched/scheduler.h"
 #include "worker/text/chat.h"
-#include "worker/text/tokenizer.h"
 
 #include <stdio.h>
 #include <stdlib.h>

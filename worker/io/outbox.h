@@ -4,8 +4,7 @@
  * the length of one record. So the outbox never holds more than the records of one step and two
  * text results. Its size is fixed: a slow reader stops the engine and costs no memory.
  */
-#ifndef WORKER_IO_OUTBOX_H
-#define WORKER_IO_OUTBOX_H
+#pragma once
 
 #include "base/base.h"
 #include "base/err.h"
@@ -37,5 +36,3 @@ bool outbox_empty(const struct outbox *o);
 bool outbox_takes(const struct outbox *o, const struct ring *ring);
 /* Returns the ring bytes that the first queued record needs. */
 size_t outbox_need(const struct outbox *o);
-
-#endif

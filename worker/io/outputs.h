@@ -9,8 +9,7 @@
  * tokens of the best beam become a fixed prefix. If the best beam was already complete, the
  * remaining outputs are searched again.
  */
-#ifndef WORKER_IO_OUTPUTS_H
-#define WORKER_IO_OUTPUTS_H
+#pragma once
 
 #include "worker/io/request.h"
 #include "worker/worker.h"
@@ -51,5 +50,3 @@ void outputs_place_delivered(struct worker *w, struct worker_request *r, const t
 int outputs_add(struct worker *w, struct worker_request *r, nsec now, struct err *e) MUST_USE;
 /* Reports FINISH for each output of a request that was never scheduled, and frees its slots. */
 void outputs_end(struct worker *w, struct worker_request *r);
-
-#endif

@@ -4,8 +4,7 @@
  * Every part starts at a multiple of 8 bytes from the record's start. No function copies: results
  * point into the record and are valid until the record is released.
  */
-#ifndef WORKER_IO_RECORD_TAIL_H
-#define WORKER_IO_RECORD_TAIL_H
+#pragma once
 
 #include "base/base.h"
 #include "base/err.h"
@@ -71,5 +70,3 @@ record_tail_corrupt(struct err *e, const char *what)
 {
     return err_set(e, -EBADMSG, "request ring: %s", what);
 }
-
-#endif

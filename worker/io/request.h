@@ -8,8 +8,7 @@
  * (outputs.h). While state is REQUEST_TEXT the text thread owns the slot, otherwise the engine
  * thread.
  */
-#ifndef WORKER_IO_REQUEST_H
-#define WORKER_IO_REQUEST_H
+#pragma once
 
 #include "base/base.h"
 #include "base/err.h"
@@ -84,5 +83,3 @@ struct worker_request *request_find(struct requests *q, uint32_t ledger_index, u
 /* Returns why a resumed request had already ended, or 0. Its worker may have died after reporting
  * the last token and before FINISH. last: its last token. */
 uint16_t request_had_ended(const struct worker_request *r, token_id last, uint32_t max_len);
-
-#endif

@@ -1,8 +1,7 @@
 /* text_call.h - TEXT records: tokenizes text or detokenizes ids for an operator or client; no
  * sequence runs.
  */
-#ifndef WORKER_IO_TEXT_CALL_H
-#define WORKER_IO_TEXT_CALL_H
+#pragma once
 
 #include "base/err.h"
 #include "worker/io/request.h"
@@ -13,5 +12,3 @@
 int text_call(struct worker *w, const void *data, size_t n, struct err *e) MUST_USE;
 /* Queues TEXT_DONE for a call that the text thread has finished, and frees its slot. */
 void text_call_done(struct worker *w, struct worker_request *r);
-
-#endif

@@ -3,8 +3,7 @@
  * Two private queues of slot numbers, one in each direction; the text thread owns a slot while its
  * state is REQUEST_TEXT. text_thread_fd() is readable when slots have been returned.
  */
-#ifndef WORKER_IO_TEXT_THREAD_H
-#define WORKER_IO_TEXT_THREAD_H
+#pragma once
 
 #include "base/base.h"
 #include "base/err.h"
@@ -20,5 +19,3 @@ struct text_thread *text_thread_stop(struct text_thread *x); /* accepts NULL; re
 void text_thread_give(struct text_thread *x, struct worker_request *r);
 struct worker_request *text_thread_take(struct text_thread *x); /* NULL: no slot was returned */
 int text_thread_fd(const struct text_thread *x);
-
-#endif

@@ -6,8 +6,7 @@
  * block tables leave as struct kv_edit, in order; the device, the manifest and the tensor-parallel
  * ranks learn of table changes only from these edits. kv_seq.h has the calls of the scheduler.
  */
-#ifndef KV_KV_H
-#define KV_KV_H
+#pragma once
 
 #include "base/base.h"
 #include "base/err.h"
@@ -162,5 +161,3 @@ bool kv_host_tier_is_away(const struct kv *kv);
 /* The tier is present from now on. contents_valid: its blocks are kept; false: they are evicted. */
 void kv_host_tier_came(struct kv *kv, bool contents_valid);
 void kv_host_tier_clear(struct kv *kv); /* evicts every host block; only while the tier is away */
-
-#endif

@@ -1,5 +1,4 @@
 /* kv_check.c - kv_check(): recomputes all counts and checks every block and list. */
-#include "worker/kv/kv_evict_queue.h"
 #include "worker/kv/kv_internal.h"
 #include "worker/kv/kv_pool.h"
 #include "worker/kv/kv_tree.h"

@@ -6,8 +6,7 @@
  * alone. kv_config.c also defines kv_bytes() and kv_slab_bytes() of kv.h and kv_tree_max_exports()
  * of kv_tree_export.h.
  */
-#ifndef KV_CONFIG_H
-#define KV_CONFIG_H
+#pragma once
 
 #include "worker/kv/kv.h"
 
@@ -23,5 +22,3 @@ int kv_config_check(const struct kv_config *c, struct err *e) MUST_USE;
  * kv_config_check(). Returns the size of struct kv with all its arrays, in bytes; 0: no slab of
  * less than 4 GiB holds the blocks of all groups. */
 uint64_t kv_config_lay_out(struct kv *kv, const struct kv_config *c);
-
-#endif

@@ -10,8 +10,7 @@
  * The name of a block is equal for all groups and lasts for the life of the process. It is a keyed
  * hash of the block's tokens, the tokens before them and the cache namespace (kv_reuse.h).
  */
-#ifndef KV_EVENT_H
-#define KV_EVENT_H
+#pragma once
 
 #include "worker/kv/kv.h"
 
@@ -51,5 +50,3 @@ uint32_t kv_events(const struct kv *kv, uint64_t *next, struct kv_event *ret, ui
  * done. *at is 0 in the first call. The tree must not change between the first call and the
  * last. */
 uint32_t kv_event_snapshot(const struct kv *kv, uint32_t *at, struct kv_event *ret, uint32_t max);
-
-#endif

@@ -4,8 +4,7 @@
  * the block that was released first. Orphans (blocks that no lookup can reach) precede all others:
  * at the front of priority 0.
  */
-#ifndef KV_EVICT_QUEUE_H
-#define KV_EVICT_QUEUE_H
+#pragma once
 
 #include "worker/kv/kv_internal.h"
 
@@ -20,5 +19,3 @@ uint32_t kv_evict_queue_first(const struct kv *kv, uint32_t group);
 enum kv_why kv_evict_queue_why(const struct kv *kv, uint32_t block);
 /* Returns true if a is evicted before b. */
 bool kv_evict_queue_before(const struct kv_block *a, const struct kv_block *b);
-
-#endif

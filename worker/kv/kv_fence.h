@@ -6,8 +6,7 @@
  * once; a step of another lane waits on the device for the steps that kv_out.wait names. The
  * functions that fill it in are inline in kv_internal.h.
  */
-#ifndef KV_FENCE_H
-#define KV_FENCE_H
+#pragma once
 
 #include "worker/kv/kv_table.h"
 
@@ -17,5 +16,3 @@
 void kv_fence(struct kv *kv, seq_slot slot, unsigned lane, uint64_t step);
 /* The step of the lane, and every earlier one, is finished on the device. */
 void kv_done(struct kv *kv, unsigned lane, uint64_t step);
-
-#endif

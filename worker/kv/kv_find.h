@@ -4,8 +4,7 @@
  * sees. Then part of one more block may match, and the whole encoder input or none of it. A ref is
  * a block number or node index + 1; 0 is none.
  */
-#ifndef KV_FIND_H
-#define KV_FIND_H
+#pragma once
 
 #include "worker/kv/kv_internal.h"
 
@@ -33,5 +32,3 @@ bool kv_walk_next(const struct kv *kv, struct kv_walk *w);
 /* Returns the ref of the group's block at the node, or of the host block to onboard. */
 uint32_t kv_find_ref(const struct kv *kv, uint32_t node, uint32_t group);
 uint32_t kv_find_cross_entries(const struct kv *kv, const struct kv_text *t);
-
-#endif

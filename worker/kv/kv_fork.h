@@ -9,8 +9,7 @@
  * the prompt is computed. Drop such slots with kv_drop(), because no other request reuses the
  * tokens that a search tried.
  */
-#ifndef KV_FORK_H
-#define KV_FORK_H
+#pragma once
 
 #include "worker/kv/kv_seq.h"
 
@@ -32,5 +31,3 @@ void kv_fork(struct kv *kv, unsigned lane, uint64_t step, seq_slot from, seq_slo
  * parent[i] for every i, the step may be repeated after any part of it ran. */
 void kv_reorder(struct kv *kv, unsigned lane, uint64_t step, const seq_slot *slot,
                 const uint8_t *parent, uint32_t n_slots, uint32_t n, struct kv_out *out);
-
-#endif

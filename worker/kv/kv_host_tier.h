@@ -5,8 +5,7 @@
  * times is offloaded by that step already, so its eviction needs no copy. An onboarded block keeps
  * its host block for the same reason. A full host tier evicts by the same order as a pool.
  */
-#ifndef KV_HOST_TIER_H
-#define KV_HOST_TIER_H
+#pragma once
 
 #include "worker/kv/kv_event.h"
 #include "worker/kv/kv_seq.h"
@@ -22,5 +21,3 @@ void kv_host_tier_hold(struct kv *kv, uint32_t host_block);
 void kv_host_tier_give(struct kv *kv, uint32_t host_block, unsigned lane, uint64_t step);
 /* Frees up to max cached host blocks; returns their number and adds their size to *bytes. */
 uint32_t kv_host_tier_flush(struct kv *kv, uint32_t max, enum kv_why why, uint64_t *bytes);
-
-#endif

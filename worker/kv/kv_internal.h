@@ -30,8 +30,7 @@
  *     window, state  the blocks that each slot may hold, a shared block once per slot. Because a
  *                    slot that drops a shared block allocates another while the shared one remains.
  */
-#ifndef KV_INTERNAL_H
-#define KV_INTERNAL_H
+#pragma once
 
 #include "worker/kv/kv_event.h"
 #include "worker/kv/kv_kind.h"
@@ -361,5 +360,3 @@ kv_slice(const struct kv *kv, uint32_t group, uint32_t block)
     return kv_slab_of(kv, block) * kv->slab_slices[group] +
            kv_place_of(kv, block) * kv->block_slices[group];
 }
-
-#endif

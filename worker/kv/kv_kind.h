@@ -6,8 +6,7 @@
  *     KV_CROSS   the positions of the encoder input, whatever the decoder's length
  *     KV_STATE   the state after the last position, and snapshots: a constant number of blocks
  */
-#ifndef KV_KIND_H
-#define KV_KIND_H
+#pragma once
 
 #include "worker/kv/kv.h"
 
@@ -22,5 +21,3 @@ uint32_t kv_kind_entries(const struct kv_group *g, uint32_t tokens_per_block, ui
  * most `chunk` tokens. A window needs at most sinks + window + chunk + one block. */
 uint32_t kv_kind_need(const struct kv_group *g, uint32_t tokens_per_block, uint32_t len,
                       uint32_t n_source, uint32_t chunk);
-
-#endif

@@ -4,8 +4,7 @@
  * Depends on the configuration alone, not on what other sequences hold: kv_reserve(), kv_admit()
  * and kv_raise() compare a need with the blocks that are free.
  */
-#ifndef KV_NEED_H
-#define KV_NEED_H
+#pragma once
 
 #include "worker/kv/kv.h"
 
@@ -26,5 +25,3 @@ int kv_fits_alone(const struct kv *kv, const struct kv_need *n, uint32_t len, ui
 /* Returns the largest number of positions that kv_fits_alone() accepts for chunks of at most one
  * block and an encoder input of n_source tokens. */
 uint64_t kv_longest(const struct kv *kv, uint32_t n_source);
-
-#endif

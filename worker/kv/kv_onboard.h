@@ -3,8 +3,7 @@
  * Above the pool, because a copy needs a block of the arena; kv_host_tier.h, which the pool calls
  * when it evicts, is below. For the files of worker/kv alone.
  */
-#ifndef KV_ONBOARD_H
-#define KV_ONBOARD_H
+#pragma once
 
 #include "worker/kv/kv_table.h"
 
@@ -14,5 +13,3 @@
  * The caller adds the edits (kv_rows()). */
 void kv_onboard(struct kv *kv, unsigned lane, uint64_t step, seq_slot slot, uint32_t group,
                 struct kv_out *out);
-
-#endif

@@ -13,8 +13,7 @@
  * pool more than 12.5 % above its target loses slabs first. Within these limits, and without
  * shares, age decides.
  */
-#ifndef KV_POOL_H
-#define KV_POOL_H
+#pragma once
 
 #include "worker/kv/kv_seq.h"
 
@@ -38,5 +37,3 @@ uint32_t kv_pool_flush(struct kv *kv, uint32_t max, uint64_t *bytes);
 /* Returns the slabs that the pool needs for n blocks more than it has reserved, at least the slabs
  * with a held block. */
 uint32_t kv_pool_slabs(const struct kv *kv, uint32_t pool, uint64_t n);
-
-#endif

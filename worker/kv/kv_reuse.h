@@ -23,8 +23,7 @@
  * priority, then earliest release. A sequence releases its last block first. Blocks that no lookup
  * can reach are evicted before all others.
  */
-#ifndef KV_REUSE_H
-#define KV_REUSE_H
+#pragma once
 
 #include "worker/kv/kv_seq.h"
 
@@ -121,5 +120,3 @@ struct kv_stats {                      /* of one group, since the start */
     uint64_t held, cached;             /* blocks, now */
 };
 void kv_stats(const struct kv *kv, uint32_t group, struct kv_stats *ret);
-
-#endif

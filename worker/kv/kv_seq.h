@@ -14,8 +14,7 @@
  * sends its table rows with its first step, as after a prefix hit (kv_reuse.h). kv_reserve() is in
  * kv_reuse.h, kv_fence() in kv_fence.h. Changes are appended to a struct kv_out (kv_table.h).
  */
-#ifndef KV_SEQ_H
-#define KV_SEQ_H
+#pragma once
 
 #include "worker/kv/kv_fence.h"
 #include "worker/kv/kv_need.h"
@@ -54,5 +53,3 @@ void kv_drop(struct kv *kv, seq_slot slot); /* no effect without a reservation *
  * edits. Call kv_ends_sent() only when the step is launched. */
 void kv_ends(const struct kv *kv, unsigned lane, struct kv_out *out);
 void kv_ends_sent(struct kv *kv, unsigned lane, uint64_t step);
-
-#endif

@@ -1,8 +1,7 @@
 /* kv_slab.h - slabs: equal pieces of the arena. A pool draws a slab when it has no free block and
  * returns a slab that is empty; memory moves between pools in no other way.
  */
-#ifndef KV_SLAB_H
-#define KV_SLAB_H
+#pragma once
 
 #include "worker/kv/kv.h"
 
@@ -25,5 +24,3 @@ void kv_slab_open_first(struct kv *kv, uint32_t slab);
 /* Writes the number of the block whose first slice is `at` to *ret. -EBADMSG: no block of the
  * group's pool can begin there; *ret is unchanged. */
 int kv_block_at(const struct kv *kv, uint32_t group, slice_id at, uint32_t *ret) MUST_USE;
-
-#endif

@@ -13,8 +13,7 @@
  * A slot holds its last KV_SNAPSHOTS snapshots in a ring: a finished one while two steps in flight
  * write others. At position 0 the live state is not initialized; the kernels start with zeros.
  */
-#ifndef KV_STATE_H
-#define KV_STATE_H
+#pragma once
 
 #include "worker/kv/kv_seq.h"
 
@@ -25,5 +24,3 @@ uint32_t kv_border(const struct kv *kv, uint32_t pos, uint32_t n_prompt);
 /* Adds a snapshot of every layer at pos, the end of the planned step; call after kv_grow(). Adds
  * edits with the position, and one copy per layer that runs after the step's work. */
 void kv_snapshot(struct kv *kv, unsigned lane, seq_slot slot, uint32_t pos, struct kv_out *out);
-
-#endif

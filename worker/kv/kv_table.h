@@ -5,8 +5,7 @@
  * batch that is being planned; the caller owns its arrays. kv_live() and the functions after it
  * only read.
  */
-#ifndef KV_TABLE_H
-#define KV_TABLE_H
+#pragma once
 
 #include "worker/kv/kv.h"
 
@@ -42,5 +41,3 @@ uint32_t kv_held(const struct kv *kv, seq_slot slot, uint32_t group, uint32_t *f
 /* Returns the first slice of the entry's block. SLICE_NONE: the entry is empty, or its block is
  * in the host tier. */
 slice_id kv_entry(const struct kv *kv, seq_slot slot, uint32_t group, uint32_t entry);
-
-#endif

@@ -6,8 +6,7 @@
  * the next block; a node with fewer tokens than a block has no children. A ref is an index + 1; 0
  * is none.
  */
-#ifndef KV_TREE_H
-#define KV_TREE_H
+#pragma once
 
 #include "worker/kv/kv_internal.h"
 
@@ -54,5 +53,3 @@ void kv_tree_set_priority(struct kv *kv, const struct kv_text *t, uint32_t block
 void kv_tree_pin(struct kv *kv, uint32_t node, uint32_t *cursor);
 
 void kv_tree_check(const struct kv *kv);
-
-#endif

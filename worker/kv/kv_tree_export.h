@@ -8,8 +8,7 @@
  * Exports are written before a step is launched. So an exported node never names a block that a
  * launched step overwrites. A block that a copy has yet to fill is exported after the copy's step.
  */
-#ifndef KV_TREE_EXPORT_H
-#define KV_TREE_EXPORT_H
+#pragma once
 
 #include "worker/kv/kv.h"
 
@@ -38,5 +37,3 @@ bool kv_tree_export_known(const struct kv *kv, uint32_t node); /* the tree has t
  * On failure nothing has changed. */
 int kv_tree_export_adopt(struct kv *kv, const struct kv_tree_export *x, bool host) MUST_USE;
 void kv_tree_export_end(struct kv *kv); /* called by kv_adopt_end() */
-
-#endif

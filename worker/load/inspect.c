@@ -13,7 +13,6 @@
 #include "worker/model/arch.h"
 #include "worker/model/model.h"
 #include "worker/text/chat.h"
-#include "worker/text/tokenizer.h"
 
 #include <errno.h>
 #include <jansson.h>

@@ -1,8 +1,7 @@
 /* inspect.h - lagan-worker --inspect: prints what would be served before anything large is read or
  * allocated.
  */
-#ifndef WORKER_LOAD_INSPECT_H
-#define WORKER_LOAD_INSPECT_H
+#pragma once
 
 #include "base/err.h"
 #include "worker/worker.h"
@@ -10,5 +9,3 @@
 /* Prints one line of JSON on standard output. -ENOMEM: the model does not fit the device; -EIO: the
  * device failed; other errors as for a load. */
 int inspect_run(struct worker *w, struct err *e) MUST_USE;
-
-#endif

@@ -8,7 +8,6 @@
 #include "worker/handover/adopt.h"
 #include "worker/handover/host_tier.h"
 #include "worker/kv/kv.h"
-#include "worker/kv/kv_host_tier.h"
 #include "worker/load/sizes.h"
 #include "worker/model/model.h"
 #include "worker/process/arena_channel.h"

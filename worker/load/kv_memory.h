@@ -1,6 +1,5 @@
 /* kv_memory.h - the KV arena, the KV manager over it, and their handover. Loader thread only. */
-#ifndef WORKER_LOAD_KV_MEMORY_H
-#define WORKER_LOAD_KV_MEMORY_H
+#pragma once
 
 #include "base/err.h"
 #include "worker/worker.h"
@@ -12,5 +11,3 @@
 int kv_memory_open(struct worker *w, struct err *e) MUST_USE;
 /* A rank above 0: makes a KV arena of rank 0's size and id; blocks until rank 0 has sent them. */
 int kv_memory_open_rank(struct worker *w, struct err *e) MUST_USE;
-
-#endif

@@ -12,8 +12,7 @@
  * steps; after "go", when its worker has exited, KV memory and scheduler. Any other worker loads in
  * one round.
  */
-#ifndef WORKER_LOAD_LOAD_H
-#define WORKER_LOAD_LOAD_H
+#pragma once
 
 #include "base/err.h"
 #include "worker/model/model.h"
@@ -59,5 +58,3 @@ void load_free(struct worker *w);
  * or steps. *weights: bytes of device memory for weights; *beside: bytes kept free besides weights,
  * KV memory and the scratch of steps. */
 int load_inspect(struct worker *w, uint64_t *weights, uint64_t *beside, struct err *e) MUST_USE;
-
-#endif

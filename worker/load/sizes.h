@@ -1,6 +1,5 @@
 /* sizes.h - sizes of everything except the KV memory, from the settings and the model's shape. */
-#ifndef WORKER_LOAD_SIZES_H
-#define WORKER_LOAD_SIZES_H
+#pragma once
 
 #include "base/err.h"
 #include "ipc/model_options.h"
@@ -24,5 +23,3 @@ int sizes_check_settings(const struct model_options *k, struct err *e) MUST_USE;
 int sizes_set(struct worker *w, struct err *e) MUST_USE;
 /* Returns a first estimate of step costs. Call after the weights are loaded. */
 struct step_costs sizes_work_costs(const struct worker *w);
-
-#endif

@@ -5,8 +5,6 @@
  */
 #include "worker/manifest/manifest_layout.h"
 
-#include "worker/kv/kv_kind.h"
-
 #include <errno.h>
 #include <string.h>
 #include <xxhash.h>

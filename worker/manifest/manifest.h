@@ -20,8 +20,7 @@
  * several stores change it. worker/handover/adopt_log.h has the order in which the functions below
  * are called, and the proof that this order suffices.
  */
-#ifndef MANIFEST_H
-#define MANIFEST_H
+#pragma once
 
 #include "worker/kv/kv_tree_export.h"
 
@@ -196,5 +195,3 @@ void manifest_decision(const struct manifest *m, const seq_slot *slot, uint32_t 
  * committed position. -EBADMSG: invalid. */
 int manifest_read(const struct manifest *m, seq_slot slot, slice_id *tables,
                   struct manifest_found *ret) MUST_USE;
-
-#endif

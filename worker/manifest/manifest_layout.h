@@ -1,7 +1,6 @@
 /* manifest_layout.h - addresses within a manifest, and atomic stores and loads. For manifest.c and
  * manifest_read.c alone. */
-#ifndef MANIFEST_LAYOUT_H
-#define MANIFEST_LAYOUT_H
+#pragma once
 
 #include "worker/manifest/manifest.h"
 
@@ -90,5 +89,3 @@ decision_of(const struct manifest *m, seq_slot slot, uint32_t step)
 /* manifest.c: clears the entry of the slot; writes a node, or clears it if l is not live. */
 void manifest_clear(struct manifest *m, seq_slot slot);
 void manifest_put_node(struct manifest *m, const struct kv_tree_export *l);
-
-#endif

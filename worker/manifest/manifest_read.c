@@ -5,8 +5,6 @@
  */
 #include "worker/manifest/manifest_layout.h"
 
-#include "worker/kv/kv_seq.h"
-
 #include <errno.h>
 
 int

@@ -5,8 +5,7 @@
  * table) and the arithmetic side is code (forward), because each is then easy to compare with the
  * original.
  */
-#ifndef MODEL_ARCH_H
-#define MODEL_ARCH_H
+#pragma once
 
 #include "base/base.h"
 #include "base/err.h"
@@ -137,5 +136,3 @@ struct arch {
     int (*logits)(const struct model *m, struct step *s, struct tensor out, struct tensor x);
     bool ends_with_logit_rows; /* forward() calls block_logit_rows(), so step.few may be set */
 };
-
-#endif

@@ -6,8 +6,7 @@
  * residual op: it adds the sublayer's output to the hidden states x and norms the result for the
  * next sublayer.
  */
-#ifndef MODEL_BLOCKS_H
-#define MODEL_BLOCKS_H
+#pragma once
 
 #include "worker/model/model.h"
 
@@ -119,5 +118,3 @@ int block_head(const struct model *m, struct step *s, struct tensor out, struct 
                struct tensor w, struct tensor bias);
 /* arch.logits of a family whose m->top begins with a struct block_top. */
 int block_logits(const struct model *m, struct step *s, struct tensor out, struct tensor x);
-
-#endif

@@ -8,8 +8,7 @@
  *
  * Source: transformers 5.17, PretrainedConfig and its loaders.
  */
-#ifndef MODEL_CONFIG_H
-#define MODEL_CONFIG_H
+#pragma once
 
 #include "base/base.h"
 #include "base/err.h"
@@ -111,5 +110,3 @@ int cfg_rope(const json_t *config, const char *kind, double theta, struct rope_p
  * -ENOTSUP: other parameters. */
 int cfg_rope_only(const json_t *config, const char *kind, double theta, unsigned types,
                   struct rope_params *ret, struct err *e) MUST_USE;
-
-#endif

@@ -5,12 +5,9 @@
  * seed of random weights. Times and paths are left out, because a copied checkpoint is the same
  * checkpoint.
  */
-#ifndef MODEL_FINGERPRINT_H
-#define MODEL_FINGERPRINT_H
+#pragma once
 
 #include "worker/model/weights.h"
 
 /* Sets m->fingerprint and m->checkpoint. */
 int fingerprint_make(struct model *m, const struct weights_from *from, struct err *e) MUST_USE;
-
-#endif

@@ -1,6 +1,5 @@
 /* generation.h - special token ids and default generation parameters of a checkpoint. */
-#ifndef MODEL_GENERATION_H
-#define MODEL_GENERATION_H
+#pragma once
 
 #include "worker/model/model.h"
 
@@ -19,5 +18,3 @@
  * for the defaults are refused with that name. */
 int generation_read(struct model *m, const json_t *generation, const json_t *whole,
                     const json_t *text, struct err *e) MUST_USE;
-
-#endif

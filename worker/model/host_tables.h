@@ -4,8 +4,7 @@
  * Called during loading only. Each call waits for the model's lane, except host_tables_rope(),
  * which needs no device.
  */
-#ifndef MODEL_HOST_TABLES_H
-#define MODEL_HOST_TABLES_H
+#pragma once
 
 #include "worker/model/model.h"
 #include "worker/model/rope_table.h"
@@ -21,5 +20,3 @@ int host_tables_put(struct model *m, struct err *e) MUST_USE;
 /* Copies a dense fp32 tensor to the host. */
 int host_tables_read(struct model *m, float *to, struct tensor t, struct err *e) MUST_USE;
 void host_tables_drop(struct model *m);
-
-#endif

@@ -1,6 +1,5 @@
 /* load_lane.h - m->lane: the lane that loads a model, open while model_open() runs. */
-#ifndef MODEL_LOAD_LANE_H
-#define MODEL_LOAD_LANE_H
+#pragma once
 
 #include "worker/model/model.h"
 
@@ -15,5 +14,3 @@ int load_lane_wait(const struct model *m, int64_t mark, const char *what, struct
 int load_lane_end(struct model *m, int r, const char *what, struct err *e) MUST_USE;
 /* Waits for the queued work and ignores its result. */
 void load_lane_drain(struct model *m);
-
-#endif

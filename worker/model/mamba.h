@@ -8,8 +8,7 @@
  * Differences between families (tensor names, clamping, the norm) are in struct mamba_shape and in
  * the families' files.
  */
-#ifndef MODEL_MAMBA_H
-#define MODEL_MAMBA_H
+#pragma once
 
 #include "worker/model/config.h"
 #include "worker/model/model.h"
@@ -73,5 +72,3 @@ void mamba_layer(const struct mamba_shape *c, struct layer_shape *l);
 /* Queues the mixer of h [n, hidden] up to the norm. *y: [n, inner], the input of w->out. */
 int mamba_mix(const struct model *m, struct step *s, uint32_t layer, const struct mamba_shape *c,
               const struct mamba_weights *w, struct tensor h, struct tensor *y);
-
-#endif

@@ -1,7 +1,6 @@
 /* matmul_shapes.h - the matmul shapes of a model, from its weight table; `laganctl tune` measures
  * them. */
-#ifndef MODEL_MATMUL_SHAPES_H
-#define MODEL_MATMUL_SHAPES_H
+#pragma once
 
 #include "worker/model/model.h"
 
@@ -16,5 +15,3 @@ enum { MAX_MATMULS = 64 };
  * norms and bias tables, which are fp32; experts, which have their own op. An embedding has the
  * shape of the head. */
 uint32_t model_matmuls(const struct model *m, struct matmul ret[MAX_MATMULS]);
-
-#endif

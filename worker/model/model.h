@@ -6,8 +6,7 @@
  * previous worker (damaged tensors are rebuilt); or a random generator (weights=random:SEED). Every
  * error names file, tensor and both shapes.
  */
-#ifndef MODEL_MODEL_H
-#define MODEL_MODEL_H
+#pragma once
 
 #include "base/base.h"
 #include "base/err.h"
@@ -148,5 +147,3 @@ struct step {
 };
 /* Sets the columns of scratch[i] from m's shape; 0: not used. */
 void model_scratch(const struct model *m, uint32_t cols[MAX_SCRATCH]);
-
-#endif

@@ -4,8 +4,7 @@
  * stores quantised, and as which tensors; weights_plan.c plans one field for each stored tensor.
  * Only MXFP4 is served.
  */
-#ifndef MODEL_QUANT_H
-#define MODEL_QUANT_H
+#pragma once
 
 #include "worker/model/model.h"
 
@@ -32,5 +31,3 @@ extern const struct quant quant_mxfp4;
  * configure(). -ENOTSUP: the method is not served or not for this family; -EINVAL: a size is not a
  * multiple of the run. */
 int quant_configure(struct model *m, json_t *config, struct err *e) MUST_USE;
-
-#endif

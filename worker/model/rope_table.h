@@ -3,8 +3,7 @@
  * Frequencies and angles are rounded to fp32 where transformers rounds them, so that both have the
  * same error at position 100,000. Source: modeling_rope_utils.py of transformers 5.17.
  */
-#ifndef MODEL_ROPE_TABLE_H
-#define MODEL_ROPE_TABLE_H
+#pragma once
 
 #include "base/base.h"
 #include "worker/model/config.h"
@@ -18,5 +17,3 @@ float rope_frequencies(const struct rope_params *p, uint32_t head_dim, float *in
 
 /* out [n_positions, rope_dim]: rope_dim / 2 cosines, then rope_dim / 2 sines. */
 void rope_table(const struct rope_params *p, uint32_t head_dim, uint32_t n_positions, float *out);
-
-#endif

@@ -5,8 +5,7 @@
  * that is truncated while it is mapped causes a SIGBUS: replace checkpoints, do not rewrite them in
  * place.
  */
-#ifndef MODEL_SAFETENSORS_H
-#define MODEL_SAFETENSORS_H
+#pragma once
 
 #include "base/base.h"
 #include "base/err.h"
@@ -26,5 +25,3 @@ uint32_t safetensors_n(const struct safetensors *s);
 struct safetensors_tensor *safetensors_at(struct safetensors *s, uint32_t i);
 uint32_t safetensors_n_shards(const struct safetensors *s);
 const struct st_shard *safetensors_shard(const struct safetensors *s, uint32_t i);
-
-#endif

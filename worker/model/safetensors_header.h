@@ -5,8 +5,7 @@
  * has a unique name, and overlaps no other tensor. No I/O.
  * Source: github.com/huggingface/safetensors; differs: holes between tensors are accepted.
  */
-#ifndef MODEL_SAFETENSORS_HEADER_H
-#define MODEL_SAFETENSORS_HEADER_H
+#pragma once
 
 #include "base/base.h"
 #include "base/err.h"
@@ -51,5 +50,3 @@ void safetensors_table_done(struct safetensors_table *t);
 
 /* "[14336, 4096]" into buf; returns buf. */
 const char *safetensors_shape(const struct safetensors_tensor *t, char *buf, size_t n);
-
-#endif

@@ -6,8 +6,7 @@
  * instead of some whole experts, because all ranks then have equal work for any routing and no
  * token is sent between ranks. Sizes that do not divide are refused by name.
  */
-#ifndef MODEL_SHARDING_H
-#define MODEL_SHARDING_H
+#pragma once
 
 #include "worker/model/model.h"
 
@@ -27,5 +26,3 @@ struct span sharding_share(const struct model *m, uint32_t n);
  * the number of spans. */
 uint32_t sharding_parts(const struct model *m, enum dim d, uint32_t n, const struct layer_shape *l,
                         struct span part[DIM_PARTS]);
-
-#endif

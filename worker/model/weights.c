@@ -2,7 +2,6 @@
 #include "worker/model/weights.h"
 
 #include "worker/model/fingerprint.h"
-#include "worker/model/load_lane.h"
 #include "worker/model/safetensors.h"
 #include "worker/model/safetensors_header.h"
 #include "worker/model/weights_checksum.h"

@@ -8,8 +8,7 @@
  * fingerprint covers everything that determines this layout: the table, the shape, the dtypes and
  * the files.
  */
-#ifndef MODEL_WEIGHTS_H
-#define MODEL_WEIGHTS_H
+#pragma once
 
 #include "worker/model/model.h"
 #include "worker/model/safetensors.h"
@@ -37,5 +36,3 @@ int weights_inspect(struct model *m, const struct weights_from *from, uint64_t *
  * fp16. */
 int weights_convert(void *to, enum dtype to_type, const void *from, enum dtype from_type,
                     size_t n) MUST_USE;
-
-#endif

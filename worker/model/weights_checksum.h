@@ -6,8 +6,7 @@
  * The device writes the table while it fills the arena. A process that adopts the arena then finds
  * damaged fields (a stray write of a dying kernel, a flipped bit) without reading the checkpoint.
  */
-#ifndef MODEL_WEIGHTS_CHECKSUM_H
-#define MODEL_WEIGHTS_CHECKSUM_H
+#pragma once
 
 #include "worker/model/weights_plan.h"
 
@@ -26,5 +25,3 @@ int weights_checksum_check(struct weights_plan *p, struct err *e) MUST_USE;
  * weights_checksum_again() returns the number of fields whose checksum has changed since. */
 int weights_checksum_keep(const struct weights_plan *p, struct err *e) MUST_USE;
 int weights_checksum_again(struct model *m, struct err *e) MUST_USE;
-
-#endif

@@ -4,12 +4,9 @@
  * Reader threads (weights_read.h) fill pinned memory while the device copies from it; the device
  * computes the checksum of each complete field. The device also generates random weights.
  */
-#ifndef MODEL_WEIGHTS_FILL_H
-#define MODEL_WEIGHTS_FILL_H
+#pragma once
 
 #include "worker/model/weights_plan.h"
 
 /* m->weights and m->lane must be set. Calls src->progress. */
 int weights_fill(const struct weights_plan *p, struct err *e) MUST_USE;
-
-#endif

@@ -6,8 +6,7 @@
  * tensor (quant.h). Fields that are not used in place are in the arena in table order, 128-byte
  * aligned; the checksum table (weights_checksum.h) follows the last field.
  */
-#ifndef MODEL_WEIGHTS_PLAN_H
-#define MODEL_WEIGHTS_PLAN_H
+#pragma once
 
 #include "worker/model/quant.h"
 #include "worker/model/sharding.h"
@@ -52,5 +51,3 @@ const void *part_data(const struct part *q);
  * weights_plan_done() also on failure. */
 int weights_plan_make(struct weights_plan *p, struct err *e) MUST_USE;
 void weights_plan_done(struct weights_plan *p);
-
-#endif

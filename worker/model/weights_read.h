@@ -5,8 +5,7 @@
  * cache are copied from there. Other bytes are read with direct I/O if the file system supports it,
  * because a checkpoint is read once and would evict the cached files of other programs.
  */
-#ifndef MODEL_WEIGHTS_READ_H
-#define MODEL_WEIGHTS_READ_H
+#pragma once
 
 #include "worker/model/model.h"
 #include "worker/model/safetensors.h"
@@ -37,5 +36,3 @@ int weights_read_next(struct reading *r, const void **host, struct err *e) MUST_
 void weights_read_release(struct reading *r, uint32_t n);
 struct reading *weights_read_stop(struct reading *r); /* NULL in, NULL out */
 CLEAN_FUNC(struct reading, weights_read_stop)
-
-#endif

@@ -4,8 +4,7 @@
  * loop iteration, so that steps continue meanwhile. Blocks that requests use are not dropped
  * (kv_flush()).
  */
-#ifndef WORKER_OPS_CACHE_FLUSH_H
-#define WORKER_OPS_CACHE_FLUSH_H
+#pragma once
 
 #include "base/err.h"
 #include "worker/kv/kv_reuse.h"
@@ -34,5 +33,3 @@ int cache_flush_wait(struct cache_flush *f, uint64_t number, struct kv_flushed *
                      struct err *e) MUST_USE;
 /* Ends all waits. Any thread. */
 void cache_flush_close(struct cache_flush *f);
-
-#endif

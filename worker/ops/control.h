@@ -4,8 +4,7 @@
  * libzmq hangs, only operators' commands fail. The thread replies from atomics and from the
  * statistics page; for work of the engine it sets a flag and wakes the engine.
  */
-#ifndef WORKER_OPS_CONTROL_H
-#define WORKER_OPS_CONTROL_H
+#pragma once
 
 #include "base/base.h"
 #include "worker/worker.h"
@@ -16,5 +15,3 @@ struct control *control_start(struct worker *w);
 struct control *control_stop(struct control *c); /* accepts NULL; returns NULL */
 /* readable when the engine has a command to run; -1: none */
 int control_fd(const struct control *c);
-
-#endif

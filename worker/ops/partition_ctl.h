@@ -7,8 +7,7 @@
  * Without a second lane (split.mode off at the start) the partition never changes and an operator
  * may select only off.
  */
-#ifndef WORKER_OPS_PARTITION_CTL_H
-#define WORKER_OPS_PARTITION_CTL_H
+#pragma once
 
 #include "base/err.h"
 #include "ipc/model_options.h"
@@ -67,5 +66,3 @@ int partition_ctl_select(struct partition_ctl *s, uint32_t mode, uint32_t prefil
 struct partition_ctl_state partition_ctl_state(struct partition_ctl *s);
 /* Engine thread: writes steps by kind and the current partition to the statistics. */
 void partition_ctl_stats(const struct partition_ctl *s, struct stats *ret);
-
-#endif

@@ -6,8 +6,7 @@
  * are skipped. Without a pass, a worker that has been idle for 2 s measures the matmuls of past
  * requests.
  */
-#ifndef WORKER_OPS_TUNING_H
-#define WORKER_OPS_TUNING_H
+#pragma once
 
 #include "base/base.h"
 #include "base/err.h"
@@ -51,5 +50,3 @@ int tuning_run(struct tuning *t, bool idle, nsec now, struct err *e) MUST_USE;
 /* Reads progress and at most `most` results from index `from`; returns their number. */
 uint32_t tuning_read(struct tuning *t, struct tuning_state *ret, uint32_t from,
                      struct tune_result *result, uint32_t most);
-
-#endif

@@ -18,8 +18,7 @@
  * Why not minimize prefill time: with a generous target that nearly always selects partition 0, and
  * costs 10 % of the throughput where a partition would serve both phases (docs/lab/partitions.md).
  */
-#ifndef PARTITION_CHOOSE_H
-#define PARTITION_CHOOSE_H
+#pragma once
 
 #include "worker/partition/step_time.h"
 #include "worker/sched/scheduler.h"
@@ -104,5 +103,3 @@ struct partition_choose_expect partition_choose_expect(const struct split *s, un
 struct partition_choose_expect partition_choose_best(const struct split *s,
                                                      const struct partition_list *partition_list,
                                                      const struct partition_load *load);
-
-#endif

@@ -8,8 +8,7 @@
  *
  * Source of the rounding: TensorRT-LLM's SM disaggregation, with the device's own numbers.
  */
-#ifndef PARTITION_LIST_H
-#define PARTITION_LIST_H
+#pragma once
 
 #include "base/base.h"
 #include "base/err.h"
@@ -40,5 +39,3 @@ int partition_list_fixed(struct partition_list *l, const char *text, unsigned *r
  * its index. -EINVAL: the device has no such division; the message names the nearest. */
 int partition_list_set(struct partition_list *l, uint32_t prefill, uint32_t decode, unsigned *ret,
                        struct err *e) MUST_USE;
-
-#endif

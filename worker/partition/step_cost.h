@@ -1,6 +1,5 @@
 /* step_cost.h - the bytes and FLOP of a step, counted from its batch. Pure. */
-#ifndef PARTITION_STEP_COST_H
-#define PARTITION_STEP_COST_H
+#pragma once
 
 #include "worker/sched/batch.h"
 
@@ -20,5 +19,3 @@ struct step_cost {
 /* work: mask of enum work to count. */
 struct step_cost step_cost_of(const struct step_costs *c, const struct kv_config *kv,
                               const struct batch *b, unsigned work);
-
-#endif

@@ -12,8 +12,7 @@
  *
  * Least squares of errors relative to the initial estimate; no coefficient is negative. Pure.
  */
-#ifndef PARTITION_STEP_TIME_H
-#define PARTITION_STEP_TIME_H
+#pragma once
 
 #include "worker/partition/partition_list.h"
 #include "worker/partition/step_cost.h"
@@ -52,5 +51,3 @@ double step_time_of(const struct step_time *t, enum step_kind kind, unsigned par
 /* Steps of that kind measured on the whole device, with decay. */
 double step_time_known(const struct step_time *t, enum step_kind kind);
 enum step_kind step_kind(unsigned work); /* work: mask of enum work */
-
-#endif

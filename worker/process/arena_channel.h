@@ -1,6 +1,5 @@
 /* arena_channel.h - sends arenas to lagand, which passes them to the replacement worker. */
-#ifndef WORKER_PROCESS_ARENA_CHANNEL_H
-#define WORKER_PROCESS_ARENA_CHANNEL_H
+#pragma once
 
 #include "base/err.h"
 #include "gpu/gpu.h"
@@ -11,5 +10,3 @@
  * content. Negative errno: lagand has exited or the socket failed. Loader and engine thread. */
 int arena_channel_give(struct worker *w, const char *name, const struct arena *a,
                        const uint64_t fingerprint[2], struct err *e) MUST_USE;
-
-#endif

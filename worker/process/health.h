@@ -1,8 +1,7 @@
 /* health.h - what lagand observes of a worker: heartbeat, phase, statistics, step trace, panic
  * message.
  */
-#ifndef WORKER_PROCESS_HEALTH_H
-#define WORKER_PROCESS_HEALTH_H
+#pragma once
 
 #include "base/base.h"
 #include "ipc/shm.h"
@@ -17,5 +16,3 @@ void health_phase(struct worker *w, enum worker_phase phase, nsec deadline); /* 
 void health_heartbeat(struct worker *w, nsec now);
 void health_launch(struct worker *w, const struct batch *b); /* before the step is launched */
 void health_retire(struct worker *w, unsigned lane, uint64_t step);
-
-#endif

@@ -12,8 +12,7 @@
  * Decoder tokens come first, in the order of segment[]; then encoder tokens, in the order of
  * encode[]. All arrays are host memory of fixed capacity, allocated once by batch_new().
  */
-#ifndef SCHED_BATCH_H
-#define SCHED_BATCH_H
+#pragma once
 
 #include "base/base.h"
 #include "base/err.h"
@@ -118,5 +117,3 @@ struct batch_result { /* indexed by segment unless stated otherwise; capacities 
     /* With SEGMENT_BEAM: the candidates, log-probabilities after penalties and logit bias. */
     struct batch_top *top;
 };
-
-#endif

@@ -4,8 +4,7 @@
  * the worker's limits. After both, execution cannot read or write a slot, table entry, block or
  * encoder state that does not exist. Batches of the worker's own scheduler need no check.
  */
-#ifndef SCHED_BATCH_CHECK_H
-#define SCHED_BATCH_CHECK_H
+#pragma once
 
 #include "worker/sched/batch.h"
 
@@ -20,5 +19,3 @@ struct batch_limits {
 
 /* -EBADMSG: the message names the first part that is out of range, with its numbers. */
 int batch_check(const struct batch *b, const struct batch_limits *w, struct err *e) MUST_USE;
-
-#endif

@@ -11,8 +11,7 @@
  * The best continuation of a beam stays in the beam's slot. Further continuations take slots of
  * beams that have none. So parent[i] == i for most slots, and only a fork costs a copy.
  */
-#ifndef SCHED_BEAM_SEARCH_H
-#define SCHED_BEAM_SEARCH_H
+#pragma once
 
 #include "worker/sched/batch.h"
 
@@ -77,5 +76,3 @@ void beam_step(struct beam *b, const struct beam_list *list);
 int beam_redo(struct beam *b, const struct beam_decision *t) MUST_USE;
 /* The i-th best hypothesis, i < n_beams. The search must be over. */
 struct beam_done beam_result(const struct beam *b, uint32_t i);
-
-#endif

@@ -18,8 +18,7 @@
  *     commit.c         results of a step
  *     scheduler.c      new, add, cancel, reap, check
  */
-#ifndef SCHED_INTERNAL_H
-#define SCHED_INTERNAL_H
+#pragma once
 
 #include "base/fair_queue.h"
 #include "worker/kv/kv_fork.h"
@@ -364,5 +363,3 @@ void plan_adopted(struct step_plan *p);
 void plan_prefill(struct step_plan *p);
 /* static: admits all that fit; their tokens follow in this step or later. */
 void plan_static_batch(struct step_plan *p);
-
-#endif

@@ -17,8 +17,7 @@
  * waiting sequence with LAGAN_E_TOO_LONG. Suspended sequences are exempt: they keep slot and blocks
  * until another sequence needs them.
  */
-#ifndef SCHED_SCHEDULER_H
-#define SCHED_SCHEDULER_H
+#pragma once
 
 #include "base/base.h"
 #include "base/err.h"
@@ -148,5 +147,3 @@ uint32_t scheduler_n_waiting(const struct scheduler *s);
 uint64_t scheduler_n_preemptions(const struct scheduler *s); /* since scheduler_new() */
 /* Checks every invariant from scratch; aborts on a failure. */
 void scheduler_check(const struct scheduler *s);
-
-#endif

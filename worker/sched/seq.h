@@ -12,8 +12,7 @@
  * each member with its remaining tokens: all beams of a search, with their tokens so far as prompt,
  * or none of them.
  */
-#ifndef SCHED_SEQ_H
-#define SCHED_SEQ_H
+#pragma once
 
 #include "worker/kv/kv_reuse.h"
 #include "worker/sched/beam_search.h"
@@ -127,5 +126,3 @@ seq_follows(const struct seq *q)
 void seq_insert(struct seq_list *l, struct seq *q);
 void seq_append(struct seq_list *l, struct seq *q); /* at the end, ignoring the order */
 void seq_remove(struct seq_list *l, struct seq *q);
-
-#endif

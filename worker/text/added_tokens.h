@@ -3,8 +3,7 @@
  * The leftmost token is taken, the longest if several begin there. Special tokens in a client's
  * text are found like any other, as in Hugging Face tokenizers. Tokens with "normalized": false are
  * cut out of the whole text first, the others out of the rest. */
-#ifndef TEXT_ADDED_TOKENS_H
-#define TEXT_ADDED_TOKENS_H
+#pragma once
 
 #include "base/base.h"
 #include "base/err.h"
@@ -52,5 +51,3 @@ struct added_walk {
  * *gap_len), or -1 with the rest of the text as the gap. */
 token_id added_tokens_next(const struct added *a, bool normalized, struct added_walk *w,
                            const char **gap, size_t *gap_len);
-
-#endif

@@ -4,8 +4,7 @@
  * A word is a piece of the pre-tokeniser; merges never cross words. In a byte-level vocabulary a
  * word starts as bytes, otherwise as characters; a character without a token becomes its byte
  * tokens or the unknown token. The work memory holds words of 4 KiB and grows for longer ones. */
-#ifndef TEXT_BPE_H
-#define TEXT_BPE_H
+#pragma once
 
 #include "base/base.h"
 #include "base/err.h"
@@ -46,5 +45,3 @@ int bpe_word(struct bpe *b, const struct vocab *v, const char *word, size_t n, t
              uint32_t cap) MUST_USE;
 
 bool bpe_is_sound(const struct bpe *b, const struct vocab *v); /* as vocab_is_sound() */
-
-#endif

@@ -2,8 +2,7 @@
  *
  * The classes of Rust's regex, from the categories of utf8proc (Unicode 14). Characters must be
  * valid UTF-8. */
-#ifndef TEXT_CHARS_H
-#define TEXT_CHARS_H
+#pragma once
 
 #include "base/base.h"
 
@@ -88,5 +87,3 @@ char_is_word(int32_t c)
                (c >= 0x1f170 && c <= 0x1f189);
     }
 }
-
-#endif

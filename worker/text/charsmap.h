@@ -6,8 +6,7 @@
  * its bounds; invalid UTF-8 is rejected, and an entry that ends inside a character is ignored. As
  * in the reference, a grapheme cluster below 6 bytes is mapped as a whole, longer ones character by
  * character, and the shortest matching entry replaces the whole cluster. */
-#ifndef TEXT_CHARSMAP_H
-#define TEXT_CHARSMAP_H
+#pragma once
 
 #include "base/base.h"
 #include "base/err.h"
@@ -25,5 +24,3 @@ void charsmap_free(struct charsmap *m);
 /* Appends the mapped text[n] (UTF-8) to r. -ENOMEM. */
 int charsmap_run(const struct charsmap *m, const char *text, size_t n,
                  struct text_buffer *r) MUST_USE;
-
-#endif

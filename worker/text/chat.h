@@ -15,8 +15,7 @@
  *
  * Pure: no threads, no I/O after chat_open(), no allocation.
  */
-#ifndef TEXT_CHAT_H
-#define TEXT_CHAT_H
+#pragma once
 
 #include "base/base.h"
 #include "base/err.h"
@@ -56,5 +55,3 @@ struct chat_reply {
 void chat_reply_begin(struct chat_reply *r, const struct chat *c);
 /* Handles the next token. Returns true if its text is output. */
 bool chat_shows(struct chat_reply *r, const struct tokenizer *t, token_id id);
-
-#endif

@@ -4,8 +4,7 @@
  * A template is a program in chat_template.jinja, in "chat_template" of tokenizer_config.json or,
  * for a processor, of chat_template.json. It is never executed; it is identified by the hash of its
  * text (XXH3, 128 bits) without trailing white space. */
-#ifndef TEXT_CHAT_FILE_H
-#define TEXT_CHAT_FILE_H
+#pragma once
 
 #include "base/base.h"
 #include "base/err.h"
@@ -18,5 +17,3 @@ int chat_file_token(const char *dir, const char *key, char *buf, size_t n, struc
 /* The architecture: model_type of config.json, or "". */
 const char *chat_file_type(const char *dir, char type[32]);
 const char *chat_file_known(const uint64_t hash[2]); /* a name of chat_name(), or NULL */
-
-#endif

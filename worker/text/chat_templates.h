@@ -1,7 +1,6 @@
 /* chat_templates.h - the chat templates of chat.h: the text that each prints around the messages.
  */
-#ifndef TEXT_CHAT_TEMPLATES_H
-#define TEXT_CHAT_TEMPLATES_H
+#pragma once
 
 #include "base/base.h"
 #include "base/err.h"
@@ -59,5 +58,3 @@ enum { CHAT_TEMPLATES = 16 };
 extern const struct chat_template chat_templates[CHAT_TEMPLATES];
 
 void chat_say(struct out *o, const char *words);
-
-#endif

@@ -6,8 +6,7 @@
  * Differs from the reference deliberately: if adjacent byte tokens are not valid UTF-8 as a whole,
  * valid characters among them are returned, and each other byte becomes U+FFFD. The reference
  * replaces all of them, which a stream cannot do after it has returned the first ones. */
-#ifndef TEXT_DECODER_H
-#define TEXT_DECODER_H
+#pragma once
 
 #include "base/base.h"
 #include "base/err.h"
@@ -49,5 +48,3 @@ void decoder_add(const struct decoder *d, struct decoding *s, const struct vocab
                  const struct piece *p, decode_sink *sink, void *arg);
 /* Ends the text. */
 void decoder_end(const struct decoder *d, struct decoding *s, decode_sink *sink, void *arg);
-
-#endif

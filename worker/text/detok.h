@@ -7,8 +7,7 @@
  * The state is a small struct of the caller; replaying the delivered tokens rebuilds it. The text
  * does not depend on token boundaries: it is the decoded text before the first stop. The first stop
  * is the one that is complete first; of several complete at the same byte, the longest. */
-#ifndef TEXT_DETOK_H
-#define TEXT_DETOK_H
+#pragma once
 
 #include "base/base.h"
 #include "worker/text/chat.h"
@@ -40,5 +39,3 @@ int detok_add(struct detok *d, token_id id, char *buf, size_t cap, bool *stopped
 /* Writes the held text; an incomplete character becomes U+FFFD. -EMSGSIZE: cap is below DETOK_HELD.
  */
 int detok_end(struct detok *d, char *buf, size_t cap) MUST_USE;
-
-#endif

@@ -7,8 +7,7 @@
  *     }
  *
  * where: the position named in the sentence of -EBADMSG. */
-#ifndef TEXT_JSON_SECTION_H
-#define TEXT_JSON_SECTION_H
+#pragma once
 
 #include "base/base.h"
 #include "base/err.h"
@@ -36,5 +35,3 @@ int json_section_id(struct json *j, const char *where, token_id *ret, struct err
  * meanwhile. -ENOENT, -EBADMSG, ... */
 int json_section_file(const char *path, char **text, size_t *n, struct err *e) MUST_USE;
 void json_section_free(char **text); /* for CLEAN() */
-
-#endif

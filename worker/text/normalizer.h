@@ -3,8 +3,7 @@
  * Supported: NFC, NFD, NFKC, NFKD, Lowercase, Strip, StripAccents, Replace, Prepend, Precompiled,
  * and Sequence of them. The time is proportional to the length of the text, also for runs of
  * combining marks. */
-#ifndef TEXT_NORMALIZER_H
-#define TEXT_NORMALIZER_H
+#pragma once
 
 #include "base/base.h"
 #include "base/err.h"
@@ -31,5 +30,3 @@ void normalizer_free(struct normal *m);
 /* Replaces *text (UTF-8, *n bytes) by the normalised text, which is in m's memory until the next
  * call. */
 int normalizer_run(struct normal *m, const char **text, size_t *n, struct err *e) MUST_USE;
-
-#endif

@@ -4,8 +4,7 @@
  * Regular expressions are PCRE2 with Unicode properties; \s means White_Space and \w includes
  * marks, as in the reference's engine. Syntax that the two engines interpret differently is
  * rejected. */
-#ifndef TEXT_PATTERN_H
-#define TEXT_PATTERN_H
+#pragma once
 
 #include "base/base.h"
 #include "base/err.h"
@@ -33,5 +32,3 @@ void pattern_free(struct pattern *p); /* accepts a zeroed struct */
  * 0 if there is none, -EINVAL if a limit of the matcher was exceeded. */
 int pattern_find(const struct pattern *p, const char *text, size_t n, size_t from, size_t *start,
                  size_t *end, struct err *e) MUST_USE;
-
-#endif

@@ -3,8 +3,7 @@
  *
  * Supported: TemplateProcessing, RobertaProcessing, ByteLevel (which changes offsets only) and
  * Sequence of them; single texts only, no pairs. */
-#ifndef TEXT_POST_PROCESSOR_H
-#define TEXT_POST_PROCESSOR_H
+#pragma once
 
 #include "base/base.h"
 #include "base/err.h"
@@ -20,5 +19,3 @@ struct post {
 /* Reads "post_processor"; the last event is its value. -ENOTSUP: unsupported kind, named in the
  * sentence. */
 int post_processor_open(struct post *p, struct json *j, struct err *e) MUST_USE;
-
-#endif

@@ -3,8 +3,7 @@
  * Supported: ByteLevel (with or without its own pattern and prefix space), Split, Metaspace,
  * WhitespaceSplit, Digits, and Sequence of them with ByteLevel last. Each step splits the pieces of
  * the step before; a pattern sees only its piece. */
-#ifndef TEXT_PRE_TOKENIZER_H
-#define TEXT_PRE_TOKENIZER_H
+#pragma once
 
 #include "base/base.h"
 #include "base/err.h"
@@ -31,5 +30,3 @@ void pre_tokenizer_free(struct pretok *p);
 typedef int pre_tokenizer_word(void *arg, const char *word, size_t n, struct err *e);
 int pre_tokenizer_run(struct pretok *p, const char *text, size_t n, bool first,
                       pre_tokenizer_word *word, void *arg, struct err *e) MUST_USE;
-
-#endif

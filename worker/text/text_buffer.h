@@ -1,7 +1,6 @@
 /* text_buffer.h - a growing byte buffer for the text of one processing step; it is reused and never
  * shrinks. */
-#ifndef TEXT_BUFFER_H
-#define TEXT_BUFFER_H
+#pragma once
 
 #include "base/base.h"
 
@@ -49,5 +48,3 @@ text_buffer_free(struct text_buffer *r)
     free(r->p);
     *r = (struct text_buffer){ 0 };
 }
-
-#endif

@@ -7,8 +7,7 @@
  * uses work memory of t, so only one thread encodes; functions with a const t may run in other
  * threads at the same time. The work memory grows only for a text or word longer than any before.
  */
-#ifndef TEXT_TOKENIZER_H
-#define TEXT_TOKENIZER_H
+#pragma once
 
 #include "base/base.h"
 #include "base/err.h"
@@ -54,5 +53,3 @@ void tokenizer_decode_end(const struct tokenizer *t, struct decoding *s, decode_
  * text. Returns the length, or -EMSGSIZE. */
 int tokenizer_decode(const struct tokenizer *t, const token_id *ids, uint32_t n, bool keep_special,
                      char *buf, size_t cap) MUST_USE;
-
-#endif

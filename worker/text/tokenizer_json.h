@@ -1,6 +1,5 @@
 /* tokenizer_json.h - reads tokenizer.json into the parts of a tokenizer. */
-#ifndef TEXT_TOKENIZER_JSON_H
-#define TEXT_TOKENIZER_JSON_H
+#pragma once
 
 #include "worker/text/tokenizer_parts.h"
 
@@ -11,5 +10,3 @@ int tokenizer_json_read(struct tokenizer *t, const char *text, size_t n, struct 
 /* The same for a t whose arrays are loaded already (vocab_cache.h), from the small sections that
  * tokenizer_json_read() stored in t->config. */
 int tokenizer_json_reopen(struct tokenizer *t, const char *text, size_t n, struct err *e) MUST_USE;
-
-#endif

@@ -1,6 +1,5 @@
 /* tokenizer_parts.h - struct tokenizer, for tokenizer.c, tokenizer_json.c and vocab_cache.c. */
-#ifndef TEXT_TOKENIZER_PARTS_H
-#define TEXT_TOKENIZER_PARTS_H
+#pragma once
 
 #include "worker/text/added_tokens.h"
 #include "worker/text/bpe.h"
@@ -30,5 +29,3 @@ struct tokenizer {
 
 /* Frees everything except t itself and its map, which must be unmapped before. */
 void tokenizer_parts_free(struct tokenizer *t);
-
-#endif

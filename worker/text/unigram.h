@@ -4,8 +4,7 @@
  * ties (the first found wins). A character without a piece costs 10 more than the worst piece;
  * adjacent ones become one unknown token, or their byte tokens. The work memory grows only for a
  * word longer than any before. */
-#ifndef TEXT_UNIGRAM_H
-#define TEXT_UNIGRAM_H
+#pragma once
 
 #include "base/base.h"
 #include "base/err.h"
@@ -41,5 +40,3 @@ int unigram_word(struct unigram *u, const struct vocab *v, const char *word, siz
                  token_id *ids, uint32_t cap) MUST_USE;
 
 bool unigram_is_sound(const struct unigram *u, const struct vocab *v);
-
-#endif

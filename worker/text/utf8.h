@@ -2,8 +2,7 @@
  *
  * Malformed bytes become U+FFFD by "maximal subparts" (Unicode 15, 3.9), as in Rust's lossy strings
  * and the reference's decoders. */
-#ifndef TEXT_UTF8_H
-#define TEXT_UTF8_H
+#pragma once
 
 #include "base/base.h"
 
@@ -72,5 +71,3 @@ utf8_end(struct utf8_part *u, char out[6])
     u->n = 0;
     return len;
 }
-
-#endif

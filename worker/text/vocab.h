@@ -5,8 +5,7 @@
  * character outside that table (some added tokens) stands for its own UTF-8 and is never the result
  * of a merge, as in the decoder of Hugging Face tokenizers. In other vocabularies a piece is its
  * text, and "<0x0A>" is byte 10 if no other token is. */
-#ifndef TEXT_VOCAB_H
-#define TEXT_VOCAB_H
+#pragma once
 
 #include "base/base.h"
 #include "base/err.h"
@@ -49,5 +48,3 @@ int vocab_unwrite(const struct vocab *v, char *s, size_t n);
 
 /* Checks arrays that came from a file: returns true if every index is in range. */
 bool vocab_is_sound(const struct vocab *v);
-
-#endif

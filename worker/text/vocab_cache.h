@@ -8,8 +8,7 @@
  * length, with a wrong bit, or with an index out of range is ignored and written again. The hashes
  * detect damage, not attacks: write access to DIR would also allow changing the model.
  */
-#ifndef TEXT_VOCAB_CACHE_H
-#define TEXT_VOCAB_CACHE_H
+#pragma once
 
 #include "base/base.h"
 #include "base/err.h"
@@ -27,5 +26,3 @@ void vocab_cache_unmap(struct tokenizer *t);
 
 /* Writes the file; creates dir if its parent exists. -errno, with a sentence. */
 int vocab_cache_store(struct tokenizer *t, const char *dir, struct err *e) MUST_USE;
-
-#endif

@@ -24,8 +24,7 @@
  * If one rank exits, hangs or fails, lagand ends all ranks and starts them again (daemon/group.h).
  * A rank exits when rank 0 has exited.
  */
-#ifndef WORKER_TP_PLAN_RING_H
-#define WORKER_TP_PLAN_RING_H
+#pragma once
 
 #include "base/err.h"
 #include "ipc/channel.h"
@@ -101,5 +100,3 @@ int plan_ring_sequence(struct worker *w, const struct batch_segment *first, cons
 /* Engine thread, directly before exec_start(b): sends b to every rank. Blocks while a ring is full,
  * and updates the heartbeat meanwhile. Returns 0 at once if there are no other ranks. */
 int plan_ring_step(struct worker *w, const struct batch *b, struct err *e) MUST_USE;
-
-#endif

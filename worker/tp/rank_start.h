@@ -3,8 +3,7 @@
  *
  * Loader thread only. Negative errno: the plan ring is corrupt (-EBADMSG) or closed.
  */
-#ifndef WORKER_TP_RANK_START_H
-#define WORKER_TP_RANK_START_H
+#pragma once
 
 #include "base/err.h"
 #include "worker/tp/plan_ring.h"
@@ -19,5 +18,3 @@ int rank_start_left(struct worker *w, const struct plan_ring_left *left, struct 
 int rank_start_kv(struct worker *w, struct plan_ring_kv *kv, struct err *e) MUST_USE;
 /* Reports that this rank can run steps. */
 int rank_start_ready(struct worker *w, struct err *e) MUST_USE;
-
-#endif

@@ -1,7 +1,6 @@
 /* attend_decode_ring_sm90.h - decode attention of many sequences on Hopper, with TMA and tensor
  * cores. */
-#ifndef KERNELS_ATTENTION_ATTEND_DECODE_RING_SM90_H
-#define KERNELS_ATTENTION_ATTEND_DECODE_RING_SM90_H
+#pragma once
 
 #include "gpu/cuda/kernels/base/kernel.h"
 
@@ -23,5 +22,3 @@
  * (segment, K/V head, 8 heads that share it); docs/lab/kernels.md has times. */
 K_API cudaError_t k_attend_decode_ring_sm90(const struct k_launch *l, const struct attend *a,
                                             struct step_tokens r);
-
-#endif

@@ -1,7 +1,6 @@
 /* attend_decode_sm90.h - decode attention on Hopper; on fewer than 96 SMs attend_decode_ring_sm90
  * comes first. */
-#ifndef KERNELS_ATTENTION_ATTEND_DECODE_SM90_H
-#define KERNELS_ATTENTION_ATTEND_DECODE_SM90_H
+#pragma once
 
 #include "gpu/cuda/kernels/base/kernel.h"
 
@@ -24,5 +23,3 @@
  * (segment, K/V head, 8 heads that share it); docs/lab/serving.md has times. */
 K_API cudaError_t k_attend_decode_sm90(const struct k_launch *l, const struct attend *a,
                                        struct step_tokens r);
-
-#endif

@@ -4,8 +4,7 @@
  * If several blocks share a unit, each writes a partial result to memory. The last block to finish
  * adds them in the order of the pieces.
  */
-#ifndef KERNELS_ATTENTION_ATTEND_DECODE_SM90_COMBINE_CUH
-#define KERNELS_ATTENTION_ATTEND_DECODE_SM90_COMBINE_CUH
+#pragma once
 
 #include "gpu/cuda/kernels/attention/attend_decode_sm90_schedule.cuh"
 #include "gpu/cuda/kernels/base/sm80.cuh"
@@ -157,5 +156,3 @@ finish_piece(const struct job &j, const struct place &p, const struct shares &sh
 }
 
 } /* namespace attend_one */
-
-#endif

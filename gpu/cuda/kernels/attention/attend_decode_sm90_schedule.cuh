@@ -9,8 +9,7 @@
  * more          a block has a share: consecutive tiles of all units in order, e.g. the end of one
  *                   unit, several whole ones, the beginning of another
  */
-#ifndef KERNELS_ATTENTION_ATTEND_DECODE_SM90_SCHEDULE_CUH
-#define KERNELS_ATTENTION_ATTEND_DECODE_SM90_SCHEDULE_CUH
+#pragma once
 
 #include "gpu/cuda/kernels/base/kernel.h"
 
@@ -332,5 +331,3 @@ share_among(struct job &j, uint32_t fit, const struct k_launch *l)
 }
 
 } /* namespace attend_one */
-
-#endif

@@ -1,6 +1,5 @@
 /* attend_generic.h - attention of every variant in one simple kernel, to compare others with. */
-#ifndef KERNELS_ATTENTION_ATTEND_GENERIC_H
-#define KERNELS_ATTENTION_ATTEND_GENERIC_H
+#pragma once
 
 #include "gpu/cuda/kernels/base/kernel.h"
 
@@ -17,5 +16,3 @@
  * row sees are not read. Cost: one block per (row, head), each reading its own keys; not fast. */
 K_API cudaError_t k_attend_generic(const struct k_launch *l, const struct attend *a,
                                    struct step_tokens r);
-
-#endif

@@ -1,6 +1,5 @@
 /* attend_prefill_sm90.h - attention of segments with many rows (prefill, encoders) on Hopper. */
-#ifndef KERNELS_ATTENTION_ATTEND_PREFILL_SM90_H
-#define KERNELS_ATTENTION_ATTEND_PREFILL_SM90_H
+#pragma once
 
 #include "gpu/cuda/kernels/base/kernel.h"
 
@@ -25,5 +24,3 @@
  * last dimension is the slice. */
 K_API cudaError_t k_attend_prefill_sm90(const struct k_launch *l, const struct attend *a,
                                         struct step_tokens r);
-
-#endif

@@ -7,8 +7,7 @@
  * P is 0 for a key that a row does not see, but 0 times NaN is NaN: rows of V that no row of the
  * item sees are zeroed before use (clear_hidden). Every warpgroup does it, with the same values.
  */
-#ifndef KERNELS_ATTENTION_ATTEND_PREFILL_SM90_MATH_CUH
-#define KERNELS_ATTENTION_ATTEND_PREFILL_SM90_MATH_CUH
+#pragma once
 
 #include "gpu/cuda/kernels/attention/attend_prefill_sm90_schedule.cuh"
 
@@ -257,5 +256,3 @@ store_zeros(const params &p, const struct item &i, uint32_t first, uint32_t thre
 }
 
 } /* namespace */
-
-#endif

@@ -14,8 +14,7 @@
  * columns, row, columns / 64, head, 1}: a copy loads 8 rows, or the tile with heads of 64. Keys
  * that must not be read get slice -1, outside of the tensor, so that they arrive as zeros.
  */
-#ifndef KERNELS_ATTENTION_ATTEND_PREFILL_SM90_SCHEDULE_CUH
-#define KERNELS_ATTENTION_ATTEND_PREFILL_SM90_SCHEDULE_CUH
+#pragma once
 
 #include "gpu/cuda/kernels/attention/attend_prefill_sm90_tiles.h"
 #include "gpu/cuda/kernels/base/launch.cuh"
@@ -325,5 +324,3 @@ fetch(shared_mem<D> &s, const params &p, const CUtensorMap *q, const CUtensorMap
 }
 
 } /* namespace */
-
-#endif

@@ -11,8 +11,7 @@
  * idle (docs/lab/serving.md). Q_REGS: Q is loaded to registers once per item, so that the tensor cores
  * read a third less shared memory for S.
  */
-#ifndef KERNELS_ATTENTION_ATTEND_PREFILL_SM90_TILES_H
-#define KERNELS_ATTENTION_ATTEND_PREFILL_SM90_TILES_H
+#pragma once
 
 template <int HEAD_DIM> struct attend_tile;
 
@@ -25,5 +24,3 @@ template <> struct attend_tile<128> {
 template <> struct attend_tile<256> {
     enum { ROWS = 128, KEYS = 64, STAGES = 2, Q_SLOTS = 1, Q_REGS = 0 };
 };
-
-#endif

@@ -1,6 +1,5 @@
 /* attend_sm80.h - attention on the tensor cores of sm_80 and later: decode, prefill, encoders. */
-#ifndef KERNELS_ATTENTION_ATTEND_SM80_H
-#define KERNELS_ATTENTION_ATTEND_SM80_H
+#pragma once
 
 #include "gpu/cuda/kernels/base/kernel.h"
 
@@ -29,5 +28,3 @@
  * Prefill of 4k: 171 TFLOP/s. */
 K_API cudaError_t k_attend_sm80(const struct k_launch *l, const struct attend *a,
                                 struct step_tokens r);
-
-#endif

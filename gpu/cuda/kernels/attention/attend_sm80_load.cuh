@@ -3,8 +3,7 @@
  * S is a kernel's shape: T, NARROW (they are fp8 in their blocks, widened on the way), D, THREADS,
  * HALF.
  */
-#ifndef KERNELS_ATTENTION_ATTEND_SM80_LOAD_CUH
-#define KERNELS_ATTENTION_ATTEND_SM80_LOAD_CUH
+#pragma once
 
 #include "gpu/cuda/kernels/attention/attend_sm80_schedule.cuh"
 #include "gpu/cuda/kernels/base/kv_address.cuh"
@@ -210,5 +209,3 @@ template <class S> struct copies {
 };
 
 } /* namespace attend_sm80 */
-
-#endif

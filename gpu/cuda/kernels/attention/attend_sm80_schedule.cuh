@@ -10,8 +10,7 @@
  * at an absolute position and lies within one block, so that the order of sums is the same for any
  * grid and batch. Without, a split is the part of a unit that one block has.
  */
-#ifndef KERNELS_ATTENTION_ATTEND_SM80_SCHEDULE_CUH
-#define KERNELS_ATTENTION_ATTEND_SM80_SCHEDULE_CUH
+#pragma once
 
 #include "gpu/gpu.h"
 
@@ -402,5 +401,3 @@ find_unit(const struct job &j)
 }
 
 } /* namespace attend_sm80 */
-
-#endif

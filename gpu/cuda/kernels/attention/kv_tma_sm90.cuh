@@ -6,8 +6,7 @@
  * fewer boxes. Keys that must not be read get slice -1, outside of the tensor, so that they arrive
  * as zeros.
  */
-#ifndef KERNELS_ATTENTION_KV_TMA_SM90_CUH
-#define KERNELS_ATTENTION_KV_TMA_SM90_CUH
+#pragma once
 
 #include "gpu/cuda/kernels/base/tma_map.cuh"
 
@@ -30,5 +29,3 @@ make_kv_maps(CUtensorMap *k, CUtensorMap *v, const struct kv_view *w, uint32_t b
 }
 
 } /* namespace */
-
-#endif

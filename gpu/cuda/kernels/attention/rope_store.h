@@ -9,12 +9,9 @@
  * a slot has a position outside cos_sin, or no block, the lane fails and nothing is stored for the
  * row. Cost: reads q, k and v once, writes q and the cache once.
  */
-#ifndef KERNELS_ATTENTION_ROPE_STORE_H
-#define KERNELS_ATTENTION_ROPE_STORE_H
+#pragma once
 
 #include "gpu/cuda/kernels/base/kernel.h"
 
 K_API cudaError_t k_rope_store(const struct k_launch *l, const struct rope_store *s,
                                struct step_tokens r);
-
-#endif

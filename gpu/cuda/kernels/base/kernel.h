@@ -5,8 +5,7 @@
  * cudaErrorInvalidValue before it queues anything, so that cuda_pick.c can try the next candidate.
  * It does not allocate, synchronize or read device memory on the host, so that it can be captured.
  */
-#ifndef KERNELS_BASE_KERNEL_H
-#define KERNELS_BASE_KERNEL_H
+#pragma once
 
 #include "gpu/gpu.h"
 
@@ -31,5 +30,3 @@ struct k_launch {
     uint32_t sms;    /* SMs of the lane's part */
     bool invariant;  /* batch-invariant: bits of a row must not depend on other rows */
 };
-
-#endif

@@ -5,8 +5,7 @@
  * positions therefore looks the block up once and adds head_dim per token. kv_view is a kernel
  * parameter; tokens_per_block is a power of two, so that nothing here divides.
  */
-#ifndef KERNELS_BASE_KV_ADDRESS_CUH
-#define KERNELS_BASE_KV_ADDRESS_CUH
+#pragma once
 
 #include "gpu/gpu.h"
 
@@ -39,5 +38,3 @@ kv_value_offset(const struct kv_view &v)
 {
     return v.n_parts == 1 ? 0 : v.slice_bytes;
 }
-
-#endif

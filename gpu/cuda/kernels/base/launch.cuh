@@ -7,8 +7,7 @@
  * next_may_start() is a hint: a thread calls it once, when the rest of the kernel no longer needs
  * the whole SM.
  */
-#ifndef KERNELS_BASE_LAUNCH_CUH
-#define KERNELS_BASE_LAUNCH_CUH
+#pragma once
 
 #include "gpu/cuda/kernels/base/kernel.h"
 
@@ -59,5 +58,3 @@ launch(void (*kernel)(Params...), dim3 grid, dim3 block, size_t smem, cudaStream
 {
     return launch_when(true, kernel, grid, block, smem, st, std::forward<Args>(args)...);
 }
-
-#endif

@@ -3,8 +3,7 @@
  * Fragments of m16n8k16 in all kernels: lane = 4 g + q owns rows g and g + 8 of a 16 x 16 left
  * operand and, of a 16 x 8 result, (g, 2q), (g, 2q + 1), (g + 8, 2q), (g + 8, 2q + 1).
  */
-#ifndef KERNELS_BASE_SM80_CUH
-#define KERNELS_BASE_SM80_CUH
+#pragma once
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -145,5 +144,3 @@ exp2_fast(float x)
     asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
     return y;
 }
-
-#endif

@@ -8,8 +8,7 @@
  * Registers that a wgmma writes or reads belong to it until wgmma_wait(); pin() keeps the compiler
  * from moving their values in between.
  */
-#ifndef KERNELS_BASE_SM90_CUH
-#define KERNELS_BASE_SM90_CUH
+#pragma once
 
 #include <cuda.h> /* CUtensorMap only; libcuda is not linked */
 #include <cuda_bf16.h>
@@ -324,5 +323,3 @@ reciprocal(float x)
 }
 
 } /* namespace sm90 */
-
-#endif

@@ -1,6 +1,5 @@
 /* tma_map.cuh - tensor maps (CUtensorMap) for the copy engine, made on the host. */
-#ifndef KERNELS_BASE_TMA_MAP_CUH
-#define KERNELS_BASE_TMA_MAP_CUH
+#pragma once
 
 #include "gpu/gpu.h"
 
@@ -44,5 +43,3 @@ make_map(CUtensorMap *map, enum dtype t, void *data, uint32_t n, const cuuint64_
 }
 
 } /* namespace */
-
-#endif

@@ -5,8 +5,7 @@
  * rounds: mul_rn(), add_rn() and fmaf(), never a * b + c, which the compiler may or may not
  * contract.
  */
-#ifndef KERNELS_BASE_VEC_CUH
-#define KERNELS_BASE_VEC_CUH
+#pragma once
 
 #include "gpu/gpu.h"
 
@@ -261,5 +260,3 @@ block_sum(float v, float *part)
     for (uint32_t i = 0; i < blockDim.x / 32; i++) v = add_rn(v, part[i]);
     return v;
 }
-
-#endif

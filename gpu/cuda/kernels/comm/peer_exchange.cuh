@@ -4,8 +4,7 @@
  * lines of its block a thread has. All threads of a block take part in the same rounds, with a
  * __syncthreads() between two rounds.
  */
-#ifndef KERNELS_COMM_PEER_EXCHANGE_CUH
-#define KERNELS_COMM_PEER_EXCHANGE_CUH
+#pragma once
 
 #include "gpu/cuda/kernels/comm/peer_exchange.h"
 
@@ -110,5 +109,3 @@ clear_bare(uint4 *at)
 {
     asm volatile("st.volatile.global.v4.u32 [%0], {%1, %1, %1, %1};" ::"l"(at), "r"(0) : "memory");
 }
-
-#endif

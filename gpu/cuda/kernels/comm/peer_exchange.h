@@ -24,8 +24,7 @@
  * Sums are in rank order, in fp32, rounded once: the same bits on every rank, independent of other
  * rows. Source: the LL protocol of NCCL; gpu/cpu/cpu_collective.h uses the same rounds.
  */
-#ifndef KERNELS_COMM_PEER_EXCHANGE_H
-#define KERNELS_COMM_PEER_EXCHANGE_H
+#pragma once
 
 #include "gpu/cuda/kernels/base/kernel.h"
 
@@ -56,5 +55,3 @@ K_API cudaError_t k_exchange_gather(const struct k_launch *l, const struct excha
  * multiple of four columns. */
 K_API cudaError_t k_exchange_gather_drawn(const struct k_launch *l, const struct exchange *e,
                                           struct tensor logits, const struct sample_row *draw);
-
-#endif

@@ -1,6 +1,5 @@
 /* act.cuh - the activations, applied to one fp32 value. */
-#ifndef KERNELS_ELEMENTWISE_ACT_CUH
-#define KERNELS_ELEMENTWISE_ACT_CUH
+#pragma once
 
 #include "gpu/gpu.h"
 
@@ -31,5 +30,3 @@ activate(float x, enum act act)
     }
     return x;
 }
-
-#endif

@@ -6,8 +6,7 @@
  * not depend on other rows. Cost: mul and altup read and write each byte once; gaussian_topk reads
  * a row three times, match_rms twice.
  */
-#ifndef KERNELS_ELEMENTWISE_ALTUP_H
-#define KERNELS_ELEMENTWISE_ALTUP_H
+#pragma once
 
 #include "gpu/cuda/kernels/base/kernel.h"
 
@@ -17,5 +16,3 @@ K_API cudaError_t k_gaussian_topk(const struct k_launch *l, struct tensor x, flo
 K_API cudaError_t k_match_rms(const struct k_launch *l, struct tensor y, struct tensor like,
                               float least);
 K_API cudaError_t k_altup(const struct k_launch *l, const struct altup *a);
-
-#endif

@@ -6,12 +6,9 @@
  *
  * Rounded once. Cost: reads n rows, writes n rows.
  */
-#ifndef KERNELS_ELEMENTWISE_EMBED_H
-#define KERNELS_ELEMENTWISE_EMBED_H
+#pragma once
 
 #include "gpu/cuda/kernels/base/kernel.h"
 
 K_API cudaError_t k_embed(const struct k_launch *l, struct tensor x, struct tensor table,
                           const int32_t *token, float scale);
-
-#endif

@@ -8,8 +8,7 @@
  * gelu(tanh) is x / (1 + exp(-2u)), which equals 0.5 x (1 + tanh u) without its cancellation. Cost:
  * each byte read and written once.
  */
-#ifndef KERNELS_ELEMENTWISE_GATE_H
-#define KERNELS_ELEMENTWISE_GATE_H
+#pragma once
 
 #include "gpu/cuda/kernels/base/kernel.h"
 
@@ -18,5 +17,3 @@ K_API cudaError_t k_gate(const struct k_launch *l, struct tensor y, struct tenso
                          enum act a);
 K_API cudaError_t k_add(const struct k_launch *l, struct tensor y, struct tensor x);
 K_API cudaError_t k_scale(const struct k_launch *l, struct tensor x, float factor, float softcap);
-
-#endif

@@ -1,7 +1,6 @@
 /* matmul_generic.h - y = x w^T for every float dtype, stride and alignment; simple, to compare
  * others with. */
-#ifndef KERNELS_GEMM_MATMUL_GENERIC_H
-#define KERNELS_GEMM_MATMUL_GENERIC_H
+#pragma once
 
 #include "gpu/cuda/kernels/base/kernel.h"
 
@@ -25,5 +24,3 @@ K_API cudaError_t k_add_bias(const struct k_launch *l, struct tensor y, struct t
 /* y = act(product + bias), the same way. */
 K_API cudaError_t k_add_bias_act(const struct k_launch *l, struct tensor y, struct tensor product,
                                  struct tensor bias, enum act a);
-
-#endif

@@ -1,6 +1,5 @@
 /* matmul_skinny.h - y = x w^T for up to 32 rows: reads the weights once, at memory bandwidth. */
-#ifndef KERNELS_GEMM_MATMUL_SKINNY_H
-#define KERNELS_GEMM_MATMUL_SKINNY_H
+#pragma once
 
 #include "gpu/cuda/kernels/base/kernel.h"
 
@@ -26,5 +25,3 @@ K_API cudaError_t k_act_matmul_skinny(const struct k_launch *l, struct tensor y,
 K_API cudaError_t k_gate_matmul_skinny(const struct k_launch *l, struct tensor y,
                                        struct tensor both, struct tensor x, struct tensor w,
                                        enum act a);
-
-#endif

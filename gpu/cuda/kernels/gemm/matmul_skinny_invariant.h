@@ -1,7 +1,6 @@
 /* matmul_skinny_invariant.h - y = x w^T for up to 16 rows, with the bits of a matmul of many
  * rows. */
-#ifndef KERNELS_GEMM_MATMUL_SKINNY_INVARIANT_H
-#define KERNELS_GEMM_MATMUL_SKINNY_INVARIANT_H
+#pragma once
 
 #include "gpu/cuda/kernels/base/kernel.h"
 
@@ -18,5 +17,3 @@ enum { MATMUL_LINE_ROWS = 16, MATMUL_LINE_WARPS = 4 };
  * reads w once, and x once per 16 rows of w, from L2. */
 K_API cudaError_t k_matmul_skinny_invariant(const struct k_launch *l, struct tensor y,
                                             struct tensor x, struct tensor w);
-
-#endif

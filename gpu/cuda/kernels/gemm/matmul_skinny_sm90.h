@@ -1,7 +1,6 @@
 /* matmul_skinny_sm90.h - y = x w^T for up to 64 rows on Hopper: reads the weights once, at memory
  * bandwidth. */
-#ifndef KERNELS_GEMM_MATMUL_SKINNY_SM90_H
-#define KERNELS_GEMM_MATMUL_SKINNY_SM90_H
+#pragma once
 
 #include "gpu/cuda/kernels/base/kernel.h"
 
@@ -27,5 +26,3 @@ K_API cudaError_t k_matmul_skinny_sm90(const struct k_launch *l, struct tensor y
 K_API cudaError_t k_gate_matmul_skinny_sm90(const struct k_launch *l, struct tensor y,
                                             struct tensor both, struct tensor x, struct tensor w,
                                             enum act a);
-
-#endif

@@ -1,8 +1,7 @@
 /* matmul_streamk_sm90.h - y = x w^T for up to 64 rows on a part of Hopper: the weights are read
  * once and divided evenly among the SMs.
  */
-#ifndef KERNELS_GEMM_MATMUL_STREAMK_SM90_H
-#define KERNELS_GEMM_MATMUL_STREAMK_SM90_H
+#pragma once
 
 #include "gpu/cuda/kernels/base/kernel.h"
 
@@ -31,5 +30,3 @@ K_API cudaError_t k_matmul_streamk_sm90(const struct k_launch *l, struct tensor 
 K_API cudaError_t k_gate_matmul_streamk_sm90(const struct k_launch *l, struct tensor y,
                                              struct tensor both, struct tensor x, struct tensor w,
                                              enum act a);
-
-#endif

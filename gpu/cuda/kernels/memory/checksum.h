@@ -6,11 +6,8 @@
  * The sum is modulo 2^64, so that its order does not matter and the result is always the same.
  * Cost: one read. Source: splitmix64 (Steele, Lea and Flood, OOPSLA 2014).
  */
-#ifndef KERNELS_MEMORY_CHECKSUM_H
-#define KERNELS_MEMORY_CHECKSUM_H
+#pragma once
 
 #include "gpu/cuda/kernels/base/kernel.h"
 
 K_API cudaError_t k_checksum(const struct k_launch *l, uint64_t *sum, const void *p, size_t bytes);
-
-#endif

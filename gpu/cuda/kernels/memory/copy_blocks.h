@@ -7,12 +7,9 @@
  *           meanwhile: enough for the bus, 10 % of the device's bandwidth. false: uses all SMs
  *           of the lane, because a step waits for the copy.
  */
-#ifndef KERNELS_MEMORY_COPY_BLOCKS_H
-#define KERNELS_MEMORY_COPY_BLOCKS_H
+#pragma once
 
 #include "gpu/cuda/kernels/base/kernel.h"
 
 K_API cudaError_t k_copy_blocks(const struct k_launch *l, const struct block_copy *copy, uint32_t n,
                                 struct block_size size, bool host);
-
-#endif

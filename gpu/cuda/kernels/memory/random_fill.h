@@ -7,12 +7,9 @@
  * sine and cosine repeat cpu_math.h operation by operation. Cost: about 60 arithmetic operations
  * per element.
  */
-#ifndef KERNELS_MEMORY_RANDOM_FILL_H
-#define KERNELS_MEMORY_RANDOM_FILL_H
+#pragma once
 
 #include "gpu/cuda/kernels/base/kernel.h"
 
 K_API cudaError_t k_fill_random(const struct k_launch *l, struct tensor t, uint64_t seed,
                                 uint64_t first, uint64_t pitch, float std);
-
-#endif

@@ -5,8 +5,7 @@
  *   mark_tokens      a slot has at most one segment per call
  *   update_tables    in order: the last edit of an entry counts; beyond a table: the lane fails
  */
-#ifndef KERNELS_MEMORY_STEP_INPUTS_H
-#define KERNELS_MEMORY_STEP_INPUTS_H
+#pragma once
 
 #include "gpu/cuda/kernels/base/kernel.h"
 
@@ -19,5 +18,3 @@ K_API cudaError_t k_mark_tokens(const struct k_launch *l, uint32_t *seen, uint32
                                 uint32_t n_segments);
 K_API cudaError_t k_update_tables(const struct k_launch *l, struct tables t,
                                   const struct table_edit *edit, uint32_t n);
-
-#endif

@@ -1,6 +1,5 @@
 /* experts.cuh - which pairs a block of expert_matmul computes. */
-#ifndef KERNELS_MOE_EXPERTS_CUH
-#define KERNELS_MOE_EXPERTS_CUH
+#pragma once
 
 #include "gpu/gpu.h"
 
@@ -54,5 +53,3 @@ most_tiles(const struct pairs *p, uint32_t size)
 
     return n / size + (p->n_experts < n ? p->n_experts : n);
 }
-
-#endif

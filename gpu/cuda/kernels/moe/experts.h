@@ -1,6 +1,5 @@
 /* experts.h - y = x w[expert]^T for pairs sorted by expert: expert_matmul of gpu.h. */
-#ifndef KERNELS_MOE_EXPERTS_H
-#define KERNELS_MOE_EXPERTS_H
+#pragma once
 
 #include "gpu/cuda/kernels/base/kernel.h"
 
@@ -16,5 +15,3 @@ K_API cudaError_t k_experts_generic(const struct k_launch *l, const struct exper
  * first time from L2. */
 K_API cudaError_t k_experts_sm80(const struct k_launch *l, const struct expert_matmul *m,
                                  const struct pairs *p);
-
-#endif

@@ -1,6 +1,5 @@
 /* route.h - route and combine of gpu.h: rows to experts and back. */
-#ifndef KERNELS_MOE_ROUTE_H
-#define KERNELS_MOE_ROUTE_H
+#pragma once
 
 #include "gpu/cuda/kernels/base/kernel.h"
 
@@ -12,5 +11,3 @@ K_API cudaError_t k_route(const struct k_launch *l, const struct route *r);
  * once. */
 K_API cudaError_t k_combine(const struct k_launch *l, struct tensor y, struct tensor x,
                             const struct pairs *p);
-
-#endif

@@ -1,7 +1,6 @@
 /* norm.cuh - the kernel of RMS norms and residuals, for norm.cu and, with several ranks,
  * norm_allreduce.cu. */
-#ifndef KERNELS_NORM_NORM_CUH
-#define KERNELS_NORM_NORM_CUH
+#pragma once
 
 #include "gpu/cuda/kernels/base/launch.cuh"
 #include "gpu/cuda/kernels/base/vec.cuh"
@@ -231,5 +230,3 @@ args_of(const struct residual *r)
 }
 
 } /* namespace */
-
-#endif

@@ -9,8 +9,7 @@
  * add, then rms_norm. Cost: each byte read and written once for d up to 8,192; longer rows are read
  * again for each sum. Source: Zhang and Sennrich, Root Mean Square Layer Normalization, 2019.
  */
-#ifndef KERNELS_NORM_NORM_H
-#define KERNELS_NORM_NORM_H
+#pragma once
 
 #include "gpu/cuda/kernels/base/kernel.h"
 #include "gpu/cuda/kernels/comm/peer_exchange.h"
@@ -23,5 +22,3 @@ K_API cudaError_t k_residual(const struct k_launch *l, const struct residual *r)
  * elements (4,096 in fp32). */
 K_API cudaError_t k_residual_of_ranks(const struct k_launch *l, const struct exchange *e,
                                       const struct residual *r);
-
-#endif

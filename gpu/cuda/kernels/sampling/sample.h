@@ -1,6 +1,5 @@
 /* sample.h - rows of logits to tokens and log-probabilities. */
-#ifndef KERNELS_SAMPLING_SAMPLE_H
-#define KERNELS_SAMPLING_SAMPLE_H
+#pragma once
 
 #include "gpu/cuda/kernels/base/kernel.h"
 #include "gpu/cuda/kernels/comm/peer_exchange.h"
@@ -27,5 +26,3 @@ K_API cudaError_t k_sample(const struct k_launch *l, const struct sample *s);
  * columns. */
 K_API cudaError_t k_sample_of_ranks(const struct k_launch *l, const struct exchange *e,
                                     const struct sample *s);
-
-#endif

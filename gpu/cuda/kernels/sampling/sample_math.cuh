@@ -5,8 +5,7 @@
  * exact in any order. Code that must give the CPU's bits uses __f..._rn(), which nvcc does not
  * contract.
  */
-#ifndef KERNELS_SAMPLING_SAMPLE_MATH_CUH
-#define KERNELS_SAMPLING_SAMPLE_MATH_CUH
+#pragma once
 
 #include "gpu/cuda/kernels/base/launch.cuh"
 #include "gpu/cuda/kernels/base/vec.cuh"
@@ -257,5 +256,3 @@ cudaError_t second(const struct k_launch *l, const struct sample &s, const struc
                    bool vec);
 
 } /* namespace sampling */
-
-#endif

@@ -8,12 +8,9 @@
  * for any chunk or batch: bits depend on the row and its history only. Not optimized: the scan goes
  * row by row, about 0.5 us each, one block per head and segment.
  */
-#ifndef KERNELS_SSM_MAMBA2_H
-#define KERNELS_SSM_MAMBA2_H
+#pragma once
 
 #include "gpu/cuda/kernels/base/kernel.h"
 
 K_API cudaError_t k_conv(const struct k_launch *l, const struct conv *c, struct step_tokens r);
 K_API cudaError_t k_scan(const struct k_launch *l, const struct scan *s, struct step_tokens r);
-
-#endif
