@@ -199,16 +199,15 @@ fits_in_length(const struct model_facts *f, const struct rec_submit *s, struct e
 static int
 tensors_fit(const struct model_facts *f, const struct rec_submit *s, uint64_t most, struct err *e)
 {
-    uint64_t rows = MIN(s->max_tokens, f->max_len), bytes = 4 * rows * f->vocab;
+    uint64_t n = MIN(s->max_tokens, f->max_len), bytes = 4 * n * f->vocab;
 
     if ((s->flags & SUBMIT_ENCODER_OUTPUT) && !f->max_source)
         return REFUSED(e, INVALID_REQUEST,
                        "return_encoder_output is given, but %s is a decoder-only model", f->family);
     if ((s->flags & SUBMIT_LOGITS) && !(s->absent & ABSENT_max_tokens) && bytes > most)
-        return REFUSED(e, TOO_LONG,
-                       "logits of %llu tokens are %llu MiB; limits.tensor_bytes is %llu MiB",
-                       (unsigned long long)rows, (unsigned long long)bytes >> 20,
-                       (unsigned long long)most >> 20);
+        return REFUSED(
+            e, TOO_LONG, "logits of %llu tokens are %llu MiB; limits.tensor_bytes is %llu MiB",
+            (unsigned long long)n, (unsigned long long)bytes >> 20, (unsigned long long)most >> 20);
     return 0;
 }
 

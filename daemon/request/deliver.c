@@ -479,7 +479,7 @@ deliver_resume(struct daemon *d, struct request *r, struct client *c, uint64_t r
             d, old, old_rid, LAGAN_E_CANCELLED, r->delivery.n_tokens,
             old == c ? "it continues under the id of a later request with the same idempotency key"
                      : "another connection of this session has taken over the request") < 0)
-        log_debug("a closed connection was not told that its request continues elsewhere");
+        log_debug("a closed connection did not get the ERROR of its resumed request");
     r->delivery.n_tokens = n_tokens;
     r->delivery.n_text = n_text;
     r->delivery.ack_window = ack_window;

@@ -311,7 +311,7 @@ make_step(struct in *in, uint8_t *p)
         uint32_t k = byte(in) % n_tokens, at, what = byte(in);
         const struct ref_row *t = &rows[k];
         struct ref_output *of = &out[k][what / 3 % t->n_outs];
-        struct rec_out o = { .row = t->index,
+        struct rec_out o = { .ledger_index = t->index,
                              .gen = t->gen,
                              .output = (uint16_t)(what > 250 ? t->n_outs : of - out[k]),
                              .n_tokens = (uint8_t)(1 + what % 3),

@@ -71,7 +71,7 @@ emit_phase(struct worker *w, uint64_t done, uint64_t total)
 void
 emit_reject(struct worker *w, uint32_t ledger_index, uint32_t gen, uint16_t reason, const char *why)
 {
-    struct rec_reject r = { .row = ledger_index, .gen = gen, .reason = reason };
+    struct rec_reject r = { .ledger_index = ledger_index, .gen = gen, .reason = reason };
 
     r.text_bytes = (uint16_t)strlen(why);
     outbox_begin(w->outbox, REC_REJECT);
@@ -95,7 +95,7 @@ finish_output(struct worker *w, struct worker_request *r, uint16_t reason)
     /* what a resumed request finds in the cache was computed by the previous worker */
     uint32_t found = r->seq.n_cached, again = MIN(found, r->recomputed);
     struct rec_finish f = {
-        .row = r->ledger_index,
+        .ledger_index = r->ledger_index,
         .gen = r->gen,
         .output = r->output,
         .reason = reason,
@@ -131,7 +131,7 @@ emit_prompt(struct worker *w, const struct batch_segment *segment, const struct 
     for (uint32_t at = 0; at < n + start;) {
         uint32_t k = MIN(max, n + start - at);
         struct rec_prompt p = {
-            .row = r->ledger_index,
+            .ledger_index = r->ledger_index,
             .gen = r->gen,
             .first = (uint32_t)segment->first_pos + at + !start,
             .n = k,
@@ -174,7 +174,7 @@ emit_tensor(struct worker *w, const struct worker_request *r, enum lagan_tensor 
     uint32_t max = (w->channel->out.max_rec - 256) / sizeof *values;
 
     for (uint32_t at = 0, k; at < n; at += k) {
-        struct rec_tensor t = { .row = r->ledger_index,
+        struct rec_tensor t = { .ledger_index = r->ledger_index,
                                 .gen = r->gen,
                                 .first = first + at,
                                 .n = k = MIN(max, n - at),
@@ -245,7 +245,7 @@ emit_token(struct worker *w, struct rec_step **head, const struct batch *b,
     bool stopped, logprobs = r->want_logprobs && row != NO_ROW;
     uint32_t len = detokenize(w, r, token, ended, &stopped);
     struct rec_out o = {
-        .row = r->ledger_index,
+        .ledger_index = r->ledger_index,
         .gen = r->gen,
         .output = r->output,
         .n_tokens = 1,

@@ -110,8 +110,8 @@ apply_defaults(struct worker *w, struct rec_submit *s, struct err *e)
         if (odd || *g->unserved) {
             snprintf(why, sizeof why, "model_defaults: %s of generation_config.json %s",
                      odd ? odd : g->unserved, odd ? "cannot be combined" : "is not served");
-            emit_reject(w, s->row, s->gen, odd ? LAGAN_E_INVALID_REQUEST : LAGAN_E_UNSUPPORTED,
-                        why);
+            emit_reject(w, s->ledger_index, s->gen,
+                        odd ? LAGAN_E_INVALID_REQUEST : LAGAN_E_UNSUPPORTED, why);
             return 0;
         }
     }
@@ -138,7 +138,7 @@ read_numbers(struct worker *w, struct worker_request *r, const struct rec_submit
 {
     const struct model *m = w->model;
 
-    r->ledger_index = s->row;
+    r->ledger_index = s->ledger_index;
     r->gen = s->gen;
     r->max_tokens = s->max_tokens;
     if (s->absent & ABSENT_max_tokens) r->max_length = m->generation.max_length;
@@ -190,7 +190,7 @@ take_slots(struct worker *w, const struct rec_submit *s)
         r = NULL;
     }
     if (!r) {
-        emit_reject(w, s->row, s->gen, LAGAN_E_QUEUE_FULL,
+        emit_reject(w, s->ledger_index, s->gen, LAGAN_E_QUEUE_FULL,
                     "all request slots of the worker are in use");
         return NULL;
     }
