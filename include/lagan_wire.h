@@ -42,7 +42,7 @@
       "C: n: all chunks up to this number were received; ack_window: optional, new window") \
     X(7, DONE, \
       "D: outputs: a list of {o, reason, reason_name, n_tokens, score, cached, seed, resumed, " \
-      "adopted, recomputed}") \
+      "adopted, recomputed, n_prompt_tokens: tokens of the prompt or encoder input, 0: unknown}") \
     X(8, ERROR, \
       "D: code, reason_name, message, retryable, delivered: tokens sent before. rid 0: lagand " \
       "could not read the rid of the rejected message") \

@@ -61,6 +61,7 @@
     LAYOUT(rec_finish, ledger_index) LAYOUT(rec_finish, gen) LAYOUT(rec_finish, output) \
     LAYOUT(rec_finish, reason) LAYOUT(rec_finish, score) LAYOUT(rec_finish, n_tokens) \
     LAYOUT(rec_finish, cached) LAYOUT(rec_finish, adopted) LAYOUT(rec_finish, recomputed) \
+    LAYOUT(rec_finish, n_prompt_tokens) \
     LAYOUT(rec_reject, ledger_index) LAYOUT(rec_reject, gen) LAYOUT(rec_reject, reason) \
     LAYOUT(rec_reject, text_bytes) \
     LAYOUT(rec_phase, phase) LAYOUT(rec_phase, done) LAYOUT(rec_phase, total) \

@@ -156,6 +156,8 @@ struct rec_finish { /* W 3 */
     uint16_t output, reason; /* enum lagan_reason */
     float score;
     uint32_t n_tokens, cached, adopted, recomputed;
+    uint32_t n_prompt_tokens; /* of an encoder-decoder model: of the encoder input */
+    uint32_t pad;
 };
 struct rec_reject { /* W 4 */
     uint32_t ledger_index, gen;
@@ -200,7 +202,7 @@ _Static_assert(sizeof(struct rec_text) == 24, "rec_text");
 _Static_assert(sizeof(struct rec_ready) == 72, "rec_ready");
 _Static_assert(sizeof(struct rec_step) == 16, "rec_step");
 _Static_assert(sizeof(struct rec_out) == 32, "rec_out");
-_Static_assert(sizeof(struct rec_finish) == 32, "rec_finish");
+_Static_assert(sizeof(struct rec_finish) == 40, "rec_finish");
 _Static_assert(sizeof(struct rec_reject) == 16, "rec_reject");
 _Static_assert(sizeof(struct rec_phase) == 24, "rec_phase");
 _Static_assert(sizeof(struct rec_prompt) == 24, "rec_prompt");

@@ -111,7 +111,7 @@ put_output(msgpack_packer *p, const struct request *r, uint32_t output)
     };
 
     if (r->outputs.each) o = r->outputs.each[output];
-    msgpack_pack_map(p, 10);
+    msgpack_pack_map(p, 11);
     put_u64(p, "o", output);
     put_u64(p, "reason", o.reason);
     msg_key(p, "reason_name");
@@ -124,6 +124,7 @@ put_output(msgpack_packer *p, const struct request *r, uint32_t output)
     put_u64(p, "resumed", r->dispatch.resumed);
     put_u64(p, "adopted", o.adopted);
     put_u64(p, "recomputed", o.recomputed);
+    put_u64(p, "n_prompt_tokens", r->result.n_prompt_tokens);
 }
 
 /* Tokens and text of the next chunk, which has one output. */

@@ -75,7 +75,8 @@ finish(struct active *a, uint16_t reason)
                               .reason = reason,
                               .score = -1.5f,
                               .n_tokens = is("bad-finish") ? a->n + 1 : a->n,
-                              .cached = a->last_id };
+                              .cached = a->last_id,
+                              .n_prompt_tokens = a->s.n_prompt };
     a->used = false;
 }
 

@@ -117,6 +117,7 @@ request_returns_its_tokens_in_order_and_one_finish(void **state)
     assert_int_equal(r->type, REC_FINISH);
     assert_int_equal(((const struct rec_finish *)r->data)->reason, LAGAN_FINISH_LENGTH);
     assert_int_equal(((const struct rec_finish *)r->data)->n_tokens, 12);
+    assert_int_equal(((const struct rec_finish *)r->data)->n_prompt_tokens, 3);
 
     assert_int_equal(ring_reserve(&p.channel.out, REC_DRAIN, 0, 0, 0, &drain), 0);
     channel_publish(&p.channel);
@@ -300,6 +301,7 @@ request_resumed_after_its_last_token_ends_at_once(void **state)
     submit_rest(&p, 1, ids, 5, 2, 8, 0, 20); /* end-of-sequence was delivered, FINISH was not */
     assert_int_equal(harness_finish(&p, &n), LAGAN_FINISH_EOS);
     assert_int_equal(n, 2);
+    assert_int_equal(((const struct rec_finish *)p.rec.data)->n_prompt_tokens, 3);
     submit_rest(&p, 2, ids, 5, 2, 8, 2, 6); /* below min_tokens: continues */
     harness_finish(&p, &n);
     assert_true(n > 2);

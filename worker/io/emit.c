@@ -104,6 +104,7 @@ finish_output(struct worker *w, struct worker_request *r, uint16_t reason)
         .cached = r->recomputed ? 0 : found,
         .adopted = r->adopted + again,
         .recomputed = r->recomputed - again,
+        .n_prompt_tokens = r->n_prompt_tokens,
     };
 
     check(!r->finished && reason);

@@ -207,6 +207,7 @@ intake_admit(struct worker *w, struct worker_request *r, uint32_t n_prompt, nsec
 {
     uint32_t done = r->first ? 0 : r->n_sent;
 
+    r->n_prompt_tokens = n_prompt;
     if (!w->max_source) {
         r->n_decoder = n_prompt + done;
     } else {
@@ -230,6 +231,7 @@ intake_admit_text(struct worker *w, struct worker_request *r, nsec now)
     uint32_t n_done = r->n_sent;
 
     if (intake_ends_whole(r)) {
+        r->n_prompt_tokens = r->n_ids;
         outputs_end(w, r);
         return;
     }
