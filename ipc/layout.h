@@ -53,7 +53,9 @@
     LAYOUT(rec_ready, n_slots) LAYOUT(rec_ready, tokens_per_block) LAYOUT(rec_ready, n_groups) \
     LAYOUT(rec_ready, name_bytes) LAYOUT(rec_ready, has_text) LAYOUT(rec_ready, kv_bytes) \
     LAYOUT(rec_ready, weight_bytes) LAYOUT(rec_ready, max_tokens) LAYOUT(rec_ready, load_ns) \
-    LAYOUT(rec_ready, adopted) LAYOUT(rec_ready, beams) \
+    LAYOUT(rec_ready, adopted) LAYOUT(rec_ready, beams) LAYOUT(rec_ready, temperature) \
+    LAYOUT(rec_ready, decoder_start) LAYOUT(rec_ready, max_request_seqs) \
+    LAYOUT(rec_ready, unserved) \
     LAYOUT(rec_step, step) LAYOUT(rec_step, lane) LAYOUT(rec_step, n_ent) \
     LAYOUT(rec_out, ledger_index) LAYOUT(rec_out, gen) LAYOUT(rec_out, output) LAYOUT(rec_out, n_tokens) \
     LAYOUT(rec_out, has_logprobs) LAYOUT(rec_out, first) LAYOUT(rec_out, text_bytes) \

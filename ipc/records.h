@@ -127,8 +127,13 @@ struct rec_ready {                                /* W 1 */
     /* max_tokens: positions that the pools can hold */
     uint64_t kv_bytes, weight_bytes, max_tokens;
     int64_t load_ns;
-    uint32_t adopted; /* weights adopted from the previous worker */
-    uint32_t beams;   /* beams of a request that leaves them to the model; 0 means 1 */
+    uint32_t adopted;          /* weights adopted from the previous worker */
+    uint32_t beams;            /* beams of a request that leaves them to the model; 0 means 1 */
+    float temperature;         /* of a request that leaves it to the model */
+    int32_t decoder_start;     /* decoder_start_token_id; -1: none */
+    uint32_t max_request_seqs; /* sequences of one request; 0: n_slots */
+    uint32_t pad;
+    char unserved[48]; /* key of generation_config.json whose value is not served; "": none */
     /* name_bytes of the architecture's name */
 };
 
@@ -199,7 +204,7 @@ struct rec_text_done { /* W 7 */
 _Static_assert(sizeof(struct rec_submit) == 160, "rec_submit");
 _Static_assert(sizeof(struct rec_notice) == 16, "rec_notice");
 _Static_assert(sizeof(struct rec_text) == 24, "rec_text");
-_Static_assert(sizeof(struct rec_ready) == 72, "rec_ready");
+_Static_assert(sizeof(struct rec_ready) == 136, "rec_ready");
 _Static_assert(sizeof(struct rec_step) == 16, "rec_step");
 _Static_assert(sizeof(struct rec_out) == 32, "rec_out");
 _Static_assert(sizeof(struct rec_finish) == 40, "rec_finish");

@@ -413,7 +413,8 @@ take_ready(struct worker *w, struct rest *b, struct err *e)
     }
     if (!y.vocab || y.vocab > INT32_MAX || !y.max_len || !y.n_slots || y.n_slots > 65536 ||
         y.beams > LAGAN_MAX_BEAMS || y.name_bytes > b->n || y.name_bytes >= sizeof f->family ||
-        b->n - y.name_bytes > 7) {
+        b->n - y.name_bytes > 7 || !(y.temperature >= 0) ||
+        !memchr(y.unserved, 0, sizeof y.unserved) || !msg_utf8(y.unserved, strlen(y.unserved))) {
         return err_set(e, -EBADMSG,
                        "READY: vocabulary %u, length %u, %u slots, %u beams, name of %u bytes",
                        y.vocab, y.max_len, y.n_slots, y.beams, y.name_bytes);
@@ -426,10 +427,14 @@ take_ready(struct worker *w, struct rest *b, struct err *e)
         .n_slots = y.n_slots,
         .has_text = y.has_text != 0,
         .beams = MAX(y.beams, 1u),
+        .max_request_seqs = y.max_request_seqs ? y.max_request_seqs : y.n_slots,
+        .temperature = y.temperature,
+        .decoder_start = y.decoder_start,
         .max_tokens = y.max_tokens,
         .weight_bytes = y.weight_bytes,
         .kv_bytes = y.kv_bytes,
     };
+    memcpy(f->unserved, y.unserved, sizeof f->unserved);
     if (msg_utf8(b->p, y.name_bytes)) memcpy(f->family, b->p, y.name_bytes);
     w->vocab = y.vocab;
     w->ready_at = w->d->now;

@@ -91,7 +91,8 @@ set_up(void **state)
     d.sessions = sessions_new(1);
     d.calls = worker_calls_new();
     d.quarantine = quarantine_new();
-    d.facts[0] = (struct model_facts){ .known = true, .vocab = VOCAB, .n_slots = 4 };
+    d.facts[0] =
+        (struct model_facts){ .known = true, .vocab = VOCAB, .n_slots = 4, .max_request_seqs = 4 };
     w.d = &d;
     w.vocab = VOCAB;
     w.sending = w.alone = REQUEST_NONE;

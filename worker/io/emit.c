@@ -50,7 +50,13 @@ emit_ready(struct worker *w, nsec load_ns)
         .load_ns = load_ns,
         .adopted = w->model->adopted,
         .beams = w->model->generation.beams,
+        .temperature = w->model->generation.temperature,
+        .decoder_start = w->model->decoder_start,
+        .max_request_seqs = MIN(w->limits->max_seqs, w->limits->max_tokens),
     };
+
+    _Static_assert(sizeof r.unserved == sizeof w->model->generation.unserved, "rec_ready.unserved");
+    memcpy(r.unserved, w->model->generation.unserved, sizeof r.unserved);
 
     outbox_begin(w->outbox, REC_READY);
     outbox_add(w->outbox, &r, sizeof r);
