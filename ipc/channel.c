@@ -11,8 +11,8 @@
  * byte, because 0 means unknown. */
 #define LONG UINT32_MAX
 static const uint32_t d_types[] = {
-    [REC_SUBMIT] = LONG, [REC_CANCEL] = sizeof(struct rec_row),
-    [REC_DRAIN] = 8,     [REC_SUSPEND] = sizeof(struct rec_row),
+    [REC_SUBMIT] = LONG, [REC_CANCEL] = sizeof(struct rec_notice),
+    [REC_DRAIN] = 8,     [REC_SUSPEND] = sizeof(struct rec_notice),
     [REC_TEXT] = LONG,
 };
 static const uint32_t w_types[] = {

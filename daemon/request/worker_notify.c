@@ -23,7 +23,7 @@ worker_notify_reserved(struct worker *w, int result)
 static bool
 send_notice(struct worker *w, const struct request *r, uint16_t type, uint32_t flags)
 {
-    struct rec_row rec = { .row = r->index, .gen = r->gen, .flags = flags };
+    struct rec_notice rec = { .ledger_index = r->index, .gen = r->gen, .flags = flags };
     void *to;
     int k = w->sending == r->index ? -EAGAIN
                                    : ring_reserve(&w->channel.out, type, 0, sizeof rec, 0, &to);

@@ -42,12 +42,12 @@ await_pause(struct dealer *ctl)
     nsec until = clock_now() + 30 * NSEC_S;
     struct seen s = look(ctl), before = { .n = UINT64_MAX };
 
-    while ((strcmp(s.state, "paused") || s.n != before.n) && clock_now() < until) {
+    while ((strcmp(s.state, "suspended") || s.n != before.n) && clock_now() < until) {
         poll(NULL, 0, 100);
         before = s;
         s = look(ctl);
     }
-    assert_string_equal(s.state, "paused");
+    assert_string_equal(s.state, "suspended");
     return s.n;
 }
 
@@ -175,10 +175,10 @@ suspended_request_stays_suspended_after_a_worker_restart(void **state)
                   strcmp(text_of(w->via.array.ptr, "state"), "ready")) &&
                  (uint64_t)clock_now() < until);
         do s = look(ctl);
-        while (strcmp(s.state, "paused") && (uint64_t)clock_now() < until);
+        while (strcmp(s.state, "suspended") && (uint64_t)clock_now() < until);
         poll(NULL, 0, 200);
         s = look(ctl);
-        assert_string_equal(s.state, "paused");
+        assert_string_equal(s.state, "suspended");
         assert_string_equal(s.worker, "w0");
         assert_int_equal(s.n, n);
     }

@@ -157,7 +157,7 @@ ref_step(const uint8_t *p, uint64_t n)
 static bool
 ref_finish(const uint8_t *p, uint64_t n)
 {
-    struct ref_row *t = n == 32 ? named(p) : NULL;
+    struct ref_row *t = n == 40 ? named(p) : NULL;
     struct ref_output *o;
 
     if (!t || word(p + 8, 2) >= t->n_outs || !is_reason(word(p + 10, 2))) return false;
@@ -233,13 +233,17 @@ ref_tensor(const uint8_t *p, uint64_t n)
 static bool
 ref_ready(const uint8_t *p, uint64_t n)
 {
-    uint32_t name;
+    uint32_t name, unserved;
+    float temperature;
 
-    if (n < 72 || !loading) return false;
+    if (n < 136 || !loading) return false;
+    memcpy(&temperature, p + 72, 4);
+    unserved = (uint32_t)strnlen((const char *)p + 88, 48);
+    if (!(temperature >= 0) || unserved == 48 || !is_utf8(p + 88, unserved)) return false;
     name = word(p + 24, 4);
     if (!word(p, 4) || word(p, 4) > INT32_MAX || !word(p + 4, 4)) return false;
     if (!word(p + 12, 4) || word(p + 12, 4) > 65536 || word(p + 68, 4) > 16) return false;
-    if (name >= 64 || name > n - 72 || n - 72 - name > 7) return false;
+    if (name >= 64 || name > n - 136 || n - 136 - name > 7) return false;
     vocab = word(p, 4);
     loading = false;
     return true;
@@ -311,7 +315,7 @@ make_step(struct in *in, uint8_t *p)
         uint32_t k = byte(in) % n_tokens, at, what = byte(in);
         const struct ref_row *t = &rows[k];
         struct ref_output *of = &out[k][what / 3 % t->n_outs];
-        struct rec_out o = { .row = t->index,
+        struct rec_out o = { .ledger_index = t->index,
                              .gen = t->gen,
                              .output = (uint16_t)(what > 250 ? t->n_outs : of - out[k]),
                              .n_tokens = (uint8_t)(1 + what % 3),
@@ -470,7 +474,8 @@ begin(struct in *in)
     d.calls = worker_calls_new();
     d.quarantine = quarantine_new();
     check(d.ledger && d.sessions && d.calls);
-    d.facts[0] = (struct model_facts){ .known = true, .vocab = VOCAB, .n_slots = 4 };
+    d.facts[0] =
+        (struct model_facts){ .known = true, .vocab = VOCAB, .n_slots = 4, .max_request_seqs = 4 };
     w.d = &d;
     w.vocab = VOCAB;
     w.sending = w.alone = REQUEST_NONE;
