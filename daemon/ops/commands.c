@@ -17,7 +17,6 @@
 #include "daemon/request/worker_calls.h"
 #include "daemon/supervise/control_channel.h"
 #include "daemon/supervise/rolling_restart.h"
-#include "daemon/supervise/standby.h"
 #include "daemon/supervise/worker.h"
 
 #include <errno.h>
@@ -92,75 +91,72 @@ put_pool(msgpack_packer *p, const char *name, uint64_t blocks, uint64_t used, ui
 }
 
 static void
-put_device_pool(msgpack_packer *p, const struct worker *w)
+put_device_pool(msgpack_packer *p, const struct worker_info *f)
 {
-    const uint64_t *v = w->stats.v;
+    const uint64_t *v = f->stats.v;
 
     put_pool(p, "all", v[STAT_blocks], v[STAT_blocks_used], v[STAT_blocks_cached]);
 }
 
 static void
-put_host_pool(msgpack_packer *p, const struct worker *w)
+put_rank(msgpack_packer *p, struct worker *o)
 {
-    const uint64_t *v = w->stats.v;
-
-    put_pool(p, "host", v[STAT_host_blocks], v[STAT_host_blocks_loading], v[STAT_host_cached]);
-}
-
-static void
-put_rank(msgpack_packer *p, const struct worker *o)
-{
+    const struct arenas *a = worker_arenas(o);
     uint64_t bytes = 0;
 
-    for (uint32_t i = 0; i < o->arenas.n; i++) bytes += o->arenas.at[i].note.bytes;
+    for (uint32_t i = 0; i < a->n; i++) bytes += a->at[i].note.bytes;
     msgpack_pack_map(p, 3);
-    put_text(p, "name", o->name);
-    put_u64(p, "pid", (uint64_t)o->pid);
+    put_text(p, "name", worker_info(o)->name);
+    put_u64(p, "pid", (uint64_t)worker_info(o)->pid);
     put_u64(p, "bytes", bytes);
 }
 
 _Static_assert(STAT_COUNT <= LAGAN_MAX_KEYS, "a map of all counters can be read");
 
 static void
-put_worker(msgpack_packer *p, const struct worker *w)
+put_worker(msgpack_packer *p, const struct config *c, struct worker *w)
 {
-    const struct model_options *k = &w->d->config->model[w->model].keys;
-    bool has_kv = w->stats.v[STAT_blocks] > 0;
+    const struct worker_info *f = worker_info(w);
+    const struct model_options *k = &c->model[f->model].keys;
+    const struct arenas *a = worker_arenas(w);
+    bool has_kv = f->stats.v[STAT_blocks] > 0;
+    uint32_t n_ranks = 1;
 
+    while (worker_rank(w, n_ranks)) n_ranks++;
     msgpack_pack_map(p, 16);
-    put_text(p, "name", w->name);
-    put_u64(p, "pid", (uint64_t)w->pid);
+    put_text(p, "name", f->name);
+    put_u64(p, "pid", (uint64_t)f->pid);
     put_text(p, "device", k->device);
     put_text(p, "model", k->name);
-    put_text(p, "state", super_state_name(w->super.state));
-    put_u64(p, "running", w->stats.v[STAT_running]);
-    put_u64(p, "waiting", w->stats.v[STAT_waiting]);
-    put_text(p, "standby", standby_stage(w->standby, w->standby->super.state));
-    put_u64(p, "restarts", w->restarts);
-    put_u64(p, "epoch", w->epoch);
-    put_text(p, "why", w->why);
+    put_text(p, "state", super_state_name(worker_state(w)));
+    put_u64(p, "running", f->stats.v[STAT_running]);
+    put_u64(p, "waiting", f->stats.v[STAT_waiting]);
+    put_text(p, "standby", worker_standby(w));
+    put_u64(p, "restarts", f->restarts);
+    put_u64(p, "epoch", f->epoch);
+    put_text(p, "why", f->why);
     msg_key(p, "ranks"); /* of its group, without the rank itself */
-    msgpack_pack_array(p, w->n_others);
-    for (uint32_t i = 0; i < w->n_others; i++) put_rank(p, w->other[i]);
+    msgpack_pack_array(p, n_ranks - 1);
+    for (uint32_t i = 1; i < n_ranks; i++) put_rank(p, worker_rank(w, i));
     msg_key(p, "load");
     msgpack_pack_map(p, 2);
-    put_u64(p, "done", w->load_done);
-    put_u64(p, "total", w->load_total);
+    put_u64(p, "done", f->load_done);
+    put_u64(p, "total", f->load_total);
     msg_key(p, "arenas");
-    msgpack_pack_array(p, w->arenas.n);
-    for (uint32_t i = 0; i < w->arenas.n; i++) {
+    msgpack_pack_array(p, a->n);
+    for (uint32_t i = 0; i < a->n; i++) {
         msgpack_pack_map(p, 2);
-        put_text(p, "name", w->arenas.at[i].note.name);
-        put_u64(p, "bytes", w->arenas.at[i].note.bytes);
+        put_text(p, "name", a->at[i].note.name);
+        put_u64(p, "bytes", a->at[i].note.bytes);
     }
     msg_key(p, "stats");
     msgpack_pack_map(p, STAT_COUNT);
-    for (uint32_t i = 0; i < STAT_COUNT; i++) put_u64(p, stat_rows[i].name, w->stats.v[i]);
+    for (uint32_t i = 0; i < STAT_COUNT; i++) put_u64(p, stat_rows[i].name, f->stats.v[i]);
     msg_key(p, "kv");
     msgpack_pack_array(p, has_kv);
     if (!has_kv) return;
     msgpack_pack_map(p, 5);
-    put_device_pool(p, w);
+    put_device_pool(p, f);
 }
 
 static void
@@ -168,10 +164,8 @@ put_workers(msgpack_packer *p, struct daemon *d)
 {
     msgpack_pack_array(p, d->n_workers);
     for (uint32_t i = 0; i < d->n_workers; i++) {
-        struct worker *w = d->worker[i];
-
-        worker_look(w);
-        put_worker(p, w);
+        worker_look(d->worker[i]);
+        put_worker(p, d->config, d->worker[i]);
     }
 }
 
@@ -224,25 +218,24 @@ cmd_kv_stats(struct ask *a)
     msgpack_packer p;
 
     for (uint32_t i = 0; i < d->n_workers; i++) {
-        struct worker *w = d->worker[i];
-
-        worker_look(w);
-        n_hosts += w->stats.v[STAT_host_blocks] > 0;
+        worker_look(d->worker[i]);
+        n_hosts += worker_info(d->worker[i])->stats.v[STAT_host_blocks] > 0;
     }
     frontend_reply(d, a->rid, &p);
     msgpack_pack_array(&p, d->n_workers + n_hosts);
     for (uint32_t i = 0; i < d->n_workers; i++) {
-        const struct worker *w = d->worker[i];
+        const struct worker_info *f = worker_info(d->worker[i]);
+        const uint64_t *v = f->stats.v;
 
         msgpack_pack_map(&p, 7);
-        put_text(&p, "worker", w->name);
-        put_device_pool(&p, w);
-        put_u64(&p, "bytes", d->facts[w->model].kv_bytes);
-        if (!w->stats.v[STAT_host_blocks]) continue;
+        put_text(&p, "worker", f->name);
+        put_device_pool(&p, f);
+        put_u64(&p, "bytes", d->facts[f->model].kv_bytes);
+        if (!v[STAT_host_blocks]) continue;
         msgpack_pack_map(&p, 7);
-        put_text(&p, "worker", w->name);
-        put_host_pool(&p, w);
-        put_u64(&p, "bytes", d->config->model[w->model].keys.kv_host_memory);
+        put_text(&p, "worker", f->name);
+        put_pool(&p, "host", v[STAT_host_blocks], v[STAT_host_blocks_loading], v[STAT_host_cached]);
+        put_u64(&p, "bytes", d->config->model[f->model].keys.kv_host_memory);
     }
     frontend_send_or_drop(d, a->c);
 }
@@ -256,20 +249,21 @@ cmd_kv_pools(struct ask *a)
     msgpack_packer p;
 
     for (uint32_t i = 0; i < d->n_workers; i++) {
-        struct worker *w = d->worker[i];
+        const struct worker_info *f = worker_info(d->worker[i]);
 
-        worker_look(w);
-        for (uint32_t g = 0; g < SHM_MAX_GROUPS; g++) n += w->stats.group[g][GROUP_STAT_kind] > 0;
+        worker_look(d->worker[i]);
+        for (uint32_t g = 0; g < SHM_MAX_GROUPS; g++) n += f->stats.group[g][GROUP_STAT_kind] > 0;
     }
     frontend_reply(d, a->rid, &p);
     msgpack_pack_array(&p, n);
     for (uint32_t i = 0; i < d->n_workers; i++)
         for (uint32_t g = 0; g < SHM_MAX_GROUPS; g++) {
-            const uint64_t *v = d->worker[i]->stats.group[g];
+            const struct worker_info *f = worker_info(d->worker[i]);
+            const uint64_t *v = f->stats.group[g];
 
             if (v[GROUP_STAT_kind] == 0) continue;
             msgpack_pack_map(&p, 2 + GROUP_STAT_COUNT);
-            put_text(&p, "worker", d->worker[i]->name);
+            put_text(&p, "worker", f->name);
             put_u64(&p, "group", g);
             put_text(&p, "kind", group_kinds[MIN(v[GROUP_STAT_kind], ARRAY_LEN(group_kinds) - 1)]);
             for (uint32_t k = GROUP_STAT_kind + 1; k < GROUP_STAT_COUNT; k++)
@@ -307,7 +301,7 @@ cmd_requests_list(struct ask *a)
             put_u64(&p, "id", f.id);
             put_text(&p, "client", client);
             put_text(&p, "model", d->config->model[f.model].keys.name);
-            put_text(&p, "worker", f.held ? d->worker[f.worker]->name : "");
+            put_text(&p, "worker", f.held ? worker_info(d->worker[f.worker])->name : "");
             put_text(&p, "state",
                      f.suspended && f.held ? "paused" : request_state_name(request_state(r)));
             put_u64(&p, "prompt", f.n_prompt_tokens);
@@ -411,7 +405,7 @@ cmd_cancel(struct ask *a)
 static struct worker *
 worker_named(struct ask *a)
 {
-    const struct worker *whose = NULL; /* w0.1 is a rank, w0.standby a standby */
+    const char *whose = NULL; /* w0.1 is a rank, w0.standby a standby */
     struct msg_span name = { 0 };
 
     if (!a->args || msg_str(a->args, "worker", &name) < 0) {
@@ -422,15 +416,15 @@ worker_named(struct ask *a)
         return NULL;
     }
     for (uint32_t i = 0; i < a->d->n_workers; i++) {
-        struct worker *w = a->d->worker[i];
-        size_t n = strlen(w->name);
+        const char *of = worker_info(a->d->worker[i])->name;
+        size_t n = strlen(of);
 
-        if (is(&name, w->name)) return w;
-        if (name.n > n && name.p[n] == '.' && !memcmp(name.p, w->name, n)) whose = w;
+        if (is(&name, of)) return a->d->worker[i];
+        if (name.n > n && name.p[n] == '.' && !memcmp(name.p, of, n)) whose = of;
     }
     if (whose)
         REFUSE(a, LAGAN_E_NOT_FOUND, "%.*s is a rank or a standby; give the name of its worker, %s",
-               (int)MIN(name.n, 60u), name.p, whose->name);
+               (int)MIN(name.n, 60u), name.p, whose);
     else
         REFUSE(a, LAGAN_E_NOT_FOUND,
                "there is no worker %.*s; `laganctl workers list` prints their "
@@ -451,14 +445,14 @@ control_worker(struct ask *a, enum super_event ev)
         REFUSE(a, LAGAN_E_DRAINING, "lagand is stopping");
         return;
     }
-    n = w->n_requests;
-    event_log_add(a->d, "operator", w->name, ev == EV_STOP ? "drain" : "restart");
+    n = worker_requests(w)->n;
+    event_log_add(a->d, "operator", worker_info(w)->name, ev == EV_STOP ? "drain" : "restart");
     worker_event(w, ev);
     frontend_reply(a->d, a->rid, &p);
     msgpack_pack_map(&p, 3);
-    put_text(&p, "worker", w->name);
+    put_text(&p, "worker", worker_info(w)->name);
     put_u64(&p, "requests", n);
-    put_text(&p, "state", super_state_name(w->super.state));
+    put_text(&p, "state", super_state_name(worker_state(w)));
     frontend_send_or_drop(a->d, a->c);
 }
 
@@ -510,7 +504,7 @@ ask_worker(struct ask *a, struct worker *w, const char *verb)
 {
     uint64_t number = worker_calls_control(a->d, a->c, a->rid, w);
 
-    if (number && control_channel_call(w->control, number, verb, a->args) < 0)
+    if (number && control_channel_call(worker_info(w)->control, number, verb, a->args) < 0)
         worker_calls_control_done(w, number, LAGAN_E_WORKER_LOST, NULL);
 }
 
@@ -554,11 +548,11 @@ open_worker(struct ask *a)
 
     if (!w || worker_open(w)) return w;
     if (worker_over(w))
-        REFUSE(a, LAGAN_E_WORKER_LOST, "worker %s is %s; `laganctl restart %s` starts it", w->name,
-               super_state_name(w->super.state), w->name);
+        REFUSE(a, LAGAN_E_WORKER_LOST, "worker %s is %s; `laganctl restart %s` starts it",
+               worker_info(w)->name, super_state_name(worker_state(w)), worker_info(w)->name);
     else
-        REFUSE(a, LAGAN_E_WORKER_LOST, "worker %s is %s; try again when it is ready", w->name,
-               super_state_name(w->super.state));
+        REFUSE(a, LAGAN_E_WORKER_LOST, "worker %s is %s; try again when it is ready",
+               worker_info(w)->name, super_state_name(worker_state(w)));
     return NULL;
 }
 
@@ -576,7 +570,7 @@ cmd_kv_flush(struct ask *a)
     struct worker *w = open_worker(a);
 
     if (!w) return;
-    event_log_add(a->d, "operator", w->name, "kv flush");
+    event_log_add(a->d, "operator", worker_info(w)->name, "kv flush");
     ask_worker(a, w, "kv flush");
 }
 
@@ -631,7 +625,7 @@ reader(struct ask *a)
     for (uint32_t i = 0; i < d->n_workers; i++) {
         struct worker *w = d->worker[i];
 
-        if (named && !is(&model, d->config->model[w->model].keys.name)) continue;
+        if (named && !is(&model, d->config->model[worker_info(w)->model].keys.name)) continue;
         known = true;
         if (worker_open(w)) return w;
     }

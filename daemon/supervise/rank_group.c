@@ -26,18 +26,19 @@ static const struct super_ops none; /* only rank 0 has a state table */
 int
 rank_group_new(struct worker *w, struct err *e)
 {
-    uint32_t ranks = MIN(w->d->config->model[w->model].keys.tensor_parallel, (uint32_t)MAX_RANKS);
+    uint32_t ranks = MIN(w->d->config->model[w->info.model].keys.tensor_parallel,
+                         (uint32_t)MAX_RANKS);
 
     for (uint32_t r = 1; r < ranks; r++) {
-        char name[sizeof w->name];
+        char name[sizeof w->info.name];
         struct worker *o;
 
-        snprintf(name, sizeof name, "%.12s.%u", w->name, r % MAX_RANKS);
-        o = worker_new(w->d, w->index, w->model, name, &none);
-        if (!o) return err_set(e, -ENOMEM, "no memory for rank %u of worker %u", r, w->index);
+        snprintf(name, sizeof name, "%.12s.%u", w->info.name, r % MAX_RANKS);
+        o = worker_new(w->d, w->info.index, w->info.model, name, &none);
+        if (!o) return err_set(e, -ENOMEM, "no memory for rank %u of worker %u", r, w->info.index);
         o->lead = w;
         o->rank = r;
-        o->arenas.worker = w->index + r * MAX_WORKERS; /* in the fd store */
+        o->arenas.worker = w->info.index + r * MAX_WORKERS; /* in the fd store */
         w->other[w->n_others++] = o;
     }
     return 0;
@@ -76,8 +77,8 @@ start_rank(struct worker *o, struct spawn *s, struct heritage *lead, int group, 
 {
     int fd_channel_sock[2], bell[2], r;
 
-    o->epoch = s->heritage.epoch;
-    r = channel_make_plan(&o->channel, o->index, o->epoch, o->d->id, bell, e);
+    o->info.epoch = s->heritage.epoch;
+    r = channel_make_plan(&o->channel, o->info.index, o->info.epoch, o->d->id, bell, e);
     if (r < 0) return r;
     pass(lead, "plan", o->rank, o->channel.d.fd);
     pass(lead, "reply", o->rank, o->channel.w.fd);
@@ -85,7 +86,7 @@ start_rank(struct worker *o, struct spawn *s, struct heritage *lead, int group, 
     r = fd_channel_pair(fd_channel_sock, e);
     if (r == 0) {
         o->fd_channel_sock = fd_channel_sock[0];
-        s->name = place_of(o)->name;
+        s->name = place_of(o)->info.name;
         s->rank = o->rank;
         s->heritage.n = 0;
         pass(&s->heritage, "d", 0, o->channel.d.fd);
@@ -95,7 +96,7 @@ start_rank(struct worker *o, struct spawn *s, struct heritage *lead, int group, 
         pass(&s->heritage, SHARED, 0, group);
         r = o->lead->of ? standby_share(o->lead, &place_of(o)->arenas, o->fd_channel_sock, e)
                         : arenas_give(&o->arenas, o->fd_channel_sock, o->d->now, e);
-        if (r >= 0) r = spawn_worker(s, &o->pid, &o->log, e);
+        if (r >= 0) r = spawn_worker(s, &o->info.pid, &o->log, e);
         close(fd_channel_sock[1]);
     }
     close(bell[1]);
@@ -126,8 +127,8 @@ rank_group_start(struct worker *w, struct spawn *lead, struct err *e)
         struct worker *o = w->other[i];
 
         TRY(start_rank(o, &s, &lead->heritage, group, e));
-        log_info("worker %s: started, pid %d, rank %u of %u", o->name, (int)o->pid, o->rank,
-                 w->n_others + 1);
+        log_info("worker %s: started, pid %d, rank %u of %u", o->info.name, (int)o->info.pid,
+                 o->rank, w->n_others + 1);
     }
     return 0;
 }
@@ -149,7 +150,7 @@ void
 rank_group_kill(struct worker *w)
 {
     for (uint32_t i = 0; i < w->n_others; i++)
-        if (w->other[i]->alive) kill(w->other[i]->pid, SIGKILL);
+        if (w->other[i]->alive) kill(w->other[i]->info.pid, SIGKILL);
 }
 
 void
@@ -166,10 +167,10 @@ rank_group_process_exited(struct worker *one, int code, int status, bool has_pan
     if (!w->end.known) {
         w->end = (struct end){ true, has_panic, code, status, w->d->now };
         if (one->lead)
-            log_err("worker %s: pid %d ended (%s %d); killing its rank group", one->name,
-                    (int)one->pid, code == CLD_EXITED ? "exit status" : "signal", status);
+            log_err("worker %s: pid %d ended (%s %d); killing its rank group", one->info.name,
+                    (int)one->info.pid, code == CLD_EXITED ? "exit status" : "signal", status);
         rank_group_kill(w);
-        if (w->alive) kill(w->pid, SIGKILL);
+        if (w->alive) kill(w->info.pid, SIGKILL);
     }
     for (uint32_t i = 0; i < w->n_others; i++) anybody |= w->other[i]->alive;
     if (!anybody) worker_ended(w, w->end.code, w->end.status, w->end.has_panic);
@@ -184,9 +185,9 @@ rank_group_reap(struct worker *w, const struct death *d)
         struct err e;
 
         if (o->fd_channel_sock >= 0 && arenas_take(&o->arenas, o->fd_channel_sock, &e) == -EBADMSG)
-            log_warn("worker %s: %s; ignoring", o->name, e.text);
+            log_warn("worker %s: %s; ignoring", o->info.name, e.text);
         process_read_output(o);
-        if (o->pid) process_read_panic(o, panic, sizeof panic);
+        if (o->info.pid) process_read_panic(o, panic, sizeof panic);
         process_drop_pid(o);
         arenas_after_death(&o->arenas, d, o->d->now);
         process_release(o);
@@ -205,7 +206,7 @@ rank_group_end(struct worker *w)
             process_drop_pid(o);
         }
         if (o->fd_channel_sock >= 0 && arenas_take(&o->arenas, o->fd_channel_sock, &e) == -EBADMSG)
-            log_warn("worker %s: %s; ignoring", o->name, e.text);
+            log_warn("worker %s: %s; ignoring", o->info.name, e.text);
         process_release(o);
     }
 }
@@ -217,7 +218,7 @@ rank_group_alive(const struct worker *s)
         const struct worker *o = i ? s->other[i - 1] : s;
         siginfo_t si = { .si_pid = 0 };
 
-        if (!o->alive || waitid(P_PID, (id_t)o->pid, &si, WEXITED | WNOHANG | WNOWAIT) < 0 ||
+        if (!o->alive || waitid(P_PID, (id_t)o->info.pid, &si, WEXITED | WNOHANG | WNOWAIT) < 0 ||
             si.si_pid)
             return false;
     }
@@ -236,15 +237,15 @@ rank_group_tick(struct worker *w, nsec now, nsec late)
         /* Rank 0 exits next, and may be starved. */
         if (o->doorbell_closed_at) o->doorbell_closed_at = MIN(o->doorbell_closed_at + late, now);
         if (!o->alive && o->doorbell_closed_at && now - o->doorbell_closed_at > LEAVE_TIME)
-            worker_broken(o, DEATH_EXITED, "exited while rank 0 continues to run");
+            process_broken(o, DEATH_EXITED, "exited while rank 0 continues to run");
         if (!o->alive) continue;
         heartbeat = atomic_load_explicit(&shm_ctl(&o->channel.w)->hb_count, memory_order_relaxed);
         o->heartbeat_at = MIN(o->heartbeat_at + worker_discount(o, now, late), now);
         if (heartbeat != o->heartbeat) o->heartbeat_at = now;
         o->heartbeat = heartbeat;
         if (now - o->heartbeat_at >= stall)
-            worker_broken(o, DEATH_SILENT, "no heartbeat for %.1f s",
-                          (double)(now - o->heartbeat_at) / NSEC_S);
+            process_broken(o, DEATH_SILENT, "no heartbeat for %.1f s",
+                           (double)(now - o->heartbeat_at) / NSEC_S);
     }
 }
 
@@ -260,7 +261,7 @@ rank_group_check_exit(struct worker *w, nsec now)
     /* Keeps the cause; super_broken() starts the timer. */
     super_died(&w->super, w->end.code, w->end.status, w->end.has_panic);
     log_err("worker %s: rank 0 has ended, another rank has not; waiting 10 s longer for it",
-            w->name);
+            w->info.name);
     super_broken(&w->super, w->super.death.cause, now);
 }
 

@@ -9,7 +9,7 @@
  */
 #pragma once
 
-#include "daemon/supervise/worker.h"
+#include "daemon/supervise/worker_struct.h"
 #include "ipc/heritage.h"
 
 struct spawn;
