@@ -33,8 +33,20 @@ struct ask { /* one CALL */
     struct daemon *d;
     struct client *c;
     uint64_t rid;
+    const char *verb;
     const msgpack_object *args; /* a map; NULL: none given */
+    msgpack_packer p;
+    bool replied; /* p has a whole REPLY, which is sent when the command returns */
 };
+
+/* Starts the REPLY of the command, which packs one value. */
+static msgpack_packer *
+reply(struct ask *a)
+{
+    frontend_reply(a->d, a->rid, &a->p);
+    a->replied = true;
+    return &a->p;
+}
 
 #define REFUSE(a, code, ...) \
     do { \
@@ -173,41 +185,35 @@ static void
 cmd_status(struct ask *a)
 {
     struct daemon *d = a->d;
-    msgpack_packer p;
+    msgpack_packer *p = reply(a);
 
-    frontend_reply(d, a->rid, &p);
-    msgpack_pack_map(&p, 16);
-    put_text(&p, "version", PACKAGE_VERSION);
-    put_u64(&p, "pid", (uint64_t)getpid());
-    msg_key(&p, "uptime_s");
-    msgpack_pack_double(&p, (double)(d->now - d->started) / NSEC_S);
-    put_text(&p, "state", command_state(d));
-    put_text(&p, "runtime_dir", d->runtime->dir);
-    put_text(&p, "config", d->config->has_file ? d->config->o.config : "");
-    msg_key(&p, "models");
-    msgpack_pack_array(&p, d->config->n_models);
-    for (uint32_t i = 0; i < d->config->n_models; i++) msg_text(&p, d->config->model[i].keys.name);
-    put_u64(&p, "clients", session_n(d->sessions));
-    put_u64(&p, "requests", ledger_n(d->ledger));
-    put_u64(&p, "max_requests", ledger_capacity(d->ledger));
-    put_u64(&p, "queued", ledger_n_queued(d->ledger));
-    put_u64(&p, "accepted", d->n_requests);
-    put_u64(&p, "refused", d->n_refused);
-    put_u64(&p, "finished", d->n_finished);
-    put_u64(&p, "failed", d->n_failed);
-    msg_key(&p, "workers");
-    put_workers(&p, d);
-    frontend_send_or_drop(d, a->c);
+    msgpack_pack_map(p, 16);
+    put_text(p, "version", PACKAGE_VERSION);
+    put_u64(p, "pid", (uint64_t)getpid());
+    msg_key(p, "uptime_s");
+    msgpack_pack_double(p, (double)(d->now - d->started) / NSEC_S);
+    put_text(p, "state", command_state(d));
+    put_text(p, "runtime_dir", d->runtime->dir);
+    put_text(p, "config", d->config->has_file ? d->config->o.config : "");
+    msg_key(p, "models");
+    msgpack_pack_array(p, d->config->n_models);
+    for (uint32_t i = 0; i < d->config->n_models; i++) msg_text(p, d->config->model[i].keys.name);
+    put_u64(p, "clients", session_n(d->sessions));
+    put_u64(p, "requests", ledger_n(d->ledger));
+    put_u64(p, "max_requests", ledger_capacity(d->ledger));
+    put_u64(p, "queued", ledger_n_queued(d->ledger));
+    put_u64(p, "accepted", d->n_requests);
+    put_u64(p, "refused", d->n_refused);
+    put_u64(p, "finished", d->n_finished);
+    put_u64(p, "failed", d->n_failed);
+    msg_key(p, "workers");
+    put_workers(p, d);
 }
 
 static void
 cmd_workers_list(struct ask *a)
 {
-    msgpack_packer p;
-
-    frontend_reply(a->d, a->rid, &p);
-    put_workers(&p, a->d);
-    frontend_send_or_drop(a->d, a->c);
+    put_workers(reply(a), a->d);
 }
 
 static void
@@ -215,29 +221,28 @@ cmd_kv_stats(struct ask *a)
 {
     struct daemon *d = a->d;
     uint32_t n_hosts = 0;
-    msgpack_packer p;
+    msgpack_packer *p;
 
     for (uint32_t i = 0; i < d->n_workers; i++) {
         worker_look(d->worker[i]);
         n_hosts += worker_info(d->worker[i])->stats.v[STAT_host_blocks] > 0;
     }
-    frontend_reply(d, a->rid, &p);
-    msgpack_pack_array(&p, d->n_workers + n_hosts);
+    p = reply(a);
+    msgpack_pack_array(p, d->n_workers + n_hosts);
     for (uint32_t i = 0; i < d->n_workers; i++) {
         const struct worker_info *f = worker_info(d->worker[i]);
         const uint64_t *v = f->stats.v;
 
-        msgpack_pack_map(&p, 7);
-        put_text(&p, "worker", f->name);
-        put_device_pool(&p, f);
-        put_u64(&p, "bytes", d->facts[f->model].kv_bytes);
+        msgpack_pack_map(p, 7);
+        put_text(p, "worker", f->name);
+        put_device_pool(p, f);
+        put_u64(p, "bytes", d->facts[f->model].kv_bytes);
         if (!v[STAT_host_blocks]) continue;
-        msgpack_pack_map(&p, 7);
-        put_text(&p, "worker", f->name);
-        put_pool(&p, "host", v[STAT_host_blocks], v[STAT_host_blocks_loading], v[STAT_host_cached]);
-        put_u64(&p, "bytes", d->config->model[f->model].keys.kv_host_memory);
+        msgpack_pack_map(p, 7);
+        put_text(p, "worker", f->name);
+        put_pool(p, "host", v[STAT_host_blocks], v[STAT_host_blocks_loading], v[STAT_host_cached]);
+        put_u64(p, "bytes", d->config->model[f->model].keys.kv_host_memory);
     }
-    frontend_send_or_drop(d, a->c);
 }
 
 /* One line for each KV group, also for cross attention. */
@@ -246,7 +251,7 @@ cmd_kv_pools(struct ask *a)
 {
     struct daemon *d = a->d;
     uint32_t n = 0;
-    msgpack_packer p;
+    msgpack_packer *p;
 
     for (uint32_t i = 0; i < d->n_workers; i++) {
         const struct worker_info *f = worker_info(d->worker[i]);
@@ -254,22 +259,21 @@ cmd_kv_pools(struct ask *a)
         worker_look(d->worker[i]);
         for (uint32_t g = 0; g < SHM_MAX_GROUPS; g++) n += f->stats.group[g][GROUP_STAT_kind] > 0;
     }
-    frontend_reply(d, a->rid, &p);
-    msgpack_pack_array(&p, n);
+    p = reply(a);
+    msgpack_pack_array(p, n);
     for (uint32_t i = 0; i < d->n_workers; i++)
         for (uint32_t g = 0; g < SHM_MAX_GROUPS; g++) {
             const struct worker_info *f = worker_info(d->worker[i]);
             const uint64_t *v = f->stats.group[g];
 
             if (v[GROUP_STAT_kind] == 0) continue;
-            msgpack_pack_map(&p, 2 + GROUP_STAT_COUNT);
-            put_text(&p, "worker", f->name);
-            put_u64(&p, "group", g);
-            put_text(&p, "kind", group_kinds[MIN(v[GROUP_STAT_kind], ARRAY_LEN(group_kinds) - 1)]);
+            msgpack_pack_map(p, 2 + GROUP_STAT_COUNT);
+            put_text(p, "worker", f->name);
+            put_u64(p, "group", g);
+            put_text(p, "kind", group_kinds[MIN(v[GROUP_STAT_kind], ARRAY_LEN(group_kinds) - 1)]);
             for (uint32_t k = GROUP_STAT_kind + 1; k < GROUP_STAT_COUNT; k++)
-                put_u64(&p, group_stat_rows[k].name, v[k]);
+                put_u64(p, group_stat_rows[k].name, v[k]);
         }
-    frontend_send_or_drop(d, a->c);
 }
 
 /* All clients for an operator, else only the client itself. */
@@ -278,12 +282,12 @@ cmd_requests_list(struct ask *a)
 {
     struct daemon *d = a->d;
     uint32_t n = 0;
-    msgpack_packer p;
+    msgpack_packer *p = NULL;
 
     for (int pass = 0; pass < 2; pass++) {
         if (pass) {
-            frontend_reply(d, a->rid, &p);
-            msgpack_pack_array(&p, n);
+            p = reply(a);
+            msgpack_pack_array(p, n);
         }
         for (uint32_t i = 0; i < ledger_capacity(d->ledger); i++) {
             struct request *r = ledger_request(d->ledger, i);
@@ -297,19 +301,18 @@ cmd_requests_list(struct ask *a)
             n += !pass;
             if (!pass) continue;
             if (f.attached) snprintf(client, sizeof client, "c%u", f.client);
-            msgpack_pack_map(&p, 8);
-            put_u64(&p, "id", f.id);
-            put_text(&p, "client", client);
-            put_text(&p, "model", d->config->model[f.model].keys.name);
-            put_text(&p, "worker", f.held ? worker_info(d->worker[f.worker])->name : "");
-            put_text(&p, "state",
+            msgpack_pack_map(p, 8);
+            put_u64(p, "id", f.id);
+            put_text(p, "client", client);
+            put_text(p, "model", d->config->model[f.model].keys.name);
+            put_text(p, "worker", f.held ? worker_info(d->worker[f.worker])->name : "");
+            put_text(p, "state",
                      f.suspended && f.held ? "paused" : request_state_name(request_state(r)));
-            put_u64(&p, "prompt", f.n_prompt_tokens);
-            put_u64(&p, "generated", request_n_tokens(r));
-            put_u64(&p, "age_ms", (uint64_t)((d->now - f.accepted) / NSEC_MS));
+            put_u64(p, "prompt", f.n_prompt_tokens);
+            put_u64(p, "generated", request_n_tokens(r));
+            put_u64(p, "age_ms", (uint64_t)((d->now - f.accepted) / NSEC_MS));
         }
     }
-    frontend_send_or_drop(d, a->c);
 }
 
 static void
@@ -341,42 +344,34 @@ static void
 cmd_config_show(struct ask *a)
 {
     struct config *c = a->d->config;
-    msgpack_packer p;
+    msgpack_packer *p = reply(a);
 
-    frontend_reply(a->d, a->rid, &p);
-    msgpack_pack_array(&p, n_shown(daemon_opts) + c->n_models * n_shown(model_opts));
-    put_table(&p, c, daemon_opts, &c->o, c->from, "");
+    msgpack_pack_array(p, n_shown(daemon_opts) + c->n_models * n_shown(model_opts));
+    put_table(p, c, daemon_opts, &c->o, c->from, "");
     for (uint32_t i = 0; i < c->n_models; i++) {
         char prefix[32];
 
         snprintf(prefix, sizeof prefix, "models[%u].", i);
-        put_table(&p, c, model_opts, &c->model[i].keys, c->model[i].from, prefix);
+        put_table(p, c, model_opts, &c->model[i].keys, c->model[i].from, prefix);
     }
-    frontend_send_or_drop(a->d, a->c);
 }
 
 static void
 cmd_version(struct ask *a)
 {
-    msgpack_packer p;
+    msgpack_packer *p = reply(a);
 
-    frontend_reply(a->d, a->rid, &p);
-    msgpack_pack_map(&p, 2);
-    put_text(&p, "version", PACKAGE_VERSION);
-    put_u64(&p, "protocol", LAGAN_WIRE_VERSION);
-    frontend_send_or_drop(a->d, a->c);
+    msgpack_pack_map(p, 2);
+    put_text(p, "version", PACKAGE_VERSION);
+    put_u64(p, "protocol", LAGAN_WIRE_VERSION);
 }
 
 /* ---- commands */
 
 static void
-nothing_to_say(struct ask *a)
+reply_empty(struct ask *a)
 {
-    msgpack_packer p;
-
-    frontend_reply(a->d, a->rid, &p);
-    msgpack_pack_map(&p, 0);
-    frontend_send_or_drop(a->d, a->c);
+    msgpack_pack_map(reply(a), 0);
 }
 
 static void
@@ -397,7 +392,7 @@ cmd_cancel(struct ask *a)
                (unsigned long long)id);
     } else {
         lifecycle_cancel(a->d, r, LAGAN_E_CANCELLED, "cancelled by an operator");
-        nothing_to_say(a);
+        reply_empty(a);
     }
 }
 
@@ -433,12 +428,14 @@ worker_named(struct ask *a)
     return NULL;
 }
 
+/* drain and restart. */
 static void
-control_worker(struct ask *a, enum super_event ev)
+control_worker(struct ask *a)
 {
+    enum super_event ev = strcmp(a->verb, "drain") ? EV_RESTART : EV_STOP;
     struct worker *w = worker_named(a);
+    msgpack_packer *p;
     uint32_t n;
-    msgpack_packer p;
 
     if (!w) return;
     if (ev == EV_RESTART && a->d->draining) {
@@ -446,32 +443,19 @@ control_worker(struct ask *a, enum super_event ev)
         return;
     }
     n = worker_requests(w)->n;
-    event_log_add(a->d, "operator", worker_info(w)->name, ev == EV_STOP ? "drain" : "restart");
+    event_log_add(a->d, "operator", worker_info(w)->name, "%s", a->verb);
     worker_event(w, ev);
-    frontend_reply(a->d, a->rid, &p);
-    msgpack_pack_map(&p, 3);
-    put_text(&p, "worker", worker_info(w)->name);
-    put_u64(&p, "requests", n);
-    put_text(&p, "state", super_state_name(worker_state(w)));
-    frontend_send_or_drop(a->d, a->c);
-}
-
-static void
-cmd_drain(struct ask *a)
-{
-    control_worker(a, EV_STOP);
-}
-
-static void
-cmd_restart(struct ask *a)
-{
-    control_worker(a, EV_RESTART);
+    p = reply(a);
+    msgpack_pack_map(p, 3);
+    put_text(p, "worker", worker_info(w)->name);
+    put_u64(p, "requests", n);
+    put_text(p, "state", super_state_name(worker_state(w)));
 }
 
 static void
 cmd_reload(struct ask *a)
 {
-    msgpack_packer p;
+    msgpack_packer *p;
     struct err e;
     int r;
 
@@ -486,10 +470,9 @@ cmd_reload(struct ask *a)
                            : "lagand is stopping");
         return;
     }
-    frontend_reply(a->d, a->rid, &p);
-    msgpack_pack_map(&p, 1);
-    put_u64(&p, "workers", (uint32_t)r);
-    frontend_send_or_drop(a->d, a->c);
+    p = reply(a);
+    msgpack_pack_map(p, 1);
+    put_u64(p, "workers", (uint32_t)r);
 }
 
 static void
@@ -500,11 +483,11 @@ cmd_daemon_reexec(struct ask *a)
 
 /* Sends the command over the control channel; the worker replies. */
 static void
-ask_worker(struct ask *a, struct worker *w, const char *verb)
+ask_worker(struct ask *a, struct worker *w)
 {
     uint64_t number = worker_calls_control(a->d, a->c, a->rid, w);
 
-    if (number && control_channel_call(worker_info(w)->control, number, verb, a->args) < 0)
+    if (number && control_channel_call(worker_info(w)->control, number, a->verb, a->args) < 0)
         worker_calls_control_done(w, number, LAGAN_E_WORKER_LOST, NULL);
 }
 
@@ -531,11 +514,11 @@ cmd_loglevel(struct ask *a)
         struct worker *w = worker_named(a);
 
         if (!w) return;
-        ask_worker(a, w, "loglevel");
+        ask_worker(a, w);
         return;
     }
     log_level_set(levels[i].level);
-    nothing_to_say(a);
+    reply_empty(a);
 }
 
 /* The worker that args name, if it is READY; optional if there is only one. NULL: an ERROR was
@@ -556,58 +539,16 @@ open_worker(struct ask *a)
     return NULL;
 }
 
+/* A verb that a READY worker runs. */
 static void
-ask_only(struct ask *a, const char *verb)
-{
-    struct worker *w = open_worker(a);
-
-    if (w) ask_worker(a, w, verb);
-}
-
-static void
-cmd_kv_flush(struct ask *a)
+ask_open(struct ask *a)
 {
     struct worker *w = open_worker(a);
 
     if (!w) return;
-    event_log_add(a->d, "operator", worker_info(w)->name, "kv flush");
-    ask_worker(a, w, "kv flush");
-}
-
-static void
-cmd_tune(struct ask *a)
-{
-    ask_only(a, "tune");
-}
-
-static void
-cmd_tune_status(struct ask *a)
-{
-    ask_only(a, "tune status");
-}
-
-static void
-cmd_split_show(struct ask *a)
-{
-    ask_only(a, "split show");
-}
-
-static void
-cmd_split_auto(struct ask *a)
-{
-    ask_only(a, "split auto");
-}
-
-static void
-cmd_split_off(struct ask *a)
-{
-    ask_only(a, "split off");
-}
-
-static void
-cmd_split_set(struct ask *a)
-{
-    ask_only(a, "split set");
+    if (!strcmp(a->verb, "kv flush"))
+        event_log_add(a->d, "operator", worker_info(w)->name, "kv flush");
+    ask_worker(a, w);
 }
 
 /* A worker with the tokenizer of the model. NULL: an ERROR was sent. */
@@ -715,27 +656,26 @@ cmd_events(struct ask *a)
     const struct event_log *h = a->d->event_log;
     const struct event *e;
     uint64_t from = 1, n = 0, at;
-    msgpack_packer p;
+    msgpack_packer *p;
 
     if (a->args) msg_u64(a->args, "from", &from);
     if (from > event_log_next(h))
         from = 1; /* the number is of a previous lagand whose events are lost */
     for (at = from; n < EVENTS_A_CALL && (e = event_log_event(h, at)); n++) at = e->number + 1;
-    frontend_reply(a->d, a->rid, &p);
-    msgpack_pack_map(&p, 2);
-    put_u64(&p, "next", at);
-    msg_key(&p, "events");
-    msgpack_pack_array(&p, n);
+    p = reply(a);
+    msgpack_pack_map(p, 2);
+    put_u64(p, "next", at);
+    msg_key(p, "events");
+    msgpack_pack_array(p, n);
     for (at = from; n && (e = event_log_event(h, at)); n--) {
         at = e->number + 1;
-        msgpack_pack_map(&p, 5);
-        put_u64(&p, "number", e->number);
-        put_u64(&p, "at_ms", (uint64_t)e->at_ms);
-        put_text(&p, "kind", e->kind);
-        put_text(&p, "worker", e->subject);
-        put_text(&p, "text", e->text);
+        msgpack_pack_map(p, 5);
+        put_u64(p, "number", e->number);
+        put_u64(p, "at_ms", (uint64_t)e->at_ms);
+        put_text(p, "kind", e->kind);
+        put_text(p, "worker", e->subject);
+        put_text(p, "text", e->text);
     }
-    frontend_send_or_drop(a->d, a->c);
 }
 
 static void
@@ -743,32 +683,31 @@ cmd_panic(struct ask *a)
 {
     const struct event_log *h = a->d->event_log;
     uint32_t n = 0;
-    msgpack_packer p;
+    msgpack_packer *p;
 
     while (event_log_dead(h, n)) n++;
-    frontend_reply(a->d, a->rid, &p);
-    msgpack_pack_array(&p, n);
+    p = reply(a);
+    msgpack_pack_array(p, n);
     for (uint32_t i = 0; i < n; i++) {
         const struct death_entry *x = event_log_dead(h, i);
 
-        msgpack_pack_map(&p, 9);
-        put_u64(&p, "at_ms", (uint64_t)x->at_ms);
-        put_text(&p, "worker", x->worker);
-        put_u64(&p, "pid", (uint64_t)x->pid);
-        put_u64(&p, "epoch", x->epoch);
-        put_text(&p, "cause", x->cause);
-        put_text(&p, "how", x->how);
-        put_u64(&p, "requests", x->n_requests);
-        put_text(&p, "words", x->panic);
-        msg_key(&p, "log");
-        msgpack_pack_array(&p, x->n_lines);
+        msgpack_pack_map(p, 9);
+        put_u64(p, "at_ms", (uint64_t)x->at_ms);
+        put_text(p, "worker", x->worker);
+        put_u64(p, "pid", (uint64_t)x->pid);
+        put_u64(p, "epoch", x->epoch);
+        put_text(p, "cause", x->cause);
+        put_text(p, "how", x->how);
+        put_u64(p, "requests", x->n_requests);
+        put_text(p, "words", x->panic);
+        msg_key(p, "log");
+        msgpack_pack_array(p, x->n_lines);
         for (uint32_t k = 0; k < x->n_lines; k++) {
             const char *s = x->line[k];
 
-            msg_text(&p, msg_utf8(s, strlen(s)) ? s : "(not UTF-8)");
+            msg_text(p, msg_utf8(s, strlen(s)) ? s : "(not UTF-8)");
         }
     }
-    frontend_send_or_drop(a->d, a->c);
 }
 
 static void
@@ -777,7 +716,7 @@ cmd_metrics(struct ask *a)
     char *text = NULL;
     size_t n;
     FILE *out = open_memstream(&text, &n);
-    msgpack_packer p;
+    msgpack_packer *p;
 
     if (!out) {
         REFUSE(a, LAGAN_E_OUT_OF_MEMORY, "lagand has no memory for its metrics");
@@ -785,15 +724,25 @@ cmd_metrics(struct ask *a)
     }
     metrics_print(a->d, out);
     fclose(out);
-    frontend_reply(a->d, a->rid, &p);
-    msgpack_pack_map(&p, 1);
-    msg_key(&p, "text");
-    msg_bytes(&p, text, n);
-    frontend_send_or_drop(a->d, a->c);
+    p = reply(a);
+    msgpack_pack_map(p, 1);
+    msg_key(p, "text");
+    msg_bytes(p, text, n);
     free(text);
 }
 
 /* ---- table */
+
+/* Verbs that share a function. */
+#define cmd_drain control_worker
+#define cmd_restart control_worker
+#define cmd_kv_flush ask_open
+#define cmd_tune ask_open
+#define cmd_tune_status ask_open
+#define cmd_split_show ask_open
+#define cmd_split_auto ask_open
+#define cmd_split_off ask_open
+#define cmd_split_set ask_open
 
 /* A verb without a function cmd_ID() does not compile. */
 static const struct command {
@@ -809,7 +758,7 @@ static const struct command {
 void
 command_call(struct daemon *d, struct client *c, const struct msg *m)
 {
-    struct ask a = { d, c, m->rid, msg_get(&m->map, "args") };
+    struct ask a = { .d = d, .c = c, .rid = m->rid, .args = msg_get(&m->map, "args") };
     struct msg_span verb = { 0 };
 
     if (a.args && a.args->type != MSGPACK_OBJECT_MAP) a.args = NULL;
@@ -823,7 +772,9 @@ command_call(struct daemon *d, struct client *c, const struct msg *m)
             REFUSE(&a, LAGAN_E_UNAUTHORIZED, "%s is for operators: ask at %s/ctl.sock",
                    commands[i].verb, d->runtime->dir);
         } else {
+            a.verb = commands[i].verb;
             commands[i].run(&a);
+            if (a.replied) frontend_send_or_drop(d, c);
         }
         return;
     }

@@ -41,10 +41,11 @@ void
 process_log(const struct worker *w, enum log_level level, const char *fmt, ...)
 {
     char text[1200];
+    int n = snprintf(text, sizeof text, "worker %s: ", w->info.name);
     va_list ap;
 
     va_start(ap, fmt);
-    vsnprintf(text, sizeof text, fmt, ap);
+    vsnprintf(text + n, sizeof text - (size_t)n, fmt, ap);
     va_end(ap);
     say(w, level, text);
 }
@@ -151,9 +152,9 @@ process_read_panic(struct worker *w, char *ret, size_t n_ret)
         used += (size_t)snprintf(frames + used, sizeof frames - used, " %#llx",
                                  (unsigned long long)f);
     }
-    process_log(w, LOG_LEVEL_ERR, "worker %s: panic message%s: signal %d, step %llu: %s; frames%s",
-                w->info.name, state == 2 ? "" : " (incomplete)", words->signal,
-                (unsigned long long)words->step, n ? text : "none", frames);
+    process_log(w, LOG_LEVEL_ERR, "panic message%s: signal %d, step %llu: %s; frames%s",
+                state == 2 ? "" : " (incomplete)", words->signal, (unsigned long long)words->step,
+                n ? text : "none", frames);
     if (n) snprintf(w->info.why, sizeof w->info.why, "%.239s", text);
     snprintf(ret, n_ret, "%s", text);
 }
@@ -242,12 +243,28 @@ process_read_output(struct worker *w)
     at = last_lines(last, n, &skipped);
     if (skipped) {
         w->n_line = 0; /* the first of those lines */
-        process_log(w, LOG_LEVEL_WARN,
-                    "worker %s: omitting %u lines of its output before the last %d", w->info.name,
+        process_log(w, LOG_LEVEL_WARN, "omitting %u lines of its output before the last %d",
                     skipped, LAST_LINES);
     }
     take_bytes(w, last + at, n - at);
     if (w->n_line) take_line(w);
+}
+
+void
+process_take_arenas(struct worker *w)
+{
+    struct err e;
+
+    if (w->fd_channel_sock >= 0 && arenas_take(&w->arenas, w->fd_channel_sock, &e) == -EBADMSG)
+        process_log(w, LOG_LEVEL_WARN, "%s; ignoring", e.text);
+}
+
+bool
+process_exited(const struct worker *w)
+{
+    siginfo_t si = { .si_pid = 0 };
+
+    return waitid(P_PID, (id_t)w->info.pid, &si, WEXITED | WNOHANG | WNOWAIT) == 0 && si.si_pid;
 }
 
 void
@@ -270,8 +287,7 @@ process_broken(struct worker *w, enum death_cause cause, const char *fmt, ...)
     vsnprintf(text, sizeof text, fmt, ap);
     va_end(ap);
     if (place->super.suspect == DEATH_NONE) {
-        process_log(w, LOG_LEVEL_ERR, "worker %s: %s; killing pid %d", w->info.name, text,
-                    (int)w->info.pid);
+        process_log(w, LOG_LEVEL_ERR, "%s; killing pid %d", text, (int)w->info.pid);
         snprintf(place->info.why, sizeof place->info.why, "%.239s", text);
     }
     place->protocol_error |= cause == DEATH_CORRUPTION;

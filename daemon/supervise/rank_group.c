@@ -56,14 +56,6 @@ rank_group_free(struct worker *w)
     }
 }
 
-static void
-pass(struct heritage *h, const char *name, uint32_t rank, int fd)
-{
-    check(h->n < HERITAGE_MAX);
-    snprintf(h->at[h->n].name, sizeof h->at[h->n].name, "%s%.0u", name, rank);
-    h->at[h->n++].fd = fd;
-}
-
 /* The struct worker whose name the process gets: for a rank of a standby the one that it will
  * replace. */
 static struct worker *
@@ -75,31 +67,31 @@ place_of(struct worker *o)
 static int
 start_rank(struct worker *o, struct spawn *s, struct heritage *lead, int group, struct err *e)
 {
-    int fd_channel_sock[2], bell[2], r;
+    int fd_channel_sock[2], doorbell[2], r;
 
     o->info.epoch = s->heritage.epoch;
-    r = channel_make_plan(&o->channel, o->info.index, o->info.epoch, o->d->id, bell, e);
+    r = channel_make_plan(&o->channel, o->info.index, o->info.epoch, o->d->id, doorbell, e);
     if (r < 0) return r;
-    pass(lead, "plan", o->rank, o->channel.d.fd);
-    pass(lead, "reply", o->rank, o->channel.w.fd);
-    pass(lead, "ring", o->rank, bell[0]);
+    spawn_pass(lead, "plan", o->rank, o->channel.d.fd);
+    spawn_pass(lead, "reply", o->rank, o->channel.w.fd);
+    spawn_pass(lead, "ring", o->rank, doorbell[0]);
     r = fd_channel_pair(fd_channel_sock, e);
     if (r == 0) {
         o->fd_channel_sock = fd_channel_sock[0];
         s->name = place_of(o)->info.name;
         s->rank = o->rank;
         s->heritage.n = 0;
-        pass(&s->heritage, "d", 0, o->channel.d.fd);
-        pass(&s->heritage, "w", 0, o->channel.w.fd);
-        pass(&s->heritage, "doorbell", 0, bell[1]);
-        pass(&s->heritage, "fd_channel", 0, fd_channel_sock[1]);
-        pass(&s->heritage, SHARED, 0, group);
+        spawn_pass(&s->heritage, "d", 0, o->channel.d.fd);
+        spawn_pass(&s->heritage, "w", 0, o->channel.w.fd);
+        spawn_pass(&s->heritage, "doorbell", 0, doorbell[1]);
+        spawn_pass(&s->heritage, "fd_channel", 0, fd_channel_sock[1]);
+        spawn_pass(&s->heritage, SHARED, 0, group);
         r = o->lead->of ? standby_share(o->lead, &place_of(o)->arenas, o->fd_channel_sock, e)
                         : arenas_give(&o->arenas, o->fd_channel_sock, o->d->now, e);
         if (r >= 0) r = spawn_worker(s, &o->info.pid, &o->log, e);
         close(fd_channel_sock[1]);
     }
-    close(bell[1]);
+    close(doorbell[1]);
     if (r < 0) return r;
     o->alive = true;
     o->heartbeat_at = o->spawned_at = o->d->now;
@@ -122,13 +114,13 @@ rank_group_start(struct worker *w, struct spawn *lead, struct err *e)
     if (group < 0)
         return err_set(e, -errno, "cannot create the shared memory of the rank group: %s",
                        strerror(errno));
-    pass(&lead->heritage, SHARED, 0, group);
+    spawn_pass(&lead->heritage, SHARED, 0, group);
     for (uint32_t i = 0; i < w->n_others; i++) {
         struct worker *o = w->other[i];
 
         TRY(start_rank(o, &s, &lead->heritage, group, e));
-        log_info("worker %s: started, pid %d, rank %u of %u", o->info.name, (int)o->info.pid,
-                 o->rank, w->n_others + 1);
+        process_log(o, LOG_LEVEL_INFO, "started, pid %d, rank %u of %u", (int)o->info.pid, o->rank,
+                    w->n_others + 1);
     }
     return 0;
 }
@@ -153,27 +145,33 @@ rank_group_kill(struct worker *w)
         if (w->other[i]->alive) kill(w->other[i]->info.pid, SIGKILL);
 }
 
+static bool
+any_alive(const struct worker *w)
+{
+    for (uint32_t i = 0; i < w->n_others; i++)
+        if (w->other[i]->alive) return true;
+    return w->alive;
+}
+
 void
 rank_group_process_exited(struct worker *one, int code, int status, bool has_panic)
 {
     struct worker *w = one->lead ? one->lead : one;
-    bool anybody = w->alive;
 
     if (one->lead && w->alive && code == CLD_EXITED && status == 0) {
-        one->doorbell_closed_at =
-            w->d->now; /* it has seen the exit of rank 0, whose event follows */
+        /* It has seen the exit of rank 0, whose event follows. */
+        one->doorbell_closed_at = w->d->now;
         return;
     }
     if (!w->end.known) {
         w->end = (struct end){ true, has_panic, code, status, w->d->now };
         if (one->lead)
-            log_err("worker %s: pid %d ended (%s %d); killing its rank group", one->info.name,
-                    (int)one->info.pid, code == CLD_EXITED ? "exit status" : "signal", status);
+            process_log(one, LOG_LEVEL_ERR, "pid %d ended (%s %d); killing its rank group",
+                        (int)one->info.pid, code == CLD_EXITED ? "exit status" : "signal", status);
         rank_group_kill(w);
         if (w->alive) kill(w->info.pid, SIGKILL);
     }
-    for (uint32_t i = 0; i < w->n_others; i++) anybody |= w->other[i]->alive;
-    if (!anybody) worker_ended(w, w->end.code, w->end.status, w->end.has_panic);
+    if (!any_alive(w)) worker_ended(w, w->end.code, w->end.status, w->end.has_panic);
 }
 
 void
@@ -182,10 +180,8 @@ rank_group_reap(struct worker *w, const struct death *d)
     for (uint32_t i = 0; i < w->n_others; i++) {
         struct worker *o = w->other[i];
         char panic[400];
-        struct err e;
 
-        if (o->fd_channel_sock >= 0 && arenas_take(&o->arenas, o->fd_channel_sock, &e) == -EBADMSG)
-            log_warn("worker %s: %s; ignoring", o->info.name, e.text);
+        process_take_arenas(o);
         process_read_output(o);
         if (o->info.pid) process_read_panic(o, panic, sizeof panic);
         process_drop_pid(o);
@@ -199,14 +195,12 @@ rank_group_end(struct worker *w)
 {
     for (uint32_t i = 0; i < w->n_others; i++) {
         struct worker *o = w->other[i];
-        struct err e;
 
         if (o->alive) {
             process_kill(o);
             process_drop_pid(o);
         }
-        if (o->fd_channel_sock >= 0 && arenas_take(&o->arenas, o->fd_channel_sock, &e) == -EBADMSG)
-            log_warn("worker %s: %s; ignoring", o->info.name, e.text);
+        process_take_arenas(o);
         process_release(o);
     }
 }
@@ -216,11 +210,8 @@ rank_group_alive(const struct worker *s)
 {
     for (uint32_t i = 0; i <= s->n_others; i++) {
         const struct worker *o = i ? s->other[i - 1] : s;
-        siginfo_t si = { .si_pid = 0 };
 
-        if (!o->alive || waitid(P_PID, (id_t)o->info.pid, &si, WEXITED | WNOHANG | WNOWAIT) < 0 ||
-            si.si_pid)
-            return false;
+        if (!o->alive || process_exited(o)) return false;
     }
     return true;
 }
@@ -252,16 +243,13 @@ rank_group_tick(struct worker *w, nsec now, nsec late)
 void
 rank_group_check_exit(struct worker *w, nsec now)
 {
-    bool anybody = false;
-
-    for (uint32_t i = 0; i < w->n_others; i++) anybody |= w->other[i]->alive;
-    if (!anybody || !w->end.known || w->super.suspect != DEATH_NONE ||
+    if (!any_alive(w) || !w->end.known || w->super.suspect != DEATH_NONE ||
         now - w->end.at < w->d->config->o.stall_timeout)
         return;
     /* Keeps the cause; super_broken() starts the timer. */
     super_died(&w->super, w->end.code, w->end.status, w->end.has_panic);
-    log_err("worker %s: rank 0 has ended, another rank has not; waiting 10 s longer for it",
-            w->info.name);
+    process_log(w, LOG_LEVEL_ERR,
+                "rank 0 has ended, another rank has not; waiting 10 s longer for it");
     super_broken(&w->super, w->super.death.cause, now);
 }
 

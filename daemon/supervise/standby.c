@@ -44,8 +44,8 @@ moved(void *arg, enum super_state from, enum super_state to)
     log_debug("%s: %s -> %s", s->info.name, was, is);
     event_log_add(s->d, "standby", s->info.name, "%s -> %s", was, is);
     if (to == SUPER_FAILED)
-        log_err("worker %s: continues without a standby; %s failed for good: %s", s->of->info.name,
-                s->info.name, s->info.why);
+        process_log(s->of, LOG_LEVEL_ERR, "continues without a standby; %s failed for good: %s",
+                    s->info.name, s->info.why);
 }
 
 static void

@@ -80,9 +80,8 @@ void
 worker_ended(struct worker *w, int code, int status, bool has_panic)
 {
     /* SIGUSR2 asked for a panic message before the worker had installed its handler. */
-    if (w->asked && status == SIGUSR2 && w->super.suspect == DEATH_NONE) {
+    if (w->asked && status == SIGUSR2 && w->super.suspect == DEATH_NONE)
         w->super.suspect = DEATH_SILENT;
-    }
     super_died(&w->super, code, status, has_panic);
     worker_event(w, EV_EXIT);
 }
@@ -98,10 +97,7 @@ on_exit_(sd_event_source *s, const siginfo_t *si, void *arg)
     (void)s;
     w->d->now = clock_now();
     w->alive = false;
-    if (w->lead || w->n_others)
-        rank_group_process_exited(w, si->si_code, si->si_status, has_panic);
-    else
-        worker_ended(w, si->si_code, si->si_status, has_panic);
+    rank_group_process_exited(w, si->si_code, si->si_status, has_panic);
     return 0;
 }
 
@@ -161,29 +157,24 @@ reap(void *arg, const struct death *d)
     struct worker *w = arg;
     bool wanted = d->cause == DEATH_DRAINED || d->cause == DEATH_OPERATOR;
     char how[96], panic[400];
-    struct err e;
 
     FP(reap_began);
     worker_receive_rest(w);
-    if (w->fd_channel_sock >= 0 && arenas_take(&w->arenas, w->fd_channel_sock, &e) == -EBADMSG) {
-        process_log(w, LOG_LEVEL_WARN, "worker %s: %s; ignoring", w->info.name, e.text);
-    }
+    process_take_arenas(w);
     process_read_output(w);
     add_up(w);
     describe(d, how, sizeof how);
     if (wanted) {
-        process_log(w, LOG_LEVEL_INFO, "worker %s: pid %d ended, %s", w->info.name,
-                    (int)w->info.pid, death_sentence(d->cause));
+        process_log(w, LOG_LEVEL_INFO, "pid %d ended, %s", (int)w->info.pid,
+                    death_sentence(d->cause));
     } else {
-        process_log(w, LOG_LEVEL_ERR, "worker %s: pid %d died of %s: %s, %s; requeuing %u requests",
-                    w->info.name, (int)w->info.pid, death_name(d->cause), how,
-                    death_sentence(d->cause), w->requests.n);
+        process_log(w, LOG_LEVEL_ERR, "pid %d died of %s: %s, %s; requeuing %u requests",
+                    (int)w->info.pid, death_name(d->cause), how, death_sentence(d->cause),
+                    w->requests.n);
         process_read_panic(w, panic, sizeof panic);
         note_death(w, d, how, panic);
-        for (uint32_t i = w->n_lines > LOG_LINES ? w->n_lines - LOG_LINES : 0; i < w->n_lines;
-             i++) {
-            log_debug("worker %s: earlier output: %s", w->info.name, w->last_line[i % LOG_LINES]);
-        }
+        for (uint32_t i = w->n_lines - MIN(w->n_lines, (uint32_t)LOG_LINES); i < w->n_lines; i++)
+            process_log(w, LOG_LEVEL_DEBUG, "earlier output: %s", w->last_line[i % LOG_LINES]);
     }
     if (!*w->info.why)
         snprintf(w->info.why, sizeof w->info.why, "%s: %s", death_name(d->cause), how);
@@ -234,26 +225,23 @@ start(struct worker *w, struct err *e)
         .log_level = levels[c->o.log_level],
         .keys = &c->model[w->info.model].keys,
         .is_standby = w->of != NULL,
-        .heritage = { .epoch = ++place->last_epoch, .n = 4 },
+        .heritage = { .epoch = ++place->last_epoch },
     };
-    static const char *const names[] = { "d", "w", "doorbell", "fd_channel" };
-    int bell = -1, fd_channel_sock[2] = { -1, -1 }, r;
+    int doorbell = -1, fd_channel_sock[2] = { -1, -1 }, r;
 
     w->info.epoch = s.heritage.epoch;
     w->prepare_sent = w->of && standby_may_prepare(w);
-    r = channel_make(&w->channel, w->info.index, w->info.epoch, w->d->id, FP_RINGS, &bell, e);
+    r = channel_make(&w->channel, w->info.index, w->info.epoch, w->d->id, FP_RINGS, &doorbell, e);
     if (r < 0) return r;
     r = fd_channel_pair(fd_channel_sock, e);
     /* The arenas are in the socket before the worker reads it. */
     if (r == 0 && w->of) r = standby_share(w, &place->arenas, fd_channel_sock[0], e);
     if (r == 0 && !w->of) r = arenas_give(&w->arenas, fd_channel_sock[0], w->d->now, e);
     if (r >= 0) {
-        const int fds[] = { w->channel.d.fd, w->channel.w.fd, bell, fd_channel_sock[1] };
-
-        for (uint32_t i = 0; i < ARRAY_LEN(fds); i++) {
-            snprintf(s.heritage.at[i].name, sizeof s.heritage.at[i].name, "%s", names[i]);
-            s.heritage.at[i].fd = fds[i];
-        }
+        spawn_pass(&s.heritage, "d", 0, w->channel.d.fd);
+        spawn_pass(&s.heritage, "w", 0, w->channel.w.fd);
+        spawn_pass(&s.heritage, "doorbell", 0, doorbell);
+        spawn_pass(&s.heritage, "fd_channel", 0, fd_channel_sock[1]);
         r = rank_group_start(w, &s, e);
     }
     if (r >= 0) {
@@ -262,7 +250,7 @@ start(struct worker *w, struct err *e)
         FP(spawned);
     }
     rank_group_close_passed(w, &s.heritage);
-    close(bell);
+    close(doorbell);
     if (fd_channel_sock[1] >= 0) close(fd_channel_sock[1]);
     w->fd_channel_sock = fd_channel_sock[0];
     if (r < 0) return r;
@@ -284,8 +272,7 @@ continue_standby(struct worker *w)
     struct err e;
 
     if (standby_continue(w, &e) < 0) {
-        process_log(w, LOG_LEVEL_WARN, "worker %s: %s; killing its new process, the former standby",
-                    w->info.name, e.text);
+        process_log(w, LOG_LEVEL_WARN, "%s; killing its new process, the former standby", e.text);
         worker_kill(w, SIGKILL);
     }
 }
@@ -308,21 +295,20 @@ worker_spawn(void *arg)
     memset(&w->info.stats, 0, sizeof w->info.stats);
     if (standby_take(w)) {
         continue_standby(w);
-        process_log(w, LOG_LEVEL_INFO, "worker %s: the standby takes over, pid %d, epoch %llu",
-                    w->info.name, (int)w->info.pid, (unsigned long long)w->info.epoch);
+        process_log(w, LOG_LEVEL_INFO, "the standby takes over, pid %d, epoch %llu",
+                    (int)w->info.pid, (unsigned long long)w->info.epoch);
         return 0;
     }
     r = start(w, &e);
     if (r < 0) {
-        process_log(w, LOG_LEVEL_ERR, "worker %s: %s", w->info.name, e.text);
+        process_log(w, LOG_LEVEL_ERR, "%s", e.text);
         snprintf(w->info.why, sizeof w->info.why, "%s", e.text);
         rank_group_end(w);
         process_release(w);
         return r;
     }
-    process_log(w, LOG_LEVEL_INFO, "worker %s: started, pid %d, epoch %llu, model %s", w->info.name,
-                (int)w->info.pid, (unsigned long long)w->info.epoch,
-                w->d->config->model[w->info.model].keys.name);
+    process_log(w, LOG_LEVEL_INFO, "started, pid %d, epoch %llu, model %s", (int)w->info.pid,
+                (unsigned long long)w->info.epoch, w->d->config->model[w->info.model].keys.name);
     return 0;
 }
 
@@ -342,8 +328,7 @@ worker_kill(void *arg, int sig)
     if (sig == SIGKILL) rank_group_kill(w);
     /* The process is not reaped, so that the pid cannot belong to another one. */
     if (w->alive && kill(w->info.pid, sig) < 0) {
-        process_log(w, LOG_LEVEL_WARN, "worker %s: cannot send signal %d: %s", w->info.name, sig,
-                    strerror(errno));
+        process_log(w, LOG_LEVEL_WARN, "cannot send signal %d: %s", sig, strerror(errno));
     }
 }
 
@@ -356,15 +341,13 @@ op_moved(void *arg, enum super_state from, enum super_state to)
     if (to == SUPER_READY) {
         w->arenas.verify_contents = false; /* the worker has verified them */
     } else if (to == SUPER_BACKOFF) {
-        process_log(w, LOG_LEVEL_WARN, "worker %s: restarting in %.2f s", w->info.name,
-                    (double)wait / NSEC_S);
+        process_log(w, LOG_LEVEL_WARN, "restarting in %.2f s", (double)wait / NSEC_S);
     } else if (to == SUPER_FAILED) {
-        process_log(w, LOG_LEVEL_ERR, "worker %s: failed for good: %s", w->info.name, w->info.why);
+        process_log(w, LOG_LEVEL_ERR, "failed for good: %s", w->info.why);
     } else if (to == SUPER_LOST) {
-        process_log(
-            w, LOG_LEVEL_ERR,
-            "worker %s: pid %d did not exit after SIGKILL; starting no other process on its device",
-            w->info.name, (int)w->info.pid);
+        process_log(w, LOG_LEVEL_ERR,
+                    "pid %d did not exit after SIGKILL; starting no other process on its device",
+                    (int)w->info.pid);
         /* No more records come from this process. */
         w->d->events->worker_dead(w->d, w, &(struct death){ .cause = w->super.suspect });
     }
@@ -427,8 +410,6 @@ worker_free(struct worker *w)
 void
 worker_end(struct worker *w)
 {
-    struct err e;
-
     if (w->standby && w->standby->alive) process_kill(w->standby);
     if (w->standby) rank_group_end(w->standby);
     rank_group_end(w);
@@ -436,8 +417,7 @@ worker_end(struct worker *w)
     process_kill(w);
     process_drop_pid(w);
     if (w->super.state != SUPER_LOADING) worker_receive_rest(w);
-    if (arenas_take(&w->arenas, w->fd_channel_sock, &e) == -EBADMSG)
-        process_log(w, LOG_LEVEL_WARN, "worker %s: %s; ignoring", w->info.name, e.text);
+    process_take_arenas(w);
 }
 
 void
@@ -497,8 +477,7 @@ check_heartbeat(struct worker *w, nsec now, nsec late)
     /* Time in which lagand or the worker could not run is not silence. */
     w->heartbeat_at = MIN(w->heartbeat_at + late, now);
     if (heartbeat != w->heartbeat) {
-        if (w->warned)
-            process_log(w, LOG_LEVEL_WARN, "worker %s: the heartbeat has resumed", w->info.name);
+        if (w->warned) process_log(w, LOG_LEVEL_WARN, "the heartbeat has resumed");
         w->heartbeat = heartbeat;
         w->heartbeat_at = now;
         w->warned = w->asked = false;
@@ -519,9 +498,8 @@ check_heartbeat(struct worker *w, nsec now, nsec late)
         worker_kill(w, SIGUSR2);
     } else if (silent >= stall / 2 && !w->warned) {
         w->warned = true;
-        process_log(w, LOG_LEVEL_WARN,
-                    "worker %s: no heartbeat for %.1f s; killing the process after %.1f s",
-                    w->info.name, (double)silent / NSEC_S, (double)stall / NSEC_S);
+        process_log(w, LOG_LEVEL_WARN, "no heartbeat for %.1f s; killing the process after %.1f s",
+                    (double)silent / NSEC_S, (double)stall / NSEC_S);
     }
 }
 
@@ -545,11 +523,7 @@ measure(struct worker *w, nsec now)
 static bool
 has_ended(struct worker *w)
 {
-    siginfo_t si = { .si_pid = 0 };
-
-    if (!w->alive || waitid(P_PID, (id_t)w->info.pid, &si, WEXITED | WNOHANG | WNOWAIT) < 0)
-        return false;
-    if (!si.si_pid) return false;
+    if (!w->alive || !process_exited(w)) return false;
     if (sd_event_source_get_pending(w->on_exit) > 0) return true; /* its event is queued */
     sd_event_source_set_enabled(w->on_exit, SD_EVENT_OFF);
     sd_event_source_set_enabled(w->on_exit, SD_EVENT_ONESHOT);

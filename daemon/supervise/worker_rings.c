@@ -99,9 +99,8 @@ worker_send_drain(struct worker *w)
     if (ring_reserve(&w->channel.out, REC_DRAIN, 0, 8, 0, &to) < 0) {
         /* The worker does not read a ring this full. */
         process_log(w, LOG_LEVEL_WARN,
-                    "worker %s: its request ring is full; DRAIN is not sent, and the drain timeout "
-                    "will end it",
-                    w->info.name);
+                    "its request ring is full; DRAIN is not sent, and the drain timeout "
+                    "will end it");
         return;
     }
     memset(to, 0, 8);
