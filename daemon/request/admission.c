@@ -338,14 +338,9 @@ will_be_served(const struct daemon *d, uint32_t model)
     uint32_t n = 0;
 
     for (uint32_t i = 0; i < d->n_workers; i++) {
-        const struct super *s = &d->worker[i]->super;
-        bool leaves = s->state == SUPER_DRAINING || s->state == SUPER_STOPPING;
-
-        if (d->worker[i]->model != model) continue;
+        if (worker_info(d->worker[i])->model != model) continue;
         n++;
-        if (s->state != SUPER_DOWN && s->state != SUPER_FAILED && s->state != SUPER_LOST &&
-            !(leaves && !s->restart_wanted))
-            return true;
+        if (worker_returns(d->worker[i])) return true;
     }
     return n == 0;
 }

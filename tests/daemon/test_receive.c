@@ -5,6 +5,7 @@
 #include "daemon/request/lifecycle.h"
 #include "daemon/request/receive.h"
 #include "daemon/supervise/process.h"
+#include "daemon/supervise/worker_struct.h"
 
 #include "daemon/ledger/outputs.h"
 #include "daemon/ledger/request.h"
@@ -25,6 +26,7 @@ enum { VOCAB = 100, MAX_TOKENS = 8 };
 
 static struct config config;
 static struct daemon d;
+static const struct daemon_events events = { .worker_record = receive_record };
 static struct worker w;
 static struct request *request;
 static union {
@@ -72,8 +74,8 @@ dispatched(uint64_t rid, uint32_t logprobs, uint8_t flags)
     request_move(d.ledger, r, REQUEST_DISPATCHED);
     r->dispatch.held = true;
     r->delivery.ack_window = 4;
-    w.n_requests++, w.n_seqs++;
-    w.tokens += r->accounting.n_tokens;
+    w.requests.n++, w.requests.n_seqs++;
+    w.requests.tokens += r->accounting.n_tokens;
     return r;
 }
 
@@ -85,6 +87,7 @@ set_up(void **state)
     memset(&w, 0, sizeof w);
     opt_defaults(daemon_opts, &config.o);
     d.config = &config;
+    d.events = &events;
     d.n_workers = 1;
     d.worker[0] = &w;
     d.ledger = ledger_new(16, 1);
@@ -94,8 +97,8 @@ set_up(void **state)
     d.facts[0] =
         (struct model_facts){ .known = true, .vocab = VOCAB, .n_slots = 4, .max_request_seqs = 4 };
     w.d = &d;
-    w.vocab = VOCAB;
-    w.sending = w.alone = REQUEST_NONE;
+    w.info.vocab = VOCAB;
+    w.requests.sending = w.requests.alone = REQUEST_NONE;
     super_init(&w.super, &ops, &w, 1);
     w.super.state = SUPER_READY;
     request = dispatched(1, 0, 0);
@@ -211,8 +214,8 @@ every_invalid_step_is_found(void **state)
     LIE("n_ent", ((struct rec_step *)buf.b)->n_ent = UINT32_MAX);
     LIE("does not have", request->dispatch.held = false);
     request->dispatch.held = true;
-    LIE("before its SUBMIT was complete", w.sending = request->index);
-    w.sending = REQUEST_NONE;
+    LIE("before its SUBMIT was complete", w.requests.sending = request->index);
+    w.requests.sending = REQUEST_NONE;
     assert_int_equal(request_n_tokens(request), 0);
     /* Entries before the violation are stored. */
     LIE("longer", n += 8);
@@ -231,7 +234,7 @@ token_ids_are_checked_against_the_workers_vocabulary(void **state)
     d.facts[0].vocab = 10;
     step(request, 1, "", &n);
     assert_int_equal(record(REC_STEP, n, &e), 0);
-    w.vocab = 10;
+    w.info.vocab = 10;
     step(request, 1, "", &n);
     lies(REC_STEP, n, "token id 10, but the vocabulary has 10");
 }
@@ -332,8 +335,8 @@ finish_ends_the_request_and_its_figures_are_checked(void **state)
     assert_int_equal(record(REC_FINISH, sizeof *f, &e), 0);
     assert_int_equal(request->state, REQUEST_ENDED);
     assert_false(request->dispatch.held);
-    assert_int_equal(w.n_requests, 0);
-    assert_int_equal(w.tokens, 0);
+    assert_int_equal(w.requests.n, 0);
+    assert_int_equal(w.requests.tokens, 0);
     lies(REC_FINISH, sizeof *f, "does not have"); /* once */
 }
 
@@ -415,7 +418,7 @@ ready_comes_once_and_is_validated(void **state)
     READY;
     assert_int_equal(record(REC_READY, sizeof *y + 8, &e), 0);
     assert_int_equal(w.super.state, SUPER_READY);
-    assert_int_equal(w.vocab, 50);
+    assert_int_equal(w.info.vocab, 50);
     assert_int_equal(d.facts[0].vocab, 50);
     assert_string_equal(d.facts[0].family, "t5");
     lies(REC_READY, sizeof *y + 8, "a second READY");
@@ -477,8 +480,8 @@ requests_of_a_dead_worker_continue_after_received_tokens(void **state)
     for (int i = 0; i < 100; i++) { /* an external death: no limit */
         request_move(d.ledger, request, REQUEST_DISPATCHED);
         request->dispatch.held = true;
-        w.n_requests++, w.n_seqs++;
-        w.tokens += request->accounting.n_tokens;
+        w.requests.n++, w.requests.n_seqs++;
+        w.requests.tokens += request->accounting.n_tokens;
         dispatch_worker_lost(&w, &from_outside);
         assert_int_equal(request->state, REQUEST_QUEUED);
     }
@@ -621,8 +624,8 @@ prompt_logprobs_are_delivered_once(void **state)
     assert_int_equal(r->outputs.prompt_logprob.n, 0);
     request_move(d.ledger, r, REQUEST_DISPATCHED);
     r->dispatch.held = true;
-    w.n_requests++, w.n_seqs++;
-    w.tokens += r->accounting.n_tokens;
+    w.requests.n++, w.requests.n_seqs++;
+    w.requests.tokens += r->accounting.n_tokens;
     for (uint32_t i = 0; i < 5; i++) memcpy((char *)(p + 1) + 4 * i, &i, 4);
     assert_int_equal(record(REC_PROMPT_LOGPROBS, n, &e), 0);
     assert_int_equal(r->outputs.n_prompt_received, 5);
@@ -730,8 +733,8 @@ records_after_a_protocol_error_are_ignored(void **state)
     o = step(request, 1, "", &n);
     o->first = 1;
     publish(&theirs, REC_STEP, n);
-    for (int i = 0; i < 3; i++) assert_false(receive_drain(&w));
-    receive_drain_dead(&w);
+    for (int i = 0; i < 3; i++) assert_false(worker_receive(&w));
+    worker_receive_rest(&w);
     assert_int_equal(request->outputs.n_received, 1);
     channel_close(&theirs);
     channel_close(&w.channel);
@@ -774,7 +777,7 @@ each_continuing_output_is_checked_against_its_length(void **state)
 static void
 rank_group_that_does_not_end_is_lost(void **state)
 {
-    struct worker o = { .d = &d, .lead = &w, .rank = 1, .alive = true, .pid = INT_MAX };
+    struct worker o = { .d = &d, .lead = &w, .rank = 1, .alive = true, .info.pid = INT_MAX };
 
     (void)state;
     w.other[w.n_others++] = &o;
@@ -808,7 +811,7 @@ output_of_a_dead_worker_is_read_completely(void **state)
     close(pipe_[1]);
     w.log = pipe_[0];
     process_read_output(&w);
-    assert_string_equal(w.why, "this is why");
+    assert_string_equal(w.info.why, "this is why");
     assert_string_equal(w.last_line[(w.n_lines - 1) % LOG_LINES], "this is why");
     close(pipe_[0]);
 }
@@ -830,7 +833,7 @@ last_lines_of_long_output_are_logged(void **state)
     process_read_output(&w);
     assert_in_range(w.n_lines, 20, 256);
     assert_string_equal(w.last_line[(w.n_lines - 1) % LOG_LINES], "this is why");
-    assert_string_equal(w.why, "this is why");
+    assert_string_equal(w.info.why, "this is why");
     close(ends[0]);
     close(ends[1]);
 }
@@ -859,10 +862,10 @@ random_records_do_no_harm(void **state)
         w.super.state = SUPER_READY;
         if (receive_record(&w, &rec, &e) == 0 && request->state == REQUEST_ENDED) {
             request->dispatch.held = false;
-            w.n_requests = w.n_seqs = 1;
+            w.requests.n = w.requests.n_seqs = 1;
             request = dispatched(1000 + (uint64_t)i, 0, 0);
-            w.tokens = request->accounting.n_tokens;
-            w.n_requests = w.n_seqs = 1;
+            w.requests.tokens = request->accounting.n_tokens;
+            w.requests.n = w.requests.n_seqs = 1;
         }
         free(exact);
         if (ledger_n(d.ledger) == ledger_capacity(d.ledger)) {

@@ -13,6 +13,7 @@
 #include "daemon/persist/fdstore.h"
 #include "daemon/supervise/arenas.h"
 #include "daemon/supervise/control_channel.h"
+#include "daemon/supervise/worker_struct.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -14,6 +14,7 @@
 #include "daemon/request/lifecycle.h"
 #include "daemon/request/receive.h"
 #include "daemon/request/worker_calls.h"
+#include "daemon/supervise/worker_struct.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -412,6 +413,7 @@ spoil(struct in *in, uint8_t *p, uint32_t n)
 
 static struct config config;
 static struct daemon d;
+static const struct daemon_events events = { .worker_record = receive_record };
 static struct worker w;
 static struct channel ours, theirs; /* both ends of a pair of rings, until one is broken */
 
@@ -467,6 +469,7 @@ begin(struct in *in)
     w.alive = true;
     opt_defaults(daemon_opts, &config.o);
     d.config = &config;
+    d.events = &events;
     d.n_workers = 1;
     d.worker[0] = &w;
     d.ledger = ledger_new(2 * MAX_ROWS, 1);
@@ -477,8 +480,8 @@ begin(struct in *in)
     d.facts[0] =
         (struct model_facts){ .known = true, .vocab = VOCAB, .n_slots = 4, .max_request_seqs = 4 };
     w.d = &d;
-    w.vocab = VOCAB;
-    w.sending = w.alone = REQUEST_NONE;
+    w.info.vocab = VOCAB;
+    w.requests.sending = w.requests.alone = REQUEST_NONE;
     super_init(&w.super, &ops, &w, 1);
     loading = byte(in) % 4 == 3;
     w.super.state = loading ? SUPER_LOADING : SUPER_READY;
@@ -501,7 +504,7 @@ take_row(uint32_t i, struct in *in)
         .held = true, .lp = what & 1, .plp = what & 2, .start_unknown = what & 4
     };
     t->other = (what >> 3) % 8 == 1;
-    t->partly = (what >> 3) % 8 == 2 && w.sending == REQUEST_NONE;
+    t->partly = (what >> 3) % 8 == 2 && w.requests.sending == REQUEST_NONE;
     t->ended = (what >> 3) % 8 == 3;
     blamed = (what >> 3) % 8 == 4;
     t->tops = t->lp ? tops % 3 : 0;
@@ -525,15 +528,15 @@ take_row(uint32_t i, struct in *in)
     r->delivery.ack_window = 4;
     r->outputs.text_start_unknown = t->start_unknown;
     r->dispatch.worker = t->other;
-    w.n_requests++;
-    w.n_seqs += request_n_seqs(r);
-    w.tokens += r->accounting.n_tokens;
+    w.requests.n++;
+    w.requests.n_seqs += request_n_seqs(r);
+    w.requests.tokens += r->accounting.n_tokens;
     t->index = r->index;
     t->gen = r->gen;
-    if (t->partly) w.sending = r->index;
+    if (t->partly) w.requests.sending = r->index;
     if (blamed) {
         r->suspicion.n_faults = 2; /* it runs alone, until it has got past its deaths */
-        w.alone = r->index;
+        w.requests.alone = r->index;
         d.quarantine->n_suspects++;
     }
     if (t->ended) lifecycle_end(&d, r, LAGAN_E_CANCELLED, "by its client");
@@ -586,7 +589,7 @@ compare(void)
             check(r->outputs.tensor[k].n_received == t->values[k] &&
                   r->outputs.tensor[k].value.n == 4 * t->kept[k]);
     }
-    check(w.n_requests == held && d.facts[0].vocab == vocab && w.vocab == vocab);
+    check(w.requests.n == held && d.facts[0].vocab == vocab && w.info.vocab == vocab);
     ledger_check(d.ledger);
 }
 
@@ -611,11 +614,11 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         memcpy(record, made, n);
         ring_publish(&theirs.out);
         taken = ref_take(type, flags, made, n);
-        receive_drain(&w);
-        check((w.super.suspect == DEATH_NONE) == taken && (taken || *w.why));
+        worker_receive(&w);
+        check((w.super.suspect == DEATH_NONE) == taken && (taken || *w.info.why));
         compare();
     }
-    receive_drain_dead(&w);
+    worker_receive_rest(&w);
     ours = w.channel;
     ledger_free(d.ledger);
     sessions_free(d.sessions);
