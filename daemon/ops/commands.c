@@ -19,6 +19,7 @@
 #include "daemon/supervise/rolling_restart.h"
 #include "daemon/supervise/standby.h"
 #include "daemon/supervise/worker.h"
+#include "ipc/control_verbs.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -506,11 +507,11 @@ cmd_daemon_reexec(struct ask *a)
 
 /* Sends the command over the control channel; the worker replies. */
 static void
-ask_worker(struct ask *a, struct worker *w, const char *verb)
+ask_worker(struct ask *a, struct worker *w, enum control_verb verb)
 {
     uint64_t number = worker_calls_control(a->d, a->c, a->rid, w);
 
-    if (number && control_channel_call(w->control, number, verb, a->args) < 0)
+    if (number && control_channel_call(w->control, number, control_verb_name(verb), a->args) < 0)
         worker_calls_control_done(w, number, LAGAN_E_WORKER_LOST, NULL);
 }
 
@@ -537,7 +538,7 @@ cmd_loglevel(struct ask *a)
         struct worker *w = worker_named(a);
 
         if (!w) return;
-        ask_worker(a, w, "loglevel");
+        ask_worker(a, w, CONTROL_loglevel);
         return;
     }
     log_level_set(levels[i].level);
@@ -563,7 +564,7 @@ open_worker(struct ask *a)
 }
 
 static void
-ask_only(struct ask *a, const char *verb)
+ask_only(struct ask *a, enum control_verb verb)
 {
     struct worker *w = open_worker(a);
 
@@ -577,43 +578,43 @@ cmd_kv_flush(struct ask *a)
 
     if (!w) return;
     event_log_add(a->d, "operator", w->name, "kv flush");
-    ask_worker(a, w, "kv flush");
+    ask_worker(a, w, CONTROL_kv_flush);
 }
 
 static void
 cmd_tune(struct ask *a)
 {
-    ask_only(a, "tune");
+    ask_only(a, CONTROL_tune);
 }
 
 static void
 cmd_tune_status(struct ask *a)
 {
-    ask_only(a, "tune status");
+    ask_only(a, CONTROL_tune_status);
 }
 
 static void
 cmd_split_show(struct ask *a)
 {
-    ask_only(a, "split show");
+    ask_only(a, CONTROL_split_show);
 }
 
 static void
 cmd_split_auto(struct ask *a)
 {
-    ask_only(a, "split auto");
+    ask_only(a, CONTROL_split_auto);
 }
 
 static void
 cmd_split_off(struct ask *a)
 {
-    ask_only(a, "split off");
+    ask_only(a, CONTROL_split_off);
 }
 
 static void
 cmd_split_set(struct ask *a)
 {
-    ask_only(a, "split set");
+    ask_only(a, CONTROL_split_set);
 }
 
 /* A worker with the tokenizer of the model. NULL: an ERROR was sent. */
