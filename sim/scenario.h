@@ -27,6 +27,7 @@ enum {
 };
 
 struct script_line {
+    const char *file;
     uint32_t number; /* line in the file, from 1 */
     uint32_t n_words;
     char *words[SCRIPT_MAX_WORDS];
@@ -48,14 +49,13 @@ int script_read(struct script **ret, const char *path, struct err *e) MUST_USE;
 struct script *script_free(struct script *s);
 CLEAN_FUNC(struct script, script_free)
 
-/* Sets an error with file and line; returns code. */
-int script_err(const struct script *s, const struct script_line *l, struct err *e, int code,
-               const char *fmt, ...) PRINTF_LIKE(5, 6);
+/* Sets an error with file and line; returns -EINVAL. */
+int script_err(const struct script_line *l, struct err *e, const char *fmt, ...) PRINTF_LIKE(3, 4);
 
 /* Parses the line's words from `at` on as "key value" pairs of the table into *to. */
 struct opt;
-int script_pairs(const struct script *s, const struct script_line *l, uint32_t at,
-                 const struct opt *table, void *to, struct err *e) MUST_USE;
+int script_pairs(const struct script_line *l, uint32_t at, const struct opt *table, void *to,
+                 struct err *e) MUST_USE;
 
 /* Parses "r0..r3" or "r7": the letters into name, the numbers into first and last. */
 bool script_names(const char *word, char name[16], uint32_t *first, uint32_t *last);
