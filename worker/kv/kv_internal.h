@@ -33,7 +33,6 @@
 #pragma once
 
 #include "worker/kv/kv_event.h"
-#include "worker/kv/kv_kind.h"
 #include "worker/kv/kv_reuse.h"
 
 enum block_state { BLOCK_FREE, BLOCK_HELD, BLOCK_CACHED, BLOCK_SCRATCH };

@@ -48,6 +48,25 @@ free_block(struct kv *kv, uint32_t block)
     s->first_free = at + 1;
 }
 
+/* Removes a cached block from its queue. The slab still counts the block. */
+static void
+uncache(struct kv *kv, uint32_t block)
+{
+    uint32_t group = kv_blocks(kv)[block].group;
+
+    kv_evict_queue_remove(kv, block);
+    kv->cached[group]--;
+    kv->pool[kv->c.group[group].pool].n_cached--;
+}
+
+/* Frees a block that was cached. */
+static void
+free_cached(struct kv *kv, uint32_t block)
+{
+    free_block(kv, block);
+    kv_slab_count(kv, kv_slab_of(kv, block), 0, -1);
+}
+
 /* Frees the other layers of a snapshot that loses this one. Returns their number. */
 static uint32_t
 free_layers(struct kv *kv, uint32_t block)
@@ -58,38 +77,36 @@ free_layers(struct kv *kv, uint32_t block)
     while (at != block) {
         uint32_t next = all[at].more - 1;
 
-        kv_evict_queue_remove(kv, at);
-        kv->cached[all[at].group]--;
-        kv->pool[kv->c.group[all[at].group].pool].n_cached--;
-        free_block(kv, at);
-        kv_slab_count(kv, kv_slab_of(kv, at), 0, -1);
+        uncache(kv, at);
+        free_cached(kv, at);
         at = next;
         n++;
     }
     return n;
 }
 
-/* Removes the block from its queue and its node. The slab still counts it. */
-static void
+/* Removes a cached block from its queue and its node. The slab still counts the block. Returns how
+ * many blocks left the tree. t NULL: an operator flushes the block, which is not offloaded. */
+static uint32_t
 evict_block(struct kv *kv, uint32_t block, struct pool_take *t)
 {
     struct kv_block *b = &kv_blocks(kv)[block];
-    struct kv_pool *p = &kv->pool[kv->c.group[b->group].pool];
+    uint32_t n = 1;
 
-    kv_evict_queue_remove(kv, block);
-    kv->cached[b->group]--;
-    p->n_cached--;
-    if (b->node) {
-        kv->stats[b->group].evicted++;
+    uncache(kv, block);
+    if (!b->node) {
+        kv->pool[kv->c.group[b->group].pool].n_nodeless--;
+        return 0;
+    }
+    if (t) {
         b->state = BLOCK_HELD; /* not queued: an eviction in the host tier may make it an orphan */
         kv_host_tier_offload(kv, block, t->lane, t->out);
         b->state = BLOCK_CACHED;
-        if (kv->c.group[b->group].kind == KV_STATE)
-            kv->stats[b->group].evicted += free_layers(kv, block);
-        kv_tree_detach(kv, block, kv_evict_queue_why(kv, block));
-    } else {
-        p->n_nodeless--;
     }
+    if (kv->c.group[b->group].kind == KV_STATE) n += free_layers(kv, block);
+    if (t) kv->stats[b->group].evicted += n;
+    kv_tree_detach(kv, block, t ? kv_evict_queue_why(kv, block) : KV_FLUSHED);
+    return n;
 }
 
 static void
@@ -100,8 +117,7 @@ evict_slab(struct kv *kv, uint32_t slab, struct pool_take *t)
     for (uint32_t i = 0; i < n; i++) {
         if (kv_blocks(kv)[first + i].state != BLOCK_CACHED) continue;
         evict_block(kv, first + i, t);
-        free_block(kv, first + i);
-        kv_slab_count(kv, slab, 0, -1);
+        free_cached(kv, first + i);
     }
     check(kv_slabs(kv)[slab].pool == 0);
 }
@@ -220,8 +236,7 @@ take_own(struct kv *kv, uint32_t group, bool warm, struct pool_take *t)
     if (warm || kv_slabs(kv)[kv_slab_of(kv, own - 1)].n_used > 0)
         return take_cached(kv, own - 1, t);
     evict_block(kv, own - 1, t);
-    free_block(kv, own - 1);
-    kv_slab_count(kv, kv_slab_of(kv, own - 1), 0, -1);
+    free_cached(kv, own - 1);
     return take_in_place(kv, kv->c.group[group].pool, t);
 }
 
@@ -280,16 +295,13 @@ void
 kv_pool_share(struct kv *kv, uint32_t block)
 {
     struct kv_block *b = &kv_blocks(kv)[block];
-    struct kv_pool *p = &kv->pool[kv->c.group[b->group].pool];
 
     check(b->state == BLOCK_HELD || (b->state == BLOCK_CACHED && b->node));
     if (b->n_refs++ > 0) return;
-    kv_evict_queue_remove(kv, block);
+    uncache(kv, block);
     b->state = BLOCK_HELD;
-    kv->cached[b->group]--;
     kv->used[b->group]++;
-    p->n_cached--;
-    p->n_used++;
+    kv->pool[kv->c.group[b->group].pool].n_used++;
     kv_slab_count(kv, kv_slab_of(kv, block), 1, -1);
 }
 
@@ -304,28 +316,6 @@ kv_pool_hold(struct kv *kv, uint32_t group, uint32_t block)
     kv_pool_share(kv, block);
 }
 
-/* Frees the first block of a queue. Returns how many blocks left the tree. */
-static uint32_t
-flush_block(struct kv *kv, uint32_t block)
-{
-    struct kv_block *b = &kv_blocks(kv)[block];
-    struct kv_pool *p = &kv->pool[kv->c.group[b->group].pool];
-    uint32_t n = 0;
-
-    kv_evict_queue_remove(kv, block);
-    kv->cached[b->group]--;
-    p->n_cached--;
-    if (b->node) {
-        n = 1 + (kv->c.group[b->group].kind == KV_STATE ? free_layers(kv, block) : 0);
-        kv_tree_detach(kv, block, KV_FLUSHED);
-    } else {
-        p->n_nodeless--;
-    }
-    free_block(kv, block);
-    kv_slab_count(kv, kv_slab_of(kv, block), 0, -1);
-    return n;
-}
-
 uint32_t
 kv_pool_flush(struct kv *kv, uint32_t max, uint64_t *bytes)
 {
@@ -333,8 +323,9 @@ kv_pool_flush(struct kv *kv, uint32_t max, uint64_t *bytes)
 
     for (uint32_t g = 0; g < kv->c.n_groups; g++)
         while (n < max && (at = kv_evict_queue_first(kv, g))) {
-            uint32_t some = flush_block(kv, at - 1);
+            uint32_t some = evict_block(kv, at - 1, NULL);
 
+            free_cached(kv, at - 1);
             *bytes += some * kv_block_bytes(&kv->c.group[g]);
             n += some;
         }
