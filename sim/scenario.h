@@ -12,12 +12,14 @@
  *
  * Words are separated by blanks; a word that begins with '#' starts a comment. A line that begins
  * with '|' is a line that the command above must print, blanks at both ends ignored. A command
- * without such lines must print nothing. Parsing knows no command: scenario_run.h does.
+ * without such lines must print nothing. Parsing knows no command: scenario_run.c does.
  */
 #pragma once
 
 #include "base/base.h"
 #include "base/err.h"
+
+#include <stdio.h>
 
 enum {
     SCRIPT_MAX_WORDS = 32,
@@ -61,3 +63,9 @@ int script_pairs(const struct script_line *l, uint32_t at, const struct opt *tab
 bool script_names(const char *word, char name[16], uint32_t *first, uint32_t *last);
 /* Parses "0..8,9,50*3" into at most max numbers. Returns their count, -EINVAL or -EMSGSIZE. */
 int script_numbers(const char *word, int64_t *to, uint32_t max) MUST_USE;
+
+/* Runs a scenario and compares its output with the expected lines. 0: all output is as expected. 1:
+ * differences, printed to out as missing lines (-) and unexpected lines (+). Negative: the scenario
+ * is invalid. */
+int script_run(const struct script *s, FILE *out, struct err *e) MUST_USE;
+void script_print_commands(FILE *out);

@@ -1,5 +1,5 @@
-/* scenario_run.c - see scenario_run.h. Commands are in scenario_sched.c and scenario_kv.c. */
-#include "sim/scenario_run.h"
+/* scenario_run.c - see scenario.h. Commands are in scenario_sched.c and scenario_kv.c. */
+#include "sim/scenario.h"
 
 #include "sim/scenario_state.h"
 

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "base/opt.h"
-#include "sim/scenario_run.h"
+#include "sim/scenario.h"
 #include "sim/sim_worker.h"
 
 enum { STAGE_ACTORS = 256, STAGE_HOLDERS = 64, STAGE_LINES = 4000, STAGE_BLOCKS = 4096 };

@@ -50,8 +50,10 @@ s_of(nsec t)
 }
 
 static void
-report_use(FILE *out, bool json, uint32_t n_pools, const struct fleet_use *u)
+report_use(void *json_lines, const struct fleet_use *u)
 {
+    FILE *out = stdout;
+    bool json = *(const bool *)json_lines;
     unsigned long long queued = u->queued, waiting = u->waiting, running = u->running;
 
     if (json) {
@@ -61,7 +63,7 @@ report_use(FILE *out, bool json, uint32_t n_pools, const struct fleet_use *u)
         fprintf(out, "%10.1f s %8llu queued %8llu waiting %8llu running", s_of(u->at), queued,
                 waiting, running);
     }
-    for (uint32_t p = 0; p < n_pools; p++) {
+    for (uint32_t p = 0; p < u->n_pools; p++) {
         unsigned long long used = u->used[p], cached = u->cached[p], free = u->free[p];
 
         if (json) {
@@ -135,11 +137,6 @@ report_result(FILE *out, bool json, const struct fleet_result *r, double seconds
     fprintf(out, "\n%.1f s of real time\n", seconds);
 }
 
-struct use_printer { /* argument of print_use() */
-    struct fleet *f;
-    bool json;
-};
-
 static void
 print_help(void)
 {
@@ -164,14 +161,6 @@ print_help(void)
          "\"client\", \"lora\", \"encdec\": true (isl is the encoder input).\n\n"
          "TTFT: arrival to first token; ITL: between two tokens; TPOT: mean ITL of a request; E2E: "
          "arrival\nto last token.");
-}
-
-static void
-print_use(void *to, const struct fleet_use *u)
-{
-    const struct use_printer *x = to;
-
-    report_use(stdout, x->json, fleet_n_pools(x->f), u);
 }
 
 /* Adds the trace's requests, repeating the trace if more are requested. */
@@ -224,15 +213,15 @@ static int
 run_fleet(const struct trace_run_args *a, struct err *e)
 {
     CLEAN(fleet_free_at) struct fleet *f = NULL;
-    struct use_printer x = { NULL, a->json };
+    bool json = a->json;
     struct fleet_setting s = {
         .n_workers = a->workers,
         .ahead = a->ahead,
         .affinity = a->affinity,
         .faults = { a->seed, a->cancelled, a->suspended, a->stopped, a->deaths, a->restart },
         .every = a->every,
-        .use = print_use,
-        .to = &x,
+        .use = report_use,
+        .to = &json,
         .digest = a->digest,
         .check = a->check,
     };
@@ -241,7 +230,6 @@ run_fleet(const struct trace_run_args *a, struct err *e)
     TRY(setting_read(&s.worker, a->model, e));
     change_setting(&s.worker, a);
     TRY(fleet_new(&f, &s, e));
-    x.f = f;
     TRY(feed_trace(f, a, e));
     report_result(stdout, a->json, fleet_result(f), (double)(clock_now() - start) / 1e9);
     return 0;

@@ -4,8 +4,8 @@
  * kv_init() left them until kv_adopt_end() rebuilds them.
  */
 #include "worker/kv/kv_internal.h"
+#include "worker/kv/kv_pool.h"
 #include "worker/kv/kv_seq.h"
-#include "worker/kv/kv_slab.h"
 #include "worker/kv/kv_tree.h"
 #include "worker/kv/kv_tree_export.h"
 
@@ -244,8 +244,9 @@ kv_adopt_end(struct kv *kv)
     kv_tree_export_end(kv);
 }
 
-/* Visits the slot's blocks from entry `first` on, which the slot will write. Returns false if another
- * slot holds one of them. detach: removes them from the tree, because their tokens may change. */
+/* Visits the slot's blocks from entry `first` on, which the slot will write. Returns false if
+ * another slot holds one of them. detach: removes them from the tree, because their tokens may
+ * change. */
 static bool
 is_sole_holder(struct kv *kv, seq_slot slot, uint32_t first, bool detach)
 {
