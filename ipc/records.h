@@ -7,7 +7,7 @@
  * ABI: lagand and its workers are always of one build, but a lagand that replaces itself (re-exec)
  * reads the ledger log of the previous one, and workers of the previous build run on until they are
  * replaced. Therefore a change of a layout here changes SHM_ABI_MAJOR, and a change of struct
- * rec_submit also changes MIRROR_MAGIC. ipc/layout.h makes a change without these two a compile
+ * rec_submit also changes LOG_FILE_MAGIC. ipc/layout.h makes a change without these two a compile
  * error. A new meaning of an old field changes them too; that the compiler cannot see.
  */
 #pragma once

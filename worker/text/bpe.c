@@ -5,8 +5,8 @@
  * O(n log n), also if a client sends a megabyte of one letter. */
 #include "worker/text/bpe.h"
 
+#include "base/utf8.h"
 #include "worker/text/json_section.h"
-#include "worker/text/utf8.h"
 
 #include <errno.h>
 #include <stdio.h>

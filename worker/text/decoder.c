@@ -191,28 +191,12 @@ put_replaced(const struct out *o, const char *text, size_t n)
     put(o, text, n);
 }
 
-/* A byte token; a malformed byte becomes one U+FFFD. */
 static void
-put_byte(const struct out *o, char byte)
+end_character(const struct out *o)
 {
-    struct utf8_part *u = &o->s->part;
-    int k;
+    char out[12];
 
-    u->byte[u->n++] = byte;
-    while (u->n && (k = utf8_at(u->byte, u->n)) != 0) {
-        uint32_t took = (uint32_t)(k < 0 ? -k : k);
-
-        if (k > 0) put(o, u->byte, took);
-        for (uint32_t i = 0; k < 0 && i < took; i++) put(o, UTF8_BAD, 3);
-        u->n -= took;
-        memmove(u->byte, u->byte + took, u->n);
-    }
-}
-
-static void
-end_bytes(const struct out *o)
-{
-    for (; o->s->part.n; o->s->part.n--) put(o, UTF8_BAD, 3);
+    put(o, out, utf8_end(&o->s->part, !o->d->byte_level, out));
 }
 
 void
@@ -221,18 +205,14 @@ decoder_add(const struct decoder *d, struct decoding *s, const struct vocab *v,
 {
     const struct out o = { d, s, sink, arg };
     const char *text = v->bytes + p->at;
-    char out[6];
+    bool byte = !d->byte_level && d->bytes && p->is_byte;
+    char out[12];
 
-    if (d->byte_level) {
-        for (uint32_t i = 0; i < p->len; i++) {
-            uint32_t n = utf8_feed(&s->part, text[i], out);
-
-            if (n) put(&o, out, n);
-        }
-    } else if (d->bytes && p->is_byte) {
-        put_byte(&o, (char)p->byte);
-    } else {
-        end_bytes(&o);
+    if (byte) put(&o, out, utf8_feed(&s->part, (char)p->byte, true, out));
+    for (uint32_t i = 0; d->byte_level && i < p->len; i++)
+        put(&o, out, utf8_feed(&s->part, text[i], false, out));
+    if (!byte && !d->byte_level) {
+        end_character(&o);
         put_replaced(&o, text, p->len);
     }
     s->begun = true;
@@ -242,12 +222,6 @@ void
 decoder_end(const struct decoder *d, struct decoding *s, decode_sink *sink, void *arg)
 {
     const struct out o = { d, s, sink, arg };
-    char out[6];
-    uint32_t n;
 
-    if (!d->byte_level) {
-        end_bytes(&o);
-    } else if ((n = utf8_end(&s->part, out)) > 0) {
-        put(&o, out, n);
-    }
+    end_character(&o);
 }

@@ -5,10 +5,10 @@
  * has its own buffer. */
 #include "worker/text/pre_tokenizer.h"
 
+#include "base/utf8.h"
 #include "worker/text/json_section.h"
 #include "worker/text/pattern.h"
 #include "worker/text/text_buffer.h"
-#include "worker/text/utf8.h"
 
 #include <errno.h>
 #include <stdlib.h>

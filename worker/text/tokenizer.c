@@ -1,10 +1,10 @@
 /* tokenizer.c - see tokenizer.h. */
 #include "worker/text/tokenizer.h"
 
+#include "base/utf8.h"
 #include "worker/text/json_section.h"
 #include "worker/text/tokenizer_json.h"
 #include "worker/text/tokenizer_parts.h"
-#include "worker/text/utf8.h"
 #include "worker/text/vocab_cache.h"
 
 #include <errno.h>
@@ -173,13 +173,9 @@ tokenizer_encode(struct tokenizer *t, const char *text, size_t n, bool bare, tok
                  uint32_t cap, struct err *e)
 {
     struct out o = { t, text, ids, 0, cap };
+    size_t valid = utf8_valid(text, n);
 
-    for (size_t i = 0; i < n;) {
-        int k = utf8_at(text + i, n - i);
-
-        if (k <= 0) return err_set(e, -EILSEQ, "the text is not UTF-8 at byte %zu", i);
-        i += (size_t)k;
-    }
+    if (valid < n) return err_set(e, -EILSEQ, "the text is not UTF-8 at byte %zu", valid);
     if (!bare)
         for (uint32_t i = 0; i < t->post.n_before; i++) TRY(put(&o, t->post.before[i], e));
     TRY(put_text(&o, text, n, e));

@@ -1,7 +1,7 @@
 /* unigram.c - see unigram.h. */
 #include "worker/text/unigram.h"
 
-#include "worker/text/utf8.h"
+#include "base/utf8.h"
 
 #include <errno.h>
 #include <math.h>
