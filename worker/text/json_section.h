@@ -7,7 +7,7 @@
  *     };
  *     TRY(json_section_read(j, "the decoder", fields, &config, e));
  *
- * what, key: the name of a value in the sentence of -EBADMSG, which callers prefix with the section. */
+ * what, key: the name of a value in the sentence of -EBADMSG. Callers add the section. */
 #pragma once
 
 #include "base/base.h"
