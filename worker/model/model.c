@@ -2,6 +2,7 @@
  * errors are found first. */
 #include "worker/model/model.h"
 
+#include "base/file.h"
 #include "worker/model/config.h"
 #include "worker/model/generation.h"
 #include "worker/model/host_tables.h"
@@ -48,7 +49,7 @@ read_files(struct reading *r, const char *dir, struct err *e)
 {
     int code;
 
-    TRY(config_bytes(&r->bytes, &r->n, dir, CONFIG, e));
+    TRY(file_read(&r->bytes, &r->n, dir, CONFIG, CFG_MAX_BYTES, e));
     TRY(config_parse(&r->whole, r->bytes, r->n, CONFIG, e));
     code = config_text(&r->config, r->whole, e);
     if (code < 0) return err_while(e, code, CONFIG);

@@ -2,11 +2,11 @@
  * headers. */
 #include "worker/model/safetensors.h"
 
+#include "base/file.h"
 #include "worker/model/config.h"
 #include "worker/model/safetensors_header.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -61,23 +61,16 @@ add_shard(struct safetensors *s, const char *name)
 static int
 map_shard(struct st_shard *f, const char *dir, struct err *e)
 {
-    char path[4096];
+    char path[FILE_PATH];
+    CLEAN(file_close_at) int fd = file_open(path, dir, f->name, e);
     struct stat st;
     void *map;
-    int fd;
 
-    if ((size_t)snprintf(path, sizeof path, "%s/%s", dir, f->name) >= sizeof path)
-        return err_set(e, -ENAMETOOLONG, "%.80s: the path is too long", f->name);
-    fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    if (fd < 0) return err_set(e, -errno, "%.180s: %s", path, strerror(errno));
-    if (fstat(fd, &st) < 0 || !S_ISREG(st.st_mode)) {
-        close(fd);
-        return err_set(e, -EINVAL, "%.180s is not a file", path);
-    }
+    if (fd < 0) return fd;
+    if (fstat(fd, &st) < 0) return err_set(e, -errno, "%.180s: %s", path, strerror(errno));
     f->bytes = (uint64_t)st.st_size;
     /* A length of 0 cannot be mapped; safetensors_header_read() refuses it. */
     map = f->bytes ? mmap(NULL, f->bytes, PROT_READ, MAP_SHARED, fd, 0) : NULL;
-    close(fd);
     if (map == MAP_FAILED) return err_set(e, -errno, "map %.180s: %s", path, strerror(errno));
     f->map = map;
     return 0;

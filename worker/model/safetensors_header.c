@@ -1,6 +1,7 @@
 /* safetensors_header.c - see safetensors_header.h. */
 #include "worker/model/safetensors_header.h"
 
+#include "base/array.h"
 #include "base/json.h"
 
 #include <endian.h>
@@ -171,16 +172,8 @@ check_bytes(const struct safetensors_tensor *t, uint32_t element, const struct s
 static int
 append(struct safetensors_table *s, const struct safetensors_tensor *t, const char *name)
 {
-    if (s->n == s->max) {
-        uint32_t max = s->max ? 2 * s->max : 256;
-        struct safetensors_tensor *more;
-
-        if (s->n >= ST_MAX_TENSORS) return -E2BIG;
-        more = realloc(s->tensor, max * sizeof *more);
-        if (!more) return -ENOMEM;
-        s->tensor = more;
-        s->max = max;
-    }
+    if (s->n >= ST_MAX_TENSORS) return -E2BIG;
+    TRY(array_grow(&s->tensor, &s->max, s->n + 1, ST_MAX_TENSORS, sizeof *t));
     s->tensor[s->n] = *t;
     s->tensor[s->n].name = strdup(name);
     if (!s->tensor[s->n].name) return -ENOMEM;

@@ -8,12 +8,12 @@
  */
 #include "worker/model/weights_read.h"
 
+#include "base/file.h"
 #include "worker/model/weights.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -65,16 +65,14 @@ static int
 open_shard(struct reader *a, uint32_t index, struct err *e)
 {
     const struct st_shard *f = safetensors_shard(a->r->m->files, index);
-    char path[4096];
+    char path[FILE_PATH];
     struct stat st;
 
     if (a->fd >= 0 && a->shard == index) return 0;
     close_shard(a);
     a->shard = index;
-    if ((size_t)snprintf(path, sizeof path, "%s/%s", a->r->dir, f->name) >= sizeof path)
-        return err_set(e, -ENAMETOOLONG, "%.80s: the path is too long", f->name);
-    a->fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (a->fd < 0) return err_set(e, -errno, "%.180s: %s", path, strerror(errno));
+    a->fd = file_open(path, a->r->dir, f->name, e);
+    if (a->fd < 0) return a->fd;
     if (fstat(a->fd, &st) < 0 || (uint64_t)st.st_size != f->bytes)
         return err_set(e, -EBADMSG, "%.180s changed while it was read", path);
     a->direct = open(path, O_RDONLY | O_CLOEXEC | O_DIRECT);

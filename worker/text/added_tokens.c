@@ -6,6 +6,7 @@
  * tokenizers library. */
 #include "worker/text/added_tokens.h"
 
+#include "base/array.h"
 #include "worker/text/chars.h"
 #include "worker/text/json_section.h"
 
@@ -112,14 +113,10 @@ added_tokens_open(struct added *a, struct vocab *v, struct normal *m, struct jso
     while (r == 0 && (r = json_section_element(&list, e)) > 0) {
         struct added_token *t;
 
-        if (a->n == cap) {
-            cap = cap ? cap * 2 : 64;
-            t = realloc(a->token, cap * sizeof *t);
-            if (!t) {
-                r = err_set(e, -ENOMEM, "added tokens");
-                break;
-            }
-            a->token = t;
+        r = array_grow(&a->token, &cap, a->n + 1, UINT32_MAX, sizeof *t);
+        if (r < 0) {
+            err_set(e, r, "added tokens");
+            break;
         }
         t = &a->token[a->n];
         r = read_token(&list, t, &element, e);

@@ -1,11 +1,13 @@
 /* chat_file.c - see chat_file.h. */
 #include "worker/text/chat_file.h"
 
+#include "base/file.h"
 #include "worker/text/json_section.h"
 #include "worker/text/vocab_cache.h"
 
 #include <errno.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 /* Published templates. Both spellings of a line break in their strings are listed: literal and \n.
@@ -56,12 +58,8 @@ chat_file_known(const uint64_t hash[2])
 static int
 read_one(const char *dir, const char *name, char **text, size_t *n, struct err *e)
 {
-    char path[4096];
-    int r;
+    int r = file_read(text, n, dir, name, SECTION_FILE_MAX, e);
 
-    if (snprintf(path, sizeof path, "%s/%s", dir, name) >= (int)sizeof path)
-        return err_set(e, -ENAMETOOLONG, "%.64s...: the path is too long", dir);
-    r = json_section_file(path, text, n, e);
     if (r == -ENOENT) return 0;
     return r < 0 ? r : 1;
 }
@@ -107,7 +105,7 @@ find_template(const char *dir, char **text, size_t *n, struct err *e)
         if (r <= 0) continue;
         r = string_of(text, n, "chat_template", e);
         if (r < 0) err_while(e, r, "%s/%s", dir, names[i]);
-        if (r == 0) json_section_free(text), *text = NULL;
+        if (r == 0) free(TAKE(*text));
     }
     return r;
 }
@@ -115,7 +113,7 @@ find_template(const char *dir, char **text, size_t *n, struct err *e)
 int
 chat_file_hash(const char *dir, uint64_t hash[2], struct err *e)
 {
-    CLEAN(json_section_free) char *text = NULL;
+    CLEAN(file_free_at) char *text = NULL;
     size_t n = 0;
     int r = find_template(dir, &text, &n, e);
 
@@ -130,7 +128,7 @@ int
 chat_file_token(const char *dir, const char *key, char *buf, size_t n, struct err *e)
 {
     const struct section_field fields[] = { { "content", SECTION_TEXT, 0, n }, { NULL } };
-    CLEAN(json_section_free) char *text = NULL;
+    CLEAN(file_free_at) char *text = NULL;
     struct json j, value;
     size_t len = 0;
     int r = read_one(dir, "tokenizer_config.json", &text, &len, e);
@@ -148,7 +146,7 @@ chat_file_token(const char *dir, const char *key, char *buf, size_t n, struct er
 const char *
 chat_file_type(const char *dir, char type[32])
 {
-    CLEAN(json_section_free) char *text = NULL;
+    CLEAN(file_free_at) char *text = NULL;
     size_t n = 0;
 
     if (read_one(dir, "config.json", &text, &n, NULL) <= 0 ||

@@ -2,13 +2,7 @@
 #include "worker/text/json_section.h"
 
 #include <errno.h>
-#include <fcntl.h>
-#include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
-enum { FILE_MAX = 256 << 20 }; /* bytes; the largest published files are under 40 MB */
 
 static int
 not_a(const char *what, const char *kind, struct err *e)
@@ -134,35 +128,4 @@ json_section_sequence(struct json list, int depth,
     TRY(json_section_array(&list, "the list of a Sequence", e));
     while ((more = json_section_element(&list, e)) > 0) TRY(read(arg, &list, depth + 1, e));
     return more;
-}
-
-int
-json_section_file(const char *path, char **text, size_t *n, struct err *e)
-{
-    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK), r = 0;
-    struct stat st;
-    size_t done = 0;
-    ssize_t got = 1;
-
-    if (fd < 0) return err_set(e, -errno, "%s: %s", path, strerror(errno));
-    if (fstat(fd, &st) < 0 || !S_ISREG(st.st_mode) || st.st_size > FILE_MAX)
-        r = err_set(e, -EBADMSG, "%s: not a file of at most 256 MiB", path);
-    else if (!(*text = malloc((size_t)st.st_size + 1)))
-        r = err_set(e, -ENOMEM, "%s", path);
-    while (r == 0 && got > 0 && done < (size_t)st.st_size) {
-        got = read(fd, *text + done, (size_t)st.st_size - done);
-        if (got < 0)
-            r = err_set(e, -errno, "%s: %s", path, strerror(errno));
-        else
-            done += (size_t)got;
-    }
-    close(fd);
-    *n = done;
-    return r;
-}
-
-void
-json_section_free(char **text)
-{
-    free(*text);
 }

@@ -61,7 +61,4 @@ int json_section_text(struct json *j, const char *what, char *buf, size_t n,
                       struct err *e) MUST_USE;
 int json_section_id(struct json *j, const char *what, token_id *ret, struct err *e) MUST_USE;
 
-/* Reads a whole file, which the caller frees. *n is smaller than the file was if it shrank
- * meanwhile. -ENOENT, -EBADMSG, ... */
-int json_section_file(const char *path, char **text, size_t *n, struct err *e) MUST_USE;
-void json_section_free(char **text); /* for CLEAN() */
+enum { SECTION_FILE_MAX = 256 << 20 }; /* bytes; the largest published files are under 40 MB */

@@ -1,6 +1,7 @@
 /* tokenizer.c - see tokenizer.h. */
 #include "worker/text/tokenizer.h"
 
+#include "base/file.h"
 #include "base/utf8.h"
 #include "worker/text/json_section.h"
 #include "worker/text/tokenizer_json.h"
@@ -8,31 +9,21 @@
 #include "worker/text/vocab_cache.h"
 
 #include <errno.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-static int MUST_USE
-path_of(char path[4096], const char *dir, struct err *e)
-{
-    if (snprintf(path, 4096, "%s/tokenizer.json", dir) < 4096) return 0;
-    return err_set(e, -ENAMETOOLONG, "%.64s...: the path is too long", dir);
-}
 
 int
 tokenizer_open(struct tokenizer **ret, const char *dir, struct err *e)
 {
     CLEAN(tokenizer_close_at) struct tokenizer *t = calloc(1, sizeof *t);
-    CLEAN(json_section_free) char *text = NULL;
-    char path[4096];
+    CLEAN(file_free_at) char *text = NULL;
     size_t n = 0;
     int r;
 
     if (!t) return err_set(e, -ENOMEM, "tokenizer");
-    TRY(path_of(path, dir, e));
-    TRY(json_section_file(path, &text, &n, e));
+    TRY(file_read(&text, &n, dir, "tokenizer.json", SECTION_FILE_MAX, e));
     r = tokenizer_json_read(t, text, n, e);
-    if (r < 0) return err_while(e, r, "%s", path);
+    if (r < 0) return err_while(e, r, "%s/tokenizer.json", dir);
     vocab_cache_hash_of(text, n, t->document);
     *ret = TAKE(t);
     return 0;
@@ -42,12 +33,10 @@ int
 tokenizer_open_kept(struct tokenizer **ret, const char *dir, const char *kept, struct err *e)
 {
     CLEAN(tokenizer_close_at) struct tokenizer *t = calloc(1, sizeof *t);
-    char path[4096];
     uint64_t hash[2];
 
     if (!t) return err_set(e, -ENOMEM, "tokenizer");
-    TRY(path_of(path, dir, e));
-    TRY(vocab_cache_hash(path, hash, e));
+    TRY(vocab_cache_hash(dir, hash, e));
     if (vocab_cache_load(t, kept, hash) == 0) return 0;
     *ret = TAKE(t);
     return 1;

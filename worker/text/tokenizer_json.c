@@ -6,6 +6,7 @@
  * encoding rejects only invalid input. */
 #include "worker/text/tokenizer_json.h"
 
+#include "base/array.h"
 #include "worker/text/json_section.h"
 
 #include <errno.h>
@@ -181,16 +182,9 @@ read_scores(struct unigram *u, struct vocab *v, struct json j, struct err *e)
 
     TRY(json_section_array(&j, "model.vocab", e));
     while ((more = json_section_element(&j, e)) > 0) {
-        int n;
+        int n = array_grow(&u->score, &cap, u->n + 1, UINT32_MAX, sizeof *u->score);
 
-        if (u->n == cap) {
-            double *score;
-
-            cap = cap * 2 + 512;
-            score = realloc(u->score, cap * sizeof *score);
-            if (!score) return err_set(e, -ENOMEM, "vocabulary");
-            u->score = score;
-        }
+        if (n < 0) return err_set(e, n, "vocabulary");
         TRY(json_section_array(&j, "an element of model.vocab", e));
         TRY(json_next(&j, e));
         n = j.kind == JSON_STRING ? json_unescape(&j, piece, sizeof piece) : -1;

@@ -40,6 +40,9 @@ int vocab_add(struct vocab *v, token_id id, const char *s, size_t n, bool findab
 /* The token with exactly these bytes, or -1. */
 token_id vocab_find(const struct vocab *v, const char *bytes, size_t n);
 
+/* The token of each byte, or -1. */
+void vocab_bytes(const struct vocab *v, token_id of_byte[256]);
+
 const struct piece *vocab_piece(const struct vocab *v, token_id id); /* NULL: no such token */
 
 /* Converts s[n] from its form in the file to the bytes of its piece, in place. Returns the length,

@@ -7,11 +7,13 @@
  * The header has only the sizes of the arrays; their offsets follow from the sizes. */
 #include "worker/text/vocab_cache.h"
 
+#include "base/file.h"
 #include "worker/text/tokenizer_json.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -58,33 +60,31 @@ vocab_cache_hash_of(const void *text, size_t n, uint64_t hash[2])
     hash[1] = h.low64;
 }
 
-int
-vocab_cache_hash(const char *path, uint64_t hash[2], struct err *e)
+static void
+free_state(XXH3_state_t **x)
 {
-    XXH3_state_t *state = XXH3_createState();
-    char *chunk = malloc(CHUNK);
-    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK), r = 0;
-    ssize_t got = 1;
+    XXH3_freeState(*x);
+}
 
-    if (fd < 0)
-        r = err_set(e, -errno, "%s: %s", path, strerror(errno));
-    else if (!state || !chunk)
-        r = err_set(e, -ENOMEM, "%s", path);
-    else
-        XXH3_128bits_reset(state);
-    while (r == 0 && (got = read(fd, chunk, CHUNK)) > 0)
-        XXH3_128bits_update(state, chunk, (size_t)got);
-    if (r == 0 && got < 0) r = err_set(e, -errno, "%s: %s", path, strerror(errno));
-    if (r == 0) {
-        XXH128_hash_t h = XXH3_128bits_digest(state);
+int
+vocab_cache_hash(const char *dir, uint64_t hash[2], struct err *e)
+{
+    char path[FILE_PATH];
+    CLEAN(file_close_at) int fd = file_open(path, dir, "tokenizer.json", e);
+    CLEAN(free_state) XXH3_state_t *state = XXH3_createState();
+    CLEAN(file_free_at) char *chunk = malloc(CHUNK);
+    XXH128_hash_t h;
+    ssize_t got;
 
-        hash[0] = h.high64;
-        hash[1] = h.low64;
-    }
-    if (fd >= 0) close(fd);
-    free(chunk);
-    XXH3_freeState(state);
-    return r;
+    if (fd < 0) return fd;
+    if (!state || !chunk) return err_set(e, -ENOMEM, "%s", path);
+    XXH3_128bits_reset(state);
+    while ((got = read(fd, chunk, CHUNK)) > 0) XXH3_128bits_update(state, chunk, (size_t)got);
+    if (got < 0) return err_set(e, -errno, "%s: %s", path, strerror(errno));
+    h = XXH3_128bits_digest(state);
+    hash[0] = h.high64;
+    hash[1] = h.low64;
+    return 0;
 }
 
 /* ---- arrays */

@@ -15,8 +15,8 @@
 
 struct tokenizer;
 
-/* Hash of a document file, read in parts. -errno, with a sentence. */
-int vocab_cache_hash(const char *path, uint64_t hash[2], struct err *e) MUST_USE;
+/* Hash of dir/tokenizer.json, which is read in parts. -errno, with a sentence. */
+int vocab_cache_hash(const char *dir, uint64_t hash[2], struct err *e) MUST_USE;
 void vocab_cache_hash_of(const void *text, size_t n, uint64_t hash[2]);
 
 /* Maps the file for the document with this hash into t, which must be zeroed. Returns 1, or 0 if
