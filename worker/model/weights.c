@@ -3,7 +3,6 @@
 
 #include "worker/model/fingerprint.h"
 #include "worker/model/safetensors.h"
-#include "worker/model/safetensors_header.h"
 #include "worker/model/weights_checksum.h"
 #include "worker/model/weights_fill.h"
 #include "worker/model/weights_plan.h"
@@ -137,12 +136,12 @@ expected_unused(const char *name)
 static int
 list_unused(struct model *m, struct err *e)
 {
-    uint32_t n = m->files ? safetensors_n(m->files) : 0;
+    uint32_t n = m->files ? m->files->n : 0;
 
     m->unused = calloc(n + 1, sizeof *m->unused);
     if (!m->unused) return err_set(e, -ENOMEM, "no memory to list tensors");
     for (uint32_t i = 0; i < n; i++) {
-        const struct safetensors_tensor *t = safetensors_at(m->files, i);
+        const struct safetensors_tensor *t = &m->files->tensor[i];
 
         if (t->used || is_copy(t->name) || expected_unused(t->name)) continue;
         if (!is_other_part(t->name))
@@ -161,8 +160,8 @@ check_copies(const struct weights_plan *p, struct err *e)
     struct safetensors *files = p->m->files;
     const struct safetensors_tensor *embed = p->part[p->field[0].first].stored;
 
-    for (uint32_t i = 0; files && i < safetensors_n(files); i++) {
-        const struct safetensors_tensor *t = safetensors_at(files, i);
+    for (uint32_t i = 0; files && i < files->n; i++) {
+        const struct safetensors_tensor *t = &files->tensor[i];
 
         if (t->used || !is_copy(t->name)) continue;
         if (t->dtype != embed->dtype || t->bytes != embed->bytes ||

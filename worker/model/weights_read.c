@@ -64,7 +64,7 @@ close_shard(struct reader *a)
 static int
 open_shard(struct reader *a, uint32_t index, struct err *e)
 {
-    const struct st_shard *f = safetensors_shard(a->r->m->files, index);
+    const struct st_shard *f = &a->r->m->files->shard[index];
     char path[FILE_PATH];
     struct stat st;
 
@@ -84,7 +84,7 @@ open_shard(struct reader *a, uint32_t index, struct err *e)
 static bool
 is_cached(const struct reader *a, size_t n, uint64_t off)
 {
-    const char *map = (const char *)safetensors_shard(a->r->m->files, a->shard)->map;
+    const char *map = (const char *)a->r->m->files->shard[a->shard].map;
     uint64_t first = off / ALIGN * ALIGN, end = off + n;
     unsigned char resident[1024];
 
@@ -186,7 +186,7 @@ read_piece(struct reader *a, const struct read_piece *p, struct read_buffer *s, 
 {
     const struct safetensors_tensor *t = p->t;
     size_t each = dtype_bytes(t->dtype, 1);
-    const char *from, *map = (const char *)safetensors_shard(a->r->m->files, t->shard)->map;
+    const char *from, *map = (const char *)a->r->m->files->shard[t->shard].map;
     uint64_t off = (uint64_t)((const char *)t->data - map) + p->first * each;
     bool same = t->dtype == p->dtype;
     char *buffer = same ? s->buffer : a->raw;
