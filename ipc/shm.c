@@ -112,7 +112,7 @@ fill(struct shm *s, enum shm_kind kind, const char *name, struct err *e)
         return err_set(e, -errno, "memfd %s: map read-only: %s", name, strerror(errno));
     }
     if (fcntl(s->fd, F_ADD_SEALS, SEALS | (kind == SHM_D ? F_SEAL_FUTURE_WRITE : 0)) < 0) {
-        return err_set(e, -errno, "memfd %s: weights_checksum: %s", name, strerror(errno));
+        return err_set(e, -errno, "memfd %s: seals: %s", name, strerror(errno));
     }
     map_ready(s);
     return 0;

@@ -1,5 +1,10 @@
-/* fingerprint.c - see fingerprint.h. */
-#include "worker/model/fingerprint.h"
+/* fingerprint.c - equal fingerprints mean that two loads give the same weights arena.
+ *
+ * XXH3-128 over config.json; header, size and content of every shard (up to 64 MiB all of it, above
+ * that samples of each tensor); the dtype option; the layout version; the family's name; and the
+ * seed of random weights. Times and paths are left out, because a copied checkpoint is the same
+ * checkpoint. */
+#include "worker/model/weights_plan.h"
 
 #include <errno.h>
 #include <string.h>

@@ -10,8 +10,7 @@
 #include "worker/model/quant.h"
 #include "worker/model/safetensors.h"
 #include "worker/model/sharding.h"
-#include "worker/model/weights.h"
-#include "worker/model/weights_checksum.h"
+#include "worker/model/weights_plan.h"
 
 #include <errno.h>
 #include <stdio.h>

@@ -1,10 +1,6 @@
 /* weights.c - see weights.h: adopts or fills the arena, then sets the model's tensors. */
 #include "worker/model/weights.h"
 
-#include "worker/model/fingerprint.h"
-#include "worker/model/safetensors.h"
-#include "worker/model/weights_checksum.h"
-#include "worker/model/weights_fill.h"
 #include "worker/model/weights_plan.h"
 
 #include <errno.h>
@@ -48,7 +44,7 @@ rebuild_damaged(struct weights_plan *p, struct err *e)
 
     if (n <= 0) return n;
     p->m->n_rebuilt = (uint32_t)n;
-    if (p->seal_bad) TRY(weights_checksum_begin(p, e));
+    if (p->table_bad) TRY(weights_checksum_begin(p, e));
     TRY(weights_fill(p, e));
     return weights_checksum_end(p, e);
 }

@@ -1,8 +1,9 @@
-/* weights_fill.c - see weights_fill.h. */
-#include "worker/model/weights_fill.h"
-
+/* weights_fill.c - writes the stale fields of a plan at the speed of the storage or the bus.
+ *
+ * Reader threads (weights_read.h) fill pinned memory while the device copies from it; the device
+ * computes the checksum of each complete field. The device also generates random weights. */
 #include "worker/model/load_lane.h"
-#include "worker/model/weights_checksum.h"
+#include "worker/model/weights_plan.h"
 #include "worker/model/weights_read.h"
 
 #include <errno.h>
