@@ -69,64 +69,46 @@ set_tensors(const struct weights_plan *p)
     }
 }
 
+/* Patterns of tensor names. Parts of a multimodal checkpoint outside of its language model. */
+static const char *const other_parts[] = {
+    "vision_tower.*",
+    "model.vision_tower.*",
+    "audio_tower.*",
+    "model.audio_tower.*",
+    "embed_vision.*",
+    "model.embed_vision.*",
+    "embed_audio.*",
+    "model.embed_audio.*",
+    "multi_modal_projector.*",
+    "model.multi_modal_projector.*",
+    NULL,
+};
+
+/* Unused tensors with these names are copies of the embedding. */
+static const char *const copies[] = {
+    "*encoder.embed_tokens.weight",
+    "*decoder.embed_tokens.weight",
+    "lm_head.weight",
+    "language_model.lm_head.weight",
+    NULL,
+};
+
+/* Tensors that a text model never needs. */
+static const char *const not_needed[] = {
+    "*rotary_emb.inv_freq",
+    "*.masked_bias",
+    "mtp.*",
+    "decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight",
+    "*encoder.version",
+    "*decoder.version",
+    NULL,
+};
+
 static bool
 matches(const char *name, const char *const *pattern)
 {
     while (*pattern && fnmatch(*pattern, name, 0)) pattern++;
     return *pattern;
-}
-
-/* Tensors of a multimodal checkpoint outside of its language model. */
-static bool
-is_other_part(const char *name)
-{
-    static const char *const pattern[] = {
-        "vision_tower.*",
-        "model.vision_tower.*",
-        "audio_tower.*",
-        "model.audio_tower.*",
-        "embed_vision.*",
-        "model.embed_vision.*",
-        "embed_audio.*",
-        "model.embed_audio.*",
-        "multi_modal_projector.*",
-        "model.multi_modal_projector.*",
-        NULL,
-    };
-
-    return matches(name, pattern);
-}
-
-/* Unused tensors with these names are copies of the embedding. */
-static bool
-is_copy(const char *name)
-{
-    static const char *const pattern[] = {
-        "*encoder.embed_tokens.weight",
-        "*decoder.embed_tokens.weight",
-        "lm_head.weight",
-        "language_model.lm_head.weight",
-        NULL,
-    };
-
-    return matches(name, pattern);
-}
-
-/* Tensors that a text model never needs. */
-static bool
-expected_unused(const char *name)
-{
-    static const char *const pattern[] = {
-        "*rotary_emb.inv_freq",
-        "*.masked_bias",
-        "mtp.*",
-        "decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight",
-        "*encoder.version",
-        "*decoder.version",
-        NULL,
-    };
-
-    return matches(name, pattern);
 }
 
 static int
@@ -139,8 +121,8 @@ list_unused(struct model *m, struct err *e)
     for (uint32_t i = 0; i < n; i++) {
         const struct safetensors_tensor *t = &m->files->tensor[i];
 
-        if (t->used || is_copy(t->name) || expected_unused(t->name)) continue;
-        if (!is_other_part(t->name))
+        if (t->used || matches(t->name, copies) || matches(t->name, not_needed)) continue;
+        if (!matches(t->name, other_parts))
             m->unused[m->n_unused++] = t->name;
         else if (m->n_other++ == 0)
             m->other = t->name;
@@ -159,7 +141,7 @@ check_copies(const struct weights_plan *p, struct err *e)
     for (uint32_t i = 0; files && i < files->n; i++) {
         const struct safetensors_tensor *t = &files->tensor[i];
 
-        if (t->used || !is_copy(t->name)) continue;
+        if (t->used || !matches(t->name, copies)) continue;
         if (t->dtype != embed->dtype || t->bytes != embed->bytes ||
             memcmp(t->data, embed->data, t->bytes) != 0)
             return err_set(e, -ENOTSUP,
@@ -169,19 +151,21 @@ check_copies(const struct weights_plan *p, struct err *e)
     return 0;
 }
 
-static int
-load_plan(struct weights_plan *p, struct err *e)
+int
+weights_load(struct model *m, const struct weights_from *from, struct err *e)
 {
-    TRY(weights_plan_make(p, e));
-    TRY(list_unused(p->m, e));
-    TRY(fingerprint_make(p->m, p->from, e));
-    p->m->adopted = p->arena_bytes && adopt_arena(p);
-    if (!p->m->adopted) TRY(check_copies(p, e)); /* checked when the arena was filled */
-    if (p->arena_bytes) {
-        TRY(p->m->adopted ? rebuild_damaged(p, e) : make_arena(p, e));
-        TRY(weights_checksum_keep(p, e));
+    CLEAN(weights_plan_done) struct weights_plan p = { .m = m, .from = from };
+
+    TRY(weights_plan_make(&p, e));
+    TRY(list_unused(m, e));
+    TRY(fingerprint_make(m, from, e));
+    m->adopted = p.arena_bytes && adopt_arena(&p);
+    if (!m->adopted) TRY(check_copies(&p, e)); /* checked when the arena was filled */
+    if (p.arena_bytes) {
+        TRY(m->adopted ? rebuild_damaged(&p, e) : make_arena(&p, e));
+        TRY(weights_checksum_keep(&p, e));
     }
-    set_tensors(p);
+    set_tensors(&p);
     return 0;
 }
 
@@ -189,21 +173,9 @@ int
 weights_inspect(struct model *m, const struct weights_from *from, uint64_t *arena_bytes,
                 struct err *e)
 {
-    struct weights_plan p = { .m = m, .from = from };
+    CLEAN(weights_plan_done) struct weights_plan p = { .m = m, .from = from };
     int code = weights_plan_make(&p, e);
 
-    if (code >= 0) code = list_unused(m, e);
     *arena_bytes = p.arena_bytes;
-    weights_plan_done(&p);
-    return code;
-}
-
-int
-weights_load(struct model *m, const struct weights_from *from, struct err *e)
-{
-    struct weights_plan p = { .m = m, .from = from };
-    int code = load_plan(&p, e);
-
-    weights_plan_done(&p);
-    return code;
+    return code < 0 ? code : list_unused(m, e);
 }

@@ -4,7 +4,7 @@
  *     entry   [n] offset, bytes, checksum when filled, checksum of the last check
  *
  * The device writes the table while it fills the arena. A process that adopts the arena then finds
- * damaged fields (a stray write of a dying kernel, a flipped bit) without reading the checkpoint. */
+ * damaged fields (a stray write of a dying kernel, a flipped bit) without reading the files. */
 #include "worker/model/load_lane.h"
 #include "worker/model/weights_plan.h"
 
