@@ -36,7 +36,7 @@ static const uint32_t reply_types[] = { [REPLY_JOIN] = LONG, [REPLY_LEFT] = 32, 
 static const struct channel closed = { .d.fd = -1, .w.fd = -1, .doorbell.fd = -1 };
 CLEAN_FUNC(struct channel, channel_close)
 
-/* One side of a channel: the kind of d, whether this side writes d or w, the types that it reads. */
+/* One side of a channel: the kind of d, whether this side writes d or w, what it reads. */
 struct side {
     enum shm_kind kind;
     bool writes_d;

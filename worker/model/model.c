@@ -184,15 +184,6 @@ find_weights(struct model *m, const struct model_source *src, struct reading *r,
 }
 
 static int
-load(struct model *m, const struct model_source *src, struct reading *r, struct err *e)
-{
-    struct weights_from from;
-
-    TRY(find_weights(m, src, r, &from, e));
-    return weights_load(m, &from, e);
-}
-
-static int
 begin(struct model *m, const struct model_source *src, const struct arch *const *families,
       struct err *e)
 {
@@ -231,8 +222,11 @@ model_begin(struct model **ret, const struct model_source *src, const struct arc
 static int
 end(struct model *m, const struct model_source *src, struct err *e)
 {
+    struct weights_from from;
+
     TRY(load_lane_open(m, e));
-    TRY(load(m, src, m->reading, e));
+    TRY(find_weights(m, src, m->reading, &from, e));
+    TRY(weights_load(m, &from, e));
     if (m->arch->prepare) TRY(m->arch->prepare(m, e));
     return host_tables_put(m, e);
 }

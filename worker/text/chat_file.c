@@ -3,7 +3,7 @@
 
 #include "base/file.h"
 #include "worker/text/json_section.h"
-#include "worker/text/vocab_cache.h"
+#include "worker/text/tokenizer_parts.h"
 
 #include <errno.h>
 #include <stdio.h>

@@ -4,9 +4,7 @@
 #include "base/file.h"
 #include "base/utf8.h"
 #include "worker/text/json_section.h"
-#include "worker/text/tokenizer_json.h"
 #include "worker/text/tokenizer_parts.h"
-#include "worker/text/vocab_cache.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -27,25 +25,6 @@ tokenizer_open(struct tokenizer **ret, const char *dir, struct err *e)
     vocab_cache_hash_of(text, n, t->document);
     *ret = TAKE(t);
     return 0;
-}
-
-int
-tokenizer_open_kept(struct tokenizer **ret, const char *dir, const char *kept, struct err *e)
-{
-    CLEAN(tokenizer_close_at) struct tokenizer *t = calloc(1, sizeof *t);
-    uint64_t hash[2];
-
-    if (!t) return err_set(e, -ENOMEM, "tokenizer");
-    TRY(vocab_cache_hash(dir, hash, e));
-    if (vocab_cache_load(t, kept, hash) == 0) return 0;
-    *ret = TAKE(t);
-    return 1;
-}
-
-int
-tokenizer_keep(struct tokenizer *t, const char *kept, struct err *e)
-{
-    return vocab_cache_store(t, kept, e);
 }
 
 void

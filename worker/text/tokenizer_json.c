@@ -1,13 +1,12 @@
-/* tokenizer_json.c - see tokenizer_json.h.
+/* tokenizer_json.c - reads tokenizer.json into the parts of a tokenizer.
  *
  * One pass over the document finds the sections; they are then read in the order of their
  * dependencies: the small ones first, which decide whether pieces are bytes; then vocabulary,
  * merges or scores, added tokens, the template. Everything unsupported is rejected here, so
  * encoding rejects only invalid input. */
-#include "worker/text/tokenizer_json.h"
-
 #include "base/array.h"
 #include "worker/text/json_section.h"
+#include "worker/text/tokenizer_parts.h"
 
 #include <errno.h>
 #include <stdlib.h>

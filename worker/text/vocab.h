@@ -15,7 +15,7 @@ enum {
     VOCAB_MAX_PIECE = 4096  /* bytes */
 };
 
-/* All arrays are flat, without pointers, so that they can be stored in a file (vocab_cache.h). */
+/* All arrays are flat, without pointers, so that they can be stored in a file (vocab_cache.c). */
 struct vocab {
     char *bytes;         /* all pieces, concatenated */
     struct piece *piece; /* [n], by id */
