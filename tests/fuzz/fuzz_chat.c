@@ -10,7 +10,7 @@
 #include "tests/fuzz/fuzz.h"
 
 #include "worker/text/chat.h"
-#include "worker/text/tokenizer_json.h"
+#include "worker/text/tokenizer_parts.h"
 
 #include <errno.h>
 #include <stdio.h>

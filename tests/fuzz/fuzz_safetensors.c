@@ -7,7 +7,7 @@
  */
 #include "tests/fuzz/fuzz.h"
 
-#include "worker/model/safetensors_header.h"
+#include "worker/model/safetensors.h"
 
 #include <errno.h>
 #include <jansson.h>
@@ -113,7 +113,7 @@ whole(const json_t *j, uint64_t *ret)
     return true;
 }
 
-/* One tensor by the rules of safetensors_header.h; *t: what must come out. */
+/* One tensor by the rules of safetensors.h; *t: what must come out. */
 static bool
 good_tensor(const char *name, const json_t *j, uint64_t data_bytes, struct safetensors_tensor *t)
 {
@@ -142,8 +142,7 @@ good_tensor(const char *name, const json_t *j, uint64_t data_bytes, struct safet
  * differ: -0, zero bytes, which jansson skips after numbers, and texts that jansson itself
  * rejects. */
 static void
-compare(const char *text, size_t len, uint64_t data_bytes, int code,
-        struct safetensors_table *table)
+compare(const char *text, size_t len, uint64_t data_bytes, int code, struct safetensors *table)
 {
     json_t *whole_header = json_loadb(text, len, JSON_REJECT_DUPLICATES, NULL), *j;
     struct safetensors_tensor *want;
@@ -171,7 +170,7 @@ compare(const char *text, size_t len, uint64_t data_bytes, int code,
     if (code == 0) {
         check(n == table->n);
         for (uint32_t i = 0; i < n; i++) {
-            const struct safetensors_tensor *t = safetensors_table_find(table, want[i].name);
+            const struct safetensors_tensor *t = safetensors_find(table, want[i].name);
 
             check(t && t->n_dims == want[i].n_dims && t->offset == want[i].offset);
             check(t->bytes == want[i].bytes);
@@ -184,7 +183,7 @@ compare(const char *text, size_t len, uint64_t data_bytes, int code,
 
 /* What holds for every table, whatever the text was. */
 static void
-examine(const struct safetensors_table *t, const struct st_shard *f)
+examine(const struct safetensors *t, const struct st_shard *f)
 {
     volatile uint8_t sum = 0;
 
@@ -210,7 +209,7 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     uint32_t flags = byte(&in), data_bytes = byte(&in) | (byte(&in) & 3) << 8;
     uint64_t claimed = 0;
     struct st_shard f = { .name = "m" };
-    struct safetensors_table t = { 0 };
+    struct safetensors t = { 0 };
     struct err e = { 0 };
     uint8_t *bytes;
     size_t len;
@@ -233,7 +232,7 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     f.map = bytes;
 
     code = safetensors_header_read(&t, &f, 0, &e);
-    if (code == 0) code = safetensors_table_sort(&t, &e);
+    if (code == 0) code = safetensors_sort(&t, &e);
     check(code == 0 || (code == -EBADMSG && e.code == code && *e.text));
     if (code == 0) examine(&t, &f);
     /* jansson has no such key, and so no verdict; none of build()'s stands anywhere else. */
@@ -246,7 +245,7 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         check(claimed >= 2 && f.bytes >= 8 && claimed <= f.bytes - 8);
         compare((const char *)bytes + 8, claimed, f.bytes - 8 - claimed, code, &t);
     }
-    safetensors_table_done(&t);
+    safetensors_done(&t);
     free(bytes);
     return 0;
 }

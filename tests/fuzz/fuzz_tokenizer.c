@@ -10,10 +10,10 @@
  */
 #include "tests/fuzz/fuzz.h"
 
+#include "base/utf8.h"
 #include "worker/text/detok.h"
 #include "worker/text/tokenizer.h"
-#include "worker/text/tokenizer_json.h"
-#include "worker/text/utf8.h"
+#include "worker/text/tokenizer_parts.h"
 
 #include <errno.h>
 #include <math.h>
