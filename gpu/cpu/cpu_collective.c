@@ -141,13 +141,6 @@ post_and_wait(const struct cpu_collective *g, int channel)
         if (r != g->rank) wait_for(&place[r].round, round);
 }
 
-/* A rank's share of n columns. */
-static void
-share(const struct cpu_collective *g, uint32_t rank, uint32_t n, uint32_t *first, uint32_t *end)
-{
-    cpu_share(n, rank, g->ranks, first, end);
-}
-
 static void
 copy_rows(float *to, size_t to_stride, const float *from, size_t from_stride, uint32_t rows,
           uint32_t cols)
@@ -172,14 +165,12 @@ reduce_piece(struct cpu_collective *g, int channel, float *x, size_t stride, uin
     g->round[channel]++;
 }
 
-static void
-run_reduce(const void *args, uint32_t part, uint32_t parts, enum cpu_isa isa, void *scratch)
+CPU_JOB(run_reduce)
 {
     const struct reduce *a = args;
     uint32_t cols = MIN(a->x.dim[1], (uint32_t)SLOT), rows = SLOT / cols;
     float *x = a->x.data;
 
-    (void)part, (void)parts, (void)isa, (void)scratch;
     for (uint32_t i = 0; i < a->x.dim[0]; i += rows)
         for (uint32_t j = 0; j < a->x.dim[1]; j += cols)
             reduce_piece(a->g, a->channel, x + (size_t)i * a->x.stride + j, a->x.stride,
@@ -200,9 +191,9 @@ gather_piece(const struct gather *a, uint32_t row, uint32_t rows, uint32_t col, 
                   MIN(cols, a->x.dim[1] - col));
     post_and_wait(g, a->channel);
     for (uint32_t r = 0; r < g->ranks; r++) {
-        uint32_t first, end;
+        uint32_t first = cpu_first(a->out.dim[1], r, g->ranks);
+        uint32_t end = cpu_first(a->out.dim[1], r + 1, g->ranks);
 
-        share(g, r, a->out.dim[1], &first, &end);
         if (first + col < end)
             copy_rows(out + first + col, a->out.stride, slot_of(g, a->channel, r), cols, rows,
                       MIN(cols, end - first - col));
@@ -210,26 +201,22 @@ gather_piece(const struct gather *a, uint32_t row, uint32_t rows, uint32_t col, 
     g->round[a->channel]++;
 }
 
-static void
-run_gather(const void *args, uint32_t part, uint32_t parts, enum cpu_isa isa, void *scratch)
+CPU_JOB(run_gather)
 {
     const struct gather *a = args;
     uint32_t widest = CEIL_DIV(a->out.dim[1], a->g->ranks);
     uint32_t cols = MIN(widest, (uint32_t)SLOT), rows = SLOT / cols;
 
-    (void)part, (void)parts, (void)isa, (void)scratch;
     for (uint32_t i = 0; i < a->out.dim[0]; i += rows)
         for (uint32_t j = 0; j < widest; j += cols)
             gather_piece(a, i, MIN(rows, a->out.dim[0] - i), j, cols);
 }
 
-static void
-run_same(const void *args, uint32_t part, uint32_t parts, enum cpu_isa isa, void *scratch)
+CPU_JOB(run_same)
 {
     const struct drawn *a = args;
     float *mine;
 
-    (void)part, (void)parts, (void)isa, (void)scratch;
     for (uint32_t i = 0, n; i < a->s.n; i += n, a->g->round[a->channel]++) {
         n = MIN(a->s.n - i, (uint32_t)SLOT);
         mine = slot_of(a->g, a->channel, a->g->rank);

@@ -9,8 +9,6 @@
 #include "gpu/cpu/cpu_ops.h"
 #include "gpu/philox.h"
 
-CPU_LOOP(fill);
-
 struct fill_args {
     struct tensor t;
     uint64_t seed, first, pitch;
@@ -81,17 +79,14 @@ put(const struct tensor *t, void *row, uint32_t col, float x)
         ((uint16_t *)row)[col] = t->dtype == DT_BF16 ? bf16_of_float(x) : f16_of_float(x);
 }
 
-void
-ISA(fill)(const void *args, uint32_t part, uint32_t parts, void *scratch)
+CPU_LOOP(fill)
 {
     const struct fill_args *a = args;
-    uint32_t first, end, n = a->t.dim[1];
+    uint32_t n = a->t.dim[1];
     uint64_t have = UINT64_MAX;
     float value[16];
 
-    (void)scratch;
-    cpu_share(a->t.dim[0], part, parts, &first, &end);
-    for (uint32_t i = first; i < end; i++) {
+    for (CPU_SHARE(i, a->t.dim[0])) {
         void *row = row_of(&a->t, i);
 
         if (a->t.dtype == DT_U8) fill_bytes(a, row, a->first + i * a->pitch, n);
