@@ -36,21 +36,13 @@ struct cpu_collective {
     bool taken[CHANNELS];
 };
 
-struct reduce {
+struct exchange {
     struct cpu_collective *g;
     int channel;
-    struct tensor x;
+    struct tensor x, out; /* all_reduce, all_gather */
+    struct sample s;      /* all_same */
 };
-struct gather {
-    struct cpu_collective *g;
-    int channel;
-    struct tensor out, x;
-};
-struct drawn {
-    struct cpu_collective *g;
-    int channel;
-    struct sample s;
-};
+_Static_assert(sizeof(struct exchange) <= CPU_ARGS, "an exchange's arguments fit a job");
 
 int
 cpu_collective_open(struct cpu_collective **ret, uint32_t rank, uint32_t ranks, int fd,
@@ -113,9 +105,7 @@ wait_for(_Atomic uint32_t *round, uint32_t ours)
 
     for (unsigned n = 0;
          (seen = atomic_load_explicit(round, memory_order_acquire)) - ours > INT_MAX; n++) {
-#ifdef __x86_64__
-        __builtin_ia32_pause();
-#endif
+        cpu_relax();
         if (n % 64 != 63) continue;
         if (!until) until = clock_now() + SPIN;
         if (clock_now() >= until) futex(round, FUTEX_WAIT, seen);
@@ -167,7 +157,7 @@ reduce_piece(struct cpu_collective *g, int channel, float *x, size_t stride, uin
 
 CPU_JOB(run_reduce)
 {
-    const struct reduce *a = args;
+    const struct exchange *a = args;
     uint32_t cols = MIN(a->x.dim[1], (uint32_t)SLOT), rows = SLOT / cols;
     float *x = a->x.data;
 
@@ -180,7 +170,7 @@ CPU_JOB(run_reduce)
 /* Gathers rows [row, row + rows) and, of every rank's share, columns [col, col + cols) as far as
  * they exist. */
 static void
-gather_piece(const struct gather *a, uint32_t row, uint32_t rows, uint32_t col, uint32_t cols)
+gather_piece(const struct exchange *a, uint32_t row, uint32_t rows, uint32_t col, uint32_t cols)
 {
     struct cpu_collective *g = a->g;
     const float *x = (const float *)a->x.data + (size_t)row * a->x.stride;
@@ -203,7 +193,7 @@ gather_piece(const struct gather *a, uint32_t row, uint32_t rows, uint32_t col, 
 
 CPU_JOB(run_gather)
 {
-    const struct gather *a = args;
+    const struct exchange *a = args;
     uint32_t widest = CEIL_DIV(a->out.dim[1], a->g->ranks);
     uint32_t cols = MIN(widest, (uint32_t)SLOT), rows = SLOT / cols;
 
@@ -214,7 +204,7 @@ CPU_JOB(run_gather)
 
 CPU_JOB(run_same)
 {
-    const struct drawn *a = args;
+    const struct exchange *a = args;
     float *mine;
 
     for (uint32_t i = 0, n; i < a->s.n; i += n, a->g->round[a->channel]++) {
@@ -229,26 +219,28 @@ CPU_JOB(run_same)
     }
 }
 
+static int
+queue(struct lane *l, cpu_run run, struct exchange a)
+{
+    a.g = ((struct cpu *)l->gpu)->group;
+    a.channel = cpu_lane_channel(l);
+    return cpu_queue(l, run, &a, sizeof a, 1);
+}
+
 int
 cpu_all_reduce(struct lane *l, struct tensor x)
 {
-    struct reduce a = { ((struct cpu *)l->gpu)->group, cpu_lane_channel(l), x };
-
-    return cpu_queue(l, run_reduce, &a, sizeof a, 1);
+    return queue(l, run_reduce, (struct exchange){ .x = x });
 }
 
 int
 cpu_all_gather(struct lane *l, struct tensor out, struct tensor x)
 {
-    struct gather a = { ((struct cpu *)l->gpu)->group, cpu_lane_channel(l), out, x };
-
-    return cpu_queue(l, run_gather, &a, sizeof a, 1);
+    return queue(l, run_gather, (struct exchange){ .x = x, .out = out });
 }
 
 int
 cpu_all_same(struct lane *l, const struct sample *s)
 {
-    struct drawn a = { ((struct cpu *)l->gpu)->group, cpu_lane_channel(l), *s };
-
-    return cpu_queue(l, run_same, &a, sizeof a, 1);
+    return queue(l, run_same, (struct exchange){ .s = *s });
 }

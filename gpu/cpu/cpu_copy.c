@@ -27,18 +27,6 @@ cpu_copy(struct lane *l, void *dst, const void *src, size_t bytes)
     return cpu_queue(l, run_copy, &c, sizeof c, cpu_parts(64, bytes, COPY_PART));
 }
 
-int
-cpu_put(struct lane *l, void *dst, const void *host, size_t bytes)
-{
-    return cpu_copy(l, dst, host, bytes);
-}
-
-int
-cpu_get(struct lane *l, void *host, const void *src, size_t bytes)
-{
-    return cpu_copy(l, host, src, bytes);
-}
-
 struct blocks_args {
     const struct block_copy *copy;
     uint32_t n;
@@ -67,7 +55,7 @@ cpu_copy_blocks(struct lane *l, const struct block_copy *copy, const struct bloc
 
 struct checksum_args {
     uint64_t *sum;
-    const char *p;
+    const uint64_t *p; /* 16-byte aligned */
     size_t bytes;
 };
 
@@ -92,7 +80,7 @@ CPU_JOB(run_checksum)
 {
     const struct checksum_args *a = args;
     const uint64_t golden = UINT64_C(0x9e3779b97f4a7c15);
-    const uint64_t *p = (const uint64_t *)(const void *)a->p; /* 16-byte aligned */
+    const uint64_t *p = a->p;
     size_t words = a->bytes / sizeof *p, rest = a->bytes % sizeof *p;
     size_t end = words * (part + 1) / parts;
     uint64_t sum = 0, last = 0;

@@ -43,13 +43,10 @@ normals(uint64_t seed, uint64_t n, float out[16])
     r = v8_sqrt(v8_mul(v8_set(-2.0f), v8_log(v8_load(u))));
     v8_store(u, r);
     for (uint32_t i = 0; i < 8; i++) {
-        float c = cosine[i], s = sine[i], k = u[i];
+        const float turned[4] = { cosine[i], -sine[i], -cosine[i], sine[i] }, k = u[i];
 
-        out[2 * i] = k * (quadrant[i] == 0 ? c : quadrant[i] == 1 ? -s : quadrant[i] == 2 ? -c : s);
-        out[2 * i + 1] = k * (quadrant[i] == 0   ? s
-                              : quadrant[i] == 1 ? c
-                              : quadrant[i] == 2 ? -s
-                                                 : -c);
+        out[2 * i] = k * turned[quadrant[i]];
+        out[2 * i + 1] = k * turned[(quadrant[i] + 3) % 4];
     }
 }
 
