@@ -36,13 +36,13 @@ struct cpu_collective {
     bool taken[CHANNELS];
 };
 
-struct exchange {
+struct cpu_exchange {
     struct cpu_collective *g;
     int channel;
     struct tensor x, out; /* all_reduce, all_gather */
     struct sample s;      /* all_same */
 };
-_Static_assert(sizeof(struct exchange) <= CPU_ARGS, "an exchange's arguments fit a job");
+_Static_assert(sizeof(struct cpu_exchange) <= CPU_ARGS, "an exchange's arguments fit a job");
 
 int
 cpu_collective_open(struct cpu_collective **ret, uint32_t rank, uint32_t ranks, int fd,
@@ -157,7 +157,7 @@ reduce_piece(struct cpu_collective *g, int channel, float *x, size_t stride, uin
 
 CPU_JOB(run_reduce)
 {
-    const struct exchange *a = args;
+    const struct cpu_exchange *a = args;
     uint32_t cols = MIN(a->x.dim[1], (uint32_t)SLOT), rows = SLOT / cols;
     float *x = a->x.data;
 
@@ -170,7 +170,7 @@ CPU_JOB(run_reduce)
 /* Gathers rows [row, row + rows) and, of every rank's share, columns [col, col + cols) as far as
  * they exist. */
 static void
-gather_piece(const struct exchange *a, uint32_t row, uint32_t rows, uint32_t col, uint32_t cols)
+gather_piece(const struct cpu_exchange *a, uint32_t row, uint32_t rows, uint32_t col, uint32_t cols)
 {
     struct cpu_collective *g = a->g;
     const float *x = (const float *)a->x.data + (size_t)row * a->x.stride;
@@ -193,7 +193,7 @@ gather_piece(const struct exchange *a, uint32_t row, uint32_t rows, uint32_t col
 
 CPU_JOB(run_gather)
 {
-    const struct exchange *a = args;
+    const struct cpu_exchange *a = args;
     uint32_t widest = CEIL_DIV(a->out.dim[1], a->g->ranks);
     uint32_t cols = MIN(widest, (uint32_t)SLOT), rows = SLOT / cols;
 
@@ -204,7 +204,7 @@ CPU_JOB(run_gather)
 
 CPU_JOB(run_same)
 {
-    const struct exchange *a = args;
+    const struct cpu_exchange *a = args;
     float *mine;
 
     for (uint32_t i = 0, n; i < a->s.n; i += n, a->g->round[a->channel]++) {
@@ -220,7 +220,7 @@ CPU_JOB(run_same)
 }
 
 static int
-queue(struct lane *l, cpu_run run, struct exchange a)
+queue(struct lane *l, cpu_run run, struct cpu_exchange a)
 {
     a.g = ((struct cpu *)l->gpu)->group;
     a.channel = cpu_lane_channel(l);
@@ -230,17 +230,17 @@ queue(struct lane *l, cpu_run run, struct exchange a)
 int
 cpu_all_reduce(struct lane *l, struct tensor x)
 {
-    return queue(l, run_reduce, (struct exchange){ .x = x });
+    return queue(l, run_reduce, (struct cpu_exchange){ .x = x });
 }
 
 int
 cpu_all_gather(struct lane *l, struct tensor out, struct tensor x)
 {
-    return queue(l, run_gather, (struct exchange){ .x = x, .out = out });
+    return queue(l, run_gather, (struct cpu_exchange){ .x = x, .out = out });
 }
 
 int
 cpu_all_same(struct lane *l, const struct sample *s)
 {
-    return queue(l, run_same, (struct exchange){ .s = *s });
+    return queue(l, run_same, (struct cpu_exchange){ .s = *s });
 }
