@@ -70,5 +70,6 @@ typedef int (*cuda_open)(struct gpu **ret, uint32_t ordinal, const struct gpu_op
 #define CUDA_BEGIN "lagan_cuda_begin"
 typedef int (*cuda_begin)(uint32_t ordinal, const struct gpu_options *o, struct err *e);
 
-/* The checking table (check.c), the same for every device. */
-extern const struct gpu_ops gpu_checked;
+/* check.c: replaces the entries of a device's table whose arguments can be checked by functions that
+ * check them and then call the device. */
+void gpu_add_checks(struct gpu_ops *ops);
