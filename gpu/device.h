@@ -59,6 +59,10 @@ host_pieces(uint64_t bytes, uint64_t grain)
     return m;
 }
 
+/* rank_memory.c: maps the first bytes of gpu_options.group_fd; the caller unmaps them. The memory is zero when a
+ * group starts. -EINVAL: ranks is above GPU_MAX_RANKS or fd has fewer than GPU_GROUP_BYTES. */
+int rank_memory_map(void **ret, size_t bytes, uint32_t ranks, int fd, struct err *e) MUST_USE;
+
 int cpu_open(struct gpu **ret, const struct gpu_options *o, struct err *e) MUST_USE;
 
 /* Symbols of the module lagan-cuda.so. panic_message: the module has its own copy of base, whose
