@@ -3,7 +3,6 @@
 
 #include "base/clock.h"
 #include "gpu/cpu/cpu_ops.h"
-#include "gpu/rank_memory.h"
 
 #include <errno.h>
 #include <limits.h>
