@@ -5,6 +5,7 @@
  * first.
  */
 #include "worker/exec/exec.h"
+#include "worker/handover/adopt_log.h"
 
 #include <poll.h>
 
