@@ -5,6 +5,7 @@
 #include "daemon/net/session.h"
 #include "daemon/supervise/worker.h"
 #include "ipc/stat.h"
+#include "wire/msg_reason.h"
 
 #include <string.h>
 

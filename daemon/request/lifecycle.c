@@ -9,6 +9,7 @@
 #include "daemon/persist/event_log.h"
 #include "daemon/request/accounting.h"
 #include "daemon/request/worker_notify.h"
+#include "wire/msg_reason.h"
 
 #include <stdarg.h>
 #include <stdio.h>
