@@ -569,7 +569,7 @@ static void
 refused_resume_leaves_the_request_unchanged(void **state)
 {
     const struct session_id session = { { 1 } };
-    const struct output_span said[] = { { 0, 2, 2, 0 }, { 1, 1, 1, 0 }, { 0, 1, 1, 0 } };
+    const struct output_span spans[] = { { 0, 2, 2, 0 }, { 1, 1, 1, 0 }, { 0, 1, 1, 0 } };
     struct rec_submit *s = calloc(1, sizeof *s);
     struct request *r, *other;
     struct client *c;
@@ -581,10 +581,10 @@ refused_resume_leaves_the_request_unchanged(void **state)
     assert_int_equal(ledger_take(d.ledger, 1, 7, s, sizeof *s, &r), 0);
     assert_int_equal(outputs_init(r), 0);
     assert_int_equal(ledger_name(d.ledger, r, &session, NULL, 0), 0);
-    for (size_t i = 0; i < ARRAY_LEN(said); i++) {
-        assert_int_equal(bytes_add(&r->outputs.token, "0123456789ab", 4 * said[i].n), 0);
-        assert_int_equal(bytes_add(&r->outputs.text, "text", said[i].n_text), 0);
-        assert_int_equal(outputs_add_span(r, &said[i]), 0);
+    for (size_t i = 0; i < ARRAY_LEN(spans); i++) {
+        assert_int_equal(bytes_add(&r->outputs.token, "0123456789ab", 4 * spans[i].n), 0);
+        assert_int_equal(bytes_add(&r->outputs.text, "text", spans[i].n_text), 0);
+        assert_int_equal(outputs_add_span(r, &spans[i]), 0);
     }
     outputs_resume(r, 3, 3);
     r->delivery.n_tokens = r->delivery.n_text = 3;
@@ -598,7 +598,7 @@ refused_resume_leaves_the_request_unchanged(void **state)
     assert_int_equal(outputs_next_first(r), 2);
 }
 
-/* The next worker starts at the prompt, of which the client has three positions. */
+/* The next worker starts at the prompt; the client has three of its positions. */
 static void
 prompt_logprobs_are_delivered_once(void **state)
 {
@@ -709,12 +709,12 @@ records_after_a_protocol_error_are_ignored(void **state)
     struct rec_out *o;
     struct err e;
     size_t n;
-    int bell;
+    int doorbell;
 
     (void)state;
-    assert_int_equal(channel_make(&w.channel, 0, 1, id, 13, 13, &bell, &e), 0);
-    assert_int_equal(channel_attach(&theirs, dup(w.channel.d.fd), dup(w.channel.w.fd), bell, 1, &e),
-                     0);
+    assert_int_equal(channel_make(&w.channel, 0, 1, id, 13, 13, &doorbell, &e), 0);
+    assert_int_equal(
+        channel_attach(&theirs, dup(w.channel.d.fd), dup(w.channel.w.fd), doorbell, 1, &e), 0);
     w.alive = true;
     w.super.suspect = DEATH_SILENT;
     step(row, 1, "", &n);
@@ -742,12 +742,12 @@ each_continuing_output_is_checked_against_its_length(void **state)
     struct channel theirs;
     struct request *r;
     struct err e;
-    int bell;
+    int doorbell;
 
     (void)state;
-    assert_int_equal(channel_make(&w.channel, 0, 1, id, 13, 13, &bell, &e), 0);
-    assert_int_equal(channel_attach(&theirs, dup(w.channel.d.fd), dup(w.channel.w.fd), bell, 1, &e),
-                     0);
+    assert_int_equal(channel_make(&w.channel, 0, 1, id, 13, 13, &doorbell, &e), 0);
+    assert_int_equal(
+        channel_attach(&theirs, dup(w.channel.d.fd), dup(w.channel.w.fd), doorbell, 1, &e), 0);
     w.alive = true;
     d.facts[0].max_len = 8;
     *s = (struct rec_submit){ .n = 2, .max_tokens = 7 };
@@ -790,14 +790,14 @@ rank_group_that_does_not_end_is_lost(void **state)
 static void
 output_of_a_dead_worker_is_read_completely(void **state)
 {
-    static const char line[] = "<7>one of very many lines that nobody has read\n";
-    size_t room;
+    static const char line[] = "<7>one of very many lines that lagand has not read\n";
+    size_t capacity;
     int pipe_[2];
 
     (void)state;
     assert_int_equal(pipe2(pipe_, O_CLOEXEC | O_NONBLOCK), 0);
-    room = (size_t)fcntl(pipe_[1], F_GETPIPE_SZ) - 4096;
-    for (size_t n = 0; n + sizeof line < room; n += sizeof line - 1)
+    capacity = (size_t)fcntl(pipe_[1], F_GETPIPE_SZ) - 4096;
+    for (size_t n = 0; n + sizeof line < capacity; n += sizeof line - 1)
         assert_int_equal(write(pipe_[1], line, sizeof line - 1), sizeof line - 1);
     assert_int_equal(write(pipe_[1], "<3>this is why", 14), 14);
     close(pipe_[1]);
