@@ -3,10 +3,9 @@
  * It uses the rings like the real worker. A token is a hash of the request's seed and its position,
  * so that a test knows every output; an output ends at max_tokens. The name of the "model"
  * directory selects the misbehaviour: good, slow, slow-once (as slow; its replacement never becomes
- * ready), brisk (a token each millisecond), segv, bus,
- * check, hang, deaf, overdue, storm, exit, bad-token, bad-row, bad-first, bad-text, bad-finish,
- * bad-seq, bad-hand, shut-bell, shut-hand, asked-early, loading, die-config, die-model, die-once,
- * poison.
+ * ready), brisk (a token each millisecond), segv, bus, check, hang, deaf, overdue, storm, exit,
+ * bad-token, bad-row, bad-first, bad-text, bad-finish, bad-seq, bad-fd-channel, shut-doorbell,
+ * shut-fd-channel, asked-early, loading, die-config, die-model, die-once, poison.
  */
 #include "base/clock.h"
 #include "include/lagan_wire.h"
@@ -35,7 +34,7 @@ struct active {
     bool used;
     struct rec_submit s;
     uint32_t n;
-    bool prompt_said, suspended;
+    bool prompt_reported, suspended;
     uint32_t last_id; /* of the prompt: shows that the whole prompt has arrived */
 };
 
@@ -45,10 +44,11 @@ static struct stats stats;
 static const char *mode = "good";
 static char *whole;
 static size_t n_whole;
-static uint64_t n_steps, n_turns;
-static bool draining, waits,
-    begins; /* waits: for the end of its worker; begins: opens the device before that */
-static int hand;
+static uint64_t n_step_records, n_steps;
+static bool draining;
+static bool is_standby; /* waits until its worker has ended */
+static bool may_begin;  /* a standby may open the device before its worker has ended */
+static int fd_socket;
 
 static bool
 is(const char *word)
@@ -57,7 +57,7 @@ is(const char *word)
 }
 
 static void
-say_phase(void)
+report_phase(void)
 {
     struct rec_phase *p = plain_text_buffer(&l, REC_PHASE, sizeof *p);
 
@@ -81,7 +81,7 @@ finish(struct active *a, uint16_t reason)
 }
 
 static void
-say_prompt(struct active *a)
+report_prompt(struct active *a)
 {
     uint32_t n = a->s.n_prompt, k = a->s.prompt_logprobs;
     struct rec_prompt *p = plain_text_buffer(&l, REC_PROMPT_LOGPROBS,
@@ -92,12 +92,12 @@ say_prompt(struct active *a)
         .ledger_index = a->s.ledger_index, .gen = a->s.gen, .n = n, .n_top = k
     };
     for (uint32_t i = 0; i < n; i++) lp[i] = i ? -(float)i : 0.0f / 1.0f;
-    a->prompt_said = true;
+    a->prompt_reported = true;
 }
 
 /* Writes one token of one request as a STEP record of its own. */
 static void
-say_token(struct active *a)
+report_token(struct active *a)
 {
     bool lp = a->s.flags & SUBMIT_LOGPROBS, bad = a->n == MISBEHAVE_AT;
     uint32_t k = lp ? a->s.logprobs : 0;
@@ -109,7 +109,7 @@ say_token(struct active *a)
     token_id t = fake_token(a->s.seed, a->n);
     float f = fake_logprob(a->n);
 
-    *s = (struct rec_step){ .step = ++n_steps, .n_ent = 1 };
+    *s = (struct rec_step){ .step = ++n_step_records, .n_ent = 1 };
     *o = (struct rec_out){ .ledger_index = a->s.ledger_index,
                            .gen = a->s.gen,
                            .n_tokens = 1,
@@ -150,7 +150,7 @@ misbehave(void)
 
     ring_publish(&l.out);
     if (is("segv")) {
-        signal(SIGSEGV, SIG_DFL); /* a sanitizer would turn the signal into an exit */
+        signal(SIGSEGV, SIG_DFL); /* with the handler of a sanitizer the process would exit */
         raise(SIGSEGV);
     }
     if (is("bus")) { /* a page beyond the end of its file */
@@ -169,7 +169,7 @@ misbehave(void)
         raise(SIGABRT);
     }
     if (is("deaf")) signal(SIGUSR2, SIG_DFL);
-    if (is("hang") || is("deaf")) pause();
+    if (is("hang") || is("deaf")) poll(NULL, 0, -1);
     if (is("overdue")) {
         atomic_store(&c->phase_deadline_ns, clock_now() + 100 * NSEC_MS);
         for (;;) {
@@ -183,8 +183,8 @@ misbehave(void)
             if (send(l.doorbell.fd, "", 1, MSG_NOSIGNAL | MSG_DONTWAIT) < 0) sched_yield();
         }
     }
-    if (is("shut-hand")) close(hand); /* continues after the violation */
-    if (is("shut-bell")) {
+    if (is("shut-fd-channel")) close(fd_socket); /* continues after the violation */
+    if (is("shut-doorbell")) {
         shutdown(l.doorbell.fd, SHUT_RDWR);
         for (;;) {
             atomic_fetch_add(&c->hb_count, 1);
@@ -276,16 +276,16 @@ static void
 launch(void)
 {
     struct step_trace *t = shm_trace(&l.w);
-    struct step_entry *e = &t->entry[n_turns % TRACE_ENTRIES];
+    struct step_entry *e = &t->entry[n_steps % TRACE_ENTRIES];
 
-    atomic_store(&t->n, n_turns + 1);
-    atomic_store(&e->seq, 2 * n_turns + 1);
-    e->step = n_turns + 1;
+    atomic_store(&t->n, n_steps + 1);
+    atomic_store(&e->seq, 2 * n_steps + 1);
+    e->step = n_steps + 1;
     e->n_ids = 0;
     for (uint32_t i = 0; i < MAX_ACTIVE; i++) {
         if (active[i].used && e->n_ids < TRACE_IDS) e->id[e->n_ids++] = active[i].s.id;
     }
-    atomic_store(&e->seq, 2 * n_turns + 2);
+    atomic_store(&e->seq, 2 * n_steps + 2);
 }
 
 static uint32_t
@@ -303,8 +303,8 @@ step(void)
             signal(SIGSEGV, SIG_DFL);
             raise(SIGSEGV);
         }
-        if ((a->s.flags & SUBMIT_PROMPT_LOGPROBS) && !a->prompt_said) say_prompt(a);
-        say_token(a);
+        if ((a->s.flags & SUBMIT_PROMPT_LOGPROBS) && !a->prompt_reported) report_prompt(a);
+        report_token(a);
         if (a->n == MISBEHAVE_AT + 1) misbehave();
         if (a->n == a->s.max_tokens) finish(a, LAGAN_FINISH_LENGTH);
     }
@@ -313,7 +313,7 @@ step(void)
     stats.v[STAT_blocks_used] = n;
     stats.group[0][GROUP_STAT_kind] = 1;
     stats.group[0][GROUP_STAT_allocated] += n;
-    atomic_store(&shm_trace(&l.w)->retired[0], ++n_turns);
+    atomic_store(&shm_trace(&l.w)->retired[0], ++n_steps);
     return n;
 }
 
@@ -327,7 +327,7 @@ give(const char *name, uint64_t epoch)
     snprintf(note.name, sizeof note.name, "%s", name);
     check(fd >= 0 && ftruncate(fd, 4096) == 0);
     check(pwrite(fd, &(char){ (char)epoch }, 1, 0) == 1);
-    check(fd_channel_give(hand, &note, fd, NULL) == 0);
+    check(fd_channel_give(fd_socket, &note, fd, NULL) == 0);
     close(fd);
 }
 
@@ -337,13 +337,13 @@ take_over(void)
     struct fd_channel_note got;
     int have;
 
-    while (fd_channel_take(hand, &got, &have, NULL) == 1) {
+    while (fd_channel_take(fd_socket, &got, &have, NULL) == 1) {
         char byte = 0;
 
         if (!strcmp(got.name, "go")) {
-            waits = false;
+            is_standby = false;
         } else if (!strcmp(got.name, "begin")) {
-            begins = true;
+            may_begin = true;
         } else {
             check(pread(have, &byte, 1, 0) == 1);
             fprintf(stderr, "<6>fake: adopted %s of epoch %d%s\n", got.name, byte,
@@ -356,17 +356,17 @@ take_over(void)
 static void
 exchange_arenas(uint64_t epoch)
 {
-    struct pollfd p[] = { { .fd = hand, .events = POLLIN },
+    struct pollfd p[] = { { .fd = fd_socket, .events = POLLIN },
                           { .fd = l.doorbell.fd, .events = POLLIN } };
     struct shm_ctl *c = shm_ctl(&l.w);
     bool begun = false;
 
     take_over();
-    if (waits) fprintf(stderr, "<6>fake: epoch %llu waits\n", (unsigned long long)epoch);
-    while (waits) {
-        if (begins && !begun)
+    if (is_standby) fprintf(stderr, "<6>fake: epoch %llu waits\n", (unsigned long long)epoch);
+    while (is_standby) {
+        if (may_begin && !begun)
             fprintf(stderr, "<6>fake: epoch %llu begins\n", (unsigned long long)epoch);
-        begun = begins;
+        begun = may_begin;
         atomic_store(&c->phase, begun ? PHASE_STANDBY : PHASE_BEGUN);
         atomic_fetch_add(&c->hb_count, 1);
         poll(p, ARRAY_LEN(p), 100);
@@ -375,7 +375,7 @@ exchange_arenas(uint64_t epoch)
     }
     give("weights", epoch);
     give("kv", epoch);
-    if (is("bad-hand")) check(send(hand, "nonsense", 8, 0) == 8);
+    if (is("bad-fd-channel")) check(send(fd_socket, "nonsense", 8, 0) == 8);
 }
 
 static void
@@ -410,7 +410,7 @@ main(int argc, char **argv)
 
     for (int i = 1; i < argc; i++) {
         if (strncmp(argv[i], "--path=", 7) == 0) path = argv[i] + 7;
-        waits |= !strcmp(argv[i], "--as_standby");
+        is_standby |= !strcmp(argv[i], "--as_standby");
     }
     if (strrchr(path, '/')) mode = strrchr(path, '/') + 1;
     prctl(PR_SET_PDEATHSIG, SIGKILL);
@@ -421,9 +421,9 @@ main(int argc, char **argv)
     fprintf(stderr, "<6>fake: mode %s, epoch %llu\n", mode, (unsigned long long)h.epoch);
     c = shm_ctl(&l.w);
     atomic_fetch_add(&c->hb_count, 1);
-    say_phase();
+    report_phase();
     die_early(path);
-    hand = heritage_fd(&h, "fd_channel");
+    fd_socket = heritage_fd(&h, "fd_channel");
     exchange_arenas(h.epoch);
     while (is("loading") || (is("slow-once") && h.epoch > 1)) {
         atomic_fetch_add(&c->hb_count, 1);

@@ -287,7 +287,7 @@ static void
 unused_tokens_are_returned_to_the_user(void **state)
 {
     static const struct {
-        uint32_t n, beams, said, spent;
+        uint32_t n, beams, generated, spent;
     } cases[] = { { 1, 1, 10, 13 }, { 1, 1, 4, 7 },  { 4, 1, 40, 43 },
                   { 4, 1, 12, 15 }, { 1, 4, 5, 23 }, { 2, 4, 20, 43 } };
     struct err e;
@@ -304,7 +304,7 @@ unused_tokens_are_returned_to_the_user(void **state)
 
         assert_int_equal(submit(i, 3, NULL, more, ARRAY_LEN(more), &r, &e), 0);
         assert_int_equal(t->spent, 3 + 10 * MAX(cases[i].n, cases[i].beams));
-        assert_int_equal(bytes_add(&r->outputs.token, NULL, 4 * cases[i].said), 0);
+        assert_int_equal(bytes_add(&r->outputs.token, NULL, 4 * cases[i].generated), 0);
         accounting_release(&d, r);
         assert_int_equal(t->spent, cases[i].spent);
     }

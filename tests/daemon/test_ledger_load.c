@@ -351,7 +351,7 @@ generated_ids_and_removed_names_are_restored(void **state)
     r->outputs.n_text_received = 30; /* the worker has reported the text of the two ids */
     grow(r, 1);
     ledger_unname(was.ledger, lost);
-    lifecycle_end(&was, lost, LAGAN_E_CANCELLED, "its client has not come back");
+    lifecycle_end(&was, lost, LAGAN_E_CANCELLED, "its client has not reconnected");
     next_lagand(1);
     n = ledger_find_rid(is.ledger, &one, 7);
     assert_int_equal(n->outputs.n_text_received, 31);

@@ -606,7 +606,7 @@ refused_resume_leaves_the_request_unchanged(void **state)
     assert_int_equal(outputs_next_first(r), 2);
 }
 
-/* The client has three positions of the prompt when the next worker starts. */
+/* The next worker starts at the prompt; the client has three of its positions. */
 static void
 prompt_logprobs_are_delivered_once(void **state)
 {
@@ -798,14 +798,14 @@ rank_group_that_does_not_end_is_lost(void **state)
 static void
 output_of_a_dead_worker_is_read_completely(void **state)
 {
-    static const char line[] = "<7>one of very many unread lines\n";
-    size_t space;
+    static const char line[] = "<7>one of very many lines that lagand has not read\n";
+    size_t capacity;
     int pipe_[2];
 
     (void)state;
     assert_int_equal(pipe2(pipe_, O_CLOEXEC | O_NONBLOCK), 0);
-    space = (size_t)fcntl(pipe_[1], F_GETPIPE_SZ) - 4096;
-    for (size_t n = 0; n + sizeof line < space; n += sizeof line - 1)
+    capacity = (size_t)fcntl(pipe_[1], F_GETPIPE_SZ) - 4096;
+    for (size_t n = 0; n + sizeof line < capacity; n += sizeof line - 1)
         assert_int_equal(write(pipe_[1], line, sizeof line - 1), sizeof line - 1);
     assert_int_equal(write(pipe_[1], "<3>this is why", 14), 14);
     close(pipe_[1]);

@@ -5,6 +5,7 @@
  * first.
  */
 #include "worker/exec/exec.h"
+#include "worker/handover/adopt_log.h"
 #include "worker/worker.h"
 
 #include <poll.h>
