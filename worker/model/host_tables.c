@@ -1,7 +1,7 @@
 /* host_tables.c - see host_tables.h. */
 #include "worker/model/host_tables.h"
 
-#include "worker/model/load_lane.h"
+#include "worker/model/weights.h"
 
 #include <errno.h>
 #include <pthread.h>

@@ -6,7 +6,6 @@
 #include "worker/model/config.h"
 #include "worker/model/generation.h"
 #include "worker/model/host_tables.h"
-#include "worker/model/load_lane.h"
 #include "worker/model/quant.h"
 #include "worker/model/safetensors.h"
 #include "worker/model/sharding.h"
