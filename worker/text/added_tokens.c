@@ -46,10 +46,7 @@ static const struct section_field fields[] = {
 static int MUST_USE
 read_token(struct json *j, struct added_token *t, struct element *m, struct err *e)
 {
-    m->content[0] = '\0';
-    m->lstrip = m->rstrip = m->special = m->single_word = false;
-    m->normalized = true;
-    m->id = -1;
+    *m = (struct element){ .normalized = true, .id = -1 };
     TRY(json_section_read(j, "an element", fields, m, e));
     if (m->id < 0 || !*m->content)
         return err_set(e, -EBADMSG, "an element has no id or no content");
