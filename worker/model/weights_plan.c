@@ -19,22 +19,15 @@ is_float(enum dtype t)
 static uint32_t
 size_in_layer(const struct layer_shape *l, enum dim d)
 {
-    switch (d) {
-    case DIM_Q:
-        return l->n_heads * l->head_dim;
-    case DIM_KV:
-        return l->n_kv_heads * l->head_dim;
-    case DIM_V:
-        return l->v_is_k ? 0 : l->n_kv_heads * l->head_dim;
-    case DIM_HEAD:
-        return l->head_dim;
-    case DIM_HEADS:
-        return l->n_heads;
-    case DIM_FF:
-        return l->n_ff;
-    default:
-        return l->n_experts;
-    }
+    uint32_t kv = l->n_kv_heads * l->head_dim;
+    const uint32_t sizes[DIM_COUNT] = {
+        [DIM_Q] = l->n_heads * l->head_dim, [DIM_KV] = kv,
+        [DIM_V] = l->v_is_k ? 0 : kv,       [DIM_HEAD] = l->head_dim,
+        [DIM_HEADS] = l->n_heads,           [DIM_FF] = l->n_ff,
+        [DIM_EXPERTS] = l->n_experts,
+    };
+
+    return sizes[d];
 }
 
 /* The layer of a line; NULL: the line is not in a layer. */
