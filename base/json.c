@@ -174,17 +174,6 @@ read_number(struct json *j, const char **at, struct err *e)
     return 0;
 }
 
-static int MUST_USE
-read_word(struct json *j, const char **at, const char *word, struct err *e)
-{
-    size_t n = strlen(word);
-
-    if ((size_t)(j->end - *at) < n || memcmp(*at, word, n) != 0)
-        return broken(j, *at, e, "expected a value");
-    *at += n;
-    return 0;
-}
-
 static void
 after_value(struct json *j)
 {
@@ -205,35 +194,29 @@ enter(struct json *j, enum json_kind kind, const char *at, struct err *e)
 static int MUST_USE
 read_value(struct json *j, const char *p, struct err *e)
 {
-    enum json_kind kind;
+    static const struct {
+        const char *text;
+        enum json_kind kind;
+    } words[] = { { "true", JSON_TRUE }, { "false", JSON_FALSE }, { "null", JSON_NULL } };
+    enum json_kind kind = JSON_NUMBER;
 
     if (p == j->end) return broken(j, p, e, "");
-    switch (*p) {
-    case '{':
-        return enter(j, JSON_OBJECT, p, e);
-    case '[':
-        return enter(j, JSON_ARRAY, p, e);
-    case '"':
+    if (*p == '{') return enter(j, JSON_OBJECT, p, e);
+    if (*p == '[') return enter(j, JSON_ARRAY, p, e);
+    if (*p == '"') {
         kind = JSON_STRING;
         TRY(read_string(j, &p, e));
-        break;
-    case 't':
-        kind = JSON_TRUE;
-        TRY(read_word(j, &p, "true", e));
-        break;
-    case 'f':
-        kind = JSON_FALSE;
-        TRY(read_word(j, &p, "false", e));
-        break;
-    case 'n':
-        kind = JSON_NULL;
-        TRY(read_word(j, &p, "null", e));
-        break;
-    default:
-        if (*p != '-' && (*p < '0' || *p > '9')) return broken(j, p, e, "expected a value");
-        kind = JSON_NUMBER;
+    } else if (*p == '-' || (*p >= '0' && *p <= '9')) {
         TRY(read_number(j, &p, e));
-        break;
+    } else {
+        size_t i = 0, left = (size_t)(j->end - p);
+
+        while (i < ARRAY_LEN(words) &&
+               (left < strlen(words[i].text) || memcmp(p, words[i].text, strlen(words[i].text))))
+            i++;
+        if (i == ARRAY_LEN(words)) return broken(j, p, e, "expected a value");
+        kind = words[i].kind;
+        p += strlen(words[i].text);
     }
     j->kind = kind;
     j->p = p;

@@ -34,7 +34,7 @@ static const struct unit time_units[] = {
 };
 
 /* clang-format off */
-/* By opt_type: bytes of the field, largest value, units, form for error sentences and the manual. */
+/* By opt_type: bytes of the field, largest value, units, form for sentences and the manual. */
 static const struct {
     size_t size;
     uint64_t most;

@@ -22,6 +22,9 @@
     +(uint64_t)(offsetof(struct s, f) + 1) * \
         (sizeof(((struct s *)NULL)->f) * 65537 + sizeof(#f) * 257 + sizeof(#s))
 
+#define LAYOUT2(s, a, b) LAYOUT(s, a) LAYOUT(s, b)
+#define LAYOUT4(s, a, b, c, d) LAYOUT2(s, a, b) LAYOUT2(s, c, d)
+
 #define SUBMIT_LAYOUT_LAGAND(name)
 #define SUBMIT_LAYOUT_WORKER(name) LAYOUT(rec_submit, name)
 #define SUBMIT_LAYOUT_SAMPLER(name) LAYOUT(rec_submit, name)
@@ -36,59 +39,42 @@
 /* struct rec_submit and the bits of its field absent. */
 #define SUBMIT_LAYOUT_SUM (sizeof(struct rec_submit) \
     LAGAN_FIELDS(SUBMIT_LAYOUT_X) LAGAN_FIELDS(ABSENT_LAYOUT_X) \
-    LAYOUT(rec_submit, ledger_index) LAYOUT(rec_submit, gen) LAYOUT(rec_submit, id) \
-    LAYOUT(rec_submit, seed) LAYOUT(rec_submit, deadline_ns) LAYOUT(rec_submit, n_prompt) \
-    LAYOUT(rec_submit, n_decoder) LAYOUT(rec_submit, n_done) LAYOUT(rec_submit, text_bytes) \
-    LAYOUT(rec_submit, done_text) LAYOUT(rec_submit, done_score) LAYOUT(rec_submit, n_eos) \
-    LAYOUT(rec_submit, n_stop_ids) LAYOUT(rec_submit, n_stop) LAYOUT(rec_submit, n_bias) \
-    LAYOUT(rec_submit, chat) LAYOUT(rec_submit, flags) LAYOUT(rec_submit, salt_bytes) \
-    LAYOUT(rec_submit, client) LAYOUT(rec_submit, lora) LAYOUT(rec_submit, absent))
+    LAYOUT4(rec_submit, ledger_index, gen, id, seed) \
+    LAYOUT4(rec_submit, deadline_ns, n_prompt, n_decoder, n_done) \
+    LAYOUT4(rec_submit, text_bytes, done_text, done_score, n_eos) \
+    LAYOUT4(rec_submit, n_stop_ids, n_stop, n_bias, chat) \
+    LAYOUT4(rec_submit, flags, salt_bytes, client, lora) LAYOUT(rec_submit, absent))
 
 /* The other records. */
 #define RECORDS_LAYOUT_SUM (0 \
-    LAYOUT(rec_notice, ledger_index) LAYOUT(rec_notice, gen) LAYOUT(rec_notice, flags) \
-    LAYOUT(rec_text, call) LAYOUT(rec_text, gen) LAYOUT(rec_text, op) LAYOUT(rec_text, flags) \
-    LAYOUT(rec_text, n_ids) LAYOUT(rec_text, text_bytes) \
-    LAYOUT(rec_ready, vocab) LAYOUT(rec_ready, max_len) LAYOUT(rec_ready, max_source) \
-    LAYOUT(rec_ready, n_slots) LAYOUT(rec_ready, tokens_per_block) LAYOUT(rec_ready, n_groups) \
-    LAYOUT(rec_ready, name_bytes) LAYOUT(rec_ready, has_text) LAYOUT(rec_ready, kv_bytes) \
-    LAYOUT(rec_ready, weight_bytes) LAYOUT(rec_ready, max_tokens) LAYOUT(rec_ready, load_ns) \
-    LAYOUT(rec_ready, adopted) LAYOUT(rec_ready, beams) LAYOUT(rec_ready, temperature) \
-    LAYOUT(rec_ready, decoder_start) LAYOUT(rec_ready, max_request_seqs) \
-    LAYOUT(rec_ready, unserved) \
-    LAYOUT(rec_step, step) LAYOUT(rec_step, lane) LAYOUT(rec_step, n_ent) \
-    LAYOUT(rec_out, ledger_index) LAYOUT(rec_out, gen) LAYOUT(rec_out, output) LAYOUT(rec_out, n_tokens) \
-    LAYOUT(rec_out, has_logprobs) LAYOUT(rec_out, first) LAYOUT(rec_out, text_bytes) \
-    LAYOUT(rec_out, text_first) LAYOUT(rec_out, n_top) LAYOUT(rec_out, score) \
-    LAYOUT(rec_finish, ledger_index) LAYOUT(rec_finish, gen) LAYOUT(rec_finish, output) \
-    LAYOUT(rec_finish, reason) LAYOUT(rec_finish, score) LAYOUT(rec_finish, n_tokens) \
-    LAYOUT(rec_finish, cached) LAYOUT(rec_finish, adopted) LAYOUT(rec_finish, recomputed) \
-    LAYOUT(rec_finish, n_prompt_tokens) \
-    LAYOUT(rec_reject, ledger_index) LAYOUT(rec_reject, gen) LAYOUT(rec_reject, reason) \
-    LAYOUT(rec_reject, text_bytes) \
-    LAYOUT(rec_phase, phase) LAYOUT(rec_phase, done) LAYOUT(rec_phase, total) \
-    LAYOUT(rec_prompt, ledger_index) LAYOUT(rec_prompt, gen) LAYOUT(rec_prompt, first) \
-    LAYOUT(rec_prompt, n) LAYOUT(rec_prompt, n_top) \
-    LAYOUT(rec_tensor, ledger_index) LAYOUT(rec_tensor, gen) LAYOUT(rec_tensor, first) \
-    LAYOUT(rec_tensor, n) LAYOUT(rec_tensor, cols) LAYOUT(rec_tensor, kind) \
-    LAYOUT(rec_text_done, call) LAYOUT(rec_text_done, gen) LAYOUT(rec_text_done, reason) \
-    LAYOUT(rec_text_done, n_ids) LAYOUT(rec_text_done, text_bytes))
+    LAYOUT2(rec_notice, ledger_index, gen) LAYOUT(rec_notice, flags) \
+    LAYOUT4(rec_text, call, gen, op, flags) LAYOUT2(rec_text, n_ids, text_bytes) \
+    LAYOUT4(rec_ready, vocab, max_len, max_source, n_slots) \
+    LAYOUT4(rec_ready, tokens_per_block, n_groups, name_bytes, has_text) \
+    LAYOUT4(rec_ready, kv_bytes, weight_bytes, max_tokens, load_ns) \
+    LAYOUT4(rec_ready, adopted, beams, temperature, decoder_start) \
+    LAYOUT2(rec_ready, max_request_seqs, unserved) LAYOUT2(rec_step, step, lane) \
+    LAYOUT(rec_step, n_ent) LAYOUT4(rec_out, ledger_index, gen, output, n_tokens) \
+    LAYOUT4(rec_out, has_logprobs, first, text_bytes, text_first) LAYOUT2(rec_out, n_top, score) \
+    LAYOUT4(rec_finish, ledger_index, gen, output, reason) \
+    LAYOUT4(rec_finish, score, n_tokens, cached, adopted) \
+    LAYOUT2(rec_finish, recomputed, n_prompt_tokens) \
+    LAYOUT4(rec_reject, ledger_index, gen, reason, text_bytes) LAYOUT2(rec_phase, phase, done) \
+    LAYOUT(rec_phase, total) LAYOUT4(rec_prompt, ledger_index, gen, first, n) \
+    LAYOUT(rec_prompt, n_top) \
+    LAYOUT4(rec_tensor, ledger_index, gen, first, n) LAYOUT2(rec_tensor, cols, kind) \
+    LAYOUT4(rec_text_done, call, gen, reason, n_ids) LAYOUT(rec_text_done, text_bytes))
 
 /* Positions and names of the statistics, and the structs that both sides access in place. */
 #define STAT_LAYOUT_X(kind, name, unit, sentence) +(STAT_##name + 1) * sizeof(#name)
 #define GROUP_STAT_LAYOUT_X(kind, name, unit, sentence) +(GROUP_STAT_##name + 1) * sizeof(#name) * 3
 #define SHM_LAYOUT_SUM (SUBMIT_LAYOUT_SUM + RECORDS_LAYOUT_SUM \
     STATS(STAT_LAYOUT_X) GROUP_STATS(GROUP_STAT_LAYOUT_X) \
-    LAYOUT(shm_hdr, abi_major) LAYOUT(shm_hdr, epoch) LAYOUT(shm_hdr, kind) \
-    LAYOUT(shm_hdr, total_size) LAYOUT(shm_hdr, ring_log2) LAYOUT(shm_hdr, daemon_id) \
-    LAYOUT(shm_ctl, tail) LAYOUT(shm_ctl, head) LAYOUT(shm_ctl, wait_seq) \
-    LAYOUT(shm_ctl, hb_count) LAYOUT(shm_ctl, hb_mono_ns) LAYOUT(shm_ctl, state) \
-    LAYOUT(shm_ctl, phase) LAYOUT(shm_ctl, phase_deadline_ns) LAYOUT(shm_ctl, stat_seq) \
-    LAYOUT(shm_ctl, stat) LAYOUT(shm_ctl, group_stat) \
-    LAYOUT(panic_message, state) LAYOUT(panic_message, signal) LAYOUT(panic_message, address) \
-    LAYOUT(panic_message, step) LAYOUT(panic_message, n_frames) \
-    LAYOUT(panic_message, text_bytes) LAYOUT(panic_message, frame) LAYOUT(panic_message, text) \
-    LAYOUT(step_trace, n) LAYOUT(step_trace, retired) LAYOUT(step_trace, entry) \
-    LAYOUT(step_entry, seq) LAYOUT(step_entry, step) LAYOUT(step_entry, lane) \
-    LAYOUT(step_entry, n_ids) LAYOUT(step_entry, id))
+    LAYOUT4(shm_hdr, abi_major, epoch, kind, total_size) LAYOUT2(shm_hdr, ring_log2, daemon_id) \
+    LAYOUT4(shm_ctl, tail, head, wait_seq, hb_count) \
+    LAYOUT4(shm_ctl, hb_mono_ns, state, phase, phase_deadline_ns) \
+    LAYOUT2(shm_ctl, stat_seq, stat) LAYOUT(shm_ctl, group_stat) \
+    LAYOUT4(panic_message, state, signal, address, step) \
+    LAYOUT4(panic_message, n_frames, text_bytes, frame, text) LAYOUT2(step_trace, n, retired) \
+    LAYOUT(step_trace, entry) LAYOUT4(step_entry, seq, step, lane, n_ids) LAYOUT(step_entry, id))
 /* clang-format on */

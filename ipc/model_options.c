@@ -34,7 +34,8 @@ const struct opt model_opts[] = {
       "decoder tokens computed in one step; longer prompts are divided into chunks; auto: 512 "
       "on the CPU, 8192 on a GPU" },
     { "max_source_tokens", OPT_U32, AT(max_source_tokens), "4096", NULL, 1, 1 << 20, RESTART, "N",
-      "longest encoder input of an encoder-decoder model, in tokens; longer requests are rejected" },
+      "longest encoder input of an encoder-decoder model, in tokens; "
+      "longer requests are rejected" },
     { "max_model_len", OPT_U32, AT(max_model_len), "auto", NULL, 1, 1 << 28, RESTART | OPT_AUTO,
       "N",
       "longest prompt and output together, in tokens; auto: length in config.json" },
@@ -46,7 +47,8 @@ const struct opt model_opts[] = {
     { "fairness_quantum", OPT_U32, AT(fairness_quantum), "4096", NULL, 0, 1 << 30, RESTART, "N",
       "tokens that each client is served in one round among requests of equal priority; 0: "
       "requests are served in order of arrival" },
-    { "chunk_policy", OPT_ENUM, AT(chunk_policy), "fcfs", "fcfs|equal_progress", 0, 0, RESTART, NULL,
+    { "chunk_policy", OPT_ENUM, AT(chunk_policy), "fcfs", "fcfs|equal_progress", 0, 0, RESTART,
+      NULL,
       "division of a step's prefill tokens. fcfs: the first prompt gets as many as possible; "
       "equal_progress: all prompts get one block in turn" },
     { "prefill_batch_tokens", OPT_U32, AT(prefill_batch_tokens), "0", NULL, 0, 1 << 20, RESTART,
@@ -67,7 +69,8 @@ const struct opt model_opts[] = {
     { "kv.reserve", OPT_BYTES, AT(kv_reserve), "1GiB", NULL, 0, 0, RESTART, "SIZE",
       "device memory that stays free for other programs if kv.memory is auto" },
     { "kv.host_memory", OPT_BYTES, AT(kv_host_memory), "0", NULL, 0, 0, RESTART, "SIZE",
-      "host memory for cached KV blocks that are evicted from the device; needs kv.reuse; 0: none" },
+      "host memory for cached KV blocks that are evicted from the device; needs kv.reuse; "
+      "0: none" },
     { "kv.host_bandwidth", OPT_BYTES, AT(kv_host_bandwidth), "0", NULL, 0, 0, RESTART, "SIZE",
       "bytes per second copied from host memory. With kv.prefill_rate: a block is copied back "
       "only if that is faster than computing it; 0: always copied back" },
@@ -121,7 +124,8 @@ const struct opt model_opts[] = {
       "directory for preprocessed vocabularies; empty: $CACHE_DIRECTORY/vocab if "
       "CACHE_DIRECTORY is set, else none" },
     { "chat_template", OPT_ENUM, AT(chat_template), "auto",
-      "auto|none|llama2|llama3|llama3.1|llama3.2|mistral|mistral-v1|mistral-v3|mistral-nemo|gemma|gemma3|harmony|qwen2|qwen2.5|qwen3|gemma4|gemma4-e",
+      "auto|none|llama2|llama3|llama3.1|llama3.2|mistral|mistral-v1|mistral-v3|mistral-nemo|"
+      "gemma|gemma3|harmony|qwen2|qwen2.5|qwen3|gemma4|gemma4-e",
       0, 0, RESTART, NULL,
       "chat template for messages; auto: the known template of the checkpoint, else of its "
       "architecture; none: messages are rejected" },
@@ -137,7 +141,8 @@ const struct opt model_opts[] = {
       "use only the named kernel of an op, to find a faulty one, for example "
       "attend=generic,matmul=blas" },
     { "step_timing", OPT_BOOL, AT(step_timing), "false", NULL, 0, 0, RESTART | OPT_HIDDEN, "BOOL",
-      "measure the idle time of a GPU between two steps: statistics device_gaps and device_idle_ns" },
+      "measure the idle time of a GPU between two steps: statistics device_gaps and "
+      "device_idle_ns" },
     { NULL },
 };
 /* clang-format on */

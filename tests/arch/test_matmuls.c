@@ -1,7 +1,7 @@
 /* test_matmuls.c - the list of a model's matmuls and their measured row counts. */
 #include "tests/test.h"
 #include "worker/arch/registry.h"
-#include "worker/model/matmul_shapes.h"
+#include "worker/model/model.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -26,7 +26,6 @@
 #include "worker/exec/copy_order.h"
 #include "worker/exec/exec.h"
 #include "worker/exec/graphs.h"
-#include "worker/model/matmul_shapes.h"
 
 enum { STAGES = 2, OUTCOMES = 3, MAX_TOP = 1024 };
 /* Pinned entries for top log-probabilities, and for suppressed tokens and logit biases. A step with

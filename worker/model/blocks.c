@@ -134,13 +134,6 @@ block_experts(const struct model *m, struct step *s, const struct layer_shape *l
     return op->combine(s->lane, out, each, &r.pairs);
 }
 
-static struct tensor
-sublayer_out(const struct model *m, const struct step *s, uint32_t rows, uint32_t cols)
-{
-    return out_is_wide(m) ? block_area(s, BLOCK_OUT, 0, rows, cols, DT_F32)
-                          : block_scratch(s, BLOCK_OUT, rows, cols);
-}
-
 int
 block_attend(const struct model *m, struct step *s, uint32_t l, struct tensor h,
              const struct block_attention *b, struct tensor *heads)
@@ -290,7 +283,10 @@ int
 block_residual(const struct model *m, struct step *s, struct tensor in, struct tensor w,
                struct residual r)
 {
-    r.in = sublayer_out(m, s, r.x.dim[0], r.x.dim[1]);
+    uint32_t rows = r.x.dim[0], cols = r.x.dim[1];
+
+    r.in = out_is_wide(m) ? block_area(s, BLOCK_OUT, 0, rows, cols, DT_F32)
+                          : block_scratch(s, BLOCK_OUT, rows, cols);
     TRY(m->op->matmul(s->lane, r.in, in, w, NO_TENSOR, 0));
     r.parts = true;
     return m->op->residual(s->lane, &r);

@@ -126,23 +126,13 @@ cfg_state(const json_t *config, const char *key)
 static const char *
 kind_of(const json_t *v)
 {
-    switch (json_typeof(v)) {
-    case JSON_OBJECT:
-        return "an object";
-    case JSON_ARRAY:
-        return "a list";
-    case JSON_STRING:
-        return "a string";
-    case JSON_INTEGER:
-        return "an integer";
-    case JSON_REAL:
-        return "a fraction";
-    case JSON_TRUE:
-    case JSON_FALSE:
-        return "a truth value";
-    default:
-        return "null";
-    }
+    static const char *const names[] = {
+        [JSON_OBJECT] = "an object",    [JSON_ARRAY] = "a list",    [JSON_STRING] = "a string",
+        [JSON_INTEGER] = "an integer",  [JSON_REAL] = "a fraction", [JSON_TRUE] = "a truth value",
+        [JSON_FALSE] = "a truth value", [JSON_NULL] = "null",
+    };
+
+    return names[json_typeof(v)];
 }
 
 const json_t *
@@ -260,7 +250,7 @@ cfg_str(const json_t *config, const char *key, const char *otherwise, const char
 int
 cfg_want_bool(const json_t *config, const char *key, bool want, struct err *e)
 {
-    bool is;
+    bool is = want;
 
     TRY(cfg_bool(config, key, want, &is, e));
     if (is != want)

@@ -214,10 +214,8 @@ int
 generation_read(struct model *m, const json_t *generation, const json_t *whole, const json_t *text,
                 struct err *e)
 {
-    json_t *config = outer_first(whole, text);
-    int code = config ? read_all(m, generation, config, e)
-                      : err_set(e, -ENOMEM, "no memory for config.json");
+    json_auto_t *config = outer_first(whole, text);
 
-    json_decref(config);
-    return code;
+    return config ? read_all(m, generation, config, e)
+                  : err_set(e, -ENOMEM, "no memory for config.json");
 }

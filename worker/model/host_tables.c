@@ -1,7 +1,7 @@
 /* host_tables.c - see host_tables.h. */
 #include "worker/model/host_tables.h"
 
-#include "worker/model/load_lane.h"
+#include "worker/model/weights.h"
 
 #include <errno.h>
 #include <pthread.h>
@@ -60,18 +60,18 @@ int
 host_tables_rope(struct model *m, uint32_t which, const struct rope_params *p, uint32_t head_dim,
                  struct err *e)
 {
-    struct host_table_work *w = calloc(1, sizeof *w);
     uint32_t rows = m->shape.max_len, cols = rope_dim(p, head_dim);
+    struct host_table_work *w;
 
     check(which < MAX_TABLES && !m->work[which]);
-    m->work[which] = w;
-    if (w)
-        *w = (struct host_table_work){
-            .params = *p, .head_dim = head_dim, .rows = rows, .cols = cols
-        };
+    m->work[which] = w = calloc(1, sizeof *w);
     if (w) w->table = malloc((size_t)rows * cols * sizeof *w->table);
     if (!w || !w->table)
         return err_set(e, -ENOMEM, "rotary table of %u positions x %u", rows, cols);
+    w->params = *p;
+    w->head_dim = head_dim;
+    w->rows = rows;
+    w->cols = cols;
     w->apart = pthread_create(&w->thread, NULL, work, w) == 0;
     if (!w->apart) work(w);
     return 0;

@@ -1,5 +1,5 @@
-/* load_lane.c - see load_lane.h. */
-#include "worker/model/load_lane.h"
+/* load_lane.c - see weights.h. */
+#include "worker/model/weights.h"
 
 int
 load_lane_open(struct model *m, struct err *e)

@@ -1,5 +1,5 @@
-/* matmul_shapes.c - see matmul_shapes.h. */
-#include "worker/model/matmul_shapes.h"
+/* matmul_shapes.c - model_matmuls() of model.h. */
+#include "worker/model/model.h"
 
 static bool
 seen(const struct matmul *list, uint32_t n, const struct tensor *w)

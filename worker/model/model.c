@@ -6,7 +6,6 @@
 #include "worker/model/config.h"
 #include "worker/model/generation.h"
 #include "worker/model/host_tables.h"
-#include "worker/model/load_lane.h"
 #include "worker/model/quant.h"
 #include "worker/model/safetensors.h"
 #include "worker/model/sharding.h"
@@ -136,16 +135,6 @@ configure(struct model *m, const struct reading *r, const struct arch *const *fa
     return 0;
 }
 
-static int
-limit_len(struct model *m, uint32_t max_len, struct err *e)
-{
-    if (max_len > m->shape.max_len)
-        return err_set(e, -EINVAL, "max_len is %u, the model has %u positions", max_len,
-                       m->shape.max_len);
-    if (max_len) m->shape.max_len = max_len;
-    return 0;
-}
-
 /* dtype of config.json; default fp32, as in transformers. */
 static int
 stated_dtype(const json_t *config, enum dtype *ret, struct err *e)
@@ -195,7 +184,10 @@ begin(struct model *m, const struct model_source *src, const struct arch *const 
     TRY(read_files(r, src->dir, e));
     code = configure(m, r, families, e);
     if (code < 0) return err_while(e, code, CONFIG);
-    TRY(limit_len(m, src->max_len, e));
+    if (src->max_len > m->shape.max_len)
+        return err_set(e, -EINVAL, "max_len is %u, the model has %u positions", src->max_len,
+                       m->shape.max_len);
+    if (src->max_len) m->shape.max_len = src->max_len;
     TRY(generation_read(m, r->generation, r->whole, r->config, e));
     return m->arch->tables ? m->arch->tables(m, e) : 0;
 }
@@ -246,24 +238,17 @@ model_load(struct model *m, const struct model_source *src, struct gpu *g, struc
     return code < 0 ? err_while(e, code, "load %.60s", src->dir) : 0;
 }
 
-static int
-inspect(struct model *m, const struct model_source *src, uint64_t *bytes, struct err *e)
-{
-    struct weights_from from;
-
-    TRY(find_weights(m, src, m->reading, &from, e));
-    return weights_inspect(m, &from, bytes, e);
-}
-
 int
 model_inspect(struct model *m, const struct model_source *src, struct gpu *g, uint64_t *bytes,
               struct err *e)
 {
+    struct weights_from from;
     int code;
 
     m->gpu = g;
     m->op = gpu_ops(g);
-    code = inspect(m, src, bytes, e);
+    code = find_weights(m, src, m->reading, &from, e);
+    if (code == 0) code = weights_inspect(m, &from, bytes, e);
     return code < 0 ? err_while(e, code, "load %.60s", src->dir) : 0;
 }
 

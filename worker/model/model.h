@@ -54,7 +54,7 @@ struct model {
     uint32_t n_rebuilt; /* fields of the adopted arena with wrong checksums */
     struct weights_checksum *weights_checksum; /* checksums at load (weights_checksum.c) */
     uint64_t weights_checksum_at;
-    struct lane *lane; /* load_lane.h; NULL once the model is open */
+    struct lane *lane; /* weights.h; NULL once the model is open */
     uint64_t lane_step;
 
     /* From generation_config.json, then config.json. -1: none. */
@@ -147,3 +147,13 @@ struct step {
 };
 /* Sets the columns of scratch[i] from m's shape; 0: not used. */
 void model_scratch(const struct model *m, uint32_t cols[MAX_SCRATCH]);
+
+struct matmul {
+    struct tensor w; /* one weight of that shape */
+    bool head;       /* rows are the vocabulary; the result is fp32 logits */
+};
+enum { MAX_MATMULS = 64 };
+/* Fills ret with one weight of each matmul shape, in weight-table order; `laganctl tune` measures
+ * them. Returns their number. Left out: norms and bias tables, which are fp32; experts, which have
+ * their own op. An embedding has the shape of the head. */
+uint32_t model_matmuls(const struct model *m, struct matmul ret[MAX_MATMULS]);

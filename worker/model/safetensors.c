@@ -37,15 +37,6 @@ safetensors_close(struct safetensors *s)
     return NULL;
 }
 
-static struct safetensors *
-new_with_shards(uint32_t n)
-{
-    struct safetensors *s = calloc(1, sizeof *s);
-
-    if (s) s->shard = calloc(n, sizeof *s->shard);
-    return s && s->shard ? s : safetensors_close(s);
-}
-
 static int
 map_shard(struct st_shard *f, const char *dir, struct err *e)
 {
@@ -74,18 +65,6 @@ open_shard(struct safetensors *s, const char *dir, const char *name, struct err 
     s->n_shards++;
     TRY(map_shard(f, dir, e));
     return safetensors_header_read(s, f, s->n_shards - 1, e);
-}
-
-static int
-open_single(struct safetensors **ret, const char *dir, struct err *e)
-{
-    CLEAN(safetensors_close_at) struct safetensors *s = new_with_shards(1);
-
-    if (!s) return err_set(e, -ENOMEM, "no memory for a checkpoint");
-    TRY(open_shard(s, dir, ONE_FILE, e));
-    TRY(safetensors_sort(s, e));
-    *ret = TAKE(s);
-    return 0;
 }
 
 static uint32_t
@@ -135,21 +114,6 @@ check_index(struct safetensors *s, const json_t *weight_map, struct err *e)
     return 0;
 }
 
-static int
-open_index(struct safetensors **ret, const char *dir, const json_t *index, struct err *e)
-{
-    CLEAN(safetensors_close_at) struct safetensors *s = new_with_shards(ST_MAX_SHARDS);
-    const json_t *weight_map = json_object_get(index, "weight_map");
-
-    if (!s) return err_set(e, -ENOMEM, "no memory for a checkpoint");
-    if (!json_is_object(weight_map)) return err_set(e, -EBADMSG, INDEX " has no weight_map");
-    TRY(open_shards(s, dir, weight_map, e));
-    TRY(safetensors_sort(s, e));
-    TRY(check_index(s, weight_map, e));
-    *ret = TAKE(s);
-    return 0;
-}
-
 static bool
 there(const char *dir, const char *name)
 {
@@ -162,15 +126,25 @@ there(const char *dir, const char *name)
 int
 safetensors_open(struct safetensors **ret, const char *dir, struct err *e)
 {
-    json_t *index;
-    int code;
+    CLEAN(safetensors_close_at) struct safetensors *s = calloc(1, sizeof *s);
+    json_auto_t *index = NULL;
+    const json_t *weight_map = NULL;
 
-    if (there(dir, ONE_FILE)) return open_single(ret, dir, e);
-    if (!there(dir, INDEX))
+    if (s) s->shard = calloc(ST_MAX_SHARDS, sizeof *s->shard);
+    if (!s || !s->shard) return err_set(e, -ENOMEM, "no memory for a checkpoint");
+    if (there(dir, ONE_FILE)) {
+        TRY(open_shard(s, dir, ONE_FILE, e));
+    } else if (there(dir, INDEX)) {
+        TRY(config_read(&index, dir, INDEX, e));
+        weight_map = json_object_get(index, "weight_map");
+        if (!json_is_object(weight_map)) return err_set(e, -EBADMSG, INDEX " has no weight_map");
+        TRY(open_shards(s, dir, weight_map, e));
+    } else {
         return err_set(e, -ENOENT, "%.150s has neither " ONE_FILE " nor " INDEX "%s", dir,
                        there(dir, "pytorch_model.bin") ? "; pytorch_model.bin is not read" : "");
-    TRY(config_read(&index, dir, INDEX, e));
-    code = open_index(ret, dir, index, e);
-    json_decref(index);
-    return code;
+    }
+    TRY(safetensors_sort(s, e));
+    if (weight_map) TRY(check_index(s, weight_map, e));
+    *ret = TAKE(s);
+    return 0;
 }

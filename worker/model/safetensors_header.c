@@ -53,13 +53,6 @@ struct reading {
     char last[ST_MAX_NAME]; /* the tensor with that end */
 };
 
-/* Prefixes e with "model.safetensors: model.norm.weight: ". */
-static int
-at_tensor(const struct reading *r, int code, struct err *e)
-{
-    return err_while(e, code, "%s: %.80s", r->shard->name, r->name);
-}
-
 static int
 next(struct reading *r, enum json_kind want, const char *what, struct err *e)
 {
@@ -170,15 +163,15 @@ check_bytes(const struct safetensors_tensor *t, uint32_t element, const struct s
 }
 
 static int
-append(struct safetensors *s, const struct safetensors_tensor *t, const char *name)
+append(struct safetensors *s, const struct safetensors_tensor *t, const char *name, struct err *e)
 {
-    if (s->n >= ST_MAX_TENSORS) return -E2BIG;
-    TRY(array_grow(&s->tensor, &s->max, s->n + 1, ST_MAX_TENSORS, sizeof *t));
+    if (s->n >= ST_MAX_TENSORS)
+        return err_set(e, -E2BIG, "is one tensor more than %d", ST_MAX_TENSORS);
+    if (array_grow(&s->tensor, &s->max, s->n + 1, ST_MAX_TENSORS, sizeof *t) < 0)
+        return err_set(e, -ENOMEM, "no memory for its entry");
     s->tensor[s->n] = *t;
     s->tensor[s->n].name = strdup(name);
-    if (!s->tensor[s->n].name) return -ENOMEM;
-    s->n++;
-    return 0;
+    return s->tensor[s->n++].name ? 0 : err_set(e, -ENOMEM, "no memory for its name");
 }
 
 static int
@@ -187,7 +180,6 @@ read_tensor(struct reading *r, struct err *e)
     struct safetensors_tensor t = { .file = r->shard->name, .shard = r->index };
     struct span span = { 0 };
     uint32_t element = 0;
-    int code;
 
     TRY(read_fields(r, &t, &element, &span, e));
     TRY(check_bytes(&t, element, &span, e));
@@ -197,9 +189,7 @@ read_tensor(struct reading *r, struct err *e)
         r->end = span.end;
         snprintf(r->last, sizeof r->last, "%s", r->name);
     }
-    code = append(r->s, &t, r->name);
-    if (code == -E2BIG) return err_set(e, code, "is one tensor more than %d", ST_MAX_TENSORS);
-    return code < 0 ? err_set(e, code, "no memory for its entry") : 0;
+    return append(r->s, &t, r->name, e);
 }
 
 static int
@@ -241,8 +231,7 @@ read_header(struct reading *r, struct err *e)
         code = json_next(&r->j, e);
         if (code < 0 || r->j.kind == JSON_OBJECT_END) break;
         if (json_is(&r->j, "__metadata__")) {
-            code = json_next(&r->j, e);
-            if (code == 0) code = json_skip(&r->j, e);
+            code = json_skip(&r->j, e);
             continue;
         }
         len = json_unescape(&r->j, r->name, sizeof r->name);
@@ -253,7 +242,7 @@ read_header(struct reading *r, struct err *e)
             return err_set(e, -EBADMSG, "%s: a tensor's name is empty or holds a zero byte",
                            r->shard->name);
         code = read_tensor(r, e);
-        if (code < 0) return at_tensor(r, code, e);
+        if (code < 0) return err_while(e, code, "%s: %.80s", r->shard->name, r->name);
     }
     if (code == 0) code = json_next(&r->j, e); /* JSON_END or an error */
     return code < 0 ? err_while(e, code, "%s: header", r->shard->name) : 0;

@@ -69,19 +69,11 @@ set_tensors(const struct weights_plan *p)
     }
 }
 
-/* Patterns of tensor names. Parts of a multimodal checkpoint outside of its language model. */
+/* Patterns of tensor names. Parts of a multimodal checkpoint outside of its language model, without
+ * "model." before them. */
 static const char *const other_parts[] = {
-    "vision_tower.*",
-    "model.vision_tower.*",
-    "audio_tower.*",
-    "model.audio_tower.*",
-    "embed_vision.*",
-    "model.embed_vision.*",
-    "embed_audio.*",
-    "model.embed_audio.*",
-    "multi_modal_projector.*",
-    "model.multi_modal_projector.*",
-    NULL,
+    "vision_tower.*", "audio_tower.*",           "embed_vision.*",
+    "embed_audio.*",  "multi_modal_projector.*", NULL,
 };
 
 /* Unused tensors with these names are copies of the embedding. */
@@ -122,7 +114,7 @@ list_unused(struct model *m, struct err *e)
         const struct safetensors_tensor *t = &m->files->tensor[i];
 
         if (t->used || matches(t->name, copies) || matches(t->name, not_needed)) continue;
-        if (!matches(t->name, other_parts))
+        if (!matches(t->name + (strncmp(t->name, "model.", 6) ? 0 : 6), other_parts))
             m->unused[m->n_unused++] = t->name;
         else if (m->n_other++ == 0)
             m->other = t->name;

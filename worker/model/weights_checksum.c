@@ -5,7 +5,6 @@
  *
  * The device writes the table while it fills the arena. A process that adopts the arena then finds
  * damaged fields (a stray write of a dying kernel, a flipped bit) without reading the files. */
-#include "worker/model/load_lane.h"
 #include "worker/model/weights_plan.h"
 
 #include <errno.h>

@@ -3,7 +3,6 @@
  * Reader threads (weights_read.h) fill pinned memory while the device copies from it; the device
  * computes the checksum of each complete field. The device also generates random weights. */
 #include "base/array.h"
-#include "worker/model/load_lane.h"
 #include "worker/model/weights_plan.h"
 #include "worker/model/weights_read.h"
 

@@ -19,31 +19,32 @@ is_float(enum dtype t)
 static uint32_t
 size_in_layer(const struct layer_shape *l, enum dim d)
 {
-    switch (d) {
-    case DIM_Q:
-        return l->n_heads * l->head_dim;
-    case DIM_KV:
-        return l->n_kv_heads * l->head_dim;
-    case DIM_V:
-        return l->v_is_k ? 0 : l->n_kv_heads * l->head_dim;
-    case DIM_HEAD:
-        return l->head_dim;
-    case DIM_HEADS:
-        return l->n_heads;
-    case DIM_FF:
-        return l->n_ff;
-    default:
-        return l->n_experts;
-    }
+    uint32_t kv = l->n_kv_heads * l->head_dim;
+    const uint32_t sizes[DIM_COUNT] = {
+        [DIM_Q] = l->n_heads * l->head_dim, [DIM_KV] = kv,
+        [DIM_V] = l->v_is_k ? 0 : kv,       [DIM_HEAD] = l->head_dim,
+        [DIM_HEADS] = l->n_heads,           [DIM_FF] = l->n_ff,
+        [DIM_EXPERTS] = l->n_experts,
+    };
+
+    return sizes[d];
+}
+
+/* The layer of a line; NULL: the line is not in a layer. */
+static const struct layer_shape *
+layer_of(const struct model *m, const struct weight_rule *r, uint32_t layer)
+{
+    if (r->home == IN_TOP) return NULL;
+    return r->home == IN_LAYER ? &m->whole.layer[layer] : &m->whole.encoder[layer];
 }
 
 static uint32_t
 size_of(const struct model *m, const struct weight_rule *r, enum dim d, uint32_t layer)
 {
+    const struct layer_shape *l = layer_of(m, r, layer);
+
     if (d == DIM_1) return 1;
-    if (d < DIM_Q || r->home == IN_TOP) return m->whole.dim[d];
-    return size_in_layer(r->home == IN_LAYER ? &m->whole.layer[layer] : &m->whole.encoder[layer],
-                         d);
+    return d < DIM_Q || !l ? m->whole.dim[d] : size_in_layer(l, d);
 }
 
 /* This rank's part of a line's rows or columns, as spans. */
@@ -51,12 +52,9 @@ static uint32_t
 spans_of(const struct model *m, const struct weight_rule *r, enum dim d, uint32_t layer, bool split,
          struct span part[DIM_PARTS])
 {
-    const struct layer_shape *l = r->home == IN_TOP     ? NULL
-                                  : r->home == IN_LAYER ? &m->whole.layer[layer]
-                                                        : &m->whole.encoder[layer];
-
     part[0] = (struct span){ 0, size_of(m, r, d, layer) };
-    return split && m->ranks > 1 ? sharding_parts(m, d, part[0].n, l, part) : 1;
+    if (!split || m->ranks == 1) return 1;
+    return sharding_parts(m, d, part[0].n, layer_of(m, r, layer), part);
 }
 
 /* True if the line applies to this layer. */
@@ -93,45 +91,32 @@ find(const struct model *m, const char *name)
     return NULL;
 }
 
-/* Shape of [experts, rows, cols], or of [experts, cols, rows] if transposed. */
-static int
-check_experts(const struct part *p, struct err *e)
-{
-    const struct safetensors_tensor *t = p->stored;
-    uint32_t rows = p->rows / p->experts;
-    bool transposed = p->transposed;
-    uint64_t rest = 1;
-    char shape[128];
-
-    for (uint32_t i = 2; i < t->n_dims; i++) rest *= t->dim[i];
-    if (t->n_dims >= 3 && t->dim[0] == p->experts && t->dim[1] == (transposed ? p->cols : rows) &&
-        rest == (transposed ? rows : p->cols))
-        return 0;
-    return err_set(e, -EINVAL, "%.60s: %.80s is %s, config.json says [%u, %u, %u]", t->file,
-                   t->name, safetensors_shape(t, shape, sizeof shape), p->experts,
-                   transposed ? p->cols : rows, transposed ? rows : p->cols);
-}
-
+/* Checks the stored shape: [cols] of a vector; [rows, cols]; [experts, rows, cols]; transposed: the
+ * last two in the other order. The last dimension may be stored as several. */
 static int
 check_shape(const struct part *p, struct err *e)
 {
     const struct safetensors_tensor *t = p->stored;
+    uint32_t rows = p->rows / MAX(p->experts, 1u), first = p->transposed ? p->cols : rows;
+    uint32_t last = p->transposed ? rows : p->cols;
+    bool vector = p->rule->rows == DIM_1 && !p->experts, good;
+    char shape[128], want[64];
     uint64_t rest = 1;
-    bool vector = p->rule->rows == DIM_1, good;
-    char shape[128];
 
-    if (p->experts) return check_experts(p, e);
-    for (uint32_t i = vector ? 0 : 1; i < t->n_dims; i++) rest *= t->dim[i];
-    good = rest == p->cols &&
-           (vector || (t->n_dims >= (p->cols > 1 ? 2 : 1) && t->dim[0] == p->rows));
-    if (vector && t->n_dims > 1 && t->dim[0] != 1) good = false;
-    if (good) return 0;
-    safetensors_shape(t, shape, sizeof shape);
-    if (vector)
-        return err_set(e, -EINVAL, "%.60s: %.80s is %s, config.json says [%u]", t->file, t->name,
-                       shape, p->cols);
-    return err_set(e, -EINVAL, "%.60s: %.80s is %s, config.json says [%u, %u]", t->file, t->name,
-                   shape, p->rows, p->cols);
+    for (uint32_t i = vector ? 0 : p->experts ? 2 : 1; i < t->n_dims; i++) rest *= t->dim[i];
+    if (vector) {
+        good = rest == last && (t->n_dims <= 1 || t->dim[0] == 1);
+        snprintf(want, sizeof want, "[%u]", last);
+    } else if (p->experts) {
+        good = rest == last && t->n_dims >= 3 && t->dim[0] == p->experts && t->dim[1] == first;
+        snprintf(want, sizeof want, "[%u, %u, %u]", p->experts, first, last);
+    } else {
+        good = rest == last && t->n_dims >= (last > 1 ? 2 : 1) && t->dim[0] == first;
+        snprintf(want, sizeof want, "[%u, %u]", first, last);
+    }
+    return good ? 0
+                : err_set(e, -EINVAL, "%.60s: %.80s is %s, config.json says %s", t->file, t->name,
+                          safetensors_shape(t, shape, sizeof shape), want);
 }
 
 static bool

@@ -46,10 +46,7 @@ static const struct section_field fields[] = {
 static int MUST_USE
 read_token(struct json *j, struct added_token *t, struct element *m, struct err *e)
 {
-    m->content[0] = '\0';
-    m->lstrip = m->rstrip = m->special = m->single_word = false;
-    m->normalized = true;
-    m->id = -1;
+    *m = (struct element){ .normalized = true, .id = -1 };
     TRY(json_section_read(j, "an element", fields, m, e));
     if (m->id < 0 || !*m->content)
         return err_set(e, -EBADMSG, "an element has no id or no content");
@@ -168,6 +165,21 @@ added_tokens_free(struct added *a)
     *a = (struct added){ 0 };
 }
 
+/* The first of tokens [lo, hi), sorted, whose byte `at` is not below c; hi if there is none. */
+static uint32_t
+first_from(const struct added *a, uint32_t lo, uint32_t hi, size_t at, unsigned c)
+{
+    while (lo < hi) {
+        uint32_t mid = lo + (hi - lo) / 2;
+
+        if ((unsigned char)a->text[a->token[mid].at + at] < c)
+            lo = mid + 1;
+        else
+            hi = mid;
+    }
+    return lo;
+}
+
 /* The longest token of one kind that begins at p, or NULL. */
 static const struct added_token *
 longest_at(const struct added *a, bool normalized, const char *p, size_t left)
@@ -177,30 +189,13 @@ longest_at(const struct added *a, bool normalized, const char *p, size_t left)
     const struct added_token *best = NULL;
 
     for (size_t len = 1; first < end; len++) {
-        unsigned char c;
-        uint32_t lo, hi;
+        unsigned c;
 
         if (a->token[first].len == len) best = &a->token[first++];
         if (len == left) break;
         c = (unsigned char)p[len];
-        for (lo = first, hi = end; lo < hi;) {
-            uint32_t mid = lo + (hi - lo) / 2;
-
-            if ((unsigned char)a->text[a->token[mid].at + len] < c)
-                lo = mid + 1;
-            else
-                hi = mid;
-        }
-        first = lo;
-        for (hi = end; lo < hi;) {
-            uint32_t mid = lo + (hi - lo) / 2;
-
-            if ((unsigned char)a->text[a->token[mid].at + len] <= c)
-                lo = mid + 1;
-            else
-                hi = mid;
-        }
-        end = lo;
+        first = first_from(a, first, end, len, c);
+        end = first_from(a, first, end, len, c + 1);
     }
     return best;
 }

@@ -81,27 +81,24 @@ read_merge(struct bpe *b, const struct vocab *v, struct json *j, char *s, size_t
            struct err *e)
 {
     int n, m;
-    char *gap;
 
     if (j->kind == JSON_STRING) {
+        char *gap;
+
         n = json_unescape(j, s, capacity);
         gap = n < 0 ? NULL : memchr(s, ' ', (size_t)n);
-        if (!gap) return err_set(e, -EBADMSG, "merge %u is not two pieces", b->n_merges);
-        m = (int)(s + n - gap - 1);
-        n = (int)(gap - s);
-        memmove(gap, gap + 1, (size_t)m);
-        return add_merge(b, v, s, (size_t)n, (size_t)m, e);
+        m = gap ? (int)(s + n - gap - 1) : -1;
+        if (gap) {
+            n = (int)(gap - s);
+            memmove(gap, gap + 1, (size_t)m);
+        }
+    } else {
+        TRY(json_section_array(j, "an element of model.merges", e));
+        n = json_section_piece(j, s, capacity);
+        m = n < 0 ? -1 : json_section_piece(j, s + n, capacity - (size_t)n);
+        if (m >= 0 && (json_next(j, NULL) < 0 || j->kind != JSON_ARRAY_END)) m = -1;
     }
-    TRY(json_section_array(j, "an element of model.merges", e));
-    TRY(json_next(j, e));
-    if (j->kind != JSON_STRING || (n = json_unescape(j, s, capacity)) < 0)
-        return err_set(e, -EBADMSG, "merge %u is not two pieces", b->n_merges);
-    TRY(json_next(j, e));
-    if (j->kind != JSON_STRING || (m = json_unescape(j, s + n, capacity - (size_t)n)) < 0)
-        return err_set(e, -EBADMSG, "merge %u is not two pieces", b->n_merges);
-    TRY(json_next(j, e));
-    if (j->kind != JSON_ARRAY_END)
-        return err_set(e, -EBADMSG, "merge %u is not two pieces", b->n_merges);
+    if (m < 0) return err_set(e, -EBADMSG, "merge %u is not two pieces", b->n_merges);
     return add_merge(b, v, s, (size_t)n, (size_t)m, e);
 }
 

@@ -112,10 +112,10 @@ llama32_preamble(struct chat_state *s)
 
 /* clang-format off */
 static const struct chat_format
-    mistral  = { { "", "[INST] ", "" },   { "", " [/INST]", "</s>" },  0, NO_MESSAGE },
-    mistral1 = { { "", " [INST] ", " " }, { "", " [/INST]", "</s>" },  0, FIRST_MESSAGE },
-    mistral3 = { { "", "[INST] ", " " },  { "", "[/INST]", "</s>" },   1 << ASSISTANT, LAST_MESSAGE },
-    nemo     = { { "", "[INST]", "" },    { "", "[/INST]", "</s>" },   0, LAST_MESSAGE };
+    mistral  = { { "", "[INST] ", "" },   { "", " [/INST]", "</s>" }, 0, NO_MESSAGE },
+    mistral1 = { { "", " [INST] ", " " }, { "", " [/INST]", "</s>" }, 0, FIRST_MESSAGE },
+    mistral3 = { { "", "[INST] ", " " }, { "", "[/INST]", "</s>" }, 1 << ASSISTANT, LAST_MESSAGE },
+    nemo     = { { "", "[INST]", "" },    { "", "[/INST]", "</s>" },  0, LAST_MESSAGE };
 /* clang-format on */
 
 static const struct chat_format gemma = {
@@ -264,6 +264,7 @@ gemma4_message(struct chat_state *s, const struct message *t)
 #define HEADERS { "<|begin_of_text|>", "<|start_header_id|>", "<|eot_id|>" }
 #define S       { "<s>", "</s>" }
 #define GEMMA   { "<bos>", "<start_of_turn>", "<end_of_turn>" }
+#define CONTENT REASONING_CONTENT
 #define EITHER  (REASONING_CONTENT | REASONING)
 #define TURNED  { "<bos>", "<|turn>", "<turn|>" }
 #define MARKS   { "<|start|>", "<|channel|>", "<|message|>" }
@@ -277,27 +278,32 @@ gemma4_message(struct chat_state *s, const struct message *t)
 #define DEV     (CHAT_DEVELOPER | CHAT_LATE_SYSTEM)
 
 #define BOT     "<|begin_of_text|>"
+#define REPLY3  HEADER("assistant")
+#define ASSIST  "<|im_start|>assistant\n"
+#define START   "<|start|>assistant"
+#define MODEL   "<|turn>model\n"
+#define THOUGHT "<|channel>thought\n<channel|>"
 #define HELPFUL "You are a helpful assistant."
 #define QWEN    "You are Qwen, created by Alibaba Cloud. You are a helpful assistant."
 
 const struct chat_template chat_templates[CHAT_TEMPLATES] = {
-    /* name, needs, named, thinks, flags, begin, system, format, preamble, message, reply */
-    { "llama2",       S,       2, 0, ALT,     "", NULL, NULL, NULL, llama2_message, "" },
-    { "llama3",       HEADERS, 1, 0, ANY,     BOT, NULL, &llama3, NULL, NULL, HEADER("assistant") },
-    { "llama3.1",     HEADERS, 1, 0, LATE,    BOT, NULL, &llama3, llama31_preamble, NULL, HEADER("assistant") },
-    { "llama3.2",     HEADERS, 1, 0, LATE,    BOT, NULL, &llama3, llama32_preamble, NULL, HEADER("assistant") },
-    { "mistral",      S,       2, 0, ALT_NO,  "<s>", NULL, &mistral, NULL, NULL, "" },
-    { "mistral-v1",   S,       2, 0, ALT,     "<s>", NULL, &mistral1, NULL, NULL, "" },
-    { "mistral-v3",   S,       2, 0, ALT,     "<s>", NULL, &mistral3, NULL, NULL, "" },
-    { "mistral-nemo", S,       2, 0, ALT,     "<s>", NULL, &nemo, NULL, NULL, "" },
-    { "gemma",        GEMMA,   1, 0, ALT_NO,  "<bos>", NULL, &gemma, NULL, NULL, "<start_of_turn>model\n" },
-    { "gemma3",       GEMMA,   1, 0, ALT,     "<bos>", NULL, &gemma, NULL, NULL, "<start_of_turn>model\n" },
-    { "harmony",      MARKS,   0, 0, CHANNEL, "", NULL, &harmony, harmony_preamble, NULL, "<|start|>assistant" },
-    { "qwen2",        IM,      0, 0, LATE,    "", HELPFUL, &im, NULL, NULL, "<|im_start|>assistant\n" },
-    { "qwen2.5",      IM,      0, 0, LATE,    "", QWEN, &im, NULL, NULL, "<|im_start|>assistant\n" },
-    { "qwen3",        IM,      0, REASONING_CONTENT, LATE, "", "", &im, NULL, qwen3_message, "<|im_start|>assistant\n" },
-    { "gemma4",       TURNED,  1, EITHER, DEV, "<bos>", "", &gemma4, NULL, gemma4_message,
-      "<|turn>model\n<|channel>thought\n<channel|>" },
-    { "gemma4-e",     TURNED,  1, EITHER, DEV, "<bos>", "", &gemma4, NULL, gemma4_message, "<|turn>model\n" },
+    /* name, needs, named, thinks, flags, begin, system, format, reply, preamble, message */
+    { "llama2",       S,       2, 0, ALT,     "", NULL, NULL, "", NULL, llama2_message },
+    { "llama3",       HEADERS, 1, 0, ANY,     BOT, NULL, &llama3, REPLY3 },
+    { "llama3.1",     HEADERS, 1, 0, LATE,    BOT, NULL, &llama3, REPLY3, llama31_preamble },
+    { "llama3.2",     HEADERS, 1, 0, LATE,    BOT, NULL, &llama3, REPLY3, llama32_preamble },
+    { "mistral",      S,       2, 0, ALT_NO,  "<s>", NULL, &mistral, "" },
+    { "mistral-v1",   S,       2, 0, ALT,     "<s>", NULL, &mistral1, "" },
+    { "mistral-v3",   S,       2, 0, ALT,     "<s>", NULL, &mistral3, "" },
+    { "mistral-nemo", S,       2, 0, ALT,     "<s>", NULL, &nemo, "" },
+    { "gemma",        GEMMA,   1, 0, ALT_NO,  "<bos>", NULL, &gemma, "<start_of_turn>model\n" },
+    { "gemma3",       GEMMA,   1, 0, ALT,     "<bos>", NULL, &gemma, "<start_of_turn>model\n" },
+    { "harmony",      MARKS,   0, 0, CHANNEL, "", NULL, &harmony, START, harmony_preamble },
+    { "qwen2",        IM,      0, 0, LATE,    "", HELPFUL, &im, ASSIST },
+    { "qwen2.5",      IM,      0, 0, LATE,    "", QWEN, &im, ASSIST },
+    { "qwen3",        IM,      0, CONTENT, LATE, "", "", &im, ASSIST, NULL, qwen3_message },
+    { "gemma4",       TURNED,  1, EITHER, DEV, "<bos>", "", &gemma4, MODEL THOUGHT, NULL,
+      gemma4_message },
+    { "gemma4-e",     TURNED,  1, EITHER, DEV, "<bos>", "", &gemma4, MODEL, NULL, gemma4_message },
 };
 /* clang-format on */

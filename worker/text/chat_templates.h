@@ -62,10 +62,10 @@ struct chat_template {
      * there is none and the text is not "". NULL: no such message. */
     const char *system;
     const struct chat_format *format;
-    /* NULL, or printed after begin; NULL, or replaces the format for messages */
-    void (*preamble)(struct chat_state *s);
+    const char *reply;                      /* the start of the reply */
+    void (*preamble)(struct chat_state *s); /* NULL, or printed after begin and system */
+    /* NULL, or replaces the format for messages */
     void (*message)(struct chat_state *s, const struct message *t);
-    const char *reply;
 };
 
 /* In the order of the key chat_template. */

@@ -67,13 +67,11 @@ set_replace(struct decoder *d, const char *from, const char *to, struct err *e)
 static int MUST_USE
 read_step(struct decoder *d, const struct config *c, enum stage *stage, struct err *e)
 {
-    enum stage is = strcmp(c->type, "Replace") == 0        ? REPLACE
-                    : strcmp(c->type, "ByteFallback") == 0 ? BYTES
-                    : strcmp(c->type, "Fuse") == 0         ? FUSE
-                    : strcmp(c->type, "Strip") == 0        ? STRIP
-                                                           : NOTHING_MORE;
+    static const char *const names[] = { "Replace", "ByteFallback", "Fuse", "Strip" };
+    enum stage is = REPLACE;
     bool fused = *stage == STRIP;
 
+    while (is < NOTHING_MORE && strcmp(c->type, names[is])) is++;
     if (is == NOTHING_MORE)
         return err_set(e, -ENOTSUP, "%s is not served yet", *c->type ? c->type : "null");
     if (is < *stage)

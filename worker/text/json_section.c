@@ -53,6 +53,14 @@ json_section_text(struct json *j, const char *what, char *buf, size_t n, struct 
 }
 
 int
+json_section_piece(struct json *j, char *buf, size_t n)
+{
+    int len = json_next(j, NULL) < 0 || j->kind != JSON_STRING ? -1 : json_unescape(j, buf, n);
+
+    return MAX(len, -1);
+}
+
+int
 json_section_id(struct json *j, const char *what, token_id *ret, struct err *e)
 {
     uint64_t v;

@@ -59,6 +59,8 @@ int json_section_element(struct json *j, struct err *e) MUST_USE;
  * most n - 1 bytes without a NUL inside; -EMSGSIZE (with a sentence) if longer. */
 int json_section_text(struct json *j, const char *what, char *buf, size_t n,
                       struct err *e) MUST_USE;
+/* Reads the next event as a string of any bytes. Returns its length, or -1 without a sentence. */
+int json_section_piece(struct json *j, char *buf, size_t n) MUST_USE;
 int json_section_id(struct json *j, const char *what, token_id *ret, struct err *e) MUST_USE;
 
 enum { SECTION_FILE_MAX = 256 << 20 }; /* bytes; the largest published files are under 40 MB */

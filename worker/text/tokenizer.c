@@ -65,7 +65,6 @@ tokenizer_longest(const struct tokenizer *t)
 
 struct out {
     struct tokenizer *t;
-    const char *text; /* the whole text */
     token_id *ids;
     uint32_t n, cap;
 };
@@ -100,37 +99,27 @@ put_word(void *arg, const char *word, size_t n, struct err *e)
     return 0;
 }
 
-/* Handles the text between raw added tokens: normalises it and cuts out the other added tokens. */
+/* Cuts the added tokens of one kind out of a text. The text between raw ones is normalised, then
+ * the others are cut out of it. begins: the text is the beginning of the whole text. */
 static int MUST_USE
-put_gap(struct out *o, const char *text, size_t n, struct err *e)
-{
-    bool begins = text == o->text;
-    struct added_walk w;
-    const char *gap;
-    size_t gap_len;
-    token_id id;
-
-    TRY(normalizer_run(&o->t->normal, &text, &n, e));
-    w = (struct added_walk){ .text = text, .n = n };
-    do {
-        id = added_tokens_next(&o->t->added, true, &w, &gap, &gap_len);
-        TRY(pre_tokenizer_run(&o->t->pretok, gap, gap_len, begins && gap == text, put_word, o, e));
-        if (id >= 0) TRY(put(o, id, e));
-    } while (id >= 0);
-    return 0;
-}
-
-static int MUST_USE
-put_text(struct out *o, const char *text, size_t n, struct err *e)
+put_text(struct out *o, bool normalized, bool begins, const char *text, size_t n, struct err *e)
 {
     struct added_walk w = { .text = text, .n = n };
-    const char *gap;
-    size_t gap_len;
     token_id id;
 
     do {
-        id = added_tokens_next(&o->t->added, false, &w, &gap, &gap_len);
-        if (gap_len) TRY(put_gap(o, gap, gap_len, e));
+        const char *gap;
+        size_t gap_len;
+        bool first;
+
+        id = added_tokens_next(&o->t->added, normalized, &w, &gap, &gap_len);
+        first = begins && gap == text;
+        if (normalized) {
+            TRY(pre_tokenizer_run(&o->t->pretok, gap, gap_len, first, put_word, o, e));
+        } else if (gap_len) {
+            TRY(normalizer_run(&o->t->normal, &gap, &gap_len, e));
+            TRY(put_text(o, true, first, gap, gap_len, e));
+        }
         if (id >= 0) TRY(put(o, id, e));
     } while (id >= 0);
     return 0;
@@ -140,13 +129,13 @@ int
 tokenizer_encode(struct tokenizer *t, const char *text, size_t n, bool bare, token_id *ids,
                  uint32_t cap, struct err *e)
 {
-    struct out o = { t, text, ids, 0, cap };
+    struct out o = { t, ids, 0, cap };
     size_t valid = utf8_valid(text, n);
 
     if (valid < n) return err_set(e, -EILSEQ, "the text is not UTF-8 at byte %zu", valid);
     if (!bare)
         for (uint32_t i = 0; i < t->post.n_before; i++) TRY(put(&o, t->post.before[i], e));
-    TRY(put_text(&o, text, n, e));
+    TRY(put_text(&o, false, true, text, n, e));
     if (!bare)
         for (uint32_t i = 0; i < t->post.n_after; i++) TRY(put(&o, t->post.after[i], e));
     return (int)o.n;

@@ -185,8 +185,7 @@ read_scores(struct unigram *u, struct vocab *v, struct json j, struct err *e)
 
         if (n < 0) return err_set(e, n, "vocabulary");
         TRY(json_section_array(&j, "an element of model.vocab", e));
-        TRY(json_next(&j, e));
-        n = j.kind == JSON_STRING ? json_unescape(&j, piece, sizeof piece) : -1;
+        n = json_section_piece(&j, piece, sizeof piece);
         if (n < 0)
             return err_set(e, -EBADMSG, "model.vocab: token %u is not a piece of at most %zu bytes",
                            u->n, sizeof piece - 1);

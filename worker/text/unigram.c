@@ -29,17 +29,14 @@ slot_of(const struct unigram *u, uint32_t from)
 static int MUST_USE
 more_slots(struct unigram *u)
 {
-    struct edge *old = u->edge;
-    uint32_t n = u->n_slots;
+    struct edge *old = u->edge, *edge;
+    uint32_t n = u->n_slots, more = n ? n * 2 : 4096;
 
     if (u->n_nodes < n / 2) return 0;
-    u->n_slots = n ? n * 2 : 4096;
-    u->edge = calloc(u->n_slots, sizeof *u->edge);
-    if (!u->edge) {
-        u->edge = old;
-        u->n_slots = n;
-        return -ENOMEM;
-    }
+    edge = calloc(more, sizeof *edge);
+    if (!edge) return -ENOMEM;
+    u->edge = edge;
+    u->n_slots = more;
     for (uint32_t i = 0; i < n; i++)
         if (old[i].to) *slot_of(u, old[i].from) = old[i];
     free(old);

@@ -76,16 +76,13 @@ slot_of(const struct vocab *v, const char *s, size_t n)
 static int MUST_USE
 more_slots(struct vocab *v)
 {
-    uint32_t *old = v->slot, n = v->n_slots;
+    uint32_t *old = v->slot, n = v->n_slots, more = n ? n * 2 : 1024, *slot;
 
     if (v->n_used < n / 2) return 0;
-    v->n_slots = n ? n * 2 : 1024;
-    v->slot = calloc(v->n_slots, sizeof *v->slot);
-    if (!v->slot) {
-        v->slot = old;
-        v->n_slots = n;
-        return -ENOMEM;
-    }
+    slot = calloc(more, sizeof *slot);
+    if (!slot) return -ENOMEM;
+    v->slot = slot;
+    v->n_slots = more;
     for (uint32_t i = 0; i < n; i++) {
         const struct piece *p;
 

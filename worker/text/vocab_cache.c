@@ -102,27 +102,20 @@ struct array_of {
     size_t unit, n;
 };
 
-#define ARRAY(field, count) \
-    { \
-        (void **)&(field), sizeof *(field), (count) \
-    }
-
 static void
 list_arrays(struct tokenizer *t, struct array_of a[N_ARRAYS])
 {
-    const struct array_of all[N_ARRAYS] = {
-        [BYTES] = ARRAY(t->vocab.bytes, t->vocab.n_bytes),
-        [PIECES] = ARRAY(t->vocab.piece, t->vocab.n),
-        [SLOTS] = ARRAY(t->vocab.slot, t->vocab.n_slots),
-        [MERGES] = ARRAY(t->bpe.merge, t->bpe.n_slots),
-        [SCORES] = ARRAY(t->unigram.score, t->unigram.n),
-        [EDGES] = ARRAY(t->unigram.edge, t->unigram.n_slots),
-        [ADDED] = ARRAY(t->added.token, t->added.n),
-        [ADDED_TEXT] = ARRAY(t->added.text, t->added.n_text),
-        [CONFIG] = ARRAY(t->config.p, t->config.n),
-    };
-
-    memcpy(a, all, sizeof all);
+#define ARRAY(i, field, count) a[i] = (struct array_of){ (void **)&(field), sizeof *(field), count }
+    ARRAY(BYTES, t->vocab.bytes, t->vocab.n_bytes);
+    ARRAY(PIECES, t->vocab.piece, t->vocab.n);
+    ARRAY(SLOTS, t->vocab.slot, t->vocab.n_slots);
+    ARRAY(MERGES, t->bpe.merge, t->bpe.n_slots);
+    ARRAY(SCORES, t->unigram.score, t->unigram.n);
+    ARRAY(EDGES, t->unigram.edge, t->unigram.n_slots);
+    ARRAY(ADDED, t->added.token, t->added.n);
+    ARRAY(ADDED_TEXT, t->added.text, t->added.n_text);
+    ARRAY(CONFIG, t->config.p, t->config.n);
+#undef ARRAY
 }
 
 enum { HASHED = offsetof(struct header, body) + sizeof(uint64_t) };
