@@ -1,10 +1,70 @@
 /* launch.c - queues one step, in this order: waits, the step's arrays, table edits, block copies,
  * encoder slices, tokens sampled by the previous step, cross projections of new encoder inputs, the
  * decoder, logits and sampling, results, the mark. Encoder, projections and decoder are pieces that
- * may run as graphs.
+ * may run as graphs; a piece is captured if graphs.c allows it.
  */
+#include "base/clock.h"
 #include "base/failpoint.h"
+#include "base/log.h"
 #include "worker/exec/exec_internal.h"
+
+#include <errno.h>
+
+/* Estimated time until the steps in flight are done. */
+static nsec
+busy_time(const struct exec_lane *l, nsec now)
+{
+    if (l->started == l->finished) return 0;
+    return MAX(l->since + l->step_ns - now, (nsec)0);
+}
+
+void
+drop_graphs(struct exec *x, struct exec_lane *l, uint32_t partition)
+{
+    struct graph *g;
+
+    while ((g = graphs_take(&l->graphs, partition))) x->op->graph.drop(l->lane, g);
+}
+
+/* Captures a piece into its slot if a capture is due and possible. */
+static void
+capture(struct exec *x, struct exec_lane *l, const struct todo *t, struct graphs_slot *slot,
+        piece_fn *piece)
+{
+    const struct gpu_ops *op = x->op;
+    struct graph *graph = NULL, *drop;
+    uint64_t bytes = 0;
+    nsec began = clock_now();
+    int r, end;
+
+    if (!graphs_may_capture(&l->graphs, slot, busy_time(l, began))) return;
+    r = op->graph.begin(l->lane);
+    if (r == 0) {
+        r = piece(x, l, t);
+        end = op->graph.end(l->lane, &graph, &bytes);
+        if (r == 0) r = end;
+    }
+    if (r < 0) {
+        log_debug("a piece of %u rows cannot be captured and will run without a graph: %s",
+                  slot->rows, gpu_why(x->gpu));
+        graphs_never(slot);
+    }
+    while (r == 0 && !slot->graph) {
+        r = graphs_keep(&l->graphs, slot, graph, bytes, clock_now() - began, op->lane.done(l->lane),
+                        &drop);
+        if (drop) op->graph.drop(l->lane, drop);
+        if (r == -EAGAIN) r = 0;
+    }
+    if (r < 0 && graph) op->graph.drop(l->lane, graph);
+}
+
+int
+queue_piece(struct exec *x, struct exec_lane *l, const struct todo *t, struct graphs_slot *slot,
+            piece_fn *piece)
+{
+    if (slot && !slot->graph) capture(x, l, t, slot, piece);
+    return slot && slot->graph ? x->op->graph.launch(l->lane, slot->graph) : piece(x, l, t);
+}
 
 enum { SLICE_ROWS = 2048, SLICE_LAYERS = 4 };
 
@@ -18,7 +78,7 @@ queue_layers(struct exec *x, struct exec_lane *l)
 
     for (uint32_t first = 0; first < n; first += slice) {
         TRY(x->m->arch->forward(x->m, &l->step, first, MIN(slice, n - first)));
-        if (x->c.beat) x->c.beat(x->c.beat_arg);
+        if (x->c.heartbeat) x->c.heartbeat(x->c.heartbeat_arg);
     }
     return 0;
 }

@@ -77,20 +77,18 @@ add_logit_bias(struct draw *d, struct sample_row *row, const struct sampling *s,
         to[n++] = (struct logit_bias){ s->prompt[s->first_new + i], -s->frequency_penalty };
     qsort(to, n, sizeof *to, by_id);
     for (uint32_t i = n = 0; i < n_new; i++) {
-        if (n && to[n - 1].id == to[i].id) {
+        if (n && to[n - 1].id == to[i].id)
             to[n - 1].add -= s->frequency_penalty;
-        } else {
+        else
             to[n++] = (struct logit_bias){ to[i].id, -s->presence_penalty - s->frequency_penalty };
-        }
     }
     for (uint32_t i = 0, n_penalties = n; i < s->n_bias; i++) {
         struct logit_bias *same = bsearch(&s->bias[i], to, n_penalties, sizeof *to, by_id);
 
-        if (same) {
+        if (same)
             same->add += s->bias[i].add;
-        } else {
+        else
             to[n++] = s->bias[i];
-        }
     }
     row->n_logit_bias = n;
     d->n_logit_bias += n;
@@ -139,18 +137,15 @@ sampled_row(struct draw *d, const struct sampling *s, uint32_t slot, uint32_t po
 static struct sample_row
 prompt_row(const struct sampling *s, uint32_t position)
 {
-    bool asked = position < s->n_prompt;
+    struct sample_row row = sampling_padding;
 
-    return (struct sample_row){
-        .slot = SLOT_NONE,
-        .top_p = 1,
-        .repetition = 1,
-        .force = -1,
-        .allowed = ALLOW_ALL,
-        .target = asked ? s->prompt[position] : 0,
-        .n_top = asked ? s->prompt_logprobs : 0,
-        .want_logprob = asked,
-    };
+    row.force = -1;
+    row.target = 0;
+    if (position >= s->n_prompt) return row;
+    row.target = s->prompt[position];
+    row.n_top = s->prompt_logprobs;
+    row.want_logprob = true;
+    return row;
 }
 
 static void
@@ -201,7 +196,6 @@ sampling_stage(struct exec *x, struct stage *st, const struct batch *b, struct o
     d.which = TAKE_ARRAY(&st->step, uint32_t, t->n_sample_rows, &t->which);
     d.row = TAKE_ARRAY(&st->step, struct sample_row, t->n_sample_rows, &t->row);
     o->n_segments = b->n_segments;
-    o->n_logits = b->n_logits;
     for (uint32_t i = 0; i < b->n_segments; i++) {
         const struct batch_segment *r = &b->segment[i];
 
