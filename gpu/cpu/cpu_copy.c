@@ -114,9 +114,7 @@ CPU_JOB(run_rows)
 
     for (CPU_SHARE(i, a->y.dim[0])) {
         check(a->which[i] < a->x.dim[0]);
-        memcpy((char *)a->y.data + dtype_bytes(a->y.dtype, (size_t)i * a->y.stride),
-               (char *)a->x.data + dtype_bytes(a->x.dtype, (size_t)a->which[i] * a->x.stride),
-               bytes);
+        memcpy(row_of(&a->y, i), row_of(&a->x, a->which[i]), bytes);
     }
 }
 

@@ -260,13 +260,6 @@ v8_first(v8 a)
     return f[0];
 }
 
-/* Row i of a tensor. */
-ALWAYS void *
-row_of(const struct tensor *t, uint32_t i)
-{
-    return (char *)t->data + dtype_bytes(t->dtype, (size_t)i * t->stride);
-}
-
 /* Loops over a row of n, eight at a time; the body sees whole v8s and a padded tail. */
 #define V8_ROW(n, at, width, body) \
     do { \
