@@ -8,7 +8,8 @@
  *     sampling.c        logit rows, sampling parameters, results
  *     tensor_output.c   encoder states and logits for requests that want them
  *     graphs.c          which steps run as captured graphs
- *     launch.c          the queue of one step; its pieces, plain or as graphs
+ *     capture.c         a piece of a step, plain or as a graph
+ *     launch.c          the queue of one step
  *     exec_partition.c  the device units of each lane
  *     warmup.c          a pass over padding before the first step
  *     tune.c            measures the model's matmuls while no step is in flight
@@ -201,7 +202,7 @@ int queue_encoders(struct exec *x, struct exec_lane *l, const struct batch *b,
                    const struct todo *t) MUST_USE;
 int queue_projections(struct exec *x, struct exec_lane *l, const struct todo *t) MUST_USE;
 
-/* launch.c */
+/* capture.c */
 typedef int piece_fn(struct exec *x, struct exec_lane *l, const struct todo *t);
 /* Queues the piece as the slot's graph, capturing it if due; slot NULL: plain. */
 int queue_piece(struct exec *x, struct exec_lane *l, const struct todo *t, struct graphs_slot *slot,
@@ -209,6 +210,7 @@ int queue_piece(struct exec *x, struct exec_lane *l, const struct todo *t, struc
 /* Drops the graphs of a partition, or GRAPHS_ALL. None may be running. */
 void drop_graphs(struct exec *x, struct exec_lane *l, uint32_t partition);
 
+/* launch.c */
 int queue_step(struct exec *x, struct exec_lane *l, const struct stage *st, const struct batch *b,
                const struct todo *t, struct outcome *o) MUST_USE;
 

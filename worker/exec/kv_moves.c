@@ -15,12 +15,6 @@ reaches_device(const struct kv_edit *e)
     return e->op == EDIT_SET || e->op == EDIT_COPY;
 }
 
-static size_t
-row_bytes(const struct exec *x, uint32_t group)
-{
-    return x->tables.stride[group] * sizeof(slice_id);
-}
-
 static struct block_copy
 row_of(const struct exec *x, const struct kv_edit *e)
 {
@@ -127,7 +121,8 @@ queue_edits(struct exec *x, struct exec_lane *l, const struct batch *b, const st
             n++;
         }
         if (e->op == EDIT_COPY) {
-            TRY(queue_row_moves(x, l, t, n_moves, n, row_bytes(x, e->group)));
+            TRY(queue_row_moves(x, l, t, n_moves, n,
+                                x->tables.stride[e->group] * sizeof(slice_id)));
             n_moves += n;
         } else {
             TRY(x->op->step.update_tables(l->lane, x->tables, t->set + n_sets, n));

@@ -1,97 +1,29 @@
 /* launch.c - queues one step, in this order: waits, the step's arrays, table edits, block copies,
  * encoder slices, tokens sampled by the previous step, cross projections of new encoder inputs, the
  * decoder, logits and sampling, results, the mark. Encoder, projections and decoder are pieces that
- * may run as graphs; a piece is captured if graphs.c allows it.
+ * may run as graphs.
  */
-#include "base/clock.h"
 #include "base/failpoint.h"
-#include "base/log.h"
 #include "worker/exec/exec_internal.h"
-
-#include <errno.h>
-
-/* Estimated time until the steps in flight are done. */
-static nsec
-busy_time(const struct exec_lane *l, nsec now)
-{
-    if (l->started == l->finished) return 0;
-    return MAX(l->since + l->step_ns - now, (nsec)0);
-}
-
-void
-drop_graphs(struct exec *x, struct exec_lane *l, uint32_t partition)
-{
-    struct graph *g;
-
-    while ((g = graphs_take(&l->graphs, partition))) x->op->graph.drop(l->lane, g);
-}
-
-/* Captures a piece into its slot if a capture is due and possible. */
-static void
-capture(struct exec *x, struct exec_lane *l, const struct todo *t, struct graphs_slot *slot,
-        piece_fn *piece)
-{
-    const struct gpu_ops *op = x->op;
-    struct graph *graph = NULL, *drop;
-    uint64_t bytes = 0;
-    nsec began = clock_now();
-    int r, end;
-
-    if (!graphs_may_capture(&l->graphs, slot, busy_time(l, began))) return;
-    r = op->graph.begin(l->lane);
-    if (r == 0) {
-        r = piece(x, l, t);
-        end = op->graph.end(l->lane, &graph, &bytes);
-        if (r == 0) r = end;
-    }
-    if (r < 0) {
-        log_debug("a piece of %u rows cannot be captured and will run without a graph: %s",
-                  slot->rows, gpu_why(x->gpu));
-        graphs_never(slot);
-    }
-    while (r == 0 && !slot->graph) {
-        r = graphs_keep(&l->graphs, slot, graph, bytes, clock_now() - began, op->lane.done(l->lane),
-                        &drop);
-        if (drop) op->graph.drop(l->lane, drop);
-        if (r == -EAGAIN) r = 0;
-    }
-    if (r < 0 && graph) op->graph.drop(l->lane, graph);
-}
-
-int
-queue_piece(struct exec *x, struct exec_lane *l, const struct todo *t, struct graphs_slot *slot,
-            piece_fn *piece)
-{
-    if (slot && !slot->graph) capture(x, l, t, slot, piece);
-    return slot && slot->graph ? x->op->graph.launch(l->lane, slot->graph) : piece(x, l, t);
-}
 
 enum { SLICE_ROWS = 2048, SLICE_LAYERS = 4 };
 
 /* A large step is queued in slices with heartbeats between them: when the driver's queue is full, a
  * launch blocks until the device has finished an earlier one. */
 static int
-queue_layers(struct exec *x, struct exec_lane *l)
-{
-    uint32_t n = x->m->shape.n_layers,
-             slice = l->step.rows.n_tokens > SLICE_ROWS ? SLICE_LAYERS : n;
-
-    for (uint32_t first = 0; first < n; first += slice) {
-        TRY(x->m->arch->forward(x->m, &l->step, first, MIN(slice, n - first)));
-        if (x->c.heartbeat) x->c.heartbeat(x->c.heartbeat_arg);
-    }
-    return 0;
-}
-
-static int
 queue_forward(struct exec *x, struct exec_lane *l, const struct todo *t)
 {
     const struct gpu_ops *op = x->op;
+    uint32_t n = x->m->shape.n_layers;
+    uint32_t slice = l->step.rows.n_tokens > SLICE_ROWS ? SLICE_LAYERS : n;
 
     (void)t;
     op->profile.range_begin(l->lane, "forward");
     TRY(op->step.resolve_tokens(l->lane, l->step.rows, x->last));
-    TRY(queue_layers(x, l));
+    for (uint32_t first = 0; first < n; first += slice) {
+        TRY(x->m->arch->forward(x->m, &l->step, first, MIN(slice, n - first)));
+        if (x->c.heartbeat) x->c.heartbeat(x->c.heartbeat_arg);
+    }
     op->profile.range_end(l->lane);
     return 0;
 }
@@ -158,9 +90,9 @@ queue_seen_tokens(struct exec *x, struct exec_lane *l, const struct batch *b)
 }
 
 static int
-put_image(struct exec *x, struct exec_lane *l, const struct image *im)
+put(struct exec *x, struct exec_lane *l, void *dev, const void *host, size_t bytes)
 {
-    return im->used ? x->op->mem.put(l->lane, im->dev, im->host, im->used) : 0;
+    return bytes ? x->op->mem.put(l->lane, dev, host, bytes) : 0;
 }
 
 static bool
@@ -196,16 +128,12 @@ queue_step(struct exec *x, struct exec_lane *l, const struct stage *st, const st
         if (b->wait[i].lane != b->lane)
             TRY(op->lane.after(l->lane, x->lane[b->wait[i].lane].lane, b->wait[i].step));
     TRY(queue_behind(x, l, b->step));
-    TRY(put_image(x, l, &st->step));
-    TRY(put_image(x, l, &st->encode));
-    TRY(put_image(x, l, &st->project));
+    TRY(put(x, l, st->step.dev, st->step.host, st->step.used));
+    TRY(put(x, l, st->encode.dev, st->encode.host, st->encode.used));
+    TRY(put(x, l, st->project.dev, st->project.host, st->project.used));
     TRY(queue_seen_tokens(x, l, b));
-    if (t->n_suppressed)
-        TRY(op->mem.put(l->lane, l->suppressed, t->suppressed,
-                        t->n_suppressed * sizeof *t->suppressed));
-    if (t->n_logit_bias)
-        TRY(op->mem.put(l->lane, l->logit_bias, t->logit_bias,
-                        t->n_logit_bias * sizeof *t->logit_bias));
+    TRY(put(x, l, l->suppressed, t->suppressed, t->n_suppressed * sizeof *t->suppressed));
+    TRY(put(x, l, l->logit_bias, t->logit_bias, t->n_logit_bias * sizeof *t->logit_bias));
     op->profile.work_begin(l->lane);
     TRY(queue_edits(x, l, b, t));
     TRY(queue_copies(x, l, b, t, /* after= */ false));

@@ -7,7 +7,6 @@
 #include "worker/exec/exec_internal.h"
 
 #include <errno.h>
-#include <string.h>
 #include <sys/mman.h>
 
 /* Memory that lay_out() allocates from. */
