@@ -43,6 +43,13 @@ cpu_row_parts(struct tensor x, uint32_t grain)
     return cpu_parts(x.dim[0], (uint64_t)x.dim[0] * x.dim[1], grain);
 }
 
+/* Row i of a tensor. */
+static inline void *
+row_of(const struct tensor *t, uint32_t i)
+{
+    return (char *)t->data + dtype_bytes(t->dtype, (size_t)i * t->stride);
+}
+
 /* First of a part's share of n units; the share ends at the first of the next part. */
 static inline uint32_t
 cpu_first(uint32_t n, uint32_t part, uint32_t parts)

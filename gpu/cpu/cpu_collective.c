@@ -1,7 +1,6 @@
 /* cpu_collective.c - see cpu_collective.h. */
 #include "gpu/cpu/cpu_collective.h"
 
-#include "base/clock.h"
 #include "gpu/cpu/cpu_ops.h"
 
 #include <errno.h>
@@ -15,8 +14,8 @@
 #include <unistd.h>
 
 /* CHANNELS: one lane of the loader, the others of the executor. SLOT: maximum floats of one
- * exchange. SPIN: as in cpu_lane.c. */
-enum { CHANNELS = 8, SLOT = 32 << 10, SPIN = 20000 };
+ * exchange. */
+enum { CHANNELS = 8, SLOT = 32 << 10 };
 
 /* What one rank writes in a channel. */
 struct place {
@@ -99,16 +98,11 @@ futex(_Atomic uint32_t *word, int op, uint32_t value)
 static void
 wait_for(_Atomic uint32_t *round, uint32_t ours)
 {
-    nsec until = 0;
+    struct cpu_spin spin = { 0 };
     uint32_t seen;
 
-    for (unsigned n = 0;
-         (seen = atomic_load_explicit(round, memory_order_acquire)) - ours > INT_MAX; n++) {
-        cpu_relax();
-        if (n % 64 != 63) continue;
-        if (!until) until = clock_now() + SPIN;
-        if (clock_now() >= until) futex(round, FUTEX_WAIT, seen);
-    }
+    while ((seen = atomic_load_explicit(round, memory_order_acquire)) - ours > INT_MAX)
+        if (cpu_spin_over(&spin)) futex(round, FUTEX_WAIT, seen);
 }
 
 static float *

@@ -102,28 +102,26 @@ cpu_checksum(struct lane *l, uint64_t *sum, const void *p, size_t bytes)
     return cpu_queue(l, run_checksum, &a, sizeof a, cpu_parts(64, bytes, COPY_PART));
 }
 
-struct rows_args {
+struct gather_args {
     struct tensor y, x;
     const uint32_t *which;
 };
 
 CPU_JOB(run_rows)
 {
-    const struct rows_args *a = args;
+    const struct gather_args *a = args;
     size_t bytes = dtype_bytes(a->x.dtype, a->x.dim[1]);
 
     for (CPU_SHARE(i, a->y.dim[0])) {
         check(a->which[i] < a->x.dim[0]);
-        memcpy((char *)a->y.data + dtype_bytes(a->y.dtype, (size_t)i * a->y.stride),
-               (char *)a->x.data + dtype_bytes(a->x.dtype, (size_t)a->which[i] * a->x.stride),
-               bytes);
+        memcpy(row_of(&a->y, i), row_of(&a->x, a->which[i]), bytes);
     }
 }
 
 int
 cpu_gather_rows(struct lane *l, struct tensor y, struct tensor x, const uint32_t *which)
 {
-    struct rows_args a = { y, x, which };
+    struct gather_args a = { y, x, which };
     size_t bytes = dtype_bytes(x.dtype, x.dim[1]) * y.dim[0];
 
     return cpu_queue(l, run_rows, &a, sizeof a, cpu_parts(y.dim[0], bytes, COPY_PART));

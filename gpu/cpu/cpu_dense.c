@@ -62,7 +62,7 @@ finish(const struct matmul_args *a, uint32_t row, uint32_t col, float sum)
 }
 
 ALWAYS void
-few_logit_rows(const struct matmul_args *a, enum dtype t, uint32_t first, uint32_t end)
+few_rows(const struct matmul_args *a, enum dtype t, uint32_t first, uint32_t end)
 {
     uint32_t k = a->x.dim[1], n = a->x.dim[0], col = first;
 
@@ -140,11 +140,11 @@ CPU_LOOP(matmul)
     if (a->x.dim[0] >= FEW_ROWS && !too_long)
         many_rows(a, first, end, scratch);
     else if (a->w.dtype == DT_F32)
-        few_logit_rows(a, DT_F32, first, end);
+        few_rows(a, DT_F32, first, end);
     else if (a->w.dtype == DT_BF16)
-        few_logit_rows(a, DT_BF16, first, end);
+        few_rows(a, DT_BF16, first, end);
     else
-        few_logit_rows(a, DT_F16, first, end);
+        few_rows(a, DT_F16, first, end);
 }
 
 #ifdef CPU_OPS

@@ -5,12 +5,10 @@
  *                            runs part 0, waits for the count
  *                            marks: stores done, then the eventfd
  *
- * The ring has one writer and one reader. A waiting thread spins for SPIN ns and then sleeps on a
- * futex, so that an idle lane uses no CPU time. cpu_lane_open() makes all allocations.
+ * The ring has one writer and one reader. A waiting thread sleeps after CPU_SPIN ns, so that an
+ * idle lane uses no CPU time. cpu_lane_open() makes all allocations.
  */
 #include "gpu/cpu/cpu_ops.h"
-
-#include "base/clock.h"
 
 #include <errno.h>
 #include <limits.h>
@@ -18,15 +16,11 @@
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
 #include <sys/syscall.h>
 #include <unistd.h>
-
-/* SPIN, ns: longer than the gap between two ops of one step, too short to matter for power. */
-enum { QUEUE = CPU_QUEUE, SPIN = 20000 };
 
 /* A number that threads wait on. Setting and sleeping are ordered as in Dekker's algorithm: the
  * setter stores the number and then reads sleepers; the waiter increments sleepers and then reads
@@ -36,13 +30,9 @@ struct gate {
     _Atomic uint32_t value, sleepers;
 };
 
-enum kind { JOB_RUN, JOB_MARK, JOB_AFTER, JOB_END };
 struct job {
-    enum kind kind;
+    cpu_run run; /* NULL: the threads exit */
     uint32_t parts;
-    cpu_run segment;
-    uint64_t step;                /* MARK, AFTER */
-    const struct cpu_lane *other; /* AFTER */
     _Alignas(CACHE_LINE) unsigned char args[CPU_ARGS];
 };
 
@@ -91,13 +81,10 @@ gate_set(struct gate *g, uint32_t value)
 static void
 gate_wait(struct gate *g, uint32_t old)
 {
-    nsec until = 0;
+    struct cpu_spin spin = { 0 };
 
-    for (unsigned n = 0; atomic_load_explicit(&g->value, memory_order_acquire) == old; n++) {
-        cpu_relax();
-        if (n % 64 != 63) continue;
-        if (!until) until = clock_now() + SPIN;
-        if (clock_now() < until) continue;
+    while (atomic_load_explicit(&g->value, memory_order_acquire) == old) {
+        if (!cpu_spin_over(&spin)) continue;
         atomic_fetch_add(&g->sleepers, 1);
         while (atomic_load(&g->value) == old) futex(&g->value, FUTEX_WAIT, old);
         atomic_fetch_sub(&g->sleepers, 1);
@@ -108,7 +95,7 @@ gate_wait(struct gate *g, uint32_t old)
 static void
 run_part(struct worker *w, const struct job *j)
 {
-    j->segment(j->args, w->index, j->parts, w->lane->isa, w->scratch);
+    j->run(j->args, w->index, j->parts, w->lane->isa, w->scratch);
 }
 
 static void *
@@ -119,7 +106,7 @@ helper(void *arg)
 
     for (uint32_t n = 0;; n++) {
         gate_wait(&w->n_jobs, n);
-        if (l->current->kind == JOB_END) return NULL;
+        if (!l->current->run) return NULL;
         run_part(w, l->current);
         /* The leader needs only the wake-up of the last helper. */
         if (atomic_fetch_sub(&l->pending.value, 1) == 1 && atomic_load(&l->pending.sleepers))
@@ -150,30 +137,35 @@ run_all(struct cpu_lane *l, const struct job *j)
     while ((left = atomic_load(&l->pending.value)) != 0) gate_wait(&l->pending, left);
 }
 
-static void
-mark(struct cpu_lane *l, uint64_t step)
+struct step_args {
+    struct cpu_lane *lane;
+    uint64_t step;
+};
+
+CPU_JOB(mark)
 {
+    const struct step_args *a = args;
+    struct cpu_lane *l = a->lane;
     uint64_t one = 1;
     ssize_t n;
 
     /* All writes of the helpers are visible here: their decrement pairs with our acquire. */
-    atomic_store_explicit(&l->done, step, memory_order_release);
+    atomic_store_explicit(&l->done, a->step, memory_order_release);
     gate_set(&l->marks, atomic_load_explicit(&l->marks.value, memory_order_relaxed) + 1);
     n = write(l->fd, &one, sizeof one);
     (void)n; /* -EAGAIN: the counter is full; it is readable anyway */
 }
 
-static void
-wait_for(const struct cpu_lane *other, uint64_t step)
+/* Waits until the lane of a has done the step. */
+CPU_JOB(wait_for)
 {
-    /* The cast drops const because the waiter writes the gate's sleeper count. */
-    struct gate *marks = (struct gate *)(uintptr_t)&other->marks;
+    const struct step_args *a = args;
 
     for (;;) {
-        uint32_t seen = atomic_load(&marks->value);
+        uint32_t seen = atomic_load(&a->lane->marks.value);
 
-        if (atomic_load_explicit(&other->done, memory_order_acquire) >= step) return;
-        gate_wait(marks, seen);
+        if (cpu_lane_done(&a->lane->lane) >= a->step) return;
+        gate_wait(&a->lane->marks, seen);
     }
 }
 
@@ -183,23 +175,14 @@ leader(void *arg)
     struct cpu_lane *l = ((struct worker *)arg)->lane;
 
     for (uint32_t tail = 0;; tail++) {
-        const struct job *j = &l->ring[tail % QUEUE];
+        const struct job *j = &l->ring[tail % CPU_QUEUE];
 
         gate_wait(&l->head, tail);
-        switch (j->kind) {
-        case JOB_RUN:
-            run_all(l, j);
-            break;
-        case JOB_MARK:
-            mark(l, j->step);
-            break;
-        case JOB_AFTER:
-            wait_for(j->other, j->step);
-            break;
-        case JOB_END:
+        if (!j->run) {
             wake_helpers(l, j, l->n_threads - 1);
             return NULL;
         }
+        run_all(l, j);
         gate_set(&l->tail, tail + 1);
     }
 }
@@ -210,9 +193,9 @@ reserve(struct cpu_lane *l)
 {
     uint32_t head = atomic_load_explicit(&l->head.value, memory_order_relaxed), tail;
 
-    while (head - (tail = atomic_load_explicit(&l->tail.value, memory_order_acquire)) == QUEUE)
+    while (head - (tail = atomic_load_explicit(&l->tail.value, memory_order_acquire)) == CPU_QUEUE)
         gate_wait(&l->tail, tail);
-    return &l->ring[head % QUEUE];
+    return &l->ring[head % CPU_QUEUE];
 }
 
 static void
@@ -222,14 +205,13 @@ commit(struct cpu_lane *l)
 }
 
 int
-cpu_queue(struct lane *lane, cpu_run segment, const void *args, size_t bytes, uint32_t max_parts)
+cpu_queue(struct lane *lane, cpu_run run, const void *args, size_t bytes, uint32_t max_parts)
 {
     struct cpu_lane *l = (struct cpu_lane *)lane;
     struct job *j = reserve(l);
 
     check(bytes <= CPU_ARGS);
-    j->kind = JOB_RUN;
-    j->segment = segment;
+    j->run = run;
     j->parts = MAX(MIN(max_parts, l->part), 1u);
     memcpy(j->args, args, bytes);
     commit(l);
@@ -247,13 +229,9 @@ cpu_lane_part(struct lane *lane, uint32_t first, uint32_t n)
 int
 cpu_lane_mark(struct lane *lane, uint64_t step)
 {
-    struct cpu_lane *l = (struct cpu_lane *)lane;
-    struct job *j = reserve(l);
+    struct step_args a = { (struct cpu_lane *)lane, step };
 
-    j->kind = JOB_MARK;
-    j->step = step;
-    commit(l);
-    return 0;
+    return cpu_queue(lane, mark, &a, sizeof a, 1);
 }
 
 uint64_t
@@ -265,14 +243,10 @@ cpu_lane_done(const struct lane *lane)
 int
 cpu_lane_after(struct lane *lane, const struct lane *other, uint64_t step)
 {
-    struct cpu_lane *l = (struct cpu_lane *)lane;
-    struct job *j = reserve(l);
+    /* The cast drops const because the waiter writes the gate's sleeper count. */
+    struct step_args a = { (struct cpu_lane *)(uintptr_t)other, step };
 
-    j->kind = JOB_AFTER;
-    j->step = step;
-    j->other = (const struct cpu_lane *)other;
-    commit(l);
-    return 0;
+    return cpu_queue(lane, wait_for, &a, sizeof a, 1);
 }
 
 int
@@ -321,10 +295,10 @@ static void
 end(struct cpu_lane *l)
 {
     if (l->worker && l->worker[0].started) {
-        reserve(l)->kind = JOB_END;
+        reserve(l)->run = NULL;
         commit(l);
     } else if (l->worker) { /* half open: helpers without a leader */
-        l->ring[0].kind = JOB_END;
+        l->ring[0].run = NULL;
         wake_helpers(l, &l->ring[0], l->n_threads - 1);
     }
     for (uint32_t i = 0; l->worker && i < l->n_threads; i++) {
@@ -355,7 +329,7 @@ cpu_lane_open(struct gpu *g, uint32_t units, struct lane **ret, struct err *e)
     if (l->channel < 0) return err_set(e, l->channel, "all channels of the rank group are in use");
     l->fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
     if (l->fd < 0) return err_set(e, -errno, "a lane's eventfd: %m");
-    l->ring = aligned_alloc(CACHE_LINE, QUEUE * sizeof *l->ring);
+    l->ring = aligned_alloc(CACHE_LINE, CPU_QUEUE * sizeof *l->ring);
     if (!l->ring) return err_set(e, -ENOMEM, "a lane's queue: no memory");
     l->worker = aligned_alloc(CACHE_LINE, units * sizeof *l->worker);
     if (!l->worker) return err_set(e, -ENOMEM, "a lane of %u threads: no memory", units);

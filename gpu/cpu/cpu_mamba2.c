@@ -102,16 +102,13 @@ ALWAYS float
 scan_row(float *state, float decay, float dx, const float *b, const float *c, uint32_t n)
 {
     v8 keep = v8_set(decay), add = v8_set(dx), sum[2] = { v8_set(0), v8_set(0) };
-    uint32_t width;
 
-    for (uint32_t at = 0; at < n; at += width) {
-        v8 s;
+    V8_ROW(n, at, width, {
+        v8 s = v8_fma(add, v8_at(b, at, width), v8_mul(keep, v8_at(state, at, width)));
 
-        width = MIN(8u, n - at);
-        s = v8_fma(add, v8_at(b, at, width), v8_mul(keep, v8_at(state, at, width)));
         v8_put(state, at, width, s);
         sum[at / 8 % 2] = v8_fma(s, v8_at(c, at, width), sum[at / 8 % 2]);
-    }
+    });
     return v8_sum(v8_add(sum[0], sum[1]));
 }
 

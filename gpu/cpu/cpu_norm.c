@@ -35,21 +35,15 @@ add_row(float *x, const float *in, uint32_t n, const struct residual *r)
 ALWAYS float
 sum_of_squares(const float *x, uint32_t n, float mean)
 {
-    v8 sum[2] = { v8_set(0), v8_set(0) }, m = v8_set(mean);
+    v8 sum[2] = { v8_set(0), v8_set(0) };
+    float means[8];
 
-    for (uint32_t at = 0; at < n; at += 8) {
-        v8 *to = &sum[at / 8 % 2], d;
+    v8_store(means, v8_set(mean));
+    V8_ROW(n, at, width, { /* 0 - 0 in the padding */
+                           v8 d = v8_sub(v8_at(x, at, width), v8_at(means, 0, width));
 
-        if (at + 8 <= n) {
-            d = v8_sub(v8_load(x + at), m);
-        } else { /* the padding must stay zero */
-            float part[8] = { 0 };
-
-            for (uint32_t i = at; i < n; i++) part[i - at] = x[i] - mean;
-            d = v8_load(part);
-        }
-        *to = v8_fma(d, d, *to);
-    }
+                           sum[at / 8 % 2] = v8_fma(d, d, sum[at / 8 % 2]);
+    });
     return v8_sum(v8_add(sum[0], sum[1]));
 }
 

@@ -1,6 +1,7 @@
 /* cpu_ops.h - the ops of the CPU device, without checks; documented in gpu.h. */
 #pragma once
 
+#include "base/clock.h"
 #include "gpu/cpu/cpu.h"
 #include "gpu/cpu/cpu_collective.h"
 #include "gpu/device.h"
@@ -12,13 +13,23 @@ struct cpu {
     struct cpu_collective *group; /* NULL: one rank */
 };
 
-/* In a loop that polls: gives the other hyperthread the core's units. */
-static inline void
-cpu_relax(void)
+/* How a thread waits: it polls for CPU_SPIN ns, then sleeps on a futex. CPU_SPIN is longer than the
+ * gap between two ops of one step, and too short to matter for power. */
+enum { CPU_SPIN = 20000 };
+struct cpu_spin {
+    unsigned n;
+    nsec until;
+};
+/* Called after each poll. True: sleep now. */
+static inline bool
+cpu_spin_over(struct cpu_spin *s)
 {
 #ifdef __x86_64__
-    __asm__ volatile("rep; nop");
+    __asm__ volatile("rep; nop"); /* leaves the core's units to the other hyperthread */
 #endif
+    if (++s->n % 64) return false;
+    if (!s->until) s->until = clock_now() + CPU_SPIN;
+    return clock_now() >= s->until;
 }
 
 /* cpu_lane.c */

@@ -123,18 +123,14 @@ typedef struct {
     int32_t i[8];
 } n8;
 
-#define V8_EACH(expr) \
+#define EACH_OF_8(type, field, expr) \
     ({ \
-        v8 each_r; \
-        for (int i = 0; i < 8; i++) each_r.f[i] = (expr); \
+        type each_r; \
+        for (int i = 0; i < 8; i++) each_r.field[i] = (expr); \
         each_r; \
     })
-#define N8_EACH(expr) \
-    ({ \
-        n8 each_r; \
-        for (int i = 0; i < 8; i++) each_r.i[i] = (int32_t)(expr); \
-        each_r; \
-    })
+#define V8_EACH(expr) EACH_OF_8(v8, f, expr)
+#define N8_EACH(expr) EACH_OF_8(n8, i, (int32_t)(expr))
 
 /* clang-format off */
 ALWAYS v8 v8_set(float x) { return V8_EACH(x); }
@@ -258,13 +254,6 @@ v8_first(v8 a)
 
     v8_store(f, a);
     return f[0];
-}
-
-/* Row i of a tensor. */
-ALWAYS void *
-row_of(const struct tensor *t, uint32_t i)
-{
-    return (char *)t->data + dtype_bytes(t->dtype, (size_t)i * t->stride);
 }
 
 /* Loops over a row of n, eight at a time; the body sees whole v8s and a padded tail. */

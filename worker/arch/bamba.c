@@ -85,8 +85,6 @@ configure(json_t *config, struct model_shape *s, void *out, struct err *e)
             cfg->base.rope[0].partial, rot_dim, attention.head_dim);
     TRY(mamba_configure(config, s, &cfg->mamba, e));
     cfg->mamba.eps = cfg->base.eps;
-    cfg->base.n_ropes = 1;
-    cfg->base.embed_scale = 1;
     cfg->base.scale = 1 / sqrtf((float)attention.head_dim);
     for (uint32_t i = 0; i < s->n_layers; i++) {
         struct layer_shape *l = &s->layer[i];

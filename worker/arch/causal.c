@@ -7,6 +7,8 @@ int
 causal_sizes(const json_t *config, struct causal_defaults d, struct model_shape *s,
              struct causal_cfg *cfg, struct err *e)
 {
+    cfg->n_ropes = 1;
+    cfg->embed_scale = 1;
     TRY(cfg_u32(config, "num_hidden_layers", d.n_layers, 1, MAX_LAYERS, &s->n_layers, e));
     TRY(cfg_u32(config, "hidden_size", d.hidden, 1, CFG_MAX_HIDDEN, &s->hidden, e));
     TRY(cfg_u32(config, "vocab_size", d.vocab, 1, CFG_MAX_VOCAB, &s->vocab, e));

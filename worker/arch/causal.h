@@ -28,6 +28,7 @@ struct causal_defaults {
     int64_t n_layers, hidden, vocab, max_len;
     double eps;
 };
+/* Reads these keys; sets n_ropes and embed_scale to 1. */
 int causal_sizes(const json_t *config, struct causal_defaults d, struct model_shape *s,
                  struct causal_cfg *cfg, struct err *e) MUST_USE;
 /* Sets layer i to l with its own KV. window 0: full attention. */
@@ -82,6 +83,11 @@ struct dense_cfg {
 };
 /* arch.forward for these layers; ends with block_logit_rows(). */
 int dense_forward(const struct model *m, struct step *s, uint32_t first, uint32_t n);
+/* Fields of struct arch. */
+#define DENSE_ARCH \
+    .cfg_bytes = sizeof(struct dense_cfg), .top_bytes = sizeof(struct block_top), \
+    .layer_bytes = sizeof(struct dense_layer), .divide = sharding_agrees, .tables = causal_tables, \
+    .forward = dense_forward, .logits = block_logits, .ends_with_logit_rows = true
 
 /* Layers with a Mamba-2 mixer or attention. */
 struct hybrid_mixer {

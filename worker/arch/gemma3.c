@@ -60,15 +60,8 @@ configure(json_t *config, struct model_shape *s, void *out, struct err *e)
 const struct arch arch_gemma3 = {
     .name = "gemma3",
     .hf_types = (const char *const[]){ "gemma3_text", "gemma3", NULL },
-    .cfg_bytes = sizeof(struct dense_cfg),
-    .top_bytes = sizeof(struct block_top),
-    .layer_bytes = sizeof(struct dense_layer),
     .weights = weights,
-    .divide = sharding_agrees,
     .prefixes = gemma_prefixes,
     .configure = configure,
-    .tables = causal_tables,
-    .forward = dense_forward,
-    .logits = block_logits,
-    .ends_with_logit_rows = true,
+    DENSE_ARCH,
 };

@@ -51,38 +51,19 @@ static const struct weight_rule weights[] = {
 };
 /* clang-format on */
 
-/* Defaults are those of the published models. */
-static void
-set_default_rope(struct rope_params *r)
-{
-    r->type = ROPE_YARN;
-    r->factor = r->beta_fast = 32;
-    r->beta_slow = 1;
-    r->truncate = false;
-    r->original_max = 4096;
-}
-
 static int
 read_rope(const json_t *config, struct rope_params *ret, struct err *e)
 {
     TRY(cfg_rope_only(config, NULL, 150000, 1 << ROPE_DEFAULT | 1 << ROPE_YARN, ret, e));
-    if (cfg_state(config, "rope_parameters") != CFG_SET &&
-        json_object_size(json_object_get(config, "rope_scaling")) == 0)
-        set_default_rope(ret);
+    if (cfg_state(config, "rope_parameters") == CFG_SET ||
+        json_object_size(json_object_get(config, "rope_scaling")) > 0)
+        return 0;
+    ret->type = ROPE_YARN; /* as the published models */
+    ret->factor = ret->beta_fast = 32;
+    ret->beta_slow = 1;
+    ret->truncate = false;
+    ret->original_max = 4096;
     return 0;
-}
-
-/* Refuses values that forward() has as constants. */
-static int
-refuse_others(const json_t *config, struct err *e)
-{
-    float limit;
-
-    TRY(cfg_want_str(config, "hidden_act", "silu", e));
-    TRY(cfg_f32(config, "swiglu_limit", 7, 0, 1e6, &limit, e));
-    if (limit < 7 || limit > 7)
-        return err_set(e, -ENOTSUP, "swiglu_limit is %g, only 7 is implemented", (double)limit);
-    return cfg_want_bool(config, "attention_bias", true, e);
 }
 
 /* Ranks divide between units: pairs of gate and up rows, or runs of them. */
@@ -113,17 +94,20 @@ configure(json_t *config, struct model_shape *s, void *out, struct err *e)
     struct causal_cfg *cfg = out;
     struct layer_shape l = { .mixer = MIX_ATTENTION, .kv_parts = 2 };
     uint32_t window;
+    float limit;
     bool slides;
 
-    TRY(refuse_others(config, e));
+    TRY(cfg_want_str(config, "hidden_act", "silu", e));
+    TRY(cfg_want_bool(config, "attention_bias", true, e));
+    TRY(cfg_f32(config, "swiglu_limit", 7, 0, 1e6, &limit, e));
+    if (limit < 7 || limit > 7)
+        return err_set(e, -ENOTSUP, "swiglu_limit is %g, only 7 is implemented", (double)limit);
     TRY(cfg_bool(config, "tie_word_embeddings", false, &s->tied, e));
     TRY(causal_sizes(config, defaults, s, cfg, e));
     TRY(cfg_heads(config, 64, 8, 64, &l, e));
     TRY(cfg_u32(config, "sliding_window", 128, 1, CFG_MAX_POSITIONS, &window, e));
     TRY(read_rope(config, &cfg->rope[0], e));
     TRY(read_experts(config, s, &l, e));
-    cfg->n_ropes = 1;
-    cfg->embed_scale = 1;
     cfg->scale = 1 / sqrtf((float)l.head_dim);
     for (uint32_t i = 0; i < s->n_layers; i++) {
         TRY(cfg_slides(config, i, s->n_layers, i % 2 == 0, &slides, e));

@@ -104,8 +104,7 @@ configure(json_t *config, struct model_shape *s, void *out, struct err *e)
     static const struct causal_defaults defaults = { 32, 4096, 32000, 2048, 1e-6 };
     struct granite_cfg *cfg = out;
     struct hybrid_cfg *hybrid = &cfg->hybrid;
-    struct layer_shape attention = { .mixer = MIX_ATTENTION, .kv = KV_FULL, .kv_parts = 2 };
-    struct layer_shape ff = { 0 };
+    struct layer_shape state = { 0 }, attention; /* with the same feed-forward */
 
     TRY(cfg_want_str(config, "hidden_act", "silu", e));
     TRY(cfg_want_bool(config, "attention_bias", false, e));
@@ -113,28 +112,27 @@ configure(json_t *config, struct model_shape *s, void *out, struct err *e)
     TRY(causal_sizes(config, defaults, s, &hybrid->base, e));
     TRY(read_positions(config, &hybrid->base, e));
     TRY(read_multipliers(config, s, cfg, e));
+    TRY(read_ff(config, s, &state, e));
+    attention = state;
+    attention.mixer = MIX_ATTENTION;
+    attention.kv_parts = 2;
     TRY(cfg_u32(config, "num_attention_heads", 32, 1, CFG_MAX_HEADS, &attention.n_heads, e));
     TRY(cfg_heads(config, 32, attention.n_heads, s->hidden / attention.n_heads, &attention, e));
     TRY(mamba_configure(config, s, &hybrid->mamba, e));
     hybrid->mamba.eps = hybrid->base.eps;
-    TRY(read_ff(config, s, &ff, e));
+    mamba_layer(&hybrid->mamba, &state);
     for (uint32_t i = 0; i < s->n_layers; i++) {
-        struct layer_shape *l = &s->layer[i];
         const char *kind, *key = cfg_either(config, "layers_block_type", "layer_types");
 
         TRY(cfg_str_at(config, key, i, s->n_layers, &kind, e));
         if (strcmp(kind, "attention") == 0 || strcmp(kind, "full_attention") == 0)
-            *l = attention;
+            causal_layer(s, i, attention, 0);
         else if (strcmp(kind, "mamba") == 0 || strcmp(kind, "linear_attention") == 0)
-            mamba_layer(&hybrid->mamba, l);
+            s->layer[i] = state;
         else
             return err_set(e, -ENOTSUP, "%s[%u] is \"%s\"; mamba and attention are implemented",
                            key, i, kind);
-        l->n_ff = ff.n_ff;
-        l->n_experts = ff.n_experts;
-        l->n_top = ff.n_top;
-        l->expert_ff = ff.expert_ff;
-        l->kv_from = (uint16_t)i;
+        s->layer[i].kv_from = (uint16_t)i;
     }
     return 0;
 }

@@ -79,8 +79,6 @@ configure(json_t *config, struct model_shape *s, void *out, struct err *e)
     TRY(read_window(config, mistral, &window, e));
     if (!mistral) TRY(refuse_window(config, s, e));
     TRY(cfg_rope_only(config, NULL, 1e4, LLAMA_ROPE, &cfg->base.rope[0], e));
-    cfg->base.n_ropes = 1;
-    cfg->base.embed_scale = 1;
     cfg->base.scale = 1 / sqrtf((float)l.head_dim);
     cfg->act = ACT_SILU;
     for (uint32_t i = 0; i < s->n_layers; i++) causal_layer(s, i, l, window);
@@ -90,14 +88,7 @@ configure(json_t *config, struct model_shape *s, void *out, struct err *e)
 const struct arch arch_llama = {
     .name = "llama",
     .hf_types = (const char *const[]){ "llama", "mistral", NULL },
-    .cfg_bytes = sizeof(struct dense_cfg),
-    .top_bytes = sizeof(struct block_top),
-    .layer_bytes = sizeof(struct dense_layer),
     .weights = weights,
-    .divide = sharding_agrees,
     .configure = configure,
-    .tables = causal_tables,
-    .forward = dense_forward,
-    .logits = block_logits,
-    .ends_with_logit_rows = true,
+    DENSE_ARCH,
 };

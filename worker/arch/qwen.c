@@ -104,8 +104,6 @@ configure(json_t *config, struct model_shape *s, void *out, struct err *e)
     TRY(cfg_heads(config, 32, 32, qwen3 ? 128 : s->hidden / l.n_heads, &l, e));
     TRY(read_layers(config, l, s, e));
     TRY(cfg_rope_only(config, NULL, 1e4, QWEN_ROPE, &cfg->base.rope[0], e));
-    cfg->base.n_ropes = 1;
-    cfg->base.embed_scale = 1;
     cfg->base.scale = 1 / sqrtf((float)l.head_dim);
     cfg->act = ACT_SILU;
     set_sizes(s, &l, qwen3);
@@ -115,14 +113,7 @@ configure(json_t *config, struct model_shape *s, void *out, struct err *e)
 const struct arch arch_qwen = {
     .name = "qwen",
     .hf_types = (const char *const[]){ "qwen2", "qwen3", NULL },
-    .cfg_bytes = sizeof(struct dense_cfg),
-    .top_bytes = sizeof(struct block_top),
-    .layer_bytes = sizeof(struct dense_layer),
     .weights = weights,
-    .divide = sharding_agrees,
     .configure = configure,
-    .tables = causal_tables,
-    .forward = dense_forward,
-    .logits = block_logits,
-    .ends_with_logit_rows = true,
+    DENSE_ARCH,
 };

@@ -139,23 +139,12 @@ read_buckets(const json_t *config, struct t5_cfg *cfg, struct err *e)
     return 0;
 }
 
-/* The flag decides the scale; the presence of lm_head.weight does not. */
-static int
-read_head_scale(const json_t *config, struct model_shape *s, float *ret, struct err *e)
-{
-    bool scaled;
-
-    TRY(cfg_bool(config, "tie_word_embeddings", true, &s->tied, e));
-    TRY(cfg_bool(config, "scale_decoder_outputs", s->tied, &scaled, e));
-    *ret = scaled ? (float)(1 / sqrt((double)s->hidden)) : 1;
-    return 0;
-}
-
 static int
 configure(json_t *config, struct model_shape *s, void *out, struct err *e)
 {
     struct t5_cfg *cfg = out;
     struct layer_shape l = { .mixer = MIX_ATTENTION, .kv = KV_FULL, .kv_parts = 2 };
+    bool scaled;
 
     TRY(read_feed_forward(config, cfg, e));
     TRY(read_buckets(config, cfg, e));
@@ -173,7 +162,10 @@ configure(json_t *config, struct model_shape *s, void *out, struct err *e)
     TRY(cfg_u32(config, cfg_either(config, "head_dim", "d_kv"), 64, 1, CFG_MAX_HEAD_DIM,
                 &l.head_dim, e));
     TRY(cfg_f32(config, "layer_norm_epsilon", 1e-6, 0, 1, &cfg->eps, e));
-    TRY(read_head_scale(config, s, &cfg->head_scale, e));
+    /* The flag decides the scale; the presence of lm_head.weight does not. */
+    TRY(cfg_bool(config, "tie_word_embeddings", true, &s->tied, e));
+    TRY(cfg_bool(config, "scale_decoder_outputs", s->tied, &scaled, e));
+    cfg->head_scale = scaled ? (float)(1 / sqrt((double)s->hidden)) : 1;
 
     l.n_kv_heads = l.n_heads;
     s->max_len = s->max_source = T5_POSITIONS;

@@ -46,21 +46,17 @@ stage_encoder(const struct exec *x, struct image *im, const struct batch *b, uin
 {
     uint32_t n = b->n_tokens - first, at = 0;
     struct step_tokens *r = &t->enc;
-    int32_t *token, *pos;
-    uint32_t *slot, *place;
+    struct staged_tokens to;
     struct segment *segment;
+    uint32_t *place;
 
     check(n <= x->c.max_enc_tokens && b->n_encode <= x->n_slots);
-    r->n_tokens = t->encode ? t->encode->rows : n;
     r->n_segments = t->encode ? (uint32_t)GRAPHS_SEGMENTS : b->n_encode;
-    token = TAKE_ARRAY(im, int32_t, r->n_tokens, &r->token);
-    pos = TAKE_ARRAY(im, int32_t, r->n_tokens, &r->pos);
-    slot = TAKE_ARRAY(im, uint32_t, r->n_tokens, &r->slot);
+    to = stage_tokens(im, r, n, t->encode ? t->encode->rows : n);
     segment = TAKE_ARRAY(im, struct segment, r->n_segments, &r->segment);
     place = TAKE_ARRAY(im, uint32_t, t->encode ? n : 0, &t->enc_place);
-    memcpy(token, b->token + first, n * sizeof *token);
-    memcpy(pos, b->pos + first, n * sizeof *pos);
-    pad_rows(token, pos, slot, n, r->n_tokens);
+    memcpy(to.token, b->token + first, n * sizeof *to.token);
+    memcpy(to.pos, b->pos + first, n * sizeof *to.pos);
     for (uint32_t i = 0; t->encode && i < n; i++) place[i] = i;
     for (uint32_t i = 0; i < b->n_encode; i++) {
         const struct batch_encode *s = &b->encode[i];
@@ -69,7 +65,7 @@ stage_encoder(const struct exec *x, struct image *im, const struct batch *b, uin
         check(s->enc_token <= x->c.max_enc_tokens &&
               s->n_tokens <= x->c.max_enc_tokens - s->enc_token);
         check(s->first_layer + s->n_layers <= x->m->shape.n_encoder_layers);
-        for (uint32_t k = 0; k < s->n_tokens; k++) slot[at + k] = s->slot;
+        for (uint32_t k = 0; k < s->n_tokens; k++) to.slot[at + k] = s->slot;
         segment[i] = (struct segment){
             .slot = s->slot,
             .first_token = follows(b, i) ? segment[i - 1].first_token + segment[i - 1].n_tokens : 0,
@@ -86,16 +82,12 @@ stage_encoder(const struct exec *x, struct image *im, const struct batch *b, uin
 static void
 stage_project(const struct exec *x, struct image *im, const struct batch *b, struct todo *t)
 {
-    struct step_tokens *r = &t->projected;
-    uint32_t n = t->n_project, at = 0, *slot, *row;
-    int32_t *pos;
+    uint32_t n = t->n_project, at = 0, *row;
+    struct staged_tokens to;
 
     check(n <= x->c.max_enc_tokens);
-    r->n_tokens = t->project ? t->project->rows : n;
-    pos = TAKE_ARRAY(im, int32_t, r->n_tokens, &r->pos);
-    slot = TAKE_ARRAY(im, uint32_t, r->n_tokens, &r->slot);
+    to = stage_tokens(im, &t->projected, n, t->project ? t->project->rows : n);
     row = TAKE_ARRAY(im, uint32_t, n, &t->project_row);
-    pad_rows(NULL, pos, slot, n, r->n_tokens);
     for (uint32_t i = 0; i < b->n_segments; i++) {
         const struct batch_segment *segment = &b->segment[i];
 
@@ -105,8 +97,8 @@ stage_project(const struct exec *x, struct image *im, const struct batch *b, str
         if (segment->enc_tokens && segment->enc_token != t->project_first + at)
             t->project_first = NOT_TOGETHER;
         for (uint32_t k = 0; k < segment->enc_tokens; k++, at++) {
-            pos[at] = (int32_t)k;
-            slot[at] = segment->slot;
+            to.pos[at] = (int32_t)k;
+            to.slot[at] = segment->slot;
             row[at] = segment->enc_token + k;
         }
     }

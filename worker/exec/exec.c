@@ -274,7 +274,8 @@ stage_step(struct exec *x, struct exec_lane *l, struct stage *st, const struct b
     stage_decoder(x, l, st, b, t);
     sampling_stage(x, st, b, o, t);
     tensor_output_stage(x, b, o, t);
-    stage_rest(x, st, b, t);
+    stage_marked(x, &st->step, b, t);
+    stage_moves(x, &st->step, b, t);
     if (x->c.max_enc_tokens) stage_sources(x, l, st, b, t);
     o->r.step = b->step;
     o->r.lane = b->lane;

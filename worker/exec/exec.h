@@ -27,8 +27,8 @@ struct exec_config {
     enum dtype kv_dtype;            /* as for model_groups() */
     /* Heartbeat, called repeatedly while a step is queued, because queueing may be slow. NULL:
      * none. */
-    void (*beat)(void *arg);
-    void *beat_arg;
+    void (*heartbeat)(void *arg);
+    void *heartbeat_arg;
     uint64_t graphs_memory; /* device memory for captured steps of all lanes; 0: no graphs */
     /* Partitions, made before the first step. A step of a partition (batch.partition) runs on this
      * range of its lane's units; n 0, and partition 0: all units. */

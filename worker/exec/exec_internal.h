@@ -70,7 +70,7 @@ struct outcome {
     int32_t *drawn;               /* [2 * max_tokens] token of each logit row, then r.logprob */
     struct batch_top *near, *far; /* [MIN(rows * top_most, NEAR_TOPS)] pinned; [all] pageable */
     uint32_t *segment_logit;      /* [n_slots] logit row that a segment sampled from, or NO_LOGIT */
-    uint32_t n_segments, n_logits;
+    uint32_t n_segments;
     /* [n_slots] by segment: index among the kept logits and encoder states, or NO_LOGIT */
     uint32_t *logits_at, *states_at, *n_states;
     float *logits; /* [n_slots][vocab], pageable */
@@ -169,14 +169,22 @@ int scratch_open(struct exec *x, const struct kv_config *kv, struct err *e) MUST
 void scratch_close(struct exec *x);
 
 /* stage.c */
+/* Host addresses of the arrays of a struct step_tokens. */
+struct staged_tokens {
+    int32_t *token, *pos;
+    uint32_t *slot;
+};
+/* Allocates r's arrays for n tokens and sets those from n_used on to padding. */
+struct staged_tokens stage_tokens(struct image *im, struct step_tokens *r, uint32_t n_used,
+                                  uint32_t n);
 int stage_refuse(const struct exec *x, const struct batch *b, struct err *e) MUST_USE;
 /* The decoder's tokens, positions, slots and segments. Must be first, because graphs read them. */
 void stage_decoder(struct exec *x, struct exec_lane *l, struct stage *st, const struct batch *b,
                    const struct todo *t);
 /* True if there is a repetition penalty; 0 and 1 mean none. */
 bool wants_history(const struct sampling *s);
-/* The arrays that graphs do not read. */
-void stage_rest(struct exec *x, struct stage *st, const struct batch *b, struct todo *t);
+/* The segments whose tokens are marked as seen. Graphs do not read them. */
+void stage_marked(const struct exec *x, struct image *im, const struct batch *b, struct todo *t);
 
 /* kv_moves.c */
 void stage_moves(struct exec *x, struct image *im, const struct batch *b, struct todo *t);
@@ -185,9 +193,6 @@ int queue_edits(struct exec *x, struct exec_lane *l, const struct batch *b,
 /* after: the copies after the step's work, instead of the earlier ones. */
 int queue_copies(struct exec *x, struct exec_lane *l, const struct batch *b, const struct todo *t,
                  bool after) MUST_USE;
-
-/* Fills rows from .. n with padding; token may be NULL. */
-void pad_rows(int32_t *token, int32_t *pos, uint32_t *slot, uint32_t from, uint32_t n);
 
 /* encoder_launch.c */
 void stage_sources(struct exec *x, struct exec_lane *l, struct stage *st, const struct batch *b,

@@ -95,31 +95,19 @@ queue_one(struct exec *x, struct exec_lane *l, const struct matmul *m, uint32_t 
     return x->op->matmul(l->lane, to, from, m->w, NO_TENSOR, 0);
 }
 
+/* Best time in seconds, after one run that is not counted: of the largest matmul with t->rows rows
+ * (compute), or of all matmuls with 1 row (bandwidth). */
 static int
-queue_read(struct exec *x, struct exec_lane *l, const struct trial *t)
+measure(struct exec *x, struct exec_lane *l, const struct trial *t, bool compute, double *ret)
 {
-    for (uint32_t pass = 0; pass < t->passes; pass++)
-        for (uint32_t i = 0; i < t->n; i++) TRY(queue_one(x, l, &t->list[i], 1));
-    return 0;
-}
-
-static int
-queue_multiply(struct exec *x, struct exec_lane *l, const struct trial *t)
-{
-    return queue_one(x, l, &t->list[t->largest], t->rows);
-}
-
-/* Best time in seconds, after one run that is not counted. */
-static int
-measure(struct exec *x, struct exec_lane *l, const struct trial *t,
-        int (*queue)(struct exec *x, struct exec_lane *l, const struct trial *t), double *ret)
-{
+    uint32_t n = compute ? 1 : t->n * t->passes;
     nsec best = INT64_MAX;
 
     for (int i = 0; i <= TRIALS; i++) {
         nsec since = clock_now();
 
-        TRY(queue(x, l, t));
+        for (uint32_t k = 0; k < n; k++)
+            TRY(queue_one(x, l, &t->list[compute ? t->largest : k % t->n], compute ? t->rows : 1));
         TRY(x->op->lane.mark(l->lane, 1));
         TRY(gpu_wait(l->lane, 1, 1));
         if (i) best = MIN(best, clock_now() - since);
@@ -142,23 +130,11 @@ measure_part(struct exec *x, unsigned partition, unsigned lane)
     if (t.bytes == 0 || m->head || !matmul_scratch(l, m, t.rows, &from, &to)) return 0;
     TRY(exec_partition_take(x, l, &x->part[partition][lane]));
     TRY(x->op->mem.fill_random(l->lane, from, /* seed= */ 1, 0, 0, 1));
-    TRY(measure(x, l, &t, queue_read, &s));
+    TRY(measure(x, l, &t, /* compute= */ false, &s));
     rate->read = t.passes * (double)t.bytes / s;
-    TRY(measure(x, l, &t, queue_multiply, &s));
+    TRY(measure(x, l, &t, /* compute= */ true, &s));
     rate->compute = 2. * t.rows * (double)elements(&m->w) / s;
     return exec_partition_take(x, l, &whole);
-}
-
-static int
-measure_all(struct exec *x)
-{
-    nsec since = clock_now();
-
-    TRY(measure_part(x, 0, 0));
-    for (unsigned r = 1; r < x->c.n_partitions; r++)
-        for (unsigned i = 0; i < MIN(x->c.n_lanes, 2u); i++) TRY(measure_part(x, r, i));
-    x->divided.measured = clock_now() - since;
-    return 0;
 }
 
 int
@@ -176,7 +152,13 @@ exec_partition_open(struct exec *x)
     if (known && gpu_memory(x->gpu, &after, &own, &total) == 0 && before > after)
         x->divided.bytes = before - after;
     x->divided.made = clock_now() - since;
-    return x->c.measure ? measure_all(x) : 0;
+    if (!x->c.measure) return 0;
+    since = clock_now();
+    TRY(measure_part(x, 0, 0));
+    for (unsigned r = 1; r < x->c.n_partitions; r++)
+        for (unsigned i = 0; i < MIN(x->c.n_lanes, 2u); i++) TRY(measure_part(x, r, i));
+    x->divided.measured = clock_now() - since;
+    return 0;
 }
 
 struct exec_partition_times
@@ -204,7 +186,7 @@ wait_for_steps(const struct exec *x, const struct exec_lane *l)
 
     while (l->finished < l->started && x->op->lane.done(l->lane) < last) {
         TRY(x->op->lane.error(l->lane));
-        if (x->c.beat) x->c.beat(x->c.beat_arg);
+        if (x->c.heartbeat) x->c.heartbeat(x->c.heartbeat_arg);
         nanosleep(&nap, NULL);
     }
     return 0;

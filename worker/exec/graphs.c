@@ -102,12 +102,6 @@ graphs_keep(struct graphs *g, struct graphs_slot *s, struct graph *graph, uint64
     return 0;
 }
 
-static bool
-is_of(const struct graphs_slot *s, uint32_t partition)
-{
-    return s->graph && (partition == GRAPHS_ALL || s->partition == partition);
-}
-
 struct graph *
 graphs_take(struct graphs *g, uint32_t partition)
 {
@@ -115,7 +109,7 @@ graphs_take(struct graphs *g, uint32_t partition)
         struct graphs_slot *s = &g->slot[i];
         struct graph *graph = s->graph;
 
-        if (!is_of(s, partition)) continue;
+        if (!graph || (partition != GRAPHS_ALL && s->partition != partition)) continue;
         g->bytes -= s->bytes;
         s->graph = NULL;
         s->wait = 1;

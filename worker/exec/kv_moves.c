@@ -15,32 +15,14 @@ reaches_device(const struct kv_edit *e)
     return e->op == EDIT_SET || e->op == EDIT_COPY;
 }
 
-static size_t
-row_bytes(const struct exec *x, uint32_t group)
-{
-    return x->tables.stride[group] * sizeof(slice_id);
-}
-
-static char *
-row_at(const struct exec *x, uint32_t group, uint32_t slot)
-{
-    return (char *)x->tables.table[group] + slot * row_bytes(x, group);
-}
-
-static struct table_edit
-set_of(const struct exec *x, const struct kv_edit *e)
-{
-    check(e->group < x->tables.n && e->slot < x->n_slots);
-    check(e->entry < x->tables.stride[e->group]);
-    return (struct table_edit){ e->group, e->slot, e->entry, e->at };
-}
-
 static struct block_copy
 row_of(const struct exec *x, const struct kv_edit *e)
 {
-    check(e->group < x->tables.n && e->slot < x->n_slots);
+    slice_id *table = x->tables.table[e->group];
+    size_t stride = x->tables.stride[e->group];
+
     check(e->entry < x->n_slots && e->entry != e->slot);
-    return (struct block_copy){ row_at(x, e->group, e->slot), row_at(x, e->group, e->entry) };
+    return (struct block_copy){ table + e->slot * stride, table + e->entry * stride };
 }
 
 static char *
@@ -58,6 +40,13 @@ block_of(const struct exec *x, const struct kv_copy *c)
                                 block_at(x, c->from_tier, c->group, c->from) };
 }
 
+/* The copy at place i of the launch order. */
+static const struct kv_copy *
+copy_at(const struct exec *x, const struct batch *b, uint32_t i)
+{
+    return &b->copy[copy_order_index(x->place[i])];
+}
+
 static bool
 conflict(const struct block_copy *a, const struct block_copy *b)
 {
@@ -67,24 +56,27 @@ conflict(const struct block_copy *a, const struct block_copy *b)
 void
 stage_moves(struct exec *x, struct image *im, const struct batch *b, struct todo *t)
 {
-    uint32_t n_tokens = 0, n_sets = 0;
+    uint32_t n_sets = 0, n_moves = 0;
     struct table_edit *set;
 
     for (uint32_t i = 0; i < b->n_edits; i++) {
-        n_tokens += b->edit[i].op == EDIT_COPY;
         n_sets += b->edit[i].op == EDIT_SET;
+        t->n_row_moves += b->edit[i].op == EDIT_COPY;
     }
     set = TAKE_ARRAY(im, struct table_edit, n_sets, &t->set);
-    t->move_host = TAKE_ARRAY(im, struct block_copy, n_tokens + b->n_copies, &t->move);
-    t->n_row_moves = n_tokens;
-    n_tokens = n_sets = 0;
-    for (uint32_t i = 0; i < b->n_edits; i++) {
-        if (b->edit[i].op == EDIT_SET) set[n_sets++] = set_of(x, &b->edit[i]);
-        if (b->edit[i].op == EDIT_COPY) t->move_host[n_tokens++] = row_of(x, &b->edit[i]);
+    t->move_host = TAKE_ARRAY(im, struct block_copy, t->n_row_moves + b->n_copies, &t->move);
+    for (const struct kv_edit *e = b->edit; e < b->edit + b->n_edits; e++) {
+        if (!reaches_device(e)) continue;
+        check(e->group < x->tables.n && e->slot < x->n_slots);
+        check(e->op == EDIT_COPY || e->entry < x->tables.stride[e->group]);
+        if (e->op == EDIT_SET)
+            *set++ = (struct table_edit){ e->group, e->slot, e->entry, e->at };
+        else
+            t->move_host[n_moves++] = row_of(x, e);
     }
     copy_order_sort(b->copy, b->n_copies, &x->bytes, x->place);
     for (uint32_t i = 0; i < b->n_copies; i++)
-        t->move_host[n_tokens++] = block_of(x, &b->copy[copy_order_index(x->place[i])]);
+        t->move_host[n_moves++] = block_of(x, copy_at(x, b, i));
 }
 
 /* Number of leading copies that do not conflict. */
@@ -113,7 +105,7 @@ queue_row_moves(struct exec *x, struct exec_lane *l, const struct todo *t, uint3
 int
 queue_edits(struct exec *x, struct exec_lane *l, const struct batch *b, const struct todo *t)
 {
-    uint32_t n_sets = 0, n_tokens = 0;
+    uint32_t n_sets = 0, n_moves = 0;
 
     for (uint32_t i = 0, end; i < b->n_edits; i = end) {
         const struct kv_edit *e = &b->edit[i];
@@ -129,8 +121,9 @@ queue_edits(struct exec *x, struct exec_lane *l, const struct batch *b, const st
             n++;
         }
         if (e->op == EDIT_COPY) {
-            TRY(queue_row_moves(x, l, t, n_tokens, n, row_bytes(x, e->group)));
-            n_tokens += n;
+            TRY(queue_row_moves(x, l, t, n_moves, n,
+                                x->tables.stride[e->group] * sizeof(slice_id)));
+            n_moves += n;
         } else {
             TRY(x->op->step.update_tables(l->lane, x->tables, t->set + n_sets, n));
             n_sets += n;
@@ -143,12 +136,12 @@ queue_edits(struct exec *x, struct exec_lane *l, const struct batch *b, const st
 static struct block_size
 size_of(const struct exec *x, const struct batch *b, uint32_t first, uint32_t end)
 {
-    uint32_t group = b->copy[copy_order_index(x->place[first])].group, n = 0;
+    uint32_t group = copy_at(x, b, first)->group, n = 0;
     struct block_size s = { .bytes = x->bytes.block[group] };
 
     if (!x->per[group].head) return s;
     for (uint32_t i = first; i < end; i++) {
-        const struct kv_copy *c = &b->copy[copy_order_index(x->place[i])];
+        const struct kv_copy *c = copy_at(x, b, i);
 
         if (!c->n_tokens || c->from_tier != TIER_DEVICE || c->to_tier != TIER_DEVICE) return s;
         n = MAX(n, (uint32_t)c->n_tokens);
@@ -163,13 +156,11 @@ queue_copies(struct exec *x, struct exec_lane *l, const struct batch *b, const s
              bool after)
 {
     for (uint32_t first = 0, end; first < b->n_copies; first = end) {
-        const struct kv_copy *c = &b->copy[copy_order_index(x->place[first])];
-        uint32_t at = t->n_row_moves + first;
+        uint32_t at = t->n_row_moves + first, launch = copy_order_launch(x->place[first]);
 
-        for (end = first + 1; end < b->n_copies && copy_order_launch(x->place[end]) ==
-                                                       copy_order_launch(x->place[first]);)
-            end++;
-        if ((c->after != 0) != after) continue;
+        end = first + 1;
+        while (end < b->n_copies && copy_order_launch(x->place[end]) == launch) end++;
+        if ((copy_at(x, b, first)->after != 0) != after) continue;
         TRY(x->op->mem.copy_blocks(l->lane, t->move + at, t->move_host + at, end - first,
                                    size_of(x, b, first, end)));
     }

@@ -11,27 +11,19 @@ enum { SLICE_ROWS = 2048, SLICE_LAYERS = 4 };
 /* A large step is queued in slices with heartbeats between them: when the driver's queue is full, a
  * launch blocks until the device has finished an earlier one. */
 static int
-queue_layers(struct exec *x, struct exec_lane *l)
-{
-    uint32_t n = x->m->shape.n_layers,
-             slice = l->step.rows.n_tokens > SLICE_ROWS ? SLICE_LAYERS : n;
-
-    for (uint32_t first = 0; first < n; first += slice) {
-        TRY(x->m->arch->forward(x->m, &l->step, first, MIN(slice, n - first)));
-        if (x->c.beat) x->c.beat(x->c.beat_arg);
-    }
-    return 0;
-}
-
-static int
 queue_forward(struct exec *x, struct exec_lane *l, const struct todo *t)
 {
     const struct gpu_ops *op = x->op;
+    uint32_t n = x->m->shape.n_layers;
+    uint32_t slice = l->step.rows.n_tokens > SLICE_ROWS ? SLICE_LAYERS : n;
 
     (void)t;
     op->profile.range_begin(l->lane, "forward");
     TRY(op->step.resolve_tokens(l->lane, l->step.rows, x->last));
-    TRY(queue_layers(x, l));
+    for (uint32_t first = 0; first < n; first += slice) {
+        TRY(x->m->arch->forward(x->m, &l->step, first, MIN(slice, n - first)));
+        if (x->c.heartbeat) x->c.heartbeat(x->c.heartbeat_arg);
+    }
     op->profile.range_end(l->lane);
     return 0;
 }
@@ -98,9 +90,9 @@ queue_seen_tokens(struct exec *x, struct exec_lane *l, const struct batch *b)
 }
 
 static int
-put_image(struct exec *x, struct exec_lane *l, const struct image *im)
+put(struct exec *x, struct exec_lane *l, void *dev, const void *host, size_t bytes)
 {
-    return im->used ? x->op->mem.put(l->lane, im->dev, im->host, im->used) : 0;
+    return bytes ? x->op->mem.put(l->lane, dev, host, bytes) : 0;
 }
 
 static bool
@@ -136,16 +128,12 @@ queue_step(struct exec *x, struct exec_lane *l, const struct stage *st, const st
         if (b->wait[i].lane != b->lane)
             TRY(op->lane.after(l->lane, x->lane[b->wait[i].lane].lane, b->wait[i].step));
     TRY(queue_behind(x, l, b->step));
-    TRY(put_image(x, l, &st->step));
-    TRY(put_image(x, l, &st->encode));
-    TRY(put_image(x, l, &st->project));
+    TRY(put(x, l, st->step.dev, st->step.host, st->step.used));
+    TRY(put(x, l, st->encode.dev, st->encode.host, st->encode.used));
+    TRY(put(x, l, st->project.dev, st->project.host, st->project.used));
     TRY(queue_seen_tokens(x, l, b));
-    if (t->n_suppressed)
-        TRY(op->mem.put(l->lane, l->suppressed, t->suppressed,
-                        t->n_suppressed * sizeof *t->suppressed));
-    if (t->n_logit_bias)
-        TRY(op->mem.put(l->lane, l->logit_bias, t->logit_bias,
-                        t->n_logit_bias * sizeof *t->logit_bias));
+    TRY(put(x, l, l->suppressed, t->suppressed, t->n_suppressed * sizeof *t->suppressed));
+    TRY(put(x, l, l->logit_bias, t->logit_bias, t->n_logit_bias * sizeof *t->logit_bias));
     op->profile.work_begin(l->lane);
     TRY(queue_edits(x, l, b, t));
     TRY(queue_copies(x, l, b, t, /* after= */ false));

@@ -32,15 +32,14 @@ struct draw {
     struct sample_row *row;
     int32_t *suppressed;
     struct logit_bias *logit_bias;
-    uint32_t n_suppressed, n_logit_bias, n_top;
-    bool in_order; /* so far, logit row i is decoder token i */
-    bool beams;
+    struct todo *t; /* out: n_suppressed, n_logit_bias, n_top, beams */
+    bool in_order;  /* so far, logit row i is decoder token i */
 };
 
 static void
 suppress_token(struct draw *d, struct sample_row *row, token_id id)
 {
-    d->suppressed[d->n_suppressed++] = id;
+    d->suppressed[d->t->n_suppressed++] = id;
     row->n_suppressed++;
 }
 
@@ -68,32 +67,30 @@ by_id(const void *a, const void *b)
 static void
 add_logit_bias(struct draw *d, struct sample_row *row, const struct sampling *s, uint32_t position)
 {
-    struct logit_bias *to = d->logit_bias + d->n_logit_bias;
+    struct logit_bias *to = d->logit_bias + d->t->n_logit_bias;
     bool penalty = s->presence_penalty != 0 || s->frequency_penalty != 0;
     uint32_t n = 0, n_new = penalty ? position - s->first_new : 0;
 
-    row->first_logit_bias = d->n_logit_bias;
+    row->first_logit_bias = d->t->n_logit_bias;
     for (uint32_t i = 0; i < n_new; i++)
         to[n++] = (struct logit_bias){ s->prompt[s->first_new + i], -s->frequency_penalty };
     qsort(to, n, sizeof *to, by_id);
     for (uint32_t i = n = 0; i < n_new; i++) {
-        if (n && to[n - 1].id == to[i].id) {
+        if (n && to[n - 1].id == to[i].id)
             to[n - 1].add -= s->frequency_penalty;
-        } else {
+        else
             to[n++] = (struct logit_bias){ to[i].id, -s->presence_penalty - s->frequency_penalty };
-        }
     }
     for (uint32_t i = 0, n_penalties = n; i < s->n_bias; i++) {
         struct logit_bias *same = bsearch(&s->bias[i], to, n_penalties, sizeof *to, by_id);
 
-        if (same) {
+        if (same)
             same->add += s->bias[i].add;
-        } else {
+        else
             to[n++] = s->bias[i];
-        }
     }
     row->n_logit_bias = n;
-    d->n_logit_bias += n;
+    d->t->n_logit_bias += n;
 }
 
 static struct sample_row
@@ -112,14 +109,14 @@ sampled_row(struct draw *d, const struct sampling *s, uint32_t slot, uint32_t po
         .top_k = s->top_k,
         .force = -1,
         .target = -1,
-        .first_suppressed = d->n_suppressed,
+        .first_suppressed = d->t->n_suppressed,
         .allowed = ALLOW_ALL,
         .n_top = s->logprobs,
         .want_logprob = s->want_logprobs || s->logprobs,
     };
 
     if (s->n_candidates) {
-        row.beam = d->beams = true;
+        row.beam = d->t->beams = true;
         row.n_top = s->n_candidates;
         row.want_logprob = false;
     }
@@ -139,18 +136,15 @@ sampled_row(struct draw *d, const struct sampling *s, uint32_t slot, uint32_t po
 static struct sample_row
 prompt_row(const struct sampling *s, uint32_t position)
 {
-    bool asked = position < s->n_prompt;
+    struct sample_row row = sampling_padding;
 
-    return (struct sample_row){
-        .slot = SLOT_NONE,
-        .top_p = 1,
-        .repetition = 1,
-        .force = -1,
-        .allowed = ALLOW_ALL,
-        .target = asked ? s->prompt[position] : 0,
-        .n_top = asked ? s->prompt_logprobs : 0,
-        .want_logprob = asked,
-    };
+    row.force = -1;
+    row.target = 0;
+    if (position >= s->n_prompt) return row;
+    row.target = s->prompt[position];
+    row.n_top = s->prompt_logprobs;
+    row.want_logprob = true;
+    return row;
 }
 
 static void
@@ -168,9 +162,9 @@ draw_segment(const struct exec *x, const struct batch_segment *r, struct draw *d
         *row = sample && i + 1 == n ? sampled_row(d, s, r->slot, position)
                                     : prompt_row(s, position);
         row->n_top = MIN(row->n_top, x->top_most);
-        row->first_top = d->n_top;
-        o->r.first_top[r->first_logit + i] = d->n_top;
-        d->n_top += row->n_top;
+        row->first_top = d->t->n_top;
+        o->r.first_top[r->first_logit + i] = d->t->n_top;
+        d->t->n_top += row->n_top;
         d->which[r->first_logit + i] = r->first_token + k;
         if (r->first_logit + i != r->first_token + k) d->in_order = false;
     }
@@ -189,9 +183,9 @@ void
 sampling_stage(struct exec *x, struct stage *st, const struct batch *b, struct outcome *o,
                struct todo *t)
 {
-    struct draw d = { .suppressed = st->suppressed,
-                      .logit_bias = st->logit_bias,
-                      .in_order = true };
+    struct draw d = {
+        .suppressed = st->suppressed, .logit_bias = st->logit_bias, .t = t, .in_order = true
+    };
     uint32_t next = 0;
 
     check(b->n_logits <= x->c.max_tokens);
@@ -201,7 +195,6 @@ sampling_stage(struct exec *x, struct stage *st, const struct batch *b, struct o
     d.which = TAKE_ARRAY(&st->step, uint32_t, t->n_sample_rows, &t->which);
     d.row = TAKE_ARRAY(&st->step, struct sample_row, t->n_sample_rows, &t->row);
     o->n_segments = b->n_segments;
-    o->n_logits = b->n_logits;
     for (uint32_t i = 0; i < b->n_segments; i++) {
         const struct batch_segment *r = &b->segment[i];
 
@@ -213,21 +206,17 @@ sampling_stage(struct exec *x, struct stage *st, const struct batch *b, struct o
         if (r->flags & SEGMENT_SAMPLE) o->segment_logit[i] = next - 1;
     }
     check(next == b->n_logits);
-    o->r.first_top[next] = d.n_top;
+    o->r.first_top[next] = t->n_top;
     o->r.logprob = (float *)o->drawn + t->n_sample_rows;
     for (; next < t->n_sample_rows; next++) d.row[next] = sampling_padding;
     if (ends_with_logit_rows(x, b, t)) t->few = t->which;
     if (d.in_order || t->few) t->which = NULL;
-    t->n_top = d.n_top;
-    t->n_suppressed = d.n_suppressed;
-    t->n_logit_bias = d.n_logit_bias;
-    t->suppressed = d.n_suppressed <= NEAR_CHANGES ? memcpy(st->near_suppressed, d.suppressed,
-                                                            d.n_suppressed * sizeof *d.suppressed)
-                                                   : d.suppressed;
-    t->logit_bias = d.n_logit_bias <= NEAR_CHANGES ? memcpy(st->near_logit_bias, d.logit_bias,
-                                                            d.n_logit_bias * sizeof *d.logit_bias)
-                                                   : d.logit_bias;
-    t->beams = d.beams;
+    t->suppressed = t->n_suppressed <= NEAR_CHANGES ? memcpy(st->near_suppressed, d.suppressed,
+                                                             t->n_suppressed * sizeof *d.suppressed)
+                                                    : d.suppressed;
+    t->logit_bias = t->n_logit_bias <= NEAR_CHANGES ? memcpy(st->near_logit_bias, d.logit_bias,
+                                                             t->n_logit_bias * sizeof *d.logit_bias)
+                                                    : d.logit_bias;
 }
 
 int

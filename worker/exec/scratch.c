@@ -7,36 +7,28 @@
 #include "worker/exec/exec_internal.h"
 
 #include <errno.h>
-#include <string.h>
 #include <sys/mman.h>
 
+/* Memory that lay_out() allocates from. */
+struct region {
+    char *base; /* NULL: count only */
+    uint64_t taken;
+};
 struct plan {
-    char *dev, *host, *far; /* NULL: count only */
-    uint64_t dev_taken, host_taken, far_taken;
+    struct region dev, host, far;
 };
 
 enum { ROW_ENTRIES = 16 / sizeof(slice_id) }; /* table rows are copied in 16-byte units */
 enum { PIECE_ALIGN = 256 };                   /* for copies and vector loads of every device */
 
+/* n elements of `each` bytes. */
 static void *
-take(char *base, uint64_t *used, uint64_t bytes)
+take(struct region *r, uint64_t n, uint64_t each)
 {
-    char *at = base ? base + *used : NULL;
+    char *at = r->base ? r->base + r->taken : NULL;
 
-    *used += ROUND_UP(bytes, PIECE_ALIGN);
+    r->taken += ROUND_UP(n * each, PIECE_ALIGN);
     return at;
-}
-
-static void *
-on_dev(struct plan *p, uint64_t n, uint64_t each)
-{
-    return take(p->dev, &p->dev_taken, n * each);
-}
-
-static void *
-on_host(struct plan *p, uint64_t n, uint64_t each)
-{
-    return take(p->host, &p->host_taken, n * each);
 }
 
 /* Rows start 16-byte aligned in every dtype, for vector loads. */
@@ -44,7 +36,7 @@ static struct tensor
 matrix(struct plan *p, enum dtype t, uint32_t rows, uint32_t cols)
 {
     uint32_t stride = ROUND_UP(cols, 8u);
-    struct tensor m = tensor_2d(on_dev(p, (uint64_t)rows * stride, dtype_bytes(t, 1)), t, rows,
+    struct tensor m = tensor_2d(take(&p->dev, (uint64_t)rows * stride, dtype_bytes(t, 1)), t, rows,
                                 stride);
 
     return tensor_cols(m, 0, cols);
@@ -74,8 +66,8 @@ static void
 lay_out_image(struct image *im, const struct image *first, size_t bytes, struct plan *p)
 {
     im->bytes = bytes;
-    im->dev = im == first ? on_dev(p, bytes, 1) : first->dev;
-    im->host = on_host(p, bytes, 1);
+    im->dev = im == first ? take(&p->dev, bytes, 1) : first->dev;
+    im->host = take(&p->host, bytes, 1);
 }
 
 static void
@@ -97,10 +89,10 @@ lay_out_lane(struct exec *x, struct exec_lane *l, struct plan *p)
     l->source_x = matrix(p, DT_F32, MIN(x->c.max_enc_tokens, (uint32_t)GRAPHS_SOURCE_ROWS), hidden);
     l->source_out = matrix(p, act, MIN(x->c.max_enc_tokens, (uint32_t)GRAPHS_SOURCE_ROWS), hidden);
     l->logits = matrix(p, DT_F32, x->piece, x->m->shape.vocab);
-    l->drawn = on_dev(p, 2 * (uint64_t)rows, sizeof *l->drawn);
-    l->suppressed = on_dev(p, (uint64_t)x->n_slots * MAX_SUPPRESSED, sizeof *l->suppressed);
-    l->logit_bias = on_dev(p, (uint64_t)x->n_slots * MAX_LOGIT_BIAS, sizeof *l->logit_bias);
-    l->top = on_dev(p, tops, sizeof *l->top);
+    l->drawn = take(&p->dev, 2 * (uint64_t)rows, sizeof *l->drawn);
+    l->suppressed = take(&p->dev, (uint64_t)x->n_slots * MAX_SUPPRESSED, sizeof *l->suppressed);
+    l->logit_bias = take(&p->dev, (uint64_t)x->n_slots * MAX_LOGIT_BIAS, sizeof *l->logit_bias);
+    l->top = take(&p->dev, tops, sizeof *l->top);
     for (unsigned i = 0; i < STAGES; i++) {
         struct stage *st = &l->stage[i], *first = &l->stage[0];
 
@@ -108,30 +100,28 @@ lay_out_lane(struct exec *x, struct exec_lane *l, struct plan *p)
         lay_out_image(&st->encode, &first->encode,
                       source_bytes(x, x->n_slots + (size_t)GRAPHS_SEGMENTS), p);
         lay_out_image(&st->project, &first->project, source_bytes(x, 0), p);
-        st->suppressed = take(p->far, &p->far_taken,
-                              (uint64_t)x->n_slots * MAX_SUPPRESSED * sizeof *st->suppressed);
-        st->logit_bias = take(p->far, &p->far_taken,
-                              (uint64_t)x->n_slots * MAX_LOGIT_BIAS * sizeof *st->logit_bias);
-        st->near_suppressed = on_host(p, NEAR_CHANGES, sizeof *st->near_suppressed);
-        st->near_logit_bias = on_host(p, NEAR_CHANGES, sizeof *st->near_logit_bias);
+        st->suppressed = take(&p->far, (uint64_t)x->n_slots * MAX_SUPPRESSED,
+                              sizeof *st->suppressed);
+        st->logit_bias = take(&p->far, (uint64_t)x->n_slots * MAX_LOGIT_BIAS,
+                              sizeof *st->logit_bias);
+        st->near_suppressed = take(&p->host, NEAR_CHANGES, sizeof *st->near_suppressed);
+        st->near_logit_bias = take(&p->host, NEAR_CHANGES, sizeof *st->near_logit_bias);
     }
     for (unsigned i = 0; i < OUTCOMES; i++) {
         struct outcome *o = &l->outcome[i];
 
-        o->drawn = on_host(p, 2 * (uint64_t)rows, sizeof *o->drawn);
-        o->segment_logit = on_host(p, x->n_slots, sizeof *o->segment_logit);
-        o->r.n_tokens = on_host(p, x->n_slots, sizeof *o->r.n_tokens);
-        o->r.token = on_host(p, (uint64_t)x->n_slots * (1 + MAX_DRAFT), sizeof *o->r.token);
-        o->r.first_top = on_host(p, (uint64_t)rows + 1, sizeof *o->r.first_top);
-        o->near = on_host(p, MIN(tops, (uint64_t)NEAR_TOPS), sizeof *o->near);
-        o->far = take(p->far, &p->far_taken, tops > NEAR_TOPS ? tops * sizeof *o->far : 0);
-        o->logits_at = on_host(p, x->n_slots, sizeof *o->logits_at);
-        o->states_at = on_host(p, x->n_slots, sizeof *o->states_at);
-        o->n_states = on_host(p, x->n_slots, sizeof *o->n_states);
-        o->logits = take(p->far, &p->far_taken,
-                         (uint64_t)x->n_slots * x->m->shape.vocab * sizeof *o->logits);
-        o->states = take(p->far, &p->far_taken,
-                         (uint64_t)x->c.max_enc_tokens * hidden * dtype_bytes(act, 1));
+        o->drawn = take(&p->host, 2 * (uint64_t)rows, sizeof *o->drawn);
+        o->segment_logit = take(&p->host, x->n_slots, sizeof *o->segment_logit);
+        o->r.n_tokens = take(&p->host, x->n_slots, sizeof *o->r.n_tokens);
+        o->r.token = take(&p->host, (uint64_t)x->n_slots * (1 + MAX_DRAFT), sizeof *o->r.token);
+        o->r.first_top = take(&p->host, (uint64_t)rows + 1, sizeof *o->r.first_top);
+        o->near = take(&p->host, MIN(tops, (uint64_t)NEAR_TOPS), sizeof *o->near);
+        o->far = take(&p->far, tops > NEAR_TOPS ? tops : 0, sizeof *o->far);
+        o->logits_at = take(&p->host, x->n_slots, sizeof *o->logits_at);
+        o->states_at = take(&p->host, x->n_slots, sizeof *o->states_at);
+        o->n_states = take(&p->host, x->n_slots, sizeof *o->n_states);
+        o->logits = take(&p->far, (uint64_t)x->n_slots * x->m->shape.vocab, sizeof *o->logits);
+        o->states = take(&p->far, (uint64_t)x->c.max_enc_tokens * hidden, dtype_bytes(act, 1));
     }
 }
 
@@ -141,18 +131,17 @@ lay_out(struct exec *x, const struct kv_config *kv, struct plan *p)
     x->tables.n = kv->n_groups;
     for (uint32_t g = 0; g < kv->n_groups; g++) {
         x->tables.stride[g] = ROUND_UP(kv->group[g].max_entries, (uint32_t)ROW_ENTRIES);
-        x->tables.table[g] = on_dev(p, (uint64_t)x->n_slots * x->tables.stride[g],
-                                    sizeof(slice_id));
+        x->tables.table[g] = take(&p->dev, (uint64_t)x->n_slots * x->tables.stride[g],
+                                  sizeof(slice_id));
     }
-    x->last = on_dev(p, x->n_slots, sizeof *x->last);
-    x->seen = on_dev(p, (uint64_t)x->n_slots * x->seen_words, sizeof *x->seen);
+    x->last = take(&p->dev, x->n_slots, sizeof *x->last);
+    x->seen = take(&p->dev, (uint64_t)x->n_slots * x->seen_words, sizeof *x->seen);
     x->enc_state = matrix(p, DT_F32, x->c.max_enc_tokens, x->m->shape.hidden);
     x->enc_out = matrix(p, x->m->act, x->c.max_enc_tokens, x->m->shape.hidden);
-    x->slot = on_host(p, x->n_slots, sizeof *x->slot);
-    x->place = take(p->far, &p->far_taken, (uint64_t)x->c.max_copies * sizeof *x->place);
-    x->upload_seen = on_host(p, x->n_slots, sizeof *x->upload_seen);
-    x->initial_seen = take(p->far, &p->far_taken,
-                           (uint64_t)x->n_slots * x->seen_words * sizeof *x->initial_seen);
+    x->slot = take(&p->host, x->n_slots, sizeof *x->slot);
+    x->place = take(&p->far, x->c.max_copies, sizeof *x->place);
+    x->upload_seen = take(&p->host, x->n_slots, sizeof *x->upload_seen);
+    x->initial_seen = take(&p->far, (uint64_t)x->n_slots * x->seen_words, sizeof *x->initial_seen);
     for (uint32_t i = 0; i < x->c.n_lanes; i++) lay_out_lane(x, &x->lane[i], p);
 }
 
@@ -193,14 +182,14 @@ scratch_open(struct exec *x, const struct kv_config *kv, struct err *e)
     int r;
 
     lay_out(x, kv, &p);
-    r = x->op->mem.arena_make(x->gpu, "scratch", p.dev_taken, &x->arena, e);
+    r = x->op->mem.arena_make(x->gpu, "scratch", p.dev.taken, &x->arena, e);
     if (r < 0)
         return err_while(e, r,
                          "scratch of %llu MiB for %u lanes of %u rows and sources of %u tokens",
-                         (unsigned long long)(p.dev_taken >> 20), x->c.n_lanes, x->c.max_tokens,
+                         (unsigned long long)(p.dev.taken >> 20), x->c.n_lanes, x->c.max_tokens,
                          x->c.max_enc_tokens);
-    x->host_bytes = p.host_taken;
-    x->far_bytes = p.far_taken;
+    x->host_bytes = p.host.taken;
+    x->far_bytes = p.far.taken;
     x->host = map(x->host_bytes);
     x->far = map(x->far_bytes);
     if (!x->host || (x->far_bytes && !x->far))
@@ -208,7 +197,7 @@ scratch_open(struct exec *x, const struct kv_config *kv, struct err *e)
                        (unsigned long long)((x->host_bytes + x->far_bytes) >> 20), x->n_slots);
     r = x->op->mem.host_pin(x->gpu, x->host, x->host_bytes);
     if (r < 0) return err_set(e, r, "pin staging memory: %s", gpu_why(x->gpu));
-    p = (struct plan){ .dev = x->arena.base, .host = x->host, .far = x->far };
+    p = (struct plan){ { x->arena.base, 0 }, { x->host, 0 }, { x->far, 0 } };
     lay_out(x, kv, &p);
     return clear_tables(x, e);
 }

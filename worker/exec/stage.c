@@ -42,14 +42,20 @@ wants_history(const struct sampling *s)
     return s->repetition_penalty != 0 && s->repetition_penalty != 1;
 }
 
-void
-pad_rows(int32_t *token, int32_t *pos, uint32_t *slot, uint32_t from, uint32_t n)
+struct staged_tokens
+stage_tokens(struct image *im, struct step_tokens *r, uint32_t n_used, uint32_t n)
 {
-    for (; from < n; from++) {
-        if (token) token[from] = 0;
-        pos[from] = 0;
-        slot[from] = SLOT_NONE;
+    struct staged_tokens to;
+
+    to.token = TAKE_ARRAY(im, int32_t, n, &r->token);
+    to.pos = TAKE_ARRAY(im, int32_t, n, &r->pos);
+    to.slot = TAKE_ARRAY(im, uint32_t, n, &r->slot);
+    r->n_tokens = n;
+    for (uint32_t i = n_used; i < n; i++) {
+        to.token[i] = to.pos[i] = 0;
+        to.slot[i] = SLOT_NONE;
     }
+    return to;
 }
 
 /* A step that may be a graph has the graph's number of tokens and segments: one-token segments in
@@ -67,26 +73,21 @@ stage_decoder(struct exec *x, struct exec_lane *l, struct stage *st, const struc
     uint32_t n = 0, n_tokens, n_segments = graph ? t->n_single_token : b->n_segments, n_cross = 0;
     struct step_tokens *rows = &l->step.rows, *cross = &l->step.cross;
     struct segment *segment, *cross_run;
-    int32_t *token, *pos;
-    uint32_t *slot;
+    struct staged_tokens to;
 
     for (uint32_t i = 0; i < b->n_segments; i++) n += b->segment[i].n_tokens;
     if (graph && graph->kind == GRAPHS_PREFILL) n_segments += GRAPHS_SEGMENTS;
     n_tokens = graph ? graph->rows : n;
     check(n <= n_tokens && n <= b->n_tokens && n_tokens <= x->c.max_tokens);
     check(b->n_segments <= x->n_slots);
-    token = TAKE_ARRAY(im, int32_t, n_tokens, &rows->token);
-    pos = TAKE_ARRAY(im, int32_t, n_tokens, &rows->pos);
-    slot = TAKE_ARRAY(im, uint32_t, n_tokens, &rows->slot);
+    to = stage_tokens(im, rows, n, n_tokens);
     segment = TAKE_ARRAY(im, struct segment, n_segments, &rows->segment);
     cross_run = TAKE_ARRAY(im, struct segment, n_segments, &cross->segment);
-    rows->n_tokens = n_tokens;
     rows->n_segments = n_segments;
     rows->n_single_token = 0;
 
-    memcpy(token, b->token, n * sizeof *token);
-    memcpy(pos, b->pos, n * sizeof *pos);
-    pad_rows(token, pos, slot, n, n_tokens);
+    memcpy(to.token, b->token, n * sizeof *to.token);
+    memcpy(to.pos, b->pos, n * sizeof *to.pos);
     for (uint32_t i = 0; graph && i < n_segments; i++)
         segment[i] = cross_run[i] = (struct segment){ .slot = SLOT_NONE };
     n = 0;
@@ -95,7 +96,7 @@ stage_decoder(struct exec *x, struct exec_lane *l, struct stage *st, const struc
         uint32_t at = i;
 
         check(r->first_token == n && r->slot < x->n_slots && r->n_tokens);
-        for (uint32_t k = 0; k < r->n_tokens; k++) slot[n + k] = r->slot;
+        for (uint32_t k = 0; k < r->n_tokens; k++) to.slot[n + k] = r->slot;
         n += r->n_tokens;
         if (n == i + 1) rows->n_single_token = n;
         if (graph && n != i + 1) at += t->n_single_token - rows->n_single_token;
@@ -131,8 +132,8 @@ stage_decoder(struct exec *x, struct exec_lane *l, struct stage *st, const struc
     cross->slot = rows->slot;
 }
 
-static void
-stage_history(const struct exec *x, struct image *im, const struct batch *b, struct todo *t)
+void
+stage_marked(const struct exec *x, struct image *im, const struct batch *b, struct todo *t)
 {
     struct segment *marked = TAKE_ARRAY(im, struct segment, b->n_segments, &t->marked);
 
@@ -145,11 +146,4 @@ stage_history(const struct exec *x, struct image *im, const struct batch *b, str
                                                   .n_tokens = r->n_tokens,
                                                   .first_pos = r->first_pos };
     }
-}
-
-void
-stage_rest(struct exec *x, struct stage *st, const struct batch *b, struct todo *t)
-{
-    stage_history(x, &st->step, b, t);
-    stage_moves(x, &st->step, b, t);
 }

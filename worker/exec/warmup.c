@@ -18,26 +18,13 @@ static void
 stage_padding(struct exec_lane *l, struct image *im, uint32_t n, struct todo *t)
 {
     struct step *s = &l->step;
-    int32_t *token, *pos;
-    uint32_t *slot, *which;
-    struct segment *segment;
-    struct sample_row *row;
 
     im->used = 0;
-    token = TAKE_ARRAY(im, int32_t, n, &s->rows.token);
-    pos = TAKE_ARRAY(im, int32_t, n, &s->rows.pos);
-    slot = TAKE_ARRAY(im, uint32_t, n, &s->rows.slot);
-    segment = TAKE_ARRAY(im, struct segment, 1, &s->rows.segment);
-    which = TAKE_ARRAY(im, uint32_t, 1, &t->which);
-    row = TAKE_ARRAY(im, struct sample_row, 1, &t->row);
-    for (uint32_t i = 0; i < n; i++) {
-        token[i] = pos[i] = 0;
-        slot[i] = SLOT_NONE;
-    }
-    *segment = (struct segment){ .slot = SLOT_NONE, .n_tokens = n, .kv_len = n };
-    *which = n - 1;
-    *row = sampling_padding;
-    s->rows.n_tokens = n;
+    stage_tokens(im, &s->rows, 0, n);
+    *TAKE_ARRAY(im, struct segment, 1, &s->rows.segment) =
+        (struct segment){ .slot = SLOT_NONE, .n_tokens = n, .kv_len = n };
+    *TAKE_ARRAY(im, uint32_t, 1, &t->which) = n - 1;
+    *TAKE_ARRAY(im, struct sample_row, 1, &t->row) = sampling_padding;
     s->rows.n_segments = 1;
     s->rows.n_single_token = n == 1;
     s->cross = s->enc = s->project = s->rows;

@@ -143,8 +143,8 @@ sizes_set(struct worker *w, struct err *e)
     struct exec_config *x = w->steps;
 
     *x = (struct exec_config){ .graphs_memory = k->graphs_memory,
-                               .beat = on_heartbeat,
-                               .beat_arg = w };
+                               .heartbeat = on_heartbeat,
+                               .heartbeat_arg = w };
     x->kv_dtype = k->kv_dtype == DTYPE_AUTO ? w->model->act : kv_dtypes[k->kv_dtype];
     if (x->kv_dtype == DT_F16 && !sizes_on_gpu(w))
         return err_set(e, -EINVAL, "kv.dtype: the CPU device supports fp32, bf16 and fp8");
