@@ -98,10 +98,22 @@ only_on_command_line(const char *key)
         "help",  "version", "manual", "worker", "remove_runtime_dir"
     };
 
-    for (size_t i = 0; i < ARRAY_LEN(keys); i++) {
+    for (size_t i = 0; i < ARRAY_LEN(keys); i++)
         if (strcmp(key, keys[i]) == 0) return true;
-    }
     return false;
+}
+
+/* Sets one option of a table and its origin. */
+static void
+set_key(struct problems *p, const struct opt *table, void *values, int *from, const char *key,
+        const char *value, const char *where, int origin)
+{
+    struct err e;
+
+    if (opt_set(table, values, key, value, where, &e) < 0)
+        problem(p, "%s", e.text);
+    else
+        from[option_index(table, key)] = origin;
 }
 
 static void
@@ -109,29 +121,19 @@ take_key(void *arg, int model, const char *key, const char *value, const char *w
 {
     struct reading *r = arg;
     struct config *c = r->c;
-    struct err e;
 
     if (model >= MAX_MODELS) {
         problem(r->p, "%s: more than %d models", where, MAX_MODELS);
     } else if (model == YAML_TOP && only_on_command_line(key)) {
         problem(r->p, "%s: %s is for the command line only", where, key);
     } else if (model == YAML_TOP) {
-        if (opt_set(daemon_opts, &c->o, key, value, where, &e) < 0) {
-            problem(r->p, "%s", e.text);
-        } else {
-            c->from[option_index(daemon_opts, key)] = (int)line;
-        }
+        set_key(r->p, daemon_opts, &c->o, c->from, key, value, where, (int)line);
     } else {
         struct config_model *m = &c->model[model];
 
-        for (; c->n_models <= (uint32_t)model; c->n_models++) {
+        for (; c->n_models <= (uint32_t)model; c->n_models++)
             opt_defaults(model_opts, &c->model[c->n_models].keys);
-        }
-        if (opt_set(model_opts, &m->keys, key, value, where, &e) < 0) {
-            problem(r->p, "%s", e.text);
-        } else {
-            m->from[option_index(model_opts, key)] = (int)line;
-        }
+        set_key(r->p, model_opts, &m->keys, m->from, key, value, where, (int)line);
     }
 }
 
@@ -157,13 +159,9 @@ static void
 set_model_key(struct config *c, const char *key, const char *value, const char *where,
               struct problems *p)
 {
-    struct err e;
+    struct config_model *m = &c->model[0];
 
-    if (opt_set(model_opts, &c->model[0].keys, key, value, where, &e) < 0) {
-        problem(p, "%s", e.text);
-    } else {
-        c->model[0].from[option_index(model_opts, key)] = FROM_COMMAND_LINE;
-    }
+    set_key(p, model_opts, &m->keys, m->from, key, value, where, FROM_COMMAND_LINE);
 }
 
 /* Applies --model, --device and --set to the only model. */

@@ -33,28 +33,22 @@ struct tcp_server {
 /* ---- open and close */
 
 static int
-set(void *socket, int option, int value)
-{
-    return zmq_setsockopt(socket, option, &value, sizeof value);
-}
-
-static int
 configure(void *s)
 {
     int64_t most = LAGAN_MAX_FRAME;
     int r = zmq_setsockopt(s, ZMQ_MAXMSGSIZE, &most, sizeof most);
 
     /* MANDATORY: a send to a full or lost peer fails instead of dropping the message. */
-    r |= set(s, ZMQ_ROUTER_MANDATORY, 1);
-    r |= set(s, ZMQ_LINGER, 0);
-    r |= set(s, ZMQ_SNDHWM, SEND_QUEUE);
-    r |= set(s, ZMQ_RCVHWM, RECEIVE_QUEUE);
-    r |= set(s, ZMQ_BACKLOG, 512);
-    r |= set(s, ZMQ_HANDSHAKE_IVL, 5000);
-    r |= set(s, ZMQ_HEARTBEAT_IVL, 2000);
-    r |= set(s, ZMQ_HEARTBEAT_TIMEOUT, 6000);
-    r |= set(s, ZMQ_HEARTBEAT_TTL, 6000);
-    r |= set(s, ZMQ_IPV6, 1);
+    r |= zmq_socket_set(s, ZMQ_ROUTER_MANDATORY, 1);
+    r |= zmq_socket_set(s, ZMQ_LINGER, 0);
+    r |= zmq_socket_set(s, ZMQ_SNDHWM, SEND_QUEUE);
+    r |= zmq_socket_set(s, ZMQ_RCVHWM, RECEIVE_QUEUE);
+    r |= zmq_socket_set(s, ZMQ_BACKLOG, 512);
+    r |= zmq_socket_set(s, ZMQ_HANDSHAKE_IVL, 5000);
+    r |= zmq_socket_set(s, ZMQ_HEARTBEAT_IVL, 2000);
+    r |= zmq_socket_set(s, ZMQ_HEARTBEAT_TIMEOUT, 6000);
+    r |= zmq_socket_set(s, ZMQ_HEARTBEAT_TTL, 6000);
+    r |= zmq_socket_set(s, ZMQ_IPV6, 1);
     return r;
 }
 
@@ -63,34 +57,11 @@ configure(void *s)
 static int
 encrypt(void *s, const struct curve_file *keys)
 {
-    int r = set(s, ZMQ_CURVE_SERVER, 1);
+    int r = zmq_socket_set(s, ZMQ_CURVE_SERVER, 1);
 
     r |= zmq_setsockopt(s, ZMQ_CURVE_SECRETKEY, keys->secret, CURVE_KEY + 1);
     r |= zmq_setsockopt(s, ZMQ_ZAP_DOMAIN, ZMQ_AUTH_DOMAIN, strlen(ZMQ_AUTH_DOMAIN));
     return r;
-}
-
-/* Only wakes the loop; the next round reads the socket. */
-static int
-on_ready(sd_event_source *s, int fd, uint32_t revents, void *arg)
-{
-    (void)s;
-    (void)fd;
-    (void)revents;
-    *(bool *)arg = true;
-    return 0;
-}
-
-/* Adds a socket's descriptor to the loop; *look is set when it is readable. */
-static int
-watch(struct daemon *d, void *s, sd_event_source **ret, bool *look)
-{
-    size_t size = sizeof(int);
-    int fd;
-
-    *look = true; /* the first edge comes only after the socket was found empty */
-    if (zmq_getsockopt(s, ZMQ_FD, &fd, &size) < 0) return -errno;
-    return sd_event_add_io(d->event, ret, fd, EPOLLIN, on_ready, look);
 }
 
 /* Connection events arrive on a socket of their own. */
@@ -102,11 +73,12 @@ open_monitor(struct daemon *d, struct tcp_server *t)
     t->monitor = zmq_socket(d->zmq, ZMQ_PAIR);
     /* The queue has no limit: otherwise libzmq's thread, and all its connections, would wait for
      * lagand. */
-    if (!t->monitor || set(t->monitor, ZMQ_LINGER, 0) || set(t->monitor, ZMQ_RCVHWM, 0) ||
+    if (!t->monitor || zmq_socket_set(t->monitor, ZMQ_LINGER, 0) ||
+        zmq_socket_set(t->monitor, ZMQ_RCVHWM, 0) ||
         zmq_socket_monitor(t->in.socket, at, ZMQ_EVENT_ACCEPTED | ZMQ_EVENT_DISCONNECTED) < 0 ||
         zmq_connect(t->monitor, at) < 0)
         return -errno;
-    return watch(d, t->monitor, &t->on_monitor, &t->news);
+    return zmq_socket_watch(t->monitor, d->event, &t->on_monitor, &t->news);
 }
 
 static int
@@ -129,7 +101,7 @@ bind_it(struct daemon *d, struct tcp_server *t, const struct curve_file *keys, s
         return err_set(e, -EIO, "%s: this libzmq has no CURVE: %s", where, zmq_strerror(errno));
     if (zmq_bind(t->in.socket, where) < 0)
         return err_set(e, -errno, "api.tcp %s: cannot be bound: %s", where, zmq_strerror(errno));
-    r = watch(d, t->in.socket, &t->source, &t->look);
+    r = zmq_socket_watch(t->in.socket, d->event, &t->source, &t->look);
     if (r < 0) return err_set(e, r, "cannot create a socket for clients: %s", strerror(-r));
     zmq_getsockopt(t->in.socket, ZMQ_LAST_ENDPOINT, at, &size);
     log_info("serving at %s for %u keys", at, keys->n_peers);
@@ -164,7 +136,7 @@ tcp_server_close(struct tcp_server *t, bool linger)
     sd_event_source_disable_unref(t->on_monitor);
     if (t->in.socket) zmq_socket_monitor(t->in.socket, NULL, 0);
     if (t->monitor) zmq_close(t->monitor);
-    if (t->in.socket && linger) set(t->in.socket, ZMQ_LINGER, LINGER_MS);
+    if (t->in.socket && linger) zmq_socket_set(t->in.socket, ZMQ_LINGER, LINGER_MS);
     if (t->in.socket) zmq_close(t->in.socket);
     zmq_auth_close(t->zap);
     free(t);
@@ -176,16 +148,8 @@ tcp_server_close(struct tcp_server *t, bool linger)
 int
 tcp_server_send(struct tcp_server *t, const void *id, size_t id_len, const void *frame, size_t n)
 {
-    int r;
-
     t->look = true;
-    do r = zmq_send(t->in.socket, id, id_len, ZMQ_SNDMORE | ZMQ_DONTWAIT);
-    while (r < 0 && errno == EINTR);
-    if (r < 0) return errno == EAGAIN ? -EAGAIN : -EHOSTUNREACH;
-    /* The id was accepted, and libzmq queues whole messages: the rest is accepted too. */
-    do r = zmq_send(t->in.socket, frame, n, ZMQ_DONTWAIT);
-    while (r < 0 && errno == EINTR);
-    return r < 0 ? -EHOSTUNREACH : 0;
+    return zmq_router_send(&t->in, id, id_len, frame, n);
 }
 
 /* ---- receive */

@@ -2,6 +2,7 @@
 #include "daemon/net/zmq_auth.h"
 
 #include "base/log.h"
+#include "daemon/net/zmq_router.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -25,32 +26,20 @@ struct auth_request {
     char frame[N_FRAMES][FRAME_MAX + 1];
 };
 
-static int
-on_ready(sd_event_source *s, int fd, uint32_t revents, void *arg)
-{
-    (void)s;
-    (void)fd;
-    (void)revents;
-    (void)arg;
-    return 0; /* the next loop iteration replies */
-}
-
 struct zmq_auth *
 zmq_auth_open(void *zmq, sd_event *event, const struct curve_file *keys, struct err *e)
 {
     struct zmq_auth *z = calloc(1, sizeof *z);
-    int fd, linger = 0, r = z ? 0 : -ENOMEM;
-    size_t size = sizeof fd;
+    int r = z ? 0 : -ENOMEM;
 
     if (r == 0) {
         z->keys = keys;
         z->socket = zmq_socket(zmq, ZMQ_REP);
-        if (!z->socket || zmq_setsockopt(z->socket, ZMQ_LINGER, &linger, sizeof linger) < 0 ||
-            zmq_bind(z->socket, "inproc://zeromq.zap.01") < 0 ||
-            zmq_getsockopt(z->socket, ZMQ_FD, &fd, &size) < 0)
+        if (!z->socket || zmq_socket_set(z->socket, ZMQ_LINGER, 0) < 0 ||
+            zmq_bind(z->socket, "inproc://zeromq.zap.01") < 0)
             r = -errno;
     }
-    if (r == 0) r = sd_event_add_io(event, &z->source, fd, EPOLLIN, on_ready, NULL);
+    if (r == 0) r = zmq_socket_watch(z->socket, event, &z->source, NULL);
     if (r == 0) return z;
     err_set(e, r, "cannot open the socket that checks client keys: %s", zmq_strerror(-r));
     return zmq_auth_close(z);
