@@ -1,5 +1,5 @@
-/* messages.c - one function for each message type of a client; see messages.h. */
-#include "daemon/messages.h"
+/* messages.c - one function for each message type of a client; see serve.h. */
+#include "daemon/serve.h"
 
 #include "base/failpoint.h"
 #include "daemon/config/options.h"

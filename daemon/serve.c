@@ -16,12 +16,10 @@
 #include "daemon/ledger/ledger.h"
 #include "daemon/ledger/ledger_save.h"
 #include "daemon/ledger/quarantine.h"
-#include "daemon/messages.h"
 #include "daemon/net/frontend.h"
 #include "daemon/ops/memory_guard.h"
 #include "daemon/ops/preflight.h"
 #include "daemon/persist/event_log.h"
-#include "daemon/reexec.h"
 #include "daemon/request/deliver.h"
 #include "daemon/request/dispatch.h"
 #include "daemon/request/lifecycle.h"
@@ -34,6 +32,7 @@
 #include <errno.h>
 #include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
 #include <systemd/sd-daemon.h>
@@ -288,7 +287,7 @@ tick(struct clockwork *k)
     frontend_look(d);
     frontend_pump(d, &more);
     deliver_tick(d, d->now, late);
-    frontend_tick(d);
+    unix_server_tick(d->frontend->local, d->now);
     d->look_at = memory_guard_look(d);
     worker_calls_tick(d, d->now);
     send_status(k);
@@ -326,7 +325,7 @@ run_iteration(struct daemon *d)
     if (frontend_pump(d, &more)) more = true;
     if (d->draining) continue_stopping(d);
     rolling_restart_step(d);
-    frontend_flush(d);
+    unix_server_flush(d->frontend->local);
     return more;
 }
 
@@ -427,7 +426,7 @@ open_daemon(struct daemon *d, struct err *e)
     d->quarantine = quarantine_new();
     d->sessions = sessions_new(seed[1]);
     d->calls = worker_calls_new();
-    d->memory_guard = memory_guard_new();
+    d->memory_guard = calloc(1, sizeof *d->memory_guard);
     fdstore_read(&given);
     d->event_log = event_log_new(fdstore_take(&given, "history"));
     d->zmq = zmq_ctx_new();
@@ -462,7 +461,7 @@ close_daemon(struct daemon *d)
     d->ledger = ledger_free(d->ledger);
     d->quarantine = quarantine_free(d->quarantine);
     d->calls = worker_calls_free(d->calls);
-    d->memory_guard = memory_guard_free(d->memory_guard);
+    free(d->memory_guard);
     d->event_log = event_log_free(d->event_log);
     d->event = sd_event_unref(d->event);
     msgpack_sbuffer_destroy(&d->out);

@@ -1,7 +1,6 @@
 /* options.c - see options.h. */
 #include "daemon/config/options.h"
 
-#include "daemon/config/yaml.h"
 #include "wire/curve.h"
 
 #include <errno.h>

@@ -6,6 +6,7 @@
 #include "daemon/config/yaml.h"
 
 #include <errno.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -28,6 +29,20 @@ struct walk {
     } * seen; /* to find duplicate keys */
     uint32_t n_seen;
 };
+
+void
+problem(struct problems *p, const char *fmt, ...)
+{
+    va_list ap;
+
+    if (p->n == PROBLEMS_MAX) {
+        p->n_more++;
+        return;
+    }
+    va_start(ap, fmt);
+    vsnprintf(p->text[p->n++], sizeof p->text[0], fmt, ap);
+    va_end(ap);
+}
 
 static void
 wrong(struct walk *w, const yaml_mark_t *m, const char *what)

@@ -8,7 +8,14 @@
 
 #include "base/base.h"
 #include "base/err.h"
-#include "daemon/config/problems.h"
+
+/* The errors of a configuration, so that all are reported at once. */
+enum { PROBLEMS_MAX = 32 };
+struct problems {
+    uint32_t n, n_more; /* stored; further ones, not stored */
+    char text[PROBLEMS_MAX][300];
+};
+void problem(struct problems *p, const char *fmt, ...) PRINTF_LIKE(2, 3); /* adds one */
 
 enum { YAML_TOP = -1 }; /* a key outside models */
 

@@ -430,7 +430,7 @@ void
 frontend_look(struct daemon *d)
 {
     unix_server_look(d->frontend->local);
-    tcp_server_look_all(d->frontend->tcp);
+    tcp_server_look(d->frontend->tcp);
 }
 
 uint32_t
@@ -453,16 +453,4 @@ frontend_pump(struct daemon *d, bool *more)
     }
     *more |= r > 0; /* the budget is spent */
     return frames + pump_tcp(d, more);
-}
-
-void
-frontend_flush(struct daemon *d)
-{
-    unix_server_flush(d->frontend->local);
-}
-
-void
-frontend_tick(struct daemon *d)
-{
-    unix_server_tick(d->frontend->local, d->now);
 }

@@ -9,7 +9,6 @@
 #include "daemon/config/options.h"
 #include "daemon/config/runtime_dir.h"
 #include "daemon/net/frontend.h"
-#include "daemon/ops/metrics.h"
 #include "daemon/ops/preflight.h"
 #include "daemon/persist/event_log.h"
 #include "daemon/request/admission.h"

@@ -1,11 +1,9 @@
-/* metrics.c - see metrics.h. The metrics of a worker are the rows of ipc/stat.h. */
-#include "daemon/ops/metrics.h"
+/* metrics.c - metrics of lagand and its workers; see commands.h. The metrics of a worker are the rows of ipc/stat.h. */
+#include "daemon/ops/commands.h"
 
 #include "daemon/config/options.h"
-#include "daemon/net/session.h"
 #include "daemon/supervise/worker.h"
 #include "ipc/stat.h"
-#include "wire/msg.h"
 
 #include <string.h>
 

@@ -87,16 +87,6 @@ standby_new(struct worker *w, struct err *e)
     return rank_group_new(w->standby, e);
 }
 
-struct worker *
-standby_free(struct worker *s)
-{
-    if (!s) return NULL;
-    rank_group_free(s);
-    process_release(s);
-    free(s);
-    return NULL;
-}
-
 void
 standby_stop(struct worker *s)
 {
@@ -148,7 +138,7 @@ standby_share(const struct worker *s, struct arenas *a, int fd_channel_sock, str
     const struct fd_channel_note begin = { .name = "begin" };
 
     if (!s->prepare_sent) return 0;
-    TRY(arenas_share_weights(a, fd_channel_sock, e));
+    TRY(arenas_send(a, "weights", fd_channel_sock, e));
     return fd_channel_give(fd_channel_sock, &begin, s->channel.d.fd, e);
 }
 

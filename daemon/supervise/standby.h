@@ -30,7 +30,6 @@
 const char *standby_stage(const struct worker *s, enum super_state state);
 
 int standby_new(struct worker *w, struct err *e) MUST_USE;
-struct worker *standby_free(struct worker *s);
 /* The state of worker w has changed: starts or stops its standby. */
 void standby_worker_state(struct worker *w, enum super_state to);
 /* w closed its fd channel and probably ends: starts a standby if there is none, and sends `begin`.

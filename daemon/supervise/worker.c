@@ -399,7 +399,7 @@ worker_free(struct worker *w)
 {
     if (!w) return NULL;
     worker_end(w);
-    w->standby = standby_free(w->standby);
+    w->standby = worker_free(w->standby);
     rank_group_free(w);
     process_release(w);
     arenas_close(&w->arenas);
