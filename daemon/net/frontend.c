@@ -157,11 +157,7 @@ frontend_error(struct daemon *d, struct client *c, uint64_t rid, uint32_t code, 
     msg_key(&p, "message");
     msg_text(&p, text);
     msg_key(&p, "retryable");
-    if (retry) {
-        msgpack_pack_true(&p);
-    } else {
-        msgpack_pack_false(&p);
-    }
+    retry ? msgpack_pack_true(&p) : msgpack_pack_false(&p);
     msg_key(&p, "delivered");
     msgpack_pack_uint32(&p, delivered);
     return frontend_send(d, c, d->out.data, d->out.size);
@@ -234,9 +230,8 @@ frontend_reload_keys(struct daemon *d, struct err *e)
 static void
 set_socket(struct daemon *d, struct client *c, int fd)
 {
-    connections_set_client(
-        d->frontend->connections, fd,
-        c->handle); /* each time, because the message may come before the event of the connection */
+    /* Each time, because the message may come before the event of the connection. */
+    connections_set_client(d->frontend->connections, fd, c->handle);
     if (c->fd == fd) return;
     c->fd = fd;
     if (c->listener == LISTENER_TCP) c->cookie = connections_cookie(fd);

@@ -312,14 +312,6 @@ worker_spawn(void *arg)
     return 0;
 }
 
-static void
-op_tell_drain(void *arg)
-{
-    struct worker *w = arg;
-
-    worker_send_drain(w);
-}
-
 void
 worker_kill(void *arg, int sig)
 {
@@ -355,7 +347,8 @@ op_moved(void *arg, enum super_state from, enum super_state to)
     w->d->events->worker_state(w->d, w, from, to);
 }
 
-static const struct super_ops ops = { worker_spawn, op_tell_drain, worker_kill, reap, op_moved };
+static const struct super_ops ops = { worker_spawn, worker_send_drain, worker_kill, reap,
+                                      op_moved };
 
 struct worker *
 worker_new(struct daemon *d, uint32_t index, uint32_t model, const char *name,

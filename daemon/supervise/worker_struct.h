@@ -71,7 +71,7 @@ void worker_ended(struct worker *w, int code, int status, bool has_panic);
 nsec worker_discount(struct worker *w, nsec now, nsec late);
 
 /* worker_rings.c: handler of sd-event for the doorbell (arg: the struct worker), the check of
- * worker_tick() for doorbell storms, and DRAIN, with which the worker finishes its requests. */
+ * worker_tick() for doorbell storms, and the callback of supervisor.h that sends DRAIN. */
 int worker_on_doorbell(sd_event_source *s, int fd, uint32_t revents, void *arg);
 void worker_check_storm(struct worker *w, nsec now);
-void worker_send_drain(struct worker *w);
+void worker_send_drain(void *arg);
