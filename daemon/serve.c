@@ -131,15 +131,6 @@ on_hangup(sd_event_source *s, const struct signalfd_siginfo *si, void *arg)
     return 0;
 }
 
-static void
-begin_reexec(struct daemon *d)
-{
-    log_info("re-exec: passing %u requests and the workers' memory to the new lagand",
-             ledger_n(d->ledger));
-    rolling_restart_notify();
-    sd_event_exit(d->event, 0);
-}
-
 /* ---- status for systemd */
 
 static void
@@ -203,8 +194,9 @@ end_orphans(struct daemon *d, uint32_t model, uint16_t code, const char *why)
 }
 
 static void
-on_worker_state(struct daemon *d, struct worker *w, enum super_state from, enum super_state to)
+on_worker_state(struct worker *w, enum super_state from, enum super_state to)
 {
+    struct daemon *d = worker_daemon(w);
     const struct worker_info *f = worker_info(w);
     uint32_t failed = 0;
 
@@ -226,20 +218,12 @@ on_worker_state(struct daemon *d, struct worker *w, enum super_state from, enum 
 }
 
 static void
-on_worker_dead(struct daemon *d, struct worker *w, const struct death *death)
+on_worker_dead(struct worker *w, const struct death *death)
 {
     dispatch_worker_lost(w, death);
     worker_calls_lost(w);
     /* Other workers get the requests before w is started again, which takes time. */
-    dispatch(d);
-}
-
-static void
-on_control_reply(struct daemon *d, struct worker *w, uint64_t call, uint32_t code,
-                 const msgpack_object *result)
-{
-    (void)d;
-    worker_calls_control_done(w, call, code, result);
+    dispatch(worker_daemon(w));
 }
 
 static const struct daemon_events events = {
@@ -249,7 +233,7 @@ static const struct daemon_events events = {
     .worker_state = on_worker_state,
     .worker_record = receive_record,
     .worker_dead = on_worker_dead,
-    .control_reply = on_control_reply,
+    .control_reply = worker_calls_control_done,
 };
 
 /* ---- timers */
@@ -360,8 +344,12 @@ loop(struct daemon *d)
         for (uint32_t i = 0; i < d->n_workers; i++) worker_wake(d->worker[i]);
         d->now = clock_now();
         more = run_iteration(d);
-        if (d->reexec_requested && sd_event_get_exit_code(d->event, &code) == -ENODATA)
-            begin_reexec(d);
+        if (d->reexec_requested && sd_event_get_exit_code(d->event, &code) == -ENODATA) {
+            log_info("re-exec: passing %u requests and the workers' memory to the new lagand",
+                     ledger_n(d->ledger));
+            rolling_restart_notify();
+            sd_event_exit(d->event, 0);
+        }
         FP(loop_done);
     }
     sd_event_source_unref(k.timer);

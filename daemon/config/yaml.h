@@ -26,5 +26,3 @@ typedef void yaml_key(void *arg, int model, const char *key, const char *value, 
 /* Calls take for each key. -ENOENT: no such file. Returns 0 if the file was parsed; errors are in
  * *p. */
 int yaml_read(const char *path, yaml_key *take, void *arg, struct problems *p) MUST_USE;
-int yaml_text(const char *name, const char *text, size_t n, yaml_key *take, void *arg,
-              struct problems *p) MUST_USE;

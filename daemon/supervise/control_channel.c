@@ -116,11 +116,11 @@ take(struct control_channel *c, struct zmq_router_message *from)
         memcpy(c->id, from->id, from->id_len);
         c->id_len = from->id_len;
     } else if (c->id_len == from->id_len && !memcmp(c->id, from->id, from->id_len)) {
-        if (m.type == LAGAN_MSG_REPLY) d->events->control_reply(d, c->w, m.rid, 0, &m.map);
+        if (m.type == LAGAN_MSG_REPLY) d->events->control_reply(c->w, m.rid, 0, &m.map);
         if (m.type == LAGAN_MSG_ERROR) {
             msg_u64(&m.map, "code", &code);
             code = MIN(code, (uint64_t)UINT32_MAX);
-            d->events->control_reply(d, c->w, m.rid, (uint32_t)code, &m.map);
+            d->events->control_reply(c->w, m.rid, (uint32_t)code, &m.map);
         }
     }
     msg_done(&m);

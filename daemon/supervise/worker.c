@@ -179,7 +179,7 @@ reap(void *arg, const struct death *d)
     if (!*w->info.why)
         snprintf(w->info.why, sizeof w->info.why, "%s: %s", death_name(d->cause), how);
     FP(reap_drained);
-    w->d->events->worker_dead(w->d, w, d);
+    w->d->events->worker_dead(w, d);
     process_drop_pid(w);
     rank_group_reap(w, d);
     arenas_after_death(&w->arenas, d, w->d->now);
@@ -341,10 +341,10 @@ op_moved(void *arg, enum super_state from, enum super_state to)
                     "pid %d did not exit after SIGKILL; starting no other process on its device",
                     (int)w->info.pid);
         /* No more records come from this process. */
-        w->d->events->worker_dead(w->d, w, &(struct death){ .cause = w->super.suspect });
+        w->d->events->worker_dead(w, &(struct death){ .cause = w->super.suspect });
     }
     standby_worker_state(w, to);
-    w->d->events->worker_state(w->d, w, from, to);
+    w->d->events->worker_state(w, from, to);
 }
 
 static const struct super_ops ops = { worker_spawn, worker_send_drain, worker_kill, reap,
