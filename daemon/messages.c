@@ -142,9 +142,8 @@ cancel(struct daemon *d, struct client *c, const struct msg *m)
         cancel_one(d, c, m->rid);
         return;
     }
-    for (uint32_t i = 0; i < n; i++) {
+    for (uint32_t i = 0; i < n; i++)
         if (rid[i].type == MSGPACK_OBJECT_POSITIVE_INTEGER) cancel_one(d, c, rid[i].via.u64);
-    }
 }
 
 static void
@@ -209,10 +208,9 @@ resume(struct daemon *d, struct client *c, const struct msg *m)
     msgpack_pack_map(&p, 1);
     msg_key(&p, "unknown");
     msgpack_pack_array(&p, n_unknown);
-    for (uint32_t i = 0; i < q.n; i++) {
+    for (uint32_t i = 0; i < q.n; i++)
         if (!ledger_find(d->ledger, c->handle, q.rid[i].via.u64))
             msgpack_pack_uint64(&p, q.rid[i].via.u64);
-    }
     frontend_send_or_drop(d, c);
 }
 
@@ -224,11 +222,10 @@ ping(struct daemon *d, struct client *c, const struct msg *m)
 
     msg_key(&p, "t");
     if (t && (t->type == MSGPACK_OBJECT_POSITIVE_INTEGER || t->type == MSGPACK_OBJECT_FLOAT64 ||
-              t->type == MSGPACK_OBJECT_NEGATIVE_INTEGER)) {
+              t->type == MSGPACK_OBJECT_NEGATIVE_INTEGER))
         msgpack_pack_object(&p, *t);
-    } else {
+    else
         msgpack_pack_nil(&p);
-    }
     frontend_send_or_drop(d, c);
 }
 

@@ -181,15 +181,13 @@ all_failed(struct daemon *d)
 static void
 end_orphans(struct daemon *d, uint32_t model, uint16_t code, const char *why)
 {
-    for (uint32_t i = 0; i < d->n_workers; i++) {
+    for (uint32_t i = 0; i < d->n_workers; i++)
         if (worker_info(d->worker[i])->model == model && !worker_over(d->worker[i])) return;
-    }
     for (uint32_t i = 0; i < ledger_capacity(d->ledger); i++) {
         struct request *r = ledger_request(d->ledger, i);
 
-        if (r && request_state(r) == REQUEST_QUEUED && request_info(r).model == model) {
+        if (r && request_state(r) == REQUEST_QUEUED && request_info(r).model == model)
             lifecycle_end(d, r, code, "no worker runs this model: %.150s", why);
-        }
     }
 }
 
@@ -208,9 +206,8 @@ on_worker_state(struct worker *w, enum super_state from, enum super_state to)
         d->announced = true;
     }
     if (!worker_over(w)) return;
-    for (uint32_t i = 0; i < d->n_workers; i++) {
+    for (uint32_t i = 0; i < d->n_workers; i++)
         failed += worker_state(d->worker[i]) == SUPER_FAILED;
-    }
     end_orphans(d, f->model,
                 worker_death(w)->cause == DEATH_LOST ? LAGAN_E_DEVICE_LOST : LAGAN_E_WORKER_LOST,
                 *f->why ? f->why : super_state_name(to));
@@ -398,17 +395,15 @@ open_daemon(struct daemon *d, struct err *e)
     static struct fdstore given; /* from systemd or the previous lagand */
     uint64_t seed[2];
 
-    if (getrandom(d->id, sizeof d->id, 0) < 0 || getrandom(seed, sizeof seed, 0) < 0) {
+    if (getrandom(d->id, sizeof d->id, 0) < 0 || getrandom(seed, sizeof seed, 0) < 0)
         return err_set(e, -errno, "getrandom: %s", strerror(errno));
-    }
     d->now = d->started = clock_now();
     msgpack_sbuffer_init(&d->out);
     TRY(open_event(d, e));
-    if (*d->config->o.worker) {
+    if (*d->config->o.worker)
         memcpy(d->worker_path, d->config->o.worker, sizeof d->worker_path);
-    } else {
+    else
         TRY(spawn_find(d->worker_path, sizeof d->worker_path, e));
-    }
     d->ledger = ledger_new(MAX_REQUESTS, seed[0]);
     d->ledger_log = ledger_log_new(d->ledger, d->config);
     d->quarantine = quarantine_new();
@@ -419,9 +414,8 @@ open_daemon(struct daemon *d, struct err *e)
     d->event_log = event_log_new(fdstore_take(&given, "history"));
     d->zmq = zmq_ctx_new();
     if (!d->ledger || !d->ledger_log || !d->quarantine || !d->sessions || !d->calls ||
-        !d->memory_guard || !d->event_log || !d->zmq) {
+        !d->memory_guard || !d->event_log || !d->zmq)
         return err_set(e, -ENOMEM, "no memory for the tables");
-    }
     if (!event_log_previous_pid(d->event_log)) fdstore_put("history", event_log_fd(d->event_log));
     note_start(d);
     TRY(listen_open(d, &given, e));

@@ -213,16 +213,13 @@ name_models(struct config *c, struct problems *p)
         while (n > 1 && k->path[n - 1] == '/') k->path[--n] = 0;
         base = strrchr(k->path, '/');
         if (!*k->name) snprintf(k->name, sizeof k->name, "%.63s", base ? base + 1 : k->path);
-        if (stat(k->path, &st) < 0) {
+        if (stat(k->path, &st) < 0)
             problem(p, "model %s: %s: %s", k->name, k->path, strerror(errno));
-        } else if (!S_ISDIR(st.st_mode)) {
+        else if (!S_ISDIR(st.st_mode))
             problem(p, "model %s: %s is not a directory", k->name, k->path);
-        }
-        for (uint32_t j = 0; j < i; j++) {
-            if (strcmp(c->model[j].keys.name, k->name) == 0) {
+        for (uint32_t j = 0; j < i; j++)
+            if (strcmp(c->model[j].keys.name, k->name) == 0)
                 problem(p, "models: two are named %s; give them names", k->name);
-            }
-        }
     }
 }
 
@@ -307,9 +304,8 @@ config_read(struct config *c, int argc, char **argv, struct problems *p, bool *u
     name_models(c, p);
     runtime_dir(c, p);
     network(c, p);
-    if (!c->n_models && !p->n) {
+    if (!c->n_models && !p->n)
         problem(p, "there is no model to serve: give --model DIR, or models: in %s", file);
-    }
     if (config_n_workers(c) > MAX_WORKERS) {
         problem(p, "%u workers are configured, at most %d can run", config_n_workers(c),
                 MAX_WORKERS);
@@ -320,13 +316,12 @@ config_read(struct config *c, int argc, char **argv, struct problems *p, bool *u
 const char *
 config_from(const struct config *c, int from, char *buf, size_t n)
 {
-    if (from == FROM_DEFAULT) {
+    if (from == FROM_DEFAULT)
         snprintf(buf, n, "default");
-    } else if (from == FROM_COMMAND_LINE) {
+    else if (from == FROM_COMMAND_LINE)
         snprintf(buf, n, "command line");
-    } else {
+    else
         snprintf(buf, n, "%s:%d", c->o.config, from);
-    }
     return buf;
 }
 

@@ -104,11 +104,10 @@ runtime_dir_open(struct runtime_dir *r, const char *dir, struct err *e)
                        dir, strlen(dir), SOCKET_PATH_MAX - strlen("/w/63.4294967295"));
     }
     snprintf(r->dir, sizeof r->dir, "%s", dir);
-    if (mkdir(dir, 0750) == 0) {
+    if (mkdir(dir, 0750) == 0)
         r->made_dir = true;
-    } else if (errno != EEXIST) {
+    else if (errno != EEXIST)
         return err_set(e, -errno, "runtime directory %s: cannot be made: %s", dir, strerror(errno));
-    }
     k = take_lock(r, e);
     if (k < 0) {
         r->lock = -1;
@@ -166,9 +165,8 @@ runtime_dir_vacate(const struct runtime_dir *r, const char *name, struct err *e)
     n = connect(fd, (struct sockaddr *)&a, sizeof a);
     n = n < 0 ? errno : 0;
     close(fd);
-    if (n == 0 || n == EAGAIN) {
+    if (n == 0 || n == EAGAIN)
         return err_set(e, -EADDRINUSE, "%s: another program listens on this socket", path);
-    }
     if (n != ECONNREFUSED) return err_set(e, -n, "%s: %s", path, strerror(n));
     if (unlink(path) < 0) return err_set(e, -errno, "%s: %s", path, strerror(errno));
     return 0;

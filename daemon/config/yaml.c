@@ -109,14 +109,13 @@ take_scalar(struct walk *w, const yaml_event_t *ev)
 
     snprintf(where, sizeof where, "%.100s:%zu:%zu", w->name, ev->start_mark.line + 1,
              ev->start_mark.column + 1);
-    if (strlen(value) != ev->data.scalar.length) {
+    if (strlen(value) != ev->data.scalar.length)
         wrong(w, &ev->start_mark, "a value with a NUL byte in it");
-    } else if (ev->data.scalar.plain_implicit &&
-               (!*value || !strcmp(value, "~") || !strcmp(value, "null"))) {
+    else if (ev->data.scalar.plain_implicit &&
+             (!*value || !strcmp(value, "~") || !strcmp(value, "null")))
         problem(w->p, "%s: %s has no value; leave the line out for the default", where, w->path);
-    } else {
+    else
         w->take(w->arg, w->model, w->path, value, where, (unsigned)ev->start_mark.line + 1);
-    }
 }
 
 static int mapping(struct walk *w, int depth);

@@ -131,9 +131,8 @@ frontend_begin(struct daemon *d, uint32_t type, uint64_t rid, uint32_t n_keys)
 void
 frontend_send_or_drop(struct daemon *d, struct client *c)
 {
-    if (frontend_send(d, c, d->out.data, d->out.size) < 0) {
+    if (frontend_send(d, c, d->out.data, d->out.size) < 0)
         log_debug("dropped a reply: the client has too many unread bytes or is gone");
-    }
 }
 
 int
@@ -255,11 +254,10 @@ frontend_disconnect_fd(struct daemon *d, int fd)
 {
     struct frontend *f = d->frontend;
 
-    if (unix_server_disconnect(f->local, fd)) {
+    if (unix_server_disconnect(f->local, fd))
         (void)connections_closed(f->connections, fd);
-    } else {
+    else
         connections_shutdown_unidentified(f->connections, fd);
-    }
 }
 
 static struct client *
@@ -319,11 +317,10 @@ connection_opened(struct daemon *d, int fd)
                  connections_n(f->connections) - 1);
         f->full_logged_at = d->now;
     }
-    if (idle && idle->received_at < since) {
+    if (idle && idle->received_at < since)
         d->events->client_disconnected(d, idle->handle);
-    } else {
+    else
         frontend_disconnect_fd(d, silent >= 0 ? silent : fd);
-    }
 }
 
 static void

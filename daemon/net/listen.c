@@ -47,9 +47,8 @@ permit(const char *path, const char *group, struct err *e)
     struct group *g = getgrnam(group);
 
     if (chmod(path, 0660) < 0) return err_set(e, -errno, "%s: %s", path, strerror(errno));
-    if (g && chown(path, (uid_t)-1, g->gr_gid) < 0 && errno != EPERM) {
+    if (g && chown(path, (uid_t)-1, g->gr_gid) < 0 && errno != EPERM)
         return err_set(e, -errno, "%s: %s", path, strerror(errno));
-    }
     return 0;
 }
 
@@ -97,9 +96,8 @@ listen_read_keys(struct daemon *d, struct err *e)
     static struct curve_file keys;
 
     TRY(curve_read(&keys, o->keys, e));
-    if (!*keys.secret) {
+    if (!*keys.secret)
         return err_set(e, -EINVAL, "%s: there is no secret; laganctl keygen makes one", o->keys);
-    }
     if (!keys.n_peers)
         log_warn("%s: the file has no client keys; no client can connect over tcp", o->keys);
     d->frontend->keys = keys;

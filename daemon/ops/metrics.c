@@ -19,11 +19,10 @@ label(FILE *out, const char *s)
 {
     for (; *s; s++) {
         if (*s == '"' || *s == '\\') putc('\\', out);
-        if (*s == '\n') {
+        if (*s == '\n')
             fputs("\\n", out);
-        } else {
+        else
             putc(*s, out);
-        }
     }
 }
 
@@ -51,11 +50,10 @@ print_stat(struct daemon *d, const struct stat_row *stat, uint32_t id, FILE *out
 
         of_worker(d, out, name, f);
         fputs("\"} ", out);
-        if (ns) {
+        if (ns)
             fprintf(out, "%.9f\n", (double)v / NSEC_S);
-        } else {
+        else
             fprintf(out, "%llu\n", (unsigned long long)v);
-        }
     }
 }
 

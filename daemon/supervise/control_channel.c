@@ -59,9 +59,7 @@ control_channel_open(struct worker *w, const char **endpoint, const char **token
     if (c && getrandom(secret, sizeof secret, 0) != sizeof secret) r = -EIO;
     if (r == 0) {
         c->w = w;
-        for (size_t i = 0; i < sizeof secret; i++) {
-            snprintf(c->token + 2 * i, 3, "%02x", secret[i]);
-        }
+        for (size_t i = 0; i < sizeof secret; i++) snprintf(c->token + 2 * i, 3, "%02x", secret[i]);
         snprintf(c->endpoint, sizeof c->endpoint, "ipc://%s/w/%u.%llu", w->d->runtime->dir,
                  w->info.index, (unsigned long long)w->info.epoch);
         r = bind_it(c);

@@ -101,11 +101,10 @@ super_died(struct super *s, int code, int status, bool has_panic)
     struct death d = { .early = !s->was_ready };
     enum death_cause c = s->suspect;
 
-    if (code == CLD_EXITED) {
+    if (code == CLD_EXITED)
         d.status = status;
-    } else {
+    else
         d.signal = status;
-    }
     if (c == DEATH_NONE) {
         if (code == CLD_EXITED && status == 0 &&
             (s->state == SUPER_DRAINING || s->state == SUPER_STOPPING)) {
@@ -165,9 +164,7 @@ after_death(struct super *s)
 
     if (s->death.counts) {
         failed |= too_often(s->counted, SUPER_DEATHS, &s->n_counted, s->now, WINDOW);
-        if (s->death.early) {
-            failed |= too_often(s->early, SUPER_EARLY, &s->n_early, s->now, WINDOW);
-        }
+        if (s->death.early) failed |= too_often(s->early, SUPER_EARLY, &s->n_early, s->now, WINDOW);
         if (s->was_ready && s->now - s->ready_at >= GOOD_TIME) s->streak = 0;
         s->streak++;
     }
@@ -178,9 +175,8 @@ after_death(struct super *s)
     crowded = too_often(s->spawned, SUPER_SPAWNS, &s->n_spawned, s->now, SPAWN_WINDOW);
     if (s->death.counts && s->streak > 1) return sleep_for(s, super_backoff(s->streak, draw(s)));
     /* A failed spawn is not tried again here, because that would recurse. */
-    if (crowded || (s->death.cause == DEATH_START && !s->was_ready && s->death.status == 0)) {
+    if (crowded || (s->death.cause == DEATH_START && !s->was_ready && s->death.status == 0))
         return sleep_for(s, SPAWN_SPACING);
-    }
     return spawn(s);
 }
 
@@ -255,9 +251,8 @@ static enum super_state
 kill9(struct super *s)
 {
     /* Its time to stop or to start is over; an earlier cause stays. */
-    if (s->suspect == DEATH_NONE) {
+    if (s->suspect == DEATH_NONE)
         s->suspect = s->state == SUPER_LOADING ? DEATH_START : DEATH_OPERATOR;
-    }
     /* It starts again afterwards, unless a stop was requested. */
     s->restart_wanted |= s->state == SUPER_LOADING || s->state == SUPER_READY ||
                          s->state == SUPER_STANDBY;

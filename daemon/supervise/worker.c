@@ -104,11 +104,10 @@ on_exit_(sd_event_source *s, const siginfo_t *si, void *arg)
 static void
 describe(const struct death *d, char *buf, size_t n)
 {
-    if (d->signal) {
+    if (d->signal)
         snprintf(buf, n, "signal %d (%s)", d->signal, strsignal(d->signal));
-    } else {
+    else
         snprintf(buf, n, "exit status %d", d->status);
-    }
 }
 
 void
@@ -319,9 +318,8 @@ worker_kill(void *arg, int sig)
 
     if (sig == SIGKILL) rank_group_kill(w);
     /* The process is not reaped, so that the pid cannot belong to another one. */
-    if (w->alive && kill(w->info.pid, sig) < 0) {
+    if (w->alive && kill(w->info.pid, sig) < 0)
         process_log(w, LOG_LEVEL_WARN, "cannot send signal %d: %s", sig, strerror(errno));
-    }
 }
 
 static void
