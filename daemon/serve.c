@@ -166,7 +166,7 @@ static void
 all_failed(struct daemon *d)
 {
     const struct worker *last = d->worker[d->n_workers - 1];
-    bool config = worker_death(last)->cause == DEATH_CONFIG;
+    bool config = worker_info(last)->last_death == DEATH_CONFIG;
 
     if (d->was_ready || d->draining) return;
     d->exit_code = config ? EXIT_CONFIG : EXIT_UNAVAILABLE;
@@ -209,7 +209,7 @@ on_worker_state(struct worker *w, enum super_state from, enum super_state to)
     for (uint32_t i = 0; i < d->n_workers; i++)
         failed += worker_state(d->worker[i]) == SUPER_FAILED;
     end_orphans(d, f->model,
-                worker_death(w)->cause == DEATH_LOST ? LAGAN_E_DEVICE_LOST : LAGAN_E_WORKER_LOST,
+                f->last_death == DEATH_LOST ? LAGAN_E_DEVICE_LOST : LAGAN_E_WORKER_LOST,
                 *f->why ? f->why : super_state_name(to));
     if (failed == d->n_workers) all_failed(d);
 }

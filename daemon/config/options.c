@@ -136,24 +136,6 @@ take_key(void *arg, int model, const char *key, const char *value, const char *w
     }
 }
 
-/* Marks the options of the command line, which was parsed before. */
-static void
-mark_argv(struct config *c, int argc, char **argv)
-{
-    for (int i = 1; i < argc && !strncmp(argv[i], "--", 2); i++) {
-        size_t n = strcspn(argv[i] + 2, "=");
-        char key[64] = { 0 };
-        const struct opt *o;
-
-        if (n >= sizeof key) continue;
-        for (size_t k = 0; k < n; k++) key[k] = argv[i][2 + k] == '-' ? '_' : argv[i][2 + k];
-        o = opt_find(daemon_opts, key, n);
-        if (!o) continue;
-        c->from[o - daemon_opts] = FROM_COMMAND_LINE;
-        if (!argv[i][2 + n] && o->type != OPT_BOOL) i++;
-    }
-}
-
 static void
 set_model_key(struct config *c, const char *key, const char *value, const char *where,
               struct problems *p)
@@ -299,7 +281,8 @@ config_read(struct config *c, int argc, char **argv, struct problems *p, bool *u
         check(opt_argv(daemon_opts, &c->o, &given, argc, argv, &at, &e) == 0);
         if (c->has_file) snprintf(c->o.config, sizeof c->o.config, "%s", file);
     }
-    mark_argv(c, argc, argv);
+    for (uint32_t i = 0; i < MAX_TABLE_OPTIONS; i++)
+        if (given >> i & 1) c->from[i] = FROM_COMMAND_LINE;
     command_line_model(c, p);
     name_models(c, p);
     runtime_dir(c, p);

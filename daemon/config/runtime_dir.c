@@ -16,10 +16,10 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-static void
-path_in(const struct runtime_dir *r, const char *name, char buf[320])
+void
+runtime_dir_path(const struct runtime_dir *r, const char *name, char path[RUNTIME_PATH])
 {
-    snprintf(buf, 320, "%s/%s", r->dir, name);
+    snprintf(path, RUNTIME_PATH, "%s/%s", r->dir, name);
 }
 
 static int
@@ -37,10 +37,10 @@ busy(const struct runtime_dir *r, struct err *e)
 static int
 take_lock(struct runtime_dir *r, struct err *e)
 {
-    char path[320], pid[16];
+    char path[RUNTIME_PATH], pid[16];
     int n = snprintf(pid, sizeof pid, "%d\n", (int)getpid());
 
-    path_in(r, "lagand.lock", path);
+    runtime_dir_path(r, "lagand.lock", path);
     for (;;) {
         struct stat named, held;
 
@@ -74,10 +74,10 @@ take_lock(struct runtime_dir *r, struct err *e)
 static void
 sweep(const struct runtime_dir *r)
 {
-    char path[320], file[640];
+    char path[RUNTIME_PATH], file[640];
     DIR *d;
 
-    path_in(r, "w", path);
+    runtime_dir_path(r, "w", path);
     d = opendir(path);
     if (!d) return;
     for (struct dirent *f; (f = readdir(d));) {
@@ -92,7 +92,7 @@ sweep(const struct runtime_dir *r)
 int
 runtime_dir_open(struct runtime_dir *r, const char *dir, struct err *e)
 {
-    char path[320];
+    char path[RUNTIME_PATH];
     int k;
 
     *r = (struct runtime_dir){ .lock = -1 };
@@ -114,7 +114,7 @@ runtime_dir_open(struct runtime_dir *r, const char *dir, struct err *e)
         if (r->made_dir) rmdir(dir);
         return k;
     }
-    path_in(r, "w", path);
+    runtime_dir_path(r, "w", path);
     if (mkdir(path, 0700) < 0 && errno != EEXIST) {
         int code = err_set(e, -errno, "%s: %s", path, strerror(errno));
 
@@ -128,12 +128,12 @@ runtime_dir_open(struct runtime_dir *r, const char *dir, struct err *e)
 void
 runtime_dir_close(struct runtime_dir *r)
 {
-    char path[320];
+    char path[RUNTIME_PATH];
 
     if (r->lock < 0) return;
-    path_in(r, "w", path);
+    runtime_dir_path(r, "w", path);
     rmdir(path);
-    path_in(r, "lagand.lock", path);
+    runtime_dir_path(r, "lagand.lock", path);
     unlink(path); /* while it is locked: see take_lock() */
     close(r->lock);
     r->lock = -1;
@@ -144,11 +144,11 @@ int
 runtime_dir_vacate(const struct runtime_dir *r, const char *name, struct err *e)
 {
     struct sockaddr_un a = { .sun_family = AF_UNIX };
-    char path[320];
+    char path[RUNTIME_PATH];
     struct stat st;
     int fd, n;
 
-    path_in(r, name, path);
+    runtime_dir_path(r, name, path);
     if (lstat(path, &st) < 0) {
         if (errno == ENOENT) return 0;
         return err_set(e, -errno, "%s: %s", path, strerror(errno));

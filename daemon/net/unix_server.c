@@ -116,13 +116,13 @@ await_writable(struct unix_server *l, struct peer *p, bool full)
     if (epoll_ctl(l->epoll, EPOLL_CTL_MOD, p->fd, &e) < 0) doom(l, p);
 }
 
-/* Returns true if bytes of p are not processed yet. */
-static bool
-has_unread_input(const struct unix_server *l, const struct peer *p)
+/* Returns 1 if the socket has unread bytes; 0: end of input; -1: none, or an error. */
+static ssize_t
+peek(const struct peer *p)
 {
     char c;
 
-    return (l->reading == p && l->i < l->n) || recv(p->fd, &c, 1, MSG_PEEK | MSG_DONTWAIT) > 0;
+    return recv(p->fd, &c, 1, MSG_PEEK | MSG_DONTWAIT);
 }
 
 static void
@@ -133,7 +133,7 @@ send_some(struct unix_server *l, struct peer *p)
     do sent = send(p->fd, p->out + p->at, p->n - p->at, MSG_DONTWAIT | MSG_NOSIGNAL);
     while (sent < 0 && errno == EINTR);
     if (sent < 0 && errno != EAGAIN) {
-        if (!has_unread_input(l, p)) {
+        if ((l->reading != p || l->i == l->n) && peek(p) <= 0) {
             doom(l, p);
             return;
         }
@@ -421,14 +421,6 @@ unix_server_disconnect(struct unix_server *l, int fd)
 
 /* ---- timeouts */
 
-static bool
-nothing_has_come(const struct peer *p)
-{
-    char c;
-
-    return recv(p->fd, &c, 1, MSG_PEEK | MSG_DONTWAIT) < 0 && errno == EAGAIN;
-}
-
 static void
 ask(struct unix_server *l, struct peer *p, nsec now)
 {
@@ -456,7 +448,8 @@ unix_server_tick(struct unix_server *l, nsec now)
         nsec waited = open ? now - p->unanswered : now - p->since;
 
         if (p->doomed) continue;
-        if ((!open || p->unanswered) && waited >= UNIX_SERVER_IDLE_TIMEOUT && nothing_has_come(p)) {
+        if ((!open || p->unanswered) && waited >= UNIX_SERVER_IDLE_TIMEOUT && peek(p) < 0 &&
+            errno == EAGAIN) {
             log_debug("closing a connection: %s",
                       open ? "no reply to PING" : "no READY within the timeout");
             doom(l, p);

@@ -328,6 +328,7 @@ op_moved(void *arg, enum super_state from, enum super_state to)
     struct worker *w = arg;
     nsec wait = w->super.timer - w->d->now;
 
+    w->info.last_death = w->super.death.cause;
     if (to == SUPER_READY) {
         w->arenas.verify_contents = false; /* the worker has verified them */
     } else if (to == SUPER_BACKOFF) {
@@ -595,12 +596,6 @@ enum super_state
 worker_state(const struct worker *w)
 {
     return w->super.state;
-}
-
-const struct death *
-worker_death(const struct worker *w)
-{
-    return &w->super.death;
 }
 
 const char *
