@@ -165,14 +165,12 @@ send_status(struct clockwork *k)
 static void
 all_failed(struct daemon *d)
 {
-    const struct worker *last = d->worker[d->n_workers - 1];
-    bool config = worker_info(last)->last_death == DEATH_CONFIG;
+    const struct worker_info *last = worker_info(d->worker[d->n_workers - 1]);
 
     if (d->was_ready || d->draining) return;
-    d->exit_code = config ? EXIT_CONFIG : EXIT_UNAVAILABLE;
-    log_err("no worker could be started; exiting: %s", worker_info(last)->why);
-    sd_notifyf(0, "STATUS=no worker could be started: %s\nEXIT_STATUS=%d", worker_info(last)->why,
-               d->exit_code);
+    d->exit_code = last->last_death == DEATH_CONFIG ? EXIT_CONFIG : EXIT_UNAVAILABLE;
+    log_err("no worker could be started; exiting: %s", last->why);
+    sd_notifyf(0, "STATUS=no worker could be started: %s\nEXIT_STATUS=%d", last->why, d->exit_code);
     d->draining = true;
     d->drain_until = d->now;
 }

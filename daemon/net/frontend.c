@@ -239,14 +239,12 @@ set_socket(struct daemon *d, struct client *c, int fd)
 void
 frontend_disconnect(struct daemon *d, struct client *c)
 {
-    struct frontend *f = d->frontend;
-
     if (c->listener != LISTENER_TCP) {
         frontend_disconnect_fd(d, c->fd);
         return;
     }
     if (!c->disconnected) (void)frontend_ping(d, c);
-    if (!c->disconnected) connections_shutdown(f->connections, c->fd, c->cookie);
+    if (!c->disconnected) connections_shutdown(d->frontend->connections, c->fd, c->cookie);
 }
 
 void

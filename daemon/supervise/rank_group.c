@@ -2,7 +2,6 @@
 #include "daemon/supervise/rank_group.h"
 
 #include "base/clock.h"
-#include "base/log.h"
 #include "daemon/config/options.h"
 #include "daemon/supervise/process.h"
 #include "daemon/supervise/spawn.h"

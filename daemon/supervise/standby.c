@@ -9,12 +9,8 @@
 #include "daemon/supervise/rank_group.h"
 
 #include <errno.h>
-#include <signal.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 /* Delay after READY: for a standby that opens the device; for one that only initialises its driver.
  */
@@ -65,14 +61,8 @@ reap(void *arg, const struct death *d)
     process_release(s);
 }
 
-static void
-tell_drain(void *arg)
-{
-    (void)arg;
-    check(!"a standby is never READY");
-}
-
-static const struct super_ops ops = { worker_spawn, tell_drain, worker_kill, reap, moved };
+/* A standby is never READY, so that it is never drained. */
+static const struct super_ops ops = { worker_spawn, NULL, worker_kill, reap, moved };
 
 int
 standby_new(struct worker *w, struct err *e)
@@ -85,12 +75,6 @@ standby_new(struct worker *w, struct err *e)
         return err_set(e, -ENOMEM, "no memory for the standby of worker %u", w->info.index);
     w->standby->of = w;
     return rank_group_new(w->standby, e);
-}
-
-void
-standby_stop(struct worker *s)
-{
-    worker_event(s, EV_STOP);
 }
 
 static int
@@ -123,7 +107,7 @@ standby_worker_state(struct worker *w, enum super_state to)
     if (to == SUPER_READY && (keys_of(w)->standby || model_options_on_gpu(keys_of(w))))
         make_soon(w);
     else if (to == SUPER_DRAINING || to == SUPER_STOPPING || to == SUPER_LOST || worker_over(w))
-        standby_stop(w->standby);
+        worker_event(w->standby, EV_STOP);
 }
 
 bool
@@ -220,7 +204,7 @@ standby_take(struct worker *w)
         take(w, s);
         return true;
     }
-    standby_stop(s);
+    worker_event(s, EV_STOP);
     return false;
 }
 

@@ -40,8 +40,6 @@ bool standby_may_prepare(const struct worker *s);
 /* Sends the weights and `begin` to one process of s. No effect before s->prepare_sent. */
 int standby_share(const struct worker *s, struct arenas *a, int fd_channel_sock,
                   struct err *e) MUST_USE;
-/* Ends s, because what it has mapped is obsolete or its worker is not needed. */
-void standby_stop(struct worker *s);
 /* Moves the process of the standby, with its rings and event sources, to w, which has no process.
  * Returns false if no standby is alive; then the standby has been stopped. */
 bool standby_take(struct worker *w);

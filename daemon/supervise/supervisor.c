@@ -7,7 +7,6 @@
 #include "base/clock.h"
 
 #include <signal.h>
-#include <string.h>
 #include <sys/wait.h>
 
 static const nsec GOOD_TIME = 60 * NSEC_S;       /* READY for that long resets the streak */
@@ -95,42 +94,38 @@ too_often(nsec *ring, uint32_t size, uint32_t *n, nsec now, nsec window)
     return *n >= size && now - ring[*n % size] <= window;
 }
 
+static enum death_cause
+cause_of(const struct super *s, int code, int status, bool has_panic)
+{
+    bool stops = s->state == SUPER_STOPPING;
+
+    if (s->suspect != DEATH_NONE) return s->suspect;
+    if (code != CLD_EXITED) {
+        if (stops && status == SIGTERM) return DEATH_OPERATOR;
+        if (status == SIGKILL) return DEATH_KILLED;
+        return has_panic ? DEATH_CHECK : DEATH_SIGNAL;
+    }
+    if (status == 0 && (stops || s->state == SUPER_DRAINING)) return DEATH_DRAINED;
+    if (status == EXIT_CONFIG || status == EXIT_REFUSED) return DEATH_CONFIG;
+    if (status == EXIT_DEVICE) return s->was_ready ? DEATH_DEVICE : DEATH_LOST;
+    return s->was_ready ? DEATH_EXITED : DEATH_START;
+}
+
 void
 super_died(struct super *s, int code, int status, bool has_panic)
 {
-    struct death d = { .early = !s->was_ready };
-    enum death_cause c = s->suspect;
+    enum death_cause c = cause_of(s, code, status, has_panic);
 
-    if (code == CLD_EXITED)
-        d.status = status;
-    else
-        d.signal = status;
-    if (c == DEATH_NONE) {
-        if (code == CLD_EXITED && status == 0 &&
-            (s->state == SUPER_DRAINING || s->state == SUPER_STOPPING)) {
-            c = DEATH_DRAINED;
-        } else if (s->state == SUPER_STOPPING && d.signal == SIGTERM) {
-            c = DEATH_OPERATOR;
-        } else if (d.signal == SIGKILL) {
-            c = DEATH_KILLED;
-        } else if (d.signal) {
-            c = has_panic ? DEATH_CHECK : DEATH_SIGNAL;
-        } else if (d.early) {
-            c = status == EXIT_CONFIG || status == EXIT_REFUSED ? DEATH_CONFIG
-                : status == EXIT_DEVICE                         ? DEATH_LOST
-                                                                : DEATH_START;
-        } else if (status == EXIT_CONFIG || status == EXIT_REFUSED) {
-            c = DEATH_CONFIG;
-        } else {
-            c = status == EXIT_DEVICE ? DEATH_DEVICE : DEATH_EXITED;
-        }
-    }
-    d.cause = c;
-    d.adopt_kv = cause_table[c].adopt;
-    d.fault = cause_table[c].fault;
-    d.counts = cause_table[c].counts;
-    d.fatal = c == DEATH_CONFIG;
-    s->death = d;
+    s->death = (struct death){
+        .cause = c,
+        .adopt_kv = cause_table[c].adopt,
+        .fault = cause_table[c].fault,
+        .counts = cause_table[c].counts,
+        .fatal = c == DEATH_CONFIG,
+        .early = !s->was_ready,
+        .status = code == CLD_EXITED ? status : 0,
+        .signal = code == CLD_EXITED ? 0 : status,
+    };
 }
 
 /* ---- actions: each returns the next state */

@@ -17,7 +17,6 @@
 
 #include <errno.h>
 #include <signal.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -182,7 +181,7 @@ reap(void *arg, const struct death *d)
     process_drop_pid(w);
     rank_group_reap(w, d);
     arenas_after_death(&w->arenas, d, w->d->now);
-    if (arenas_given_up(&w->arenas, d)) standby_stop(w->standby);
+    if (arenas_given_up(&w->arenas, d)) worker_event(w->standby, EV_STOP);
     process_release(w);
     if (!wanted) {
         w->info.restarts++;
@@ -326,13 +325,13 @@ static void
 op_moved(void *arg, enum super_state from, enum super_state to)
 {
     struct worker *w = arg;
-    nsec wait = w->super.timer - w->d->now;
 
     w->info.last_death = w->super.death.cause;
     if (to == SUPER_READY) {
         w->arenas.verify_contents = false; /* the worker has verified them */
     } else if (to == SUPER_BACKOFF) {
-        process_log(w, LOG_LEVEL_WARN, "restarting in %.2f s", (double)wait / NSEC_S);
+        process_log(w, LOG_LEVEL_WARN, "restarting in %.2f s",
+                    (double)(w->super.timer - w->d->now) / NSEC_S);
     } else if (to == SUPER_FAILED) {
         process_log(w, LOG_LEVEL_ERR, "failed for good: %s", w->info.why);
     } else if (to == SUPER_LOST) {
