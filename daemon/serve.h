@@ -17,8 +17,8 @@
  * with *e if it could not start. argv: the command line for a re-exec. */
 int serve(struct config *c, char **argv, struct err *e) MUST_USE;
 
-/* For daemon_events: decodes one whole frame of n bytes from c, validates it and answers it, an
- * invalid one with ERROR. c may be dropped by the call. */
+/* For daemon_events: decodes one whole frame of n bytes from c, validates it and does what it asks
+ * for. An invalid frame gets an ERROR. c may be dropped by the call. */
 void messages_frame(struct daemon *d, struct client *c, const void *frame, size_t n);
 
 /* Takes ledger log and arenas from left. d's tables and workers exist; no worker is started. */

@@ -64,10 +64,10 @@ struct unix_server {
     bool look;
     struct epoll_event event[EVENTS];
     uint32_t i_event, n_events, n_accepted;
-    struct peer *reading;             /* sender of the bytes in `piece` */
+    struct peer *reading;             /* sender of the bytes in `input` */
     struct peer *frame_peer, *closed; /* peers of the previous event */
     uint32_t i, n;
-    uint8_t piece[READ_FRAME_BYTES];
+    uint8_t input[READ_FRAME_BYTES];
 };
 
 /* ---- connections */
@@ -252,7 +252,7 @@ receive(struct unix_server *l, struct peer *p)
 {
     uint32_t size = MIN(MAX(zmtp_missing(&p->in), (uint32_t)READ_BYTES),
                         (uint32_t)READ_FRAME_BYTES);
-    ssize_t n = recv(p->fd, l->piece, size, MSG_DONTWAIT);
+    ssize_t n = recv(p->fd, l->input, size, MSG_DONTWAIT);
 
     if (n < 0 && (errno == EAGAIN || errno == EINTR)) return;
     if (n <= 0) {
@@ -289,14 +289,14 @@ send_pong(struct unix_server *l, struct peer *p, const struct zmtp_item *ping)
     if (p->n - p->at < PONGS) (void)put(l, p, pong, zmtp_pong(pong, ping->p, ping->n), NULL, 0);
 }
 
-/* Takes one item from the bytes in `piece`. Returns 1 with an event. */
+/* Takes one item from the bytes in `input`. Returns 1 with an event. */
 static int
 take_item(struct unix_server *l, struct unix_server_event *news)
 {
     struct peer *p = l->reading;
     uint32_t before = p->in.capacity;
     struct zmtp_item item;
-    int r = zmtp_take(&p->in, l->most_bytes, l->piece + l->i, l->n - l->i, &item);
+    int r = zmtp_take(&p->in, l->most_bytes, l->input + l->i, l->n - l->i, &item);
 
     count_part(l, p, before);
     if (r < 0) {

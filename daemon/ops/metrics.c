@@ -1,4 +1,4 @@
-/* metrics.c - metrics of lagand and its workers; see commands.h. The metrics of a worker are the rows of ipc/stat.h. */
+/* metrics.c - metrics of lagand, and of its workers as in ipc/stat.h; see commands.h. */
 #include "daemon/ops/commands.h"
 
 #include "daemon/config/options.h"

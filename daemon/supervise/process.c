@@ -15,16 +15,11 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-/* Bounds of reading the log pipe: a line may have 1 byte and costs 10 us. Of a running process a
- * loop iteration reads this many bytes or about this many lines; of an ended one all that the pipe
- * holds, of which the last lines are logged. */
-enum {
-    READ_BYTES = 512,
-    ROUND_BYTES = 4 << 10,
-    ROUND_LINES = 128,
-    LAST_BYTES = 66 << 10,
-    LAST_LINES = 256
-};
+/* Bounds of reading the log pipe, because a line may have 1 byte and costs 10 us. ROUND_: read in
+ * one loop iteration while the process runs. LAST_: the capacity of the pipe, read when the
+ * process has ended, and the number of its last lines that are logged. */
+enum { READ_BYTES = 512, ROUND_BYTES = 4 << 10, ROUND_LINES = 128 };
+enum { LAST_BYTES = 66 << 10, LAST_LINES = 256 };
 
 static void
 say(const struct worker *w, enum log_level level, const char *text)
@@ -242,7 +237,7 @@ process_read_output(struct worker *w)
         n += (size_t)got;
     at = last_lines(last, n, &skipped);
     if (skipped) {
-        w->n_line = 0; /* the first of those lines */
+        w->n_line = 0; /* it continues in the omitted lines */
         process_log(w, LOG_LEVEL_WARN, "omitting %u lines of its output before the last %d",
                     skipped, LAST_LINES);
     }

@@ -20,11 +20,11 @@ static const nsec BACKOFF_FIRST = 100 * NSEC_MS, BACKOFF_MOST = 30 * NSEC_S;
 enum { EXIT_DEVICE = 74, EXIT_CONFIG = 78, EXIT_REFUSED = 125 }; /* of a worker's own fault */
 
 static const struct cause_info {
-    const char *word;
+    const char *name;
     bool adopt, fault, counts;
     const char *sentence;
 } cause_table[DEATH_N] = {
-#define X(name, word, adopt, fault, counts, sentence) { word, adopt, fault, counts, sentence },
+#define X(id, name, adopt, fault, counts, sentence) { name, adopt, fault, counts, sentence },
     DEATH_CAUSES(X)
 #undef X
 };
@@ -32,20 +32,20 @@ static const struct cause_info {
 const char *
 super_state_name(enum super_state s)
 {
-    static const char *const words[] = {
-#define X(name, word) word,
+    static const char *const names[] = {
+#define X(id, name) name,
         SUPER_STATES(X)
 #undef X
     };
-    check((unsigned)s < ARRAY_LEN(words));
-    return words[s];
+    check((unsigned)s < ARRAY_LEN(names));
+    return names[s];
 }
 
 const char *
 death_name(enum death_cause c)
 {
     check((unsigned)c < DEATH_N);
-    return cause_table[c].word;
+    return cause_table[c].name;
 }
 
 const char *
