@@ -175,70 +175,39 @@ after_death(struct super *s)
     return spawn(s);
 }
 
-static void
-is_up(struct super *s)
+/* Its own READY, or that of a standby. */
+static enum super_state
+serve(struct super *s)
 {
     s->was_ready = true;
     s->ready_at = s->now;
     s->timer = NSEC_NEVER;
-}
-
-static enum super_state
-serve(struct super *s)
-{
-    is_up(s);
-    return SUPER_READY;
-}
-
-static enum super_state
-stand_by(struct super *s)
-{
-    is_up(s);
-    return SUPER_STANDBY;
+    return s->event == EV_READY ? SUPER_READY : SUPER_STANDBY;
 }
 
 static enum super_state
 drain(struct super *s)
 {
+    s->restart_wanted |= s->event == EV_RESTART;
     s->ops->tell_drain(s->arg);
     s->timer = clock_after(s->now, s->drain_timeout);
     return SUPER_DRAINING;
 }
 
 static enum super_state
-drain_restart(struct super *s)
-{
-    s->restart_wanted = true;
-    return drain(s);
-}
-
-static enum super_state
 term(struct super *s)
 {
+    s->restart_wanted |= s->event == EV_RESTART || s->event == EV_REPLACE;
     s->ops->kill(s->arg, SIGTERM);
     s->timer = clock_after(s->now, TERM_GRACE);
     return SUPER_STOPPING;
 }
 
-static enum super_state
-term_restart(struct super *s)
-{
-    s->restart_wanted = true;
-    return term(s);
-}
-
 /* Changes only whether it starts again after its end. */
 static enum super_state
-no_more(struct super *s)
+decide(struct super *s)
 {
-    s->restart_wanted = false;
-    return s->state;
-}
-
-static enum super_state
-once_more(struct super *s)
-{
-    s->restart_wanted = true;
+    s->restart_wanted = s->event != EV_STOP;
     return s->state;
 }
 
@@ -308,18 +277,18 @@ typedef enum super_state action(struct super *s);
 
 /* clang-format off */
 static action *const table[SUPER_N_STATES][EV_N] = {
-/* START      STOP     RESTART         REPLACE        READY  EXIT     TIMER  BROKEN  STANDBY_READY
- * TAKEN */
-[SUPER_DOWN]     = { spawn,     NULL,    spawn,          NULL,          NULL,  NULL,    NULL,  NULL,   NULL,          NULL },
-[SUPER_LOADING]  = { NULL,      term,    term_restart,   term_restart,  serve, died,    kill9, kill9,  stand_by,      rest },
-[SUPER_READY]    = { NULL,      drain,   drain_restart,  term_restart,  NULL,  died,    NULL,  kill9,  NULL,          NULL },
-[SUPER_STANDBY]  = { NULL,      term,    term_restart,   term_restart,  NULL,  died,    NULL,  kill9,  NULL,          rest },
-[SUPER_DRAINING] = { once_more, no_more, once_more,      NULL,          NULL,  reap,    term,  kill9,  NULL,          NULL },
-[SUPER_STOPPING] = { once_more, no_more, once_more,      NULL,          NULL,  reap,    kill9, kill9,  NULL,          NULL },
-[SUPER_DYING]    = { once_more, no_more, once_more,      NULL,          NULL,  reap,    lose,  NULL,   NULL,          NULL },
-[SUPER_LOST]     = { NULL,      NULL,    NULL,           NULL,          NULL,  give_up, NULL,  NULL,   NULL,          NULL },
-[SUPER_BACKOFF]  = { spawn,     rest,    revive,         revive,        NULL,  NULL,    spawn, NULL,   NULL,          NULL },
-[SUPER_FAILED]   = { revive,    rest,    revive,         revive,        NULL,  NULL,    NULL,  NULL,   NULL,          NULL },
+/* STANDBY: EV_STANDBY_READY. */
+/*                   START   STOP    RESTART REPLACE READY  EXIT     TIMER  BROKEN STANDBY TAKEN */
+[SUPER_DOWN]     = { spawn,  NULL,   spawn,  NULL,   NULL,  NULL,    NULL,  NULL,  NULL,   NULL },
+[SUPER_LOADING]  = { NULL,   term,   term,   term,   serve, died,    kill9, kill9, serve,  rest },
+[SUPER_READY]    = { NULL,   drain,  drain,  term,   NULL,  died,    NULL,  kill9, NULL,   NULL },
+[SUPER_STANDBY]  = { NULL,   term,   term,   term,   NULL,  died,    NULL,  kill9, NULL,   rest },
+[SUPER_DRAINING] = { decide, decide, decide, NULL,   NULL,  reap,    term,  kill9, NULL,   NULL },
+[SUPER_STOPPING] = { decide, decide, decide, NULL,   NULL,  reap,    kill9, kill9, NULL,   NULL },
+[SUPER_DYING]    = { decide, decide, decide, NULL,   NULL,  reap,    lose,  NULL,  NULL,   NULL },
+[SUPER_LOST]     = { NULL,   NULL,   NULL,   NULL,   NULL,  give_up, NULL,  NULL,  NULL,   NULL },
+[SUPER_BACKOFF]  = { spawn,  rest,   revive, revive, NULL,  NULL,    spawn, NULL,  NULL,   NULL },
+[SUPER_FAILED]   = { revive, rest,   revive, revive, NULL,  NULL,    NULL,  NULL,  NULL,   NULL },
 };
 /* clang-format on */
 
@@ -333,6 +302,7 @@ super_event(struct super *s, enum super_event ev, nsec now)
     act = table[from][ev];
     if (!act) return;
     s->now = now;
+    s->event = ev;
     s->state = act(s);
     if (s->state != from || ev == EV_EXIT) s->ops->moved(s->arg, from, s->state);
 }

@@ -100,8 +100,9 @@ struct super {
     enum super_state state;
     const struct super_ops *ops;
     void *arg;
-    nsec now;   /* time of the current event */
-    nsec timer; /* when EV_TIMER is due; NSEC_NEVER: not */
+    enum super_event event; /* the current one */
+    nsec now;               /* its time */
+    nsec timer;             /* when EV_TIMER is due; NSEC_NEVER: not */
     nsec start_timeout, drain_timeout;
     nsec ready_at;            /* when it last became READY, or STANDBY */
     bool was_ready;           /* this incarnation */
