@@ -95,8 +95,8 @@ make_soon(struct worker *w)
 {
     nsec wait = keys_of(w)->standby ? CALM_TIME : BRIEF_TIME;
 
-    w->on_calm = sd_event_source_disable_unref(w->on_calm);
-    if (sd_event_add_time_relative(w->d->event, &w->on_calm, CLOCK_MONOTONIC, wait / NSEC_US, 1,
+    w->on[ON_CALM] = sd_event_source_disable_unref(w->on[ON_CALM]);
+    if (sd_event_add_time_relative(w->d->event, &w->on[ON_CALM], CLOCK_MONOTONIC, wait / NSEC_US, 1,
                                    on_calm, w) < 0)
         worker_event(w->standby, EV_START);
 }
@@ -148,30 +148,24 @@ standby_prepare_now(struct worker *w)
 static void
 take_process(struct worker *w, struct worker *s)
 {
-    sd_event_source *const sources[] = { s->on_exit, s->on_doorbell, s->on_fd_channel, s->on_log };
-
     w->info.epoch = s->info.epoch;
     w->info.pid = s->info.pid;
     w->alive = true;
     w->channel = s->channel;
     w->fd_channel_sock = s->fd_channel_sock;
     w->log = s->log;
-    w->on_exit = s->on_exit;
-    w->on_doorbell = s->on_doorbell;
-    w->on_fd_channel = s->on_fd_channel;
-    w->on_log = s->on_log;
-    w->info.control = s->info.control;
+    w->info.control = TAKE(s->info.control);
     w->doorbell_closed_at = s->doorbell_closed_at;
     w->fd_channel_closed_at = s->fd_channel_closed_at;
     memcpy(w->line, s->line, s->n_line);
     w->n_line = s->n_line;
-    for (size_t i = 0; i < ARRAY_LEN(sources); i++)
-        if (sources[i]) sd_event_source_set_userdata(sources[i], w);
-    if (w->info.control) control_channel_move(w->info.control, w);
+    for (int i = ON_EXIT; i <= ON_LOG; i++) {
+        w->on[i] = TAKE(s->on[i]);
+        if (w->on[i]) sd_event_source_set_userdata(w->on[i], w);
+    }
+    control_channel_move(w->info.control, w);
     process_store_pid(w);
 
-    s->on_exit = s->on_doorbell = s->on_fd_channel = s->on_log = NULL;
-    s->info.control = NULL;
     s->channel = (struct channel){ .d.fd = -1, .w.fd = -1, .doorbell.fd = -1 };
     s->fd_channel_sock = s->log = -1;
     process_release(s);
@@ -216,7 +210,7 @@ standby_continue(struct worker *w, struct err *e)
     for (uint32_t i = 0; i <= w->n_others; i++) {
         struct worker *o = i ? w->other[i - 1] : w;
 
-        sd_event_source_set_enabled(o->on_fd_channel, SD_EVENT_ON);
+        sd_event_source_set_enabled(o->on[ON_FD_CHANNEL], SD_EVENT_ON);
         TRY(arenas_give(&o->arenas, o->fd_channel_sock, o->d->now, e));
         TRY(fd_channel_give(o->fd_channel_sock, &go, o->channel.d.fd, e));
     }

@@ -22,8 +22,6 @@
  */
 #pragma once
 
-#include "base/base.h"
-#include "base/err.h"
 #include "daemon/supervise/worker_struct.h"
 
 /* Its stage for people and programs: the name of the state, "driver up", or "" if there is none. */

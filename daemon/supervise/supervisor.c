@@ -175,7 +175,7 @@ after_death(struct super *s)
     return spawn(s);
 }
 
-/* Its own READY, or that of a standby. */
+/* The worker has sent READY, or a standby has loaded. */
 static enum super_state
 serve(struct super *s)
 {

@@ -50,8 +50,9 @@ fd_channel_ended(struct worker *w)
 {
     w->fd_channel_closed_at = clock_now();
     if (w->n_others) return; /* a rank group is started after the previous one has ended */
-    if (w->standby->alive || sd_event_add_time_relative(w->d->event, &w->on_no_end, CLOCK_MONOTONIC,
-                                                        DEATH_TIME / NSEC_US, 1, on_no_end, w) < 0)
+    if (w->standby->alive ||
+        sd_event_add_time_relative(w->d->event, &w->on[ON_NO_END], CLOCK_MONOTONIC,
+                                   DEATH_TIME / NSEC_US, 1, on_no_end, w) < 0)
         standby_prepare_now(w);
 }
 
@@ -195,19 +196,20 @@ int
 worker_watch(struct worker *w, struct err *e)
 {
     sd_event *ev = w->d->event;
-    int r = sd_event_add_child(ev, &w->on_exit, w->info.pid, WEXITED, on_exit_, w);
+    int r = sd_event_add_child(ev, &w->on[ON_EXIT], w->info.pid, WEXITED, on_exit_, w);
 
     if (r >= 0 && !w->lead)
-        r = sd_event_add_io(ev, &w->on_doorbell, w->channel.doorbell.fd, DOORBELL_EVENTS,
+        r = sd_event_add_io(ev, &w->on[ON_DOORBELL], w->channel.doorbell.fd, DOORBELL_EVENTS,
                             worker_on_doorbell, w);
     if (r >= 0)
-        r = sd_event_add_io(ev, &w->on_fd_channel, w->fd_channel_sock, EPOLLIN, on_fd_channel, w);
-    if (r >= 0) r = sd_event_add_io(ev, &w->on_log, w->log, EPOLLIN, process_on_log, w);
+        r = sd_event_add_io(ev, &w->on[ON_FD_CHANNEL], w->fd_channel_sock, EPOLLIN, on_fd_channel,
+                            w);
+    if (r >= 0) r = sd_event_add_io(ev, &w->on[ON_LOG], w->log, EPOLLIN, process_on_log, w);
     /* The end of a worker has priority: events of other workers could delay it without bound. */
-    if (r >= 0) r = sd_event_source_set_priority(w->on_exit, SD_EVENT_PRIORITY_NORMAL - 10);
+    if (r >= 0) r = sd_event_source_set_priority(w->on[ON_EXIT], SD_EVENT_PRIORITY_NORMAL - 10);
     /* A standby sends no arenas before it has replaced its worker. */
     if (r >= 0 && process_is_standby(w))
-        r = sd_event_source_set_enabled(w->on_fd_channel, SD_EVENT_OFF);
+        r = sd_event_source_set_enabled(w->on[ON_FD_CHANNEL], SD_EVENT_OFF);
     return r < 0 ? err_set(e, r, "cannot watch the process: %s", strerror(-r)) : 0;
 }
 
@@ -515,9 +517,9 @@ static bool
 has_ended(struct worker *w)
 {
     if (!w->alive || !process_exited(w)) return false;
-    if (sd_event_source_get_pending(w->on_exit) > 0) return true; /* its event is queued */
-    sd_event_source_set_enabled(w->on_exit, SD_EVENT_OFF);
-    sd_event_source_set_enabled(w->on_exit, SD_EVENT_ONESHOT);
+    if (sd_event_source_get_pending(w->on[ON_EXIT]) > 0) return true; /* its event is queued */
+    sd_event_source_set_enabled(w->on[ON_EXIT], SD_EVENT_OFF);
+    sd_event_source_set_enabled(w->on[ON_EXIT], SD_EVENT_ONESHOT);
     return true;
 }
 

@@ -6,6 +6,9 @@
 #include "daemon/supervise/worker.h"
 #include "ipc/channel.h"
 
+/* Event sources of a process; those up to ON_LOG move with it from a standby to its worker. */
+enum { ON_EXIT, ON_DOORBELL, ON_FD_CHANNEL, ON_LOG, ON_NO_END, ON_CALM, N_SOURCES };
+
 struct worker {
     struct worker_info info;
     struct worker_requests requests;
@@ -29,7 +32,7 @@ struct worker {
     bool alive;
     struct channel channel;
     int fd_channel_sock, log;
-    sd_event_source *on_exit, *on_doorbell, *on_fd_channel, *on_log, *on_no_end, *on_calm;
+    sd_event_source *on[N_SOURCES];
     nsec spawned_at, heartbeat_at;
     uint64_t heartbeat; /* hb_count at its last change, at heartbeat_at */
     nsec deadline;      /* of its step */
