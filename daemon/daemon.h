@@ -63,8 +63,11 @@ struct daemon_events {
 struct model_facts {
     bool known;
     uint32_t vocab, max_len, max_source, n_slots, has_text, beams; /* beams: the default; 1: none */
+    uint32_t max_request_seqs;                                     /* sequences of one request */
+    float temperature;                                             /* the default */
+    int32_t decoder_start; /* decoder_start_token_id; -1: none */
     uint64_t max_tokens, weight_bytes, kv_bytes;
-    char family[64];
+    char family[64], unserved[48]; /* unserved: as in READY */
 };
 
 struct daemon {

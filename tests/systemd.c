@@ -26,12 +26,12 @@ drop(struct systemd *s, const char *name)
     }
 }
 
-/* One datagram: its words into told, its descriptor into the store. */
+/* One datagram: its text into notices, its descriptor into the store. */
 static void
 take(struct systemd *s, const char *words, int fd)
 {
     const char *at = strstr(words, "FDNAME=");
-    size_t used = strlen(s->told);
+    size_t used = strlen(s->notices);
     char name[SYSTEMD_NAME] = "";
 
     if (at) snprintf(name, sizeof name, "%.*s", (int)strcspn(at + 7, "\n"), at + 7);
@@ -43,23 +43,24 @@ take(struct systemd *s, const char *words, int fd)
         strcpy(s->store[s->n_store++].name, name);
         return;
     } else {
-        if (used > sizeof s->told - 600) used = 0; /* old words are not asked for again */
-        snprintf(s->told + used, sizeof s->told - used, "%s\n", words);
+        if (used > sizeof s->notices - 600) used = 0; /* the tests ask only for new notices */
+        snprintf(s->notices + used, sizeof s->notices - used, "%s\n", words);
     }
     if (fd >= 0) close(fd);
 }
 
 static void *
-hear(void *arg)
+receive_notices(void *arg)
 {
     struct systemd *s = arg;
 
     for (;;) {
-        char words[512], room[CMSG_SPACE(sizeof(int))];
+        char words[512], control[CMSG_SPACE(sizeof(int))];
         struct iovec io = { words, sizeof words - 1 };
-        struct msghdr m = {
-            .msg_iov = &io, .msg_iovlen = 1, .msg_control = room, .msg_controllen = sizeof room
-        };
+        struct msghdr m = { .msg_iov = &io,
+                            .msg_iovlen = 1,
+                            .msg_control = control,
+                            .msg_controllen = sizeof control };
         ssize_t n = recvmsg(s->socket, &m, MSG_CMSG_CLOEXEC);
         struct cmsghdr *c = n > 0 ? CMSG_FIRSTHDR(&m) : NULL;
         int fd = -1;
@@ -84,7 +85,7 @@ systemd_open(struct systemd *s, const char *dir)
     assert_int_equal(bind(s->socket, (struct sockaddr *)&a, sizeof a), 0);
     setenv("NOTIFY_SOCKET", a.sun_path, 1);
     pthread_mutex_init(&s->lock, NULL);
-    assert_int_equal(pthread_create(&s->thread, NULL, hear, s), 0);
+    assert_int_equal(pthread_create(&s->thread, NULL, receive_notices, s), 0);
 }
 
 void
@@ -97,7 +98,7 @@ systemd_close(struct systemd *s)
     while (s->n_store) close(s->store[--s->n_store].fd);
 }
 
-/* What has been sent before this is worked in after it: datagrams keep their order. */
+/* Returns after the datagrams sent before are processed: datagrams keep their order. */
 static void
 catch_up(struct systemd *s)
 {
@@ -107,7 +108,7 @@ catch_up(struct systemd *s)
 
     memcpy(a.sun_path, s->path, sizeof s->path);
     assert_int_equal(sendto(s->socket, mark, (size_t)n, 0, (struct sockaddr *)&a, sizeof a), n);
-    while (!systemd_told(s, mark)) poll(NULL, 0, 1);
+    while (!systemd_notified(s, mark)) poll(NULL, 0, 1);
 }
 
 static void
@@ -139,7 +140,7 @@ systemd_fork(struct systemd *s)
 
     catch_up(s);
     pthread_mutex_lock(&s->lock);
-    s->told[0] = 0;
+    s->notices[0] = 0;
     pid = fork();
     assert_true(pid >= 0);
     if (pid == 0)
@@ -150,21 +151,21 @@ systemd_fork(struct systemd *s)
 }
 
 bool
-systemd_told(struct systemd *s, const char *word)
+systemd_notified(struct systemd *s, const char *word)
 {
-    bool told;
+    bool found;
 
     pthread_mutex_lock(&s->lock);
-    told = strstr(s->told, word) != NULL;
+    found = strstr(s->notices, word) != NULL;
     pthread_mutex_unlock(&s->lock);
-    return told;
+    return found;
 }
 
 void
-systemd_untold(struct systemd *s)
+systemd_clear_notices(struct systemd *s)
 {
     pthread_mutex_lock(&s->lock);
-    s->told[0] = 0;
+    s->notices[0] = 0;
     pthread_mutex_unlock(&s->lock);
 }
 

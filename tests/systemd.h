@@ -1,6 +1,7 @@
-/* systemd.h - what systemd does for lagand: it hears what it is told, and keeps descriptors for it.
+/* systemd.h - the part of systemd that lagand uses: the notify socket and the fd store.
  *
- * A thread reads the notify socket. A child that is to become lagand gets what is kept as systemd passes it.
+ * A thread reads the notify socket. A child that executes lagand gets the descriptors of the store
+ * as systemd passes them.
  */
 #pragma once
 
@@ -15,8 +16,8 @@ struct systemd {
     uint32_t n_marks;
     char path[108];
     pthread_t thread;
-    pthread_mutex_t lock; /* of what follows */
-    char told[8192];      /* what has come, one datagram a line */
+    pthread_mutex_t lock; /* of all fields below */
+    char notices[8192];   /* one datagram a line */
     struct systemd_fd {
         int fd;
         char name[SYSTEMD_NAME];
@@ -24,17 +25,17 @@ struct systemd {
     uint32_t n_store;
 };
 
-void systemd_open(struct systemd *s, const char *dir); /* the socket lies in it */
+void systemd_open(struct systemd *s, const char *dir); /* makes the socket in dir */
 void systemd_close(struct systemd *s);
 
-/* fork(), when all that a dead lagand has said is worked in; in the child the store lies from descriptor 3
- * on. What had been told is not asked for any more. */
+/* fork() after all datagrams of an ended lagand are processed; clears the notices. In the child the
+ * descriptors of the store begin at 3. */
 pid_t systemd_fork(struct systemd *s);
 
-bool systemd_told(struct systemd *s, const char *word); /* has a datagram said that? */
-void systemd_untold(struct systemd *s);                 /* what has been told so far is over */
-uint32_t systemd_stored(struct systemd *s, const char *name); /* how many begin with that */
-void systemd_forget(struct systemd *s, const char *name);     /* out of the store */
-void systemd_keep(struct systemd *s, const char *name);       /* an empty memfd into it */
-/* Listen there, as for a .socket unit; given to every lagand like what is in the store. */
+bool systemd_notified(struct systemd *s, const char *text); /* a notice has that text */
+void systemd_clear_notices(struct systemd *s);
+uint32_t systemd_stored(struct systemd *s, const char *name); /* descriptors whose name begins so */
+void systemd_forget(struct systemd *s, const char *name);     /* removes it from the store */
+void systemd_keep(struct systemd *s, const char *name);       /* stores an empty memfd */
+/* Listens at path like a .socket unit and stores the socket: every lagand gets it. */
 void systemd_listen(struct systemd *s, const char *name, const char *path);

@@ -306,7 +306,7 @@ cmd_requests_list(struct ask *a)
             put_text(p, "model", d->config->model[f.model].keys.name);
             put_text(p, "worker", f.held ? worker_info(d->worker[f.worker])->name : "");
             put_text(p, "state",
-                     f.suspended && f.held ? "paused" : request_state_name(request_state(r)));
+                     f.suspended && f.held ? "suspended" : request_state_name(request_state(r)));
             put_u64(p, "prompt", f.n_prompt_tokens);
             put_u64(p, "generated", request_n_tokens(r));
             put_u64(p, "age_ms", (uint64_t)((d->now - f.accepted) / NSEC_MS));

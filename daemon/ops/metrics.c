@@ -4,6 +4,7 @@
 #include "daemon/config/options.h"
 #include "daemon/supervise/worker.h"
 #include "ipc/stat.h"
+#include "wire/msg_reason.h"
 
 #include <string.h>
 

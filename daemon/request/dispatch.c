@@ -258,9 +258,7 @@ survive(struct worker *w, struct request *r, const struct death *death, bool nam
         lifecycle_end(d, r, LAGAN_E_WORKER_LOST,
                       "%u workers died (%s) before they generated another token of this request",
                       r->suspicion.n_stuck, cause);
-    } else if (!r->outputs.each && n >= r->submit->max_tokens) {
-        lifecycle_end(d, r, LAGAN_FINISH_LENGTH, "%s", msg_reason_sentence(LAGAN_FINISH_LENGTH));
-    } else {
+    } else if (!lifecycle_finish_complete(d, r)) {
         requeue(w, r, death);
     }
 }
@@ -307,9 +305,8 @@ dispatch_restore(struct daemon *d)
         accounting_reserve(d, r);
         if (r->terms.no_resume && r->dispatch.home)
             lifecycle_end(d, r, LAGAN_E_WORKER_LOST, "lagand was restarted, and resume is false");
-        else if (!r->outputs.each && outputs_n_tokens(r) >= r->submit->max_tokens)
-            lifecycle_end(d, r, LAGAN_FINISH_LENGTH, "%s",
-                          msg_reason_sentence(LAGAN_FINISH_LENGTH));
+        else
+            lifecycle_finish_complete(d, r);
     }
     return n;
 }

@@ -148,17 +148,18 @@ check_entry(const struct worker *w, const struct request *r, const struct rec_ou
     if (o->first != n) return wrong(e, "STEP: first", o->first, n);
     if (o->text_first != n_text) return wrong(e, "STEP: text_first", o->text_first, n_text);
     if (r->outputs.each && r->outputs.each[o->output].reason) {
-        return err_set(e, -EBADMSG, "STEP: output %u of request %u has ended", o->output, o->row);
+        return err_set(e, -EBADMSG, "STEP: output %u of request %u has ended", o->output,
+                       o->ledger_index);
     }
     if (t->n > r->submit->max_tokens - n) {
-        return err_set(e, -EBADMSG, "STEP: request %u gets more than its max_tokens of %u", o->row,
-                       r->submit->max_tokens);
+        return err_set(e, -EBADMSG, "STEP: request %u gets more than its max_tokens of %u",
+                       o->ledger_index, r->submit->max_tokens);
     }
     if ((o->has_logprobs != 0) != lp || (lp && o->n_top != r->submit->logprobs)) {
         return err_set(e, -EBADMSG,
                        "STEP: request %u has other log-probabilities than it asked for: %u tops "
                        "instead of %u",
-                       o->row, o->n_top, r->submit->logprobs);
+                       o->ledger_index, o->n_top, r->submit->logprobs);
     }
     for (size_t i = 0; i < t->n; i++) {
         uint32_t id;
@@ -170,7 +171,7 @@ check_entry(const struct worker *w, const struct request *r, const struct rec_ou
         }
     }
     if (!msg_utf8(t->text, t->n_text)) {
-        return err_set(e, -EBADMSG, "STEP: the text of request %u is not UTF-8", o->row);
+        return err_set(e, -EBADMSG, "STEP: the text of request %u is not UTF-8", o->ledger_index);
     }
     return 0;
 }
@@ -184,7 +185,7 @@ take_entry(struct worker *w, struct rest *b, struct err *e)
     struct request *r;
 
     TRY(parse_entry(b, &o, &t, e));
-    r = find_held(w, o.row, o.gen, e);
+    r = find_held(w, o.ledger_index, o.gen, e);
     if (!r) return -EBADMSG;
     if (o.output >= r->submit->n) {
         return err_set(e, -EBADMSG, "STEP: output %u of a request with %u outputs", o.output,
@@ -251,13 +252,13 @@ take_prompt(struct worker *w, struct rest *b, struct err *e)
     tops = lps ? next(b, (size_t)s.n * s.n_top * 8) : NULL;
     if (!tops || b->n > 7)
         return err_set(e, -EBADMSG, "PROMPT: the record's length differs from its header");
-    r = find_held(w, s.row, s.gen, e);
+    r = find_held(w, s.ledger_index, s.gen, e);
     if (!r) return -EBADMSG;
     if (!(r->submit->flags & SUBMIT_PROMPT_LOGPROBS) || s.n_top != r->submit->prompt_logprobs) {
-        return err_set(e, -EBADMSG, "PROMPT: request %u did not ask for that", s.row);
+        return err_set(e, -EBADMSG, "PROMPT: request %u did not ask for that", s.ledger_index);
     }
     if (r->outputs.n_received)
-        return err_set(e, -EBADMSG, "PROMPT: request %u has tokens already", s.row);
+        return err_set(e, -EBADMSG, "PROMPT: request %u has tokens already", s.ledger_index);
     if (s.first != r->outputs.n_prompt_received || s.n > LAGAN_MAX_IDS - s.first) {
         return wrong(e, "PROMPT: first", s.first, r->outputs.n_prompt_received);
     }
@@ -314,11 +315,11 @@ take_tensor(struct worker *w, struct rest *b, struct err *e)
     values = next(b, (size_t)s.n * 4);
     if (!values || b->n > 7)
         return err_set(e, -EBADMSG, "TENSOR: the record's length differs from its header");
-    r = find_held(w, s.row, s.gen, e);
+    r = find_held(w, s.ledger_index, s.gen, e);
     if (!r) return -EBADMSG;
     t = &r->outputs.tensor[s.kind - 1];
     if (!(r->submit->flags & asked[s.kind - 1]) || (t->n_received && s.cols != t->cols))
-        return err_set(e, -EBADMSG, "TENSOR: request %u did not ask for that", s.row);
+        return err_set(e, -EBADMSG, "TENSOR: request %u did not ask for that", s.ledger_index);
     if (!t->start_unknown && s.first > t->n_received)
         return err_set(e, -EBADMSG, "TENSOR: first is %llu, but %llu values were received",
                        (unsigned long long)s.first, (unsigned long long)t->n_received);
@@ -339,7 +340,7 @@ take_finish(struct worker *w, struct rest *b, struct err *e)
     if (!p || b->n)
         return err_set(e, -EBADMSG, "FINISH: the record is not %zu bytes long", sizeof f);
     memcpy(&f, p, sizeof f);
-    r = find_held(w, f.row, f.gen, e);
+    r = find_held(w, f.ledger_index, f.gen, e);
     if (!r) return -EBADMSG;
     if (f.output >= r->submit->n) {
         return err_set(e, -EBADMSG, "FINISH: output %u of a request with %u outputs", f.output,
@@ -353,7 +354,7 @@ take_finish(struct worker *w, struct rest *b, struct err *e)
     if (r->outputs.each) {
         if (r->outputs.each[f.output].reason)
             return err_set(e, -EBADMSG, "FINISH: output %u of request %u has ended", f.output,
-                           f.row);
+                           f.ledger_index);
         if (!outputs_finish(r, &f)) return 0;
         f.reason = outputs_reason(r, f.reason);
     }
@@ -378,11 +379,11 @@ take_reject(struct worker *w, struct rest *b, struct err *e)
     if (ROUND_UP((size_t)j.text_bytes, (size_t)8) < b->n || j.text_bytes > b->n) {
         return err_set(e, -EBADMSG, "REJECT: the record's length differs from its header");
     }
-    r = find_held(w, j.row, j.gen, e);
+    r = find_held(w, j.ledger_index, j.gen, e);
     if (!r) return -EBADMSG;
     /* Tokens from the previous worker do not count. */
     if (r->state == REQUEST_STREAMING)
-        return err_set(e, -EBADMSG, "REJECT: request %u has tokens already", j.row);
+        return err_set(e, -EBADMSG, "REJECT: request %u has tokens already", j.ledger_index);
     if (j.reason < LAGAN_E_INVALID_REQUEST || !msg_reason(j.reason, NULL)) {
         return err_set(e, -EBADMSG, "REJECT: error %u is unknown", j.reason);
     }
@@ -411,7 +412,8 @@ take_ready(struct worker *w, struct rest *b, struct err *e)
     }
     if (!y.vocab || y.vocab > INT32_MAX || !y.max_len || !y.n_slots || y.n_slots > 65536 ||
         y.beams > LAGAN_MAX_BEAMS || y.name_bytes > b->n || y.name_bytes >= sizeof f->family ||
-        b->n - y.name_bytes > 7) {
+        b->n - y.name_bytes > 7 || !(y.temperature >= 0) ||
+        !memchr(y.unserved, 0, sizeof y.unserved) || !msg_utf8(y.unserved, strlen(y.unserved))) {
         return err_set(e, -EBADMSG,
                        "READY: vocabulary %u, length %u, %u slots, %u beams, name of %u bytes",
                        y.vocab, y.max_len, y.n_slots, y.beams, y.name_bytes);
@@ -424,10 +426,14 @@ take_ready(struct worker *w, struct rest *b, struct err *e)
         .n_slots = y.n_slots,
         .has_text = y.has_text != 0,
         .beams = MAX(y.beams, 1u),
+        .max_request_seqs = y.max_request_seqs ? y.max_request_seqs : y.n_slots,
+        .temperature = y.temperature,
+        .decoder_start = y.decoder_start,
         .max_tokens = y.max_tokens,
         .weight_bytes = y.weight_bytes,
         .kv_bytes = y.kv_bytes,
     };
+    memcpy(f->unserved, y.unserved, sizeof f->unserved);
     if (msg_utf8(b->p, y.name_bytes)) memcpy(f->family, b->p, y.name_bytes);
     worker_ready(w, y.vocab);
     return 0;

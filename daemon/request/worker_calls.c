@@ -94,7 +94,7 @@ worker_calls_text(struct daemon *d, struct client *c, uint64_t rid, struct worke
     int r;
 
     if (!k) return;
-    rec = (struct rec_text){ .row = (uint32_t)(k - d->calls->call),
+    rec = (struct rec_text){ .call = (uint32_t)(k - d->calls->call),
                              .gen = k->gen,
                              .op = op,
                              .flags = flags,
@@ -192,7 +192,7 @@ worker_calls_text_done(struct worker *w, const void *data, size_t n, struct err 
     if (!msg_utf8(text, t.text_bytes)) {
         return err_set(e, -EBADMSG, "TEXT_DONE: the text is not UTF-8");
     }
-    k = named(w, t.row, t.gen, /* text= */ true);
+    k = named(w, t.call, t.gen, /* text= */ true);
     if (!k) return 0;
     c = session_find(d->sessions, k->client);
     if (c && t.reason) {

@@ -11,7 +11,7 @@
 static bool
 send_notice(struct worker *w, const struct request *r, uint16_t type, uint32_t flags)
 {
-    struct rec_row rec = { .row = r->index, .gen = r->gen, .flags = flags };
+    struct rec_notice rec = { .ledger_index = r->index, .gen = r->gen, .flags = flags };
     void *to;
 
     if (worker_requests(w)->sending == r->index) return false;

@@ -3,10 +3,9 @@
  * It uses the rings like the real worker. A token is a hash of the request's seed and its position,
  * so that a test knows every output; an output ends at max_tokens. The name of the "model"
  * directory selects the misbehaviour: good, slow, slow-once (as slow; its replacement never becomes
- * ready), brisk (a token each millisecond), segv, bus,
- * check, hang, deaf, overdue, storm, exit, bad-token, bad-row, bad-first, bad-text, bad-finish,
- * bad-seq, bad-hand, shut-bell, shut-hand, asked-early, loading, die-config, die-model, die-once,
- * poison.
+ * ready), brisk (a token each millisecond), segv, bus, check, hang, deaf, overdue, storm, exit,
+ * bad-token, bad-row, bad-first, bad-text, bad-finish, bad-seq, bad-fd-channel, shut-doorbell,
+ * shut-fd-channel, asked-early, loading, die-config, die-model, die-once, poison.
  */
 #include "base/clock.h"
 #include "include/lagan_wire.h"
@@ -35,7 +34,7 @@ struct active {
     bool used;
     struct rec_submit s;
     uint32_t n;
-    bool prompt_said, paused;
+    bool prompt_reported, suspended;
     uint32_t last_id; /* of the prompt: shows that the whole prompt has arrived */
 };
 
@@ -45,10 +44,11 @@ static struct stats stats;
 static const char *mode = "good";
 static char *whole;
 static size_t n_whole;
-static uint64_t n_steps, n_turns;
-static bool draining, waits,
-    begins; /* waits: for the end of its worker; begins: opens the device before that */
-static int hand;
+static uint64_t n_step_records, n_steps;
+static bool draining;
+static bool is_standby; /* waits until its worker has ended */
+static bool may_begin;  /* a standby may open the device before its worker has ended */
+static int fd_socket;
 
 static bool
 is(const char *word)
@@ -57,7 +57,7 @@ is(const char *word)
 }
 
 static void
-say_phase(void)
+report_phase(void)
 {
     struct rec_phase *p = plain_text_buffer(&l, REC_PHASE, sizeof *p);
 
@@ -70,31 +70,34 @@ finish(struct active *a, uint16_t reason)
 {
     struct rec_finish *f = plain_text_buffer(&l, REC_FINISH, sizeof *f);
 
-    *f = (struct rec_finish){ .row = a->s.row,
+    *f = (struct rec_finish){ .ledger_index = a->s.ledger_index,
                               .gen = a->s.gen,
                               .reason = reason,
                               .score = -1.5f,
                               .n_tokens = is("bad-finish") ? a->n + 1 : a->n,
-                              .cached = a->last_id };
+                              .cached = a->last_id,
+                              .n_prompt_tokens = a->s.n_prompt };
     a->used = false;
 }
 
 static void
-say_prompt(struct active *a)
+report_prompt(struct active *a)
 {
     uint32_t n = a->s.n_prompt, k = a->s.prompt_logprobs;
     struct rec_prompt *p = plain_text_buffer(&l, REC_PROMPT_LOGPROBS,
                                              (uint32_t)sizeof *p + n * 8 + n * k * 8);
     float *lp = (float *)(p + 1) + n;
 
-    *p = (struct rec_prompt){ .row = a->s.row, .gen = a->s.gen, .n = n, .n_top = k };
+    *p = (struct rec_prompt){
+        .ledger_index = a->s.ledger_index, .gen = a->s.gen, .n = n, .n_top = k
+    };
     for (uint32_t i = 0; i < n; i++) lp[i] = i ? -(float)i : 0.0f / 1.0f;
-    a->prompt_said = true;
+    a->prompt_reported = true;
 }
 
 /* Writes one token of one request as a STEP record of its own. */
 static void
-say_token(struct active *a)
+report_token(struct active *a)
 {
     bool lp = a->s.flags & SUBMIT_LOGPROBS, bad = a->n == MISBEHAVE_AT;
     uint32_t k = lp ? a->s.logprobs : 0;
@@ -106,8 +109,8 @@ say_token(struct active *a)
     token_id t = fake_token(a->s.seed, a->n);
     float f = fake_logprob(a->n);
 
-    *s = (struct rec_step){ .step = ++n_steps, .n_ent = 1 };
-    *o = (struct rec_out){ .row = a->s.row,
+    *s = (struct rec_step){ .step = ++n_step_records, .n_ent = 1 };
+    *o = (struct rec_out){ .ledger_index = a->s.ledger_index,
                            .gen = a->s.gen,
                            .n_tokens = 1,
                            .has_logprobs = lp,
@@ -116,7 +119,7 @@ say_token(struct active *a)
                            .text_first = a->n,
                            .n_top = k };
     if (bad && is("bad-token")) t = FAKE_VOCAB;
-    if (bad && is("bad-row")) o->row = 4000000;
+    if (bad && is("bad-row")) o->ledger_index = 4000000;
     if (bad && is("bad-first")) o->first++;
     memcpy(to, &t, 4);
     to += 4;
@@ -147,7 +150,7 @@ misbehave(void)
 
     ring_publish(&l.out);
     if (is("segv")) {
-        signal(SIGSEGV, SIG_DFL); /* a sanitizer would turn the signal into an exit */
+        signal(SIGSEGV, SIG_DFL); /* with the handler of a sanitizer the process would exit */
         raise(SIGSEGV);
     }
     if (is("bus")) { /* a page beyond the end of its file */
@@ -166,7 +169,7 @@ misbehave(void)
         raise(SIGABRT);
     }
     if (is("deaf")) signal(SIGUSR2, SIG_DFL);
-    if (is("hang") || is("deaf")) pause();
+    if (is("hang") || is("deaf")) poll(NULL, 0, -1);
     if (is("overdue")) {
         atomic_store(&c->phase_deadline_ns, clock_now() + 100 * NSEC_MS);
         for (;;) {
@@ -180,8 +183,8 @@ misbehave(void)
             if (send(l.doorbell.fd, "", 1, MSG_NOSIGNAL | MSG_DONTWAIT) < 0) sched_yield();
         }
     }
-    if (is("shut-hand")) close(hand); /* continues after the violation */
-    if (is("shut-bell")) {
+    if (is("shut-fd-channel")) close(fd_socket); /* continues after the violation */
+    if (is("shut-doorbell")) {
         shutdown(l.doorbell.fd, SHUT_RDWR);
         for (;;) {
             atomic_fetch_add(&c->hb_count, 1);
@@ -201,7 +204,7 @@ text_call(const char *data)
     char *to = (char *)(d + 1);
 
     *d = (struct rec_text_done){
-        .row = t->row, .gen = t->gen, .n_ids = n_ids, .text_bytes = n_text
+        .call = t->call, .gen = t->gen, .n_ids = n_ids, .text_bytes = n_text
     };
     for (uint32_t i = 0; i < n_ids; i++) ((int32_t *)(void *)to)[i] = (uint8_t)p[i];
     for (uint32_t i = 0; i < n_text; i++) to[i] = (char)p[4 * i];
@@ -222,14 +225,14 @@ submit(const struct ring_record *rec)
         *a = (struct active){ .used = true };
         memcpy(&a->s, whole, sizeof a->s);
         a->n = a->s.n_done;
-        a->paused = a->s.flags & SUBMIT_SUSPENDED;
+        a->suspended = a->s.flags & SUBMIT_SUSPENDED;
         stats.v[STAT_requests]++;
         if (a->s.n_prompt)
             memcpy(&a->last_id, whole + sizeof a->s + 4 * (size_t)(a->s.n_prompt - 1), 4);
         if (a->s.n_prompt && *(int32_t *)(void *)(whole + sizeof a->s) == FAKE_REJECT) {
             struct rec_reject *j = plain_text_buffer(&l, REC_REJECT, sizeof *j + 16);
 
-            *j = (struct rec_reject){ a->s.row, a->s.gen, LAGAN_E_TOO_LONG, 13, 0 };
+            *j = (struct rec_reject){ a->s.ledger_index, a->s.gen, LAGAN_E_TOO_LONG, 13, 0 };
             memcpy(j + 1, "fake says no.", 13);
             a->used = false;
         }
@@ -239,10 +242,10 @@ submit(const struct ring_record *rec)
 }
 
 static struct active *
-active_of(const struct rec_row *c)
+active_of(const struct rec_notice *c)
 {
     for (struct active *a = active; a < active + MAX_ACTIVE; a++)
-        if (a->used && a->s.row == c->row && a->s.gen == c->gen) return a;
+        if (a->used && a->s.ledger_index == c->ledger_index && a->s.gen == c->gen) return a;
     return NULL;
 }
 
@@ -253,7 +256,7 @@ intake(void)
     int n = 0;
 
     while (ring_peek(&l.in, &rec) > 0) {
-        const struct rec_row *c = rec.data;
+        const struct rec_notice *c = rec.data;
         struct active *a;
 
         n++;
@@ -262,7 +265,7 @@ intake(void)
         if (rec.type == REC_DRAIN) draining = true;
         if (rec.type == REC_CANCEL && (a = active_of(c)))
             finish(a, c->flags ? (uint16_t)c->flags : LAGAN_FINISH_CANCELLED);
-        if (rec.type == REC_SUSPEND && (a = active_of(c))) a->paused = c->flags;
+        if (rec.type == REC_SUSPEND && (a = active_of(c))) a->suspended = c->flags;
     }
     if (!n) return;
     channel_release(&l);
@@ -273,16 +276,16 @@ static void
 launch(void)
 {
     struct step_trace *t = shm_trace(&l.w);
-    struct step_entry *e = &t->entry[n_turns % TRACE_ENTRIES];
+    struct step_entry *e = &t->entry[n_steps % TRACE_ENTRIES];
 
-    atomic_store(&t->n, n_turns + 1);
-    atomic_store(&e->seq, 2 * n_turns + 1);
-    e->step = n_turns + 1;
+    atomic_store(&t->n, n_steps + 1);
+    atomic_store(&e->seq, 2 * n_steps + 1);
+    e->step = n_steps + 1;
     e->n_ids = 0;
     for (uint32_t i = 0; i < MAX_ACTIVE; i++) {
         if (active[i].used && e->n_ids < TRACE_IDS) e->id[e->n_ids++] = active[i].s.id;
     }
-    atomic_store(&e->seq, 2 * n_turns + 2);
+    atomic_store(&e->seq, 2 * n_steps + 2);
 }
 
 static uint32_t
@@ -294,14 +297,14 @@ step(void)
     for (uint32_t i = 0; i < MAX_ACTIVE; i++) {
         struct active *a = &active[i];
 
-        if (!a->used || a->paused) continue;
+        if (!a->used || a->suspended) continue;
         n++;
         if (is("poison") && a->s.n_prompt == FAKE_POISON && a->n == MISBEHAVE_AT) {
             signal(SIGSEGV, SIG_DFL);
             raise(SIGSEGV);
         }
-        if ((a->s.flags & SUBMIT_PROMPT_LOGPROBS) && !a->prompt_said) say_prompt(a);
-        say_token(a);
+        if ((a->s.flags & SUBMIT_PROMPT_LOGPROBS) && !a->prompt_reported) report_prompt(a);
+        report_token(a);
         if (a->n == MISBEHAVE_AT + 1) misbehave();
         if (a->n == a->s.max_tokens) finish(a, LAGAN_FINISH_LENGTH);
     }
@@ -310,7 +313,7 @@ step(void)
     stats.v[STAT_blocks_used] = n;
     stats.group[0][GROUP_STAT_kind] = 1;
     stats.group[0][GROUP_STAT_allocated] += n;
-    atomic_store(&shm_trace(&l.w)->retired[0], ++n_turns);
+    atomic_store(&shm_trace(&l.w)->retired[0], ++n_steps);
     return n;
 }
 
@@ -324,7 +327,7 @@ give(const char *name, uint64_t epoch)
     snprintf(note.name, sizeof note.name, "%s", name);
     check(fd >= 0 && ftruncate(fd, 4096) == 0);
     check(pwrite(fd, &(char){ (char)epoch }, 1, 0) == 1);
-    check(fd_channel_give(hand, &note, fd, NULL) == 0);
+    check(fd_channel_give(fd_socket, &note, fd, NULL) == 0);
     close(fd);
 }
 
@@ -334,13 +337,13 @@ take_over(void)
     struct fd_channel_note got;
     int have;
 
-    while (fd_channel_take(hand, &got, &have, NULL) == 1) {
+    while (fd_channel_take(fd_socket, &got, &have, NULL) == 1) {
         char byte = 0;
 
         if (!strcmp(got.name, "go")) {
-            waits = false;
+            is_standby = false;
         } else if (!strcmp(got.name, "begin")) {
-            begins = true;
+            may_begin = true;
         } else {
             check(pread(have, &byte, 1, 0) == 1);
             fprintf(stderr, "<6>fake: adopted %s of epoch %d%s\n", got.name, byte,
@@ -353,17 +356,17 @@ take_over(void)
 static void
 exchange_arenas(uint64_t epoch)
 {
-    struct pollfd p[] = { { .fd = hand, .events = POLLIN },
+    struct pollfd p[] = { { .fd = fd_socket, .events = POLLIN },
                           { .fd = l.doorbell.fd, .events = POLLIN } };
     struct shm_ctl *c = shm_ctl(&l.w);
     bool begun = false;
 
     take_over();
-    if (waits) fprintf(stderr, "<6>fake: epoch %llu waits\n", (unsigned long long)epoch);
-    while (waits) {
-        if (begins && !begun)
+    if (is_standby) fprintf(stderr, "<6>fake: epoch %llu waits\n", (unsigned long long)epoch);
+    while (is_standby) {
+        if (may_begin && !begun)
             fprintf(stderr, "<6>fake: epoch %llu begins\n", (unsigned long long)epoch);
-        begun = begins;
+        begun = may_begin;
         atomic_store(&c->phase, begun ? PHASE_STANDBY : PHASE_BEGUN);
         atomic_fetch_add(&c->hb_count, 1);
         poll(p, ARRAY_LEN(p), 100);
@@ -372,7 +375,7 @@ exchange_arenas(uint64_t epoch)
     }
     give("weights", epoch);
     give("kv", epoch);
-    if (is("bad-hand")) check(send(hand, "nonsense", 8, 0) == 8);
+    if (is("bad-fd-channel")) check(send(fd_socket, "nonsense", 8, 0) == 8);
 }
 
 static void
@@ -407,7 +410,7 @@ main(int argc, char **argv)
 
     for (int i = 1; i < argc; i++) {
         if (strncmp(argv[i], "--path=", 7) == 0) path = argv[i] + 7;
-        waits |= !strcmp(argv[i], "--as_standby");
+        is_standby |= !strcmp(argv[i], "--as_standby");
     }
     if (strrchr(path, '/')) mode = strrchr(path, '/') + 1;
     prctl(PR_SET_PDEATHSIG, SIGKILL);
@@ -418,9 +421,9 @@ main(int argc, char **argv)
     fprintf(stderr, "<6>fake: mode %s, epoch %llu\n", mode, (unsigned long long)h.epoch);
     c = shm_ctl(&l.w);
     atomic_fetch_add(&c->hb_count, 1);
-    say_phase();
+    report_phase();
     die_early(path);
-    hand = heritage_fd(&h, "fd_channel");
+    fd_socket = heritage_fd(&h, "fd_channel");
     exchange_arenas(h.epoch);
     while (is("loading") || (is("slow-once") && h.epoch > 1)) {
         atomic_fetch_add(&c->hb_count, 1);

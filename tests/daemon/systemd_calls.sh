@@ -1,18 +1,18 @@
 #!/bin/bash
-# systemd_calls.sh - every system call of lagand and its workers is one that the unit lets through: of a CPU
-# worker as it runs here, of a CUDA worker as recorded on a GPU host (tests/data/systemd).
+# systemd_calls.sh - the unit allows every system call of lagand and its workers. The calls of a CPU
+# worker are traced here; those of a CUDA worker were recorded on a GPU host (tests/data/systemd).
 #
-# strace writes down what they call from their start to their end, a request between; the list is systemd's
-# own. libzmq, for one, aborts where sched_setscheduler() is refused, and a refused mincore() would make
-# loading slow and say nothing.
+# strace lists the calls of both programs from start to end with one request in between. The filter
+# sets are systemd's own. A refused call may abort the process (libzmq and sched_setscheduler()) or
+# make it slow without a message (loading and mincore()).
 set -u
 build=$PWD
 top=$(cd "${srcdir:-$(dirname "$0")/../..}" && pwd)
-command -v systemd-analyze >/dev/null || { echo "systemd-analyze is not there"; exit 77; }
+command -v systemd-analyze >/dev/null || { echo "systemd-analyze is not installed"; exit 77; }
 dir=$(mktemp -d) || exit 99
 trap 'rm -rf "$dir"' EXIT
 
-# Names of a filter set, those of the sets in it too.
+# Names of a filter set, including those of the sets in it.
 names() {
   systemd-analyze syscall-filter "$1" | sed 's/#.*//' | tail -n +2 | while read -r name; do
     case $name in
@@ -22,7 +22,7 @@ names() {
   done
 }
 
-# The unit's lines in their order: a list adds, ~ takes away.
+# The unit's lines in their order: a list adds calls, a list after ~ removes them.
 : >"$dir/allowed"
 while read -r line; do
   for word in ${line#\~}; do
@@ -38,27 +38,30 @@ while read -r line; do
   mv "$dir/next" "$dir/allowed"
 done < <(sed -n 's/^SystemCallFilter=//p' "$top/systemd/lagand.service.in")
 grep -qx read "$dir/allowed" || { echo "the unit's list was not understood"; exit 1; }
-grep -qx mount "$dir/allowed" && { echo "the unit lets mount() through"; exit 1; }
+grep -qx mount "$dir/allowed" && { echo "the unit allows mount()"; exit 1; }
 
 check() { # the list of calls FILE, of WHOM
   refused=$(comm -23 "$1" "$dir/allowed" | tr '\n' ' ')
-  echo "$2: $(wc -l <"$1") system calls used, $(wc -l <"$dir/allowed") let through"
-  [ -z "$refused" ] || { echo "used and not let through: $refused"; exit 1; }
+  echo "$2: $(wc -l <"$1") system calls used, $(wc -l <"$dir/allowed") allowed"
+  [ -z "$refused" ] || { echo "used and not allowed: $refused"; exit 1; }
 }
 
 grep -v '^#' "$top/tests/data/systemd/calls_cuda.txt" >"$dir/recorded"
 check "$dir/recorded" 'lagand and a CUDA worker'
 
-strace -o /dev/null true 2>/dev/null || { echo "strace is not there, or may not trace"; exit 77; }
-# A leak cannot be looked for in a traced program.
-ASAN_OPTIONS=detect_leaks=0 timeout 60 strace -f -o "$dir/log" "$build/laganctl" --spawn "$top/models/recall-gemma3" --device cpu \
-  generate --text 'k3=blue;q7=stone;m1=river;q7?' --max-tokens 16 >"$dir/said" 2>"$dir/errors" ||
+strace -o /dev/null true 2>/dev/null ||
+  { echo "strace is not installed or may not trace"; exit 77; }
+# The leak check of AddressSanitizer does not work in a traced program.
+ASAN_OPTIONS=detect_leaks=0 timeout 60 strace -f -o "$dir/log" "$build/laganctl" \
+  --spawn "$top/models/recall-gemma3" --device cpu \
+  generate --text 'k3=blue;q7=stone;m1=river;q7?' --max-tokens 16 \
+  >"$dir/output" 2>"$dir/errors" ||
   { cat "$dir/errors"; exit 1; }
-grep -qx stone "$dir/said" || { echo "an answer was expected, not: $(cat "$dir/said")"; exit 1; }
+grep -qx stone "$dir/output" || { echo "expected \"stone\", not: $(cat "$dir/output")"; exit 1; }
 
 sed -nE 's/^[0-9]+ +(<\.\.\. )?([a-z_0-9]+)(\(| resumed).*/\2/p' "$dir/log" | sort -u >"$dir/called"
 check "$dir/called" 'lagand and a CPU worker'
 if grep -Eo 'socket\(AF_[A-Z0-9]+' "$dir/log" | grep -v AF_UNIX; then
-  echo "the unit lets no socket but AF_UNIX through"
+  echo "the unit allows AF_UNIX sockets only"
   exit 1
 fi

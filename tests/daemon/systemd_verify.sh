@@ -1,13 +1,13 @@
 #!/bin/bash
 # systemd_verify.sh - systemd understands every line of the units, the drop-in, the users and the
-# directories, and holds the service for as little exposed as systemd/README.md promises.
+# directories, and rates the service no more exposed than systemd/README.md states.
 set -u
-command -v systemd-analyze >/dev/null || { echo "systemd-analyze is not there"; exit 77; }
+command -v systemd-analyze >/dev/null || { echo "systemd-analyze is not installed"; exit 77; }
 top=${srcdir:-$(dirname "$0")/../..}
 dir=$(mktemp -d) || exit 99
 trap 'rm -rf "$dir"' EXIT
 
-# The programs it names have to exist where it is verified.
+# The programs that the unit names must exist on the machine that verifies it.
 sed "s|@sbindir@/lagand|/bin/true|" "$top/systemd/lagand.service.in" >"$dir/lagand.service"
 cp "$top/systemd/lagand.socket" "$dir/"
 grep -n '@[a-z]*@' "$dir/lagand.service" && { echo "a path was not filled in"; exit 1; }
@@ -15,30 +15,34 @@ grep -n '@[a-z]*@' "$dir/lagand.service" && { echo "a path was not filled in"; e
 twice=$(grep -o '^Exec[A-Za-z]*=' "$dir/lagand.service" | sort | uniq -d)
 [ -z "$twice" ] || { echo "systemd would run two commands of $twice"; exit 1; }
 
-others=$(sed -n 's/^Exec[A-Za-z]*=\([^ ]*\).*/\1/p' "$dir/lagand.service" | grep -v -x -e /bin/true -e /bin/sh)
+others=$(sed -n 's/^Exec[A-Za-z]*=\([^ ]*\).*/\1/p' "$dir/lagand.service" |
+  grep -v -x -e /bin/true -e /bin/sh)
 [ -z "$others" ] || { echo "a minimal system may have no $others"; exit 1; }
-# systemd gives the service all that lies in its StateDirectory.
+# systemd makes the service the owner of all files in its StateDirectory.
 state=$(sed -n 's/^StateDirectory=//p' "$dir/lagand.service")
-! grep -q "/var/lib/$state/" "$top/systemd/lagan.tmpfiles" || { echo "the models would be the service's"; exit 1; }
+! grep -q "/var/lib/$state/" "$top/systemd/lagan.tmpfiles" ||
+  { echo "the service would own the models"; exit 1; }
 
-understood() { # of which units WHAT consists
+understood() { # WHAT: the units under test, in words
   # Users and units of other packages may be absent here; lines that are not understood may not.
-  said=$(systemd-analyze verify --man=no "$dir/lagand.service" "$dir/lagand.socket" 2>&1 |
+  errors=$(systemd-analyze verify --man=no "$dir/lagand.service" "$dir/lagand.socket" 2>&1 |
     grep -e lagand.service -e lagand.socket -e lagan-cuda.conf |
     grep -v -e 'User=lagan' -e 'nvidia-persistenced' -e 'modprobe@')
-  [ -z "$said" ] || { printf '%s\n' "$said" "systemd does not understand $1"; exit 1; }
+  [ -z "$errors" ] ||
+    { printf '%s\n' "$errors" "systemd does not understand $1"; exit 1; }
 }
 
-exposed() { # at most TENTHS, as WHAT is shipped
+exposed() { # at most TENTHS, for WHAT configuration
   systemd-analyze security --help 2>/dev/null | grep -q -- --offline || return 0
-  systemd-analyze security --offline=true --threshold="$1" "$dir/lagand.service" >"$dir/score" 2>&1 ||
-    { cat "$dir/score"; echo "$2: more exposed than $1 tenths"; exit 1; }
+  systemd-analyze security --offline=true --threshold="$1" "$dir/lagand.service" \
+    >"$dir/score" 2>&1 || { cat "$dir/score"; echo "$2: more exposed than $1 tenths"; exit 1; }
   echo "$2: $(tail -1 "$dir/score")"
 }
 
 understood 'the unit'
-grep -q "^FileDescriptorName=$(sed -n 's/^#define FRONTEND_SOCKET "\(.*\)".*/\1/p' "$top/daemon/net/frontend.h")$" \
-  "$dir/lagand.socket" || { echo "lagand does not know the socket by its name"; exit 1; }
+name=$(sed -n 's/^#define FRONTEND_SOCKET "\(.*\)".*/\1/p' "$top/daemon/net/frontend.h")
+grep -q "^FileDescriptorName=$name$" "$dir/lagand.socket" ||
+  { echo "lagand does not know the socket by its name"; exit 1; }
 exposed 7 'without GPUs'
 mkdir "$dir/lagand.service.d"
 cp "$top/systemd/lagan-cuda.conf" "$dir/lagand.service.d/"
@@ -52,9 +56,11 @@ if command -v systemd-sysusers >/dev/null; then
     { cat "$dir/users"; echo "lagan.sysusers is not understood"; exit 1; }
 fi
 if command -v systemd-tmpfiles >/dev/null; then
-  # Ours, whoever we are: nobody but root gives files away.
-  sed -E "s/ (root|lagan) +(root|lagan) / $(id -u) $(id -g) /" "$top/systemd/lagan.tmpfiles" >"$dir/tmpfiles"
-  systemd-tmpfiles --root="$dir/root" --create "$dir/tmpfiles" >"$dir/made" 2>&1 && [ ! -s "$dir/made" ] ||
+  # The files get the owner of this process: only root can change the owner of a file.
+  sed -E "s/ (root|lagan) +(root|lagan) / $(id -u) $(id -g) /" "$top/systemd/lagan.tmpfiles" \
+    >"$dir/tmpfiles"
+  systemd-tmpfiles --root="$dir/root" --create "$dir/tmpfiles" >"$dir/made" 2>&1 &&
+    [ ! -s "$dir/made" ] ||
     { cat "$dir/made"; echo "lagan.tmpfiles is not understood"; exit 1; }
 fi
 exit 0

@@ -4,7 +4,7 @@
 #include "base/clock.h"
 #include "include/lagan.h"
 #include "tests/daemon/fake.h"
-#include "tests/daemon/rig.h"
+#include "tests/daemon/lagand_fixture.h"
 
 #include <poll.h>
 #include <signal.h>
@@ -13,7 +13,7 @@
 
 enum { CLIENTS = 4, EACH = 12, TOKENS = 400, KILLS = 5 };
 
-static struct rig r;
+static struct lagand_fixture r;
 
 /* ---- liblagan */
 
@@ -30,12 +30,12 @@ static struct stream streams[CLIENTS][EACH];
 static uint32_t n_done;
 
 static struct lagan *
-connect_to(struct rig *rig)
+connect_to(struct lagand_fixture *f)
 {
     char endpoint[160];
     struct lagan *c = NULL;
 
-    snprintf(endpoint, sizeof endpoint, "ipc://%s/api.sock", rig->run);
+    snprintf(endpoint, sizeof endpoint, "ipc://%s/api.sock", f->run);
     if (lagan_open(&c, endpoint, 30000) < 0) fail_msg("%s", lagan_errmsg(NULL));
     return c;
 }
@@ -105,10 +105,10 @@ kill_and_start(const char *mode)
     static const char *const args[] = { "--remove-runtime-dir", NULL };
 
     kill(r.pid, SIGKILL);
-    rig_wait(&r, 30000);
+    lagand_wait(&r, 30000);
     /* Workers end with their lagand. */
-    rig_await_workers(&r, 0);
-    rig_start(&r, mode, args);
+    lagand_await_workers(&r, 0);
+    lagand_start(&r, mode, args);
 }
 
 static void
@@ -138,33 +138,33 @@ static void
 requests_survive_crashes_of_lagand_without_duplicate_tokens(void **state)
 {
     (void)state;
-    rig_begin(&r, "slow", NULL);
+    lagand_begin(&r, "slow", NULL);
     ask_all();
     for (int i = 0; i < KILLS; i++) {
         serve_clients(clock_now() + (150 + 50 * i) * NSEC_MS);
         kill_and_start(i + 1 < KILLS ? "slow" : "good");
     }
     finish_all();
-    rig_ready(&r);
-    assert_int_equal(rig_stop(&r), 0);
+    lagand_ready(&r);
+    assert_int_equal(lagand_stop(&r), 0);
 }
 
 static void
 requests_survive_a_reexec(void **state)
 {
     (void)state;
-    rig_begin(&r, "slow", NULL);
+    lagand_begin(&r, "slow", NULL);
     ask_all();
     for (int i = 0; i < 3; i++) {
-        struct dealer *ctl = dial(&r, "ctl.sock");
+        struct dealer *ctl = dealer_open(&r, "ctl.sock");
 
         serve_clients(clock_now() + 300 * NSEC_MS);
         call(ctl, 1, "daemon reexec", NULL, NULL);
-        hear_type(ctl, LAGAN_MSG_REPLY, 30000);
-        hang_up(ctl);
+        receive_type(ctl, LAGAN_MSG_REPLY, 30000);
+        dealer_close(ctl);
     }
     finish_all();
-    assert_int_equal(rig_stop(&r), 0);
+    assert_int_equal(lagand_stop(&r), 0);
 }
 
 /* ---- frames */
@@ -188,10 +188,10 @@ hello(struct dealer *c, const char *session)
 static struct dealer *
 dial_as(const char *session)
 {
-    struct dealer *c = dial(&r, "api.sock");
+    struct dealer *c = dealer_open(&r, "api.sock");
 
     hello(c, session);
-    hear_type(c, LAGAN_MSG_WELCOME, 30000);
+    receive_type(c, LAGAN_MSG_WELCOME, 30000);
     return c;
 }
 
@@ -213,7 +213,7 @@ resume_often(struct dealer *c, uint64_t rid, uint32_t have, uint32_t n)
     }
     send_bytes(c, b.data, b.size);
     msgpack_sbuffer_destroy(&b);
-    unknown = msg_get(msg_get(&hear_type(c, LAGAN_MSG_REPLY, 30000)->map, "result"), "unknown");
+    unknown = msg_get(msg_get(&receive_type(c, LAGAN_MSG_REPLY, 30000)->map, "result"), "unknown");
     return unknown->via.array.size == 0;
 }
 
@@ -228,14 +228,14 @@ static void
 take_rest(struct dealer *c, uint64_t rid, uint32_t at, uint32_t all, uint64_t seed)
 {
     for (uint32_t n = 1;; n++) {
-        const struct msg *m = hear(c, 30000);
+        const struct msg *m = receive(c, 30000);
 
         assert_int_equal(m->rid, rid);
         if (m->type == LAGAN_MSG_DONE) break;
         if (m->type != LAGAN_MSG_CHUNK) fail_msg("%s", text_of(&m->map, "message"));
         assert_int_equal(number(&m->map, "n"), n);
         at = take_chunk(m, at, seed);
-        SAY(c, LAGAN_MSG_ACK, rid, { "n", n });
+        SEND(c, LAGAN_MSG_ACK, rid, { "n", n });
     }
     assert_int_equal(at, all);
 }
@@ -249,11 +249,11 @@ session_moves_its_request_to_another_connection(void **state)
     struct dealer *a, *b, *other;
 
     (void)state;
-    rig_begin(&r, "slow", NULL);
+    lagand_begin(&r, "slow", NULL);
     a = dial_as(S1);
     submit(a, 7, 3, 60, 5);
     for (uint32_t i = 0; i < 3; i++) {
-        const struct msg *m = hear_type(a, LAGAN_MSG_CHUNK, 30000);
+        const struct msg *m = receive_type(a, LAGAN_MSG_CHUNK, 30000);
 
         take_chunk(m, (uint32_t)number(&m->map, "i"), 5);
     }
@@ -264,20 +264,20 @@ session_moves_its_request_to_another_connection(void **state)
     take_rest(b, 7, 2, 60, 5);
 
     /* After its end, DONE can be resumed again for a while. */
-    hang_up(b);
+    dealer_close(b);
     b = dial_as(S1);
     assert_true(resume(b, 7, 59));
     take_rest(b, 7, 59, 60, 5);
     assert_false(resume(b, 8, 0));
     for (;;) { /* the previous connection gets an ERROR */
-        const struct msg *m = hear(a, 30000);
+        const struct msg *m = receive(a, 30000);
 
         if (m->type == LAGAN_MSG_CHUNK) continue;
         assert_int_equal(m->type, LAGAN_MSG_ERROR);
         assert_int_equal(number(&m->map, "code"), LAGAN_E_CANCELLED);
         break;
     }
-    assert_int_equal(rig_stop(&r), 0);
+    assert_int_equal(lagand_stop(&r), 0);
 }
 
 /* A search for a position among several outputs is slow: a frame must not cause one for each of its
@@ -288,15 +288,15 @@ second_resume_continues_from_its_own_position(void **state)
     struct dealer *a;
 
     (void)state;
-    rig_begin(&r, "good", NULL);
+    lagand_begin(&r, "good", NULL);
     a = dial_as(S1);
     submit(a, 7, 3, 60, 5);
     take_all(a, 7, 60, 5);
-    hang_up(a);
+    dealer_close(a);
     a = dial_as(S1);
     assert_true(resume_often(a, 7, 20, 30));
     take_rest(a, 7, 20, 60, 5);
-    assert_int_equal(rig_stop(&r), 0);
+    assert_int_equal(lagand_stop(&r), 0);
 }
 
 static void
@@ -305,15 +305,15 @@ late_submit_after_resume_is_rejected(void **state)
     struct dealer *a, *b;
 
     (void)state;
-    rig_begin(&r, "good", NULL);
+    lagand_begin(&r, "good", NULL);
     a = dial_as(S1);
     b = dial_as(S1);
     assert_false(resume(b, 7, 0));
-    SAY(a, LAGAN_MSG_SUBMIT, 7, { "ids", 3 }, { "max_tokens", 20 }); /* it was in flight */
-    hear_error(a, 7, LAGAN_E_CANCELLED, "another connection of this session", 30000);
+    SEND(a, LAGAN_MSG_SUBMIT, 7, { "ids", 3 }, { "max_tokens", 20 }); /* it was in flight */
+    receive_error(a, 7, LAGAN_E_CANCELLED, "another connection of this session", 30000);
     submit(b, 7, 3, 20, 5);
     take_all(b, 7, 20, 5);
-    assert_int_equal(rig_stop(&r), 0);
+    assert_int_equal(lagand_stop(&r), 0);
 }
 
 static void
@@ -323,25 +323,25 @@ request_waits_for_its_client_until_the_disconnect_timeout(void **state)
     nsec since;
 
     (void)state;
-    rig_begin(&r, "slow", NULL);
-    here = dial(&r, "api.sock");
+    lagand_begin(&r, "slow", NULL);
+    here = dealer_open(&r, "api.sock");
     a = dial_as(S1);
-    SAY(a, LAGAN_MSG_SUBMIT, 1, { "ids", 3 }, { "max_tokens", 100000 },
-        { "disconnect_timeout_ms", 0 });
-    hear_type(a, LAGAN_MSG_ACCEPT, 30000);
-    SAY(a, LAGAN_MSG_SUBMIT, 2, { "ids", 3 }, { "max_tokens", 100000 },
-        { "disconnect_timeout_ms", 600000 });
+    SEND(a, LAGAN_MSG_SUBMIT, 1, { "ids", 3 }, { "max_tokens", 100000 },
+         { "disconnect_timeout_ms", 0 });
+    receive_type(a, LAGAN_MSG_ACCEPT, 30000);
+    SEND(a, LAGAN_MSG_SUBMIT, 2, { "ids", 3 }, { "max_tokens", 100000 },
+         { "disconnect_timeout_ms", 600000 });
     assert_int_equal(open_requests(here, 1), 2);
-    hang_up(a);
+    dealer_close(a);
     since = clock_now();
     while (open_requests(here, 1) > 1 && clock_now() < since + 8 * NSEC_S) poll(NULL, 0, ASK_MS);
     assert_int_equal(open_requests(here, 1), 1);
     a = dial_as(S1);
     assert_false(resume(a, 1, 0));
     assert_true(resume(a, 2, 0));
-    hear_type(a, LAGAN_MSG_CHUNK, 30000);
-    say(a, LAGAN_MSG_BYE, 0, NULL, 0); /* which ends it at once */
-    assert_int_equal(rig_stop(&r), 0);
+    receive_type(a, LAGAN_MSG_CHUNK, 30000);
+    send_keys(a, LAGAN_MSG_BYE, 0, NULL, 0); /* which ends it at once */
+    assert_int_equal(lagand_stop(&r), 0);
 }
 
 static void
@@ -351,18 +351,18 @@ lost_client_is_detected_without_a_send(void **state)
     nsec since;
 
     (void)state;
-    rig_start(&r, "loading", NULL); /* no chunk follows, and the idle timeout is 10 s */
-    assert_true(rig_told(&r, "EXTEND_TIMEOUT_USEC", 3000));
-    here = dial(&r, "api.sock");
-    gone = dial(&r, "api.sock");
+    lagand_start(&r, "loading", NULL); /* no chunk follows, and the idle timeout is 10 s */
+    assert_true(lagand_notified(&r, "EXTEND_TIMEOUT_USEC", 3000));
+    here = dealer_open(&r, "api.sock");
+    gone = dealer_open(&r, "api.sock");
     submit(gone, 1, 3, 10, 1);
     assert_int_equal(open_requests(here, 1), 1);
-    hang_up(gone);
+    dealer_close(gone);
     since = clock_now();
     while (open_requests(here, 1) && clock_now() < since + 8 * NSEC_S) poll(NULL, 0, ASK_MS);
     assert_int_equal(open_requests(here, 1), 0);
     kill(r.pid, SIGTERM);
-    assert_int_equal(rig_wait(&r, 30000), 0);
+    assert_int_equal(lagand_wait(&r, 30000), 0);
 }
 
 /* The client makes no call meanwhile; lagand must not drop it. */
@@ -375,7 +375,7 @@ client_finds_its_request_after_the_idle_timeout(void **state)
     struct lagan *c;
 
     (void)state;
-    rig_begin(&r, "brisk", ARGS("--api.idle-timeout", "200ms"));
+    lagand_begin(&r, "brisk", ARGS("--api.idle-timeout", "200ms"));
     n_done = 0;
     c = connect_to(&r);
     ask(c, &s, 5);
@@ -386,7 +386,7 @@ client_finds_its_request_after_the_idle_timeout(void **state)
         if (lagan_next(c, &ev, 1000) == 1) take_event(&s, &ev);
     assert_true(s.done);
     lagan_close(c);
-    assert_int_equal(rig_stop(&r), 0);
+    assert_int_equal(lagand_stop(&r), 0);
 }
 
 /* The session of HELLO is valid as long as its connection. */
@@ -401,7 +401,7 @@ idle_client_keeps_its_session(void **state)
     uint64_t id;
 
     (void)state;
-    rig_begin(&r, "good", ARGS("--api.idle-timeout", "200ms"));
+    lagand_begin(&r, "good", ARGS("--api.idle-timeout", "200ms"));
     c = connect_to(&r);
     poll(NULL, 0, 2500);
     lagan_set_ids(q, "ids", ids, 3);
@@ -414,7 +414,7 @@ idle_client_keeps_its_session(void **state)
     assert_int_equal(ev.kind, LAGAN_EVENT_DONE);
     lagan_request_free(q);
     lagan_close(c);
-    assert_int_equal(rig_stop(&r), 0);
+    assert_int_equal(lagand_stop(&r), 0);
 }
 
 static void
@@ -424,14 +424,14 @@ requests_of_a_previous_lagand_count_for_their_user(void **state)
     struct dealer *a, *ctl;
 
     (void)state;
-    rig_begin(&r, "slow", ARGS("--api.max-user-inflight", "2"));
+    lagand_begin(&r, "slow", ARGS("--api.max-user-inflight", "2"));
     a = dial_as(S1);
     submit(a, 1, 3, 100000, 5);
-    hang_up(a);
-    rig_crash(&r, "slow", ARGS("--api.max-user-inflight", "2", "--remove-runtime-dir"));
-    rig_ready(&r);
-    call(ctl = dial(&r, "ctl.sock"), 1, "requests list", NULL, NULL);
-    list = msg_get(&hear_type(ctl, LAGAN_MSG_REPLY, 30000)->map, "result");
+    dealer_close(a);
+    lagand_crash(&r, "slow", ARGS("--api.max-user-inflight", "2", "--remove-runtime-dir"));
+    lagand_ready(&r);
+    call(ctl = dealer_open(&r, "ctl.sock"), 1, "requests list", NULL, NULL);
+    list = msg_get(&receive_type(ctl, LAGAN_MSG_REPLY, 30000)->map, "result");
     assert_int_equal(list->via.array.size, 1);
     assert_string_equal(text_of(list->via.array.ptr, "client"),
                         ""); /* its client has not reconnected */
@@ -439,11 +439,11 @@ requests_of_a_previous_lagand_count_for_their_user(void **state)
     assert_true(resume(a, 1, 0));
     a = dial_as(S1);
     assert_true(resume(a, 1, 0)); /* charged once */
-    SAY(a, LAGAN_MSG_SUBMIT, 2, { "ids", 3 }, { "max_tokens", 100000 });
-    while (hear(a, 30000)->type != LAGAN_MSG_ACCEPT) continue;
-    SAY(a, LAGAN_MSG_SUBMIT, 3, { "ids", 3 }, { "max_tokens", 100000 });
+    SEND(a, LAGAN_MSG_SUBMIT, 2, { "ids", 3 }, { "max_tokens", 100000 });
+    while (receive(a, 30000)->type != LAGAN_MSG_ACCEPT) continue;
+    SEND(a, LAGAN_MSG_SUBMIT, 3, { "ids", 3 }, { "max_tokens", 100000 });
     for (;;) {
-        const struct msg *m = hear(a, 30000);
+        const struct msg *m = receive(a, 30000);
 
         if (m->type == LAGAN_MSG_CHUNK) continue;
         assert_int_equal(m->type, LAGAN_MSG_ERROR);
@@ -451,14 +451,14 @@ requests_of_a_previous_lagand_count_for_their_user(void **state)
         assert_non_null(strstr(text_of(&m->map, "message"), "has 2 open requests"));
         break;
     }
-    SAY(a, LAGAN_MSG_CANCEL, 1, { "n", 0 });
-    SAY(a, LAGAN_MSG_CANCEL, 2, { "n", 0 });
-    for (uint64_t rid = 4; open_requests(dial(&r, "api.sock"), 1) && rid < 50; rid++)
+    SEND(a, LAGAN_MSG_CANCEL, 1, { "n", 0 });
+    SEND(a, LAGAN_MSG_CANCEL, 2, { "n", 0 });
+    for (uint64_t rid = 4; open_requests(dealer_open(&r, "api.sock"), 1) && rid < 50; rid++)
         poll(NULL, 0, 20);
-    assert_int_equal(open_requests(dial(&r, "api.sock"), 1), 0);
+    assert_int_equal(open_requests(dealer_open(&r, "api.sock"), 1), 0);
     submit(a = dial_as(S2), 1, 3, 5, 5); /* the charge is released */
     take_all(a, 1, 5, 5);
-    assert_int_equal(rig_stop(&r), 0);
+    assert_int_equal(lagand_stop(&r), 0);
 }
 
 static void
@@ -487,28 +487,28 @@ repeated_idempotency_key_returns_the_first_request(void **state)
     struct dealer *a, *none;
 
     (void)state;
-    rig_begin(&r, "good", NULL);
-    none = dial(&r, "api.sock");
-    SAY(none, LAGAN_MSG_SUBMIT, 1, { "ids", 3 }, { "idempotency_key", 5 });
-    hear_error(none, 1, LAGAN_E_INVALID_REQUEST, "idempotency_key is not a string", 30000);
+    lagand_begin(&r, "good", NULL);
+    none = dealer_open(&r, "api.sock");
+    SEND(none, LAGAN_MSG_SUBMIT, 1, { "ids", 3 }, { "idempotency_key", 5 });
+    receive_error(none, 1, LAGAN_E_INVALID_REQUEST, "idempotency_key is not a string", 30000);
     say_keyed(none, 2, "k1", 9, true);
-    hear_error(none, 2, LAGAN_E_INVALID_REQUEST, "idempotency_key needs a session", 30000);
+    receive_error(none, 2, LAGAN_E_INVALID_REQUEST, "idempotency_key needs a session", 30000);
 
     a = dial_as(S1);
     say_keyed(a, 1, "k1", 9, true);
-    assert_int_equal(number(&hear_type(a, LAGAN_MSG_ACCEPT, 30000)->map, "seed"), 9);
+    assert_int_equal(number(&receive_type(a, LAGAN_MSG_ACCEPT, 30000)->map, "seed"), 9);
     take_all(a, 1, 20, 9);
     say_keyed(a, 2, "k1", 10, true); /* its seed is not compared */
-    assert_int_equal(number(&hear_type(a, LAGAN_MSG_ACCEPT, 30000)->map, "seed"), 9);
+    assert_int_equal(number(&receive_type(a, LAGAN_MSG_ACCEPT, 30000)->map, "seed"), 9);
     take_all(a, 2, 20, 9);
     say_keyed(a, 3, "k2", 10, true);
-    hear_type(a, LAGAN_MSG_ACCEPT, 30000);
+    receive_type(a, LAGAN_MSG_ACCEPT, 30000);
     take_all(a, 3, 20, 10);
     call(a, 4, "status", NULL, NULL);
-    status = msg_get(&hear_type(a, LAGAN_MSG_REPLY, 30000)->map, "result");
+    status = msg_get(&receive_type(a, LAGAN_MSG_REPLY, 30000)->map, "result");
     assert_int_equal(number(status, "accepted"), 2);
     assert_int_equal(number(status, "finished"), 2); /* once */
-    assert_int_equal(rig_stop(&r), 0);
+    assert_int_equal(lagand_stop(&r), 0);
 }
 
 /* The error was retryable, and a retry succeeds. */
@@ -519,42 +519,42 @@ repeated_key_of_a_lost_request_runs_it(void **state)
     const struct msg *m;
 
     (void)state;
-    rig_begin(&r, "slow", NULL);
+    lagand_begin(&r, "slow", NULL);
     a = dial_as(S1);
-    other = dial(&r, "api.sock");
+    other = dealer_open(&r, "api.sock");
     say_keyed(a, 1, "k1", 9, false);
-    hear_type(a, LAGAN_MSG_ACCEPT, 30000);
-    hear_type(a, LAGAN_MSG_CHUNK, 30000);
+    receive_type(a, LAGAN_MSG_ACCEPT, 30000);
+    receive_type(a, LAGAN_MSG_CHUNK, 30000);
     call(other, 1, "workers list", NULL, NULL);
-    m = hear_type(other, LAGAN_MSG_REPLY, 30000);
+    m = receive_type(other, LAGAN_MSG_REPLY, 30000);
     kill((pid_t)number(msg_get(&m->map, "result")->via.array.ptr, "pid"), SIGKILL);
-    while ((m = hear(a, 30000))->type == LAGAN_MSG_CHUNK) continue;
+    while ((m = receive(a, 30000))->type == LAGAN_MSG_CHUNK) continue;
     assert_int_equal(number(&m->map, "code"), LAGAN_E_WORKER_LOST);
     say_keyed(a, 2, "k1", 9, false);
-    hear_type(a, LAGAN_MSG_ACCEPT, 30000);
+    receive_type(a, LAGAN_MSG_ACCEPT, 30000);
     take_all(a, 2, 20, 9);
     say_keyed(a, 3, "k1", 10, false);
-    assert_int_equal(number(&hear_type(a, LAGAN_MSG_ACCEPT, 30000)->map, "seed"), 9);
+    assert_int_equal(number(&receive_type(a, LAGAN_MSG_ACCEPT, 30000)->map, "seed"), 9);
     take_all(a, 3, 20, 9);
-    assert_int_equal(rig_stop(&r), 0);
+    assert_int_equal(lagand_stop(&r), 0);
 }
 
 int
 main(void)
 {
     const struct CMUnitTest tests[] = {
-        rig_test(requests_survive_crashes_of_lagand_without_duplicate_tokens),
-        rig_test(session_moves_its_request_to_another_connection),
-        rig_test(second_resume_continues_from_its_own_position),
-        rig_test(late_submit_after_resume_is_rejected),
-        rig_test(request_waits_for_its_client_until_the_disconnect_timeout),
-        rig_test(requests_survive_a_reexec),
-        rig_test(lost_client_is_detected_without_a_send),
-        rig_test(client_finds_its_request_after_the_idle_timeout),
-        rig_test(idle_client_keeps_its_session),
-        rig_test(requests_of_a_previous_lagand_count_for_their_user),
-        rig_test(repeated_idempotency_key_returns_the_first_request),
-        rig_test(repeated_key_of_a_lost_request_runs_it),
+        lagand_test(requests_survive_crashes_of_lagand_without_duplicate_tokens),
+        lagand_test(session_moves_its_request_to_another_connection),
+        lagand_test(second_resume_continues_from_its_own_position),
+        lagand_test(late_submit_after_resume_is_rejected),
+        lagand_test(request_waits_for_its_client_until_the_disconnect_timeout),
+        lagand_test(requests_survive_a_reexec),
+        lagand_test(lost_client_is_detected_without_a_send),
+        lagand_test(client_finds_its_request_after_the_idle_timeout),
+        lagand_test(idle_client_keeps_its_session),
+        lagand_test(requests_of_a_previous_lagand_count_for_their_user),
+        lagand_test(repeated_idempotency_key_returns_the_first_request),
+        lagand_test(repeated_key_of_a_lost_request_runs_it),
     };
 
     return cmocka_run_group_tests_name("comeback", tests, NULL, NULL);

@@ -67,7 +67,7 @@ says(const char *words)
         if (strstr(p.text[i], words)) return;
     }
     for (uint32_t i = 0; i < p.n; i++) fprintf(stderr, "problem: %s\n", p.text[i]);
-    fail_msg("nobody says '%s'", words);
+    fail_msg("no problem has the text '%s'", words);
 }
 
 static void

@@ -1,7 +1,7 @@
 /* test_connections.c - which connections are closed above the limit. */
 #include "daemon/net/connections.h"
 
-#include "tests/daemon/rig.h"
+#include "tests/daemon/lagand_fixture.h"
 
 #include <poll.h>
 #include <sys/socket.h>
@@ -9,7 +9,7 @@
 
 enum { MOST = 4 };
 
-static struct rig r;
+static struct lagand_fixture r;
 
 static void
 make(int pair[2])
@@ -92,20 +92,20 @@ connection_limit_closes_idle_clients_only(void **state)
     struct dealer *busy, *idle[8], *late;
 
     (void)state;
-    rig_begin(&r, "brisk", ARGS("--api.max-connections", "4"));
-    busy = dial(&r, "api.sock");
+    lagand_begin(&r, "brisk", ARGS("--api.max-connections", "4"));
+    busy = dealer_open(&r, "api.sock");
     submit(busy, 1, 3, 500, 1);
     for (uint64_t i = 0; i < ARRAY_LEN(idle); i++) {
-        idle[i] = dial_narrow(&r, "api.sock", 1000);
-        SAY(idle[i], LAGAN_MSG_HELLO, i, { "min", 1 }, { "max", 1 });
-        hear_type(idle[i], LAGAN_MSG_WELCOME, 5000);
+        idle[i] = dealer_open_small(&r, "api.sock", 1000);
+        SEND(idle[i], LAGAN_MSG_HELLO, i, { "min", 1 }, { "max", 1 });
+        receive_type(idle[i], LAGAN_MSG_WELCOME, 5000);
     }
-    assert_true(rig_logged(&r, "are open, which is the limit", 30000));
-    late = dial(&r, "api.sock");
+    assert_true(lagand_logged(&r, "are open, which is the limit", 30000));
+    late = dealer_open(&r, "api.sock");
     submit(late, 1, 3, 20, 2);
     take_all(late, 1, 20, 2);
     take_all(busy, 1, 500, 1);
-    assert_int_equal(rig_stop(&r), 0);
+    assert_int_equal(lagand_stop(&r), 0);
 }
 
 /* Some connections stay open without a message; one client has sent a goodbye. */
@@ -115,18 +115,18 @@ closed_connection_is_removed_from_the_table(void **state)
     struct dealer *idle[2], *late;
 
     (void)state;
-    rig_begin(&r, "good", ARGS("--api.max-connections", "2", "--api.idle-timeout", "100ms"));
+    lagand_begin(&r, "good", ARGS("--api.max-connections", "2", "--api.idle-timeout", "100ms"));
     for (uint64_t i = 0; i < ARRAY_LEN(idle); i++) {
-        idle[i] = dial_narrow(&r, "api.sock", 1000);
-        SAY(idle[i], LAGAN_MSG_HELLO, i, { "min", 1 }, { "max", 1 });
-        hear_type(idle[i], LAGAN_MSG_WELCOME, 5000);
+        idle[i] = dealer_open_small(&r, "api.sock", 1000);
+        SEND(idle[i], LAGAN_MSG_HELLO, i, { "min", 1 }, { "max", 1 });
+        receive_type(idle[i], LAGAN_MSG_WELCOME, 5000);
     }
-    say(idle[0], LAGAN_MSG_BYE, 0, NULL, 0);
+    send_keys(idle[0], LAGAN_MSG_BYE, 0, NULL, 0);
     poll(NULL, 0, 1500);
-    late = dial(&r, "api.sock");
+    late = dealer_open(&r, "api.sock");
     submit(late, 1, 3, 20, 2);
     take_all(late, 1, 20, 2);
-    assert_int_equal(rig_stop(&r), 0);
+    assert_int_equal(lagand_stop(&r), 0);
 }
 
 int
@@ -135,8 +135,8 @@ main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(oldest_connection_without_a_message_is_closed),
         cmocka_unit_test(reused_descriptor_is_not_closed),
-        rig_test(connection_limit_closes_idle_clients_only),
-        rig_test(closed_connection_is_removed_from_the_table),
+        lagand_test(connection_limit_closes_idle_clients_only),
+        lagand_test(closed_connection_is_removed_from_the_table),
     };
 
     return cmocka_run_group_tests_name("connections", tests, NULL, NULL);

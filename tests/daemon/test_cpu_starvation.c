@@ -12,7 +12,7 @@
 #include <unistd.h>
 
 enum { SPINNERS = 8, LOOKS = 8, LOOK_MS = 50 };
-static const nsec PATIENCE = 60 * NSEC_S;
+static const nsec TIMEOUT = 60 * NSEC_S;
 
 static pid_t child[SPINNERS + 1];
 static uint32_t n_children;
@@ -44,7 +44,7 @@ begin(bool spins, int nice_by)
     if (spins)
         for (;;) {
         }
-    for (;;) pause();
+    for (;;) poll(NULL, 0, -1);
 }
 
 static int
@@ -83,7 +83,7 @@ share(pid_t pid)
 static void
 await_share(pid_t pid, uint32_t least, uint32_t most)
 {
-    nsec until = clock_now() + PATIENCE;
+    nsec until = clock_now() + TIMEOUT;
     uint32_t is;
 
     do is = share(pid);

@@ -2,13 +2,13 @@
  */
 #include "base/clock.h"
 #include "tests/daemon/fake.h"
-#include "tests/daemon/rig.h"
+#include "tests/daemon/lagand_fixture.h"
 
 #include <poll.h>
 #include <signal.h>
 #include <string.h>
 
-static struct rig r;
+static struct lagand_fixture r;
 
 /* Reads and acknowledges chunks from `at` until DONE. Returns the number of resumes. */
 static uint64_t
@@ -17,7 +17,7 @@ rest(struct dealer *c, uint64_t rid, uint32_t at, uint32_t max_tokens, uint64_t 
     uint32_t n = 0;
 
     for (;;) {
-        const struct msg *m = hear(c, 8000);
+        const struct msg *m = receive(c, 8000);
 
         assert_int_equal(m->rid, rid);
         if (m->type == LAGAN_MSG_DONE) {
@@ -27,7 +27,7 @@ rest(struct dealer *c, uint64_t rid, uint32_t at, uint32_t max_tokens, uint64_t 
         if (m->type != LAGAN_MSG_CHUNK) fail_msg("%s", text_of(&m->map, "message"));
         at = take_chunk(m, at, seed);
         n = (uint32_t)number(&m->map, "n");
-        SAY(c, LAGAN_MSG_ACK, rid, { "n", n });
+        SEND(c, LAGAN_MSG_ACK, rid, { "n", n });
     }
 }
 
@@ -37,19 +37,19 @@ requests_of_a_dead_worker_continue_at_its_replacement(void **state)
     struct dealer *c;
 
     (void)state;
-    rig_begin(&r, "segv", NULL);
-    c = dial(&r, "api.sock");
+    lagand_begin(&r, "segv", NULL);
+    c = dealer_open(&r, "api.sock");
     submit(c, 1, 3, 100, 1);
     assert_int_equal(rest(c, 1, 0, 100, 1), 1);
     submit(c, 2, 3, 2, 9); /* too short to crash another worker */
     assert_int_equal(rest(c, 2, 0, 2, 9), 0);
-    assert_true(rig_logged(&r, "died of signal: signal 11", 1000));
+    assert_true(lagand_logged(&r, "died of signal: signal 11", 1000));
     /* A stray write is possible: weights are verified, and of KV only the memory is reused
      * (test_arenas.c). */
-    assert_true(rig_logged(&r, "adopted weights of epoch 1, verified", 2000));
-    assert_true(rig_logged(&r, "adopted kv of epoch 1", 2000));
-    hang_up(c);
-    assert_int_equal(rig_stop(&r), 0);
+    assert_true(lagand_logged(&r, "adopted weights of epoch 1, verified", 2000));
+    assert_true(lagand_logged(&r, "adopted kv of epoch 1", 2000));
+    dealer_close(c);
+    assert_int_equal(lagand_stop(&r), 0);
 }
 
 static void
@@ -59,17 +59,17 @@ no_resume_request_ends_with_worker_lost(void **state)
     struct dealer *c;
 
     (void)state;
-    rig_begin(&r, "segv", NULL);
-    c = dial(&r, "api.sock");
-    SAY(c, LAGAN_MSG_SUBMIT, 1, { "ids", 3 }, { "max_tokens", 100 }, { "seed", 1 },
-        { "resume", FALSE_KEY });
-    hear_type(c, LAGAN_MSG_ACCEPT, 2000);
-    do m = hear(c, 5000);
+    lagand_begin(&r, "segv", NULL);
+    c = dealer_open(&r, "api.sock");
+    SEND(c, LAGAN_MSG_SUBMIT, 1, { "ids", 3 }, { "max_tokens", 100 }, { "seed", 1 },
+         { "resume", FALSE_KEY });
+    receive_type(c, LAGAN_MSG_ACCEPT, 2000);
+    do m = receive(c, 5000);
     while (m->type == LAGAN_MSG_CHUNK);
     assert_int_equal(m->type, LAGAN_MSG_ERROR);
     assert_int_equal(number(&m->map, "code"), LAGAN_E_WORKER_LOST);
-    hang_up(c);
-    assert_int_equal(rig_stop(&r), 0);
+    dealer_close(c);
+    assert_int_equal(lagand_stop(&r), 0);
 }
 
 /* One request crashes three workers. The others are suspects for a while and then continue. */
@@ -81,14 +81,14 @@ request_that_crashes_workers_is_poisoned_and_others_finish(void **state)
     struct dealer *c;
 
     (void)state;
-    rig_begin(&r, "poison", NULL);
-    c = dial(&r, "api.sock");
+    lagand_begin(&r, "poison", NULL);
+    c = dealer_open(&r, "api.sock");
     for (uint32_t i = 1; i <= OTHERS + 1; i++) {
-        SAY(c, LAGAN_MSG_SUBMIT, i, { "ids", i == 5 ? FAKE_POISON : 3 }, { "max_tokens", TOKENS },
-            { "seed", i }, { "ack_window", 256 });
+        SEND(c, LAGAN_MSG_SUBMIT, i, { "ids", i == 5 ? FAKE_POISON : 3 }, { "max_tokens", TOKENS },
+             { "seed", i }, { "ack_window", 256 });
     }
     while (n_done < OTHERS + 1) {
-        const struct msg *m = hear(c, 10000);
+        const struct msg *m = receive(c, 10000);
 
         if (m->type == LAGAN_MSG_CHUNK) {
             at[m->rid] = take_chunk(m, at[m->rid], m->rid);
@@ -103,11 +103,11 @@ request_that_crashes_workers_is_poisoned_and_others_finish(void **state)
         }
     }
     submit(c, 100, FAKE_POISON, 8, 1); /* the same prompt is poisoned */
-    hear_error(c, 100, LAGAN_E_POISONED, "with this prompt have killed three workers", 2000);
+    receive_error(c, 100, LAGAN_E_POISONED, "with this prompt have killed three workers", 2000);
     submit(c, 101, 3, 8, 1);
     rest(c, 101, 0, 8, 1);
-    hang_up(c);
-    assert_int_equal(rig_stop(&r), 0);
+    dealer_close(c);
+    assert_int_equal(lagand_stop(&r), 0);
 }
 
 static void
@@ -121,29 +121,29 @@ requests_of_a_dead_worker_continue_at_another_worker(void **state)
     struct dealer *c, *ctl;
 
     (void)state;
-    rig_begin(&r, "slow", ARGS("--set", "workers=2"));
-    c = dial(&r, "api.sock");
-    ctl = dial(&r, "ctl.sock");
+    lagand_begin(&r, "slow", ARGS("--set", "workers=2"));
+    c = dealer_open(&r, "api.sock");
+    ctl = dealer_open(&r, "ctl.sock");
     do { /* READY=1 follows the first worker */
         poll(NULL, 0, ASK_MS);
         call(ctl, 1, "workers list", NULL, NULL);
-        w = msg_get(&hear_type(ctl, LAGAN_MSG_REPLY, 2000)->map, "result")->via.array.ptr;
+        w = msg_get(&receive_type(ctl, LAGAN_MSG_REPLY, 2000)->map, "result")->via.array.ptr;
     } while (strcmp(text_of(&w[0], "state"), "ready") || strcmp(text_of(&w[1], "state"), "ready"));
     victim = (pid_t)number(&w[0], "pid");
     for (uint64_t i = 1; i <= N; i++)
-        SAY(c, LAGAN_MSG_SUBMIT, i, { "ids", 3 }, { "max_tokens", TOKENS }, { "seed", (int64_t)i },
-            { "ack_window", 256 });
-    for (uint32_t i = 0; i < N;) i += hear(c, 5000)->type == LAGAN_MSG_ACCEPT;
+        SEND(c, LAGAN_MSG_SUBMIT, i, { "ids", 3 }, { "max_tokens", TOKENS }, { "seed", (int64_t)i },
+             { "ack_window", 256 });
+    for (uint32_t i = 0; i < N;) i += receive(c, 5000)->type == LAGAN_MSG_ACCEPT;
     kill(victim, SIGKILL);
-    assert_true(rig_logged(&r, "requeuing 4 requests", 5000));
+    assert_true(lagand_logged(&r, "requeuing 4 requests", 5000));
     call(ctl, 2, "requests list", NULL, NULL);
-    m = hear_type(ctl, LAGAN_MSG_REPLY, 2000);
+    m = receive_type(ctl, LAGAN_MSG_REPLY, 2000);
     w = msg_get(&m->map, "result");
     for (uint32_t i = 0; i < w->via.array.size; i++)
         n += !strcmp(text_of(&w->via.array.ptr[i], "worker"), "w1");
     assert_int_equal(n, N); /* no prefill rate is known yet */
-    hang_up(c);
-    assert_int_equal(rig_stop(&r), 0);
+    dealer_close(c);
+    assert_int_equal(lagand_stop(&r), 0);
 }
 
 static void
@@ -152,8 +152,8 @@ external_death_is_recognised_and_not_counted(void **state)
     struct dealer *c;
 
     (void)state;
-    rig_begin(&r, "good", NULL);
-    c = dial(&r, "api.sock");
+    lagand_begin(&r, "good", NULL);
+    c = dealer_open(&r, "api.sock");
     for (uint32_t i = 1; i <= 5; i++) {
         const struct msg *m;
         const msgpack_object *w;
@@ -161,17 +161,17 @@ external_death_is_recognised_and_not_counted(void **state)
         do {
             poll(NULL, 0, ASK_MS);
             call(c, i, "workers list", NULL, NULL);
-            m = hear_type(c, LAGAN_MSG_REPLY, 2000);
+            m = receive_type(c, LAGAN_MSG_REPLY, 2000);
             w = msg_get(&m->map, "result")->via.array.ptr;
         } while (number(w, "restarts") != i - 1 || strcmp(text_of(w, "state"), "ready"));
         kill((pid_t)number(w, "pid"), SIGKILL);
     }
-    assert_true(rig_logged(&r, "died of killed: signal 9", 2000));
-    assert_false(rig_logged(&r, "restarting in", 0));
-    assert_true(rig_logged(&r, "adopted kv of epoch 5", 2000));
-    assert_false(rig_logged(&r, "verified", 0));
-    hang_up(c);
-    assert_int_equal(rig_stop(&r), 0);
+    assert_true(lagand_logged(&r, "died of killed: signal 9", 2000));
+    assert_false(lagand_logged(&r, "restarting in", 0));
+    assert_true(lagand_logged(&r, "adopted kv of epoch 5", 2000));
+    assert_false(lagand_logged(&r, "verified", 0));
+    dealer_close(c);
+    assert_int_equal(lagand_stop(&r), 0);
 }
 
 static pid_t
@@ -179,7 +179,7 @@ pid_of_worker(struct dealer *c)
 {
     call(c, 1000, "workers list", NULL, NULL);
     return (pid_t)number(
-        msg_get(&hear_type(c, LAGAN_MSG_REPLY, 2000)->map, "result")->via.array.ptr, "pid");
+        msg_get(&receive_type(c, LAGAN_MSG_REPLY, 2000)->map, "result")->via.array.ptr, "pid");
 }
 
 /* A GPU driver takes 100 ms between the two. */
@@ -189,24 +189,24 @@ closed_fd_channel_starts_a_standby_that_gets_arenas_later(void **state)
     struct dealer *c, *ctl;
 
     (void)state;
-    rig_begin(&r, "shut-hand", ARGS("--supervisor.stall-timeout", "60s"));
-    c = dial(&r, "api.sock");
-    ctl = dial(&r, "ctl.sock");
+    lagand_begin(&r, "shut-fd-channel", ARGS("--supervisor.stall-timeout", "60s"));
+    c = dealer_open(&r, "api.sock");
+    ctl = dealer_open(&r, "ctl.sock");
     submit(c, 1, 3, 4, 1); /* the fd channel is closed at the fourth token */
     assert_int_equal(rest(c, 1, 0, 4, 1), 0);
-    assert_true(rig_logged(&r, "fake: epoch 2 waits", 5000));
-    assert_false(rig_logged(&r, "adopted kv", 0));
+    assert_true(lagand_logged(&r, "fake: epoch 2 waits", 5000));
+    assert_false(lagand_logged(&r, "adopted kv", 0));
     submit(c, 2, 3, 3, 1); /* the worker serves */
     assert_int_equal(rest(c, 2, 0, 3, 1), 0);
     kill(pid_of_worker(ctl), SIGKILL);
-    assert_true(rig_logged(&r, "died of killed: signal 9", 5000));
-    assert_true(rig_logged(&r, "the standby takes over", 5000));
-    assert_true(rig_logged(&r, "adopted kv of epoch 1", 5000));
+    assert_true(lagand_logged(&r, "died of killed: signal 9", 5000));
+    assert_true(lagand_logged(&r, "the standby takes over", 5000));
+    assert_true(lagand_logged(&r, "adopted kv of epoch 1", 5000));
     submit(c, 3, 3, 3, 1);
     assert_int_equal(rest(c, 3, 0, 3, 1), 0);
-    assert_int_equal(rig_n_workers(&r), 1); /* no second standby */
-    hang_up(c);
-    assert_int_equal(rig_stop(&r), 0);
+    assert_int_equal(lagand_n_workers(&r), 1); /* no second standby */
+    dealer_close(c);
+    assert_int_equal(lagand_stop(&r), 0);
 }
 
 /* Waits until the standby of the worker has that stage. */
@@ -219,7 +219,7 @@ await_standby(struct dealer *ctl, const char *word)
         const msgpack_object *w;
 
         call(ctl, 1001, "workers list", NULL, NULL);
-        w = msg_get(&hear_type(ctl, LAGAN_MSG_REPLY, 2000)->map, "result")->via.array.ptr;
+        w = msg_get(&receive_type(ctl, LAGAN_MSG_REPLY, 2000)->map, "result")->via.array.ptr;
         assert_int_equal(number(w, "restarts"), 0);
         if (!strcmp(text_of(w, "standby"), word)) return;
         if (clock_now() > until) fail_msg("\"%s\", not \"%s\"", text_of(w, "standby"), word);
@@ -234,27 +234,28 @@ gpu_standby_prepares_when_the_fd_channel_closes(void **state)
     struct dealer *c, *ctl;
 
     (void)state;
-    rig_begin(&r, "shut-hand", ARGS("--device", "cuda", "--supervisor.stall-timeout", "60s"));
-    c = dial(&r, "api.sock");
-    ctl = dial(&r, "ctl.sock");
+    lagand_begin(&r, "shut-fd-channel",
+                 ARGS("--device", "cuda", "--supervisor.stall-timeout", "60s"));
+    c = dealer_open(&r, "api.sock");
+    ctl = dealer_open(&r, "ctl.sock");
     await_standby(ctl, "driver up");
-    assert_false(rig_logged(&r, "fake: epoch 2 begins", 0));
-    assert_false(rig_logged(&r, "adopted", 0)); /* no arena was sent to it */
-    submit(c, 1, 3, 4, 1);                      /* the fd channel is closed at the fourth token */
+    assert_false(lagand_logged(&r, "fake: epoch 2 begins", 0));
+    assert_false(lagand_logged(&r, "adopted", 0)); /* no arena was sent to it */
+    submit(c, 1, 3, 4, 1); /* the fd channel is closed at the fourth token */
     assert_int_equal(rest(c, 1, 0, 4, 1), 0);
-    assert_true(rig_logged(&r, "fake: epoch 2 begins", 5000));
-    assert_true(rig_logged(&r, "adopted weights of epoch 1", 5000));
-    assert_false(rig_logged(&r, "adopted kv", 0));
+    assert_true(lagand_logged(&r, "fake: epoch 2 begins", 5000));
+    assert_true(lagand_logged(&r, "adopted weights of epoch 1", 5000));
+    assert_false(lagand_logged(&r, "adopted kv", 0));
     await_standby(ctl, "standby");
     kill(pid_of_worker(ctl), SIGKILL);
-    assert_true(rig_logged(&r, "the standby takes over", 5000));
-    assert_true(rig_logged(&r, "adopted kv of epoch 1", 5000));
+    assert_true(lagand_logged(&r, "the standby takes over", 5000));
+    assert_true(lagand_logged(&r, "adopted kv of epoch 1", 5000));
     submit(c, 3, 3, 3, 1);
     assert_int_equal(rest(c, 3, 0, 3, 1), 0);
-    assert_true(rig_logged(&r, "fake: epoch 3 waits", 5000));
-    assert_false(rig_logged(&r, "fake: epoch 3 begins", 0));
-    hang_up(c);
-    assert_int_equal(rig_stop(&r), 0);
+    assert_true(lagand_logged(&r, "fake: epoch 3 waits", 5000));
+    assert_false(lagand_logged(&r, "fake: epoch 3 begins", 0));
+    dealer_close(c);
+    assert_int_equal(lagand_stop(&r), 0);
 }
 
 static pid_t
@@ -283,29 +284,29 @@ gpu_standby_is_replaced_and_ends_with_its_worker(void **state)
     pid_t first;
 
     (void)state;
-    rig_begin(&r, "good", ARGS("--device", "cuda"));
-    c = dial(&r, "api.sock");
-    ctl = dial(&r, "ctl.sock");
+    lagand_begin(&r, "good", ARGS("--device", "cuda"));
+    c = dealer_open(&r, "api.sock");
+    ctl = dealer_open(&r, "ctl.sock");
     await_standby(ctl, "driver up");
     first = pid_of_standby();
     kill(first, SIGKILL);
-    assert_true(rig_logged(&r, "no request is affected", 5000));
-    assert_true(rig_logged(&r, "fake: epoch 3 waits", 5000));
+    assert_true(lagand_logged(&r, "no request is affected", 5000));
+    assert_true(lagand_logged(&r, "fake: epoch 3 waits", 5000));
     await_standby(ctl, "driver up");
     assert_int_not_equal(pid_of_standby(), first);
     submit(c, 1, 3, 3, 1);
     assert_int_equal(rest(c, 1, 0, 3, 1), 0);
     call(ctl, 2, "restart", "worker", "w0");
-    assert_int_equal(hear_type(ctl, LAGAN_MSG_REPLY, 2000)->rid, 2);
-    assert_true(rig_logged(&r, "fake: epoch 5 waits", 5000)); /* of the new program */
-    assert_false(rig_logged(&r, "takes over", 0));
+    assert_int_equal(receive_type(ctl, LAGAN_MSG_REPLY, 2000)->rid, 2);
+    assert_true(lagand_logged(&r, "fake: epoch 5 waits", 5000)); /* of the new program */
+    assert_false(lagand_logged(&r, "takes over", 0));
     await_standby(ctl, "driver up");
     call(ctl, 3, "drain", "worker", "w0");
-    assert_int_equal(hear_type(ctl, LAGAN_MSG_REPLY, 2000)->rid, 3);
+    assert_int_equal(receive_type(ctl, LAGAN_MSG_REPLY, 2000)->rid, 3);
     await_standby(ctl, "");
-    rig_await_workers(&r, 0); /* it ends before its worker */
-    hang_up(c);
-    assert_int_equal(rig_stop(&r), 0);
+    lagand_await_workers(&r, 0); /* it ends before its worker */
+    dealer_close(c);
+    assert_int_equal(lagand_stop(&r), 0);
 }
 
 static void
@@ -314,17 +315,17 @@ worker_that_closes_its_fd_channel_without_exit_is_killed(void **state)
     struct dealer *c;
 
     (void)state;
-    rig_begin(&r, "shut-hand", ARGS("--supervisor.stall-timeout", "300ms"));
-    c = dial(&r, "api.sock");
+    lagand_begin(&r, "shut-fd-channel", ARGS("--supervisor.stall-timeout", "300ms"));
+    c = dealer_open(&r, "api.sock");
     submit(c, 1, 3, 4, 1);
     assert_int_equal(rest(c, 1, 0, 4, 1), 0);
-    assert_true(rig_logged(&r, "closed its fd channel but did not exit", 8000));
-    assert_true(rig_logged(&r, "died of corruption", 5000));
-    assert_true(rig_logged(&r, "adopted weights of epoch 1, verified", 5000));
+    assert_true(lagand_logged(&r, "closed its fd channel but did not exit", 8000));
+    assert_true(lagand_logged(&r, "died of corruption", 5000));
+    assert_true(lagand_logged(&r, "adopted weights of epoch 1, verified", 5000));
     submit(c, 2, 3, 3, 1);
     assert_int_equal(rest(c, 2, 0, 3, 1), 0);
-    hang_up(c);
-    assert_int_equal(rig_stop(&r), 0);
+    dealer_close(c);
+    assert_int_equal(lagand_stop(&r), 0);
 }
 
 static void
@@ -340,7 +341,7 @@ protocol_errors_end_worker_and_finally_the_request(void **state)
         { "bad-text", "is not UTF-8", LAGAN_E_POISONED },
         { "bad-seq", "sequence", LAGAN_E_POISONED },
         { "bad-finish", "n_tokens is 9, not 8", 0 },
-        { "shut-bell", "closed its doorbell", 0 },
+        { "shut-doorbell", "closed its doorbell", 0 },
         { "storm", "signalled the doorbell", 0 },
         { "exit", "died of exited: exit status 3", 0 },
         { "check", "check(sky is blue) failed", 0 },
@@ -352,19 +353,19 @@ protocol_errors_end_worker_and_finally_the_request(void **state)
         const struct msg *m;
         struct dealer *c;
 
-        rig_begin(&r, t[i].mode, NULL);
-        c = dial(&r, "api.sock");
+        lagand_begin(&r, t[i].mode, NULL);
+        c = dealer_open(&r, "api.sock");
         submit(c, 1, 3, 8, 1);
-        do m = hear(c, 8000);
+        do m = receive(c, 8000);
         while (m->type == LAGAN_MSG_CHUNK);
         if (t[i].code ? m->type != LAGAN_MSG_ERROR || number(&m->map, "code") != t[i].code
                       : m->type != LAGAN_MSG_DONE) {
             fail_msg("%s: type %u, %s", t[i].mode, m->type, text_of(&m->map, "message"));
         }
-        if (!rig_logged(&r, t[i].words, 1000)) fail_msg("%s: not '%s'", t[i].mode, t[i].words);
-        hang_up(c);
-        assert_int_equal(rig_stop(&r), 0);
-        rig_clean(&r);
+        if (!lagand_logged(&r, t[i].words, 1000)) fail_msg("%s: not '%s'", t[i].mode, t[i].words);
+        dealer_close(c);
+        assert_int_equal(lagand_stop(&r), 0);
+        lagand_clean(&r);
     }
 }
 
@@ -372,11 +373,11 @@ static void
 worker_that_sends_invalid_arenas_never_becomes_ready(void **state)
 {
     (void)state;
-    rig_start(&r, "bad-hand", NULL);
-    assert_true(rig_logged(&r, "fd channel: a message is malformed", 3000));
-    assert_true(rig_logged(&r, "died of corruption", 3000));
+    lagand_start(&r, "bad-fd-channel", NULL);
+    assert_true(lagand_logged(&r, "fd channel: a message is malformed", 3000));
+    assert_true(lagand_logged(&r, "died of corruption", 3000));
     kill(r.pid, SIGTERM);
-    assert_true(rig_wait(&r, 5000) >= 0);
+    assert_true(lagand_wait(&r, 5000) >= 0);
 }
 
 static void
@@ -393,16 +394,16 @@ silent_worker_and_overdue_step_are_killed_in_time(void **state)
         nsec began;
         struct dealer *c;
 
-        rig_begin(&r, t[i].mode, ARGS("--supervisor.stall-timeout", "800ms"));
-        c = dial(&r, "api.sock");
+        lagand_begin(&r, t[i].mode, ARGS("--supervisor.stall-timeout", "800ms"));
+        c = dealer_open(&r, "api.sock");
         submit(c, 1, 3, 8, 1);
         began = clock_now();
         assert_int_equal(rest(c, 1, 0, 8, 1), 1);
         assert_true(clock_now() - began < 10 * NSEC_S); /* 1 s on an idle machine */
-        assert_true(rig_logged(&r, t[i].words, 1000));
-        hang_up(c);
-        assert_int_equal(rig_stop(&r), 0);
-        rig_clean(&r);
+        assert_true(lagand_logged(&r, t[i].words, 1000));
+        dealer_close(c);
+        assert_int_equal(lagand_stop(&r), 0);
+        lagand_clean(&r);
     }
 }
 
@@ -410,26 +411,26 @@ static void
 worker_that_cannot_start_makes_lagand_exit_with_the_reason(void **state)
 {
     (void)state;
-    rig_start(&r, "die-config", NULL);
-    assert_int_equal(rig_wait(&r, 5000), 78);
-    assert_true(rig_logged(&r, "exiting: kv.memory is not what it should be", 0));
+    lagand_start(&r, "die-config", NULL);
+    assert_int_equal(lagand_wait(&r, 5000), 78);
+    assert_true(lagand_logged(&r, "exiting: kv.memory is not what it should be", 0));
     assert_true(
-        rig_logged(&r, "worker w0: failed for good: kv.memory is not what it should be", 0));
-    rig_start(&r, "die-model", NULL);
-    assert_int_equal(rig_wait(&r, 8000), 78);
-    assert_true(rig_logged(&r, "config.json: no such file", 0));
-    rig_start(&r, "loading", ARGS("--supervisor.start-timeout", "150ms"));
-    assert_int_equal(rig_wait(&r, 8000), 69);
-    assert_true(rig_logged(&r, "failed for good", 0));
+        lagand_logged(&r, "worker w0: failed for good: kv.memory is not what it should be", 0));
+    lagand_start(&r, "die-model", NULL);
+    assert_int_equal(lagand_wait(&r, 8000), 78);
+    assert_true(lagand_logged(&r, "config.json: no such file", 0));
+    lagand_start(&r, "loading", ARGS("--supervisor.start-timeout", "150ms"));
+    assert_int_equal(lagand_wait(&r, 8000), 69);
+    assert_true(lagand_logged(&r, "failed for good", 0));
 }
 
 static void
 worker_that_fails_to_start_once_is_restarted(void **state)
 {
     (void)state;
-    rig_begin(&r, "die-once", NULL);
-    assert_true(rig_logged(&r, "died of start: exit status 70", 1000));
-    assert_int_equal(rig_stop(&r), 0);
+    lagand_begin(&r, "die-once", NULL);
+    assert_true(lagand_logged(&r, "died of start: exit status 70", 1000));
+    assert_int_equal(lagand_stop(&r), 0);
 }
 
 /* SIGUSR2 from a lagand that has waited long for the first heartbeat: the worker has no handler
@@ -438,14 +439,14 @@ static void
 sigusr2_before_the_handler_does_not_kill_a_worker(void **state)
 {
     (void)state;
-    rig_begin(&r, "asked-early", NULL);
-    assert_false(rig_logged(&r, "died of", 0));
-    assert_int_equal(rig_stop(&r), 0);
+    lagand_begin(&r, "asked-early", NULL);
+    assert_false(lagand_logged(&r, "died of", 0));
+    assert_int_equal(lagand_stop(&r), 0);
 }
 
-/* The first line of the log with that text, or the last one. */
+/* Number of the first or last line of the log with that text. */
 static long
-said(const char *words, bool last)
+log_line(const char *words, bool last)
 {
     char line[512];
     FILE *f = fopen(r.log, "r");
@@ -469,11 +470,11 @@ lagand_ticks_and_reads_clients_between_deaths_of_workers(void **state)
     pid_t pid[N];
 
     (void)state;
-    rig_begin(&r, "good", ARGS("--set", "workers=16"));
-    assert_true(rig_told(&r, "STATUS=16 of 16 workers ready", 5000));
-    ctl = dial(&r, "ctl.sock");
+    lagand_begin(&r, "good", ARGS("--set", "workers=16"));
+    assert_true(lagand_notified(&r, "STATUS=16 of 16 workers ready", 5000));
+    ctl = dealer_open(&r, "ctl.sock");
     call(ctl, 1, "workers list", NULL, NULL);
-    list = msg_get(&hear_type(ctl, LAGAN_MSG_REPLY, 2000)->map, "result");
+    list = msg_get(&receive_type(ctl, LAGAN_MSG_REPLY, 2000)->map, "result");
     assert_int_equal(list->via.array.size, N);
     for (int i = 0; i < N; i++) pid[i] = (pid_t)number(list->via.array.ptr + i, "pid");
     kill(r.pid, SIGSTOP);
@@ -482,52 +483,52 @@ lagand_ticks_and_reads_clients_between_deaths_of_workers(void **state)
     for (int i = 0; i < N; i++) kill(pid[i], SIGKILL);
     poll(NULL, 0, 100);
     kill(r.pid, SIGCONT);
-    assert_true(rig_logged(&r, "did not run for", 5000));
+    assert_true(lagand_logged(&r, "did not run for", 5000));
     for (int i = 0; i < N; i++) {
         char words[32];
 
         snprintf(words, sizeof words, "pid %d died of killed", (int)pid[i]);
-        assert_true(rig_logged(&r, words, 5000));
+        assert_true(lagand_logged(&r, words, 5000));
     }
-    assert_true(said("did not run for", false) < said("died of killed", true));
-    assert_true(said("reload: 16 workers", false) < said("died of killed", true));
-    assert_int_equal(rig_stop(&r), 0);
+    assert_true(log_line("did not run for", false) < log_line("died of killed", true));
+    assert_true(log_line("reload: 16 workers", false) < log_line("died of killed", true));
+    assert_int_equal(lagand_stop(&r), 0);
 }
 
 static void
 killed_lagand_leaves_no_worker_and_the_next_starts(void **state)
 {
     (void)state;
-    rig_begin(&r, "good", NULL);
-    assert_int_equal(rig_n_workers(&r), 1);
+    lagand_begin(&r, "good", NULL);
+    assert_int_equal(lagand_n_workers(&r), 1);
     kill(r.pid, SIGKILL);
-    assert_int_equal(rig_wait(&r, 2000), 256 + SIGKILL);
-    rig_await_workers(&r, 0);
-    rig_begin(&r, "good", ARGS("--remove-runtime-dir"));
-    assert_int_equal(rig_stop(&r), 0);
+    assert_int_equal(lagand_wait(&r, 2000), 256 + SIGKILL);
+    lagand_await_workers(&r, 0);
+    lagand_begin(&r, "good", ARGS("--remove-runtime-dir"));
+    assert_int_equal(lagand_stop(&r), 0);
 }
 
 int
 main(void)
 {
     const struct CMUnitTest tests[] = {
-        rig_test(requests_of_a_dead_worker_continue_at_its_replacement),
-        rig_test(no_resume_request_ends_with_worker_lost),
-        rig_test(request_that_crashes_workers_is_poisoned_and_others_finish),
-        rig_test(requests_of_a_dead_worker_continue_at_another_worker),
-        rig_test(external_death_is_recognised_and_not_counted),
-        rig_test(closed_fd_channel_starts_a_standby_that_gets_arenas_later),
-        rig_test(gpu_standby_prepares_when_the_fd_channel_closes),
-        rig_test(gpu_standby_is_replaced_and_ends_with_its_worker),
-        rig_test(worker_that_closes_its_fd_channel_without_exit_is_killed),
-        rig_test(protocol_errors_end_worker_and_finally_the_request),
-        rig_test(worker_that_sends_invalid_arenas_never_becomes_ready),
-        rig_test(silent_worker_and_overdue_step_are_killed_in_time),
-        rig_test(worker_that_cannot_start_makes_lagand_exit_with_the_reason),
-        rig_test(worker_that_fails_to_start_once_is_restarted),
-        rig_test(sigusr2_before_the_handler_does_not_kill_a_worker),
-        rig_test(lagand_ticks_and_reads_clients_between_deaths_of_workers),
-        rig_test(killed_lagand_leaves_no_worker_and_the_next_starts),
+        lagand_test(requests_of_a_dead_worker_continue_at_its_replacement),
+        lagand_test(no_resume_request_ends_with_worker_lost),
+        lagand_test(request_that_crashes_workers_is_poisoned_and_others_finish),
+        lagand_test(requests_of_a_dead_worker_continue_at_another_worker),
+        lagand_test(external_death_is_recognised_and_not_counted),
+        lagand_test(closed_fd_channel_starts_a_standby_that_gets_arenas_later),
+        lagand_test(gpu_standby_prepares_when_the_fd_channel_closes),
+        lagand_test(gpu_standby_is_replaced_and_ends_with_its_worker),
+        lagand_test(worker_that_closes_its_fd_channel_without_exit_is_killed),
+        lagand_test(protocol_errors_end_worker_and_finally_the_request),
+        lagand_test(worker_that_sends_invalid_arenas_never_becomes_ready),
+        lagand_test(silent_worker_and_overdue_step_are_killed_in_time),
+        lagand_test(worker_that_cannot_start_makes_lagand_exit_with_the_reason),
+        lagand_test(worker_that_fails_to_start_once_is_restarted),
+        lagand_test(sigusr2_before_the_handler_does_not_kill_a_worker),
+        lagand_test(lagand_ticks_and_reads_clients_between_deaths_of_workers),
+        lagand_test(killed_lagand_leaves_no_worker_and_the_next_starts),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

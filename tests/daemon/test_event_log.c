@@ -1,6 +1,6 @@
 /* test_event_log.c - the event log, and what operators get of it from the real lagand. */
 #include "daemon/persist/event_log.h"
-#include "tests/daemon/rig.h"
+#include "tests/daemon/lagand_fixture.h"
 
 #include <poll.h>
 #include <signal.h>
@@ -10,7 +10,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-static struct rig r;
+static struct lagand_fixture r;
 
 static void
 events_are_numbered_and_the_oldest_are_overwritten(void **state)
@@ -51,7 +51,7 @@ next_lagand_continues_the_event_log(void **state)
 {
     struct daemon d = { .event_log = event_log_new(-1) };
     const struct death_entry death = {
-        .pid = 77, .panic = "last words", .n_lines = 1, .line = { "a last line" }
+        .pid = 77, .panic = "panic text", .n_lines = 1, .line = { "a last line" }
     };
 
     (void)state;
@@ -69,7 +69,7 @@ next_lagand_continues_the_event_log(void **state)
     assert_int_equal(event_log_event(d.event_log, EVENT_LOG_EVENTS + 6)->number,
                      EVENT_LOG_EVENTS + 6);
     assert_int_equal(event_log_event(d.event_log, 1)->number, 7);
-    assert_string_equal(event_log_dead(d.event_log, 0)->panic, "last words");
+    assert_string_equal(event_log_dead(d.event_log, 0)->panic, "panic text");
     assert_string_equal(event_log_dead(d.event_log, 0)->line[0], "a last line");
     assert_null(event_log_dead(d.event_log, 1));
     assert_int_equal(event_log_restarts(&d, 1, "m"), 4);
@@ -180,7 +180,7 @@ static const msgpack_object *
 result(struct dealer *c, uint64_t rid, const char *verb)
 {
     call(c, rid, verb, NULL, NULL);
-    return msg_get(&hear_type(c, LAGAN_MSG_REPLY, 30000)->map, "result");
+    return msg_get(&receive_type(c, LAGAN_MSG_REPLY, 30000)->map, "result");
 }
 
 static void
@@ -189,17 +189,17 @@ death_adds_an_event_a_panic_and_a_restart(void **state)
     const msgpack_object *list;
     struct dealer *api, *ctl;
     char *text, *taken;
-    bool told = false;
+    bool has_death = false;
     struct msg_span s;
 
     (void)state;
-    rig_start(&r, "check", NULL); /* its worker fails a check at the fourth token */
-    rig_ready(&r);
-    api = dial(&r, "api.sock");
-    ctl = dial(&r, "ctl.sock");
-    SAY(api, LAGAN_MSG_SUBMIT, 1, { "ids", 3 }, { "max_tokens", 10 });
+    lagand_start(&r, "check", NULL); /* its worker fails a check at the fourth token */
+    lagand_ready(&r);
+    api = dealer_open(&r, "api.sock");
+    ctl = dealer_open(&r, "ctl.sock");
+    SEND(api, LAGAN_MSG_SUBMIT, 1, { "ids", 3 }, { "max_tokens", 10 });
     for (;;) {
-        if (hear(api, 30000)->type == LAGAN_MSG_DONE) break; /* of the next worker */
+        if (receive(api, 30000)->type == LAGAN_MSG_DONE) break; /* of the next worker */
     }
     list = result(ctl, 1, "panic");
     assert_int_equal(list->via.array.size, 1);
@@ -212,9 +212,9 @@ death_adds_an_event_a_panic_and_a_restart(void **state)
     list = msg_get(result(ctl, 2, "events"), "events");
     for (uint32_t i = 0; i < list->via.array.size; i++) {
         assert_int_equal(number(&list->via.array.ptr[i], "number"), i + 1);
-        told |= !strcmp(text_of(&list->via.array.ptr[i], "kind"), "death");
+        has_death |= !strcmp(text_of(&list->via.array.ptr[i], "kind"), "death");
     }
-    assert_true(told);
+    assert_true(has_death);
     assert_int_equal(msg_str(result(api, 3, "metrics"), "text", &s), 0);
     text = strndup(s.p, s.n);
     assert_non_null(strstr(text, "lagan_requests_ended_total{reason=\"length\"} 1\n"));
@@ -225,8 +225,8 @@ death_adds_an_event_a_panic_and_a_restart(void **state)
     assert_in_range(strtoull(strstr(taken, "} ") + 2, NULL, 10), 8, 10);
     free(text);
     call(api, 4, "panic", NULL, NULL);
-    hear_error(api, 4, LAGAN_E_UNAUTHORIZED, "ctl.sock", 30000);
-    assert_int_equal(rig_stop(&r), 0);
+    receive_error(api, 4, LAGAN_E_UNAUTHORIZED, "ctl.sock", 30000);
+    assert_int_equal(lagand_stop(&r), 0);
 }
 
 /* Finds an event with that text and returns its number. */
@@ -238,7 +238,7 @@ event_of(struct dealer *ctl, uint64_t rid, const char *words)
     for (uint32_t i = 0; i < list->via.array.size; i++)
         if (strstr(text_of(&list->via.array.ptr[i], "text"), words))
             return number(&list->via.array.ptr[i], "number");
-    fail_msg("nobody tells of: %s", words);
+    fail_msg("no event has the text: %s", words);
     return 0;
 }
 
@@ -250,21 +250,21 @@ events_survive_every_kind_of_restart(void **state)
     char words[40];
 
     (void)state;
-    rig_start(&r, "die-once", NULL);
-    rig_ready(&r);
-    ctl = dial(&r, "ctl.sock");
+    lagand_start(&r, "die-once", NULL);
+    lagand_ready(&r);
+    ctl = dealer_open(&r, "ctl.sock");
     started = event_of(ctl, 1, "started, version");
     assert_int_equal(started, 1);
-    systemd_untold(&r.systemd);
+    systemd_clear_notices(&r.systemd);
     call(ctl, 2, "daemon reexec", NULL, NULL);
-    assert_int_equal(hear_type(ctl, LAGAN_MSG_REPLY, 2000)->rid, 2);
-    rig_ready(&r);
-    hang_up(ctl);
+    assert_int_equal(receive_type(ctl, LAGAN_MSG_REPLY, 2000)->rid, 2);
+    lagand_ready(&r);
+    dealer_close(ctl);
     snprintf(words, sizeof words, ", after pid %d", (int)r.pid);
-    rig_crash(&r, "die-once", ARGS("--remove-runtime-dir"));
-    rig_ready(&r);
-    ctl = dial(&r, "ctl.sock");
-    api = dial(&r, "api.sock");
+    lagand_crash(&r, "die-once", ARGS("--remove-runtime-dir"));
+    lagand_ready(&r);
+    ctl = dealer_open(&r, "ctl.sock");
+    api = dealer_open(&r, "api.sock");
     assert_int_equal(event_of(ctl, 3, "started, version"), started);
     died = event_of(ctl, 4, "exit status 70");
     begun = event_of(ctl, 5, "re-executed, version");
@@ -273,7 +273,7 @@ events_survive_every_kind_of_restart(void **state)
     assert_true(started < died && died < begun && begun < after);
     assert_true(result(ctl, 8, "panic")->via.array.size > 0);
     assert_true(number(result(api, 9, "workers list")->via.array.ptr, "restarts") > 0);
-    assert_int_equal(rig_stop(&r), 0);
+    assert_int_equal(lagand_stop(&r), 0);
 }
 
 int
@@ -284,8 +284,8 @@ main(void)
         cmocka_unit_test(next_lagand_continues_the_event_log),
         cmocka_unit_test(incomplete_entries_are_dropped),
         cmocka_unit_test(texts_of_a_previous_lagand_are_terminated),
-        rig_test(death_adds_an_event_a_panic_and_a_restart),
-        rig_test(events_survive_every_kind_of_restart),
+        lagand_test(death_adds_an_event_a_panic_and_a_restart),
+        lagand_test(events_survive_every_kind_of_restart),
     };
 
     return cmocka_run_group_tests_name("event_log", tests, NULL, NULL);

@@ -1,7 +1,7 @@
 /* test_lagand.c - the real lagand with clients, operators, systemd and faulty workers. */
 #include "base/clock.h"
 #include "tests/daemon/fake.h"
-#include "tests/daemon/rig.h"
+#include "tests/daemon/lagand_fixture.h"
 
 #include <fcntl.h>
 #include <poll.h>
@@ -16,7 +16,7 @@
 #include <unistd.h>
 #include <zmq.h>
 
-static struct rig r;
+static struct lagand_fixture r;
 
 static void
 request_streams_and_ends_with_done(void **state)
@@ -26,18 +26,18 @@ request_streams_and_ends_with_done(void **state)
     const struct msg *m;
 
     (void)state;
-    rig_begin(&r, "good", NULL);
-    c = dial(&r, "api.sock");
-    SAY(c, LAGAN_MSG_HELLO, 1, { "min", 1 }, { "max", 3 });
-    m = hear_type(c, LAGAN_MSG_WELCOME, 2000);
+    lagand_begin(&r, "good", NULL);
+    c = dealer_open(&r, "api.sock");
+    SEND(c, LAGAN_MSG_HELLO, 1, { "min", 1 }, { "max", 3 });
+    m = receive_type(c, LAGAN_MSG_WELCOME, 2000);
     assert_int_equal(number(&m->map, "proto"), 1);
     assert_string_equal(text_of(&m->map, "state"), "ready");
     submit(c, 2, 5, 40, 77);
     take_all(c, 2, 40, 77);
     submit(c, 3, 2, 1, 78);
-    m = hear_type(c, LAGAN_MSG_CHUNK, 2000);
+    m = receive_type(c, LAGAN_MSG_CHUNK, 2000);
     take_chunk(m, 0, 78);
-    m = hear_type(c, LAGAN_MSG_DONE, 2000);
+    m = receive_type(c, LAGAN_MSG_DONE, 2000);
     outputs = msg_get(&m->map, "outputs");
     assert_int_equal(outputs->via.array.size, 1);
     assert_int_equal(number(outputs->via.array.ptr, "reason"), LAGAN_FINISH_LENGTH);
@@ -45,8 +45,9 @@ request_streams_and_ends_with_done(void **state)
     assert_int_equal(number(outputs->via.array.ptr, "n_tokens"), 1);
     assert_int_equal(number(outputs->via.array.ptr, "seed"), 78);
     assert_int_equal(number(outputs->via.array.ptr, "cached"), 1); /* the last id of the prompt */
-    hang_up(c);
-    assert_int_equal(rig_stop(&r), 0);
+    assert_int_equal(number(outputs->via.array.ptr, "n_prompt_tokens"), 2);
+    dealer_close(c);
+    assert_int_equal(lagand_stop(&r), 0);
 }
 
 static void
@@ -57,16 +58,16 @@ prompt_larger_than_a_record_arrives_complete(void **state)
     struct dealer *c;
 
     (void)state;
-    rig_begin(&r, "good", NULL);
-    c = dial(&r, "api.sock");
+    lagand_begin(&r, "good", NULL);
+    c = dealer_open(&r, "api.sock");
     submit(c, 1, N, 1, 5);
-    take_chunk(hear_type(c, LAGAN_MSG_CHUNK, 5000), 0, 5);
-    outputs = msg_get(&hear_type(c, LAGAN_MSG_DONE, 2000)->map, "outputs");
+    take_chunk(receive_type(c, LAGAN_MSG_CHUNK, 5000), 0, 5);
+    outputs = msg_get(&receive_type(c, LAGAN_MSG_DONE, 2000)->map, "outputs");
     assert_int_equal(number(outputs->via.array.ptr, "cached"), (N - 1) % (FAKE_VOCAB - 1));
     submit(c, 2, 3, 4, 5);
     take_all(c, 2, 4, 5);
-    hang_up(c);
-    assert_int_equal(rig_stop(&r), 0);
+    dealer_close(c);
+    assert_int_equal(lagand_stop(&r), 0);
 }
 
 static void
@@ -79,12 +80,12 @@ logprobs_arrive_with_tokens_and_after_those_of_the_prompt(void **state)
     float f;
 
     (void)state;
-    rig_begin(&r, "good", NULL);
-    c = dial(&r, "api.sock");
-    SAY(c, LAGAN_MSG_SUBMIT, 1, { "ids", 3 }, { "max_tokens", 2 }, { "logprobs", 2 },
-        { "prompt_logprobs", 1 });
-    hear_type(c, LAGAN_MSG_ACCEPT, 2000);
-    m = hear_type(c, LAGAN_MSG_CHUNK, 2000);
+    lagand_begin(&r, "good", NULL);
+    c = dealer_open(&r, "api.sock");
+    SEND(c, LAGAN_MSG_SUBMIT, 1, { "ids", 3 }, { "max_tokens", 2 }, { "logprobs", 2 },
+         { "prompt_logprobs", 1 });
+    receive_type(c, LAGAN_MSG_ACCEPT, 2000);
+    m = receive_type(c, LAGAN_MSG_CHUNK, 2000);
     p = msg_get(&m->map, "pl");
     assert_non_null(p);
     assert_int_equal(number(p, "i"), 0);
@@ -96,7 +97,7 @@ logprobs_arrive_with_tokens_and_after_those_of_the_prompt(void **state)
     for (uint32_t at = 0; at < 2;) {
         uint32_t n;
 
-        m = hear_type(c, LAGAN_MSG_CHUNK, 2000);
+        m = receive_type(c, LAGAN_MSG_CHUNK, 2000);
         assert_int_equal(msg_str(&m->map, "lp", &s), 0);
         n = s.n / 4;
         memcpy(&f, s.p, 4);
@@ -106,11 +107,11 @@ logprobs_arrive_with_tokens_and_after_those_of_the_prompt(void **state)
         assert_int_equal(msg_str(p, "d", &s), 0);
         assert_int_equal(s.n, 16 * n);
         at += n;
-        SAY(c, LAGAN_MSG_ACK, 1, { "n", (int64_t)number(&m->map, "n") }); /* dropped once */
+        SEND(c, LAGAN_MSG_ACK, 1, { "n", (int64_t)number(&m->map, "n") }); /* dropped once */
     }
-    hear_type(c, LAGAN_MSG_DONE, 2000);
-    hang_up(c);
-    assert_int_equal(rig_stop(&r), 0);
+    receive_type(c, LAGAN_MSG_DONE, 2000);
+    dealer_close(c);
+    assert_int_equal(lagand_stop(&r), 0);
 }
 
 static void
@@ -118,14 +119,14 @@ systemd_gets_ready_status_watchdog_and_stopping(void **state)
 {
     (void)state;
     setenv("WATCHDOG_USEC", "200000", 1);
-    rig_start(&r, "good", NULL);
+    lagand_start(&r, "good", NULL);
     unsetenv("WATCHDOG_USEC");
-    rig_ready(&r);
-    assert_true(rig_told(&r, "STATUS=1 of 1 workers ready", 3000));
-    assert_true(rig_told(&r, "WATCHDOG=1", 3000));
+    lagand_ready(&r);
+    assert_true(lagand_notified(&r, "STATUS=1 of 1 workers ready", 3000));
+    assert_true(lagand_notified(&r, "WATCHDOG=1", 3000));
     kill(r.pid, SIGTERM);
-    assert_true(rig_told(&r, "STOPPING=1", 2000));
-    assert_int_equal(rig_wait(&r, 5000), 0);
+    assert_true(lagand_notified(&r, "STOPPING=1", 2000));
+    assert_int_equal(lagand_wait(&r, 5000), 0);
 }
 
 static void
@@ -134,15 +135,16 @@ loading_extends_the_start_timeout_with_progress(void **state)
     struct dealer *c;
 
     (void)state;
-    rig_start(&r, "loading", NULL);
-    assert_true(rig_told(&r, "EXTEND_TIMEOUT_USEC", 3000));
-    assert_true(rig_told(&r, "w0 loading weights, 1 of 2 MiB", 3000));
-    assert_false(systemd_told(&r.systemd, "READY=1"));
-    c = dial(&r, "api.sock");
-    SAY(c, LAGAN_MSG_HELLO, 1, { "min", 1 }, { "max", 1 });
-    assert_string_equal(text_of(&hear_type(c, LAGAN_MSG_WELCOME, 2000)->map, "state"), "starting");
-    hang_up(c);
-    assert_int_equal(rig_stop(&r), 0);
+    lagand_start(&r, "loading", NULL);
+    assert_true(lagand_notified(&r, "EXTEND_TIMEOUT_USEC", 3000));
+    assert_true(lagand_notified(&r, "w0 loading weights, 1 of 2 MiB", 3000));
+    assert_false(systemd_notified(&r.systemd, "READY=1"));
+    c = dealer_open(&r, "api.sock");
+    SEND(c, LAGAN_MSG_HELLO, 1, { "min", 1 }, { "max", 1 });
+    assert_string_equal(text_of(&receive_type(c, LAGAN_MSG_WELCOME, 2000)->map, "state"),
+                        "starting");
+    dealer_close(c);
+    assert_int_equal(lagand_stop(&r), 0);
 }
 
 static void
@@ -151,18 +153,18 @@ slow_reader_ends_and_other_clients_continue(void **state)
     struct dealer *slow, *quick;
 
     (void)state;
-    rig_begin(&r, "good", ARGS("--api.ack-timeout", "400ms"));
-    slow = dial(&r, "api.sock");
-    quick = dial(&r, "api.sock");
-    SAY(slow, LAGAN_MSG_SUBMIT, 1, { "ids", 3 }, { "max_tokens", 1000000 }, { "ack_window", 1 });
-    hear_type(slow, LAGAN_MSG_ACCEPT, 2000);
-    hear_type(slow, LAGAN_MSG_CHUNK, 2000);
+    lagand_begin(&r, "good", ARGS("--api.ack-timeout", "400ms"));
+    slow = dealer_open(&r, "api.sock");
+    quick = dealer_open(&r, "api.sock");
+    SEND(slow, LAGAN_MSG_SUBMIT, 1, { "ids", 3 }, { "max_tokens", 1000000 }, { "ack_window", 1 });
+    receive_type(slow, LAGAN_MSG_ACCEPT, 2000);
+    receive_type(slow, LAGAN_MSG_CHUNK, 2000);
     submit(quick, 1, 3, 50, 8);
     take_all(quick, 1, 50, 8);
-    hear_error(slow, 1, LAGAN_E_SLOW_READER, "no ACK for", 3000);
-    hang_up(slow);
-    hang_up(quick);
-    assert_int_equal(rig_stop(&r), 0);
+    receive_error(slow, 1, LAGAN_E_SLOW_READER, "no ACK for", 3000);
+    dealer_close(slow);
+    dealer_close(quick);
+    assert_int_equal(lagand_stop(&r), 0);
 }
 
 static void
@@ -173,25 +175,25 @@ client_with_full_queue_is_dropped_and_others_continue(void **state)
     uint64_t rid = 0;
 
     (void)state;
-    rig_begin(&r, "good", ARGS("--api.ack-timeout", "500ms"));
-    slow = dial_narrow(&r, "api.sock", 8);
-    quick = dial(&r, "api.sock");
+    lagand_begin(&r, "good", ARGS("--api.ack-timeout", "500ms"));
+    slow = dealer_open_small(&r, "api.sock", 8);
+    quick = dealer_open(&r, "api.sock");
     for (uint64_t i = 0; i < REQUESTS; i++) {
-        SAY(slow, LAGAN_MSG_SUBMIT, i, { "ids", 3 }, { "max_tokens", 500000 },
-            { "ack_window", LAGAN_MAX_ACK_WINDOW }, { "logprobs", 20 });
+        SEND(slow, LAGAN_MSG_SUBMIT, i, { "ids", 3 }, { "max_tokens", 500000 },
+             { "ack_window", LAGAN_MAX_ACK_WINDOW }, { "logprobs", 20 });
     }
-    while (!rig_logged(&r, "a client has not read for", 0) && rid < 2000) {
+    while (!lagand_logged(&r, "a client has not read for", 0) && rid < 2000) {
         rid++;
         submit(quick, rid, 3, 20, rid);
         take_all(quick, rid, 20, rid);
     }
-    assert_true(rig_logged(&r, "a client has not read for", 5000));
+    assert_true(lagand_logged(&r, "a client has not read for", 5000));
     rid++;
     submit(quick, rid, 3, 20, rid);
     take_all(quick, rid, 20, rid);
-    hang_up(slow);
-    hang_up(quick);
-    assert_int_equal(rig_stop(&r), 0);
+    dealer_close(slow);
+    dealer_close(quick);
+    assert_int_equal(lagand_stop(&r), 0);
 }
 
 static void
@@ -209,19 +211,19 @@ silent_or_disconnected_client_loses_its_requests(void **state)
     struct dealer *gone, *here;
 
     (void)state;
-    rig_begin(&r, "slow", ARGS("--api.idle-timeout", "500ms"));
-    here = dial(&r, "api.sock");
-    gone = dial(&r, "api.sock");
+    lagand_begin(&r, "slow", ARGS("--api.idle-timeout", "500ms"));
+    here = dealer_open(&r, "api.sock");
+    gone = dealer_open(&r, "api.sock");
     submit(gone, 1, 3, 100000, 1);
     assert_int_equal(open_requests(here, 1), 1);
     await_no_request(here);
-    hang_up(gone);
-    gone = dial(&r, "api.sock");
+    dealer_close(gone);
+    gone = dealer_open(&r, "api.sock");
     submit(gone, 1, 3, 100000, 1);
-    hang_up(gone);
+    dealer_close(gone);
     await_no_request(here);
-    hang_up(here);
-    assert_int_equal(rig_stop(&r), 0);
+    dealer_close(here);
+    assert_int_equal(lagand_stop(&r), 0);
 }
 
 /* The client's process is stopped or its machine is lost: the connection stays open, and the idle
@@ -233,27 +235,27 @@ client_without_heartbeat_replies_loses_its_requests(void **state)
     pid_t pid;
 
     (void)state;
-    rig_begin(&r, "slow", ARGS("--api.idle-timeout", "10min", "--api.ack-timeout", "10min"));
+    lagand_begin(&r, "slow", ARGS("--api.idle-timeout", "10min", "--api.ack-timeout", "10min"));
     pid = fork();
     if (pid == 0) {
-        struct rig own = r;
+        struct lagand_fixture own = r;
         struct dealer *gone;
 
         own.zmq = zmq_ctx_new(); /* the parent's context has its threads there */
-        gone = dial(&own, "api.sock");
+        gone = dealer_open(&own, "api.sock");
         submit(gone, 1, 3, 100000, 1);
         if (silent(gone, 60000)) _exit(2); /* libzmq sends it later */
         raise(SIGSTOP);
         _exit(1);
     }
     assert_int_equal(waitpid(pid, NULL, WUNTRACED), pid);
-    here = dial(&r, "api.sock");
+    here = dealer_open(&r, "api.sock");
     assert_int_equal(open_requests(here, 1), 1);
     await_no_request(here);
     kill(pid, SIGKILL);
     waitpid(pid, NULL, 0);
-    hang_up(here);
-    assert_int_equal(rig_stop(&r), 0);
+    dealer_close(here);
+    assert_int_equal(lagand_stop(&r), 0);
 }
 
 static void
@@ -262,18 +264,18 @@ user_limits_cover_all_connections(void **state)
     struct dealer *c[3];
 
     (void)state;
-    rig_begin(&r, "slow", ARGS("--api.max-user-inflight", "2", "--api.max-user-tokens", "1000"));
-    for (int i = 0; i < 3; i++) c[i] = dial(&r, "api.sock");
+    lagand_begin(&r, "slow", ARGS("--api.max-user-inflight", "2", "--api.max-user-tokens", "1000"));
+    for (int i = 0; i < 3; i++) c[i] = dealer_open(&r, "api.sock");
     submit(c[0], 1, 3, 400, 1);
-    SAY(c[1], LAGAN_MSG_SUBMIT, 2, { "ids", 3 }, { "max_tokens", 700 });
-    hear_error(c[1], 2, LAGAN_E_QUEUE_FULL, "its limit is 1000", 2000);
+    SEND(c[1], LAGAN_MSG_SUBMIT, 2, { "ids", 3 }, { "max_tokens", 700 });
+    receive_error(c[1], 2, LAGAN_E_QUEUE_FULL, "its limit is 1000", 2000);
     submit(c[1], 3, 3, 400, 1);
-    SAY(c[2], LAGAN_MSG_SUBMIT, 4, { "ids", 3 });
-    hear_error(c[2], 4, LAGAN_E_QUEUE_FULL, "2 open requests, which is its limit", 2000);
-    hang_up(c[0]);
+    SEND(c[2], LAGAN_MSG_SUBMIT, 4, { "ids", 3 });
+    receive_error(c[2], 4, LAGAN_E_QUEUE_FULL, "2 open requests, which is its limit", 2000);
+    dealer_close(c[0]);
     while (open_requests(c[2], 5) > 1) poll(NULL, 0, ASK_MS);
     submit(c[2], 6, 3, 4, 1);
-    assert_int_equal(rig_stop(&r), 0);
+    assert_int_equal(lagand_stop(&r), 0);
 }
 
 static void
@@ -282,13 +284,13 @@ cancel_ends_a_request_or_reports_not_found(void **state)
     struct dealer *c;
 
     (void)state;
-    rig_begin(&r, "slow", NULL);
-    c = dial(&r, "api.sock");
+    lagand_begin(&r, "slow", NULL);
+    c = dealer_open(&r, "api.sock");
     submit(c, 1, 3, 100000, 1);
-    hear_type(c, LAGAN_MSG_CHUNK, 2000);
-    say(c, LAGAN_MSG_CANCEL, 1, NULL, 0);
+    receive_type(c, LAGAN_MSG_CHUNK, 2000);
+    send_keys(c, LAGAN_MSG_CANCEL, 1, NULL, 0);
     for (;;) {
-        const struct msg *m = hear(c, 2000);
+        const struct msg *m = receive(c, 2000);
 
         if (m->type == LAGAN_MSG_CHUNK) continue;
         assert_int_equal(m->type, LAGAN_MSG_ERROR);
@@ -296,11 +298,11 @@ cancel_ends_a_request_or_reports_not_found(void **state)
         assert_true(number(&m->map, "delivered") >= 1);
         break;
     }
-    say(c, LAGAN_MSG_CANCEL, 1, NULL, 0);
-    hear_error(c, 1, LAGAN_E_NOT_FOUND, "no open request 1", 2000);
+    send_keys(c, LAGAN_MSG_CANCEL, 1, NULL, 0);
+    receive_error(c, 1, LAGAN_E_NOT_FOUND, "no open request 1", 2000);
     await_no_request(c); /* the worker has freed it too */
-    hang_up(c);
-    assert_int_equal(rig_stop(&r), 0);
+    dealer_close(c);
+    assert_int_equal(lagand_stop(&r), 0);
 }
 
 static void
@@ -309,8 +311,8 @@ list_with_too_many_rids_is_refused(void **state)
     struct dealer *c;
 
     (void)state;
-    rig_begin(&r, "good", NULL);
-    c = dial(&r, "api.sock");
+    lagand_begin(&r, "good", NULL);
+    c = dealer_open(&r, "api.sock");
     for (uint32_t type = LAGAN_MSG_CANCEL; type <= LAGAN_MSG_QUERY; type += 2) {
         msgpack_sbuffer b;
         msgpack_packer p;
@@ -322,11 +324,11 @@ list_with_too_many_rids_is_refused(void **state)
         for (uint32_t i = 0; i <= LAGAN_MAX_RIDS; i++) msgpack_pack_uint32(&p, i);
         send_bytes(c, b.data, b.size);
         msgpack_sbuffer_destroy(&b);
-        hear_error(c, 7, LAGAN_E_INVALID_REQUEST, "4097 entries", 30000);
+        receive_error(c, 7, LAGAN_E_INVALID_REQUEST, "4097 entries", 30000);
         assert_true(silent(c, 20));
     }
-    hang_up(c);
-    assert_int_equal(rig_stop(&r), 0);
+    dealer_close(c);
+    assert_int_equal(lagand_stop(&r), 0);
 }
 
 static void
@@ -336,25 +338,25 @@ deadline_ends_a_request_in_every_state(void **state)
     const struct msg *m;
 
     (void)state;
-    rig_begin(&r, "slow", NULL);
-    c = dial(&r, "api.sock");
-    SAY(c, LAGAN_MSG_SUBMIT, 1, { "ids", 3 }, { "max_tokens", 1000 }, { "deadline_ms", 300 });
-    hear_type(c, LAGAN_MSG_ACCEPT, 2000);
-    do m = hear(c, 3000);
+    lagand_begin(&r, "slow", NULL);
+    c = dealer_open(&r, "api.sock");
+    SEND(c, LAGAN_MSG_SUBMIT, 1, { "ids", 3 }, { "max_tokens", 1000 }, { "deadline_ms", 300 });
+    receive_type(c, LAGAN_MSG_ACCEPT, 2000);
+    do m = receive(c, 3000);
     while (m->type == LAGAN_MSG_CHUNK);
     assert_int_equal(number(&m->map, "code"), LAGAN_E_DEADLINE);
-    hang_up(c);
-    assert_int_equal(rig_stop(&r), 0);
-    rig_clean(&r);
+    dealer_close(c);
+    assert_int_equal(lagand_stop(&r), 0);
+    lagand_clean(&r);
 
-    rig_start(&r, "loading", NULL);
-    assert_true(rig_told(&r, "EXTEND_TIMEOUT_USEC", 3000));
-    c = dial(&r, "api.sock");
-    SAY(c, LAGAN_MSG_SUBMIT, 1, { "ids", 3 }, { "deadline_ms", 200 });
-    hear_type(c, LAGAN_MSG_ACCEPT, 2000);
-    hear_error(c, 1, LAGAN_E_DEADLINE, "deadline_ms has passed", 3000);
-    hang_up(c);
-    assert_int_equal(rig_stop(&r), 0);
+    lagand_start(&r, "loading", NULL);
+    assert_true(lagand_notified(&r, "EXTEND_TIMEOUT_USEC", 3000));
+    c = dealer_open(&r, "api.sock");
+    SEND(c, LAGAN_MSG_SUBMIT, 1, { "ids", 3 }, { "deadline_ms", 200 });
+    receive_type(c, LAGAN_MSG_ACCEPT, 2000);
+    receive_error(c, 1, LAGAN_E_DEADLINE, "deadline_ms has passed", 3000);
+    dealer_close(c);
+    assert_int_equal(lagand_stop(&r), 0);
 }
 
 static void
@@ -363,33 +365,33 @@ invalid_requests_are_refused_by_name(void **state)
     struct dealer *c;
 
     (void)state;
-    rig_begin(&r, "slow", NULL);
-    c = dial(&r, "api.sock");
-    SAY(c, LAGAN_MSG_SUBMIT, 1, { "max_tokens", 3 });
-    hear_error(c, 1, LAGAN_E_INVALID_REQUEST, "the prompt is missing", 2000);
-    SAY(c, LAGAN_MSG_SUBMIT, 2, { "ids", 3 }, { "max_tokens", 0 });
-    hear_error(c, 2, LAGAN_E_INVALID_REQUEST, "max_tokens is 0", 2000);
-    SAY(c, LAGAN_MSG_SUBMIT, 3, { "ids", 3 }, { "max_tokens", INT64_C(1) << 31 });
-    hear_error(c, 3, LAGAN_E_INVALID_REQUEST, "max_tokens", 2000);
-    SAY(c, LAGAN_MSG_SUBMIT, 4, { "ids", 3 }, { "stop_ids", 3 });
-    hear_error(c, 4, LAGAN_E_INVALID_REQUEST, "stop_ids", 2000);
-    SAY(c, LAGAN_MSG_SUBMIT, 5, { "ids", FAKE_MAX_LEN });
-    hear_error(c, 5, LAGAN_E_TOO_LONG, "the model's length", 2000);
-    SAY(c, LAGAN_MSG_SUBMIT, 6, { "ids", 3 }, { "forced_bos", 1000 });
-    hear_error(c, 6, LAGAN_E_INVALID_REQUEST, "forced_bos is 1000", 2000);
+    lagand_begin(&r, "slow", NULL);
+    c = dealer_open(&r, "api.sock");
+    SEND(c, LAGAN_MSG_SUBMIT, 1, { "max_tokens", 3 });
+    receive_error(c, 1, LAGAN_E_INVALID_REQUEST, "the prompt is missing", 2000);
+    SEND(c, LAGAN_MSG_SUBMIT, 2, { "ids", 3 }, { "max_tokens", 0 });
+    receive_error(c, 2, LAGAN_E_INVALID_REQUEST, "max_tokens is 0", 2000);
+    SEND(c, LAGAN_MSG_SUBMIT, 3, { "ids", 3 }, { "max_tokens", INT64_C(1) << 31 });
+    receive_error(c, 3, LAGAN_E_INVALID_REQUEST, "max_tokens", 2000);
+    SEND(c, LAGAN_MSG_SUBMIT, 4, { "ids", 3 }, { "stop_ids", 3 });
+    receive_error(c, 4, LAGAN_E_INVALID_REQUEST, "stop_ids", 2000);
+    SEND(c, LAGAN_MSG_SUBMIT, 5, { "ids", FAKE_MAX_LEN });
+    receive_error(c, 5, LAGAN_E_TOO_LONG, "the model's length", 2000);
+    SEND(c, LAGAN_MSG_SUBMIT, 6, { "ids", 3 }, { "forced_bos", 1000 });
+    receive_error(c, 6, LAGAN_E_INVALID_REQUEST, "forced_bos is 1000", 2000);
     submit(c, 7, 3, 1000, 1);
-    SAY(c, LAGAN_MSG_SUBMIT, 7, { "ids", 3 });
+    SEND(c, LAGAN_MSG_SUBMIT, 7, { "ids", 3 });
     for (;;) {
-        const struct msg *m = hear(c, 2000);
+        const struct msg *m = receive(c, 2000);
 
         if (m->type == LAGAN_MSG_CHUNK) continue;
         assert_int_equal(m->type, LAGAN_MSG_ERROR);
         assert_non_null(strstr(text_of(&m->map, "message"), "is in use by an open request"));
         break;
     }
-    hear_type(c, LAGAN_MSG_CHUNK, 2000); /* the first one continues */
-    hang_up(c);
-    assert_int_equal(rig_stop(&r), 0);
+    receive_type(c, LAGAN_MSG_CHUNK, 2000); /* the first one continues */
+    dealer_close(c);
+    assert_int_equal(lagand_stop(&r), 0);
 }
 
 static void
@@ -398,17 +400,17 @@ full_queue_refuses_before_accept(void **state)
     struct dealer *c;
 
     (void)state;
-    rig_start(&r, "loading", ARGS("--scheduler.max-num-queued-reqs", "2"));
-    assert_true(rig_told(&r, "EXTEND_TIMEOUT_USEC", 3000));
-    c = dial(&r, "api.sock");
+    lagand_start(&r, "loading", ARGS("--scheduler.max-num-queued-reqs", "2"));
+    assert_true(lagand_notified(&r, "EXTEND_TIMEOUT_USEC", 3000));
+    c = dealer_open(&r, "api.sock");
     submit(c, 1, 3, 4, 1);
     submit(c, 2, 3, 4, 1);
-    SAY(c, LAGAN_MSG_SUBMIT, 3, { "ids", 3 });
-    hear_error(c, 3, LAGAN_E_QUEUE_FULL, "scheduler.max_num_queued_reqs is 2", 2000);
-    hang_up(c);
+    SEND(c, LAGAN_MSG_SUBMIT, 3, { "ids", 3 });
+    receive_error(c, 3, LAGAN_E_QUEUE_FULL, "scheduler.max_num_queued_reqs is 2", 2000);
+    dealer_close(c);
     kill(r.pid, SIGTERM);
     kill(r.pid, SIGINT); /* the second one: at once */
-    assert_int_equal(rig_wait(&r, 2000), 0);
+    assert_int_equal(lagand_wait(&r, 2000), 0);
 }
 
 /* A worker rejects sequences beyond its slots, although lagand had accepted them. */
@@ -420,23 +422,23 @@ sequences_beyond_the_slots_of_a_worker_stay_queued(void **state)
     struct dealer *c;
 
     (void)state;
-    rig_begin(&r, "slow", NULL); /* it has 64 slots, and gets 256 sequences more */
-    c = dial(&r, "api.sock");
+    lagand_begin(&r, "slow", NULL); /* it has 64 slots, and gets 256 sequences more */
+    c = dealer_open(&r, "api.sock");
     for (uint64_t rid = 0; rid < 20; rid++) {
-        SAY(c, LAGAN_MSG_SUBMIT, rid, { "ids", 3 }, { "max_tokens", 100000 }, { "n", 20 },
-            { "temperature", 1 });
-        while (hear(c, 30000)->type != LAGAN_MSG_ACCEPT) continue; /* chunks come in between */
+        SEND(c, LAGAN_MSG_SUBMIT, rid, { "ids", 3 }, { "max_tokens", 100000 }, { "n", 20 },
+             { "temperature", 1 });
+        while (receive(c, 30000)->type != LAGAN_MSG_ACCEPT) continue; /* chunks come in between */
     }
     call(c, 99, "status", NULL, NULL);
-    do m = hear(c, 30000);
+    do m = receive(c, 30000);
     while (m->type != LAGAN_MSG_REPLY);
     status = msg_get(&m->map, "result");
     assert_int_equal(number(status, "requests"), 20);
     assert_int_equal(number(status, "queued"), 4);
-    hang_up(c);
+    dealer_close(c);
     kill(r.pid, SIGTERM);
     kill(r.pid, SIGINT);
-    assert_int_equal(rig_wait(&r, 30000), 0);
+    assert_int_equal(lagand_wait(&r, 30000), 0);
 }
 
 static void
@@ -463,13 +465,13 @@ hostile_frames_get_errors_and_do_no_harm(void **state)
     struct dealer *c, *other;
 
     (void)state;
-    rig_begin(&r, "good", NULL);
-    c = dial(&r, "api.sock");
+    lagand_begin(&r, "good", NULL);
+    c = dealer_open(&r, "api.sock");
     for (size_t i = 0; i < ARRAY_LEN(t); i++) {
         const struct msg *m;
 
         send_bytes(c, t[i].p, t[i].n);
-        m = hear_type(c, LAGAN_MSG_ERROR, 2000);
+        m = receive_type(c, LAGAN_MSG_ERROR, 2000);
         if (number(&m->map, "code") != t[i].code) {
             fail_msg("frame %zu: %s: %s", i, text_of(&m->map, "reason_name"),
                      text_of(&m->map, "message"));
@@ -484,18 +486,18 @@ hostile_frames_get_errors_and_do_no_harm(void **state)
         if (n > 3 && test_below(2)) memcpy(junk, "\x94\x01", 2);
         send_bytes(c, junk, n);
     }
-    other = dial(&r, "api.sock");
+    other = dealer_open(&r, "api.sock");
     send_bytes(other, large, 17 << 20); /* libzmq closes this connection */
-    hang_up(other);
-    other = dial(&r, "api.sock");
+    dealer_close(other);
+    other = dealer_open(&r, "api.sock");
     submit(other, 1, 3, 5, 6);
     take_all(other, 1, 5, 6);
-    SAY(other, LAGAN_MSG_PING, 9, { "t", 1234 });
-    assert_int_equal(number(&hear_type(other, LAGAN_MSG_PONG, 2000)->map, "t"), 1234);
-    hang_up(c);
-    hang_up(other);
+    SEND(other, LAGAN_MSG_PING, 9, { "t", 1234 });
+    assert_int_equal(number(&receive_type(other, LAGAN_MSG_PONG, 2000)->map, "t"), 1234);
+    dealer_close(c);
+    dealer_close(other);
     free(large);
-    assert_int_equal(rig_stop(&r), 0);
+    assert_int_equal(lagand_stop(&r), 0);
 }
 
 /* The table of commands has entries that are reserved for operators. */
@@ -507,22 +509,22 @@ operators_have_reserved_entries_for_commands(void **state)
     uint32_t refused = 0;
 
     (void)state;
-    rig_begin(&r, "hang", ARGS("--supervisor.stall-timeout", "60s"));
-    api = dial(&r, "api.sock");
-    ctl = dial(&r, "ctl.sock");
+    lagand_begin(&r, "hang", ARGS("--supervisor.stall-timeout", "60s"));
+    api = dealer_open(&r, "api.sock");
+    ctl = dealer_open(&r, "ctl.sock");
     submit(api, 1, 3, 10, 1);
     for (uint32_t at = 0; at < 3;) /* then it hangs */
-        at = take_chunk(hear_type(api, LAGAN_MSG_CHUNK, 30000), at, 1);
+        at = take_chunk(receive_type(api, LAGAN_MSG_CHUNK, 30000), at, 1);
     for (uint64_t i = 0; i < CALLS; i++) call(api, 100 + i, "tokenize", "text", "az");
     call(ctl, 2, "tune status", NULL, NULL);
-    hear_error(ctl, 2, LAGAN_E_WORKER_LOST, "the worker is not ready", 30000);
+    receive_error(ctl, 2, LAGAN_E_WORKER_LOST, "the worker is not ready", 30000);
     call(api, 99, "version", NULL, NULL);
-    while (hear(api, 30000)->rid != 99) refused++;
+    while (receive(api, 30000)->rid != 99) refused++;
     assert_in_range(refused, CALLS - 256 + 1, CALLS - 1);
-    hang_up(api);
+    dealer_close(api);
     kill(r.pid, SIGTERM);
     kill(r.pid, SIGINT);
-    assert_int_equal(rig_wait(&r, 30000), 0);
+    assert_int_equal(lagand_wait(&r, 30000), 0);
 }
 
 static void
@@ -532,38 +534,39 @@ operator_verbs_need_the_operator_socket(void **state)
     struct dealer *api, *ctl;
 
     (void)state;
-    rig_begin(&r, "good", NULL);
-    api = dial(&r, "api.sock");
-    ctl = dial(&r, "ctl.sock");
+    lagand_begin(&r, "good", NULL);
+    api = dealer_open(&r, "api.sock");
+    ctl = dealer_open(&r, "ctl.sock");
     call(api, 1, "drain", "worker", "w0");
-    hear_error(api, 1, LAGAN_E_UNAUTHORIZED, "ctl.sock", 2000);
+    receive_error(api, 1, LAGAN_E_UNAUTHORIZED, "ctl.sock", 2000);
     call(api, 2, "fly", NULL, NULL);
-    hear_error(api, 2, LAGAN_E_NOT_FOUND, "no verb \"fly\"", 2000);
+    receive_error(api, 2, LAGAN_E_NOT_FOUND, "no verb \"fly\"", 2000);
     call(ctl, 3, "drain", "worker", "w9");
-    hear_error(ctl, 3, LAGAN_E_NOT_FOUND, "no worker w9", 2000);
+    receive_error(ctl, 3, LAGAN_E_NOT_FOUND, "no worker w9", 2000);
     call(ctl, 8, "drain", "worker", "w0.1");
-    hear_error(ctl, 8, LAGAN_E_NOT_FOUND,
-               "w0.1 is a rank or a standby; give the name of its worker, w0", 2000);
+    receive_error(ctl, 8, LAGAN_E_NOT_FOUND,
+                  "w0.1 is a rank or a standby; give the name of its worker, w0", 2000);
     call(ctl, 4, "drain", "worker", "w0");
-    hear_type(ctl, LAGAN_MSG_REPLY, 2000);
-    assert_true(rig_logged(&r, "it finished its requests and exited", 5000));
+    receive_type(ctl, LAGAN_MSG_REPLY, 2000);
+    assert_true(lagand_logged(&r, "it finished its requests and exited", 5000));
     call(ctl, 9, "kv flush", "worker", "w0");
-    hear_error(ctl, 9, LAGAN_E_WORKER_LOST, "w0 is down; `laganctl restart w0` starts it", 2000);
+    receive_error(ctl, 9, LAGAN_E_WORKER_LOST, "w0 is down; `laganctl restart w0` starts it", 2000);
     call(ctl, 10, "reload", NULL, NULL);
-    reply = hear_type(ctl, LAGAN_MSG_REPLY, 2000);
+    reply = receive_type(ctl, LAGAN_MSG_REPLY, 2000);
     assert_int_equal(number(msg_get(&reply->map, "result"), "workers"), 0);
     call(ctl, 5, "restart", "worker", "w0");
-    hear_type(ctl, LAGAN_MSG_REPLY, 2000);
+    receive_type(ctl, LAGAN_MSG_REPLY, 2000);
     submit(api, 6, 3, 2, 3);
     take_all(api, 6, 2, 3);
     call(api, 7, "tokenize", "text", "az");
-    assert_int_equal(msg_get(msg_get(&hear_type(api, LAGAN_MSG_REPLY, 2000)->map, "result"), "ids")
-                         ->via.array.ptr[1]
-                         .via.u64,
-                     'z');
-    hang_up(api);
-    hang_up(ctl);
-    assert_int_equal(rig_stop(&r), 0);
+    assert_int_equal(
+        msg_get(msg_get(&receive_type(api, LAGAN_MSG_REPLY, 2000)->map, "result"), "ids")
+            ->via.array.ptr[1]
+            .via.u64,
+        'z');
+    dealer_close(api);
+    dealer_close(ctl);
+    assert_int_equal(lagand_stop(&r), 0);
 }
 
 static void
@@ -574,14 +577,14 @@ stopping_lagand_finishes_open_requests_and_refuses_new_ones(void **state)
     bool refused = false;
 
     (void)state;
-    rig_begin(&r, "slow", NULL);
-    c = dial(&r, "api.sock");
+    lagand_begin(&r, "slow", NULL);
+    c = dealer_open(&r, "api.sock");
     submit(c, 1, 3, 40, 2);
     kill(r.pid, SIGTERM);
-    assert_true(rig_told(&r, "STOPPING=1", 2000));
-    SAY(c, LAGAN_MSG_SUBMIT, 2, { "ids", 3 });
+    assert_true(lagand_notified(&r, "STOPPING=1", 2000));
+    SEND(c, LAGAN_MSG_SUBMIT, 2, { "ids", 3 });
     for (;;) {
-        const struct msg *m = hear(c, 3000);
+        const struct msg *m = receive(c, 3000);
 
         if (m->type == LAGAN_MSG_DONE) break;
         if (m->type == LAGAN_MSG_ERROR) {
@@ -591,12 +594,12 @@ stopping_lagand_finishes_open_requests_and_refuses_new_ones(void **state)
             continue;
         }
         at = take_chunk(m, at, 2);
-        SAY(c, LAGAN_MSG_ACK, 1, { "n", ++n });
+        SEND(c, LAGAN_MSG_ACK, 1, { "n", ++n });
     }
     assert_int_equal(at, 40);
     assert_true(refused);
-    assert_int_equal(rig_wait(&r, 3000), 0);
-    hang_up(c);
+    assert_int_equal(lagand_wait(&r, 3000), 0);
+    dealer_close(c);
 }
 
 static void
@@ -605,22 +608,22 @@ stopping_lagand_starts_no_worker(void **state)
     struct dealer *c, *ctl;
 
     (void)state;
-    rig_begin(&r, "slow", NULL);
-    c = dial(&r, "api.sock");
-    ctl = dial(&r, "ctl.sock");
+    lagand_begin(&r, "slow", NULL);
+    c = dealer_open(&r, "api.sock");
+    ctl = dealer_open(&r, "ctl.sock");
     submit(c, 1, 3, 100000, 2);
     kill(r.pid, SIGTERM);
-    assert_true(rig_told(&r, "STOPPING=1", 2000));
+    assert_true(lagand_notified(&r, "STOPPING=1", 2000));
     call(ctl, 1, "restart", "worker", "w0");
-    hear_error(ctl, 1, LAGAN_E_DRAINING, "lagand is stopping", 2000);
+    receive_error(ctl, 1, LAGAN_E_DRAINING, "lagand is stopping", 2000);
     call(ctl, 2, "reload", NULL, NULL);
-    hear_error(ctl, 2, LAGAN_E_DRAINING, "lagand is stopping", 2000);
+    receive_error(ctl, 2, LAGAN_E_DRAINING, "lagand is stopping", 2000);
     call(ctl, 3, "daemon reexec", NULL, NULL);
-    hear_error(ctl, 3, LAGAN_E_DRAINING, "lagand is stopping", 2000);
+    receive_error(ctl, 3, LAGAN_E_DRAINING, "lagand is stopping", 2000);
     kill(r.pid, SIGTERM); /* then at once */
-    assert_int_equal(rig_wait(&r, 3000), 0);
-    hang_up(c);
-    hang_up(ctl);
+    assert_int_equal(lagand_wait(&r, 3000), 0);
+    dealer_close(c);
+    dealer_close(ctl);
 }
 
 static void
@@ -630,16 +633,16 @@ stop_is_bounded_by_the_shutdown_timeout(void **state)
     const struct msg *m;
 
     (void)state;
-    rig_begin(&r, "slow", ARGS("--supervisor.shutdown-timeout", "300ms"));
-    c = dial(&r, "api.sock");
+    lagand_begin(&r, "slow", ARGS("--supervisor.shutdown-timeout", "300ms"));
+    c = dealer_open(&r, "api.sock");
     submit(c, 1, 3, 100000, 2);
     kill(r.pid, SIGTERM);
-    do m = hear(c, 3000);
+    do m = receive(c, 3000);
     while (m->type == LAGAN_MSG_CHUNK);
     assert_int_equal(number(&m->map, "code"), LAGAN_E_DRAINING);
-    assert_int_equal(rig_wait(&r, 3000), 0);
-    assert_int_equal(rig_n_workers(&r), 0);
-    hang_up(c);
+    assert_int_equal(lagand_wait(&r, 3000), 0);
+    assert_int_equal(lagand_n_workers(&r), 0);
+    dealer_close(c);
 }
 
 /* Starts a second lagand in the same directory. Returns its exit code and checks the log. */
@@ -652,11 +655,11 @@ second(const char *dir)
 
     memcpy(run, r.run, sizeof run);
     if (dir != r.run) snprintf(r.run, sizeof r.run, "%s", dir);
-    rig_start(&r, "good", NULL);
-    code = rig_wait(&r, 3000);
+    lagand_start(&r, "good", NULL);
+    code = lagand_wait(&r, 3000);
     if (code < 0) {
         kill(r.pid, SIGKILL);
-        rig_wait(&r, 1000);
+        lagand_wait(&r, 1000);
     }
     memcpy(r.run, run, sizeof run);
     r.pid = first;
@@ -669,17 +672,17 @@ runtime_directory_has_one_lagand_whose_pid_is_reported(void **state)
     char words[64], longer[80];
 
     (void)state;
-    rig_begin(&r, "good", NULL);
+    lagand_begin(&r, "good", NULL);
     assert_int_equal(second(r.run), 1);
     snprintf(words, sizeof words, "another lagand (pid %d) runs on", (int)r.pid);
-    assert_true(rig_logged(&r, words, 0));
+    assert_true(lagand_logged(&r, words, 0));
 
     memset(longer, 'x', sizeof longer - 1);
     longer[0] = '/';
     longer[79] = 0;
     assert_int_not_equal(second("/proc/lagan"), 0);
-    assert_true(rig_logged(&r, "cannot be made", 0));
-    assert_int_equal(rig_stop(&r), 0);
+    assert_true(lagand_logged(&r, "cannot be made", 0));
+    assert_int_equal(lagand_stop(&r), 0);
 }
 
 static void
@@ -691,9 +694,9 @@ too_long_path_is_reported(void **state)
     memset(dir, 'x', sizeof dir - 1);
     dir[0] = '/';
     dir[199] = 0;
-    rig_start(&r, "good", ARGS("--runtime-dir", dir));
-    assert_int_equal(rig_wait(&r, 3000), 78);
-    assert_true(rig_logged(&r, "199 bytes are too long for sockets", 0));
+    lagand_start(&r, "good", ARGS("--runtime-dir", dir));
+    assert_int_equal(lagand_wait(&r, 3000), 78);
+    assert_true(lagand_logged(&r, "199 bytes are too long for sockets", 0));
 }
 
 static void
@@ -704,8 +707,8 @@ existing_file_at_a_socket_path_is_checked(void **state)
     int fd;
 
     (void)state;
-    rig_begin(&r, "good", NULL);
-    assert_int_equal(rig_stop(&r), 0);
+    lagand_begin(&r, "good", NULL);
+    assert_int_equal(lagand_stop(&r), 0);
     strcpy(run, r.run);
     assert_int_equal(mkdir(run, 0700), 0);
     snprintf(path, sizeof path, "%s/api.sock", run);
@@ -713,7 +716,7 @@ existing_file_at_a_socket_path_is_checked(void **state)
     /* A file that is not a socket is kept. */
     close(open(path, O_CREAT | O_WRONLY, 0600));
     assert_int_equal(second(run), 1);
-    assert_true(rig_logged(&r, "exists and is not a socket", 0));
+    assert_true(lagand_logged(&r, "exists and is not a socket", 0));
     assert_int_equal(unlink(path), 0);
 
     /* A socket with a listener is kept. */
@@ -722,13 +725,13 @@ existing_file_at_a_socket_path_is_checked(void **state)
     assert_int_equal(bind(fd, (struct sockaddr *)&a, sizeof a), 0);
     assert_int_equal(listen(fd, 1), 0);
     assert_int_equal(second(run), 1);
-    assert_true(rig_logged(&r, "another program listens", 0));
+    assert_true(lagand_logged(&r, "another program listens", 0));
     assert_int_equal(access(path, F_OK), 0);
     close(fd);
 
     /* A socket without a listener is replaced. */
-    rig_begin(&r, "good", ARGS("--remove-runtime-dir"));
-    assert_int_equal(rig_stop(&r), 0);
+    lagand_begin(&r, "good", ARGS("--remove-runtime-dir"));
+    assert_int_equal(lagand_stop(&r), 0);
 }
 
 static void
@@ -739,17 +742,17 @@ requests_of_many_clients_keep_their_order(void **state)
     uint32_t at[CLIENTS][EACH] = { { 0 } }, n_done = 0;
 
     (void)state;
-    rig_begin(&r, "good", NULL);
+    lagand_begin(&r, "good", NULL);
     for (uint32_t i = 0; i < CLIENTS; i++) {
-        c[i] = dial(&r, "api.sock");
+        c[i] = dealer_open(&r, "api.sock");
         for (uint32_t k = 0; k < EACH; k++) {
-            SAY(c[i], LAGAN_MSG_SUBMIT, k, { "ids", 1 + k }, { "max_tokens", TOKENS },
-                { "seed", 100 * i + k });
+            SEND(c[i], LAGAN_MSG_SUBMIT, k, { "ids", 1 + k }, { "max_tokens", TOKENS },
+                 { "seed", 100 * i + k });
         }
     }
     for (uint32_t i = 0; i < CLIENTS; i++) {
         for (n_done = 0; n_done < EACH;) {
-            const struct msg *m = hear(c[i], 5000);
+            const struct msg *m = receive(c[i], 5000);
             uint64_t k = m->rid;
 
             assert_true(k < EACH);
@@ -761,12 +764,12 @@ requests_of_many_clients_keep_their_order(void **state)
             }
             assert_int_equal(m->type, LAGAN_MSG_CHUNK);
             at[i][k] = take_chunk(m, at[i][k], 100 * i + k);
-            SAY(c[i], LAGAN_MSG_ACK, k, { "n", (int64_t)number(&m->map, "n") });
+            SEND(c[i], LAGAN_MSG_ACK, k, { "n", (int64_t)number(&m->map, "n") });
         }
         assert_true(silent(c[i], 0));
     }
-    for (uint32_t i = 0; i < CLIENTS; i++) hang_up(c[i]);
-    assert_int_equal(rig_stop(&r), 0);
+    for (uint32_t i = 0; i < CLIENTS; i++) dealer_close(c[i]);
+    assert_int_equal(lagand_stop(&r), 0);
 }
 
 static void
@@ -781,7 +784,7 @@ idle_lagand_uses_little_memory(void **state)
     FILE *f;
 
     (void)state;
-    rig_begin(&r, "good", NULL);
+    lagand_begin(&r, "good", NULL);
     snprintf(path, sizeof path, "/proc/%d/status", (int)r.pid);
     f = fopen(path, "r");
     while (fgets(line, sizeof line, f)) {
@@ -790,7 +793,7 @@ idle_lagand_uses_little_memory(void **state)
     fclose(f);
     fprintf(stderr, "lagand at rest: %lu KiB\n", kib);
     assert_in_range(kib, 1, 15 << 10);
-    assert_int_equal(rig_stop(&r), 0);
+    assert_int_equal(lagand_stop(&r), 0);
 #endif
 }
 
@@ -798,33 +801,33 @@ int
 main(void)
 {
     const struct CMUnitTest tests[] = {
-        rig_test(request_streams_and_ends_with_done),
-        rig_test(prompt_larger_than_a_record_arrives_complete),
-        rig_test(logprobs_arrive_with_tokens_and_after_those_of_the_prompt),
-        rig_test(systemd_gets_ready_status_watchdog_and_stopping),
-        rig_test(loading_extends_the_start_timeout_with_progress),
-        rig_test(slow_reader_ends_and_other_clients_continue),
-        rig_test(client_with_full_queue_is_dropped_and_others_continue),
-        rig_test(silent_or_disconnected_client_loses_its_requests),
-        rig_test(client_without_heartbeat_replies_loses_its_requests),
-        rig_test(user_limits_cover_all_connections),
-        rig_test(cancel_ends_a_request_or_reports_not_found),
-        rig_test(list_with_too_many_rids_is_refused),
-        rig_test(deadline_ends_a_request_in_every_state),
-        rig_test(invalid_requests_are_refused_by_name),
-        rig_test(full_queue_refuses_before_accept),
-        rig_test(sequences_beyond_the_slots_of_a_worker_stay_queued),
-        rig_test(hostile_frames_get_errors_and_do_no_harm),
-        rig_test(operators_have_reserved_entries_for_commands),
-        rig_test(operator_verbs_need_the_operator_socket),
-        rig_test(stopping_lagand_finishes_open_requests_and_refuses_new_ones),
-        rig_test(stopping_lagand_starts_no_worker),
-        rig_test(stop_is_bounded_by_the_shutdown_timeout),
-        rig_test(runtime_directory_has_one_lagand_whose_pid_is_reported),
-        rig_test(too_long_path_is_reported),
-        rig_test(existing_file_at_a_socket_path_is_checked),
-        rig_test(requests_of_many_clients_keep_their_order),
-        rig_test(idle_lagand_uses_little_memory),
+        lagand_test(request_streams_and_ends_with_done),
+        lagand_test(prompt_larger_than_a_record_arrives_complete),
+        lagand_test(logprobs_arrive_with_tokens_and_after_those_of_the_prompt),
+        lagand_test(systemd_gets_ready_status_watchdog_and_stopping),
+        lagand_test(loading_extends_the_start_timeout_with_progress),
+        lagand_test(slow_reader_ends_and_other_clients_continue),
+        lagand_test(client_with_full_queue_is_dropped_and_others_continue),
+        lagand_test(silent_or_disconnected_client_loses_its_requests),
+        lagand_test(client_without_heartbeat_replies_loses_its_requests),
+        lagand_test(user_limits_cover_all_connections),
+        lagand_test(cancel_ends_a_request_or_reports_not_found),
+        lagand_test(list_with_too_many_rids_is_refused),
+        lagand_test(deadline_ends_a_request_in_every_state),
+        lagand_test(invalid_requests_are_refused_by_name),
+        lagand_test(full_queue_refuses_before_accept),
+        lagand_test(sequences_beyond_the_slots_of_a_worker_stay_queued),
+        lagand_test(hostile_frames_get_errors_and_do_no_harm),
+        lagand_test(operators_have_reserved_entries_for_commands),
+        lagand_test(operator_verbs_need_the_operator_socket),
+        lagand_test(stopping_lagand_finishes_open_requests_and_refuses_new_ones),
+        lagand_test(stopping_lagand_starts_no_worker),
+        lagand_test(stop_is_bounded_by_the_shutdown_timeout),
+        lagand_test(runtime_directory_has_one_lagand_whose_pid_is_reported),
+        lagand_test(too_long_path_is_reported),
+        lagand_test(existing_file_at_a_socket_path_is_checked),
+        lagand_test(requests_of_many_clients_keep_their_order),
+        lagand_test(idle_lagand_uses_little_memory),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

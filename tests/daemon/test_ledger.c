@@ -49,7 +49,7 @@ record_has_its_index_and_ids_are_unique(void **state)
     req_id id = r->id;
 
     (void)state;
-    assert_int_equal(r->submit->row, index);
+    assert_int_equal(r->submit->ledger_index, index);
     assert_int_equal(r->submit->gen, gen);
     assert_int_equal(r->submit->id, id);
     end(l, r);
@@ -291,10 +291,10 @@ resumed_record_continues_after_received_tokens(void **state)
     assert_int_equal(bytes_add(&r->outputs.token, "DDDDDDDDDDDD", 12), 0);
     assert_int_equal(bytes_add(&r->outputs.text, "T", 1), 0);
     assert_int_equal(request_record_bytes(r), sizeof whole);
-    for (uint32_t piece = 1; piece <= sizeof whole; piece++) {
+    for (uint32_t n_bytes = 1; n_bytes <= sizeof whole; n_bytes++) {
         memset(whole, 0xee, sizeof whole);
-        for (uint32_t at = 0; at < sizeof whole; at += piece)
-            request_record(r, at, whole + at, MIN(piece, (uint32_t)sizeof whole - at));
+        for (uint32_t at = 0; at < sizeof whole; at += n_bytes)
+            request_record(r, at, whole + at, MIN(n_bytes, (uint32_t)sizeof whole - at));
         memcpy(&head, whole, HEAD);
         assert_int_equal(head.n_done, 3);
         assert_int_equal(head.done_text, 1);
@@ -369,7 +369,7 @@ ledger_check_holds_after_random_operations(void **state)
     ledger_free(l);
 }
 
-/* A rid of client 2 whose hash equals that of client 1: the inverse of the hash in ledger.c. */
+/* The rid of client 2 with the same hash as client 1: inverts the hash of ledger.c. */
 static uint64_t
 ref_of(uint64_t rid, uint64_t seed)
 {
@@ -429,7 +429,7 @@ colliding_key_hash_is_refused(void **state)
 
 /* Sets the unchanged fairness tag of thousands of queued requests: nanoseconds for each. */
 static double
-tell_turns(uint32_t n)
+time_fair_tags(uint32_t n)
 {
     struct ledger *l = ledger_new(n, 1);
     struct timespec a, b;
@@ -447,7 +447,7 @@ tell_turns(uint32_t n)
 static void
 unchanged_fairness_tags_cost_no_queue_search(void **state)
 {
-    double few = tell_turns(64), many = tell_turns(8192);
+    double few = time_fair_tags(64), many = time_fair_tags(8192);
 
     (void)state;
     print_message("%.0f ns each of 64, %.0f of 8192\n", few, many);

@@ -45,15 +45,15 @@ put(uint16_t type, const char *words)
     return true;
 }
 
-struct heard {
+struct collected {
     char text[4096];
     int stop_at;
 };
 
 static int
-hear(void *arg, uint16_t type, const void *data, uint32_t n)
+collect(void *arg, uint16_t type, const void *data, uint32_t n)
 {
-    struct heard *h = arg;
+    struct collected *h = arg;
     size_t used = strlen(h->text);
 
     assert_int_equal((uintptr_t)data % LOG_FILE_ALIGN, 0);
@@ -64,23 +64,24 @@ hear(void *arg, uint16_t type, const void *data, uint32_t n)
 static void
 reads(const char *want)
 {
-    struct heard h = { 0 };
+    struct collected h = { 0 };
     struct err e;
 
-    assert_true(log_file_read(m.base, LOG_FILE_PAGE + 2 * m.half, hear, &h, &e) >= 0);
+    assert_true(log_file_read(m.base, LOG_FILE_PAGE + 2 * m.half, collect, &h, &e) >= 0);
     assert_string_equal(h.text, want);
 }
 
 static void
 records_are_read_in_order_and_reading_can_stop(void **state)
 {
-    struct heard h = { .stop_at = 2 };
+    struct collected h = { .stop_at = 2 };
 
     (void)state;
     reads("");
     assert_true(put(1, "one") && put(2, "") && put(3, "three and more"));
     reads("1:one 2: 3:three and more ");
-    assert_int_equal(log_file_read(m.base, LOG_FILE_PAGE + 2 * m.half, hear, &h, NULL), -ECANCELED);
+    assert_int_equal(log_file_read(m.base, LOG_FILE_PAGE + 2 * m.half, collect, &h, NULL),
+                     -ECANCELED);
     assert_string_equal(h.text, "1:one 2: ");
 }
 
@@ -110,10 +111,10 @@ half_is_valid_after_its_switch_and_old_records_never(void **state)
     for (int i = 0; i < 5; i++) {
         assert_true(put(1, "first") && put(1, "second"));
         log_file_switch(&m);
-        assert_true(put(2, "anew"));
-        reads(i ? "2:anew 1:first 1:second " : "1:first 1:second ");
+        assert_true(put(2, "third"));
+        reads(i ? "2:third 1:first 1:second " : "1:first 1:second ");
         log_file_switched(&m);
-        reads("2:anew ");
+        reads("2:third ");
     }
 }
 
@@ -142,13 +143,13 @@ full_half_returns_null_and_memory_is_bounded(void **state)
 static void
 next_lagand_reads_and_continues_in_the_other_half(void **state)
 {
-    struct log_file heir;
+    struct log_file next;
 
     (void)state;
     assert_true(put(1, "one"));
-    assert_int_equal(log_file_open(&heir, dup(m.fd), NULL), 0);
+    assert_int_equal(log_file_open(&next, dup(m.fd), NULL), 0);
     log_file_close(&m);
-    m = heir;
+    m = next;
     reads("1:one ");
     assert_null(log_file_reserve(&m, 1, 1)); /* the old half takes no more records */
     log_file_switch(&m);
@@ -162,15 +163,15 @@ next_lagand_reads_and_continues_in_the_other_half(void **state)
 static void
 interrupted_switch_leaves_no_records(void **state)
 {
-    struct log_file heir;
+    struct log_file next;
 
     (void)state;
     assert_true(put(1, "old"));
     log_file_switch(&m);
     assert_true(put(2, "first") && put(3, "left behind")); /* killed here */
-    assert_int_equal(log_file_open(&heir, dup(m.fd), NULL), 0);
+    assert_int_equal(log_file_open(&next, dup(m.fd), NULL), 0);
     log_file_close(&m);
-    m = heir;
+    m = next;
     reads("1:old ");
     log_file_switch(&m);
     assert_true(put(2, "again"));
@@ -216,7 +217,7 @@ invalid_files_are_refused(void **state)
 /* ---- kill -9 of the writer */
 
 struct seen {
-    uint32_t next, anew;
+    uint32_t next, third;
 };
 
 static int
@@ -229,7 +230,7 @@ count(void *arg, uint16_t type, const void *data, uint32_t n)
     memcpy(&v, data, 4);
     if (type == 2) {
         s->next = v; /* rewritten: all earlier records as one */
-        s->anew++;
+        s->third++;
     } else {
         assert_int_equal(v, s->next);
         s->next++;
@@ -238,11 +239,11 @@ count(void *arg, uint16_t type, const void *data, uint32_t n)
     return 0;
 }
 
-/* Writes increasing numbers in records of many lengths; reports each in `said`. */
+/* Writes increasing numbers in records of many lengths; reports each in `n_reported`. */
 static void
-write_for_ever(_Atomic uint32_t *said)
+write_until_killed(_Atomic uint32_t *n_reported)
 {
-    for (uint32_t v = atomic_load(said);; v++) {
+    for (uint32_t v = atomic_load(n_reported);; v++) {
         uint32_t n = 4 + v * 37 % 300;
         uint8_t *p = log_file_reserve(&m, 1, n);
 
@@ -257,15 +258,15 @@ write_for_ever(_Atomic uint32_t *said)
         memset(p, (int)v, n);
         memcpy(p, &v, 4);
         log_file_commit(&m);
-        atomic_store(said, v + 1);
+        atomic_store(n_reported, v + 1);
     }
 }
 
 static void
 kill_at_any_instruction_loses_no_committed_record(void **state)
 {
-    _Atomic uint32_t *said = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS,
-                                  -1, 0);
+    _Atomic uint32_t *n_reported = mmap(NULL, 4096, PROT_READ | PROT_WRITE,
+                                        MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     struct seen s = { 0 };
 
     (void)state;
@@ -274,21 +275,21 @@ kill_at_any_instruction_loses_no_committed_record(void **state)
     for (int i = 0; i < 300 || s.next <= 1000; i++) {
         pid_t pid = fork();
         struct timespec t = { .tv_nsec = test_below(1500000) };
-        struct log_file heir;
+        struct log_file next;
 
         assert_true(pid >= 0);
-        if (pid == 0) write_for_ever(said);
+        if (pid == 0) write_until_killed(n_reported);
         nanosleep(&t, NULL);
         kill(pid, SIGKILL);
         assert_int_equal(waitpid(pid, NULL, 0), pid);
-        assert_int_equal(log_file_open(&heir, dup(m.fd), NULL), 0);
+        assert_int_equal(log_file_open(&next, dup(m.fd), NULL), 0);
         log_file_close(&m);
-        m = heir;
+        m = next;
         s = (struct seen){ 0 };
         assert_true(log_file_read(m.base, LOG_FILE_PAGE + 2 * m.half, count, &s, NULL) >= 0);
         /* The last record may be written and not reported. */
-        assert_in_range(s.next, atomic_load(said), atomic_load(said) + 1);
-        atomic_store(said, s.next);
+        assert_in_range(s.next, atomic_load(n_reported), atomic_load(n_reported) + 1);
+        atomic_store(n_reported, s.next);
     }
 }
 

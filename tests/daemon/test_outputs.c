@@ -11,7 +11,7 @@
 enum { OUTPUTS = 4, MOST = 200 };
 
 /* A request, and a copy of each output's tokens. */
-struct bed {
+struct output_fixture {
     struct ledger *l;
     struct request *r;
     int32_t token[OUTPUTS][MOST];
@@ -20,7 +20,7 @@ struct bed {
 };
 
 static void
-open_bed(struct bed *b)
+open_fixture(struct output_fixture *b)
 {
     struct rec_submit *s = calloc(1, sizeof *s);
 
@@ -34,7 +34,7 @@ open_bed(struct bed *b)
 
 /* Output o gets n tokens, each with a byte of text or none. */
 static void
-say(struct bed *b, uint32_t o, uint32_t n, bool text)
+add_tokens(struct output_fixture *b, uint32_t o, uint32_t n, bool text)
 {
     struct output_span p = { o, n, text ? n : 0, (float)(10 * o) - (float)b->n[o] };
 
@@ -52,7 +52,7 @@ say(struct bed *b, uint32_t o, uint32_t n, bool text)
 
 /* Delivers at most one chunk and compares it with the copies. */
 static void
-send_some(struct bed *b, uint32_t most)
+send_some(struct output_fixture *b, uint32_t most)
 {
     struct request *r = b->r;
     struct output_span p = outputs_next(r);
@@ -69,7 +69,7 @@ send_some(struct bed *b, uint32_t most)
 }
 
 static bool
-all_sent(const struct bed *b)
+all_sent(const struct output_fixture *b)
 {
     return b->r->delivery.n_tokens == request_n_tokens(b->r) &&
            b->r->delivery.n_text == b->r->outputs.text.n;
@@ -78,13 +78,13 @@ all_sent(const struct bed *b)
 static void
 each_output_has_its_tokens_and_text_after_a_resume(void **state)
 {
-    struct bed b;
+    struct output_fixture b;
 
     (void)state;
     for (uint32_t round = 0; round < 200; round++) {
-        open_bed(&b);
+        open_fixture(&b);
         for (uint32_t i = 0; i < 60; i++) {
-            say(&b, test_below(OUTPUTS), 1 + test_below(3), test_below(2));
+            add_tokens(&b, test_below(OUTPUTS), 1 + test_below(3), test_below(2));
             if (test_below(3) == 0 && !all_sent(&b)) send_some(&b, 1 + test_below(4));
             if (test_below(20)) continue;
             /* The client resumes with that many tokens and bytes. */
@@ -106,24 +106,24 @@ static nsec
 resume_often(uint32_t n, uint32_t times)
 {
     struct timespec a, b;
-    struct bed bed;
+    struct output_fixture f;
 
-    open_bed(&bed);
+    open_fixture(&f);
     for (uint32_t i = 0; i < n; i++)
-        assert_int_equal(outputs_add_span(bed.r, &(struct output_span){ i % 2, 1, 1, 0 }), 0);
+        assert_int_equal(outputs_add_span(f.r, &(struct output_span){ i % 2, 1, 1, 0 }), 0);
     clock_gettime(CLOCK_THREAD_CPUTIME_ID, &a);
     for (uint32_t i = 0; i < times; i++) {
-        assert_true(outputs_can_resume(bed.r, n / 2, n / 2));
-        outputs_resume(bed.r, n / 2, n / 2);
+        assert_true(outputs_can_resume(f.r, n / 2, n / 2));
+        outputs_resume(f.r, n / 2, n / 2);
     }
     clock_gettime(CLOCK_THREAD_CPUTIME_ID, &b);
-    assert_int_equal(outputs_next(bed.r).output, n / 2 % 2);
-    assert_int_equal(outputs_next_first(bed.r), n / 4);
-    ledger_free(bed.l);
+    assert_int_equal(outputs_next(f.r).output, n / 2 % 2);
+    assert_int_equal(outputs_next_first(f.r), n / 4);
+    ledger_free(f.l);
     return (b.tv_sec - a.tv_sec) * NSEC_S + b.tv_nsec - a.tv_nsec;
 }
 
-/* A RESUME may name thousands of requests, all of which are searched in one loop iteration. */
+/* A RESUME may name thousands of requests; one loop iteration searches all of them. */
 static void
 search_among_many_spans_is_fast(void **state)
 {
@@ -139,12 +139,12 @@ search_among_many_spans_is_fast(void **state)
 static void
 resume_inside_a_chunk_is_refused(void **state)
 {
-    struct bed b;
+    struct output_fixture b;
 
     (void)state;
-    open_bed(&b);
-    say(&b, 0, 2, true);
-    say(&b, 1, 1, true);
+    open_fixture(&b);
+    add_tokens(&b, 0, 2, true);
+    add_tokens(&b, 1, 1, true);
     assert_true(outputs_can_resume(b.r, 2, 2));
     outputs_resume(b.r, 2, 2);
     assert_int_equal(outputs_next(b.r).output, 1);
@@ -161,13 +161,13 @@ resume_inside_a_chunk_is_refused(void **state)
 static void
 continuing_record_names_the_output_of_each_token(void **state)
 {
-    struct bed b;
+    struct output_fixture b;
     uint32_t n, at[OUTPUTS] = { 0 };
     uint8_t *whole, *parts;
 
     (void)state;
-    open_bed(&b);
-    for (uint32_t i = 0; i < 50; i++) say(&b, test_below(OUTPUTS), 1 + test_below(3), false);
+    open_fixture(&b);
+    for (uint32_t i = 0; i < 50; i++) add_tokens(&b, test_below(OUTPUTS), 1 + test_below(3), false);
     n = outputs_record_bytes(b.r);
     whole = malloc(n);
     parts = malloc(n);
@@ -201,10 +201,10 @@ outputs_are_ordered_by_score_and_all_must_end(void **state)
 {
     static const float score[OUTPUTS] = { -3, -1, -2, -1 };
     uint32_t order[OUTPUTS];
-    struct bed b;
+    struct output_fixture b;
 
     (void)state;
-    open_bed(&b);
+    open_fixture(&b);
     for (uint32_t o = 0; o < OUTPUTS; o++) {
         assert_false(outputs_all_ended(b.r));
         b.r->outputs.each[o].reason = LAGAN_FINISH_EOS;

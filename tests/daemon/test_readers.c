@@ -3,7 +3,7 @@
  */
 #include "base/clock.h"
 #include "tests/daemon/fake.h"
-#include "tests/daemon/rig.h"
+#include "tests/daemon/lagand_fixture.h"
 
 #include <dirent.h>
 #include <poll.h>
@@ -11,7 +11,7 @@
 #include <stdio.h>
 #include <string.h>
 
-static struct rig r;
+static struct lagand_fixture r;
 
 /* The only request, as operators see it: state, number of tokens, worker. */
 struct seen {
@@ -26,7 +26,7 @@ look(struct dealer *ctl)
     struct seen s;
 
     call(ctl, 1, "requests list", NULL, NULL);
-    list = msg_get(&hear_type(ctl, LAGAN_MSG_REPLY, 2000)->map, "result");
+    list = msg_get(&receive_type(ctl, LAGAN_MSG_REPLY, 2000)->map, "result");
     assert_int_equal(list->via.array.size, 1);
     one = list->via.array.ptr;
     s.n = number(one, "generated");
@@ -35,19 +35,19 @@ look(struct dealer *ctl)
     return s;
 }
 
-/* Waits until it is suspended and its last tokens have come. Returns their number. */
+/* Waits until it is suspended and its last tokens are delivered. Returns their number. */
 static uint64_t
-await_pause(struct dealer *ctl)
+await_suspension(struct dealer *ctl)
 {
     nsec until = clock_now() + 30 * NSEC_S;
     struct seen s = look(ctl), before = { .n = UINT64_MAX };
 
-    while ((strcmp(s.state, "paused") || s.n != before.n) && clock_now() < until) {
+    while ((strcmp(s.state, "suspended") || s.n != before.n) && clock_now() < until) {
         poll(NULL, 0, 100);
         before = s;
         s = look(ctl);
     }
-    assert_string_equal(s.state, "paused");
+    assert_string_equal(s.state, "suspended");
     return s.n;
 }
 
@@ -73,12 +73,12 @@ static uint32_t
 read_to(struct dealer *c, uint64_t rid, uint32_t at, uint32_t *chunk, uint32_t to, uint64_t seed)
 {
     while (at < to) {
-        const struct msg *m = hear_type(c, LAGAN_MSG_CHUNK, 5000);
+        const struct msg *m = receive_type(c, LAGAN_MSG_CHUNK, 5000);
 
         assert_int_equal(m->rid, rid);
         assert_int_equal(number(&m->map, "n"), ++*chunk);
         at = take_chunk(m, at, seed);
-        SAY(c, LAGAN_MSG_ACK, rid, { "n", *chunk });
+        SEND(c, LAGAN_MSG_ACK, rid, { "n", *chunk });
     }
     return at;
 }
@@ -94,26 +94,26 @@ tokens_without_credit_are_sent_as_one_chunk(void **state)
     uint64_t n;
 
     (void)state;
-    rig_begin(&r, "brisk", NULL);
-    c = dial(&r, "api.sock");
-    ctl = dial(&r, "ctl.sock");
-    SAY(c, LAGAN_MSG_SUBMIT, 1, { "ids", 3 }, { "max_tokens", TOKENS }, { "ack_window", 2 },
-        { "seed", 4 });
-    hear_type(c, LAGAN_MSG_ACCEPT, 2000);
+    lagand_begin(&r, "brisk", NULL);
+    c = dealer_open(&r, "api.sock");
+    ctl = dealer_open(&r, "ctl.sock");
+    SEND(c, LAGAN_MSG_SUBMIT, 1, { "ids", 3 }, { "max_tokens", TOKENS }, { "ack_window", 2 },
+         { "seed", 4 });
+    receive_type(c, LAGAN_MSG_ACCEPT, 2000);
     for (uint32_t chunk = 1; chunk <= 2; chunk++) {
-        m = hear_type(c, LAGAN_MSG_CHUNK, 2000);
+        m = receive_type(c, LAGAN_MSG_CHUNK, 2000);
         assert_int_equal(number(&m->map, "n"), chunk);
         at = take_chunk(m, at, 4);
     }
-    n = await_pause(ctl);
+    n = await_suspension(ctl);
     assert_true(n > at);
     assert_true(silent(c, 50)); /* no credit is left */
-    SAY(c, LAGAN_MSG_ACK, 1, { "n", 1 });
-    m = hear_type(c, LAGAN_MSG_CHUNK, 2000);
+    SEND(c, LAGAN_MSG_ACK, 1, { "n", 1 });
+    m = receive_type(c, LAGAN_MSG_CHUNK, 2000);
     assert_int_equal(number(&m->map, "n"), 3);
     assert_int_equal(take_chunk(m, at, 4), n);
-    hang_up(c);
-    assert_int_equal(rig_stop(&r), 0);
+    dealer_close(c);
+    assert_int_equal(lagand_stop(&r), 0);
 }
 
 static void
@@ -125,22 +125,22 @@ worker_suspends_a_request_whose_client_does_not_read(void **state)
     uint64_t n;
 
     (void)state;
-    rig_begin(&r, "brisk", NULL);
-    c = dial(&r, "api.sock");
-    ctl = dial(&r, "ctl.sock");
-    SAY(c, LAGAN_MSG_SUBMIT, 1, { "ids", 3 }, { "max_tokens", TOKENS }, { "ack_window", 2 },
-        { "seed", 4 });
-    hear_type(c, LAGAN_MSG_ACCEPT, 2000);
+    lagand_begin(&r, "brisk", NULL);
+    c = dealer_open(&r, "api.sock");
+    ctl = dealer_open(&r, "ctl.sock");
+    SEND(c, LAGAN_MSG_SUBMIT, 1, { "ids", 3 }, { "max_tokens", TOKENS }, { "ack_window", 2 },
+         { "seed", 4 });
+    receive_type(c, LAGAN_MSG_ACCEPT, 2000);
     for (int round = 0; round < 2; round++) {
-        n = await_pause(ctl);
+        n = await_suspension(ctl);
         assert_true(n < TOKENS);
         poll(NULL, 0, 300); /* time for hundreds of tokens */
         assert_int_equal(look(ctl).n, n);
         at = read_to(c, 1, at, &chunk, (uint32_t)n + 1, 4);
     }
     assert_int_equal(read_to(c, 1, at, &chunk, TOKENS, 4), TOKENS);
-    hear_type(c, LAGAN_MSG_DONE, 2000);
-    assert_int_equal(rig_stop(&r), 0);
+    receive_type(c, LAGAN_MSG_DONE, 2000);
+    assert_int_equal(lagand_stop(&r), 0);
 }
 
 static void
@@ -152,46 +152,46 @@ suspended_request_stays_suspended_after_a_worker_restart(void **state)
     uint64_t n, until;
 
     (void)state;
-    rig_begin(&r, "brisk", NULL);
-    c = dial(&r, "api.sock");
-    ctl = dial(&r, "ctl.sock");
-    SAY(c, LAGAN_MSG_SUBMIT, 1, { "ids", 3 }, { "max_tokens", TOKENS }, { "ack_window", 2 },
-        { "seed", 9 });
-    hear_type(c, LAGAN_MSG_ACCEPT, 2000);
-    n = await_pause(ctl);
+    lagand_begin(&r, "brisk", NULL);
+    c = dealer_open(&r, "api.sock");
+    ctl = dealer_open(&r, "ctl.sock");
+    SEND(c, LAGAN_MSG_SUBMIT, 1, { "ids", 3 }, { "max_tokens", TOKENS }, { "ack_window", 2 },
+         { "seed", 9 });
+    receive_type(c, LAGAN_MSG_ACCEPT, 2000);
+    n = await_suspension(ctl);
     for (int kills = 1; kills <= 3; kills++) {
         const msgpack_object *w;
         struct seen s;
 
         call(ctl, 1, "workers list", NULL, NULL);
-        w = msg_get(&hear_type(ctl, LAGAN_MSG_REPLY, 2000)->map, "result");
+        w = msg_get(&receive_type(ctl, LAGAN_MSG_REPLY, 2000)->map, "result");
         assert_int_equal(kill((pid_t)number(w->via.array.ptr, "pid"), SIGKILL), 0);
         until = (uint64_t)clock_now() + 30 * NSEC_S;
         do {
             poll(NULL, 0, ASK_MS);
             call(ctl, 1, "workers list", NULL, NULL);
-            w = msg_get(&hear_type(ctl, LAGAN_MSG_REPLY, 2000)->map, "result");
+            w = msg_get(&receive_type(ctl, LAGAN_MSG_REPLY, 2000)->map, "result");
         } while ((number(w->via.array.ptr, "restarts") < (uint64_t)kills ||
                   strcmp(text_of(w->via.array.ptr, "state"), "ready")) &&
                  (uint64_t)clock_now() < until);
         do s = look(ctl);
-        while (strcmp(s.state, "paused") && (uint64_t)clock_now() < until);
+        while (strcmp(s.state, "suspended") && (uint64_t)clock_now() < until);
         poll(NULL, 0, 200);
         s = look(ctl);
-        assert_string_equal(s.state, "paused");
+        assert_string_equal(s.state, "suspended");
         assert_string_equal(s.worker, "w0");
         assert_int_equal(s.n, n);
     }
     at = read_to(c, 1, at, &chunk, TOKENS, 9);
     assert_int_equal(at, TOKENS);
     assert_int_equal(
-        number(msg_get(&hear_type(c, LAGAN_MSG_DONE, 2000)->map, "outputs")->via.array.ptr,
+        number(msg_get(&receive_type(c, LAGAN_MSG_DONE, 2000)->map, "outputs")->via.array.ptr,
                "resumed"),
         3);
-    assert_int_equal(rig_stop(&r), 0);
+    assert_int_equal(lagand_stop(&r), 0);
 }
 
-/* 24 MiB of log-probabilities, of which 16 MiB may be undelivered. */
+/* 24 MiB of log-probabilities; at most 16 MiB of them may be undelivered. */
 static void
 unread_logprobs_suspend_the_request_without_loss(void **state)
 {
@@ -200,36 +200,36 @@ unread_logprobs_suspend_the_request_without_loss(void **state)
     uint32_t at = 0, chunk = 0;
 
     (void)state;
-    rig_begin(&r, "good", NULL);
-    c = dial(&r, "api.sock");
-    ctl = dial(&r, "ctl.sock");
-    SAY(c, LAGAN_MSG_SUBMIT, 1, { "ids", 3 }, { "max_tokens", TOKENS }, { "ack_window", 1 },
-        { "seed", 2 }, { "logprobs", 1000 });
-    hear_type(c, LAGAN_MSG_ACCEPT, 2000);
-    assert_in_range(await_pause(ctl), 1, TOKENS / 2);
+    lagand_begin(&r, "good", NULL);
+    c = dealer_open(&r, "api.sock");
+    ctl = dealer_open(&r, "ctl.sock");
+    SEND(c, LAGAN_MSG_SUBMIT, 1, { "ids", 3 }, { "max_tokens", TOKENS }, { "ack_window", 1 },
+         { "seed", 2 }, { "logprobs", 1000 });
+    receive_type(c, LAGAN_MSG_ACCEPT, 2000);
+    assert_in_range(await_suspension(ctl), 1, TOKENS / 2);
     while (at < TOKENS) {
-        const struct msg *m = hear(c, 5000);
+        const struct msg *m = receive(c, 5000);
 
         if (m->type == LAGAN_MSG_PING) continue;
         assert_int_equal(m->type, LAGAN_MSG_CHUNK);
         assert_int_equal(number(&m->map, "n"), ++chunk);
         at += take_tokens(m, at, 2);
-        SAY(c, LAGAN_MSG_ACK, 1, { "n", chunk });
+        SEND(c, LAGAN_MSG_ACK, 1, { "n", chunk });
     }
-    while (hear(c, 5000)->type == LAGAN_MSG_PING) continue;
-    assert_int_equal(rig_stop(&r), 0);
+    while (receive(c, 5000)->type == LAGAN_MSG_PING) continue;
+    assert_int_equal(lagand_stop(&r), 0);
 }
 
 /* Submits requests without reading, until lagand refuses. */
 static struct dealer *
 ask_and_do_not_read(uint32_t n)
 {
-    struct dealer *c = dial_narrow(&r, "api.sock", 8);
+    struct dealer *c = dealer_open_small(&r, "api.sock", 8);
 
     for (uint64_t i = 0; i < n; i++)
-        SAY(c, LAGAN_MSG_SUBMIT, i, { "ids", 3 }, { "max_tokens", 500000 }, { "seed", (int64_t)i },
-            { "ack_window", LAGAN_MAX_ACK_WINDOW }, { "logprobs", 20 });
-    assert_true(rig_logged(&r, "a client has not read for", 30000));
+        SEND(c, LAGAN_MSG_SUBMIT, i, { "ids", 3 }, { "max_tokens", 500000 }, { "seed", (int64_t)i },
+             { "ack_window", LAGAN_MAX_ACK_WINDOW }, { "logprobs", 20 });
+    assert_true(lagand_logged(&r, "a client has not read for", 30000));
     return c;
 }
 
@@ -242,32 +242,32 @@ late_reader_gets_the_end_of_every_request(void **state)
     struct dealer *c;
 
     (void)state;
-    rig_begin(&r, "good", ARGS("--api.ack-timeout", "1s"));
+    lagand_begin(&r, "good", ARGS("--api.ack-timeout", "1s"));
     c = ask_and_do_not_read(REQUESTS);
     while (n_errors < REQUESTS) {
-        m = hear(c, 5000);
+        m = receive(c, 5000);
         if (m->type == LAGAN_MSG_CHUNK) at[m->rid] += take_tokens(m, at[m->rid], m->rid);
         if (m->type != LAGAN_MSG_ERROR) continue;
         n_errors++;
         assert_int_equal(number(&m->map, "code"), LAGAN_E_SLOW_READER);
         assert_int_equal(number(&m->map, "delivered"), at[m->rid]); /* after its unread messages */
     }
-    m = hear_type(c, LAGAN_MSG_PING, 5000);
-    SAY(c, LAGAN_MSG_PONG, 0, { "t", (int64_t)number(&m->map, "t") });
+    m = receive_type(c, LAGAN_MSG_PING, 5000);
+    SEND(c, LAGAN_MSG_PONG, 0, { "t", (int64_t)number(&m->map, "t") });
     poll(NULL, 0, 1500); /* all is read: the connection stays open */
     submit(c, 100, 3, 20, 5);
     take_all(c, 100, 20, 5);
-    assert_int_equal(rig_stop(&r), 0);
+    assert_int_equal(lagand_stop(&r), 0);
 }
 
 static uint32_t
-n_descriptors(const struct rig *rig)
+n_descriptors(const struct lagand_fixture *f)
 {
     char path[64];
     uint32_t n = 0;
     DIR *dir;
 
-    snprintf(path, sizeof path, "/proc/%d/fd", (int)rig->pid);
+    snprintf(path, sizeof path, "/proc/%d/fd", (int)f->pid);
     dir = opendir(path);
     assert_non_null(dir);
     while (readdir(dir)) n++;
@@ -283,30 +283,30 @@ client_that_never_reads_is_disconnected(void **state)
     uint32_t before;
 
     (void)state;
-    rig_begin(&r, "good", ARGS("--api.ack-timeout", "400ms"));
-    c = dial(&r, "api.sock");
+    lagand_begin(&r, "good", ARGS("--api.ack-timeout", "400ms"));
+    c = dealer_open(&r, "api.sock");
     submit(c, 1, 3, 20, 5);
     take_all(c, 1, 20, 5);
     before = n_descriptors(&r);
     ask_and_do_not_read(20);
-    assert_true(rig_logged(&r, "closing its connection", 30000));
+    assert_true(lagand_logged(&r, "closing its connection", 30000));
     while (n_descriptors(&r) > before && clock_now() < until) poll(NULL, 0, 20);
     assert_int_equal(n_descriptors(&r), before);
     submit(c, 2, 3, 20, 6);
     take_all(c, 2, 20, 6);
-    assert_int_equal(rig_stop(&r), 0);
+    assert_int_equal(lagand_stop(&r), 0);
 }
 
 int
 main(void)
 {
     const struct CMUnitTest tests[] = {
-        rig_test(tokens_without_credit_are_sent_as_one_chunk),
-        rig_test(worker_suspends_a_request_whose_client_does_not_read),
-        rig_test(suspended_request_stays_suspended_after_a_worker_restart),
-        rig_test(unread_logprobs_suspend_the_request_without_loss),
-        rig_test(late_reader_gets_the_end_of_every_request),
-        rig_test(client_that_never_reads_is_disconnected),
+        lagand_test(tokens_without_credit_are_sent_as_one_chunk),
+        lagand_test(worker_suspends_a_request_whose_client_does_not_read),
+        lagand_test(suspended_request_stays_suspended_after_a_worker_restart),
+        lagand_test(unread_logprobs_suspend_the_request_without_loss),
+        lagand_test(late_reader_gets_the_end_of_every_request),
+        lagand_test(client_that_never_reads_is_disconnected),
     };
 
     return cmocka_run_group_tests_name("readers", tests, NULL, NULL);

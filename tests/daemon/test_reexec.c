@@ -2,7 +2,7 @@
 #include "base/clock.h"
 #include "include/lagan.h"
 #include "tests/daemon/fake.h"
-#include "tests/daemon/rig.h"
+#include "tests/daemon/lagand_fixture.h"
 
 #include <poll.h>
 #include <signal.h>
@@ -14,26 +14,26 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-static struct rig r;
+static struct lagand_fixture r;
 
 static void
 one_request(uint64_t rid)
 {
-    struct dealer *c = dial(&r, "api.sock");
+    struct dealer *c = dealer_open(&r, "api.sock");
 
     submit(c, rid, 3, 20, rid);
     take_all(c, rid, 20, rid);
-    hang_up(c);
+    dealer_close(c);
 }
 
-/* Of the only worker. */
+/* The process id of the only worker. */
 static pid_t
 worker_pid(struct dealer *c, uint64_t rid)
 {
     const struct msg *m;
 
     call(c, rid, "workers list", NULL, NULL);
-    m = hear_type(c, LAGAN_MSG_REPLY, 2000);
+    m = receive_type(c, LAGAN_MSG_REPLY, 2000);
     return (pid_t)number(msg_get(&m->map, "result")->via.array.ptr, "pid");
 }
 
@@ -41,25 +41,25 @@ static void
 killed_lagand_leaves_weights_and_kv_to_the_next(void **state)
 {
     (void)state;
-    rig_begin(&r, "good", NULL);
+    lagand_begin(&r, "good", NULL);
     one_request(1);
     assert_int_equal(systemd_stored(&r.systemd, "ledger"), 1);
     assert_int_equal(systemd_stored(&r.systemd, "w0=weights="), 1);
     assert_int_equal(systemd_stored(&r.systemd, "w0=kv="), 1);
     assert_int_equal(systemd_stored(&r.systemd, "w0.pid"), 1);
     for (int i = 0; i < 3; i++) {
-        rig_crash(&r, "good", NULL);
-        rig_ready(&r);
+        lagand_crash(&r, "good", NULL);
+        lagand_ready(&r);
         one_request(2);
-        assert_int_equal(rig_n_workers(&r), 1);
+        assert_int_equal(lagand_n_workers(&r), 1);
         assert_int_equal(systemd_stored(&r.systemd, "history"), 1);
         assert_int_equal(systemd_stored(&r.systemd, ""), 5);
     }
-    assert_true(rig_logged(&r, "adopted weights of epoch 1", 0));
-    assert_true(rig_logged(&r, "adopted kv of epoch 1", 0));
-    assert_false(rig_logged(&r, "does not use", 0));
+    assert_true(lagand_logged(&r, "adopted weights of epoch 1", 0));
+    assert_true(lagand_logged(&r, "adopted kv of epoch 1", 0));
+    assert_false(lagand_logged(&r, "does not use", 0));
     kill(r.pid, SIGTERM);
-    assert_int_equal(rig_wait(&r, 5000), 0);
+    assert_int_equal(lagand_wait(&r, 5000), 0);
     assert_int_equal(systemd_stored(&r.systemd, "w0=weights="), 1); /* a restart finds them too */
     assert_int_equal(systemd_stored(&r.systemd, "w0.pid"), 0);
 }
@@ -68,13 +68,13 @@ static void
 kv_without_its_ledger_is_not_adopted(void **state)
 {
     (void)state;
-    rig_begin(&r, "good", NULL);
+    lagand_begin(&r, "good", NULL);
     one_request(1);
     systemd_forget(&r.systemd, "ledger");
-    rig_crash(&r, "good", NULL);
-    rig_ready(&r);
-    assert_true(rig_logged(&r, "adopted weights of epoch 1", 5000));
-    assert_false(rig_logged(&r, "adopted kv", 0));
+    lagand_crash(&r, "good", NULL);
+    lagand_ready(&r);
+    assert_true(lagand_logged(&r, "adopted weights of epoch 1", 5000));
+    assert_false(lagand_logged(&r, "adopted kv", 0));
     assert_int_equal(systemd_stored(&r.systemd, "ledger"), 1);
     assert_int_equal(systemd_stored(&r.systemd, "w0=kv="), 1); /* of the new lagand */
     one_request(2);
@@ -91,15 +91,15 @@ unused_descriptors_of_the_store_are_closed(void **state)
     };
 
     (void)state;
-    rig_begin(&r, "good", NULL);
+    lagand_begin(&r, "good", NULL);
     systemd_forget(&r.systemd, "w0=weights=1000=0=0=1");
     for (size_t i = 0; i < ARRAY_LEN(names); i++) systemd_keep(&r.systemd, names[i]);
     systemd_keep(&r.systemd, "ledger"); /* an empty memfd, twice */
     systemd_keep(&r.systemd, "history");
-    rig_crash(&r, "good", NULL);
-    rig_ready(&r);
-    assert_true(rig_logged(&r, "w9=weights=1000=1=2=1 of the previous lagand", 0));
-    assert_true(rig_logged(&r, "has 0 bytes, not 16777216", 0));
+    lagand_crash(&r, "good", NULL);
+    lagand_ready(&r);
+    assert_true(lagand_logged(&r, "w9=weights=1000=1=2=1 of the previous lagand", 0));
+    assert_true(lagand_logged(&r, "has 0 bytes, not 16777216", 0));
     for (size_t i = 0; i < ARRAY_LEN(names); i++)
         assert_int_equal(systemd_stored(&r.systemd, names[i]), 0);
     one_request(2);
@@ -109,11 +109,11 @@ unused_descriptors_of_the_store_are_closed(void **state)
 static struct dealer *
 ask_reexec(void)
 {
-    struct dealer *c = dial(&r, "ctl.sock");
+    struct dealer *c = dealer_open(&r, "ctl.sock");
 
-    systemd_untold(&r.systemd);
+    systemd_clear_notices(&r.systemd);
     call(c, 1, "daemon reexec", NULL, NULL);
-    assert_int_equal(hear_type(c, LAGAN_MSG_REPLY, 2000)->rid, 1);
+    assert_int_equal(receive_type(c, LAGAN_MSG_REPLY, 2000)->rid, 1);
     return c;
 }
 
@@ -124,20 +124,20 @@ reexec_keeps_the_pid_and_passes_everything(void **state)
     pid_t pid;
 
     (void)state;
-    rig_begin(&r, "slow", NULL);
+    lagand_begin(&r, "slow", NULL);
     one_request(1);
     for (int i = 0; i < 3; i++) {
         pid = r.pid;
         c = ask_reexec();
-        assert_true(rig_told(&r, "RELOADING=1\nMONOTONIC_USEC=", 2000));
-        rig_ready(&r);
-        hang_up(c);
+        assert_true(lagand_notified(&r, "RELOADING=1\nMONOTONIC_USEC=", 2000));
+        lagand_ready(&r);
+        dealer_close(c);
         assert_int_equal(r.pid, pid);
         one_request(2);
-        assert_int_equal(rig_n_workers(&r), 1);
+        assert_int_equal(lagand_n_workers(&r), 1);
     }
-    assert_true(rig_logged(&r, "adopted kv of epoch 1", 0));
-    assert_int_equal(rig_stop(&r), 0);
+    assert_true(lagand_logged(&r, "adopted kv of epoch 1", 0));
+    assert_int_equal(lagand_stop(&r), 0);
 }
 
 static void
@@ -147,33 +147,33 @@ failed_reexec_is_reported_and_lagand_continues(void **state)
     char away[200];
 
     (void)state;
-    rig_begin(&r, "slow", NULL);
+    lagand_begin(&r, "slow", NULL);
     snprintf(away, sizeof away, "%s.away", r.model);
-    c = dial(&r, "api.sock");
-    ctl = dial(&r, "ctl.sock");
+    c = dealer_open(&r, "api.sock");
+    ctl = dealer_open(&r, "ctl.sock");
     submit(c, 1, 3, 100, 1);
     assert_int_equal(rename(r.model, away), 0);
     for (uint64_t rid = 1; rid <= 2; rid++) {
         call(ctl, rid, "daemon reexec", NULL, NULL);
-        hear_error(ctl, rid, LAGAN_E_INVALID_REQUEST,
-                   "No such file or directory; the running lagand", 5000);
+        receive_error(ctl, rid, LAGAN_E_INVALID_REQUEST,
+                      "No such file or directory; the running lagand", 5000);
     }
     /* Of two calls at once the second is refused, or comes after the reply to the first. */
     call(ctl, 3, "daemon reexec", NULL, NULL);
     call(ctl, 4, "daemon reexec", NULL, NULL);
-    hear_type(ctl, LAGAN_MSG_ERROR, 5000);
-    hear_type(ctl, LAGAN_MSG_ERROR, 5000);
+    receive_type(ctl, LAGAN_MSG_ERROR, 5000);
+    receive_type(ctl, LAGAN_MSG_ERROR, 5000);
     assert_int_equal(rename(away, r.model), 0);
     take_all(c, 1, 100, 1);
-    assert_int_equal(rig_n_workers(&r), 1);
-    assert_false(rig_logged(&r, ": re-exec: passing", 0));
-    systemd_untold(&r.systemd);
+    assert_int_equal(lagand_n_workers(&r), 1);
+    assert_false(lagand_logged(&r, ": re-exec: passing", 0));
+    systemd_clear_notices(&r.systemd);
     call(ctl, 5, "daemon reexec", NULL, NULL);
-    hear_type(ctl, LAGAN_MSG_REPLY, 5000);
-    rig_ready(&r);
-    hang_up(ctl);
+    receive_type(ctl, LAGAN_MSG_REPLY, 5000);
+    lagand_ready(&r);
+    dealer_close(ctl);
     one_request(2);
-    assert_int_equal(rig_stop(&r), 0);
+    assert_int_equal(lagand_stop(&r), 0);
 }
 
 static ino_t
@@ -195,10 +195,10 @@ systemds_socket_is_served_by_each_lagand(void **state)
     int fd;
 
     (void)state;
-    rig_begin(&r, "good", NULL);
+    lagand_begin(&r, "good", NULL);
     snprintf(path, sizeof path, "%s/api.sock", r.run);
     assert_int_equal(kill(r.pid, SIGKILL), 0);
-    assert_int_equal(rig_wait(&r, 5000), 256 + SIGKILL);
+    assert_int_equal(lagand_wait(&r, 5000), 256 + SIGKILL);
     assert_int_equal(unlink(path), 0);
     systemd_listen(&r.systemd, "api.sock", path);
     inode = inode_of(path);
@@ -206,27 +206,27 @@ systemds_socket_is_served_by_each_lagand(void **state)
     strcpy(a.sun_path, path);
     assert_int_equal(connect(fd, (struct sockaddr *)&a, sizeof a), 0);
     close(fd);
-    rig_begin(&r, "good", NULL);
+    lagand_begin(&r, "good", NULL);
     one_request(1);
-    rig_crash(&r, "good", NULL);
-    rig_ready(&r);
+    lagand_crash(&r, "good", NULL);
+    lagand_ready(&r);
     one_request(2);
     ctl = ask_reexec();
-    rig_ready(&r);
-    hang_up(ctl);
+    lagand_ready(&r);
+    dealer_close(ctl);
     one_request(3);
-    assert_false(rig_logged(&r, "does not use", 0));
-    assert_false(rig_logged(&r, "the inherited socket", 0));
+    assert_false(lagand_logged(&r, "does not use", 0));
+    assert_false(lagand_logged(&r, "the inherited socket", 0));
     kill(r.pid, SIGTERM);
-    assert_int_equal(rig_wait(&r, 5000), 0);
+    assert_int_equal(lagand_wait(&r, 5000), 0);
     assert_int_equal(inode_of(path), inode);
 
     /* A socket without a path is not used. */
     unlink(path);
-    rig_begin(&r, "good", ARGS("--remove-runtime-dir"));
-    assert_true(rig_logged(&r, "the inherited socket is not", 0));
+    lagand_begin(&r, "good", ARGS("--remove-runtime-dir"));
+    assert_true(lagand_logged(&r, "the inherited socket is not", 0));
     one_request(4);
-    assert_int_equal(rig_stop(&r), 0);
+    assert_int_equal(lagand_stop(&r), 0);
 }
 
 /* It is not passed on, because it has nothing that took long to load. */
@@ -236,20 +236,20 @@ gpu_standby_ends_with_lagand_and_is_started_again(void **state)
     struct dealer *c;
 
     (void)state;
-    rig_begin(&r, "good", ARGS("--device", "cuda"));
-    rig_await_workers(&r, 2);
+    lagand_begin(&r, "good", ARGS("--device", "cuda"));
+    lagand_await_workers(&r, 2);
     c = ask_reexec();
-    rig_ready(&r);
-    hang_up(c);
-    assert_true(rig_logged(&r, "fake: adopted weights of epoch 1", 5000));
-    rig_await_workers(&r, 2);
+    lagand_ready(&r);
+    dealer_close(c);
+    assert_true(lagand_logged(&r, "fake: adopted weights of epoch 1", 5000));
+    lagand_await_workers(&r, 2);
     one_request(2);
     assert_int_equal(kill(r.pid, SIGKILL), 0);
-    assert_int_equal(rig_wait(&r, 5000), 256 + SIGKILL);
-    rig_await_workers(&r, 0);
-    rig_begin(&r, "good", ARGS("--device", "cuda", "--remove-runtime-dir"));
-    rig_await_workers(&r, 2);
-    assert_int_equal(rig_stop(&r), 0);
+    assert_int_equal(lagand_wait(&r, 5000), 256 + SIGKILL);
+    lagand_await_workers(&r, 0);
+    lagand_begin(&r, "good", ARGS("--device", "cuda", "--remove-runtime-dir"));
+    lagand_await_workers(&r, 2);
+    assert_int_equal(lagand_stop(&r), 0);
 }
 
 static void
@@ -260,30 +260,30 @@ reload_replaces_each_worker_while_streams_continue(void **state)
     struct dealer *c, *ctl;
 
     (void)state;
-    rig_begin(&r, "slow", ARGS("--set", "workers=2"));
-    c = dial(&r, "api.sock");
-    ctl = dial(&r, "ctl.sock");
+    lagand_begin(&r, "slow", ARGS("--set", "workers=2"));
+    c = dealer_open(&r, "api.sock");
+    ctl = dealer_open(&r, "ctl.sock");
     for (uint64_t i = 1; i <= N; i++)
-        SAY(c, LAGAN_MSG_SUBMIT, i, { "ids", 3 }, { "max_tokens", TOKENS }, { "seed", (int64_t)i },
-            { "ack_window", 256 });
-    for (int heard = 0; n_done < N;) {
-        const struct msg *m = hear(c, 5000);
+        SEND(c, LAGAN_MSG_SUBMIT, i, { "ids", 3 }, { "max_tokens", TOKENS }, { "seed", (int64_t)i },
+             { "ack_window", 256 });
+    for (int n_received = 0; n_done < N;) {
+        const struct msg *m = receive(c, 5000);
 
         if (m->type == LAGAN_MSG_CHUNK) at[m->rid] = take_chunk(m, at[m->rid], m->rid);
         if (m->type == LAGAN_MSG_ERROR) fail_msg("%s", text_of(&m->map, "message"));
         if (m->type == LAGAN_MSG_DONE) assert_int_equal(at[m->rid], TOKENS);
         n_done += m->type == LAGAN_MSG_DONE;
-        if (++heard == 20) {
-            systemd_untold(&r.systemd);
+        if (++n_received == 20) {
+            systemd_clear_notices(&r.systemd);
             call(ctl, 1, "reload", NULL, NULL);
         }
-        if (heard == 30) kill(r.pid, SIGHUP); /* a rolling restart is in progress */
+        if (n_received == 30) kill(r.pid, SIGHUP); /* a rolling restart is in progress */
     }
-    assert_true(rig_told(&r, "RELOADING=1", 2000));
-    assert_true(rig_told(&r, "READY=1", 2000));
-    assert_true(rig_logged(&r, "fake: mode slow, epoch 2", 0));
-    assert_int_equal(rig_n_workers(&r), 2);
-    assert_int_equal(rig_stop(&r), 0);
+    assert_true(lagand_notified(&r, "RELOADING=1", 2000));
+    assert_true(lagand_notified(&r, "READY=1", 2000));
+    assert_true(lagand_logged(&r, "fake: mode slow, epoch 2", 0));
+    assert_int_equal(lagand_n_workers(&r), 2);
+    assert_int_equal(lagand_stop(&r), 0);
 }
 
 static void
@@ -294,19 +294,19 @@ reload_stops_if_the_first_worker_fails(void **state)
     struct dealer *c;
 
     (void)state;
-    rig_begin(&r, "die-once", ARGS("--set", "workers=2"));
-    c = dial(&r, "api.sock");
+    lagand_begin(&r, "die-once", ARGS("--set", "workers=2"));
+    c = dealer_open(&r, "api.sock");
     pid = worker_pid(c, 1);
     snprintf(died, sizeof died, "%s/died", r.model);
     assert_int_equal(unlink(died), 0);
-    systemd_untold(&r.systemd);
+    systemd_clear_notices(&r.systemd);
     kill(r.pid, SIGHUP);
-    assert_true(rig_told(&r, "RELOADING=1", 2000));
-    assert_true(rig_told(&r, "READY=1", 5000));
+    assert_true(lagand_notified(&r, "RELOADING=1", 2000));
+    assert_true(lagand_notified(&r, "READY=1", 5000));
     for (uint64_t i = 2; worker_pid(c, i) == pid && i < 100; i++) poll(NULL, 0, 10);
     one_request(5);
-    hang_up(c);
-    assert_int_equal(rig_stop(&r), 0);
+    dealer_close(c);
+    assert_int_equal(lagand_stop(&r), 0);
 }
 
 static void
@@ -318,19 +318,19 @@ second_reload_is_refused_during_the_first(void **state)
     uint32_t asked = 0;
 
     (void)state;
-    rig_begin(&r, "slow", ARGS("--set", "workers=2"));
-    ctl = dial(&r, "ctl.sock");
-    systemd_untold(&r.systemd);
+    lagand_begin(&r, "slow", ARGS("--set", "workers=2"));
+    ctl = dealer_open(&r, "ctl.sock");
+    systemd_clear_notices(&r.systemd);
     kill(r.pid, SIGSTOP); /* so that both run at the same time */
     call(ctl, 1, "reload", NULL, NULL);
     call(ctl, 2, "reload", NULL, NULL);
     kill(r.pid, SIGCONT);
-    m = hear_type(ctl, LAGAN_MSG_REPLY, 5000);
+    m = receive_type(ctl, LAGAN_MSG_REPLY, 5000);
     assert_int_equal(number(msg_get(&m->map, "result"), "workers"), 2);
-    hear_error(ctl, 2, LAGAN_E_UNSUPPORTED, "a reload is in progress", 5000);
-    assert_true(rig_told(&r, "READY=1", 5000));
+    receive_error(ctl, 2, LAGAN_E_UNSUPPORTED, "a reload is in progress", 5000);
+    assert_true(lagand_notified(&r, "READY=1", 5000));
     call(ctl, 3, "events", NULL, NULL);
-    list = msg_get(msg_get(&hear_type(ctl, LAGAN_MSG_REPLY, 5000)->map, "result"), "events");
+    list = msg_get(msg_get(&receive_type(ctl, LAGAN_MSG_REPLY, 5000)->map, "result"), "events");
     for (uint32_t i = 0; i < list->via.array.size; i++) { /* the first caller */
         const char *text = text_of(&list->via.array.ptr[i], "text");
 
@@ -338,8 +338,8 @@ second_reload_is_refused_during_the_first(void **state)
         if (!strncmp(text, "ready -> ", 9)) assert_true(asked > 0);
     }
     assert_true(asked > 0);
-    hang_up(ctl);
-    assert_int_equal(rig_stop(&r), 0);
+    dealer_close(ctl);
+    assert_int_equal(lagand_stop(&r), 0);
 }
 
 static void
@@ -348,39 +348,39 @@ stop_ends_a_reload(void **state)
     struct dealer *c, *ctl;
 
     (void)state;
-    rig_begin(&r, "slow-once", ARGS("--set", "workers=2"));
-    c = dial(&r, "api.sock");
-    ctl = dial(&r, "ctl.sock");
+    lagand_begin(&r, "slow-once", ARGS("--set", "workers=2"));
+    c = dealer_open(&r, "api.sock");
+    ctl = dealer_open(&r, "ctl.sock");
     submit(c, 1, 3, 100000, 1); /* so that it does not stop at once */
-    systemd_untold(&r.systemd);
+    systemd_clear_notices(&r.systemd);
     call(ctl, 1, "reload", NULL, NULL);
-    hear_type(ctl, LAGAN_MSG_REPLY, 5000);
+    receive_type(ctl, LAGAN_MSG_REPLY, 5000);
     /* w0 is being replaced and its replacement never becomes ready: the reload cannot reach w1. */
-    assert_true(rig_logged(&r, "fake: mode slow-once, epoch 2", 10000));
+    assert_true(lagand_logged(&r, "fake: mode slow-once, epoch 2", 10000));
     kill(r.pid, SIGTERM);
-    assert_true(rig_told(&r, "STOPPING=1", 10000));
+    assert_true(lagand_notified(&r, "STOPPING=1", 10000));
     poll(NULL, 0, 300);
-    assert_false(rig_logged(&r, "worker w1: pid", 0));
-    assert_false(rig_told(&r, "READY=1", 0));
+    assert_false(lagand_logged(&r, "worker w1: pid", 0));
+    assert_false(lagand_notified(&r, "READY=1", 0));
     kill(r.pid, SIGTERM); /* then at once */
-    assert_int_equal(rig_wait(&r, 3000), 0);
-    hang_up(c);
-    hang_up(ctl);
+    assert_int_equal(lagand_wait(&r, 3000), 0);
+    dealer_close(c);
+    dealer_close(ctl);
 }
 
 static void
 finished_reload_clears_its_status(void **state)
 {
     (void)state;
-    rig_begin(&r, "good", NULL);
-    assert_true(rig_told(&r, "STATUS=1 of 1 workers ready", 3000));
-    systemd_untold(&r.systemd);
+    lagand_begin(&r, "good", NULL);
+    assert_true(lagand_notified(&r, "STATUS=1 of 1 workers ready", 3000));
+    systemd_clear_notices(&r.systemd);
     kill(r.pid, SIGHUP);
-    assert_true(rig_told(&r, "RELOADING=1", 2000));
-    assert_true(rig_told(&r, "READY=1", 5000));
-    if (rig_told(&r, "STATUS=reloading", 0)) /* unless the test takes less than a second */
-        assert_true(rig_told(&r, "STATUS=1 of 1 workers ready", 3000));
-    assert_int_equal(rig_stop(&r), 0);
+    assert_true(lagand_notified(&r, "RELOADING=1", 2000));
+    assert_true(lagand_notified(&r, "READY=1", 5000));
+    if (lagand_notified(&r, "STATUS=reloading", 0)) /* unless the test takes less than a second */
+        assert_true(lagand_notified(&r, "STATUS=1 of 1 workers ready", 3000));
+    assert_int_equal(lagand_stop(&r), 0);
 }
 
 /* ---- requests */
@@ -477,104 +477,104 @@ requests_of_a_killed_lagand_continue_without_resubmission(void **state)
     const struct msg *m;
 
     (void)state;
-    rig_begin(&r, "slow", ARGS("--set", "workers=2"));
+    lagand_begin(&r, "slow", ARGS("--set", "workers=2"));
     c = connect_to();
     for (uint32_t i = 0; i < STREAMS; i++) ask(c, &streams[i], TOKENS, i);
     take_events(c, STREAMS, clock_now() + 200 * NSEC_MS);
     for (int i = 0; i < KILLS; i++) {
         longest_gap = 0;
-        rig_crash(&r, "slow", ARGS("--set", "workers=2", "--remove-runtime-dir"));
+        lagand_crash(&r, "slow", ARGS("--set", "workers=2", "--remove-runtime-dir"));
         take_events(c, STREAMS, clock_now() + (nsec)(300 + 20 * i) * NSEC_MS);
         gap[i] = longest_gap;
     }
     qsort(gap, KILLS, sizeof *gap, by_size);
     print_message("lagand killed %d times: a gap of %.0f ms in the median, %.0f at most\n", KILLS,
                   (double)gap[KILLS / 2] / NSEC_MS, (double)gap[KILLS - 1] / NSEC_MS);
-    rig_ready(&r);
+    lagand_ready(&r);
     assert_int_equal(take_events(c, STREAMS, clock_now() + SETTLE), 0);
     for (uint32_t i = 0; i < STREAMS; i++) {
         assert_int_equal(streams[i].n, TOKENS);
         assert_in_range(streams[i].resumed, 1, KILLS);
         for (uint32_t k = 0; k < TOKENS; k++) assert_int_equal(streams[i].ids[k], fake_token(i, k));
     }
-    ctl = dial(&r, "api.sock");
+    ctl = dealer_open(&r, "api.sock");
     call(ctl, 1, "status", NULL, NULL);
-    m = hear_type(ctl, LAGAN_MSG_REPLY, 2000);
+    m = receive_type(ctl, LAGAN_MSG_REPLY, 2000);
     assert_int_equal(number(msg_get(&m->map, "result"), "accepted"), 0);
-    hang_up(ctl);
+    dealer_close(ctl);
     lagan_close(c);
-    assert_int_equal(rig_stop(&r), 0);
+    assert_int_equal(lagand_stop(&r), 0);
 }
 
 /* With a model: weights, KV and ledger after a crash and after a re-exec. */
 static void
 model_output_is_identical_after_crash_and_reexec(void **state)
 {
-    enum { ANSWERS = 4, TOKENS = 500 };
+    enum { OUTPUTS = 4, TOKENS = 500 };
     const char *top = getenv("srcdir");
     char model[512];
     const char *const args[] = { "--worker", "./lagan-worker",       "--model", model, "--device",
                                  "cpu",      "--remove-runtime-dir", NULL };
-    static struct stream want[ANSWERS];
+    static struct stream want[OUTPUTS];
     struct lagan *c;
 
     (void)state;
     snprintf(model, sizeof model, "%s/models/recall-gemma3", top ? top : ".");
-    rig_begin(&r, "good", args);
+    lagand_begin(&r, "good", args);
     c = connect_to();
-    for (uint32_t i = 0; i < ANSWERS; i++) ask(c, &streams[i], TOKENS, i);
-    assert_int_equal(take_events(c, ANSWERS, clock_now() + SETTLE), 0);
+    for (uint32_t i = 0; i < OUTPUTS; i++) ask(c, &streams[i], TOKENS, i);
+    assert_int_equal(take_events(c, OUTPUTS, clock_now() + SETTLE), 0);
     memcpy(want, streams, sizeof want);
-    for (uint32_t i = 0; i < ANSWERS; i++) ask(c, &streams[i], TOKENS, i);
+    for (uint32_t i = 0; i < OUTPUTS; i++) ask(c, &streams[i], TOKENS, i);
     for (int i = 0; i < 4; i++) {
-        take_events(c, ANSWERS, clock_now() + 30 * NSEC_MS);
+        take_events(c, OUTPUTS, clock_now() + 30 * NSEC_MS);
         if (i % 2)
-            rig_crash(&r, "good", args);
+            lagand_crash(&r, "good", args);
         else
-            hang_up(ask_reexec());
-        rig_ready(&r);
+            dealer_close(ask_reexec());
+        lagand_ready(&r);
     }
-    assert_int_equal(take_events(c, ANSWERS, clock_now() + SETTLE), 0);
-    for (uint32_t i = 0; i < ANSWERS; i++) {
+    assert_int_equal(take_events(c, OUTPUTS, clock_now() + SETTLE), 0);
+    for (uint32_t i = 0; i < OUTPUTS; i++) {
         assert_int_equal(streams[i].n, TOKENS);
         assert_memory_equal(streams[i].ids, want[i].ids, sizeof want[i].ids);
         assert_true(streams[i].resumed > 0 && streams[i].adopted > 0);
     }
-    assert_true(rig_logged(&r, "weights (adopted)", 0));
+    assert_true(lagand_logged(&r, "weights (adopted)", 0));
     lagan_close(c);
-    assert_int_equal(rig_stop(&r), 0);
+    assert_int_equal(lagand_stop(&r), 0);
 }
 
 static void
 loading_weights_extends_the_start_timeout(void **state)
 {
     (void)state;
-    rig_start(&r, "loading", NULL);
-    assert_true(rig_told(&r, "EXTEND_TIMEOUT_USEC=30000000", 3000));
+    lagand_start(&r, "loading", NULL);
+    assert_true(lagand_notified(&r, "EXTEND_TIMEOUT_USEC=30000000", 3000));
     kill(r.pid, SIGTERM);
-    assert_true(rig_told(&r, "STOPPING=1", 2000));
-    assert_true(rig_wait(&r, 8000) >= 0);
+    assert_true(lagand_notified(&r, "STOPPING=1", 2000));
+    assert_true(lagand_wait(&r, 8000) >= 0);
 }
 
 int
 main(void)
 {
     const struct CMUnitTest tests[] = {
-        rig_test(killed_lagand_leaves_weights_and_kv_to_the_next),
-        rig_test(kv_without_its_ledger_is_not_adopted),
-        rig_test(unused_descriptors_of_the_store_are_closed),
-        rig_test(reexec_keeps_the_pid_and_passes_everything),
-        rig_test(failed_reexec_is_reported_and_lagand_continues),
-        rig_test(systemds_socket_is_served_by_each_lagand),
-        rig_test(gpu_standby_ends_with_lagand_and_is_started_again),
-        rig_test(reload_replaces_each_worker_while_streams_continue),
-        rig_test(reload_stops_if_the_first_worker_fails),
-        rig_test(second_reload_is_refused_during_the_first),
-        rig_test(stop_ends_a_reload),
-        rig_test(finished_reload_clears_its_status),
-        rig_test(requests_of_a_killed_lagand_continue_without_resubmission),
-        rig_test(model_output_is_identical_after_crash_and_reexec),
-        rig_test(loading_weights_extends_the_start_timeout),
+        lagand_test(killed_lagand_leaves_weights_and_kv_to_the_next),
+        lagand_test(kv_without_its_ledger_is_not_adopted),
+        lagand_test(unused_descriptors_of_the_store_are_closed),
+        lagand_test(reexec_keeps_the_pid_and_passes_everything),
+        lagand_test(failed_reexec_is_reported_and_lagand_continues),
+        lagand_test(systemds_socket_is_served_by_each_lagand),
+        lagand_test(gpu_standby_ends_with_lagand_and_is_started_again),
+        lagand_test(reload_replaces_each_worker_while_streams_continue),
+        lagand_test(reload_stops_if_the_first_worker_fails),
+        lagand_test(second_reload_is_refused_during_the_first),
+        lagand_test(stop_ends_a_reload),
+        lagand_test(finished_reload_clears_its_status),
+        lagand_test(requests_of_a_killed_lagand_continue_without_resubmission),
+        lagand_test(model_output_is_identical_after_crash_and_reexec),
+        lagand_test(loading_weights_extends_the_start_timeout),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -9,8 +9,8 @@
 #include <string.h>
 #include <sys/wait.h>
 
-struct hands { /* actions of the table */
-    int spawns, drains, buried, spawn_result;
+struct callbacks { /* actions of the table */
+    int spawns, drains, reaped, spawn_result;
     int sig;
     enum super_state to;
 };
@@ -18,7 +18,7 @@ struct hands { /* actions of the table */
 static int
 spawn(void *arg)
 {
-    struct hands *h = arg;
+    struct callbacks *h = arg;
 
     h->spawns++;
     return h->spawn_result;
@@ -27,33 +27,33 @@ spawn(void *arg)
 static void
 tell_drain(void *arg)
 {
-    ((struct hands *)arg)->drains++;
+    ((struct callbacks *)arg)->drains++;
 }
 
 static void
 kill_(void *arg, int sig)
 {
-    ((struct hands *)arg)->sig = sig;
+    ((struct callbacks *)arg)->sig = sig;
 }
 
 static void
 reap(void *arg, const struct death *d)
 {
     (void)d;
-    ((struct hands *)arg)->buried++;
+    ((struct callbacks *)arg)->reaped++;
 }
 
 static void
 moved(void *arg, enum super_state from, enum super_state to)
 {
     (void)from;
-    ((struct hands *)arg)->to = to;
+    ((struct callbacks *)arg)->to = to;
 }
 
 static const struct super_ops ops = { spawn, tell_drain, kill_, reap, moved };
 
 static void
-start(struct super *s, struct hands *h, nsec now)
+start(struct super *s, struct callbacks *h, nsec now)
 {
     memset(h, 0, sizeof *h);
     super_init(s, &ops, h, 1);
@@ -104,7 +104,7 @@ every_state_handles_every_event(void **state)
     for (int from = 0; from < SUPER_N_STATES; from++) {
         for (int ev = 0; ev < EV_N; ev++) {
             const struct cell *c = &want[from][ev];
-            struct hands h = { 0 };
+            struct callbacks h = { 0 };
             struct super s;
             char asked;
 
@@ -112,7 +112,7 @@ every_state_handles_every_event(void **state)
             s.state = (enum super_state)from;
             s.death = (struct death){ .cause = DEATH_KILLED };
             super_event(&s, (enum super_event)ev, NSEC_S);
-            asked = h.buried           ? 'b'
+            asked = h.reaped           ? 'b'
                     : h.spawns         ? 's'
                     : h.drains         ? 'd'
                     : h.sig == SIGTERM ? 't'
@@ -131,7 +131,7 @@ static void
 first_respawn_is_immediate_and_backoff_starts_with_the_second(void **state)
 {
     struct super s;
-    struct hands h;
+    struct callbacks h;
 
     (void)state;
     start(&s, &h, 0);
@@ -152,7 +152,7 @@ static void
 sixty_seconds_of_service_reset_the_streak(void **state)
 {
     struct super s;
-    struct hands h;
+    struct callbacks h;
     nsec now = 0;
 
     (void)state;
@@ -186,7 +186,7 @@ static void
 external_death_does_not_count_but_spawns_are_spaced(void **state)
 {
     struct super s;
-    struct hands h;
+    struct callbacks h;
     nsec now = 0;
     int i;
 
@@ -210,7 +210,7 @@ static void
 five_early_deaths_within_ten_minutes_fail(void **state)
 {
     struct super s;
-    struct hands h;
+    struct callbacks h;
 
     (void)state;
     start(&s, &h, 0);
@@ -233,7 +233,7 @@ static void
 five_early_deaths_within_an_hour_do_not_fail(void **state)
 {
     struct super s;
-    struct hands h;
+    struct callbacks h;
 
     (void)state;
     start(&s, &h, 0);
@@ -248,7 +248,7 @@ static void
 ten_counted_deaths_within_ten_minutes_fail(void **state)
 {
     struct super s;
-    struct hands h;
+    struct callbacks h;
     int n = 0;
 
     (void)state;
@@ -271,7 +271,7 @@ invalid_configuration_fails_at_once(void **state)
     (void)state;
     for (int i = 0; i < 2; i++) {
         struct super s;
-        struct hands h;
+        struct callbacks h;
 
         start(&s, &h, 0);
         die(&s, CLD_EXITED, codes[i], NSEC_S);
@@ -316,7 +316,7 @@ cause_of_death_follows_the_table(void **state)
 
     (void)state;
     for (size_t i = 0; i < ARRAY_LEN(t); i++) {
-        struct hands h = { 0 };
+        struct callbacks h = { 0 };
         struct super s;
 
         super_init(&s, &ops, &h, 1);
@@ -334,7 +334,7 @@ cause_of_death_follows_the_table(void **state)
 static void
 failed_spawn_is_retried_after_a_delay(void **state)
 {
-    struct hands h = { .spawn_result = -12 };
+    struct callbacks h = { .spawn_result = -12 };
     struct super s;
     nsec now = 0;
 
@@ -355,7 +355,7 @@ static void
 restart_drains_and_starts_again(void **state)
 {
     struct super s;
-    struct hands h;
+    struct callbacks h;
 
     (void)state;
     start(&s, &h, 0);
@@ -372,7 +372,7 @@ static void
 hung_worker_is_restarted_unless_it_was_stopping(void **state)
 {
     struct super s;
-    struct hands h;
+    struct callbacks h;
 
     (void)state;
     start(&s, &h, 0);
@@ -395,7 +395,7 @@ static void
 killed_standby_is_restarted_and_a_taken_one_replaced(void **state)
 {
     struct super s;
-    struct hands h;
+    struct callbacks h;
 
     (void)state;
     start(&s, &h, 0);
@@ -426,7 +426,7 @@ static void
 slow_drain_ends_with_term_kill_and_lost(void **state)
 {
     struct super s;
-    struct hands h;
+    struct callbacks h;
 
     (void)state;
     start(&s, &h, 0);
@@ -446,7 +446,7 @@ static void
 starved_process_gets_more_time_to_exit(void **state)
 {
     struct super s;
-    struct hands h;
+    struct callbacks h;
     nsec until;
 
     (void)state;

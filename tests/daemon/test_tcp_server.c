@@ -1,7 +1,7 @@
 /* test_tcp_server.c - lagand over tcp: authentication and limits of keys. */
 #include "include/lagan.h"
 #include "tests/daemon/fake.h"
-#include "tests/daemon/rig.h"
+#include "tests/daemon/lagand_fixture.h"
 #include "wire/curve.h"
 
 #include <errno.h>
@@ -19,7 +19,7 @@ struct pair {
     char public[CURVE_KEY + 1], secret[CURVE_KEY + 1];
 };
 
-static struct rig r;
+static struct lagand_fixture r;
 static struct pair server, alice, eve;
 static char dir[] = "/tmp/lagan-tcp-XXXXXX", keys[64], alices[64], eves[64], at[64];
 
@@ -59,7 +59,7 @@ tear_down(void **state)
     char command[96];
 
     (void)state;
-    rig_clean(&r);
+    lagand_clean(&r);
     snprintf(command, sizeof command, "rm -rf '%s'", dir);
     return system(command);
 }
@@ -71,8 +71,8 @@ start(const char *mode)
     char line[512], *from;
     FILE *f;
 
-    rig_start(&r, mode, ARGS("--api.tcp", "tcp://127.0.0.1:*", "--api.keys", keys));
-    rig_ready(&r);
+    lagand_start(&r, mode, ARGS("--api.tcp", "tcp://127.0.0.1:*", "--api.keys", keys));
+    lagand_ready(&r);
     f = fopen(r.log, "r");
     *at = '\0';
     while (f && fgets(line, sizeof line, f))
@@ -117,7 +117,7 @@ start_with_one_open(struct dealer **ctl)
     c = connect_as(alices);
     ask(c, 100000);
     assert_int_equal(lagan_next(c, &ev, 30000), 1);
-    *ctl = dial(&r, "ctl.sock");
+    *ctl = dealer_open(&r, "ctl.sock");
     return c;
 }
 
@@ -126,7 +126,7 @@ reload_with(struct dealer *ctl, uint64_t rid, const char *key, const char *rest)
 {
     write_keys(keys, server.secret, "client", key, rest);
     call(ctl, rid, "reload", NULL, NULL);
-    hear_type(ctl, LAGAN_MSG_REPLY, 30000);
+    receive_type(ctl, LAGAN_MSG_REPLY, 30000);
 }
 
 static void
@@ -147,14 +147,14 @@ only_keys_of_the_file_are_served(void **state)
 
     assert_int_equal(lagan_open_keys(&none, at, eves, 30000), -EACCES);
     assert_non_null(strstr(lagan_errmsg(NULL), "does not know our key"));
-    assert_true(rig_logged(&r, "its key is not in api.keys", 30000));
+    assert_true(lagand_logged(&r, "its key is not in api.keys", 30000));
     assert_int_equal(lagan_open(&none, at, 1000), -EINVAL);
     assert_non_null(strstr(lagan_errmsg(NULL), "a tcp endpoint needs keys"));
     chmod(alices, 0644);
     assert_int_equal(lagan_open_keys(&none, at, alices, 1000), -EACCES);
     assert_non_null(strstr(lagan_errmsg(NULL), "mode 0644"));
     lagan_close(c);
-    assert_int_equal(rig_stop(&r), 0);
+    assert_int_equal(lagand_stop(&r), 0);
 }
 
 /* With a plain socket, or with the key of another server. */
@@ -183,27 +183,27 @@ frames_without_valid_keys_do_not_arrive(void **state)
         zmq_close(s);
     }
     lagan_close(connect_as(alices));
-    assert_int_equal(rig_stop(&r), 0);
+    assert_int_equal(lagand_stop(&r), 0);
 }
 
 static void
 tcp_needs_a_keys_file(void **state)
 {
     (void)state;
-    rig_start(&r, "good", ARGS("--api.tcp", "tcp://127.0.0.1:*"));
-    assert_int_equal(rig_wait(&r, 3000), 78);
-    assert_true(rig_logged(&r, "nothing is served over a network without keys", 0));
-    rig_start(&r, "good", ARGS("--api.tcp", "tcp://127.0.0.1:*", "--api.keys", alices));
-    assert_true(rig_wait(&r, 300) < 0); /* a secret alone is valid, but admits no client */
+    lagand_start(&r, "good", ARGS("--api.tcp", "tcp://127.0.0.1:*"));
+    assert_int_equal(lagand_wait(&r, 3000), 78);
+    assert_true(lagand_logged(&r, "nothing is served over a network without keys", 0));
+    lagand_start(&r, "good", ARGS("--api.tcp", "tcp://127.0.0.1:*", "--api.keys", alices));
+    assert_true(lagand_wait(&r, 300) < 0); /* a secret alone is valid, but admits no client */
     kill(r.pid, SIGKILL);
-    rig_wait(&r, 1000);
+    lagand_wait(&r, 1000);
     chmod(keys, 0640);
-    rig_start(&r, "good", ARGS("--api.tcp", "tcp://127.0.0.1:*", "--api.keys", keys));
-    assert_int_equal(rig_wait(&r, 3000), 78);
-    assert_true(rig_logged(&r, "mode 0640; run chmod 600", 0));
-    rig_start(&r, "good", ARGS("--api.tcp", "ipc:///tmp/x", "--api.keys", keys));
-    assert_int_equal(rig_wait(&r, 3000), 78);
-    assert_true(rig_logged(&r, "does not begin with tcp://", 0));
+    lagand_start(&r, "good", ARGS("--api.tcp", "tcp://127.0.0.1:*", "--api.keys", keys));
+    assert_int_equal(lagand_wait(&r, 3000), 78);
+    assert_true(lagand_logged(&r, "mode 0640; run chmod 600", 0));
+    lagand_start(&r, "good", ARGS("--api.tcp", "ipc:///tmp/x", "--api.keys", keys));
+    assert_int_equal(lagand_wait(&r, 3000), 78);
+    assert_true(lagand_logged(&r, "does not begin with tcp://", 0));
 }
 
 static void
@@ -242,7 +242,7 @@ limits_of_a_key_cover_all_its_connections(void **state)
     }
     assert_int_equal(ev.kind, LAGAN_EVENT_TOKENS);
     lagan_close(c[0]);
-    assert_int_equal(rig_stop(&r), 0);
+    assert_int_equal(lagand_stop(&r), 0);
 }
 
 static void
@@ -254,17 +254,17 @@ reload_reads_the_keys_again(void **state)
     (void)state;
     chmod(keys, 0644);
     call(ctl, 1, "reload", NULL, NULL);
-    hear_error(ctl, 1, LAGAN_E_INVALID_REQUEST, "mode 0644", 30000);
+    receive_error(ctl, 1, LAGAN_E_INVALID_REQUEST, "mode 0644", 30000);
     chmod(keys, 0600);
     reload_with(ctl, 2, eve.public, " eve");
     lagan_close(connect_as(eves));
     assert_int_equal(lagan_open_keys(&none, at, alices, 30000), -EACCES);
     call(ctl, 3, "status", NULL, NULL); /* alice's request has ended */
     assert_int_equal(
-        number(msg_get(&hear_type(ctl, LAGAN_MSG_REPLY, 30000)->map, "result"), "requests"), 0);
+        number(msg_get(&receive_type(ctl, LAGAN_MSG_REPLY, 30000)->map, "result"), "requests"), 0);
     lagan_set_reconnect_timeout(c, 0);
     lagan_close(c);
-    assert_int_equal(rig_stop(&r), 0);
+    assert_int_equal(lagand_stop(&r), 0);
 }
 
 /* SIGHUP, like systemd's reload. */
@@ -278,15 +278,15 @@ sighup_reads_the_keys_again(void **state)
     lagan_close(connect_as(alices));
     chmod(keys, 0644);
     kill(r.pid, SIGHUP);
-    assert_true(rig_logged(&r, "reload by SIGHUP refused: api.keys: ", 30000));
+    assert_true(lagand_logged(&r, "reload by SIGHUP refused: api.keys: ", 30000));
     write_keys(keys, server.secret, "client", eve.public, " eve");
     chmod(keys, 0600);
-    systemd_untold(&r.systemd);
+    systemd_clear_notices(&r.systemd);
     kill(r.pid, SIGHUP);
-    assert_true(rig_told(&r, "RELOADING=1", 30000));
+    assert_true(lagand_notified(&r, "RELOADING=1", 30000));
     lagan_close(connect_as(eves));
     assert_int_equal(lagan_open_keys(&none, at, alices, 30000), -EACCES);
-    assert_int_equal(rig_stop(&r), 0);
+    assert_int_equal(lagand_stop(&r), 0);
 }
 
 /* Requests of liblagan have names and continue without a connection, unless it sent a goodbye.
@@ -310,12 +310,12 @@ frames_before_a_disconnect_are_read(void **state)
         lagan_close(c);
         poll(NULL, 0, 20);
         kill(r.pid, SIGCONT);
-        ctl = dial(&r, "ctl.sock");
+        ctl = dealer_open(&r, "ctl.sock");
         for (uint64_t n = 1; open_requests(ctl, n); n++)
             assert_true(poll(NULL, 0, ASK_MS) == 0 && n < 100);
-        hang_up(ctl);
+        dealer_close(ctl);
     }
-    assert_int_equal(rig_stop(&r), 0);
+    assert_int_equal(lagand_stop(&r), 0);
 }
 
 /* The name stays, with another key. */
@@ -331,7 +331,7 @@ replaced_key_is_not_served(void **state)
     lagan_set_reconnect_timeout(c, 0);
     lagan_close(c);
     lagan_close(connect_as(eves));
-    assert_int_equal(rig_stop(&r), 0);
+    assert_int_equal(lagand_stop(&r), 0);
 }
 
 static void
@@ -349,7 +349,7 @@ reload_applies_new_limits_to_open_connections(void **state)
     assert_int_equal(ev.kind, LAGAN_EVENT_ERROR);
     assert_string_equal(ev.message, "user key:alice has 1 open requests, which is its limit");
     lagan_close(c);
-    assert_int_equal(rig_stop(&r), 0);
+    assert_int_equal(lagand_stop(&r), 0);
 }
 
 static void
@@ -373,21 +373,21 @@ message_with_many_frames_does_not_block_others(void **state)
     for (uint32_t i = 1; i <= FRAMES; i++)
         assert_int_equal(zmq_send(s, "", 0, i < FRAMES ? ZMQ_SNDMORE : 0), 0);
     zmq_send(s, "\x94\x01\x0c\x05\x80", 5, 0); /* PING */
-    other = dial(&r, "api.sock");
-    for (uint32_t answers = 0; answers < 2;) { /* the ERROR, and the PONG after all frames */
+    other = dealer_open(&r, "api.sock");
+    for (uint32_t n_replies = 0; n_replies < 2;) { /* the ERROR, and the PONG after all frames */
         zmq_pollitem_t p = { .socket = s, .events = ZMQ_POLLIN };
 
-        assert_true(zmq_poll(&p, 1, answers ? 0 : 30000) >= (answers ? 0 : 1));
-        answers += p.revents != 0 && zmq_recv(s, (char[500]){ 0 }, 500, 0) > 0;
-        if (!answers) continue;
-        SAY(other, LAGAN_MSG_PING, 1, { "t", 1 });
-        hear_type(other, LAGAN_MSG_PONG, 30000);
+        assert_true(zmq_poll(&p, 1, n_replies ? 0 : 30000) >= (n_replies ? 0 : 1));
+        n_replies += p.revents != 0 && zmq_recv(s, (char[500]){ 0 }, 500, 0) > 0;
+        if (!n_replies) continue;
+        SEND(other, LAGAN_MSG_PING, 1, { "t", 1 });
+        receive_type(other, LAGAN_MSG_PONG, 30000);
         if (n++ == 100000) break;
     }
     zmq_close(s);
     assert_in_range(n, 5, 99999);
-    hang_up(other);
-    assert_int_equal(rig_stop(&r), 0);
+    dealer_close(other);
+    assert_int_equal(lagand_stop(&r), 0);
 }
 
 int

@@ -133,7 +133,7 @@ assert_ended(const struct unix_server_event *who)
     assert_false(take());
 }
 
-/* ---- what comes */
+/* ---- received bytes */
 
 static void
 single_bytes_are_assembled_to_a_message(void **state)
@@ -363,7 +363,7 @@ messages_of_an_iteration_are_sent_together(void **state)
 static void
 unsent_bytes_wait_and_keep_their_order(void **state)
 {
-    static uint8_t frame[100 << 10], heard[9 + sizeof frame];
+    static uint8_t frame[100 << 10], received[9 + sizeof frame];
     struct unix_server_event who;
     int fd = meet(&who);
     uint32_t sent = 0, got = 0;
@@ -377,14 +377,14 @@ unsent_bytes_wait_and_keep_their_order(void **state)
     while (got < sent) {
         uint32_t n = 0;
 
-        while (n < sizeof heard) {
-            ssize_t r = recv(fd, heard + n, sizeof heard - n, MSG_DONTWAIT);
+        while (n < sizeof received) {
+            ssize_t r = recv(fd, received + n, sizeof received - n, MSG_DONTWAIT);
 
             if (r < 0) assert_false(take()); /* the socket has space again */
             if (r > 0) n += (uint32_t)r;
         }
         memset(frame, (int)got++, sizeof frame);
-        assert_memory_equal(heard + 9, frame, sizeof frame);
+        assert_memory_equal(received + 9, frame, sizeof frame);
     }
     close(fd);
 }

@@ -5,6 +5,8 @@
  * first.
  */
 #include "worker/exec/exec.h"
+#include "worker/handover/adopt_log.h"
+#include "worker/worker.h"
 
 #include <poll.h>
 

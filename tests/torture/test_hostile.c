@@ -10,7 +10,7 @@
 #include "base/clock.h"
 #include "include/lagan.h"
 #include "tests/daemon/fake.h"
-#include "tests/daemon/rig.h"
+#include "tests/daemon/lagand_fixture.h"
 #include "tests/torture/args.h"
 #include "tests/torture/attackers.h"
 
@@ -30,7 +30,7 @@ enum { MOST_MIB = 8000 }; /* a sanitizer keeps freed memory for a while */
 enum { MOST_MIB = REQUESTS_MIB + KEPT_MIB + UNREAD_MIB + PARTS_MIB };
 #endif
 
-static struct rig r;
+static struct lagand_fixture r;
 static uint32_t n_requests = 60, times;
 
 static int
@@ -38,7 +38,7 @@ tear_down(void **state)
 {
     (void)state;
     attack_end();
-    rig_clean(&r);
+    lagand_clean(&r);
     return 0;
 }
 
@@ -141,12 +141,12 @@ serve_others(const char *what)
 static uint64_t
 counted(const char *what)
 {
-    struct dealer *c = dial(&r, "ctl.sock");
+    struct dealer *c = dealer_open(&r, "ctl.sock");
     uint64_t n;
 
     call(c, 1, "status", NULL, NULL);
-    n = number(msg_get(&hear_type(c, LAGAN_MSG_REPLY, 30000)->map, "result"), what);
-    hang_up(c);
+    n = number(msg_get(&receive_type(c, LAGAN_MSG_REPLY, 30000)->map, "result"), what);
+    dealer_close(c);
     return n;
 }
 
@@ -175,7 +175,7 @@ await_sign(size_t i, uint64_t before)
     nsec until = clock_now() + SIGN_MS * NSEC_MS;
 
     if (!attacks[i].least) {
-        if (counter) assert_true(rig_logged(&r, counter, SIGN_MS));
+        if (counter) assert_true(lagand_logged(&r, counter, SIGN_MS));
         return;
     }
     while (counted(counter) < before + attacks[i].least && clock_now() < until) poll(NULL, 0, 20);
@@ -189,8 +189,8 @@ other_clients_are_served_and_memory_is_bounded(void **state)
     nsec quiet, p99;
 
     (void)state;
-    rig_start(&r, "brisk", (const char *const[]){ "--api.ack-timeout", "1s", NULL });
-    rig_ready(&r);
+    lagand_start(&r, "brisk", (const char *const[]){ "--api.ack-timeout", "1s", NULL });
+    lagand_ready(&r);
     snprintf(path, sizeof path, "%s/api.sock", r.run);
     attack_begin(attack_spin, path);
     quiet = serve_others("quiet");
@@ -207,7 +207,7 @@ other_clients_are_served_and_memory_is_bounded(void **state)
         poll(NULL, 0, 300);
     }
     serve_others("quiet again");
-    assert_int_equal(rig_stop(&r), 0);
+    assert_int_equal(lagand_stop(&r), 0);
 }
 
 int

@@ -3,6 +3,7 @@
  * Every value is copied once and bounded before use. Entries and nodes that are not adopted are
  * cleared one by one, so a kill during adoption leaves a manifest that can be adopted again.
  */
+#include "worker/kv/kv_table.h"
 #include "worker/manifest/manifest_layout.h"
 
 #include <errno.h>

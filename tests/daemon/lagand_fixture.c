@@ -1,5 +1,5 @@
-/* rig.c - see rig.h. */
-#include "tests/daemon/rig.h"
+/* lagand_fixture.c - see lagand_fixture.h. */
+#include "tests/daemon/lagand_fixture.h"
 
 #include "base/clock.h"
 #include "tests/daemon/fake.h"
@@ -21,7 +21,7 @@
 #include <zmq.h>
 
 /* Timeout of every wait: only a hang takes that long, even on a busy machine. */
-enum { MAX_ARGS = 32, PATIENCE_MS = 30000 };
+enum { MAX_ARGS = 32, TIMEOUT_MS = 30000 };
 
 /* ---- lagand */
 
@@ -33,7 +33,7 @@ is_among(const char *const *args, const char *option)
 }
 
 static void
-become_lagand(const struct rig *r, const char *const *args)
+become_lagand(const struct lagand_fixture *r, const char *const *args)
 {
     char lagand[600], worker[600];
     const char *const ours[][2] = { { "--runtime-dir", r->run },
@@ -61,10 +61,10 @@ become_lagand(const struct rig *r, const char *const *args)
     _exit(126);
 }
 
-static struct rig *started; /* a failed test leaves no process */
+static struct lagand_fixture *started; /* a failed test leaves no process */
 
 void
-rig_start(struct rig *r, const char *mode, const char *const *args)
+lagand_start(struct lagand_fixture *r, const char *mode, const char *const *args)
 {
     started = r;
     if (!*r->dir) {
@@ -82,30 +82,30 @@ rig_start(struct rig *r, const char *mode, const char *const *args)
 }
 
 void
-rig_crash(struct rig *r, const char *mode, const char *const *args)
+lagand_crash(struct lagand_fixture *r, const char *mode, const char *const *args)
 {
     assert_int_equal(kill(r->pid, SIGKILL), 0);
-    assert_int_equal(rig_wait(r, 5000), 256 + SIGKILL);
-    rig_start(r, mode, args);
+    assert_int_equal(lagand_wait(r, 5000), 256 + SIGKILL);
+    lagand_start(r, mode, args);
 }
 
 bool
-rig_told(struct rig *r, const char *word, int ms)
+lagand_notified(struct lagand_fixture *r, const char *word, int ms)
 {
-    nsec until = clock_now() + (ms ? MAX(ms, PATIENCE_MS) : 0) * NSEC_MS;
+    nsec until = clock_now() + (ms ? MAX(ms, TIMEOUT_MS) : 0) * NSEC_MS;
 
     for (;;) {
-        if (systemd_told(&r->systemd, word)) return true;
+        if (systemd_notified(&r->systemd, word)) return true;
         if (clock_now() >= until || waitpid(r->pid, NULL, WNOHANG | WNOWAIT) > 0) return false;
         poll(NULL, 0, 2);
     }
 }
 
 bool
-rig_logged(struct rig *r, const char *words, int ms)
+lagand_logged(struct lagand_fixture *r, const char *words, int ms)
 {
     static char text[1 << 20];
-    nsec until = clock_now() + (ms ? MAX(ms, PATIENCE_MS) : 0) * NSEC_MS;
+    nsec until = clock_now() + (ms ? MAX(ms, TIMEOUT_MS) : 0) * NSEC_MS;
 
     do {
         FILE *f = fopen(r->log, "r");
@@ -121,7 +121,7 @@ rig_logged(struct rig *r, const char *words, int ms)
 }
 
 static void
-print_log(struct rig *r)
+print_log(struct lagand_fixture *r)
 {
     char line[512];
     FILE *f = fopen(r->log, "r");
@@ -131,24 +131,24 @@ print_log(struct rig *r)
 }
 
 void
-rig_ready(struct rig *r)
+lagand_ready(struct lagand_fixture *r)
 {
-    if (rig_told(r, "READY=1", 8000)) return;
+    if (lagand_notified(r, "READY=1", 8000)) return;
     print_log(r);
     fail_msg("lagand is not ready");
 }
 
 void
-rig_begin(struct rig *r, const char *mode, const char *const *args)
+lagand_begin(struct lagand_fixture *r, const char *mode, const char *const *args)
 {
-    rig_start(r, mode, args);
-    rig_ready(r);
+    lagand_start(r, mode, args);
+    lagand_ready(r);
 }
 
 int
-rig_wait(struct rig *r, int ms)
+lagand_wait(struct lagand_fixture *r, int ms)
 {
-    nsec until = clock_now() + (ms < 1000 ? ms : MAX(ms, PATIENCE_MS)) * NSEC_MS;
+    nsec until = clock_now() + (ms < 1000 ? ms : MAX(ms, TIMEOUT_MS)) * NSEC_MS;
     int status;
 
     while (waitpid(r->pid, &status, WNOHANG) != r->pid) {
@@ -160,7 +160,7 @@ rig_wait(struct rig *r, int ms)
 }
 
 uint32_t
-rig_n_workers(const struct rig *r)
+lagand_n_workers(const struct lagand_fixture *r)
 {
     DIR *d = opendir("/proc");
     uint32_t n = 0;
@@ -184,27 +184,27 @@ rig_n_workers(const struct rig *r)
 }
 
 void
-rig_await_workers(const struct rig *r, uint32_t n)
+lagand_await_workers(const struct lagand_fixture *r, uint32_t n)
 {
-    nsec until = clock_now() + PATIENCE_MS * NSEC_MS;
+    nsec until = clock_now() + TIMEOUT_MS * NSEC_MS;
     uint32_t is;
 
-    while ((is = rig_n_workers(r)) != n) {
+    while ((is = lagand_n_workers(r)) != n) {
         if (clock_now() >= until) fail_msg("%u processes, not %u", is, n);
         poll(NULL, 0, 5);
     }
 }
 
 int
-rig_stop(struct rig *r)
+lagand_stop(struct lagand_fixture *r)
 {
     char path[128];
     int code;
 
     assert_int_equal(kill(r->pid, SIGTERM), 0);
-    code = rig_wait(r, PATIENCE_MS);
+    code = lagand_wait(r, TIMEOUT_MS);
     if (code) print_log(r);
-    assert_int_equal(rig_n_workers(r), 0);
+    assert_int_equal(lagand_n_workers(r), 0);
     snprintf(path, sizeof path, "%s/api.sock", r->run);
     assert_int_not_equal(access(path, F_OK), 0);
     assert_int_not_equal(access(r->run, F_OK), 0); /* lagand made it */
@@ -212,7 +212,7 @@ rig_stop(struct rig *r)
 }
 
 void
-rig_clean(struct rig *r)
+lagand_clean(struct lagand_fixture *r)
 {
     char command[128];
 
@@ -223,7 +223,7 @@ rig_clean(struct rig *r)
         waitpid(r->pid, NULL, 0);
     }
     systemd_close(&r->systemd);
-    hang_up_all();
+    dealers_close();
     zmq_ctx_term(r->zmq);
     snprintf(command, sizeof command, "rm -rf '%s'", r->dir);
     if (system(command)) fprintf(stderr, "%s: not removed\n", r->dir);
@@ -231,10 +231,10 @@ rig_clean(struct rig *r)
 }
 
 int
-rig_tear_down(void **state)
+lagand_tear_down(void **state)
 {
     (void)state;
-    if (started) rig_clean(started);
+    if (started) lagand_clean(started);
     return 0;
 }
 
@@ -251,7 +251,7 @@ struct dealer {
 };
 
 struct dealer *
-dial_narrow(struct rig *r, const char *listener, int frames)
+dealer_open_small(struct lagand_fixture *r, const char *listener, int frames)
 {
     struct dealer *c = calloc(1, sizeof *c);
     char endpoint[160];
@@ -285,13 +285,13 @@ forget(struct dealer *c)
 }
 
 struct dealer *
-dial(struct rig *r, const char *listener)
+dealer_open(struct lagand_fixture *r, const char *listener)
 {
-    return dial_narrow(r, listener, 0);
+    return dealer_open_small(r, listener, 0);
 }
 
 void
-hang_up(struct dealer *c)
+dealer_close(struct dealer *c)
 {
     for (int i = 0; i < MAX_DEALERS; i++) {
         if (dealers[i] == c) dealers[i] = NULL;
@@ -302,10 +302,10 @@ hang_up(struct dealer *c)
 }
 
 void
-hang_up_all(void)
+dealers_close(void)
 {
     for (int i = 0; i < MAX_DEALERS; i++) {
-        if (dealers[i]) hang_up(dealers[i]);
+        if (dealers[i]) dealer_close(dealers[i]);
     }
 }
 
@@ -316,7 +316,7 @@ send_bytes(struct dealer *c, const void *p, size_t n)
 }
 
 void
-say(struct dealer *c, uint32_t type, uint64_t rid, const struct key *keys, uint32_t n)
+send_keys(struct dealer *c, uint32_t type, uint64_t rid, const struct key *keys, uint32_t n)
 {
     msgpack_sbuffer b;
     msgpack_packer p;
@@ -372,28 +372,28 @@ silent(struct dealer *c, int ms)
 }
 
 const struct msg *
-hear(struct dealer *c, int ms)
+receive(struct dealer *c, int ms)
 {
     struct err e;
 
     forget(c);
-    if (silent(c, MAX(ms, PATIENCE_MS))) fail_msg("nothing came within %d ms", PATIENCE_MS);
+    if (silent(c, MAX(ms, TIMEOUT_MS))) fail_msg("no frame within %d ms", TIMEOUT_MS);
     zmq_msg_init(&c->frame);
     assert_true(zmq_msg_recv(&c->frame, c->socket, 0) >= 0);
     if (msg_decode(&c->msg, zmq_msg_data(&c->frame), zmq_msg_size(&c->frame), &e) < 0) {
-        fail_msg("lagand sent what is no message: %s", e.text);
+        fail_msg("lagand sent an invalid message: %s", e.text);
     }
     c->has_frame = true;
     return &c->msg;
 }
 
 const struct msg *
-hear_type(struct dealer *c, uint32_t type, int ms)
+receive_type(struct dealer *c, uint32_t type, int ms)
 {
-    const struct msg *m = hear(c, ms);
+    const struct msg *m = receive(c, ms);
 
     if (m->type != type) {
-        fail_msg("type %u came, not %u: %s", m->type, type, text_of(&m->map, "message"));
+        fail_msg("received type %u, expected %u: %s", m->type, type, text_of(&m->map, "message"));
     }
     return m;
 }
@@ -404,7 +404,7 @@ open_requests(struct dealer *c, uint64_t rid)
     const struct msg *m;
 
     call(c, rid, "status", NULL, NULL);
-    m = hear_type(c, LAGAN_MSG_REPLY, PATIENCE_MS);
+    m = receive_type(c, LAGAN_MSG_REPLY, TIMEOUT_MS);
     return (uint32_t)number(msg_get(&m->map, "result"), "requests");
 }
 
@@ -431,29 +431,27 @@ text_of(const msgpack_object *map, const char *key)
 }
 
 void
-hear_error(struct dealer *c, uint64_t rid, uint32_t code, const char *words, int ms)
+receive_error(struct dealer *c, uint64_t rid, uint32_t code, const char *words, int ms)
 {
-    const struct msg *m = hear_type(c, LAGAN_MSG_ERROR, ms);
+    const struct msg *m = receive_type(c, LAGAN_MSG_ERROR, ms);
 
     if (m->rid != rid || number(&m->map, "code") != code ||
         !strstr(text_of(&m->map, "message"), words)) {
-        fail_msg("rid %llu, %s: \"%s\"; not rid %llu, %s: \"%s\"", (unsigned long long)m->rid,
+        fail_msg("rid %llu, %s: \"%s\"; expected rid %llu, %s: \"%s\"", (unsigned long long)m->rid,
                  text_of(&m->map, "reason_name"), text_of(&m->map, "message"),
                  (unsigned long long)rid, msg_reason(code, NULL), words);
     }
     assert_string_equal(text_of(&m->map, "reason_name"), msg_reason(code, NULL));
 }
 
-/* Sends SUBMIT with n ids and that max_tokens, and reads its ACCEPT. */
 void
 submit(struct dealer *c, uint64_t rid, uint32_t n_ids, uint32_t max_tokens, uint64_t seed)
 {
-    SAY(c, LAGAN_MSG_SUBMIT, rid, { "ids", n_ids }, { "max_tokens", max_tokens },
-        { "seed", (int64_t)seed });
-    assert_int_equal(hear_type(c, LAGAN_MSG_ACCEPT, 5000)->rid, rid);
+    SEND(c, LAGAN_MSG_SUBMIT, rid, { "ids", n_ids }, { "max_tokens", max_tokens },
+         { "seed", (int64_t)seed });
+    assert_int_equal(receive_type(c, LAGAN_MSG_ACCEPT, 5000)->rid, rid);
 }
 
-/* Checks one CHUNK against the tokens of fake_worker. Returns the position after it. */
 uint32_t
 take_chunk(const struct msg *m, uint32_t at, uint64_t seed)
 {
@@ -476,23 +474,21 @@ take_chunk(const struct msg *m, uint32_t at, uint64_t seed)
     return at + n;
 }
 
-/* Reads and acknowledges chunks until DONE. Returns their number. */
 uint32_t
 take_all(struct dealer *c, uint64_t rid, uint32_t max_tokens, uint64_t seed)
 {
     uint32_t at = 0, n = 0;
 
     for (;;) {
-        const struct msg *m = hear(c, 5000);
+        const struct msg *m = receive(c, 5000);
 
-        /* Returns true if libzmq still has a socket with that number. */
         if (m->type == LAGAN_MSG_PING) continue;
         assert_int_equal(m->rid, rid);
         if (m->type == LAGAN_MSG_DONE) break;
         if (m->type != LAGAN_MSG_CHUNK) fail_msg("%s", text_of(&m->map, "message"));
         assert_int_equal(number(&m->map, "n"), ++n);
         at = take_chunk(m, at, seed);
-        SAY(c, LAGAN_MSG_ACK, rid, { "n", n });
+        SEND(c, LAGAN_MSG_ACK, rid, { "n", n });
     }
     assert_int_equal(at, max_tokens);
     return n;
