@@ -47,16 +47,15 @@ struct daemon_events {
     /* net: cancel the requests of that client and close its connection. */
     void (*client_dropped)(struct daemon *d, uint32_t client);
     /* supervise: the state of w has changed, or its process has ended (from may equal to). */
-    void (*worker_state)(struct daemon *d, struct worker *w, enum super_state from,
-                         enum super_state to);
+    void (*worker_state)(struct worker *w, enum super_state from, enum super_state to);
     /* supervise: the next record of the response ring of w. -EBADMSG and e: protocol error. */
     int (*worker_record)(struct worker *w, const struct ring_record *rec, struct err *e);
     /* supervise: the process of w has ended and its response ring is read, or the process cannot be
      * killed. Queues the requests of w again or ends them. Not called at lagand's exit. */
-    void (*worker_dead)(struct daemon *d, struct worker *w, const struct death *death);
+    void (*worker_dead)(struct worker *w, const struct death *death);
     /* supervise: REPLY (code 0) or ERROR (code: enum lagan_reason) for CALL number `call` on the
      * control channel of w. result: the map of the message, valid during the call. */
-    void (*control_reply)(struct daemon *d, struct worker *w, uint64_t call, uint32_t code,
+    void (*control_reply)(struct worker *w, uint64_t call, uint32_t code,
                           const msgpack_object *result);
 };
 

@@ -1,5 +1,5 @@
-/* messages.c - one function for each message type of a client; see messages.h. */
-#include "daemon/messages.h"
+/* messages.c - one function for each message type of a client; see serve.h. */
+#include "daemon/serve.h"
 
 #include "base/failpoint.h"
 #include "daemon/config/options.h"
@@ -142,9 +142,8 @@ cancel(struct daemon *d, struct client *c, const struct msg *m)
         cancel_one(d, c, m->rid);
         return;
     }
-    for (uint32_t i = 0; i < n; i++) {
+    for (uint32_t i = 0; i < n; i++)
         if (rid[i].type == MSGPACK_OBJECT_POSITIVE_INTEGER) cancel_one(d, c, rid[i].via.u64);
-    }
 }
 
 static void
@@ -209,10 +208,9 @@ resume(struct daemon *d, struct client *c, const struct msg *m)
     msgpack_pack_map(&p, 1);
     msg_key(&p, "unknown");
     msgpack_pack_array(&p, n_unknown);
-    for (uint32_t i = 0; i < q.n; i++) {
+    for (uint32_t i = 0; i < q.n; i++)
         if (!ledger_find(d->ledger, c->handle, q.rid[i].via.u64))
             msgpack_pack_uint64(&p, q.rid[i].via.u64);
-    }
     frontend_send_or_drop(d, c);
 }
 
@@ -224,12 +222,26 @@ ping(struct daemon *d, struct client *c, const struct msg *m)
 
     msg_key(&p, "t");
     if (t && (t->type == MSGPACK_OBJECT_POSITIVE_INTEGER || t->type == MSGPACK_OBJECT_FLOAT64 ||
-              t->type == MSGPACK_OBJECT_NEGATIVE_INTEGER)) {
+              t->type == MSGPACK_OBJECT_NEGATIVE_INTEGER))
         msgpack_pack_object(&p, *t);
-    } else {
+    else
         msgpack_pack_nil(&p);
-    }
     frontend_send_or_drop(d, c);
+}
+
+static void
+pong(struct daemon *d, struct client *c, const struct msg *m)
+{
+    uint64_t t;
+
+    if (msg_u64(&m->map, "t", &t) == 0) frontend_pong(d, c, t);
+}
+
+static void
+bye(struct daemon *d, struct client *c, const struct msg *m)
+{
+    (void)m;
+    deliver_client_dropped(d, c->handle);
 }
 
 /* ---- expensive frames: a long list takes milliseconds, in which other clients wait, and a short
@@ -271,12 +283,18 @@ call(struct daemon *d, struct client *c, const struct msg *m)
     u->cpu_time += time_spent() - since;
 }
 
+static void (*const handlers[])(struct daemon *d, struct client *c, const struct msg *m) = {
+    [LAGAN_MSG_HELLO] = hello,   [LAGAN_MSG_SUBMIT] = submit, [LAGAN_MSG_ACK] = ack,
+    [LAGAN_MSG_CANCEL] = cancel, [LAGAN_MSG_RESUME] = resume, [LAGAN_MSG_QUERY] = query,
+    [LAGAN_MSG_PING] = ping,     [LAGAN_MSG_PONG] = pong,     [LAGAN_MSG_BYE] = bye,
+    [LAGAN_MSG_CALL] = call,
+};
+
 static void
 take_frame(struct daemon *d, struct client *c, const void *frame, size_t n)
 {
     struct msg m;
     struct err e = { 0 };
-    uint64_t t;
     int r = msg_decode(&m, frame, n, &e);
 
     if (r == 0) {
@@ -289,41 +307,11 @@ take_frame(struct daemon *d, struct client *c, const void *frame, size_t n)
         return;
     }
     FP(front_decoded);
-    switch (m.type) {
-    case LAGAN_MSG_HELLO:
-        hello(d, c, &m);
-        break;
-    case LAGAN_MSG_SUBMIT:
-        submit(d, c, &m);
-        break;
-    case LAGAN_MSG_ACK:
-        ack(d, c, &m);
-        break;
-    case LAGAN_MSG_CANCEL:
-        cancel(d, c, &m);
-        break;
-    case LAGAN_MSG_RESUME:
-        resume(d, c, &m);
-        break;
-    case LAGAN_MSG_QUERY:
-        query(d, c, &m);
-        break;
-    case LAGAN_MSG_PING:
-        ping(d, c, &m);
-        break;
-    case LAGAN_MSG_PONG:
-        if (msg_u64(&m.map, "t", &t) == 0) frontend_pong(d, c, t);
-        break;
-    case LAGAN_MSG_BYE:
-        deliver_client_dropped(d, c->handle);
-        break;
-    case LAGAN_MSG_CALL:
-        call(d, c, &m);
-        break;
-    default:
+    if (m.type < ARRAY_LEN(handlers) && handlers[m.type])
+        handlers[m.type](d, c, &m);
+    else
         FRONTEND_REFUSE(d, c, m.rid, LAGAN_E_UNSUPPORTED, "message type %u is not served here",
                         m.type);
-    }
     msg_done(&m);
 }
 

@@ -1,5 +1,5 @@
-/* reexec.c - see reexec.h. */
-#include "daemon/reexec.h"
+/* reexec.c - see serve.h. */
+#include "daemon/serve.h"
 
 #include "base/failpoint.h"
 #include "base/log.h"

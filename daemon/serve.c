@@ -16,12 +16,10 @@
 #include "daemon/ledger/ledger.h"
 #include "daemon/ledger/ledger_save.h"
 #include "daemon/ledger/quarantine.h"
-#include "daemon/messages.h"
 #include "daemon/net/frontend.h"
 #include "daemon/ops/memory_guard.h"
 #include "daemon/ops/preflight.h"
 #include "daemon/persist/event_log.h"
-#include "daemon/reexec.h"
 #include "daemon/request/deliver.h"
 #include "daemon/request/dispatch.h"
 #include "daemon/request/lifecycle.h"
@@ -34,6 +32,7 @@
 #include <errno.h>
 #include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
 #include <systemd/sd-daemon.h>
@@ -132,15 +131,6 @@ on_hangup(sd_event_source *s, const struct signalfd_siginfo *si, void *arg)
     return 0;
 }
 
-static void
-begin_reexec(struct daemon *d)
-{
-    log_info("re-exec: passing %u requests and the workers' memory to the new lagand",
-             ledger_n(d->ledger));
-    rolling_restart_notify();
-    sd_event_exit(d->event, 0);
-}
-
 /* ---- status for systemd */
 
 static void
@@ -175,14 +165,12 @@ send_status(struct clockwork *k)
 static void
 all_failed(struct daemon *d)
 {
-    const struct worker *last = d->worker[d->n_workers - 1];
-    bool config = worker_death(last)->cause == DEATH_CONFIG;
+    const struct worker_info *last = worker_info(d->worker[d->n_workers - 1]);
 
     if (d->was_ready || d->draining) return;
-    d->exit_code = config ? EXIT_CONFIG : EXIT_UNAVAILABLE;
-    log_err("no worker could be started; exiting: %s", worker_info(last)->why);
-    sd_notifyf(0, "STATUS=no worker could be started: %s\nEXIT_STATUS=%d", worker_info(last)->why,
-               d->exit_code);
+    d->exit_code = last->last_death == DEATH_CONFIG ? EXIT_CONFIG : EXIT_UNAVAILABLE;
+    log_err("no worker could be started; exiting: %s", last->why);
+    sd_notifyf(0, "STATUS=no worker could be started: %s\nEXIT_STATUS=%d", last->why, d->exit_code);
     d->draining = true;
     d->drain_until = d->now;
 }
@@ -191,21 +179,20 @@ all_failed(struct daemon *d)
 static void
 end_orphans(struct daemon *d, uint32_t model, uint16_t code, const char *why)
 {
-    for (uint32_t i = 0; i < d->n_workers; i++) {
+    for (uint32_t i = 0; i < d->n_workers; i++)
         if (worker_info(d->worker[i])->model == model && !worker_over(d->worker[i])) return;
-    }
     for (uint32_t i = 0; i < ledger_capacity(d->ledger); i++) {
         struct request *r = ledger_request(d->ledger, i);
 
-        if (r && request_state(r) == REQUEST_QUEUED && request_info(r).model == model) {
+        if (r && request_state(r) == REQUEST_QUEUED && request_info(r).model == model)
             lifecycle_end(d, r, code, "no worker runs this model: %.150s", why);
-        }
     }
 }
 
 static void
-on_worker_state(struct daemon *d, struct worker *w, enum super_state from, enum super_state to)
+on_worker_state(struct worker *w, enum super_state from, enum super_state to)
 {
+    struct daemon *d = worker_daemon(w);
     const struct worker_info *f = worker_info(w);
     uint32_t failed = 0;
 
@@ -217,30 +204,21 @@ on_worker_state(struct daemon *d, struct worker *w, enum super_state from, enum 
         d->announced = true;
     }
     if (!worker_over(w)) return;
-    for (uint32_t i = 0; i < d->n_workers; i++) {
+    for (uint32_t i = 0; i < d->n_workers; i++)
         failed += worker_state(d->worker[i]) == SUPER_FAILED;
-    }
     end_orphans(d, f->model,
-                worker_death(w)->cause == DEATH_LOST ? LAGAN_E_DEVICE_LOST : LAGAN_E_WORKER_LOST,
+                f->last_death == DEATH_LOST ? LAGAN_E_DEVICE_LOST : LAGAN_E_WORKER_LOST,
                 *f->why ? f->why : super_state_name(to));
     if (failed == d->n_workers) all_failed(d);
 }
 
 static void
-on_worker_dead(struct daemon *d, struct worker *w, const struct death *death)
+on_worker_dead(struct worker *w, const struct death *death)
 {
     dispatch_worker_lost(w, death);
     worker_calls_lost(w);
     /* Other workers get the requests before w is started again, which takes time. */
-    dispatch(d);
-}
-
-static void
-on_control_reply(struct daemon *d, struct worker *w, uint64_t call, uint32_t code,
-                 const msgpack_object *result)
-{
-    (void)d;
-    worker_calls_control_done(w, call, code, result);
+    dispatch(worker_daemon(w));
 }
 
 static const struct daemon_events events = {
@@ -250,7 +228,7 @@ static const struct daemon_events events = {
     .worker_state = on_worker_state,
     .worker_record = receive_record,
     .worker_dead = on_worker_dead,
-    .control_reply = on_control_reply,
+    .control_reply = worker_calls_control_done,
 };
 
 /* ---- timers */
@@ -288,7 +266,7 @@ tick(struct clockwork *k)
     frontend_look(d);
     frontend_pump(d, &more);
     deliver_tick(d, d->now, late);
-    frontend_tick(d);
+    unix_server_tick(d->frontend->local, d->now);
     d->look_at = memory_guard_look(d);
     worker_calls_tick(d, d->now);
     send_status(k);
@@ -326,7 +304,7 @@ run_iteration(struct daemon *d)
     if (frontend_pump(d, &more)) more = true;
     if (d->draining) continue_stopping(d);
     rolling_restart_step(d);
-    frontend_flush(d);
+    unix_server_flush(d->frontend->local);
     return more;
 }
 
@@ -361,8 +339,12 @@ loop(struct daemon *d)
         for (uint32_t i = 0; i < d->n_workers; i++) worker_wake(d->worker[i]);
         d->now = clock_now();
         more = run_iteration(d);
-        if (d->reexec_requested && sd_event_get_exit_code(d->event, &code) == -ENODATA)
-            begin_reexec(d);
+        if (d->reexec_requested && sd_event_get_exit_code(d->event, &code) == -ENODATA) {
+            log_info("re-exec: passing %u requests and the workers' memory to the new lagand",
+                     ledger_n(d->ledger));
+            rolling_restart_notify();
+            sd_event_exit(d->event, 0);
+        }
         FP(loop_done);
     }
     sd_event_source_unref(k.timer);
@@ -411,30 +393,27 @@ open_daemon(struct daemon *d, struct err *e)
     static struct fdstore given; /* from systemd or the previous lagand */
     uint64_t seed[2];
 
-    if (getrandom(d->id, sizeof d->id, 0) < 0 || getrandom(seed, sizeof seed, 0) < 0) {
+    if (getrandom(d->id, sizeof d->id, 0) < 0 || getrandom(seed, sizeof seed, 0) < 0)
         return err_set(e, -errno, "getrandom: %s", strerror(errno));
-    }
     d->now = d->started = clock_now();
     msgpack_sbuffer_init(&d->out);
     TRY(open_event(d, e));
-    if (*d->config->o.worker) {
+    if (*d->config->o.worker)
         memcpy(d->worker_path, d->config->o.worker, sizeof d->worker_path);
-    } else {
+    else
         TRY(spawn_find(d->worker_path, sizeof d->worker_path, e));
-    }
     d->ledger = ledger_new(MAX_REQUESTS, seed[0]);
     d->ledger_log = ledger_log_new(d->ledger, d->config);
     d->quarantine = quarantine_new();
     d->sessions = sessions_new(seed[1]);
     d->calls = worker_calls_new();
-    d->memory_guard = memory_guard_new();
+    d->memory_guard = calloc(1, sizeof *d->memory_guard);
     fdstore_read(&given);
     d->event_log = event_log_new(fdstore_take(&given, "history"));
     d->zmq = zmq_ctx_new();
     if (!d->ledger || !d->ledger_log || !d->quarantine || !d->sessions || !d->calls ||
-        !d->memory_guard || !d->event_log || !d->zmq) {
+        !d->memory_guard || !d->event_log || !d->zmq)
         return err_set(e, -ENOMEM, "no memory for the tables");
-    }
     if (!event_log_previous_pid(d->event_log)) fdstore_put("history", event_log_fd(d->event_log));
     note_start(d);
     TRY(listen_open(d, &given, e));
@@ -462,7 +441,7 @@ close_daemon(struct daemon *d)
     d->ledger = ledger_free(d->ledger);
     d->quarantine = quarantine_free(d->quarantine);
     d->calls = worker_calls_free(d->calls);
-    d->memory_guard = memory_guard_free(d->memory_guard);
+    free(d->memory_guard);
     d->event_log = event_log_free(d->event_log);
     d->event = sd_event_unref(d->event);
     msgpack_sbuffer_destroy(&d->out);

@@ -94,13 +94,11 @@ void
 block_holders_forget(struct block_holders *h, uint32_t worker)
 {
     for (uint32_t b = 0; b < h->n_buckets; b++)
-        for (uint32_t *link = &h->bucket[b]; *link;) {
-            if (h->all[*link - 1].worker == worker) {
+        for (uint32_t *link = &h->bucket[b]; *link;)
+            if (h->all[*link - 1].worker == worker)
                 unlink_at(h, link);
-            } else {
+            else
                 link = &h->all[*link - 1].next;
-            }
-        }
 }
 
 uint32_t

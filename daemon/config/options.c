@@ -1,7 +1,6 @@
 /* options.c - see options.h. */
 #include "daemon/config/options.h"
 
-#include "daemon/config/yaml.h"
 #include "wire/curve.h"
 
 #include <errno.h>
@@ -98,10 +97,22 @@ only_on_command_line(const char *key)
         "help",  "version", "manual", "worker", "remove_runtime_dir"
     };
 
-    for (size_t i = 0; i < ARRAY_LEN(keys); i++) {
+    for (size_t i = 0; i < ARRAY_LEN(keys); i++)
         if (strcmp(key, keys[i]) == 0) return true;
-    }
     return false;
+}
+
+/* Sets one option of a table and its origin. */
+static void
+set_key(struct problems *p, const struct opt *table, void *values, int *from, const char *key,
+        const char *value, const char *where, int origin)
+{
+    struct err e;
+
+    if (opt_set(table, values, key, value, where, &e) < 0)
+        problem(p, "%s", e.text);
+    else
+        from[option_index(table, key)] = origin;
 }
 
 static void
@@ -109,47 +120,19 @@ take_key(void *arg, int model, const char *key, const char *value, const char *w
 {
     struct reading *r = arg;
     struct config *c = r->c;
-    struct err e;
 
     if (model >= MAX_MODELS) {
         problem(r->p, "%s: more than %d models", where, MAX_MODELS);
     } else if (model == YAML_TOP && only_on_command_line(key)) {
         problem(r->p, "%s: %s is for the command line only", where, key);
     } else if (model == YAML_TOP) {
-        if (opt_set(daemon_opts, &c->o, key, value, where, &e) < 0) {
-            problem(r->p, "%s", e.text);
-        } else {
-            c->from[option_index(daemon_opts, key)] = (int)line;
-        }
+        set_key(r->p, daemon_opts, &c->o, c->from, key, value, where, (int)line);
     } else {
         struct config_model *m = &c->model[model];
 
-        for (; c->n_models <= (uint32_t)model; c->n_models++) {
+        for (; c->n_models <= (uint32_t)model; c->n_models++)
             opt_defaults(model_opts, &c->model[c->n_models].keys);
-        }
-        if (opt_set(model_opts, &m->keys, key, value, where, &e) < 0) {
-            problem(r->p, "%s", e.text);
-        } else {
-            m->from[option_index(model_opts, key)] = (int)line;
-        }
-    }
-}
-
-/* Marks the options of the command line, which was parsed before. */
-static void
-mark_argv(struct config *c, int argc, char **argv)
-{
-    for (int i = 1; i < argc && !strncmp(argv[i], "--", 2); i++) {
-        size_t n = strcspn(argv[i] + 2, "=");
-        char key[64] = { 0 };
-        const struct opt *o;
-
-        if (n >= sizeof key) continue;
-        for (size_t k = 0; k < n; k++) key[k] = argv[i][2 + k] == '-' ? '_' : argv[i][2 + k];
-        o = opt_find(daemon_opts, key, n);
-        if (!o) continue;
-        c->from[o - daemon_opts] = FROM_COMMAND_LINE;
-        if (!argv[i][2 + n] && o->type != OPT_BOOL) i++;
+        set_key(r->p, model_opts, &m->keys, m->from, key, value, where, (int)line);
     }
 }
 
@@ -157,13 +140,9 @@ static void
 set_model_key(struct config *c, const char *key, const char *value, const char *where,
               struct problems *p)
 {
-    struct err e;
+    struct config_model *m = &c->model[0];
 
-    if (opt_set(model_opts, &c->model[0].keys, key, value, where, &e) < 0) {
-        problem(p, "%s", e.text);
-    } else {
-        c->model[0].from[option_index(model_opts, key)] = FROM_COMMAND_LINE;
-    }
+    set_key(p, model_opts, &m->keys, m->from, key, value, where, FROM_COMMAND_LINE);
 }
 
 /* Applies --model, --device and --set to the only model. */
@@ -216,16 +195,13 @@ name_models(struct config *c, struct problems *p)
         while (n > 1 && k->path[n - 1] == '/') k->path[--n] = 0;
         base = strrchr(k->path, '/');
         if (!*k->name) snprintf(k->name, sizeof k->name, "%.63s", base ? base + 1 : k->path);
-        if (stat(k->path, &st) < 0) {
+        if (stat(k->path, &st) < 0)
             problem(p, "model %s: %s: %s", k->name, k->path, strerror(errno));
-        } else if (!S_ISDIR(st.st_mode)) {
+        else if (!S_ISDIR(st.st_mode))
             problem(p, "model %s: %s is not a directory", k->name, k->path);
-        }
-        for (uint32_t j = 0; j < i; j++) {
-            if (strcmp(c->model[j].keys.name, k->name) == 0) {
+        for (uint32_t j = 0; j < i; j++)
+            if (strcmp(c->model[j].keys.name, k->name) == 0)
                 problem(p, "models: two are named %s; give them names", k->name);
-            }
-        }
     }
 }
 
@@ -305,14 +281,14 @@ config_read(struct config *c, int argc, char **argv, struct problems *p, bool *u
         check(opt_argv(daemon_opts, &c->o, &given, argc, argv, &at, &e) == 0);
         if (c->has_file) snprintf(c->o.config, sizeof c->o.config, "%s", file);
     }
-    mark_argv(c, argc, argv);
+    for (uint32_t i = 0; i < MAX_TABLE_OPTIONS; i++)
+        if (given >> i & 1) c->from[i] = FROM_COMMAND_LINE;
     command_line_model(c, p);
     name_models(c, p);
     runtime_dir(c, p);
     network(c, p);
-    if (!c->n_models && !p->n) {
+    if (!c->n_models && !p->n)
         problem(p, "there is no model to serve: give --model DIR, or models: in %s", file);
-    }
     if (config_n_workers(c) > MAX_WORKERS) {
         problem(p, "%u workers are configured, at most %d can run", config_n_workers(c),
                 MAX_WORKERS);
@@ -323,13 +299,12 @@ config_read(struct config *c, int argc, char **argv, struct problems *p, bool *u
 const char *
 config_from(const struct config *c, int from, char *buf, size_t n)
 {
-    if (from == FROM_DEFAULT) {
+    if (from == FROM_DEFAULT)
         snprintf(buf, n, "default");
-    } else if (from == FROM_COMMAND_LINE) {
+    else if (from == FROM_COMMAND_LINE)
         snprintf(buf, n, "command line");
-    } else {
+    else
         snprintf(buf, n, "%s:%d", c->o.config, from);
-    }
     return buf;
 }
 

@@ -16,10 +16,10 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-static void
-path_in(const struct runtime_dir *r, const char *name, char buf[320])
+void
+runtime_dir_path(const struct runtime_dir *r, const char *name, char path[RUNTIME_PATH])
 {
-    snprintf(buf, 320, "%s/%s", r->dir, name);
+    snprintf(path, RUNTIME_PATH, "%s/%s", r->dir, name);
 }
 
 static int
@@ -37,10 +37,10 @@ busy(const struct runtime_dir *r, struct err *e)
 static int
 take_lock(struct runtime_dir *r, struct err *e)
 {
-    char path[320], pid[16];
+    char path[RUNTIME_PATH], pid[16];
     int n = snprintf(pid, sizeof pid, "%d\n", (int)getpid());
 
-    path_in(r, "lagand.lock", path);
+    runtime_dir_path(r, "lagand.lock", path);
     for (;;) {
         struct stat named, held;
 
@@ -74,10 +74,10 @@ take_lock(struct runtime_dir *r, struct err *e)
 static void
 sweep(const struct runtime_dir *r)
 {
-    char path[320], file[640];
+    char path[RUNTIME_PATH], file[640];
     DIR *d;
 
-    path_in(r, "w", path);
+    runtime_dir_path(r, "w", path);
     d = opendir(path);
     if (!d) return;
     for (struct dirent *f; (f = readdir(d));) {
@@ -92,7 +92,7 @@ sweep(const struct runtime_dir *r)
 int
 runtime_dir_open(struct runtime_dir *r, const char *dir, struct err *e)
 {
-    char path[320];
+    char path[RUNTIME_PATH];
     int k;
 
     *r = (struct runtime_dir){ .lock = -1 };
@@ -104,18 +104,17 @@ runtime_dir_open(struct runtime_dir *r, const char *dir, struct err *e)
                        dir, strlen(dir), SOCKET_PATH_MAX - strlen("/w/63.4294967295"));
     }
     snprintf(r->dir, sizeof r->dir, "%s", dir);
-    if (mkdir(dir, 0750) == 0) {
+    if (mkdir(dir, 0750) == 0)
         r->made_dir = true;
-    } else if (errno != EEXIST) {
+    else if (errno != EEXIST)
         return err_set(e, -errno, "runtime directory %s: cannot be made: %s", dir, strerror(errno));
-    }
     k = take_lock(r, e);
     if (k < 0) {
         r->lock = -1;
         if (r->made_dir) rmdir(dir);
         return k;
     }
-    path_in(r, "w", path);
+    runtime_dir_path(r, "w", path);
     if (mkdir(path, 0700) < 0 && errno != EEXIST) {
         int code = err_set(e, -errno, "%s: %s", path, strerror(errno));
 
@@ -129,12 +128,12 @@ runtime_dir_open(struct runtime_dir *r, const char *dir, struct err *e)
 void
 runtime_dir_close(struct runtime_dir *r)
 {
-    char path[320];
+    char path[RUNTIME_PATH];
 
     if (r->lock < 0) return;
-    path_in(r, "w", path);
+    runtime_dir_path(r, "w", path);
     rmdir(path);
-    path_in(r, "lagand.lock", path);
+    runtime_dir_path(r, "lagand.lock", path);
     unlink(path); /* while it is locked: see take_lock() */
     close(r->lock);
     r->lock = -1;
@@ -145,11 +144,11 @@ int
 runtime_dir_vacate(const struct runtime_dir *r, const char *name, struct err *e)
 {
     struct sockaddr_un a = { .sun_family = AF_UNIX };
-    char path[320];
+    char path[RUNTIME_PATH];
     struct stat st;
     int fd, n;
 
-    path_in(r, name, path);
+    runtime_dir_path(r, name, path);
     if (lstat(path, &st) < 0) {
         if (errno == ENOENT) return 0;
         return err_set(e, -errno, "%s: %s", path, strerror(errno));
@@ -166,9 +165,8 @@ runtime_dir_vacate(const struct runtime_dir *r, const char *name, struct err *e)
     n = connect(fd, (struct sockaddr *)&a, sizeof a);
     n = n < 0 ? errno : 0;
     close(fd);
-    if (n == 0 || n == EAGAIN) {
+    if (n == 0 || n == EAGAIN)
         return err_set(e, -EADDRINUSE, "%s: another program listens on this socket", path);
-    }
     if (n != ECONNREFUSED) return err_set(e, -n, "%s: %s", path, strerror(n));
     if (unlink(path) < 0) return err_set(e, -errno, "%s: %s", path, strerror(errno));
     return 0;

@@ -6,11 +6,13 @@
 #include "daemon/config/yaml.h"
 
 #include <errno.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <yaml.h>
 
+#define MODELS_IS_A_LIST "models is a list: each entry begins with \"- \""
 enum { MAX_DEPTH = 8, MAX_PATH = 128, MAX_FILE = 1 << 20, MAX_SEEN = 512 };
 
 struct walk {
@@ -29,9 +31,28 @@ struct walk {
     uint32_t n_seen;
 };
 
-static void
-wrong(struct walk *w, const yaml_mark_t *m, const char *what)
+void
+problem(struct problems *p, const char *fmt, ...)
 {
+    va_list ap;
+
+    if (p->n == PROBLEMS_MAX) {
+        p->n_more++;
+        return;
+    }
+    va_start(ap, fmt);
+    vsnprintf(p->text[p->n++], sizeof p->text[0], fmt, ap);
+    va_end(ap);
+}
+
+static void PRINTF_LIKE(3, 4) wrong(struct walk *w, const yaml_mark_t *m, const char *fmt, ...)
+{
+    char what[256];
+    va_list ap;
+
+    va_start(ap, fmt);
+    vsnprintf(what, sizeof what, fmt, ap);
+    va_end(ap);
     problem(w->p, "%s:%zu:%zu: %s", w->name, m->line + 1, m->column + 1, what);
 }
 
@@ -39,9 +60,8 @@ static int
 next(struct walk *w, yaml_event_t *ev)
 {
     if (yaml_parser_parse(&w->parser, ev)) return 0;
-    problem(w->p, "%s:%zu:%zu: %s", w->name, w->parser.problem_mark.line + 1,
-            w->parser.problem_mark.column + 1,
-            w->parser.problem ? w->parser.problem : "cannot be read");
+    wrong(w, &w->parser.problem_mark, "%s",
+          w->parser.problem ? w->parser.problem : "cannot be read");
     return -EBADMSG;
 }
 
@@ -51,8 +71,7 @@ first_time(struct walk *w, const yaml_mark_t *m)
 {
     for (uint32_t i = 0; i < w->n_seen; i++) {
         if (w->seen[i].model == w->model && strcmp(w->seen[i].path, w->path) == 0) {
-            problem(w->p, "%s:%zu:%zu: %s is given twice; line %u has it too", w->name, m->line + 1,
-                    m->column + 1, w->path, w->seen[i].line);
+            wrong(w, m, "%s is given twice; line %u has it too", w->path, w->seen[i].line);
             return false;
         }
     }
@@ -60,8 +79,7 @@ first_time(struct walk *w, const yaml_mark_t *m)
         wrong(w, m, "the file has more keys than there are settings");
         return false;
     }
-    w->seen[w->n_seen].model = w->model;
-    w->seen[w->n_seen].line = (unsigned)m->line + 1;
+    w->seen[w->n_seen] = (struct seen){ .model = w->model, .line = (unsigned)m->line + 1 };
     memcpy(w->seen[w->n_seen++].path, w->path, sizeof w->path);
     return true;
 }
@@ -91,14 +109,13 @@ take_scalar(struct walk *w, const yaml_event_t *ev)
 
     snprintf(where, sizeof where, "%.100s:%zu:%zu", w->name, ev->start_mark.line + 1,
              ev->start_mark.column + 1);
-    if (strlen(value) != ev->data.scalar.length) {
+    if (strlen(value) != ev->data.scalar.length)
         wrong(w, &ev->start_mark, "a value with a NUL byte in it");
-    } else if (ev->data.scalar.plain_implicit &&
-               (!*value || !strcmp(value, "~") || !strcmp(value, "null"))) {
+    else if (ev->data.scalar.plain_implicit &&
+             (!*value || !strcmp(value, "~") || !strcmp(value, "null")))
         problem(w->p, "%s: %s has no value; leave the line out for the default", where, w->path);
-    } else {
+    else
         w->take(w->arg, w->model, w->path, value, where, (unsigned)ev->start_mark.line + 1);
-    }
 }
 
 static int mapping(struct walk *w, int depth);
@@ -137,21 +154,18 @@ value(struct walk *w, const yaml_event_t *ev, int depth)
 
     switch (ev->type) {
     case YAML_SCALAR_EVENT:
-        if (list) {
-            wrong(w, &ev->start_mark, "models is a list: each entry begins with \"- \"");
-        } else {
+        if (list)
+            wrong(w, &ev->start_mark, MODELS_IS_A_LIST);
+        else
             take_scalar(w, ev);
-        }
         return 0;
     case YAML_MAPPING_START_EVENT:
         if (depth < MAX_DEPTH && !list) return mapping(w, depth + 1);
-        wrong(w, &ev->start_mark,
-              list ? "models is a list: each entry begins with \"- \"" : "nested too deep");
+        wrong(w, &ev->start_mark, "%s", list ? MODELS_IS_A_LIST : "nested too deep");
         return skip(w, ev);
     case YAML_SEQUENCE_START_EVENT:
         if (list) return models(w, depth);
-        problem(w->p, "%s:%zu:%zu: %s is one value, not a list", w->name, ev->start_mark.line + 1,
-                ev->start_mark.column + 1, w->path);
+        wrong(w, &ev->start_mark, "%s is one value, not a list", w->path);
         return skip(w, ev);
     default:
         wrong(w, &ev->start_mark, "anchors and aliases are not understood here");
@@ -233,8 +247,8 @@ document(struct walk *w)
     }
 }
 
-int
-yaml_text(const char *name, const char *text, size_t n, yaml_key *take, void *arg,
+static int
+read_text(const char *name, const char *text, size_t n, yaml_key *take, void *arg,
           struct problems *p)
 {
     struct walk w = { .name = name, .take = take, .arg = arg, .p = p, .model = YAML_TOP };
@@ -253,31 +267,32 @@ yaml_text(const char *name, const char *text, size_t n, yaml_key *take, void *ar
     return r;
 }
 
+static void
+free_text(char **text)
+{
+    free(*text);
+}
+
 int
 yaml_read(const char *path, yaml_key *take, void *arg, struct problems *p)
 {
+    char *text CLEAN(free_text) = malloc(MAX_FILE);
     FILE *f = fopen(path, "re");
-    char *text;
-    size_t n;
-    int r;
+    const char *why = "no memory";
+    size_t n = 0;
 
     if (!f) {
-        r = -errno;
+        int r = -errno;
+
         if (r != -ENOENT) problem(p, "%s: %s", path, strerror(-r));
         return r;
     }
-    text = malloc(MAX_FILE);
-    n = text ? fread(text, 1, MAX_FILE, f) : 0;
-    if (!text || ferror(f) || n == MAX_FILE) {
-        problem(p, "%s: %s", path,
-                !text       ? "no memory"
-                : ferror(f) ? strerror(errno)
-                            : "over 1 MiB");
-        r = -EBADMSG;
-    } else {
-        r = yaml_text(path, text, n, take, arg, p);
+    if (text) {
+        n = fread(text, 1, MAX_FILE, f);
+        why = ferror(f) ? strerror(errno) : n == MAX_FILE ? "over 1 MiB" : NULL;
     }
-    free(text);
     fclose(f);
-    return r;
+    if (!why) return read_text(path, text, n, take, arg, p);
+    problem(p, "%s: %s", path, why);
+    return -EBADMSG;
 }

@@ -8,7 +8,14 @@
 
 #include "base/base.h"
 #include "base/err.h"
-#include "daemon/config/problems.h"
+
+/* The errors of a configuration, so that all are reported at once. */
+enum { PROBLEMS_MAX = 32 };
+struct problems {
+    uint32_t n, n_more; /* stored; further ones, not stored */
+    char text[PROBLEMS_MAX][300];
+};
+void problem(struct problems *p, const char *fmt, ...) PRINTF_LIKE(2, 3); /* adds one */
 
 enum { YAML_TOP = -1 }; /* a key outside models */
 
@@ -19,5 +26,3 @@ typedef void yaml_key(void *arg, int model, const char *key, const char *value, 
 /* Calls take for each key. -ENOENT: no such file. Returns 0 if the file was parsed; errors are in
  * *p. */
 int yaml_read(const char *path, yaml_key *take, void *arg, struct problems *p) MUST_USE;
-int yaml_text(const char *name, const char *text, size_t n, yaml_key *take, void *arg,
-              struct problems *p) MUST_USE;

@@ -3,22 +3,23 @@
 
 #include <fcntl.h>
 #include <stdlib.h>
+#include <sys/queue.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
-struct place { /* index: descriptor. Connections without a message are a list, the oldest first */
+struct place {
     uint64_t cookie;
     nsec since;
-    int next, prev;  /* -1: none */
-    uint32_t client; /* CLIENT_NONE: it has sent no message */
+    uint32_t client; /* CLIENT_NONE: it has sent no message, and is in the list */
+    TAILQ_ENTRY(place) silent;
     bool open;
 };
 
 struct connections {
-    struct place *at; /* [n_places] */
+    struct place *at; /* [n_places], by descriptor */
     uint32_t n_places, n, most;
-    int first, last;
+    TAILQ_HEAD(, place) silent; /* connections without a message, the oldest first */
 };
 
 struct connections *
@@ -31,7 +32,7 @@ connections_new(uint32_t most)
     getrlimit(RLIMIT_NOFILE, &files);
     c->most = most;
     c->n_places = (uint32_t)MIN(files.rlim_cur, (rlim_t)1 << 20);
-    c->first = c->last = -1;
+    TAILQ_INIT(&c->silent);
     c->at = calloc(c->n_places, sizeof *c->at); /* the kernel maps a page when it is first used */
     return c->at ? c : connections_free(c);
 }
@@ -50,24 +51,15 @@ find(const struct connections *c, int fd)
     return fd >= 0 && (uint32_t)fd < c->n_places && c->at[fd].open ? &c->at[fd] : NULL;
 }
 
-static void
-unlist(struct connections *c, const struct place *p)
-{
-    *(p->prev < 0 ? &c->first : &c->at[p->prev].next) = p->next;
-    *(p->next < 0 ? &c->last : &c->at[p->next].prev) = p->prev;
-}
-
 bool
 connections_opened(struct connections *c, int fd, nsec now)
 {
     if (fd < 0 || (uint32_t)fd >= c->n_places) return false;
     (void)connections_closed(c, fd); /* its end was not reported */
     c->at[fd] = (struct place){
-        .cookie = connections_cookie(fd), .since = now, .prev = c->last, .next = -1, .open = true
+        .cookie = connections_cookie(fd), .since = now, .client = CLIENT_NONE, .open = true
     };
-    c->at[fd].client = CLIENT_NONE;
-    *(c->last < 0 ? &c->first : &c->at[c->last].next) = fd;
-    c->last = fd;
+    TAILQ_INSERT_TAIL(&c->silent, &c->at[fd], silent);
     return ++c->n > c->most;
 }
 
@@ -77,7 +69,7 @@ connections_closed(struct connections *c, int fd)
     struct place *p = find(c, fd);
 
     if (!p) return CLIENT_NONE;
-    if (p->client == CLIENT_NONE) unlist(c, p);
+    if (p->client == CLIENT_NONE) TAILQ_REMOVE(&c->silent, p, silent);
     p->open = false;
     c->n--;
     return p->client;
@@ -89,7 +81,7 @@ connections_set_client(struct connections *c, int fd, uint32_t handle)
     struct place *p = find(c, fd);
 
     if (!p) return;
-    if (p->client == CLIENT_NONE) unlist(c, p);
+    if (p->client == CLIENT_NONE) TAILQ_REMOVE(&c->silent, p, silent);
     p->client = handle;
 }
 
@@ -102,8 +94,11 @@ connections_n(const struct connections *c)
 int
 connections_oldest_unidentified(const struct connections *c, nsec *since)
 {
-    if (c->first >= 0) *since = c->at[c->first].since;
-    return c->first;
+    const struct place *p = TAILQ_FIRST(&c->silent);
+
+    if (!p) return -1;
+    *since = p->since;
+    return (int)(p - c->at);
 }
 
 uint64_t

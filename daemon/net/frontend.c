@@ -131,9 +131,8 @@ frontend_begin(struct daemon *d, uint32_t type, uint64_t rid, uint32_t n_keys)
 void
 frontend_send_or_drop(struct daemon *d, struct client *c)
 {
-    if (frontend_send(d, c, d->out.data, d->out.size) < 0) {
+    if (frontend_send(d, c, d->out.data, d->out.size) < 0)
         log_debug("dropped a reply: the client has too many unread bytes or is gone");
-    }
 }
 
 int
@@ -157,11 +156,7 @@ frontend_error(struct daemon *d, struct client *c, uint64_t rid, uint32_t code, 
     msg_key(&p, "message");
     msg_text(&p, text);
     msg_key(&p, "retryable");
-    if (retry) {
-        msgpack_pack_true(&p);
-    } else {
-        msgpack_pack_false(&p);
-    }
+    retry ? msgpack_pack_true(&p) : msgpack_pack_false(&p);
     msg_key(&p, "delivered");
     msgpack_pack_uint32(&p, delivered);
     return frontend_send(d, c, d->out.data, d->out.size);
@@ -234,9 +229,8 @@ frontend_reload_keys(struct daemon *d, struct err *e)
 static void
 set_socket(struct daemon *d, struct client *c, int fd)
 {
-    connections_set_client(
-        d->frontend->connections, fd,
-        c->handle); /* each time, because the message may come before the event of the connection */
+    /* Each time, because the message may come before the event of the connection. */
+    connections_set_client(d->frontend->connections, fd, c->handle);
     if (c->fd == fd) return;
     c->fd = fd;
     if (c->listener == LISTENER_TCP) c->cookie = connections_cookie(fd);
@@ -245,14 +239,12 @@ set_socket(struct daemon *d, struct client *c, int fd)
 void
 frontend_disconnect(struct daemon *d, struct client *c)
 {
-    struct frontend *f = d->frontend;
-
     if (c->listener != LISTENER_TCP) {
         frontend_disconnect_fd(d, c->fd);
         return;
     }
     if (!c->disconnected) (void)frontend_ping(d, c);
-    if (!c->disconnected) connections_shutdown(f->connections, c->fd, c->cookie);
+    if (!c->disconnected) connections_shutdown(d->frontend->connections, c->fd, c->cookie);
 }
 
 void
@@ -260,11 +252,10 @@ frontend_disconnect_fd(struct daemon *d, int fd)
 {
     struct frontend *f = d->frontend;
 
-    if (unix_server_disconnect(f->local, fd)) {
+    if (unix_server_disconnect(f->local, fd))
         (void)connections_closed(f->connections, fd);
-    } else {
+    else
         connections_shutdown_unidentified(f->connections, fd);
-    }
 }
 
 static struct client *
@@ -324,11 +315,10 @@ connection_opened(struct daemon *d, int fd)
                  connections_n(f->connections) - 1);
         f->full_logged_at = d->now;
     }
-    if (idle && idle->received_at < since) {
+    if (idle && idle->received_at < since)
         d->events->client_disconnected(d, idle->handle);
-    } else {
+    else
         frontend_disconnect_fd(d, silent >= 0 ? silent : fd);
-    }
 }
 
 static void
@@ -430,7 +420,7 @@ void
 frontend_look(struct daemon *d)
 {
     unix_server_look(d->frontend->local);
-    tcp_server_look_all(d->frontend->tcp);
+    tcp_server_look(d->frontend->tcp);
 }
 
 uint32_t
@@ -453,16 +443,4 @@ frontend_pump(struct daemon *d, bool *more)
     }
     *more |= r > 0; /* the budget is spent */
     return frames + pump_tcp(d, more);
-}
-
-void
-frontend_flush(struct daemon *d)
-{
-    unix_server_flush(d->frontend->local);
-}
-
-void
-frontend_tick(struct daemon *d)
-{
-    unix_server_tick(d->frontend->local, d->now);
 }

@@ -58,9 +58,7 @@ bool frontend_authorize(struct daemon *d, struct client *c);
 
 /* Reads frames within a budget and returns their number. *more is set if some are left. */
 uint32_t frontend_pump(struct daemon *d, bool *more);
-void frontend_look(struct daemon *d);  /* the next frontend_pump() asks all sockets */
-void frontend_flush(struct daemon *d); /* end of a loop iteration: writes to local sockets */
-void frontend_tick(struct daemon *d);
+void frontend_look(struct daemon *d); /* the next frontend_pump() asks all sockets */
 /* Closes a connection that has sent no frame. */
 void frontend_disconnect_fd(struct daemon *d, int fd);
 

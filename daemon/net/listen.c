@@ -47,16 +47,9 @@ permit(const char *path, const char *group, struct err *e)
     struct group *g = getgrnam(group);
 
     if (chmod(path, 0660) < 0) return err_set(e, -errno, "%s: %s", path, strerror(errno));
-    if (g && chown(path, (uid_t)-1, g->gr_gid) < 0 && errno != EPERM) {
+    if (g && chown(path, (uid_t)-1, g->gr_gid) < 0 && errno != EPERM)
         return err_set(e, -errno, "%s: %s", path, strerror(errno));
-    }
     return 0;
-}
-
-static void
-path_of(const struct daemon *d, enum listener_id listener, char path[340])
-{
-    snprintf(path, 340, "%s/%s", d->runtime->dir, listeners[listener].name);
 }
 
 /* Takes the clients' socket from systemd if it listens at the right path; -1: lagand binds its own.
@@ -65,11 +58,11 @@ static int
 given_socket(struct daemon *d, struct fdstore *given)
 {
     int fd = fdstore_take(given, FRONTEND_SOCKET);
-    char path[340];
+    char path[RUNTIME_PATH];
     struct stat st;
 
     if (fd < 0) return -1;
-    path_of(d, LISTENER_API, path);
+    runtime_dir_path(d->runtime, FRONTEND_SOCKET, path);
     d->frontend->given = sd_is_socket_unix(fd, SOCK_STREAM, 1, path, 0) > 0 &&
                          lstat(path, &st) == 0 && S_ISSOCK(st.st_mode);
     if (d->frontend->given) return fd;
@@ -82,10 +75,10 @@ static int
 open_listener(struct daemon *d, enum listener_id listener, uint32_t most, struct err *e)
 {
     const struct listener *at = &listeners[listener];
-    char path[340];
+    char path[RUNTIME_PATH];
 
     TRY(runtime_dir_vacate(d->runtime, at->name, e));
-    path_of(d, listener, path);
+    runtime_dir_path(d->runtime, at->name, path);
     TRY(unix_server_listen(d->frontend->local, listener, path, most, e));
     return permit(path, at->group, e);
 }
@@ -97,9 +90,8 @@ listen_read_keys(struct daemon *d, struct err *e)
     static struct curve_file keys;
 
     TRY(curve_read(&keys, o->keys, e));
-    if (!*keys.secret) {
+    if (!*keys.secret)
         return err_set(e, -EINVAL, "%s: there is no secret; laganctl keygen makes one", o->keys);
-    }
     if (!keys.n_peers)
         log_warn("%s: the file has no client keys; no client can connect over tcp", o->keys);
     d->frontend->keys = keys;
@@ -162,7 +154,7 @@ listen_close(struct daemon *d)
 {
     struct frontend *f = d->frontend;
     bool bound[ARRAY_LEN(listeners)];
-    char path[340];
+    char path[RUNTIME_PATH];
 
     if (!f) return;
     for (uint32_t i = 0; i < ARRAY_LEN(listeners); i++)
@@ -173,7 +165,7 @@ listen_close(struct daemon *d)
     tcp_server_close(f->tcp, d->reexec_requested);
     unix_server_close(f->local);
     for (uint32_t i = 0; i < ARRAY_LEN(listeners); i++) {
-        path_of(d, i, path);
+        runtime_dir_path(d->runtime, listeners[i].name, path);
         if (bound[i]) unlink(path); /* files that existed before stay */
     }
     msgpack_sbuffer_destroy(&f->ping);

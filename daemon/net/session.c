@@ -15,8 +15,8 @@ struct sessions {
     struct client client[MAX_CLIENTS];
     struct user user[MAX_USERS];
     struct map *by_id;
-    uint32_t n, n_ever;   /* used now; entries used at least once */
-    uint32_t first, last; /* ends of the list by received_at */
+    uint32_t n, n_ever; /* used now; entries used at least once */
+    TAILQ_HEAD(, client) by_time;
     uint64_t seed;
 };
 
@@ -27,7 +27,7 @@ sessions_new(uint64_t seed)
 
     if (!s) return NULL;
     s->seed = seed;
-    s->first = s->last = SESSION_END;
+    TAILQ_INIT(&s->by_time);
     s->by_id = map_new(MAX_CLIENTS);
     return s->by_id ? s : sessions_free(s);
 }
@@ -52,30 +52,13 @@ key_of(const struct sessions *s, enum listener_id listener, const uint8_t *id, s
     return h ^ h >> 32;
 }
 
-static void
-unlist(struct sessions *s, const struct client *c)
-{
-    *(c->prev == SESSION_END ? &s->first : &s->client[c->prev].next) = c->next;
-    *(c->next == SESSION_END ? &s->last : &s->client[c->next].prev) = c->prev;
-}
-
-static void
-list_last(struct sessions *s, struct client *c)
-{
-    uint32_t i = (uint32_t)(c - s->client);
-
-    c->prev = s->last;
-    c->next = SESSION_END;
-    *(s->last == SESSION_END ? &s->first : &s->client[s->last].next) = i;
-    s->last = i;
-}
-
 static struct client *
 oldest_idle(struct sessions *s, bool operators)
 {
-    for (uint32_t i = s->first; i != SESSION_END; i = s->client[i].next)
-        if (!s->client[i].n_open && (operators || s->client[i].listener != LISTENER_CTL))
-            return &s->client[i];
+    struct client *c;
+
+    TAILQ_FOREACH(c, &s->by_time, by_time)
+    if (!c->n_open && (operators || c->listener != LISTENER_CTL)) return c;
     return NULL;
 }
 
@@ -122,8 +105,8 @@ session_of(struct sessions *s, enum listener_id listener, const void *id, size_t
     if (id_len > MAX_ROUTING_ID) return NULL;
     if (c) {
         c->received_at = now;
-        unlist(s, c);
-        list_last(s, c);
+        TAILQ_REMOVE(&s->by_time, c, by_time);
+        TAILQ_INSERT_TAIL(&s->by_time, c, by_time);
         return c;
     }
     key = key_of(s, listener, id, id_len);
@@ -143,7 +126,7 @@ session_of(struct sessions *s, enum listener_id listener, const void *id, size_t
         .fd = -1,
     };
     memcpy(c->id, id, id_len);
-    list_last(s, c);
+    TAILQ_INSERT_TAIL(&s->by_time, c, by_time);
     s->n++;
     return c;
 }
@@ -162,7 +145,7 @@ session_drop(struct sessions *s, struct client *c)
     check(c->used);
     if (c->user) c->user->n_clients--;
     check(map_take(s->by_id, key_of(s, c->listener, c->id, c->id_len)) != MAP_NONE);
-    unlist(s, c);
+    TAILQ_REMOVE(&s->by_time, c, by_time);
     c->used = false;
     s->n--;
 }

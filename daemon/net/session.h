@@ -7,10 +7,11 @@
 #include "daemon/ledger/ledger.h"
 #include "wire/curve.h"
 
+#include <sys/queue.h>
+
 enum { MAX_ROUTING_ID = 255, MAX_USERS = 256, USER_NAME = 47 };
 enum listener_id { LISTENER_API, LISTENER_CTL, LISTENER_TCP, N_LISTENERS };
 #define CLIENT_NONE UINT32_MAX
-#define SESSION_END UINT32_MAX
 
 /* A user owns clients and limits what their open requests take together. */
 struct user {
@@ -26,8 +27,8 @@ struct client {
     bool used;
     enum listener_id listener;
     uint8_t id_len, id[MAX_ROUTING_ID];
-    nsec received_at;    /* last message of any type */
-    uint32_t next, prev; /* list by received_at; SESSION_END at both ends */
+    nsec received_at;            /* last message of any type */
+    TAILQ_ENTRY(client) by_time; /* of received_at, the longest-idle client first */
     struct user *user;
     char key[CURVE_KEY + 1]; /* tcp: the public key */
     int fd;                  /* of its connection */

@@ -3,8 +3,8 @@
 
 #include "base/log.h"
 #include "daemon/config/options.h"
-#include "daemon/net/zmq_auth.h"
 #include "daemon/net/zmq_router.h"
+#include "wire/curve.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -15,13 +15,19 @@
 enum { SEND_QUEUE = 4096, RECEIVE_QUEUE = 8, LINGER_MS = 200 };
 enum { ROUND_FRAMES = 64, ROUND_BYTES = 4 << 20, ROUND_EVENTS = 64 };
 static const nsec ROUND_TIME = 5 * NSEC_MS;
+/* Frames of an authentication request (ZAP); a reply has one frame less. */
+enum { Q_VERSION, Q_NUMBER, Q_DOMAIN, Q_ADDRESS, Q_IDENTITY, Q_MECHANISM, Q_CREDENTIALS, N_FRAMES };
+enum { FRAME_MAX = 255, PUBLIC_BYTES = 32 };
+static const char AUTH_DOMAIN[] = "lagan";
 
 struct tcp_server {
     struct zmq_router in;
     void *monitor;
     sd_event_source *source, *on_monitor;
     bool look, news; /* frames, or connection events, may be waiting */
-    struct zmq_auth *zap;
+    void *auth;      /* authentication requests of libzmq */
+    sd_event_source *on_auth;
+    const struct curve_file *keys;
     /* of the present round */
     nsec until;
     uint32_t n_events, n_frames, n_passed;
@@ -30,13 +36,13 @@ struct tcp_server {
     bool held;                   /* m.frame is open */
 };
 
-/* ---- open and close */
+struct auth_request {
+    uint32_t n; /* frames */
+    int bytes[N_FRAMES];
+    char frame[N_FRAMES][FRAME_MAX + 1];
+};
 
-static int
-set(void *socket, int option, int value)
-{
-    return zmq_setsockopt(socket, option, &value, sizeof value);
-}
+/* ---- open and close */
 
 static int
 configure(void *s)
@@ -45,52 +51,29 @@ configure(void *s)
     int r = zmq_setsockopt(s, ZMQ_MAXMSGSIZE, &most, sizeof most);
 
     /* MANDATORY: a send to a full or lost peer fails instead of dropping the message. */
-    r |= set(s, ZMQ_ROUTER_MANDATORY, 1);
-    r |= set(s, ZMQ_LINGER, 0);
-    r |= set(s, ZMQ_SNDHWM, SEND_QUEUE);
-    r |= set(s, ZMQ_RCVHWM, RECEIVE_QUEUE);
-    r |= set(s, ZMQ_BACKLOG, 512);
-    r |= set(s, ZMQ_HANDSHAKE_IVL, 5000);
-    r |= set(s, ZMQ_HEARTBEAT_IVL, 2000);
-    r |= set(s, ZMQ_HEARTBEAT_TIMEOUT, 6000);
-    r |= set(s, ZMQ_HEARTBEAT_TTL, 6000);
-    r |= set(s, ZMQ_IPV6, 1);
+    r |= zmq_socket_set(s, ZMQ_ROUTER_MANDATORY, 1);
+    r |= zmq_socket_set(s, ZMQ_LINGER, 0);
+    r |= zmq_socket_set(s, ZMQ_SNDHWM, SEND_QUEUE);
+    r |= zmq_socket_set(s, ZMQ_RCVHWM, RECEIVE_QUEUE);
+    r |= zmq_socket_set(s, ZMQ_BACKLOG, 512);
+    r |= zmq_socket_set(s, ZMQ_HANDSHAKE_IVL, 5000);
+    r |= zmq_socket_set(s, ZMQ_HEARTBEAT_IVL, 2000);
+    r |= zmq_socket_set(s, ZMQ_HEARTBEAT_TIMEOUT, 6000);
+    r |= zmq_socket_set(s, ZMQ_HEARTBEAT_TTL, 6000);
+    r |= zmq_socket_set(s, ZMQ_IPV6, 1);
     return r;
 }
 
-/* CURVE, and only keys of the file. Without a ZAP handler libzmq accepts everybody: zmq_auth_open()
+/* CURVE, and only keys of the file. Without a ZAP handler libzmq accepts everybody: open_auth()
  * comes before the bind, and identify() requires a key of the file. */
 static int
 encrypt(void *s, const struct curve_file *keys)
 {
-    int r = set(s, ZMQ_CURVE_SERVER, 1);
+    int r = zmq_socket_set(s, ZMQ_CURVE_SERVER, 1);
 
     r |= zmq_setsockopt(s, ZMQ_CURVE_SECRETKEY, keys->secret, CURVE_KEY + 1);
-    r |= zmq_setsockopt(s, ZMQ_ZAP_DOMAIN, ZMQ_AUTH_DOMAIN, strlen(ZMQ_AUTH_DOMAIN));
+    r |= zmq_setsockopt(s, ZMQ_ZAP_DOMAIN, AUTH_DOMAIN, strlen(AUTH_DOMAIN));
     return r;
-}
-
-/* Only wakes the loop; the next round reads the socket. */
-static int
-on_ready(sd_event_source *s, int fd, uint32_t revents, void *arg)
-{
-    (void)s;
-    (void)fd;
-    (void)revents;
-    *(bool *)arg = true;
-    return 0;
-}
-
-/* Adds a socket's descriptor to the loop; *look is set when it is readable. */
-static int
-watch(struct daemon *d, void *s, sd_event_source **ret, bool *look)
-{
-    size_t size = sizeof(int);
-    int fd;
-
-    *look = true; /* the first edge comes only after the socket was found empty */
-    if (zmq_getsockopt(s, ZMQ_FD, &fd, &size) < 0) return -errno;
-    return sd_event_add_io(d->event, ret, fd, EPOLLIN, on_ready, look);
 }
 
 /* Connection events arrive on a socket of their own. */
@@ -102,15 +85,28 @@ open_monitor(struct daemon *d, struct tcp_server *t)
     t->monitor = zmq_socket(d->zmq, ZMQ_PAIR);
     /* The queue has no limit: otherwise libzmq's thread, and all its connections, would wait for
      * lagand. */
-    if (!t->monitor || set(t->monitor, ZMQ_LINGER, 0) || set(t->monitor, ZMQ_RCVHWM, 0) ||
+    if (!t->monitor || zmq_socket_set(t->monitor, ZMQ_LINGER, 0) ||
+        zmq_socket_set(t->monitor, ZMQ_RCVHWM, 0) ||
         zmq_socket_monitor(t->in.socket, at, ZMQ_EVENT_ACCEPTED | ZMQ_EVENT_DISCONNECTED) < 0 ||
         zmq_connect(t->monitor, at) < 0)
         return -errno;
-    return watch(d, t->monitor, &t->on_monitor, &t->news);
+    return zmq_socket_watch(t->monitor, d->event, &t->on_monitor, &t->news);
+}
+
+/* libzmq's thread sends a request for each connection and holds the connection until lagand replies
+ * in a later loop iteration (RFC 27). Without a reply no connection is accepted. */
+static int
+open_auth(struct daemon *d, struct tcp_server *t)
+{
+    t->auth = zmq_socket(d->zmq, ZMQ_REP);
+    if (!t->auth || zmq_socket_set(t->auth, ZMQ_LINGER, 0) < 0 ||
+        zmq_bind(t->auth, "inproc://zeromq.zap.01") < 0)
+        return -errno;
+    return zmq_socket_watch(t->auth, d->event, &t->on_auth, NULL);
 }
 
 static int
-bind_it(struct daemon *d, struct tcp_server *t, const struct curve_file *keys, struct err *e)
+bind_it(struct daemon *d, struct tcp_server *t, struct err *e)
 {
     const char *where = d->config->o.tcp;
     char at[300] = "";
@@ -123,16 +119,18 @@ bind_it(struct daemon *d, struct tcp_server *t, const struct curve_file *keys, s
     r = open_monitor(d, t);
     if (r < 0)
         return err_set(e, r, "cannot monitor the connections of clients: %s", zmq_strerror(-r));
-    t->zap = zmq_auth_open(d->zmq, d->event, keys, e);
-    if (!t->zap) return -EIO;
-    if (encrypt(t->in.socket, keys))
+    r = open_auth(d, t);
+    if (r < 0)
+        return err_set(e, r, "cannot open the socket that checks client keys: %s",
+                       zmq_strerror(-r));
+    if (encrypt(t->in.socket, t->keys))
         return err_set(e, -EIO, "%s: this libzmq has no CURVE: %s", where, zmq_strerror(errno));
     if (zmq_bind(t->in.socket, where) < 0)
         return err_set(e, -errno, "api.tcp %s: cannot be bound: %s", where, zmq_strerror(errno));
-    r = watch(d, t->in.socket, &t->source, &t->look);
+    r = zmq_socket_watch(t->in.socket, d->event, &t->source, &t->look);
     if (r < 0) return err_set(e, r, "cannot create a socket for clients: %s", strerror(-r));
     zmq_getsockopt(t->in.socket, ZMQ_LAST_ENDPOINT, at, &size);
-    log_info("serving at %s for %u keys", at, keys->n_peers);
+    log_info("serving at %s for %u keys", at, t->keys->n_peers);
     return 0;
 }
 
@@ -152,7 +150,8 @@ tcp_server_open(struct daemon *d, const struct curve_file *keys, struct err *e)
         err_set(e, -ENOMEM, "no memory for clients over tcp");
         return NULL;
     }
-    return bind_it(d, t, keys, e) < 0 ? tcp_server_close(t, false) : t;
+    t->keys = keys;
+    return bind_it(d, t, e) < 0 ? tcp_server_close(t, false) : t;
 }
 
 struct tcp_server *
@@ -164,9 +163,10 @@ tcp_server_close(struct tcp_server *t, bool linger)
     sd_event_source_disable_unref(t->on_monitor);
     if (t->in.socket) zmq_socket_monitor(t->in.socket, NULL, 0);
     if (t->monitor) zmq_close(t->monitor);
-    if (t->in.socket && linger) set(t->in.socket, ZMQ_LINGER, LINGER_MS);
+    if (t->in.socket && linger) zmq_socket_set(t->in.socket, ZMQ_LINGER, LINGER_MS);
     if (t->in.socket) zmq_close(t->in.socket);
-    zmq_auth_close(t->zap);
+    sd_event_source_disable_unref(t->on_auth);
+    if (t->auth) zmq_close(t->auth);
     free(t);
     return NULL;
 }
@@ -176,16 +176,60 @@ tcp_server_close(struct tcp_server *t, bool linger)
 int
 tcp_server_send(struct tcp_server *t, const void *id, size_t id_len, const void *frame, size_t n)
 {
-    int r;
-
     t->look = true;
-    do r = zmq_send(t->in.socket, id, id_len, ZMQ_SNDMORE | ZMQ_DONTWAIT);
-    while (r < 0 && errno == EINTR);
-    if (r < 0) return errno == EAGAIN ? -EAGAIN : -EHOSTUNREACH;
-    /* The id was accepted, and libzmq queues whole messages: the rest is accepted too. */
-    do r = zmq_send(t->in.socket, frame, n, ZMQ_DONTWAIT);
-    while (r < 0 && errno == EINTR);
-    return r < 0 ? -EHOSTUNREACH : 0;
+    return zmq_router_send(&t->in, id, id_len, frame, n);
+}
+
+/* ---- authentication */
+
+/* Reads all frames of a request, because a REP socket must reply before it receives the next one.
+ */
+static bool
+receive_request(struct tcp_server *t, struct auth_request *q)
+{
+    int more = 1;
+    size_t size = sizeof more;
+
+    memset(q, 0, sizeof *q);
+    while (more) {
+        char spare[FRAME_MAX + 1], *to = q->n < N_FRAMES ? q->frame[q->n] : spare;
+        int n = zmq_recv(t->auth, to, FRAME_MAX, ZMQ_DONTWAIT);
+
+        if (n < 0) return false;
+        if (q->n < N_FRAMES) q->bytes[q->n] = MIN(n, FRAME_MAX);
+        q->n++;
+        if (zmq_getsockopt(t->auth, ZMQ_RCVMORE, &more, &size) < 0) return false;
+    }
+    return true;
+}
+
+static const struct curve_peer *
+find_key(const struct tcp_server *t, const struct auth_request *q)
+{
+    char key[CURVE_KEY + 1];
+
+    if (q->n != N_FRAMES || strcmp(q->frame[Q_VERSION], "1.0") ||
+        strcmp(q->frame[Q_DOMAIN], AUTH_DOMAIN) || strcmp(q->frame[Q_MECHANISM], "CURVE") ||
+        q->bytes[Q_CREDENTIALS] != PUBLIC_BYTES)
+        return NULL;
+    if (!zmq_z85_encode(key, (const uint8_t *)q->frame[Q_CREDENTIALS], PUBLIC_BYTES)) return NULL;
+    return curve_find(t->keys, key);
+}
+
+static void
+send_decision(struct tcp_server *t, const struct auth_request *q, const struct curve_peer *p)
+{
+    const char *code = p ? "200" : "400", *text = p ? "OK" : "no such key";
+    const char *key = p ? p->key : "";
+
+    zmq_send(t->auth, "1.0", 3, ZMQ_SNDMORE | ZMQ_DONTWAIT);
+    zmq_send(t->auth, q->frame[Q_NUMBER], (size_t)q->bytes[Q_NUMBER], ZMQ_SNDMORE | ZMQ_DONTWAIT);
+    zmq_send(t->auth, code, 3, ZMQ_SNDMORE | ZMQ_DONTWAIT);
+    zmq_send(t->auth, text, strlen(text), ZMQ_SNDMORE | ZMQ_DONTWAIT);
+    zmq_send(t->auth, key, strlen(key), ZMQ_SNDMORE | ZMQ_DONTWAIT);
+    zmq_send(t->auth, "", 0, ZMQ_DONTWAIT);
+    if (!p)
+        log_warn("a client at %.60s is refused: its key is not in api.keys", q->frame[Q_ADDRESS]);
 }
 
 /* ---- receive */
@@ -193,22 +237,18 @@ tcp_server_send(struct tcp_server *t, const void *id, size_t id_len, const void 
 void
 tcp_server_look(struct tcp_server *t)
 {
-    t->look = true;
-}
-
-void
-tcp_server_look_all(struct tcp_server *t)
-{
     if (t) t->look = t->news = true;
 }
 
 void
 tcp_server_begin(struct tcp_server *t)
 {
+    struct auth_request q;
+
     t->until = clock_now() + ROUND_TIME;
     t->n_events = t->n_frames = t->n_passed = 0;
     t->n_bytes = 0;
-    zmq_auth_pump(t->zap);
+    while (receive_request(t, &q)) send_decision(t, &q, find_key(t, &q));
 }
 
 /* Returns true with the monitor's next event; false: none, or the round has read ROUND_EVENTS. */

@@ -38,8 +38,8 @@ struct tcp_server *tcp_server_close(struct tcp_server *t, bool linger);
 int tcp_server_send(struct tcp_server *t, const void *id, size_t id_len, const void *frame,
                     size_t n) MUST_USE;
 
-void tcp_server_look(struct tcp_server *t);     /* the next round asks the socket for frames */
-void tcp_server_look_all(struct tcp_server *t); /* and for connections; NULL: no effect */
+/* The next round asks for frames and connections. NULL: no effect. */
+void tcp_server_look(struct tcp_server *t);
 /* Starts a round: replies to authentication requests, resets the budget of frames, bytes and time.
  */
 void tcp_server_begin(struct tcp_server *t);

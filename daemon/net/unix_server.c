@@ -64,10 +64,10 @@ struct unix_server {
     bool look;
     struct epoll_event event[EVENTS];
     uint32_t i_event, n_events, n_accepted;
-    struct peer *reading;             /* sender of the bytes in `piece` */
+    struct peer *reading;             /* sender of the bytes in `input` */
     struct peer *frame_peer, *closed; /* peers of the previous event */
     uint32_t i, n;
-    uint8_t piece[READ_FRAME_BYTES];
+    uint8_t input[READ_FRAME_BYTES];
 };
 
 /* ---- connections */
@@ -116,13 +116,13 @@ await_writable(struct unix_server *l, struct peer *p, bool full)
     if (epoll_ctl(l->epoll, EPOLL_CTL_MOD, p->fd, &e) < 0) doom(l, p);
 }
 
-/* Returns true if bytes of p are not processed yet. */
-static bool
-has_unread_input(const struct unix_server *l, const struct peer *p)
+/* Returns 1 if the socket has unread bytes; 0: end of input; -1: none, or an error. */
+static ssize_t
+peek(const struct peer *p)
 {
     char c;
 
-    return (l->reading == p && l->i < l->n) || recv(p->fd, &c, 1, MSG_PEEK | MSG_DONTWAIT) > 0;
+    return recv(p->fd, &c, 1, MSG_PEEK | MSG_DONTWAIT);
 }
 
 static void
@@ -133,7 +133,7 @@ send_some(struct unix_server *l, struct peer *p)
     do sent = send(p->fd, p->out + p->at, p->n - p->at, MSG_DONTWAIT | MSG_NOSIGNAL);
     while (sent < 0 && errno == EINTR);
     if (sent < 0 && errno != EAGAIN) {
-        if (!has_unread_input(l, p)) {
+        if ((l->reading != p || l->i == l->n) && peek(p) <= 0) {
             doom(l, p);
             return;
         }
@@ -252,7 +252,7 @@ receive(struct unix_server *l, struct peer *p)
 {
     uint32_t size = MIN(MAX(zmtp_missing(&p->in), (uint32_t)READ_BYTES),
                         (uint32_t)READ_FRAME_BYTES);
-    ssize_t n = recv(p->fd, l->piece, size, MSG_DONTWAIT);
+    ssize_t n = recv(p->fd, l->input, size, MSG_DONTWAIT);
 
     if (n < 0 && (errno == EAGAIN || errno == EINTR)) return;
     if (n <= 0) {
@@ -289,14 +289,14 @@ send_pong(struct unix_server *l, struct peer *p, const struct zmtp_item *ping)
     if (p->n - p->at < PONGS) (void)put(l, p, pong, zmtp_pong(pong, ping->p, ping->n), NULL, 0);
 }
 
-/* Takes one item from the bytes in `piece`. Returns 1 with an event. */
+/* Takes one item from the bytes in `input`. Returns 1 with an event. */
 static int
 take_item(struct unix_server *l, struct unix_server_event *news)
 {
     struct peer *p = l->reading;
     uint32_t before = p->in.capacity;
     struct zmtp_item item;
-    int r = zmtp_take(&p->in, l->most_bytes, l->piece + l->i, l->n - l->i, &item);
+    int r = zmtp_take(&p->in, l->most_bytes, l->input + l->i, l->n - l->i, &item);
 
     count_part(l, p, before);
     if (r < 0) {
@@ -421,14 +421,6 @@ unix_server_disconnect(struct unix_server *l, int fd)
 
 /* ---- timeouts */
 
-static bool
-nothing_has_come(const struct peer *p)
-{
-    char c;
-
-    return recv(p->fd, &c, 1, MSG_PEEK | MSG_DONTWAIT) < 0 && errno == EAGAIN;
-}
-
 static void
 ask(struct unix_server *l, struct peer *p, nsec now)
 {
@@ -456,7 +448,8 @@ unix_server_tick(struct unix_server *l, nsec now)
         nsec waited = open ? now - p->unanswered : now - p->since;
 
         if (p->doomed) continue;
-        if ((!open || p->unanswered) && waited >= UNIX_SERVER_IDLE_TIMEOUT && nothing_has_come(p)) {
+        if ((!open || p->unanswered) && waited >= UNIX_SERVER_IDLE_TIMEOUT && peek(p) < 0 &&
+            errno == EAGAIN) {
             log_debug("closing a connection: %s",
                       open ? "no reply to PING" : "no READY within the timeout");
             doom(l, p);

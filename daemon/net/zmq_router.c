@@ -45,3 +45,45 @@ zmq_router_take(struct zmq_router *r, struct zmq_router_message *m, uint32_t *pa
     zmq_msg_close(&m->frame);
     return 0;
 }
+
+int
+zmq_router_send(const struct zmq_router *r, const void *id, size_t id_len, const void *frame,
+                size_t n)
+{
+    int k;
+
+    do k = zmq_send(r->socket, id, id_len, ZMQ_SNDMORE | ZMQ_DONTWAIT);
+    while (k < 0 && errno == EINTR);
+    if (k < 0) return errno == EAGAIN ? -EAGAIN : -EHOSTUNREACH;
+    /* The id was accepted, and libzmq queues whole messages: the rest is accepted too. */
+    do k = zmq_send(r->socket, frame, n, ZMQ_DONTWAIT);
+    while (k < 0 && errno == EINTR);
+    return k < 0 ? -EHOSTUNREACH : 0;
+}
+
+int
+zmq_socket_set(void *socket, int option, int value)
+{
+    return zmq_setsockopt(socket, option, &value, sizeof value);
+}
+
+static int
+on_edge(sd_event_source *s, int fd, uint32_t revents, void *arg)
+{
+    (void)s;
+    (void)fd;
+    (void)revents;
+    if (arg) *(bool *)arg = true;
+    return 0;
+}
+
+int
+zmq_socket_watch(void *socket, sd_event *loop, sd_event_source **ret, bool *look)
+{
+    size_t size = sizeof(int);
+    int fd;
+
+    if (look) *look = true; /* the first edge comes only after the socket was found empty */
+    if (zmq_getsockopt(socket, ZMQ_FD, &fd, &size) < 0) return -errno;
+    return sd_event_add_io(loop, ret, fd, EPOLLIN, on_edge, look);
+}

@@ -9,7 +9,6 @@
 #include "daemon/config/options.h"
 #include "daemon/config/runtime_dir.h"
 #include "daemon/net/frontend.h"
-#include "daemon/ops/metrics.h"
 #include "daemon/ops/preflight.h"
 #include "daemon/persist/event_log.h"
 #include "daemon/request/admission.h"
@@ -70,9 +69,9 @@ put_text(msgpack_packer *p, const char *key, const char *v)
 }
 
 static bool
-is(const struct msg_span *s, const char *word)
+is(const struct msg_span *s, const char *text)
 {
-    return s->n == strlen(word) && !memcmp(s->p, word, s->n);
+    return s->n == strlen(text) && !memcmp(s->p, text, s->n);
 }
 
 const char *
@@ -495,7 +494,7 @@ static void
 cmd_loglevel(struct ask *a)
 {
     static const struct {
-        const char *word;
+        const char *name;
         enum log_level level;
     } levels[] = { { "err", LOG_LEVEL_ERR },
                    { "warn", LOG_LEVEL_WARN },
@@ -505,7 +504,7 @@ cmd_loglevel(struct ask *a)
     size_t i = 0;
 
     if (a->args) msg_str(a->args, "level", &level);
-    while (i < ARRAY_LEN(levels) && !is(&level, levels[i].word)) i++;
+    while (i < ARRAY_LEN(levels) && !is(&level, levels[i].name)) i++;
     if (i == ARRAY_LEN(levels)) {
         REFUSE(a, LAGAN_E_INVALID_REQUEST, "level is one of err, warn, info, debug");
         return;

@@ -7,7 +7,6 @@
 #include "daemon/request/deliver.h"
 
 #include <malloc.h>
-#include <stdlib.h>
 
 /* GROWTH since the last check: check again soon. UNUSED: free memory above this is returned to the
  * system after CALM. */
@@ -15,13 +14,6 @@ enum { GROWTH = 16 << 20, UNUSED = 32 << 20, UNREAD_MUCH = 64 << 10 };
 enum { FEW = 6 }; /* this many connections cannot hold more than MEMORY_GUARD_BYTES */
 static const nsec SOON = 5 * NSEC_MS, OFTEN = 50 * NSEC_MS, QUIET = 100 * NSEC_MS, FREED = NSEC_S,
                   LOG_INTERVAL = 10 * NSEC_S, CALM = 2 * NSEC_S;
-
-struct memory_guard {
-    uint64_t base, last; /* bytes in use at the start and at the last check */
-    nsec calm_at;        /* from then on free memory is returned to the system */
-    nsec closed_at,
-        logged_at; /* when connections were closed, and when that was logged; 0: never */
-};
 
 enum stage { SILENT, IDLE, UNREAD, ANY, N_STAGES };
 static const char *const stage_names[] = {
@@ -93,19 +85,6 @@ relieve(struct daemon *d, uint64_t now, uint64_t may)
         d, "client", "",
         "lagand uses %llu MiB, more than its requests need; closed %u connections that %s",
         (unsigned long long)now >> 20, n, stage_names[stage]);
-}
-
-struct memory_guard *
-memory_guard_new(void)
-{
-    return calloc(1, sizeof(struct memory_guard));
-}
-
-struct memory_guard *
-memory_guard_free(struct memory_guard *g)
-{
-    free(g);
-    return NULL;
 }
 
 nsec

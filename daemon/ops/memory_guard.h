@@ -14,8 +14,11 @@
 
 #define MEMORY_GUARD_BYTES (256u << 20)
 
-struct memory_guard *memory_guard_new(void) MUST_USE; /* NULL: no memory */
-struct memory_guard *memory_guard_free(struct memory_guard *g);
+struct memory_guard {          /* all zero at the start */
+    uint64_t base, last;       /* bytes in use at the start and at the last check */
+    nsec calm_at;              /* from then on free memory is returned to the system */
+    nsec closed_at, logged_at; /* when connections were closed and that was logged; 0: never */
+};
 
 /* Checks the memory and acts. Returns when to call it next; NSEC_NEVER: with the next tick. */
 nsec memory_guard_look(struct daemon *d);

@@ -1,8 +1,7 @@
-/* metrics.c - see metrics.h. The metrics of a worker are the rows of ipc/stat.h. */
-#include "daemon/ops/metrics.h"
+/* metrics.c - metrics of lagand, and of its workers as in ipc/stat.h; see commands.h. */
+#include "daemon/ops/commands.h"
 
 #include "daemon/config/options.h"
-#include "daemon/net/session.h"
 #include "daemon/supervise/worker.h"
 #include "ipc/stat.h"
 #include "wire/msg_reason.h"
@@ -21,11 +20,10 @@ label(FILE *out, const char *s)
 {
     for (; *s; s++) {
         if (*s == '"' || *s == '\\') putc('\\', out);
-        if (*s == '\n') {
+        if (*s == '\n')
             fputs("\\n", out);
-        } else {
+        else
             putc(*s, out);
-        }
     }
 }
 
@@ -53,11 +51,10 @@ print_stat(struct daemon *d, const struct stat_row *stat, uint32_t id, FILE *out
 
         of_worker(d, out, name, f);
         fputs("\"} ", out);
-        if (ns) {
+        if (ns)
             fprintf(out, "%.9f\n", (double)v / NSEC_S);
-        } else {
+        else
             fprintf(out, "%llu\n", (unsigned long long)v);
-        }
     }
 }
 

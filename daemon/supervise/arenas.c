@@ -90,9 +90,8 @@ arenas_take(struct arenas *a, int sock, struct err *e)
     }
 }
 
-/* Sends the complete arenas; name NULL: of any name. Returns their number. */
-static int
-give(struct arenas *a, const char *name, int sock, struct err *e)
+int
+arenas_send(const struct arenas *a, const char *name, int sock, struct err *e)
 {
     int n = 0;
 
@@ -108,15 +107,9 @@ give(struct arenas *a, const char *name, int sock, struct err *e)
 }
 
 int
-arenas_share_weights(struct arenas *a, int sock, struct err *e)
-{
-    return give(a, "weights", sock, e);
-}
-
-int
 arenas_give(struct arenas *a, int sock, nsec now, struct err *e)
 {
-    int n = give(a, NULL, sock, e);
+    int n = arenas_send(a, NULL, sock, e);
 
     if (n < 0) return n;
     a->n_taken = 0;

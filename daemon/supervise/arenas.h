@@ -30,10 +30,10 @@ int arenas_keep(struct arenas *a, const struct fd_channel_note *note, int fd,
 /* Adds all arenas that the worker has sent so far. -EPIPE: the worker has closed its fd channel.
  * -EBADMSG: protocol error. */
 int arenas_take(struct arenas *a, int sock, struct err *e) MUST_USE;
-/* Queues all complete arenas in the socket of the replacement. Returns their number. */
+/* Queues the complete arenas of that name (NULL: all) in the socket. Returns their number. */
+int arenas_send(const struct arenas *a, const char *name, int sock, struct err *e) MUST_USE;
+/* Sends all complete arenas to the replacement. Returns their number. */
 int arenas_give(struct arenas *a, int sock, nsec now, struct err *e) MUST_USE;
-/* Sends only the weights, to a standby whose worker still runs. */
-int arenas_share_weights(struct arenas *a, int sock, struct err *e) MUST_USE;
 /* Drops what the replacement must not get after this death; see the table of supervisor.h. */
 void arenas_after_death(struct arenas *a, const struct death *d, nsec now);
 /* Returns true if that death invalidates all arenas, and with them a standby that has mapped some.

@@ -29,37 +29,24 @@ struct control_channel {
 };
 
 static int
-on_ready(sd_event_source *s, int fd, uint32_t revents, void *arg)
-{
-    (void)s;
-    (void)fd;
-    (void)revents;
-    *(bool *)arg = true;
-    return 0; /* the next loop iteration reads the messages */
-}
-
-static int
 bind_it(struct control_channel *c)
 {
-    int mandatory = 1, linger = 0, hwm = 64, fd, r;
     int64_t most = MAX_FRAME;
-    size_t size = sizeof fd;
     mode_t mask;
+    int r;
 
     c->in.socket = zmq_socket(c->w->d->zmq, ZMQ_ROUTER);
     if (!c->in.socket) return -errno;
-    zmq_setsockopt(c->in.socket, ZMQ_ROUTER_MANDATORY, &mandatory, sizeof mandatory);
-    zmq_setsockopt(c->in.socket, ZMQ_LINGER, &linger, sizeof linger);
-    zmq_setsockopt(c->in.socket, ZMQ_SNDHWM, &hwm, sizeof hwm);
-    zmq_setsockopt(c->in.socket, ZMQ_RCVHWM, &hwm, sizeof hwm);
+    zmq_socket_set(c->in.socket, ZMQ_ROUTER_MANDATORY, 1);
+    zmq_socket_set(c->in.socket, ZMQ_LINGER, 0);
+    zmq_socket_set(c->in.socket, ZMQ_SNDHWM, 64);
+    zmq_socket_set(c->in.socket, ZMQ_RCVHWM, 64);
     zmq_setsockopt(c->in.socket, ZMQ_MAXMSGSIZE, &most, sizeof most);
     mask = umask(0177);
     r = zmq_bind(c->in.socket, c->endpoint) < 0 ? -errno : 0;
     umask(mask);
     if (r < 0) return r;
-    c->look = true; /* the first edge comes only after the socket was found empty */
-    if (zmq_getsockopt(c->in.socket, ZMQ_FD, &fd, &size) < 0) return -errno;
-    return sd_event_add_io(c->w->d->event, &c->source, fd, EPOLLIN, on_ready, &c->look);
+    return zmq_socket_watch(c->in.socket, c->w->d->event, &c->source, &c->look);
 }
 
 struct control_channel *
@@ -72,9 +59,7 @@ control_channel_open(struct worker *w, const char **endpoint, const char **token
     if (c && getrandom(secret, sizeof secret, 0) != sizeof secret) r = -EIO;
     if (r == 0) {
         c->w = w;
-        for (size_t i = 0; i < sizeof secret; i++) {
-            snprintf(c->token + 2 * i, 3, "%02x", secret[i]);
-        }
+        for (size_t i = 0; i < sizeof secret; i++) snprintf(c->token + 2 * i, 3, "%02x", secret[i]);
         snprintf(c->endpoint, sizeof c->endpoint, "ipc://%s/w/%u.%llu", w->d->runtime->dir,
                  w->info.index, (unsigned long long)w->info.epoch);
         r = bind_it(c);
@@ -129,11 +114,11 @@ take(struct control_channel *c, struct zmq_router_message *from)
         memcpy(c->id, from->id, from->id_len);
         c->id_len = from->id_len;
     } else if (c->id_len == from->id_len && !memcmp(c->id, from->id, from->id_len)) {
-        if (m.type == LAGAN_MSG_REPLY) d->events->control_reply(d, c->w, m.rid, 0, &m.map);
+        if (m.type == LAGAN_MSG_REPLY) d->events->control_reply(c->w, m.rid, 0, &m.map);
         if (m.type == LAGAN_MSG_ERROR) {
             msg_u64(&m.map, "code", &code);
             code = MIN(code, (uint64_t)UINT32_MAX);
-            d->events->control_reply(d, c->w, m.rid, (uint32_t)code, &m.map);
+            d->events->control_reply(c->w, m.rid, (uint32_t)code, &m.map);
         }
     }
     msg_done(&m);
@@ -180,8 +165,7 @@ control_channel_call(struct control_channel *c, uint64_t number, const char *ver
     else
         msgpack_pack_map(&p, 0);
     c->look = true;
-    r = zmq_send(c->in.socket, c->id, c->id_len, ZMQ_SNDMORE | ZMQ_DONTWAIT);
-    if (r >= 0) r = zmq_send(c->in.socket, b.data, b.size, ZMQ_DONTWAIT);
+    r = zmq_router_send(&c->in, c->id, c->id_len, b.data, b.size);
     msgpack_sbuffer_destroy(&b);
     return r < 0 ? -ENOTCONN : 0;
 }

@@ -15,16 +15,11 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-/* Bounds of reading the log pipe: a line may have 1 byte and costs 10 us. Of a running process a
- * loop iteration reads this many bytes or about this many lines; of an ended one all that the pipe
- * holds, of which the last lines are logged. */
-enum {
-    READ_BYTES = 512,
-    ROUND_BYTES = 4 << 10,
-    ROUND_LINES = 128,
-    LAST_BYTES = 66 << 10,
-    LAST_LINES = 256
-};
+/* Bounds of reading the log pipe, because a line may have 1 byte and costs 10 us. ROUND_: read in
+ * one loop iteration while the process runs. LAST_: the capacity of the pipe, read when the
+ * process has ended, and the number of its last lines that are logged. */
+enum { READ_BYTES = 512, ROUND_BYTES = 4 << 10, ROUND_LINES = 128 };
+enum { LAST_BYTES = 66 << 10, LAST_LINES = 256 };
 
 static void
 say(const struct worker *w, enum log_level level, const char *text)
@@ -132,28 +127,28 @@ process_on_log(sd_event_source *s, int fd, uint32_t revents, void *arg)
 void
 process_read_panic(struct worker *w, char *ret, size_t n_ret)
 {
-    struct panic_message *words = shm_panic_message(&w->channel.w);
-    uint32_t state = atomic_load_explicit(&words->state, memory_order_acquire);
+    struct panic_message *p = shm_panic_message(&w->channel.w);
+    uint32_t state = atomic_load_explicit(&p->state, memory_order_acquire);
     char text[400], frames[400];
     uint32_t n, n_frames;
     size_t used = 0;
 
     *ret = 0;
     if (state == 0) return;
-    n = MIN(words->text_bytes, (uint32_t)sizeof text - 1);
-    shm_copy_in(text, words->text, n);
+    n = MIN(p->text_bytes, (uint32_t)sizeof text - 1);
+    shm_copy_in(text, p->text, n);
     text[n] = 0;
-    n_frames = MIN(words->n_frames, (uint32_t)12);
+    n_frames = MIN(p->n_frames, (uint32_t)12);
     frames[0] = 0;
     for (uint32_t i = 0; i < n_frames && used < sizeof frames; i++) {
         uint64_t f;
 
-        shm_copy_in(&f, &words->frame[i], sizeof f);
+        shm_copy_in(&f, &p->frame[i], sizeof f);
         used += (size_t)snprintf(frames + used, sizeof frames - used, " %#llx",
                                  (unsigned long long)f);
     }
     process_log(w, LOG_LEVEL_ERR, "panic message%s: signal %d, step %llu: %s; frames%s",
-                state == 2 ? "" : " (incomplete)", words->signal, (unsigned long long)words->step,
+                state == 2 ? "" : " (incomplete)", p->signal, (unsigned long long)p->step,
                 n ? text : "none", frames);
     if (n) snprintf(w->info.why, sizeof w->info.why, "%.239s", text);
     snprintf(ret, n_ret, "%s", text);
@@ -162,12 +157,7 @@ process_read_panic(struct worker *w, char *ret, size_t n_ret)
 void
 process_release(struct worker *w)
 {
-    w->on_exit = sd_event_source_disable_unref(w->on_exit);
-    w->on_doorbell = sd_event_source_disable_unref(w->on_doorbell);
-    w->on_fd_channel = sd_event_source_disable_unref(w->on_fd_channel);
-    w->on_log = sd_event_source_disable_unref(w->on_log);
-    w->on_no_end = sd_event_source_disable_unref(w->on_no_end);
-    w->on_calm = sd_event_source_disable_unref(w->on_calm);
+    for (int i = 0; i < N_SOURCES; i++) w->on[i] = sd_event_source_disable_unref(w->on[i]);
     w->info.control = control_channel_close(w->info.control);
     channel_close(&w->channel);
     if (w->fd_channel_sock >= 0) close(w->fd_channel_sock);
@@ -242,7 +232,7 @@ process_read_output(struct worker *w)
         n += (size_t)got;
     at = last_lines(last, n, &skipped);
     if (skipped) {
-        w->n_line = 0; /* the first of those lines */
+        w->n_line = 0; /* it continues in the omitted lines */
         process_log(w, LOG_LEVEL_WARN, "omitting %u lines of its output before the last %d",
                     skipped, LAST_LINES);
     }

@@ -11,7 +11,6 @@
 #include "base/log.h"
 #include "daemon/supervise/supervisor.h"
 
-#include <stdint.h>
 #include <systemd/sd-event.h>
 
 struct worker;

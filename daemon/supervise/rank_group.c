@@ -2,7 +2,6 @@
 #include "daemon/supervise/rank_group.h"
 
 #include "base/clock.h"
-#include "base/log.h"
 #include "daemon/config/options.h"
 #include "daemon/supervise/process.h"
 #include "daemon/supervise/spawn.h"
@@ -17,7 +16,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-static const nsec LEAVE_TIME = NSEC_S; /* from the exit of a rank with status 0 to that of rank 0 */
+static const nsec LEAVE_TIME = NSEC_S; /* from an exit with status 0 to the exit of rank 0 */
 static const char SHARED[] = "group";  /* shared memory of all ranks, which set its size */
 enum { LEAD_FDS = 4 }; /* what rank 0 inherits like any worker; the rest belongs to the group */
 

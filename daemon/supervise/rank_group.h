@@ -2,8 +2,8 @@
  * (worker/tp/plan_ring.h).
  *
  * Rank 0 is the worker: it has the rings and is in all tables. Each other rank has a struct worker
- * in other[], of which only the process, fd channel, arenas, log pipe, heartbeat and panic message
- * are used. The first end ends the whole group, and its cause is the cause of the worker. EV_EXIT
+ * in other[], which uses only process, fd channel, arenas, log pipe, heartbeat and panic message.
+ * The first end ends the whole group, and its cause is the cause of the worker. EV_EXIT
  * comes when the last rank is reaped, so that no stray write of a rank reaches memory that is
  * passed on.
  */
@@ -21,8 +21,8 @@ void rank_group_free(struct worker *w);
 int rank_group_start(struct worker *w, struct spawn *lead, struct err *e) MUST_USE;
 /* Closes lagand's copies of these descriptors after rank 0 was spawned. */
 void rank_group_close_passed(const struct worker *w, const struct heritage *h);
-/* A process of a worker has ended: kills the others of its group. A rank above 0 that exits with status 0 has
- * seen the end of rank 0; then only the wait for rank 0 starts. */
+/* A process of a worker has ended: kills the others of its group. A rank above 0 that exits with
+ * status 0 has seen the end of rank 0; then only the wait for rank 0 starts. */
 void rank_group_process_exited(struct worker *one, int code, int status, bool has_panic);
 void rank_group_kill(struct worker *w);
 void rank_group_reap(struct worker *w, const struct death *d); /* after all have ended */

@@ -65,9 +65,8 @@ passes(const char *v)
         FP_ENVIRONMENT
     };
 
-    for (size_t i = 0; i < ARRAY_LEN(begins); i++) {
+    for (size_t i = 0; i < ARRAY_LEN(begins); i++)
         if (strncmp(v, begins[i], strlen(begins[i])) == 0) return true;
-    }
     return false;
 }
 
@@ -114,9 +113,8 @@ place_fds(const struct heritage *h, int null, int out)
     if (dup2(null, STDIN_FILENO) < 0 || dup2(out, STDOUT_FILENO) < 0 ||
         dup2(out, STDERR_FILENO) < 0)
         return errno;
-    for (uint32_t i = 0; i < h->n; i++) {
+    for (uint32_t i = 0; i < h->n; i++)
         if (dup2(parked[i], HERITAGE_FIRST + (int)i) < 0) return errno;
-    }
     /* lagand's own descriptors are close-on-exec; those of libraries may not be. */
     syscall(SYS_close_range, HERITAGE_FIRST + h->n, ~0U, 0);
     return 0;

@@ -9,12 +9,8 @@
 #include "daemon/supervise/rank_group.h"
 
 #include <errno.h>
-#include <signal.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 /* Delay after READY: for a standby that opens the device; for one that only initialises its driver.
  */
@@ -65,14 +61,8 @@ reap(void *arg, const struct death *d)
     process_release(s);
 }
 
-static void
-tell_drain(void *arg)
-{
-    (void)arg;
-    check(!"a standby is never READY");
-}
-
-static const struct super_ops ops = { worker_spawn, tell_drain, worker_kill, reap, moved };
+/* A standby is never READY, so that it is never drained. */
+static const struct super_ops ops = { worker_spawn, NULL, worker_kill, reap, moved };
 
 int
 standby_new(struct worker *w, struct err *e)
@@ -85,22 +75,6 @@ standby_new(struct worker *w, struct err *e)
         return err_set(e, -ENOMEM, "no memory for the standby of worker %u", w->info.index);
     w->standby->of = w;
     return rank_group_new(w->standby, e);
-}
-
-struct worker *
-standby_free(struct worker *s)
-{
-    if (!s) return NULL;
-    rank_group_free(s);
-    process_release(s);
-    free(s);
-    return NULL;
-}
-
-void
-standby_stop(struct worker *s)
-{
-    worker_event(s, EV_STOP);
 }
 
 static int
@@ -121,8 +95,8 @@ make_soon(struct worker *w)
 {
     nsec wait = keys_of(w)->standby ? CALM_TIME : BRIEF_TIME;
 
-    w->on_calm = sd_event_source_disable_unref(w->on_calm);
-    if (sd_event_add_time_relative(w->d->event, &w->on_calm, CLOCK_MONOTONIC, wait / NSEC_US, 1,
+    w->on[ON_CALM] = sd_event_source_disable_unref(w->on[ON_CALM]);
+    if (sd_event_add_time_relative(w->d->event, &w->on[ON_CALM], CLOCK_MONOTONIC, wait / NSEC_US, 1,
                                    on_calm, w) < 0)
         worker_event(w->standby, EV_START);
 }
@@ -133,7 +107,7 @@ standby_worker_state(struct worker *w, enum super_state to)
     if (to == SUPER_READY && (keys_of(w)->standby || model_options_on_gpu(keys_of(w))))
         make_soon(w);
     else if (to == SUPER_DRAINING || to == SUPER_STOPPING || to == SUPER_LOST || worker_over(w))
-        standby_stop(w->standby);
+        worker_event(w->standby, EV_STOP);
 }
 
 bool
@@ -148,7 +122,7 @@ standby_share(const struct worker *s, struct arenas *a, int fd_channel_sock, str
     const struct fd_channel_note begin = { .name = "begin" };
 
     if (!s->prepare_sent) return 0;
-    TRY(arenas_share_weights(a, fd_channel_sock, e));
+    TRY(arenas_send(a, "weights", fd_channel_sock, e));
     return fd_channel_give(fd_channel_sock, &begin, s->channel.d.fd, e);
 }
 
@@ -174,30 +148,24 @@ standby_prepare_now(struct worker *w)
 static void
 take_process(struct worker *w, struct worker *s)
 {
-    sd_event_source *const sources[] = { s->on_exit, s->on_doorbell, s->on_fd_channel, s->on_log };
-
     w->info.epoch = s->info.epoch;
     w->info.pid = s->info.pid;
     w->alive = true;
     w->channel = s->channel;
     w->fd_channel_sock = s->fd_channel_sock;
     w->log = s->log;
-    w->on_exit = s->on_exit;
-    w->on_doorbell = s->on_doorbell;
-    w->on_fd_channel = s->on_fd_channel;
-    w->on_log = s->on_log;
-    w->info.control = s->info.control;
+    w->info.control = TAKE(s->info.control);
     w->doorbell_closed_at = s->doorbell_closed_at;
     w->fd_channel_closed_at = s->fd_channel_closed_at;
     memcpy(w->line, s->line, s->n_line);
     w->n_line = s->n_line;
-    for (size_t i = 0; i < ARRAY_LEN(sources); i++)
-        if (sources[i]) sd_event_source_set_userdata(sources[i], w);
-    if (w->info.control) control_channel_move(w->info.control, w);
+    for (int i = ON_EXIT; i <= ON_LOG; i++) {
+        w->on[i] = TAKE(s->on[i]);
+        if (w->on[i]) sd_event_source_set_userdata(w->on[i], w);
+    }
+    control_channel_move(w->info.control, w);
     process_store_pid(w);
 
-    s->on_exit = s->on_doorbell = s->on_fd_channel = s->on_log = NULL;
-    s->info.control = NULL;
     s->channel = (struct channel){ .d.fd = -1, .w.fd = -1, .doorbell.fd = -1 };
     s->fd_channel_sock = s->log = -1;
     process_release(s);
@@ -230,7 +198,7 @@ standby_take(struct worker *w)
         take(w, s);
         return true;
     }
-    standby_stop(s);
+    worker_event(s, EV_STOP);
     return false;
 }
 
@@ -242,7 +210,7 @@ standby_continue(struct worker *w, struct err *e)
     for (uint32_t i = 0; i <= w->n_others; i++) {
         struct worker *o = i ? w->other[i - 1] : w;
 
-        sd_event_source_set_enabled(o->on_fd_channel, SD_EVENT_ON);
+        sd_event_source_set_enabled(o->on[ON_FD_CHANNEL], SD_EVENT_ON);
         TRY(arenas_give(&o->arenas, o->fd_channel_sock, o->d->now, e));
         TRY(fd_channel_give(o->fd_channel_sock, &go, o->channel.d.fd, e));
     }

@@ -22,15 +22,12 @@
  */
 #pragma once
 
-#include "base/base.h"
-#include "base/err.h"
 #include "daemon/supervise/worker_struct.h"
 
 /* Its stage for people and programs: the name of the state, "driver up", or "" if there is none. */
 const char *standby_stage(const struct worker *s, enum super_state state);
 
 int standby_new(struct worker *w, struct err *e) MUST_USE;
-struct worker *standby_free(struct worker *s);
 /* The state of worker w has changed: starts or stops its standby. */
 void standby_worker_state(struct worker *w, enum super_state to);
 /* w closed its fd channel and probably ends: starts a standby if there is none, and sends `begin`.
@@ -41,8 +38,6 @@ bool standby_may_prepare(const struct worker *s);
 /* Sends the weights and `begin` to one process of s. No effect before s->prepare_sent. */
 int standby_share(const struct worker *s, struct arenas *a, int fd_channel_sock,
                   struct err *e) MUST_USE;
-/* Ends s, because what it has mapped is obsolete or its worker is not needed. */
-void standby_stop(struct worker *s);
 /* Moves the process of the standby, with its rings and event sources, to w, which has no process.
  * Returns false if no standby is alive; then the standby has been stopped. */
 bool standby_take(struct worker *w);

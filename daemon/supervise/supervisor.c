@@ -7,7 +7,6 @@
 #include "base/clock.h"
 
 #include <signal.h>
-#include <string.h>
 #include <sys/wait.h>
 
 static const nsec GOOD_TIME = 60 * NSEC_S;       /* READY for that long resets the streak */
@@ -21,11 +20,11 @@ static const nsec BACKOFF_FIRST = 100 * NSEC_MS, BACKOFF_MOST = 30 * NSEC_S;
 enum { EXIT_DEVICE = 74, EXIT_CONFIG = 78, EXIT_REFUSED = 125 }; /* of a worker's own fault */
 
 static const struct cause_info {
-    const char *word;
+    const char *name;
     bool adopt, fault, counts;
     const char *sentence;
 } cause_table[DEATH_N] = {
-#define X(name, word, adopt, fault, counts, sentence) { word, adopt, fault, counts, sentence },
+#define X(id, name, adopt, fault, counts, sentence) { name, adopt, fault, counts, sentence },
     DEATH_CAUSES(X)
 #undef X
 };
@@ -33,20 +32,20 @@ static const struct cause_info {
 const char *
 super_state_name(enum super_state s)
 {
-    static const char *const words[] = {
-#define X(name, word) word,
+    static const char *const names[] = {
+#define X(id, name) name,
         SUPER_STATES(X)
 #undef X
     };
-    check((unsigned)s < ARRAY_LEN(words));
-    return words[s];
+    check((unsigned)s < ARRAY_LEN(names));
+    return names[s];
 }
 
 const char *
 death_name(enum death_cause c)
 {
     check((unsigned)c < DEATH_N);
-    return cause_table[c].word;
+    return cause_table[c].name;
 }
 
 const char *
@@ -95,43 +94,38 @@ too_often(nsec *ring, uint32_t size, uint32_t *n, nsec now, nsec window)
     return *n >= size && now - ring[*n % size] <= window;
 }
 
+static enum death_cause
+cause_of(const struct super *s, int code, int status, bool has_panic)
+{
+    bool stops = s->state == SUPER_STOPPING;
+
+    if (s->suspect != DEATH_NONE) return s->suspect;
+    if (code != CLD_EXITED) {
+        if (stops && status == SIGTERM) return DEATH_OPERATOR;
+        if (status == SIGKILL) return DEATH_KILLED;
+        return has_panic ? DEATH_CHECK : DEATH_SIGNAL;
+    }
+    if (status == 0 && (stops || s->state == SUPER_DRAINING)) return DEATH_DRAINED;
+    if (status == EXIT_CONFIG || status == EXIT_REFUSED) return DEATH_CONFIG;
+    if (status == EXIT_DEVICE) return s->was_ready ? DEATH_DEVICE : DEATH_LOST;
+    return s->was_ready ? DEATH_EXITED : DEATH_START;
+}
+
 void
 super_died(struct super *s, int code, int status, bool has_panic)
 {
-    struct death d = { .early = !s->was_ready };
-    enum death_cause c = s->suspect;
+    enum death_cause c = cause_of(s, code, status, has_panic);
 
-    if (code == CLD_EXITED) {
-        d.status = status;
-    } else {
-        d.signal = status;
-    }
-    if (c == DEATH_NONE) {
-        if (code == CLD_EXITED && status == 0 &&
-            (s->state == SUPER_DRAINING || s->state == SUPER_STOPPING)) {
-            c = DEATH_DRAINED;
-        } else if (s->state == SUPER_STOPPING && d.signal == SIGTERM) {
-            c = DEATH_OPERATOR;
-        } else if (d.signal == SIGKILL) {
-            c = DEATH_KILLED;
-        } else if (d.signal) {
-            c = has_panic ? DEATH_CHECK : DEATH_SIGNAL;
-        } else if (d.early) {
-            c = status == EXIT_CONFIG || status == EXIT_REFUSED ? DEATH_CONFIG
-                : status == EXIT_DEVICE                         ? DEATH_LOST
-                                                                : DEATH_START;
-        } else if (status == EXIT_CONFIG || status == EXIT_REFUSED) {
-            c = DEATH_CONFIG;
-        } else {
-            c = status == EXIT_DEVICE ? DEATH_DEVICE : DEATH_EXITED;
-        }
-    }
-    d.cause = c;
-    d.adopt_kv = cause_table[c].adopt;
-    d.fault = cause_table[c].fault;
-    d.counts = cause_table[c].counts;
-    d.fatal = c == DEATH_CONFIG;
-    s->death = d;
+    s->death = (struct death){
+        .cause = c,
+        .adopt_kv = cause_table[c].adopt,
+        .fault = cause_table[c].fault,
+        .counts = cause_table[c].counts,
+        .fatal = c == DEATH_CONFIG,
+        .early = !s->was_ready,
+        .status = code == CLD_EXITED ? status : 0,
+        .signal = code == CLD_EXITED ? 0 : status,
+    };
 }
 
 /* ---- actions: each returns the next state */
@@ -165,9 +159,7 @@ after_death(struct super *s)
 
     if (s->death.counts) {
         failed |= too_often(s->counted, SUPER_DEATHS, &s->n_counted, s->now, WINDOW);
-        if (s->death.early) {
-            failed |= too_often(s->early, SUPER_EARLY, &s->n_early, s->now, WINDOW);
-        }
+        if (s->death.early) failed |= too_often(s->early, SUPER_EARLY, &s->n_early, s->now, WINDOW);
         if (s->was_ready && s->now - s->ready_at >= GOOD_TIME) s->streak = 0;
         s->streak++;
     }
@@ -178,76 +170,44 @@ after_death(struct super *s)
     crowded = too_often(s->spawned, SUPER_SPAWNS, &s->n_spawned, s->now, SPAWN_WINDOW);
     if (s->death.counts && s->streak > 1) return sleep_for(s, super_backoff(s->streak, draw(s)));
     /* A failed spawn is not tried again here, because that would recurse. */
-    if (crowded || (s->death.cause == DEATH_START && !s->was_ready && s->death.status == 0)) {
+    if (crowded || (s->death.cause == DEATH_START && !s->was_ready && s->death.status == 0))
         return sleep_for(s, SPAWN_SPACING);
-    }
     return spawn(s);
 }
 
-static void
-is_up(struct super *s)
+/* The worker has sent READY, or a standby has loaded. */
+static enum super_state
+serve(struct super *s)
 {
     s->was_ready = true;
     s->ready_at = s->now;
     s->timer = NSEC_NEVER;
-}
-
-static enum super_state
-serve(struct super *s)
-{
-    is_up(s);
-    return SUPER_READY;
-}
-
-static enum super_state
-stand_by(struct super *s)
-{
-    is_up(s);
-    return SUPER_STANDBY;
+    return s->event == EV_READY ? SUPER_READY : SUPER_STANDBY;
 }
 
 static enum super_state
 drain(struct super *s)
 {
+    s->restart_wanted |= s->event == EV_RESTART;
     s->ops->tell_drain(s->arg);
     s->timer = clock_after(s->now, s->drain_timeout);
     return SUPER_DRAINING;
 }
 
 static enum super_state
-drain_restart(struct super *s)
-{
-    s->restart_wanted = true;
-    return drain(s);
-}
-
-static enum super_state
 term(struct super *s)
 {
+    s->restart_wanted |= s->event == EV_RESTART || s->event == EV_REPLACE;
     s->ops->kill(s->arg, SIGTERM);
     s->timer = clock_after(s->now, TERM_GRACE);
     return SUPER_STOPPING;
 }
 
-static enum super_state
-term_restart(struct super *s)
-{
-    s->restart_wanted = true;
-    return term(s);
-}
-
 /* Changes only whether it starts again after its end. */
 static enum super_state
-no_more(struct super *s)
+decide(struct super *s)
 {
-    s->restart_wanted = false;
-    return s->state;
-}
-
-static enum super_state
-once_more(struct super *s)
-{
-    s->restart_wanted = true;
+    s->restart_wanted = s->event != EV_STOP;
     return s->state;
 }
 
@@ -255,9 +215,8 @@ static enum super_state
 kill9(struct super *s)
 {
     /* Its time to stop or to start is over; an earlier cause stays. */
-    if (s->suspect == DEATH_NONE) {
+    if (s->suspect == DEATH_NONE)
         s->suspect = s->state == SUPER_LOADING ? DEATH_START : DEATH_OPERATOR;
-    }
     /* It starts again afterwards, unless a stop was requested. */
     s->restart_wanted |= s->state == SUPER_LOADING || s->state == SUPER_READY ||
                          s->state == SUPER_STANDBY;
@@ -318,18 +277,18 @@ typedef enum super_state action(struct super *s);
 
 /* clang-format off */
 static action *const table[SUPER_N_STATES][EV_N] = {
-/* START      STOP     RESTART         REPLACE        READY  EXIT     TIMER  BROKEN  STANDBY_READY
- * TAKEN */
-[SUPER_DOWN]     = { spawn,     NULL,    spawn,          NULL,          NULL,  NULL,    NULL,  NULL,   NULL,          NULL },
-[SUPER_LOADING]  = { NULL,      term,    term_restart,   term_restart,  serve, died,    kill9, kill9,  stand_by,      rest },
-[SUPER_READY]    = { NULL,      drain,   drain_restart,  term_restart,  NULL,  died,    NULL,  kill9,  NULL,          NULL },
-[SUPER_STANDBY]  = { NULL,      term,    term_restart,   term_restart,  NULL,  died,    NULL,  kill9,  NULL,          rest },
-[SUPER_DRAINING] = { once_more, no_more, once_more,      NULL,          NULL,  reap,    term,  kill9,  NULL,          NULL },
-[SUPER_STOPPING] = { once_more, no_more, once_more,      NULL,          NULL,  reap,    kill9, kill9,  NULL,          NULL },
-[SUPER_DYING]    = { once_more, no_more, once_more,      NULL,          NULL,  reap,    lose,  NULL,   NULL,          NULL },
-[SUPER_LOST]     = { NULL,      NULL,    NULL,           NULL,          NULL,  give_up, NULL,  NULL,   NULL,          NULL },
-[SUPER_BACKOFF]  = { spawn,     rest,    revive,         revive,        NULL,  NULL,    spawn, NULL,   NULL,          NULL },
-[SUPER_FAILED]   = { revive,    rest,    revive,         revive,        NULL,  NULL,    NULL,  NULL,   NULL,          NULL },
+/* STANDBY: EV_STANDBY_READY. */
+/*                   START   STOP    RESTART REPLACE READY  EXIT     TIMER  BROKEN STANDBY TAKEN */
+[SUPER_DOWN]     = { spawn,  NULL,   spawn,  NULL,   NULL,  NULL,    NULL,  NULL,  NULL,   NULL },
+[SUPER_LOADING]  = { NULL,   term,   term,   term,   serve, died,    kill9, kill9, serve,  rest },
+[SUPER_READY]    = { NULL,   drain,  drain,  term,   NULL,  died,    NULL,  kill9, NULL,   NULL },
+[SUPER_STANDBY]  = { NULL,   term,   term,   term,   NULL,  died,    NULL,  kill9, NULL,   rest },
+[SUPER_DRAINING] = { decide, decide, decide, NULL,   NULL,  reap,    term,  kill9, NULL,   NULL },
+[SUPER_STOPPING] = { decide, decide, decide, NULL,   NULL,  reap,    kill9, kill9, NULL,   NULL },
+[SUPER_DYING]    = { decide, decide, decide, NULL,   NULL,  reap,    lose,  NULL,  NULL,   NULL },
+[SUPER_LOST]     = { NULL,   NULL,   NULL,   NULL,   NULL,  give_up, NULL,  NULL,  NULL,   NULL },
+[SUPER_BACKOFF]  = { spawn,  rest,   revive, revive, NULL,  NULL,    spawn, NULL,  NULL,   NULL },
+[SUPER_FAILED]   = { revive, rest,   revive, revive, NULL,  NULL,    NULL,  NULL,  NULL,   NULL },
 };
 /* clang-format on */
 
@@ -343,6 +302,7 @@ super_event(struct super *s, enum super_event ev, nsec now)
     act = table[from][ev];
     if (!act) return;
     s->now = now;
+    s->event = ev;
     s->state = act(s);
     if (s->state != from || ev == EV_EXIT) s->ops->moved(s->arg, from, s->state);
 }

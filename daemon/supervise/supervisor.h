@@ -4,8 +4,8 @@
  * worker.c owns the process. Only super_event() changes the state.
  *
  *     DOWN -> LOADING -> READY -> DRAINING -> STOPPING -> DOWN        on request
- *                 \________\__________\__> DYING -> BACKOFF -> LOADING   hung or broken: killed by lagand
- *                                            \-> LOST                    it cannot be killed
+ *                 \________\__________\__> DYING -> BACKOFF -> LOADING   hung or broken
+ *                                            \-> LOST                   cannot be killed
  *                  any death ------------------> BACKOFF | LOADING | FAILED
  *
  * A standby has a struct super of its own: LOADING -> STANDBY, and DOWN when its process becomes
@@ -65,7 +65,7 @@ enum super_event {
     X(STORM, "bell_storm", 0, 1, 1, "it signalled the doorbell without writing records") \
     X(DEVICE, "device", 0, 1, 1, "the device failed") \
     X(EXITED, "exited", 0, 1, 1, "it exited without being asked to") \
-    X(LOST, "device_lost", 0, 0, 1, "the device does not answer; its memory is lost") \
+    X(LOST, "device_lost", 0, 0, 1, "the device does not respond; its memory is lost") \
     X(CONFIG, "config", 0, 0, 1, "its configuration is wrong") \
     X(START, "start", 0, 0, 1, "it could not start")
 
@@ -100,8 +100,9 @@ struct super {
     enum super_state state;
     const struct super_ops *ops;
     void *arg;
-    nsec now;   /* time of the current event */
-    nsec timer; /* when EV_TIMER is due; NSEC_NEVER: not */
+    enum super_event event; /* the current one */
+    nsec now;               /* its time */
+    nsec timer;             /* when EV_TIMER is due; NSEC_NEVER: not */
     nsec start_timeout, drain_timeout;
     nsec ready_at;            /* when it last became READY, or STANDBY */
     bool was_ready;           /* this incarnation */

@@ -17,7 +17,6 @@
 
 #include <errno.h>
 #include <signal.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -51,8 +50,9 @@ fd_channel_ended(struct worker *w)
 {
     w->fd_channel_closed_at = clock_now();
     if (w->n_others) return; /* a rank group is started after the previous one has ended */
-    if (w->standby->alive || sd_event_add_time_relative(w->d->event, &w->on_no_end, CLOCK_MONOTONIC,
-                                                        DEATH_TIME / NSEC_US, 1, on_no_end, w) < 0)
+    if (w->standby->alive ||
+        sd_event_add_time_relative(w->d->event, &w->on[ON_NO_END], CLOCK_MONOTONIC,
+                                   DEATH_TIME / NSEC_US, 1, on_no_end, w) < 0)
         standby_prepare_now(w);
 }
 
@@ -104,11 +104,10 @@ on_exit_(sd_event_source *s, const siginfo_t *si, void *arg)
 static void
 describe(const struct death *d, char *buf, size_t n)
 {
-    if (d->signal) {
+    if (d->signal)
         snprintf(buf, n, "signal %d (%s)", d->signal, strsignal(d->signal));
-    } else {
+    else
         snprintf(buf, n, "exit status %d", d->status);
-    }
 }
 
 void
@@ -179,11 +178,11 @@ reap(void *arg, const struct death *d)
     if (!*w->info.why)
         snprintf(w->info.why, sizeof w->info.why, "%s: %s", death_name(d->cause), how);
     FP(reap_drained);
-    w->d->events->worker_dead(w->d, w, d);
+    w->d->events->worker_dead(w, d);
     process_drop_pid(w);
     rank_group_reap(w, d);
     arenas_after_death(&w->arenas, d, w->d->now);
-    if (arenas_given_up(&w->arenas, d)) standby_stop(w->standby);
+    if (arenas_given_up(&w->arenas, d)) worker_event(w->standby, EV_STOP);
     process_release(w);
     if (!wanted) {
         w->info.restarts++;
@@ -197,19 +196,20 @@ int
 worker_watch(struct worker *w, struct err *e)
 {
     sd_event *ev = w->d->event;
-    int r = sd_event_add_child(ev, &w->on_exit, w->info.pid, WEXITED, on_exit_, w);
+    int r = sd_event_add_child(ev, &w->on[ON_EXIT], w->info.pid, WEXITED, on_exit_, w);
 
     if (r >= 0 && !w->lead)
-        r = sd_event_add_io(ev, &w->on_doorbell, w->channel.doorbell.fd, DOORBELL_EVENTS,
+        r = sd_event_add_io(ev, &w->on[ON_DOORBELL], w->channel.doorbell.fd, DOORBELL_EVENTS,
                             worker_on_doorbell, w);
     if (r >= 0)
-        r = sd_event_add_io(ev, &w->on_fd_channel, w->fd_channel_sock, EPOLLIN, on_fd_channel, w);
-    if (r >= 0) r = sd_event_add_io(ev, &w->on_log, w->log, EPOLLIN, process_on_log, w);
+        r = sd_event_add_io(ev, &w->on[ON_FD_CHANNEL], w->fd_channel_sock, EPOLLIN, on_fd_channel,
+                            w);
+    if (r >= 0) r = sd_event_add_io(ev, &w->on[ON_LOG], w->log, EPOLLIN, process_on_log, w);
     /* The end of a worker has priority: events of other workers could delay it without bound. */
-    if (r >= 0) r = sd_event_source_set_priority(w->on_exit, SD_EVENT_PRIORITY_NORMAL - 10);
+    if (r >= 0) r = sd_event_source_set_priority(w->on[ON_EXIT], SD_EVENT_PRIORITY_NORMAL - 10);
     /* A standby sends no arenas before it has replaced its worker. */
     if (r >= 0 && process_is_standby(w))
-        r = sd_event_source_set_enabled(w->on_fd_channel, SD_EVENT_OFF);
+        r = sd_event_source_set_enabled(w->on[ON_FD_CHANNEL], SD_EVENT_OFF);
     return r < 0 ? err_set(e, r, "cannot watch the process: %s", strerror(-r)) : 0;
 }
 
@@ -312,14 +312,6 @@ worker_spawn(void *arg)
     return 0;
 }
 
-static void
-op_tell_drain(void *arg)
-{
-    struct worker *w = arg;
-
-    worker_send_drain(w);
-}
-
 void
 worker_kill(void *arg, int sig)
 {
@@ -327,21 +319,21 @@ worker_kill(void *arg, int sig)
 
     if (sig == SIGKILL) rank_group_kill(w);
     /* The process is not reaped, so that the pid cannot belong to another one. */
-    if (w->alive && kill(w->info.pid, sig) < 0) {
+    if (w->alive && kill(w->info.pid, sig) < 0)
         process_log(w, LOG_LEVEL_WARN, "cannot send signal %d: %s", sig, strerror(errno));
-    }
 }
 
 static void
 op_moved(void *arg, enum super_state from, enum super_state to)
 {
     struct worker *w = arg;
-    nsec wait = w->super.timer - w->d->now;
 
+    w->info.last_death = w->super.death.cause;
     if (to == SUPER_READY) {
         w->arenas.verify_contents = false; /* the worker has verified them */
     } else if (to == SUPER_BACKOFF) {
-        process_log(w, LOG_LEVEL_WARN, "restarting in %.2f s", (double)wait / NSEC_S);
+        process_log(w, LOG_LEVEL_WARN, "restarting in %.2f s",
+                    (double)(w->super.timer - w->d->now) / NSEC_S);
     } else if (to == SUPER_FAILED) {
         process_log(w, LOG_LEVEL_ERR, "failed for good: %s", w->info.why);
     } else if (to == SUPER_LOST) {
@@ -349,13 +341,14 @@ op_moved(void *arg, enum super_state from, enum super_state to)
                     "pid %d did not exit after SIGKILL; starting no other process on its device",
                     (int)w->info.pid);
         /* No more records come from this process. */
-        w->d->events->worker_dead(w->d, w, &(struct death){ .cause = w->super.suspect });
+        w->d->events->worker_dead(w, &(struct death){ .cause = w->super.suspect });
     }
     standby_worker_state(w, to);
-    w->d->events->worker_state(w->d, w, from, to);
+    w->d->events->worker_state(w, from, to);
 }
 
-static const struct super_ops ops = { worker_spawn, op_tell_drain, worker_kill, reap, op_moved };
+static const struct super_ops ops = { worker_spawn, worker_send_drain, worker_kill, reap,
+                                      op_moved };
 
 struct worker *
 worker_new(struct daemon *d, uint32_t index, uint32_t model, const char *name,
@@ -399,7 +392,7 @@ worker_free(struct worker *w)
 {
     if (!w) return NULL;
     worker_end(w);
-    w->standby = standby_free(w->standby);
+    w->standby = worker_free(w->standby);
     rank_group_free(w);
     process_release(w);
     arenas_close(&w->arenas);
@@ -524,9 +517,9 @@ static bool
 has_ended(struct worker *w)
 {
     if (!w->alive || !process_exited(w)) return false;
-    if (sd_event_source_get_pending(w->on_exit) > 0) return true; /* its event is queued */
-    sd_event_source_set_enabled(w->on_exit, SD_EVENT_OFF);
-    sd_event_source_set_enabled(w->on_exit, SD_EVENT_ONESHOT);
+    if (sd_event_source_get_pending(w->on[ON_EXIT]) > 0) return true; /* its event is queued */
+    sd_event_source_set_enabled(w->on[ON_EXIT], SD_EVENT_OFF);
+    sd_event_source_set_enabled(w->on[ON_EXIT], SD_EVENT_ONESHOT);
     return true;
 }
 
@@ -604,12 +597,6 @@ enum super_state
 worker_state(const struct worker *w)
 {
     return w->super.state;
-}
-
-const struct death *
-worker_death(const struct worker *w)
-{
-    return &w->super.death;
 }
 
 const char *

@@ -18,8 +18,9 @@ struct control_channel;
 struct worker_info {
     char name[16]; /* "w0" */
     uint32_t index, model;
-    pid_t pid;                      /* 0: no process */
-    uint64_t epoch;                 /* of the present or last incarnation; 0: none yet */
+    pid_t pid;      /* 0: no process */
+    uint64_t epoch; /* of the present or last incarnation; 0: none yet */
+    enum death_cause last_death;
     uint32_t restarts;              /* after unrequested ends */
     char why[240];                  /* last line at level err, or the cause of its end */
     uint64_t load_done, load_total; /* bytes of weights */
@@ -62,7 +63,6 @@ void worker_tick(struct worker *w, nsec now, nsec late);
 nsec worker_timer(const struct worker *w); /* the earlier one of it and of its standby */
 
 enum super_state worker_state(const struct worker *w);
-const struct death *worker_death(const struct worker *w); /* the last one */
 /* Stage of its standby: the name of the state, "driver up", or "" if there is none. */
 const char *worker_standby(const struct worker *w);
 bool worker_open(const struct worker *w);    /* may get requests */

@@ -92,8 +92,9 @@ worker_max_record(const struct worker *w)
 }
 
 void
-worker_send_drain(struct worker *w)
+worker_send_drain(void *arg)
 {
+    struct worker *w = arg;
     void *to;
 
     if (ring_reserve(&w->channel.out, REC_DRAIN, 0, 8, 0, &to) < 0) {

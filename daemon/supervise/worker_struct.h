@@ -6,6 +6,9 @@
 #include "daemon/supervise/worker.h"
 #include "ipc/channel.h"
 
+/* Event sources of a process; those up to ON_LOG move with it from a standby to its worker. */
+enum { ON_EXIT, ON_DOORBELL, ON_FD_CHANNEL, ON_LOG, ON_NO_END, ON_CALM, N_SOURCES };
+
 struct worker {
     struct worker_info info;
     struct worker_requests requests;
@@ -29,7 +32,7 @@ struct worker {
     bool alive;
     struct channel channel;
     int fd_channel_sock, log;
-    sd_event_source *on_exit, *on_doorbell, *on_fd_channel, *on_log, *on_no_end, *on_calm;
+    sd_event_source *on[N_SOURCES];
     nsec spawned_at, heartbeat_at;
     uint64_t heartbeat; /* hb_count at its last change, at heartbeat_at */
     nsec deadline;      /* of its step */
@@ -71,7 +74,7 @@ void worker_ended(struct worker *w, int code, int status, bool has_panic);
 nsec worker_discount(struct worker *w, nsec now, nsec late);
 
 /* worker_rings.c: handler of sd-event for the doorbell (arg: the struct worker), the check of
- * worker_tick() for doorbell storms, and DRAIN, with which the worker finishes its requests. */
+ * worker_tick() for doorbell storms, and the callback of supervisor.h that sends DRAIN. */
 int worker_on_doorbell(sd_event_source *s, int fd, uint32_t revents, void *arg);
 void worker_check_storm(struct worker *w, nsec now);
-void worker_send_drain(struct worker *w);
+void worker_send_drain(void *arg);

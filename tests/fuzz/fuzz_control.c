@@ -477,10 +477,8 @@ static struct daemon d;
 static struct worker w;
 
 static void
-control_reply(struct daemon *of, struct worker *who, uint64_t number, uint32_t code,
-              const msgpack_object *map)
+control_reply(struct worker *who, uint64_t number, uint32_t code, const msgpack_object *map)
 {
-    (void)of;
     check(who == &w && n_received < MAX_RECEIVED && map);
     received[n_received++] = (struct received){ number, code, msg_get(map, "result") != NULL };
 }
