@@ -56,7 +56,7 @@ outputs_begin(struct request *r, struct bytes *ids)
     bytes_done(&o->token);
     o->token = *ids;
     *ids = (struct bytes){ 0 };
-    o->n_received = o->first_logprob = outputs_n_tokens(r);
+    o->n_received = o->first_logprob = request_n_tokens(r);
     o->text_start_unknown = o->tensor[LAGAN_TENSOR_LOGITS - 1].start_unknown = o->n_received > 0;
 }
 
@@ -90,7 +90,7 @@ outputs_bytes(const struct request *r)
 /* ---- received tokens */
 
 uint32_t
-outputs_n_tokens(const struct request *r)
+request_n_tokens(const struct request *r)
 {
     return (uint32_t)(r->outputs.token.n / sizeof(token_id));
 }
@@ -112,7 +112,7 @@ outputs_longest(const struct request *r)
 {
     uint32_t most = 0;
 
-    if (!r->outputs.each) return outputs_n_tokens(r);
+    if (!r->outputs.each) return request_n_tokens(r);
     for (uint32_t i = 0; i < r->submit->n; i++) most = MAX(most, r->outputs.each[i].n_received);
     return most;
 }
@@ -123,7 +123,7 @@ outputs_n_unused(const struct request *r)
 {
     const struct rec_submit *s = r->submit;
 
-    return ((uint64_t)s->max_tokens * s->n - outputs_n_tokens(r)) * MAX(s->n, s->beams) / s->n;
+    return ((uint64_t)s->max_tokens * s->n - request_n_tokens(r)) * MAX(s->n, s->beams) / s->n;
 }
 
 void
@@ -198,18 +198,12 @@ outputs_add_span(struct request *r, const struct output_span *p)
 
 /* ---- streams */
 
-static void
-count(struct request *r, const struct output_tokens *t)
+void
+outputs_count(struct request *r, const struct output_tokens *t)
 {
     r->outputs.n_received += t->n;
     r->outputs.n_text_received += t->n_text;
     outputs_set_score(r, t->score);
-}
-
-void
-outputs_count(struct request *r, const struct output_tokens *t)
-{
-    count(r, t);
     if (!r->outputs.each) return;
     r->outputs.each[t->output].n_received += t->n;
     r->outputs.each[t->output].n_text_received += t->n_text;
@@ -223,15 +217,18 @@ outputs_add(struct request *r, const struct output_tokens *t)
     size_t had[] = { o->token.n, o->text.n, o->logprob.n, o->top.n };
     size_t n = t->n;
 
-    count(r, t);
     if (bytes_add(&o->token, t->token, n * 4) < 0 || bytes_add(&o->text, t->text, t->n_text) < 0 ||
         (t->logprob && (bytes_add(&o->logprob, t->logprob, n * 4) < 0 ||
                         bytes_add(&o->top, t->top, n * t->n_top * 8) < 0)) ||
         (o->each && outputs_add_span(r, &span) < 0)) {
         /* All lists end at the same token. */
         o->token.n = had[0], o->text.n = had[1], o->logprob.n = had[2], o->top.n = had[3];
+        outputs_count(r, t);
         return -ENOMEM;
     }
+    o->n_received += t->n;
+    o->n_text_received += t->n_text;
+    outputs_set_score(r, t->score);
     return 0;
 }
 
@@ -455,22 +452,17 @@ outputs_order(const struct request *r, uint32_t *order)
     }
 }
 
-static uint32_t
-padded(uint32_t n)
-{
-    return ROUND_UP(n, 8u);
-}
-
 uint32_t
 outputs_record_bytes(const struct request *r)
 {
-    return r->outputs.each ? padded(outputs_n_tokens(r)) + padded(r->submit->n * 4) : 0;
+    return r->outputs.each ? (uint32_t)(REC_PAD(request_n_tokens(r)) + REC_PAD(r->submit->n * 4))
+                           : 0;
 }
 
 void
 outputs_record(const struct request *r, uint32_t i, uint8_t *to, uint32_t n)
 {
-    uint32_t scores = padded(outputs_n_tokens(r)), end = i + n;
+    uint32_t scores = (uint32_t)REC_PAD(request_n_tokens(r)), end = i + n;
 
     memset(to, 0, n);
     for (uint32_t k = 0; k < outputs_n_spans(r) && begin(r, k) < end; k++) {

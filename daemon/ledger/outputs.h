@@ -64,7 +64,6 @@ void outputs_begin(struct request *r, struct bytes *ids);
 void outputs_done(struct request *r);
 size_t outputs_bytes(const struct request *r); /* memory retained after the end */
 
-uint32_t outputs_n_tokens(const struct request *r); /* stored */
 /* Tokens and bytes of text of one output that workers have sent, also after the end of the request.
  */
 uint32_t outputs_n_received(const struct request *r, uint32_t output);

@@ -168,12 +168,6 @@ log_file_void(struct log_file *m)
     m->at = m->half;
 }
 
-uint64_t
-log_file_bytes(const struct log_file *m)
-{
-    return m->at;
-}
-
 /* ---- reader */
 
 /* Finds the valid half and its generation. NULL: none is valid. */

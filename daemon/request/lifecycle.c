@@ -88,7 +88,7 @@ lifecycle_finish(struct daemon *d, struct request *r, const struct rec_finish *f
 bool
 lifecycle_finish_complete(struct daemon *d, struct request *r)
 {
-    if (r->outputs.each || outputs_n_tokens(r) < r->submit->max_tokens) return false;
+    if (r->outputs.each || request_n_tokens(r) < r->submit->max_tokens) return false;
     r->result.n_prompt_tokens = r->submit->n_prompt; /* 0 if the prompt was text */
     lifecycle_end(d, r, LAGAN_FINISH_LENGTH, "%s", msg_reason_sentence(LAGAN_FINISH_LENGTH));
     return true;

@@ -43,36 +43,56 @@ next(struct rest *b, size_t n)
     return p;
 }
 
+/* Copies the header of n bytes of a record of that name. */
+static int
+take_header(struct rest *b, void *to, size_t n, const char *name, struct err *e)
+{
+    const void *p = next(b, n);
+
+    if (!p) return err_set(e, -EBADMSG, "%s is shorter than its header", name);
+    memcpy(to, p, n);
+    return 0;
+}
+
 static int
 wrong(struct err *e, const char *what, uint32_t got, uint32_t want)
 {
     return err_set(e, -EBADMSG, "%s is %u, not %u", what, got, want);
 }
 
-/* The request of a record of w. NULL and e: w does not have it. */
-static struct request *
-find_held(struct worker *w, uint32_t index, uint32_t gen, struct err *e)
+/* Finds the request of a record of w. */
+static int
+find_held(struct worker *w, uint32_t index, uint32_t gen, struct request **ret, struct err *e)
 {
     struct request *r = ledger_request(w->d->ledger, index);
 
-    if (!r || r->gen != gen || !r->dispatch.held || r->dispatch.worker != w->index) {
-        err_set(e, -EBADMSG, "record refers to request %u, generation %u, which it does not have",
-                index, gen);
-        return NULL;
-    }
-    if (w->sending == index) {
-        err_set(e, -EBADMSG, "record refers to request %u before its SUBMIT was complete", index);
-        return NULL;
-    }
-    return r;
+    if (!r || r->gen != gen || !r->dispatch.held || r->dispatch.worker != w->index)
+        return err_set(e, -EBADMSG,
+                       "record refers to request %u, generation %u, which it does not have", index,
+                       gen);
+    if (w->sending == index)
+        return err_set(e, -EBADMSG, "record refers to request %u before its SUBMIT was complete",
+                       index);
+    *ret = r;
+    return 0;
 }
 
 /* lagand is out of memory for a worker's data: ends only this request. */
 static void
-end_without_memory(struct worker *w, struct request *r)
+end_without_memory(struct daemon *d, struct request *r)
 {
-    worker_notify_cancel(w, r, LAGAN_E_OUT_OF_MEMORY);
-    lifecycle_end(w->d, r, LAGAN_E_OUT_OF_MEMORY, "lagand has no memory for the generated tokens");
+    lifecycle_cancel(d, r, LAGAN_E_OUT_OF_MEMORY, "lagand has no memory for the generated tokens");
+}
+
+/* Bounds the unread bytes of r. Returns false if r has ended. */
+static bool
+check_unread(struct daemon *d, struct request *r, size_t bytes, const char *what)
+{
+    if (bytes > SUSPEND_BYTES) lifecycle_suspend(d, r, true);
+    if (bytes <= MAX_UNDELIVERED) return true;
+    lifecycle_cancel(d, r, LAGAN_E_SLOW_READER, "the client has not read %zu MiB of %s",
+                     bytes >> 20, what);
+    return false;
 }
 
 static void
@@ -82,19 +102,13 @@ keep_tokens(struct worker *w, struct request *r, const struct output_tokens *t)
     size_t undelivered;
 
     if (outputs_add(r, t) < 0) {
-        end_without_memory(w, r);
+        end_without_memory(d, r);
         return;
     }
     undelivered = t->logprob
-                      ? (outputs_n_tokens(r) - r->delivery.n_tokens) * (4 + 8 * (size_t)t->n_top)
+                      ? (request_n_tokens(r) - r->delivery.n_tokens) * (4 + 8 * (size_t)t->n_top)
                       : 0;
-    if (undelivered > SUSPEND_BYTES) lifecycle_suspend(d, r, true);
-    if (undelivered > MAX_UNDELIVERED) {
-        worker_notify_cancel(w, r, LAGAN_E_SLOW_READER);
-        lifecycle_end(d, r, LAGAN_E_SLOW_READER,
-                      "the client has not read %zu MiB of log-probabilities", undelivered >> 20);
-        return;
-    }
+    if (!check_unread(d, r, undelivered, "log-probabilities")) return;
     if (r->state == REQUEST_DISPATCHED) request_move(d->ledger, r, REQUEST_STREAMING);
     ledger_save_tokens(d->ledger_log, r, t->n, t->n_text);
     if (quarantine_progress(d->quarantine, r)) {
@@ -187,8 +201,7 @@ take_entry(struct worker *w, struct rest *b, struct err *e)
     struct request *r;
 
     TRY(parse_entry(b, &o, &t, e));
-    r = find_held(w, o.ledger_index, o.gen, e);
-    if (!r) return -EBADMSG;
+    TRY(find_held(w, o.ledger_index, o.gen, &r, e));
     if (o.output >= r->submit->n) {
         return err_set(e, -EBADMSG, "STEP: output %u of a request with %u outputs", o.output,
                        r->submit->n);
@@ -206,10 +219,8 @@ static int
 take_step(struct worker *w, struct rest *b, struct err *e)
 {
     struct rec_step s;
-    const void *p = next(b, sizeof s);
 
-    if (!p) return err_set(e, -EBADMSG, "STEP is shorter than its header");
-    memcpy(&s, p, sizeof s);
+    TRY(take_header(b, &s, sizeof s, "STEP", e));
     if (s.n_ent > MAX_ENTRIES) return wrong(e, "STEP: n_ent", s.n_ent, MAX_ENTRIES);
     for (uint32_t i = 0; i < s.n_ent; i++) TRY(take_entry(w, b, e));
     return b->n ? err_set(e, -EBADMSG, "STEP is %zu bytes longer than its entries", b->n) : 0;
@@ -217,21 +228,14 @@ take_step(struct worker *w, struct rest *b, struct err *e)
 
 /* Stores positions of the prompt that the client does not have. */
 static void
-keep_prompt(struct worker *w, struct request *r, const struct output_prompt *p)
+keep_prompt(struct daemon *d, struct request *r, const struct output_prompt *p)
 {
     const struct request_outputs *o = &r->outputs;
 
-    if (outputs_add_prompt(r, p) < 0) {
-        end_without_memory(w, r);
-    } else if (o->prompt_logprob.n + o->prompt_top.n > MAX_UNDELIVERED) {
-        worker_notify_cancel(w, r, LAGAN_E_SLOW_READER);
-        lifecycle_end(w->d, r, LAGAN_E_SLOW_READER,
-                      "the client has not read %d MiB of prompt log-probabilities",
-                      MAX_UNDELIVERED >> 20);
-    } else {
-        if (o->prompt_logprob.n + o->prompt_top.n > SUSPEND_BYTES) lifecycle_suspend(w->d, r, true);
-        ledger_add_pending(w->d->ledger, r);
-    }
+    if (outputs_add_prompt(r, p) < 0)
+        end_without_memory(d, r);
+    else if (check_unread(d, r, o->prompt_logprob.n + o->prompt_top.n, "prompt log-probabilities"))
+        ledger_add_pending(d->ledger, r);
 }
 
 static int
@@ -239,12 +243,11 @@ take_prompt(struct worker *w, struct rest *b, struct err *e)
 {
     struct output_prompt keep;
     struct rec_prompt s;
-    const void *p = next(b, sizeof s), *ids, *lps, *tops;
+    const void *ids, *lps, *tops;
     struct request *r;
     uint32_t had;
 
-    if (!p) return err_set(e, -EBADMSG, "PROMPT is shorter than its header");
-    memcpy(&s, p, sizeof s);
+    TRY(take_header(b, &s, sizeof s, "PROMPT", e));
     if (s.n_top > LAGAN_MAX_TOP || s.n > LAGAN_MAX_IDS) {
         return err_set(e, -EBADMSG, "PROMPT: %u positions with %u tops", s.n, s.n_top);
     }
@@ -253,8 +256,7 @@ take_prompt(struct worker *w, struct rest *b, struct err *e)
     tops = lps ? next(b, (size_t)s.n * s.n_top * 8) : NULL;
     if (!tops || b->n > 7)
         return err_set(e, -EBADMSG, "PROMPT: the record's length differs from its header");
-    r = find_held(w, s.ledger_index, s.gen, e);
-    if (!r) return -EBADMSG;
+    TRY(find_held(w, s.ledger_index, s.gen, &r, e));
     if (!(r->submit->flags & SUBMIT_PROMPT_LOGPROBS) || s.n_top != r->submit->prompt_logprobs) {
         return err_set(e, -EBADMSG, "PROMPT: request %u did not ask for that", s.ledger_index);
     }
@@ -273,27 +275,26 @@ take_prompt(struct worker *w, struct rest *b, struct err *e)
         .logprob = (const char *)lps + (size_t)had * 4,
         .top = (const char *)tops + (size_t)had * s.n_top * 8,
     };
-    if (r->state != REQUEST_ENDED && keep.n) keep_prompt(w, r, &keep);
+    if (r->state != REQUEST_ENDED && keep.n) keep_prompt(w->d, r, &keep);
     return 0;
 }
 
 /* Stores n values of a tensor that are new. */
 static void
-keep_tensor(struct worker *w, struct request *r, uint32_t kind, const char *values, uint32_t n)
+keep_tensor(struct daemon *d, struct request *r, uint32_t kind, const char *values, uint32_t n)
 {
     const struct output_tensor *t = r->outputs.tensor;
-    uint64_t most = w->d->config->o.tensor_bytes;
+    uint64_t most = d->config->o.tensor_bytes;
 
     if (4 * (t[0].n_received + t[1].n_received) > most) {
-        worker_notify_cancel(w, r, LAGAN_E_TOO_LONG);
-        lifecycle_end(w->d, r, LAGAN_E_TOO_LONG,
-                      "the tensors of the request exceed limits.tensor_bytes, which is %llu MiB",
-                      (unsigned long long)most >> 20);
+        lifecycle_cancel(d, r, LAGAN_E_TOO_LONG,
+                         "the tensors of the request exceed limits.tensor_bytes, which is %llu MiB",
+                         (unsigned long long)most >> 20);
     } else if (outputs_add_tensor(r, kind, values, n) < 0) {
-        end_without_memory(w, r);
+        end_without_memory(d, r);
     } else {
-        if (t[kind - 1].value.n > SUSPEND_BYTES) lifecycle_suspend(w->d, r, true);
-        ledger_add_pending(w->d->ledger, r);
+        if (t[kind - 1].value.n > SUSPEND_BYTES) lifecycle_suspend(d, r, true);
+        ledger_add_pending(d->ledger, r);
     }
 }
 
@@ -302,22 +303,19 @@ take_tensor(struct worker *w, struct rest *b, struct err *e)
 {
     static const uint8_t asked[] = { SUBMIT_ENCODER_OUTPUT, SUBMIT_LOGITS };
     struct rec_tensor s;
-    const void *p = next(b, sizeof s);
     const char *values;
     const struct output_tensor *t;
     struct request *r;
     uint32_t had;
 
-    if (!p) return err_set(e, -EBADMSG, "TENSOR is shorter than its header");
-    memcpy(&s, p, sizeof s);
+    TRY(take_header(b, &s, sizeof s, "TENSOR", e));
     if (s.kind < 1 || s.kind > LAGAN_N_TENSORS || !s.n || !s.cols)
         return err_set(e, -EBADMSG, "TENSOR: %u values of kind %u with %u columns", s.n, s.kind,
                        s.cols);
     values = next(b, (size_t)s.n * 4);
     if (!values || b->n > 7)
         return err_set(e, -EBADMSG, "TENSOR: the record's length differs from its header");
-    r = find_held(w, s.ledger_index, s.gen, e);
-    if (!r) return -EBADMSG;
+    TRY(find_held(w, s.ledger_index, s.gen, &r, e));
     t = &r->outputs.tensor[s.kind - 1];
     if (!(r->submit->flags & asked[s.kind - 1]) || (t->n_received && s.cols != t->cols))
         return err_set(e, -EBADMSG, "TENSOR: request %u did not ask for that", s.ledger_index);
@@ -326,7 +324,7 @@ take_tensor(struct worker *w, struct rest *b, struct err *e)
                        (unsigned long long)s.first, (unsigned long long)t->n_received);
     had = outputs_count_tensor(r, &s);
     if (r->state != REQUEST_ENDED && s.n > had)
-        keep_tensor(w, r, s.kind, values + (size_t)had * 4, s.n - had);
+        keep_tensor(w->d, r, s.kind, values + (size_t)had * 4, s.n - had);
     return 0;
 }
 
@@ -341,8 +339,7 @@ take_finish(struct worker *w, struct rest *b, struct err *e)
     if (!p || b->n)
         return err_set(e, -EBADMSG, "FINISH: the record is not %zu bytes long", sizeof f);
     memcpy(&f, p, sizeof f);
-    r = find_held(w, f.ledger_index, f.gen, e);
-    if (!r) return -EBADMSG;
+    TRY(find_held(w, f.ledger_index, f.gen, &r, e));
     if (f.output >= r->submit->n) {
         return err_set(e, -EBADMSG, "FINISH: output %u of a request with %u outputs", f.output,
                        r->submit->n);
@@ -371,17 +368,14 @@ static int
 take_reject(struct worker *w, struct rest *b, struct err *e)
 {
     struct rec_reject j;
-    const void *p = next(b, sizeof j);
     struct request *r;
     int n;
 
-    if (!p) return err_set(e, -EBADMSG, "REJECT is shorter than its header");
-    memcpy(&j, p, sizeof j);
+    TRY(take_header(b, &j, sizeof j, "REJECT", e));
     if (ROUND_UP((size_t)j.text_bytes, (size_t)8) < b->n || j.text_bytes > b->n) {
         return err_set(e, -EBADMSG, "REJECT: the record's length differs from its header");
     }
-    r = find_held(w, j.ledger_index, j.gen, e);
-    if (!r) return -EBADMSG;
+    TRY(find_held(w, j.ledger_index, j.gen, &r, e));
     /* Tokens from the previous worker do not count. */
     if (r->state == REQUEST_STREAMING)
         return err_set(e, -EBADMSG, "REJECT: request %u has tokens already", j.ledger_index);
@@ -403,10 +397,8 @@ take_ready(struct worker *w, struct rest *b, struct err *e)
 {
     struct model_facts *f = &w->d->facts[w->model];
     struct rec_ready y;
-    const void *p = next(b, sizeof y);
 
-    if (!p) return err_set(e, -EBADMSG, "READY is shorter than its header");
-    memcpy(&y, p, sizeof y);
+    TRY(take_header(b, &y, sizeof y, "READY", e));
     if (w->super.state != SUPER_LOADING && w->super.state != SUPER_STOPPING &&
         w->super.state != SUPER_DYING) {
         return err_set(e, -EBADMSG, "a second READY");

@@ -82,12 +82,12 @@ worker_notify_clear(struct worker *w, struct request *r)
 void
 worker_notify_flush(struct worker *w)
 {
-    for (uint32_t i = 0; w->n_notices_due && i < ledger_capacity(w->d->ledger); i++) {
-        struct request *r = ledger_request(w->d->ledger, i);
-        bool cancel, suspend;
+    struct request *r;
 
-        if (!r || !r->dispatch.held || r->dispatch.worker != w->index) continue;
-        cancel = r->notify.cancel_due, suspend = r->notify.suspend_due;
+    for (uint32_t at = 0; w->n_notices_due && (r = ledger_next(w->d->ledger, &at));) {
+        bool cancel = r->notify.cancel_due, suspend = r->notify.suspend_due;
+
+        if (!r->dispatch.held || r->dispatch.worker != w->index) continue;
         worker_notify_clear(w, r);
         if (cancel) worker_notify_cancel(w, r, r->notify.cancel_reason);
         if (suspend) send_suspended(w, r);

@@ -179,7 +179,7 @@ inherit(struct log_file *m)
     check(log_file_reserve(&heir, 1, 8));
     log_file_commit(&heir);
     log_file_switched(&heir);
-    check(log_file_bytes(&heir) == 40 && ref_read(heir.base, none) == 1);
+    check(heir.at == 40 && ref_read(heir.base, none) == 1);
     both_read(heir.base, 0);
     log_file_close(&heir);
 }
