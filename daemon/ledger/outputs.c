@@ -60,6 +60,14 @@ outputs_begin(struct request *r, struct bytes *ids)
     o->text_start_unknown = o->tensor[LAGAN_TENSOR_LOGITS - 1].start_unknown = o->n_received > 0;
 }
 
+static void
+free_prompt(struct request_outputs *o)
+{
+    bytes_done(&o->prompt_id);
+    bytes_done(&o->prompt_logprob);
+    bytes_done(&o->prompt_top);
+}
+
 void
 outputs_done(struct request *r)
 {
@@ -69,9 +77,7 @@ outputs_done(struct request *r)
     bytes_done(&o->text);
     bytes_done(&o->logprob);
     bytes_done(&o->top);
-    bytes_done(&o->prompt_id);
-    bytes_done(&o->prompt_logprob);
-    bytes_done(&o->prompt_top);
+    free_prompt(o);
     for (uint32_t i = 0; i < LAGAN_N_TENSORS; i++) bytes_done(&o->tensor[i].value);
     free(o->each);
     o->each = NULL;
@@ -95,16 +101,13 @@ request_n_tokens(const struct request *r)
     return (uint32_t)(r->outputs.token.n / sizeof(token_id));
 }
 
-uint32_t
-outputs_n_received(const struct request *r, uint32_t output)
+struct request_output
+outputs_at(const struct request *r, uint32_t output)
 {
-    return r->outputs.each ? r->outputs.each[output].n_received : r->outputs.n_received;
-}
+    const struct request_outputs *o = &r->outputs;
 
-uint32_t
-outputs_n_text_received(const struct request *r, uint32_t output)
-{
-    return r->outputs.each ? r->outputs.each[output].n_text_received : r->outputs.n_text_received;
+    if (o->each) return o->each[output];
+    return (struct request_output){ o->n_received, o->n_text_received, .score = o->score };
 }
 
 uint32_t
@@ -153,25 +156,19 @@ places(const struct request *r)
     return (struct stored_span *)(void *)r->outputs.span.p;
 }
 
-/* Totals before span i, in tokens and in text. */
-static uint32_t
-begin(const struct request *r, uint32_t i)
+/* The span before span i, whose totals are those before span i. */
+static struct stored_span
+previous(const struct request *r, uint32_t i)
 {
-    return i ? places(r)[i - 1].end : 0;
-}
-
-static uint32_t
-begin_text(const struct request *r, uint32_t i)
-{
-    return i ? places(r)[i - 1].end_text : 0;
+    return i ? places(r)[i - 1] : (struct stored_span){ 0 };
 }
 
 struct output_span
 outputs_span(const struct request *r, uint32_t i)
 {
-    const struct stored_span *p = places(r) + i;
+    const struct stored_span *p = places(r) + i, was = previous(r, i);
 
-    return (struct output_span){ p->output, p->end - begin(r, i), p->end_text - begin_text(r, i),
+    return (struct output_span){ p->output, p->end - was.end, p->end_text - was.end_text,
                                  r->outputs.each[p->output].score };
 }
 
@@ -180,8 +177,8 @@ outputs_add_span(struct request *r, const struct output_span *p)
 {
     uint32_t n = outputs_n_spans(r);
     struct request_output *o = &r->outputs.each[p->output];
-    struct stored_span new = { p->output, o->n_received, begin(r, n) + p->n,
-                               begin_text(r, n) + p->n_text };
+    struct stored_span was = previous(r, n);
+    struct stored_span new = { p->output, o->n_received, was.end + p->n, was.end_text + p->n_text };
 
     check(p->output < r->submit->n);
     if (n && places(r)[n - 1].output == p->output) {
@@ -312,7 +309,9 @@ outputs_finish(struct request *r, const struct rec_finish *f)
     o->cached = f->cached;
     o->adopted = f->adopted;
     o->recomputed = f->recomputed;
-    return outputs_all_ended(r);
+    for (uint32_t i = 0; i < r->submit->n; i++)
+        if (!r->outputs.each[i].reason) return false;
+    return true;
 }
 
 uint16_t
@@ -325,14 +324,6 @@ outputs_reason(const struct request *r, uint16_t last)
     return o ? o[0].reason : last;
 }
 
-bool
-outputs_all_ended(const struct request *r)
-{
-    for (uint32_t i = 0; i < r->submit->n; i++)
-        if (!r->outputs.each[i].reason) return false;
-    return true;
-}
-
 void
 outputs_restart(struct request *r)
 {
@@ -340,9 +331,7 @@ outputs_restart(struct request *r)
 
     for (uint32_t i = 0; o->each && i < r->submit->n; i++) o->each[i].reason = 0;
     if (o->n_received) return;
-    bytes_done(&o->prompt_id);
-    bytes_done(&o->prompt_logprob);
-    bytes_done(&o->prompt_top);
+    free_prompt(o);
     o->n_prompt_received = 0;
 }
 
@@ -411,8 +400,8 @@ place_of(const struct request *r, uint32_t *n, uint32_t *n_text)
         else
             to = i;
     }
-    *n -= begin(r, from);
-    *n_text -= begin_text(r, from);
+    *n -= previous(r, from).end;
+    *n_text -= previous(r, from).end_text;
     return from;
 }
 
@@ -465,16 +454,14 @@ outputs_record(const struct request *r, uint32_t i, uint8_t *to, uint32_t n)
     uint32_t scores = (uint32_t)REC_PAD(request_n_tokens(r)), end = i + n;
 
     memset(to, 0, n);
-    for (uint32_t k = 0; k < outputs_n_spans(r) && begin(r, k) < end; k++) {
-        uint32_t first = MAX(begin(r, k), i), last = MIN(places(r)[k].end, end);
+    for (uint32_t k = 0; k < outputs_n_spans(r) && previous(r, k).end < end; k++) {
+        uint32_t first = MAX(previous(r, k).end, i), last = MIN(places(r)[k].end, end);
 
         if (first < last) memset(to + (first - i), (int)places(r)[k].output, last - first);
     }
-    for (uint32_t k = 0; k < r->submit->n; k++)
-        for (uint32_t b = 0; b < 4; b++) {
-            uint32_t here = scores + 4 * k + b;
+    for (uint32_t b = MAX(scores, i); b < MIN(scores + 4 * r->submit->n, end); b++) {
+        const float *score = &r->outputs.each[(b - scores) / 4].score;
 
-            if (here >= i && here < end)
-                to[here - i] = ((const uint8_t *)&r->outputs.each[k].score)[b];
-        }
+        to[b - i] = ((const uint8_t *)score)[(b - scores) % 4];
+    }
 }

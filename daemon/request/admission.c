@@ -134,11 +134,10 @@ in_vocabulary(const struct model_facts *f, const char *key, const void *ids, uin
         uint32_t id;
 
         memcpy(&id, p + 4 * (size_t)i, 4);
-        if (id >= f->vocab) {
+        if (id >= f->vocab)
             return REFUSED(e, INVALID_REQUEST,
                            "%s[%u] is %u, but the vocabulary has only %u tokens", key, i, id,
                            f->vocab);
-        }
     }
     return 0;
 }
@@ -397,10 +396,9 @@ afford(const struct daemon *d, const struct client *c, const struct rec_submit *
     const struct user *u = c->user;
     uint64_t prompt = ledger_prompt_tokens(s), tokens = ledger_total_tokens(s);
 
-    if (u->n_open >= u->max_open) {
+    if (u->n_open >= u->max_open)
         return REFUSED(e, QUEUE_FULL, "user %s has %u open requests, which is its limit", u->name,
                        u->n_open);
-    }
     if (u->max_tokens && u->n_open && u->tokens + tokens > u->max_tokens) {
         return REFUSED(e, QUEUE_FULL,
                        "user %s has open requests for %llu tokens; its limit is %llu", u->name,

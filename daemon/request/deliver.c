@@ -189,12 +189,10 @@ put_done(struct daemon *d, const struct request *r)
 
 /* ---- one request */
 
-static uint32_t
-credit(const struct request *r)
+static bool
+has_credit(const struct request *r)
 {
-    uint32_t out = r->delivery.n_chunks - r->delivery.n_acked;
-
-    return out >= r->delivery.ack_window ? 0 : r->delivery.ack_window - out;
+    return r->delivery.n_chunks - r->delivery.n_acked < r->delivery.ack_window;
 }
 
 /* Frees what the client has acknowledged. */
@@ -303,9 +301,9 @@ deliver(struct daemon *d, struct request *r)
         deliver_client_disconnected(d, r->client);
         return 0;
     }
-    if (has_chunk(r) && credit(r)) {
+    if (has_chunk(r) && has_credit(r)) {
         k = send_chunk(d, c, r);
-        if (k == 0 && has_chunk(r) && credit(r)) return 1;
+        if (k == 0 && has_chunk(r) && has_credit(r)) return 1;
         if (k == 0 && !has_chunk(r)) lifecycle_suspend(d, r, false);
         if (k == 0 && !has_chunk(r) && r->state == REQUEST_ENDED) k = send_last(d, c, r);
     } else if (r->state == REQUEST_ENDED && (!has_chunk(r) || lifecycle_is_error(r))) {
@@ -472,14 +470,15 @@ deliver_resume(struct daemon *d, struct request *r, struct client *c, uint64_t r
             old == c ? "it continues under the id of a later request with the same idempotency key"
                      : "another connection of this session has taken over the request") < 0)
         log_debug("a closed connection did not get the ERROR of its resumed request");
-    r->delivery.n_tokens = n_tokens;
-    r->delivery.n_text = n_text;
-    r->delivery.ack_window = ack_window;
-    r->delivery.n_chunks = r->delivery.n_acked = r->delivery.mark_chunk = 0;
-    r->delivery.mark_token = n_tokens;
-    r->delivery.mark_sent = r->delivery.chunk_sent = 0;
-    r->delivery.stalled_since = 0;
-    r->delivery.send_blocked = false;
+    r->delivery = (struct request_delivery){
+        .n_tokens = n_tokens,
+        .n_text = n_text,
+        .n_prompt = r->delivery.n_prompt,
+        .ack_window = ack_window,
+        .mark_token = n_tokens,
+        .last_resume = r->delivery.last_resume,
+        .client_left_at = r->delivery.client_left_at,
+    };
     lifecycle_suspend(d, r, false);
     ledger_add_pending(d->ledger, r);
     return 0;

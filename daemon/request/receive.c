@@ -129,10 +129,9 @@ parse_entry(struct rest *b, struct rec_out *o, struct output_tokens *t, struct e
     memcpy(o, p, sizeof *o);
     n = o->n_tokens;
     if (!n) return err_set(e, -EBADMSG, "STEP has an entry without tokens");
-    if (o->has_logprobs > 1 || (!o->has_logprobs && o->n_top)) {
+    if (o->has_logprobs > 1 || (!o->has_logprobs && o->n_top))
         return err_set(e, -EBADMSG, "STEP: has_logprobs is %u with %u tops", o->has_logprobs,
                        o->n_top);
-    }
     if (o->n_top > LAGAN_MAX_TOP) return wrong(e, "STEP: n_top", o->n_top, LAGAN_MAX_TOP);
     tails = n * 4 + (o->has_logprobs ? n * 4 + n * o->n_top * 8 : 0) + (size_t)o->text_bytes;
     if (ROUND_UP(tails, (size_t)8) > b->n) return err_set(e, -EBADMSG, "STEP ends inside an entry");
@@ -158,37 +157,33 @@ static int
 check_entry(const struct worker *w, const struct request *r, const struct rec_out *o,
             const struct output_tokens *t, struct err *e)
 {
-    uint32_t n = outputs_n_received(r, o->output), n_text = outputs_n_text_received(r, o->output);
+    const struct request_output had = outputs_at(r, o->output);
     bool lp = r->submit->flags & SUBMIT_LOGPROBS;
 
-    if (o->first != n) return wrong(e, "STEP: first", o->first, n);
-    if (o->text_first != n_text) return wrong(e, "STEP: text_first", o->text_first, n_text);
-    if (r->outputs.each && r->outputs.each[o->output].reason) {
+    if (o->first != had.n_received) return wrong(e, "STEP: first", o->first, had.n_received);
+    if (o->text_first != had.n_text_received)
+        return wrong(e, "STEP: text_first", o->text_first, had.n_text_received);
+    if (had.reason)
         return err_set(e, -EBADMSG, "STEP: output %u of request %u has ended", o->output,
                        o->ledger_index);
-    }
-    if (t->n > r->submit->max_tokens - n) {
+    if (t->n > r->submit->max_tokens - had.n_received)
         return err_set(e, -EBADMSG, "STEP: request %u gets more than its max_tokens of %u",
                        o->ledger_index, r->submit->max_tokens);
-    }
-    if ((o->has_logprobs != 0) != lp || (lp && o->n_top != r->submit->logprobs)) {
+    if ((o->has_logprobs != 0) != lp || (lp && o->n_top != r->submit->logprobs))
         return err_set(e, -EBADMSG,
                        "STEP: request %u has other log-probabilities than it asked for: %u tops "
                        "instead of %u",
                        o->ledger_index, o->n_top, r->submit->logprobs);
-    }
     for (size_t i = 0; i < t->n; i++) {
         uint32_t id;
 
         memcpy(&id, (const char *)t->token + 4 * i, 4);
-        if (id >= w->vocab) {
+        if (id >= w->vocab)
             return err_set(e, -EBADMSG, "STEP: token id %u, but the vocabulary has %u tokens", id,
                            w->vocab);
-        }
     }
-    if (!msg_utf8(t->text, t->n_text)) {
+    if (!msg_utf8(t->text, t->n_text))
         return err_set(e, -EBADMSG, "STEP: the text of request %u is not UTF-8", o->ledger_index);
-    }
     return 0;
 }
 
@@ -202,10 +197,9 @@ take_entry(struct worker *w, struct rest *b, struct err *e)
 
     TRY(parse_entry(b, &o, &t, e));
     TRY(find_held(w, o.ledger_index, o.gen, &r, e));
-    if (o.output >= r->submit->n) {
+    if (o.output >= r->submit->n)
         return err_set(e, -EBADMSG, "STEP: output %u of a request with %u outputs", o.output,
                        r->submit->n);
-    }
     outputs_set_text_start(r, o.text_first);
     TRY(check_entry(w, r, &o, &t, e));
     if (r->state == REQUEST_ENDED)
@@ -248,23 +242,20 @@ take_prompt(struct worker *w, struct rest *b, struct err *e)
     uint32_t had;
 
     TRY(take_header(b, &s, sizeof s, "PROMPT", e));
-    if (s.n_top > LAGAN_MAX_TOP || s.n > LAGAN_MAX_IDS) {
+    if (s.n_top > LAGAN_MAX_TOP || s.n > LAGAN_MAX_IDS)
         return err_set(e, -EBADMSG, "PROMPT: %u positions with %u tops", s.n, s.n_top);
-    }
     ids = next(b, (size_t)s.n * 4);
     lps = ids ? next(b, (size_t)s.n * 4) : NULL;
     tops = lps ? next(b, (size_t)s.n * s.n_top * 8) : NULL;
     if (!tops || b->n > 7)
         return err_set(e, -EBADMSG, "PROMPT: the record's length differs from its header");
     TRY(find_held(w, s.ledger_index, s.gen, &r, e));
-    if (!(r->submit->flags & SUBMIT_PROMPT_LOGPROBS) || s.n_top != r->submit->prompt_logprobs) {
+    if (!(r->submit->flags & SUBMIT_PROMPT_LOGPROBS) || s.n_top != r->submit->prompt_logprobs)
         return err_set(e, -EBADMSG, "PROMPT: request %u did not ask for that", s.ledger_index);
-    }
     if (r->outputs.n_received)
         return err_set(e, -EBADMSG, "PROMPT: request %u has tokens already", s.ledger_index);
-    if (s.first != r->outputs.n_prompt_received || s.n > LAGAN_MAX_IDS - s.first) {
+    if (s.first != r->outputs.n_prompt_received || s.n > LAGAN_MAX_IDS - s.first)
         return wrong(e, "PROMPT: first", s.first, r->outputs.n_prompt_received);
-    }
     /* The client has some positions from the previous worker. */
     had = r->delivery.n_prompt > s.first ? MIN(r->delivery.n_prompt - s.first, s.n) : 0;
     outputs_count_prompt(r, s.n);
@@ -333,29 +324,26 @@ take_finish(struct worker *w, struct rest *b, struct err *e)
 {
     struct rec_finish f;
     const void *p = next(b, sizeof f);
+    struct request_output had;
     struct request *r;
-    uint32_t n;
 
     if (!p || b->n)
         return err_set(e, -EBADMSG, "FINISH: the record is not %zu bytes long", sizeof f);
     memcpy(&f, p, sizeof f);
     TRY(find_held(w, f.ledger_index, f.gen, &r, e));
-    if (f.output >= r->submit->n) {
+    if (f.output >= r->submit->n)
         return err_set(e, -EBADMSG, "FINISH: output %u of a request with %u outputs", f.output,
                        r->submit->n);
-    }
-    if (!msg_reason(f.reason, NULL)) {
+    if (!msg_reason(f.reason, NULL))
         return err_set(e, -EBADMSG, "FINISH: reason %u is unknown", f.reason);
-    }
-    n = outputs_n_received(r, f.output);
-    if (f.n_tokens != n) return wrong(e, "FINISH: n_tokens", f.n_tokens, n);
-    if (r->outputs.each) {
-        if (r->outputs.each[f.output].reason)
-            return err_set(e, -EBADMSG, "FINISH: output %u of request %u has ended", f.output,
-                           f.ledger_index);
-        if (!outputs_finish(r, &f)) return 0;
-        f.reason = outputs_reason(r, f.reason);
-    }
+    had = outputs_at(r, f.output);
+    if (f.n_tokens != had.n_received)
+        return wrong(e, "FINISH: n_tokens", f.n_tokens, had.n_received);
+    if (had.reason)
+        return err_set(e, -EBADMSG, "FINISH: output %u of request %u has ended", f.output,
+                       f.ledger_index);
+    if (r->outputs.each && !outputs_finish(r, &f)) return 0;
+    f.reason = outputs_reason(r, f.reason);
     dispatch_release(w, r);
     if (r->state == REQUEST_ENDED)
         lifecycle_settle(w->d, r);
@@ -372,16 +360,14 @@ take_reject(struct worker *w, struct rest *b, struct err *e)
     int n;
 
     TRY(take_header(b, &j, sizeof j, "REJECT", e));
-    if (ROUND_UP((size_t)j.text_bytes, (size_t)8) < b->n || j.text_bytes > b->n) {
+    if (ROUND_UP((size_t)j.text_bytes, (size_t)8) < b->n || j.text_bytes > b->n)
         return err_set(e, -EBADMSG, "REJECT: the record's length differs from its header");
-    }
     TRY(find_held(w, j.ledger_index, j.gen, &r, e));
     /* Tokens from the previous worker do not count. */
     if (r->state == REQUEST_STREAMING)
         return err_set(e, -EBADMSG, "REJECT: request %u has tokens already", j.ledger_index);
-    if (j.reason < LAGAN_E_INVALID_REQUEST || !msg_reason(j.reason, NULL)) {
+    if (j.reason < LAGAN_E_INVALID_REQUEST || !msg_reason(j.reason, NULL))
         return err_set(e, -EBADMSG, "REJECT: error %u is unknown", j.reason);
-    }
     dispatch_release(w, r);
     if (r->state == REQUEST_ENDED) {
         lifecycle_settle(w->d, r);
