@@ -70,8 +70,7 @@ struct msg_bias {
     struct msg_bias name[LAGAN_MAX_BIAS]; \
     uint32_t n_##name; /* sorted by id, ids are unique */
 
-/* SUBMIT: every key of LAGAN_FIELDS, validated for type and range; absent keys have their default.
- */
+/* SUBMIT: every key of LAGAN_FIELDS, validated for type and range; absent keys have a default. */
 struct msg_request {
 #define X(kind, name, least, most, preset, record, fallback, sentence) MSG_FIELD_##kind(name)
     LAGAN_FIELDS(X)
@@ -109,8 +108,7 @@ int msg_number(const msgpack_object *o, double *ret); /* an integer or a float *
 int msg_str(const msgpack_object *map, const char *key, struct msg_span *ret); /* str or bin */
 int msg_bool(const msgpack_object *map, const char *key, bool *ret);
 const msgpack_object *msg_get(const msgpack_object *map, const char *key); /* NULL: absent */
-/* Reads a list of token ids: a bin of i32 LE or an array. On -ENOENT *ret is as for an absent key.
- */
+/* Reads a list of token ids: a bin of i32 LE or an array. -ENOENT: *ret is as for an absent key. */
 int msg_ids(const msgpack_object *map, const char *key, struct msg_ids *ret, struct err *e);
 /* -EINVAL: an unknown key begins with '!' and must be understood. For every message type. */
 int msg_understood(const msgpack_object *map, struct err *e) MUST_USE;

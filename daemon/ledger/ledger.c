@@ -154,10 +154,9 @@ before(const struct request *a, const struct request *b)
 static void
 enqueue(struct ledger *l, struct request *r)
 {
-    uint32_t at = REQUEST_NONE,
-             prev =
-                 l->queue.last; /* searched from the end, because most requests arrive in order */
+    uint32_t at = REQUEST_NONE, prev = l->queue.last;
 
+    /* From the end, because most requests arrive in order. */
     while (prev != REQUEST_NONE && before(r, &l->request[prev])) {
         at = prev;
         prev = l->request[prev].prev;

@@ -266,8 +266,7 @@ ledger_save_new(struct ledger_log *g)
     if (!g || !g->file.base) return;
     if (g->invalid && !ledger_n(g->ledger)) g->invalid = !rewrite_log(g);
     if (g->seen_id == ledger_last_id(g->ledger)) return;
-    /* New requests may be anywhere in the queue; requests of a worker that ended were seen before.
-     */
+    /* New requests may be anywhere in the queue; those of a worker that ended were seen before. */
     for (r = ledger_last_queued(g->ledger, NULL); r && !g->invalid;
          r = ledger_last_queued(g->ledger, r)) {
         if (r->id <= g->seen_id || !is_saved(r)) continue;

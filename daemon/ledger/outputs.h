@@ -76,8 +76,7 @@ void outputs_set_text_start(struct request *r, uint32_t n);
  * request. */
 int outputs_add(struct request *r, const struct output_tokens *t) MUST_USE;
 void outputs_count(struct request *r, const struct output_tokens *t);
-int outputs_add_span(struct request *r,
-                     const struct output_span *p) MUST_USE; /* to the list only */
+int outputs_add_span(struct request *r, const struct output_span *p) MUST_USE; /* list only */
 void outputs_count_prompt(struct request *r, uint32_t n);
 int outputs_add_prompt(struct request *r, const struct output_prompt *p) MUST_USE;
 /* Counts values [first, first + n) of a tensor, kind of enum lagan_tensor. Returns the number of

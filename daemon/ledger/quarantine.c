@@ -47,8 +47,8 @@ fault_trace_read(struct fault_trace *f, const struct step_trace *trace)
     for (uint64_t k = 0; k < MIN(n, (uint64_t)TRACE_ENTRIES) && !f->all; k++)
         f->all = !read_entry(f, trace, n - 1 - k, retired);
     if (!f->n) f->all = true;
-    qsort(f->id, f->n, sizeof *f->id,
-          compare); /* sorted, because thousands of requests are looked up */
+    /* Sorted, because thousands of requests are looked up. */
+    qsort(f->id, f->n, sizeof *f->id, compare);
 }
 
 bool

@@ -59,8 +59,7 @@ void log_file_close(struct log_file *m);
  * or there is no memory. */
 void *log_file_reserve(struct log_file *m, uint16_t type, uint32_t n);
 void log_file_commit(struct log_file *m);
-/* Writes the next records into the other half. log_file_switched() makes that half the valid one.
- */
+/* Writes the next records into the other half, which log_file_switched() makes the valid one. */
 void log_file_switch(struct log_file *m);
 void log_file_switched(struct log_file *m);
 void log_file_void(struct log_file *m); /* makes both halves invalid */

@@ -395,8 +395,7 @@ deliver_acked(struct daemon *d, struct request *r, uint32_t n, uint32_t ack_wind
     if (has_chunk(r) || r->state == REQUEST_ENDED) ledger_add_pending(d->ledger, r);
 }
 
-/* The client has disconnected: a request with a name continues, because its client may reconnect.
- */
+/* The client has disconnected: a named request continues, because its client may reconnect. */
 static void
 disconnect(struct daemon *d, struct request *r, bool for_good)
 {
