@@ -34,6 +34,9 @@ enum {
     REC_TENSOR = 9, /* rec_tensor and values */
 };
 
+/* Bytes of a tail of n bytes. */
+#define REC_PAD(n) ROUND_UP((size_t)(n), (size_t)8)
+
 /* Fields of struct rec_submit that LAGAN_FIELDS generates: the type by kind, a field for WORKER and
  * SAMPLER rows. */
 #define SUBMIT_TYPE_U32 uint32_t

@@ -44,7 +44,7 @@ msg_decode_long(struct msg *ret, const void *frame, size_t n, uint32_t max_nodes
     int r;
 
     memset(ret, 0, sizeof *ret);
-    TRY(msg_check_long(frame, n, max_nodes, e));
+    TRY(msg_check(frame, n, max_nodes, e));
     ret->zone = msgpack_zone_new(MSGPACK_ZONE_CHUNK_SIZE);
     if (!ret->zone) return err_set(e, -ENOMEM, "out of memory for a message");
     if (msgpack_unpack(frame, n, &off, ret->zone, &o) != MSGPACK_UNPACK_SUCCESS)
@@ -73,10 +73,9 @@ const msgpack_object *
 msg_get(const msgpack_object *map, const char *key)
 {
     size_t n = strlen(key);
-    uint32_t i;
 
     if (map->type != MSGPACK_OBJECT_MAP) return NULL;
-    for (i = 0; i < map->via.map.size; i++) {
+    for (uint32_t i = 0; i < map->via.map.size; i++) {
         const msgpack_object_kv *kv = &map->via.map.ptr[i];
 
         if (kv->key.type == MSGPACK_OBJECT_STR && kv->key.via.str.size == n &&
@@ -113,11 +112,8 @@ msg_i64(const msgpack_object *map, const char *key, int64_t *ret)
 }
 
 int
-msg_f64(const msgpack_object *map, const char *key, double *ret)
+msg_number(const msgpack_object *o, double *ret)
 {
-    const msgpack_object *o = msg_get(map, key);
-
-    if (!o) return -ENOENT;
     switch (o->type) {
     case MSGPACK_OBJECT_FLOAT32:
     case MSGPACK_OBJECT_FLOAT64:
@@ -132,6 +128,14 @@ msg_f64(const msgpack_object *map, const char *key, double *ret)
     default:
         return -EINVAL;
     }
+}
+
+int
+msg_f64(const msgpack_object *map, const char *key, double *ret)
+{
+    const msgpack_object *o = msg_get(map, key);
+
+    return o ? msg_number(o, ret) : -ENOENT;
 }
 
 int
@@ -240,9 +244,7 @@ msg_ids(const msgpack_object *map, const char *key, struct msg_ids *ret, struct 
 int
 msg_understood(const msgpack_object *map, struct err *e)
 {
-    uint32_t i;
-
-    for (i = 0; i < map->via.map.size; i++) {
+    for (uint32_t i = 0; i < map->via.map.size; i++) {
         const msgpack_object_str *k = &map->via.map.ptr[i].key.via.str;
 
         if (k->size && k->ptr[0] == '!')

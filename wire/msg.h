@@ -26,13 +26,12 @@ struct msg { /* an envelope */
  * frame must outlive *ret. */
 int msg_decode(struct msg *ret, const void *frame, size_t n, struct err *e) MUST_USE;
 void msg_done(struct msg *m);
-/* only the bounded pass */
-int msg_check(const void *frame, size_t n, struct err *e) MUST_USE;
 /* As above with another limit of nodes, because a client may receive longer messages than it may
  * send. */
 int msg_decode_long(struct msg *ret, const void *frame, size_t n, uint32_t max_nodes,
                     struct err *e) MUST_USE;
-int msg_check_long(const void *frame, size_t n, uint32_t max_nodes, struct err *e) MUST_USE;
+/* Only the bounded pass. max_nodes: LAGAN_MAX_NODES for a client's message. */
+int msg_check(const void *frame, size_t n, uint32_t max_nodes, struct err *e) MUST_USE;
 bool msg_utf8(const void *s, size_t n); /* RFC 3629: no overlong forms, no surrogates */
 
 struct msg_span {
@@ -71,8 +70,7 @@ struct msg_bias {
     struct msg_bias name[LAGAN_MAX_BIAS]; \
     uint32_t n_##name; /* sorted by id, ids are unique */
 
-/* SUBMIT: every key of LAGAN_FIELDS, validated for type and range; absent keys have their default.
- */
+/* SUBMIT: every key of LAGAN_FIELDS, validated for type and range; absent keys have a default. */
 struct msg_request {
 #define X(kind, name, least, most, preset, record, fallback, sentence) MSG_FIELD_##kind(name)
     LAGAN_FIELDS(X)
@@ -106,11 +104,11 @@ int msg_resume(struct msg_resume *ret, const struct msg *m, struct err *e) MUST_
 int msg_u64(const msgpack_object *map, const char *key, uint64_t *ret);
 int msg_i64(const msgpack_object *map, const char *key, int64_t *ret);
 int msg_f64(const msgpack_object *map, const char *key, double *ret);
+int msg_number(const msgpack_object *o, double *ret); /* an integer or a float */
 int msg_str(const msgpack_object *map, const char *key, struct msg_span *ret); /* str or bin */
 int msg_bool(const msgpack_object *map, const char *key, bool *ret);
 const msgpack_object *msg_get(const msgpack_object *map, const char *key); /* NULL: absent */
-/* Reads a list of token ids: a bin of i32 LE or an array. On -ENOENT *ret is as for an absent key.
- */
+/* Reads a list of token ids: a bin of i32 LE or an array. -ENOENT: *ret is as for an absent key. */
 int msg_ids(const msgpack_object *map, const char *key, struct msg_ids *ret, struct err *e);
 /* -EINVAL: an unknown key begins with '!' and must be understood. For every message type. */
 int msg_understood(const msgpack_object *map, struct err *e) MUST_USE;

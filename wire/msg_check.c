@@ -47,11 +47,10 @@ bad(const struct pass *c, struct err *e, const char *what)
     return err_set(e, -EBADMSG, "byte %zu of the frame: %s", (size_t)(c->p - c->start), what);
 }
 
-/* Valid UTF-8 by RFC 3629: no overlong forms, no surrogates, nothing over U+10FFFF. */
-static bool
-utf8(const uint8_t *p, size_t n)
+bool
+msg_utf8(const void *s, size_t n)
 {
-    const uint8_t *end = p + n;
+    const uint8_t *p = s, *end = p + n;
 
     while (p < end) {
         uint32_t more, least, v = *p++;
@@ -74,12 +73,6 @@ utf8(const uint8_t *p, size_t n)
         if (v < least || v > 0x10ffff || (v >= 0xd800 && v <= 0xdfff)) return false;
     }
     return true;
-}
-
-bool
-msg_utf8(const void *s, size_t n)
-{
-    return utf8(s, n);
 }
 
 #define TOO_MANY "more than 262144 integers in lists"
@@ -131,36 +124,22 @@ first_byte(uint8_t b, uint32_t *len_bytes, uint64_t *n)
     if (b <= 0x9f) return *n = b & 0x0f, ARRAY;
     if (b <= 0xbf) return *n = b & 0x1f, STR;
     switch (b) {
-    case 0xc0: /* nil */
-    case 0xc2: /* false */
-    case 0xc3:
+    case 0xc0:          /* nil */
+    case 0xc2 ... 0xc3: /* false, true */
         return PLAIN;
-    case 0xc4:
-    case 0xc5:
-    case 0xc6:
+    case 0xc4 ... 0xc6:
         return *len_bytes = 1u << (b - 0xc4), BIN;
-    case 0xca:
-    case 0xcb:
+    case 0xca ... 0xcb:
         return *n = 4u << (b - 0xca), FLOAT;
-    case 0xcc:
-    case 0xcd:
-    case 0xce:
-    case 0xcf:
+    case 0xcc ... 0xcf:
         return *n = 1u << (b - 0xcc), INTEGER;
-    case 0xd0:
-    case 0xd1:
-    case 0xd2:
-    case 0xd3:
+    case 0xd0 ... 0xd3:
         return *n = 1u << (b - 0xd0), INTEGER;
-    case 0xd9:
-    case 0xda:
-    case 0xdb:
+    case 0xd9 ... 0xdb:
         return *len_bytes = 1u << (b - 0xd9), STR;
-    case 0xdc:
-    case 0xdd:
+    case 0xdc ... 0xdd:
         return *len_bytes = 2u << (b - 0xdc), ARRAY;
-    case 0xde:
-    case 0xdf:
+    case 0xde ... 0xdf:
         return *len_bytes = 2u << (b - 0xde), MAP;
     case 0xc1:
         return INVALID;
@@ -210,14 +189,14 @@ take_node(struct pass *c, struct err *e)
     if (n > (uint64_t)(c->end - c->p)) return bad(c, e, "a value longer than the frame");
     if (kind == FLOAT && !finite_float(c->p, n)) return bad(c, e, "a float that is not finite");
     if (kind == STR && n > LAGAN_MAX_STR) return bad(c, e, "a string longer than 1 MiB");
-    if (kind == STR && !utf8(c->p, n)) return bad(c, e, "a string that is not UTF-8");
+    if (kind == STR && !msg_utf8(c->p, n)) return bad(c, e, "a string that is not UTF-8");
     if (key) TRY(take_key(c, up, c->p, n, e));
     c->p += n;
     return 0;
 }
 
 int
-msg_check_long(const void *frame, size_t n, uint32_t max_nodes, struct err *e)
+msg_check(const void *frame, size_t n, uint32_t max_nodes, struct err *e)
 {
     struct pass c;
 
@@ -233,12 +212,6 @@ msg_check_long(const void *frame, size_t n, uint32_t max_nodes, struct err *e)
     } while (c.depth);
     if (c.p != c.end) return bad(&c, e, "bytes after the message");
     return 0;
-}
-
-int
-msg_check(const void *frame, size_t n, struct err *e)
-{
-    return msg_check_long(frame, n, LAGAN_MAX_NODES, e);
 }
 
 uint64_t

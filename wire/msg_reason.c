@@ -3,44 +3,29 @@
 
 #include "include/lagan_wire.h"
 
-#include <string.h>
+static const struct reason {
+    const char *name, *sentence;
+    bool retry;
+} reasons[] = {
+#define X(number, name, word, sentence) [number] = { word, sentence, false },
+    LAGAN_FINISHES(X)
+#undef X
+#define X(number, name, word, retry, sentence) [number] = { word, sentence, retry },
+        LAGAN_ERRORS(X)
+#undef X
+};
 
 const char *
 msg_reason(uint32_t reason, bool *retry)
 {
-    if (retry) *retry = false;
-    switch (reason) {
-#define X(number, name, word, sentence) \
-    case number: \
-        return word;
-        LAGAN_FINISHES(X)
-#undef X
-#define X(number, name, word, again, sentence) \
-    case number: \
-        if (retry) *retry = again; \
-        return word;
-        LAGAN_ERRORS(X)
-#undef X
-    default:
-        return NULL;
-    }
+    bool known = reason < ARRAY_LEN(reasons);
+
+    if (retry) *retry = known && reasons[reason].retry;
+    return known ? reasons[reason].name : NULL;
 }
 
 const char *
 msg_reason_sentence(uint32_t reason)
 {
-    switch (reason) {
-#define X(number, name, word, sentence) \
-    case number: \
-        return sentence;
-        LAGAN_FINISHES(X)
-#undef X
-#define X(number, name, word, again, sentence) \
-    case number: \
-        return sentence;
-        LAGAN_ERRORS(X)
-#undef X
-    default:
-        return NULL;
-    }
+    return reason < ARRAY_LEN(reasons) ? reasons[reason].sentence : NULL;
 }

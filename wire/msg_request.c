@@ -23,29 +23,9 @@ absent_or(const struct key_reader *x, int r, const char *want)
     return r < 0 ? err_set(x->e, -EINVAL, "%s is not %s", x->key, want) : 1;
 }
 
+/* Sets *ret if the key is present, as the other readers do. */
 static int
-number_range(const struct key_reader *x, double v, double least, double most)
-{
-    return err_set(x->e, -EINVAL, "%s is %.10g, the range is %.10g to %.10g", x->key, v, least,
-                   most);
-}
-
-static int
-read_u32(const struct key_reader *x, uint32_t *ret, uint64_t least, uint64_t most)
-{
-    int64_t v;
-    int r = absent_or(x, msg_i64(x->map, x->key, &v), "an integer");
-
-    if (r <= 0) return r;
-    if (v < (int64_t)least || v > (int64_t)most)
-        return err_set(x->e, -EINVAL, "%s is %lld, the range is %llu to %llu", x->key, (long long)v,
-                       (unsigned long long)least, (unsigned long long)most);
-    *ret = (uint32_t)v;
-    return 0;
-}
-
-static int
-read_i32(const struct key_reader *x, int32_t *ret, int64_t least, int64_t most)
+read_int(const struct key_reader *x, int64_t *ret, int64_t least, int64_t most)
 {
     int64_t v;
     int r = absent_or(x, msg_i64(x->map, x->key, &v), "an integer");
@@ -54,39 +34,61 @@ read_i32(const struct key_reader *x, int32_t *ret, int64_t least, int64_t most)
     if (v < least || v > most)
         return err_set(x->e, -EINVAL, "%s is %lld, the range is %lld to %lld", x->key, (long long)v,
                        (long long)least, (long long)most);
-    *ret = (int32_t)v;
-    return 0;
-}
-
-static int
-read_u64(const struct key_reader *x, uint64_t *ret)
-{
-    int r = absent_or(x, msg_u64(x->map, x->key, ret), "an unsigned integer");
-
-    return MIN(r, 0);
-}
-
-static int
-read_f64(const struct key_reader *x, double *ret, double least, double most, bool over)
-{
-    double v;
-    int r = absent_or(x, msg_f64(x->map, x->key, &v), "a number");
-
-    if (r <= 0) return r;
-    if (over && !(v > least && v <= most))
-        return err_set(x->e, -EINVAL, "%s is %.10g, it must be above %.10g and at most %.10g",
-                       x->key, v, least, most);
-    if (!(v >= least && v <= most)) return number_range(x, v, least, most);
     *ret = v;
     return 0;
 }
 
 static int
-read_bool(const struct key_reader *x, bool *ret)
+read_u32(const struct key_reader *x, uint32_t *ret, uint32_t preset, int64_t least, int64_t most)
 {
-    int r = absent_or(x, msg_bool(x->map, x->key, ret), "true or false");
+    int64_t v = preset;
 
-    return MIN(r, 0);
+    TRY(read_int(x, &v, least, most));
+    *ret = (uint32_t)v;
+    return 0;
+}
+
+static int
+read_i32(const struct key_reader *x, int32_t *ret, int32_t preset, int64_t least, int64_t most)
+{
+    int64_t v = preset;
+
+    TRY(read_int(x, &v, least, most));
+    *ret = (int32_t)v;
+    return 0;
+}
+
+static int
+read_u64(const struct key_reader *x, uint64_t *ret, uint64_t preset)
+{
+    *ret = preset;
+    return MIN(absent_or(x, msg_u64(x->map, x->key, ret), "an unsigned integer"), 0);
+}
+
+static int
+read_f64(const struct key_reader *x, double *ret, double preset, double least, double most,
+         bool over)
+{
+    double v;
+    int r = absent_or(x, msg_f64(x->map, x->key, &v), "a number");
+
+    *ret = preset;
+    if (r <= 0) return r;
+    if (over && !(v > least && v <= most))
+        return err_set(x->e, -EINVAL, "%s is %.10g, it must be above %.10g and at most %.10g",
+                       x->key, v, least, most);
+    if (!(v >= least && v <= most))
+        return err_set(x->e, -EINVAL, "%s is %.10g, the range is %.10g to %.10g", x->key, v, least,
+                       most);
+    *ret = v;
+    return 0;
+}
+
+static int
+read_bool(const struct key_reader *x, bool *ret, bool preset)
+{
+    *ret = preset;
+    return MIN(absent_or(x, msg_bool(x->map, x->key, ret), "true or false"), 0);
 }
 
 static int
@@ -140,7 +142,7 @@ static int
 read_stops(const struct key_reader *x, struct msg_request *q)
 {
     const msgpack_object *o = msg_get(x->map, x->key), *at = o;
-    uint32_t i, n = 1;
+    uint32_t n = 1;
 
     if (!o) return 0;
     if (o->type == MSGPACK_OBJECT_ARRAY) {
@@ -150,7 +152,7 @@ read_stops(const struct key_reader *x, struct msg_request *q)
     if (n > LAGAN_MAX_STOPS)
         return err_set(x->e, -EINVAL, "%s has %u strings, the maximum is %d", x->key, n,
                        LAGAN_MAX_STOPS);
-    for (i = 0; i < n; i++) {
+    for (uint32_t i = 0; i < n; i++) {
         if (at[i].type != MSGPACK_OBJECT_STR)
             return err_set(x->e, -EINVAL, "%s[%u] is not a string", x->key, i);
         if (!at[i].via.str.size || at[i].via.str.size > LAGAN_MAX_STOP)
@@ -159,6 +161,13 @@ read_stops(const struct key_reader *x, struct msg_request *q)
         q->stop[i] = (struct msg_span){ at[i].via.str.ptr, at[i].via.str.size };
     }
     q->n_stop = n;
+    return 0;
+}
+
+static int
+read_presence(const struct key_reader *x, bool *ret)
+{
+    *ret = msg_get(x->map, x->key) != NULL;
     return 0;
 }
 
@@ -174,20 +183,12 @@ static int
 read_pair(const struct key_reader *x, uint32_t i, const msgpack_object *pair, struct msg_bias *ret)
 {
     const msgpack_object *v = pair->via.array.ptr;
-    double add = 0;
+    double add;
 
     if (pair->type != MSGPACK_OBJECT_ARRAY || pair->via.array.size != 2 ||
-        v[0].type != MSGPACK_OBJECT_POSITIVE_INTEGER || v[0].via.u64 > INT32_MAX)
+        v[0].type != MSGPACK_OBJECT_POSITIVE_INTEGER || v[0].via.u64 > INT32_MAX ||
+        msg_number(&v[1], &add) < 0)
         return err_set(x->e, -EINVAL, "%s[%u] is not [id, bias]", x->key, i);
-    if (v[1].type == MSGPACK_OBJECT_FLOAT32 || v[1].type == MSGPACK_OBJECT_FLOAT64) {
-        add = v[1].via.f64;
-    } else if (v[1].type == MSGPACK_OBJECT_POSITIVE_INTEGER) {
-        add = (double)v[1].via.u64;
-    } else if (v[1].type == MSGPACK_OBJECT_NEGATIVE_INTEGER) {
-        add = (double)v[1].via.i64;
-    } else {
-        return err_set(x->e, -EINVAL, "%s[%u] is not [id, bias]", x->key, i);
-    }
     if (!(add >= -100 && add <= 100))
         return err_set(x->e, -EINVAL, "%s[%u] is %.10g, the range is -100 to 100", x->key, i, add);
     *ret = (struct msg_bias){ (token_id)v[0].via.u64, (float)add };
@@ -215,32 +216,19 @@ read_bias(const struct key_reader *x, struct msg_request *q)
     return 0;
 }
 
-/* One reader and one initial value for each kind of LAGAN_FIELDS. */
-#define READ_IDS(f, least, most) read_ids(&x, &q.f, least, most)
-#define READ_STR(f, least, most) read_str(&x, &q.f, least, most)
-#define READ_U32(f, least, most) read_u32(&x, &q.f, least, most)
-#define READ_I32(f, least, most) read_i32(&x, &q.f, least, most)
-#define READ_U64(f, least, most) read_u64(&x, &q.f)
-#define READ_F64(f, least, most) read_f64(&x, &q.f, least, most, /* over= */ false)
-#define READ_OVER(f, least, most) read_f64(&x, &q.f, least, most, /* over= */ true)
-#define READ_BOOL(f, least, most) read_bool(&x, &q.f)
-#define READ_EARLY(f, least, most) read_early(&x, &q.f)
-#define READ_STOPS(f, least, most) read_stops(&x, &q)
-#define READ_BIAS(f, least, most) read_bias(&x, &q)
-#define READ_ANY(f, least, most) (q.f = msg_get(x.map, x.key) != NULL, 0)
-
-#define START_IDS(f, preset)
-#define START_STR(f, preset)
-#define START_STOPS(f, preset)
-#define START_BIAS(f, preset)
-#define START_ANY(f, preset)
-#define START_U32(f, preset) q.f = preset;
-#define START_I32(f, preset) q.f = preset;
-#define START_U64(f, preset) q.f = preset;
-#define START_F64(f, preset) q.f = preset;
-#define START_OVER(f, preset) q.f = preset;
-#define START_BOOL(f, preset) q.f = preset;
-#define START_EARLY(f, preset) q.f = preset;
+/* One reader for each kind of LAGAN_FIELDS. q is 0 at first. */
+#define READ_IDS(f, preset, least, most) read_ids(&x, &q.f, least, most)
+#define READ_STR(f, preset, least, most) read_str(&x, &q.f, least, most)
+#define READ_U32(f, preset, least, most) read_u32(&x, &q.f, preset, least, most)
+#define READ_I32(f, preset, least, most) read_i32(&x, &q.f, preset, least, most)
+#define READ_U64(f, preset, least, most) read_u64(&x, &q.f, preset)
+#define READ_F64(f, preset, least, most) read_f64(&x, &q.f, preset, least, most, /* over= */ false)
+#define READ_OVER(f, preset, least, most) read_f64(&x, &q.f, preset, least, most, /* over= */ true)
+#define READ_BOOL(f, preset, least, most) read_bool(&x, &q.f, preset)
+#define READ_EARLY(f, preset, least, most) read_early(&x, &q.f)
+#define READ_STOPS(f, preset, least, most) read_stops(&x, &q)
+#define READ_BIAS(f, preset, least, most) read_bias(&x, &q)
+#define READ_ANY(f, preset, least, most) read_presence(&x, &q.f)
 
 #define ABSENT_IN_FIXED(name)
 #define ABSENT_IN_MODEL(name) \
@@ -277,8 +265,8 @@ msg_request(struct msg_request *ret, const struct msg *m, struct err *e)
     memset(&q, 0, sizeof q);
     TRY(msg_understood(&m->map, e));
 #define X(kind, name, least, most, preset, record, fallback, sentence) \
-    START_##kind(name, preset) x.key = #name; \
-    TRY(READ_##kind(name, least, most));
+    x.key = #name; \
+    TRY(READ_##kind(name, preset, least, most));
     LAGAN_FIELDS(X)
 #undef X
 #define X(kind, name, least, most, preset, record, fallback, sentence) ABSENT_IN_##fallback(name)
@@ -322,13 +310,12 @@ read_list(const struct msg *m, const char *key, uint32_t *n, const msgpack_objec
           struct err *e)
 {
     const msgpack_object *o = msg_get(&m->map, key);
-    uint32_t i;
 
     if (!o || o->type != MSGPACK_OBJECT_ARRAY || !o->via.array.size)
         return err_set(e, -EINVAL, "%s is missing, not a list or empty", key);
     if (*n && o->via.array.size != *n)
         return err_set(e, -EINVAL, "%s has %u entries, rids has %u", key, o->via.array.size, *n);
-    for (i = 0; i < o->via.array.size; i++)
+    for (uint32_t i = 0; i < o->via.array.size; i++)
         if (o->via.array.ptr[i].type != MSGPACK_OBJECT_POSITIVE_INTEGER)
             return err_set(e, -EINVAL, "%s[%u] is not an unsigned integer", key, i);
     if (o->via.array.size > LAGAN_MAX_RESUMES)

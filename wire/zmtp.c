@@ -12,8 +12,7 @@ enum { FIRST_CAPACITY = 4 << 10 };
 
 /* ---- receiving */
 
-/* Checks the received part of a greeting, so that another protocol is rejected at its first bytes.
- */
+/* Checks the received part of a greeting: another protocol is rejected at its first bytes. */
 static bool
 is_greeting(const uint8_t *g, uint32_t n)
 {

@@ -60,9 +60,8 @@ void zmtp_close(struct zmtp *z); /* frees everything; *z is {0} */
 
 /* Our greeting and READY. */
 const uint8_t *zmtp_hello(uint32_t *n);
-uint32_t zmtp_head(uint8_t head[ZMTP_HEAD],
-                   /* Writes the head of a message of n bytes; returns the length of the head. */
-                   uint32_t n);
+/* Writes the head of a message of n bytes; returns the length of the head. */
+uint32_t zmtp_head(uint8_t head[ZMTP_HEAD], uint32_t n);
 /* Writes a PING: the peer may assume that we are dead if it receives nothing for ttl / 10 seconds.
  */
 uint32_t zmtp_ping(uint8_t frame[ZMTP_PING], uint16_t ttl);

@@ -25,6 +25,13 @@ struct ledger {
     struct map *by_id;
 };
 
+_Static_assert(REQUEST_NONE == MAP_NONE, "at_index() takes both");
+static struct request *
+at_index(struct ledger *l, uint32_t i)
+{
+    return i == REQUEST_NONE ? NULL : &l->request[i];
+}
+
 /* Clients choose rids; the seed prevents collisions on purpose. */
 static uint64_t
 key_of(const struct ledger *l, uint32_t client, uint64_t rid)
@@ -147,10 +154,9 @@ before(const struct request *a, const struct request *b)
 static void
 enqueue(struct ledger *l, struct request *r)
 {
-    uint32_t at = REQUEST_NONE,
-             prev =
-                 l->queue.last; /* searched from the end, because most requests arrive in order */
+    uint32_t at = REQUEST_NONE, prev = l->queue.last;
 
+    /* From the end, because most requests arrive in order. */
     while (prev != REQUEST_NONE && before(r, &l->request[prev])) {
         at = prev;
         prev = l->request[prev].prev;
@@ -168,6 +174,7 @@ dequeue(struct ledger *l, struct request *r)
 
 /* ---- names */
 
+/* kind: 'r' a rid, 'k' an idempotency key. */
 static uint64_t
 name_of(const struct ledger *l, const struct session_id *session, char kind, const void *p,
         size_t n)
@@ -188,36 +195,29 @@ rid_name(const struct ledger *l, const struct session_id *session, uint64_t rid)
     return name_of(l, session, 'r', &rid, sizeof rid);
 }
 
-static uint64_t
-key_name(const struct ledger *l, const struct session_id *session, const char *key, uint32_t n)
+/* The request of that session under the name, which may be another one with the same hash. */
+static struct request *
+find_name(struct ledger *l, const struct session_id *session, uint64_t name)
 {
-    return name_of(l, session, 'k', key, n);
-}
+    struct request *r = at_index(l, map_find(l->by_name, name));
 
-static bool
-same(const struct session_id *a, const struct session_id *b)
-{
-    return !memcmp(a->b, b->b, sizeof a->b);
+    return r && !memcmp(&r->session, session, sizeof *session) ? r : NULL;
 }
 
 struct request *
 ledger_find_rid(struct ledger *l, const struct session_id *session, uint64_t rid)
 {
-    uint32_t i = map_find(l->by_name, rid_name(l, session, rid));
-    struct request *r = i == MAP_NONE ? NULL : &l->request[i];
+    struct request *r = find_name(l, session, rid_name(l, session, rid));
 
-    return r && r->rid == rid && same(&r->session, session) ? r : NULL;
+    return r && r->rid == rid ? r : NULL;
 }
 
 struct request *
 ledger_find_key(struct ledger *l, const struct session_id *session, const char *key, uint32_t n_key)
 {
-    uint32_t i = map_find(l->by_name, key_name(l, session, key, n_key));
-    struct request *r = i == MAP_NONE ? NULL : &l->request[i];
+    struct request *r = find_name(l, session, name_of(l, session, 'k', key, n_key));
 
-    return r && r->n_key == n_key && !memcmp(r->key, key, n_key) && same(&r->session, session)
-               ? r
-               : NULL;
+    return r && r->n_key == n_key && !memcmp(r->key, key, n_key) ? r : NULL;
 }
 
 static void
@@ -226,7 +226,7 @@ unname(struct ledger *l, struct request *r)
     if (!r->named) return;
     check(map_take(l->by_name, rid_name(l, &r->session, r->rid)) == r->index);
     check(!r->n_key ||
-          map_take(l->by_name, key_name(l, &r->session, r->key, r->n_key)) == r->index);
+          map_take(l->by_name, name_of(l, &r->session, 'k', r->key, r->n_key)) == r->index);
     r->named = false;
 }
 
@@ -256,26 +256,17 @@ unretain(struct ledger *l, struct request *r)
     r->retained = false;
 }
 
+static void
+drop_retained(struct ledger *l, struct request *r)
+{
+    unretain(l, r);
+    forget(l, r);
+}
+
 void
 ledger_unname(struct ledger *l, struct request *r)
 {
-    if (r->retained) {
-        unretain(l, r);
-        forget(l, r);
-    } else {
-        unname(l, r);
-    }
-}
-
-static bool
-drop_oldest(struct ledger *l)
-{
-    struct request *r = l->retained.n ? &l->request[l->retained.first] : NULL;
-
-    if (!r) return false;
-    unretain(l, r);
-    forget(l, r);
-    return true;
+    (r->retained ? drop_retained : unname)(l, r);
 }
 
 int
@@ -287,15 +278,12 @@ ledger_name(struct ledger *l, struct request *r, const struct session_id *sessio
     check(!r->named && n_key <= sizeof r->key);
     if (old && !old->retained) return -EEXIST;
     if (n_key && ledger_find_key(l, session, key, n_key)) return -EEXIST;
-    if (old) {
-        unretain(l, old);
-        forget(l, old);
-    }
+    if (old) drop_retained(l, old);
     r->session = *session;
     r->n_key = (uint8_t)n_key;
     if (n_key) memcpy(r->key, key, n_key);
     TRY(map_put(l->by_name, rid_name(l, session, r->rid), r->index));
-    if (n_key && map_put(l->by_name, key_name(l, session, key, n_key), r->index) < 0) {
+    if (n_key && map_put(l->by_name, name_of(l, session, 'k', key, n_key), r->index) < 0) {
         map_take(l->by_name, rid_name(l, session, r->rid));
         return -EEXIST;
     }
@@ -311,7 +299,8 @@ place(struct ledger *l)
     uint32_t i = l->free;
 
     if (i == REQUEST_NONE && l->n_ever == l->capacity) {
-        if (!drop_oldest(l)) return NULL;
+        if (!l->retained.n) return NULL;
+        drop_retained(l, &l->request[l->retained.first]);
         i = l->free;
     }
     if (i == REQUEST_NONE) return &l->request[l->n_ever++];
@@ -431,10 +420,7 @@ ledger_renumber(struct ledger *l, struct request *r, uint64_t rid)
     if (rid == r->rid) return 0;
     if (is_taken(l, r, rid)) return -EEXIST;
     other = ledger_find_rid(l, &r->session, rid);
-    if (other) {
-        unretain(l, other);
-        forget(l, other);
-    }
+    if (other) drop_retained(l, other);
     check(map_take(l->by_name, rid_name(l, &r->session, r->rid)) == r->index);
     check(map_put(l->by_name, rid_name(l, &r->session, rid), r->index) == 0);
     r->rid = rid;
@@ -485,14 +471,18 @@ ledger_give(struct ledger *l, struct request *r)
     r->retained = true;
     put_in(l, &l->retained, r, REQUEST_NONE);
     l->retained_bytes += retained_bytes(r);
-    while (l->retained_bytes > LEDGER_KEEP_BYTES) drop_oldest(l);
+    while (l->retained_bytes > LEDGER_KEEP_BYTES) drop_retained(l, &l->request[l->retained.first]);
 }
 
 void
 ledger_expire(struct ledger *l, nsec now)
 {
-    while (l->retained.n && now - l->request[l->retained.first].result.ended_at >= LEDGER_KEEP_TIME)
-        drop_oldest(l);
+    while (l->retained.n) {
+        struct request *r = &l->request[l->retained.first];
+
+        if (now - r->result.ended_at < LEDGER_KEEP_TIME) return;
+        drop_retained(l, r);
+    }
 }
 
 struct request *
@@ -503,20 +493,24 @@ ledger_request(struct ledger *l, uint32_t index)
 }
 
 struct request *
+ledger_next(struct ledger *l, uint32_t *at)
+{
+    while (*at < l->n_ever && l->request[*at].state == REQUEST_FREE) ++*at;
+    return *at < l->n_ever ? &l->request[(*at)++] : NULL;
+}
+
+struct request *
 ledger_find(struct ledger *l, uint32_t client, uint64_t rid)
 {
-    uint32_t i = map_find(l->by_rid, key_of(l, client, rid));
+    struct request *r = at_index(l, map_find(l->by_rid, key_of(l, client, rid)));
 
-    if (i == MAP_NONE || l->request[i].client != client || l->request[i].rid != rid) return NULL;
-    return &l->request[i];
+    return r && r->client == client && r->rid == rid ? r : NULL;
 }
 
 struct request *
 ledger_find_id(struct ledger *l, req_id id)
 {
-    uint32_t i = map_find(l->by_id, id);
-
-    return i == MAP_NONE ? NULL : &l->request[i];
+    return at_index(l, map_find(l->by_id, id));
 }
 
 void
@@ -537,17 +531,13 @@ ledger_set_fair_tag(struct ledger *l, struct request *r, uint64_t fair_tag)
 struct request *
 ledger_next_queued(struct ledger *l, const struct request *after)
 {
-    uint32_t i = after ? after->next : l->queue.first;
-
-    return i == REQUEST_NONE ? NULL : &l->request[i];
+    return at_index(l, after ? after->next : l->queue.first);
 }
 
 struct request *
 ledger_last_queued(struct ledger *l, const struct request *before)
 {
-    uint32_t i = before ? before->prev : l->queue.last;
-
-    return i == REQUEST_NONE ? NULL : &l->request[i];
+    return at_index(l, before ? before->prev : l->queue.last);
 }
 
 void
@@ -574,7 +564,7 @@ ledger_take_pending(struct ledger *l)
 struct request *
 ledger_pop_pending(struct ledger *l, uint32_t *at)
 {
-    struct request *r = *at == REQUEST_NONE ? NULL : &l->request[*at];
+    struct request *r = at_index(l, *at);
 
     if (!r) return NULL;
     *at = r->next_pending;
@@ -640,12 +630,6 @@ request_info(const struct request *r)
 }
 
 uint32_t
-request_n_tokens(const struct request *r)
-{
-    return outputs_n_tokens(r);
-}
-
-uint32_t
 request_n_seqs(const struct request *r)
 {
     return MAX(r->submit->n, r->submit->beams);
@@ -653,16 +637,10 @@ request_n_seqs(const struct request *r)
 
 /* ---- the SUBMIT with which a worker continues */
 
-static size_t
-padded(size_t n)
-{
-    return ROUND_UP(n, (size_t)8);
-}
-
 uint32_t
 request_record_bytes(const struct request *r)
 {
-    return r->submit_bytes + (uint32_t)(padded(r->outputs.token.n) + padded(r->outputs.text.n)) +
+    return r->submit_bytes + (uint32_t)(REC_PAD(r->outputs.token.n) + REC_PAD(r->outputs.text.n)) +
            outputs_record_bytes(r);
 }
 
@@ -687,8 +665,8 @@ request_record(const struct request *r, uint32_t at, void *to, uint32_t n)
     struct rec_submit head = *r->submit;
     /* records.h: prompt, decoder | generated ids | text | text of the ids | rest | outputs of the
      * ids */
-    size_t ids = padded((size_t)head.n_prompt * 4) + padded((size_t)head.n_decoder * 4);
-    size_t text = padded(head.text_bytes), before = sizeof head + ids + text;
+    size_t ids = REC_PAD(head.n_prompt * 4) + REC_PAD(head.n_decoder * 4);
+    size_t text = REC_PAD(head.text_bytes), before = sizeof head + ids + text;
     uint32_t pos = 0, end = at + n;
 
     check(end <= request_record_bytes(r));
@@ -701,10 +679,10 @@ request_record(const struct request *r, uint32_t at, void *to, uint32_t n)
     splice(&pos, &head, sizeof head, at, end, to);
     splice(&pos, base + sizeof head, ids, at, end, to);
     splice(&pos, r->outputs.token.p, r->outputs.token.n, at, end, to);
-    splice(&pos, NULL, padded(r->outputs.token.n) - r->outputs.token.n, at, end, to);
+    splice(&pos, NULL, REC_PAD(r->outputs.token.n) - r->outputs.token.n, at, end, to);
     splice(&pos, base + sizeof head + ids, text, at, end, to);
     splice(&pos, r->outputs.text.p, r->outputs.text.n, at, end, to);
-    splice(&pos, NULL, padded(r->outputs.text.n) - r->outputs.text.n, at, end, to);
+    splice(&pos, NULL, REC_PAD(r->outputs.text.n) - r->outputs.text.n, at, end, to);
     splice(&pos, base + before, r->submit_bytes - before, at, end, to);
     if (end > pos) {
         uint32_t from = MAX(pos, at);

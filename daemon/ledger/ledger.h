@@ -101,6 +101,8 @@ void ledger_give(struct ledger *l, struct request *r);
 void ledger_expire(struct ledger *l, nsec now);
 
 struct request *ledger_request(struct ledger *l, uint32_t index); /* NULL: out of range, or free */
+/* Iterates over all requests; *at: 0 at first. NULL: the end. */
+struct request *ledger_next(struct ledger *l, uint32_t *at);
 /* Finds an attached request; NULL: none. */
 struct request *ledger_find(struct ledger *l, uint32_t client, uint64_t rid);
 struct request *ledger_find_id(struct ledger *l, req_id id); /* NULL: none */

@@ -1,10 +1,4 @@
-/* ledger_load.c - see ledger_load.h.
- *
- * A process that crashed wrote the log, so every field may have any value. An invalid record is
- * dropped; the others are used.
- */
-#include "daemon/ledger/ledger_load.h"
-
+/* ledger_load.c - reads records of the ledger log back into a ledger: see ledger_save.h. */
 #include "daemon/config/options.h"
 #include "daemon/ledger/ledger_save.h"
 #include "daemon/ledger/outputs.h"
@@ -21,14 +15,26 @@ submit_fits(const struct rec_submit *s, uint32_t bytes)
 {
     uint64_t n_eos = s->n_eos == 0xffff ? 0 : s->n_eos, n = sizeof *s;
 
-    n += ROUND_UP((uint64_t)s->n_prompt * 4, (uint64_t)8);
-    n += ROUND_UP((uint64_t)s->n_decoder * 4, (uint64_t)8);
-    n += ROUND_UP((uint64_t)s->text_bytes, (uint64_t)8);
-    n += ROUND_UP(n_eos * 4, (uint64_t)8) + ROUND_UP((uint64_t)s->n_stop_ids * 4, (uint64_t)8);
+    n += REC_PAD((uint64_t)s->n_prompt * 4);
+    n += REC_PAD((uint64_t)s->n_decoder * 4);
+    n += REC_PAD(s->text_bytes);
+    n += REC_PAD(n_eos * 4) + REC_PAD(s->n_stop_ids * 4u);
     return n <= bytes && s->n <= LAGAN_MAX_OUTPUTS && !s->n_done && !s->done_text &&
            s->max_tokens && s->max_tokens <= LAGAN_MAX_TOKENS && s->logprobs <= LAGAN_MAX_TOP &&
            !(s->flags & LEDGER_NOT_SAVED);
 }
+
+/* A record that is being read. */
+struct record {
+    struct ledger *ledger;
+    const struct config *config;
+    const char *p;
+    uint32_t n; /* at least the size of the record's struct; equal if it has no tails */
+    struct err *e;
+};
+
+#define INVALID(x, id, fmt, ...) \
+    err_set((x)->e, -EBADMSG, "request %llu: " fmt, (unsigned long long)(id), ##__VA_ARGS__)
 
 static uint32_t
 model_named(const struct config *c, const char name[64])
@@ -40,7 +46,7 @@ model_named(const struct config *c, const char name[64])
 }
 
 static int
-read_request(struct ledger *l, const struct config *c, const char *p, uint32_t n, struct err *e)
+read_request(const struct record *x)
 {
     static const struct session_id none;
     struct rec_submit *s;
@@ -48,35 +54,29 @@ read_request(struct ledger *l, const struct config *c, const char *p, uint32_t n
     struct request *r, *old, *of_rid;
     uint32_t model;
 
-    if (n < sizeof k + sizeof *s) return err_set(e, -EBADMSG, "a request of %u bytes", n);
-    memcpy(&k, p, sizeof k);
-    model = model_named(c, k.model);
-    if (k.submit_bytes != n - sizeof k || k.n_key > sizeof k.key || !k.id || k.id > INT64_MAX ||
+    memcpy(&k, x->p, sizeof k);
+    model = model_named(x->config, k.model);
+    if (k.submit_bytes != x->n - sizeof k || k.n_key > sizeof k.key || !k.id || k.id > INT64_MAX ||
         !k.ack_window || k.ack_window > LAGAN_MAX_ACK_WINDOW ||
         !memcmp(&k.session, &none, sizeof none))
-        return err_set(e, -EBADMSG, "request %llu: a field is out of range",
-                       (unsigned long long)k.id);
-    if (model == c->n_models)
-        return err_set(e, -EBADMSG, "request %llu: its model is not served any more",
-                       (unsigned long long)k.id);
+        return INVALID(x, k.id, "a field is out of range");
+    if (model == x->config->n_models) return INVALID(x, k.id, "its model is not served any more");
     s = malloc(k.submit_bytes);
-    if (!s) return err_set(e, -ENOMEM, "no memory for the ledger");
-    memcpy(s, p + sizeof k, k.submit_bytes);
+    if (!s) return err_set(x->e, -ENOMEM, "no memory for the ledger");
+    memcpy(s, x->p + sizeof k, k.submit_bytes);
     if (!submit_fits(s, k.submit_bytes) ||
-        ledger_restore(l, k.id, k.rid, s, k.submit_bytes, &r) < 0) {
+        ledger_restore(x->ledger, k.id, k.rid, s, k.submit_bytes, &r) < 0) {
         free(s);
-        return err_set(e, -EBADMSG, "request %llu: its SUBMIT is incomplete",
-                       (unsigned long long)k.id);
+        return INVALID(x, k.id, "its SUBMIT is incomplete");
     }
     /* A retained request that had expired when this one got its key. */
-    old = k.n_key ? ledger_find_key(l, &k.session, k.key, k.n_key) : NULL;
-    of_rid = ledger_find_rid(l, &k.session, k.rid);
-    if (old && old->retained && (!of_rid || of_rid->retained)) ledger_unname(l, old);
-    if (outputs_init(r) < 0 || ledger_name(l, r, &k.session, k.key, k.n_key) < 0) {
-        request_move(l, r, REQUEST_ENDED);
-        ledger_give(l, r);
-        return err_set(e, -EBADMSG, "request %llu: its name belongs to another request",
-                       (unsigned long long)k.id);
+    old = k.n_key ? ledger_find_key(x->ledger, &k.session, k.key, k.n_key) : NULL;
+    of_rid = ledger_find_rid(x->ledger, &k.session, k.rid);
+    if (old && old->retained && (!of_rid || of_rid->retained)) ledger_unname(x->ledger, old);
+    if (outputs_init(r) < 0 || ledger_name(x->ledger, r, &k.session, k.key, k.n_key) < 0) {
+        request_move(x->ledger, r, REQUEST_ENDED);
+        ledger_give(x->ledger, r);
+        return INVALID(x, k.id, "its name belongs to another request");
     }
     r->log.logged = true;
     r->terms.model = model;
@@ -90,12 +90,12 @@ read_request(struct ledger *l, const struct config *c, const char *p, uint32_t n
 
 /* The open request of a record. */
 static struct request *
-named(struct ledger *l, uint64_t id, struct err *e)
+named(const struct record *x, uint64_t id)
 {
-    struct request *r = ledger_find_id(l, id);
+    struct request *r = ledger_find_id(x->ledger, id);
 
     if (r && r->state != REQUEST_ENDED) return r;
-    err_set(e, -EBADMSG, "there is no open request %llu", (unsigned long long)id);
+    err_set(x->e, -EBADMSG, "there is no open request %llu", (unsigned long long)id);
     return NULL;
 }
 
@@ -125,75 +125,64 @@ read_spans(struct request *r, const struct saved_tokens *k, const char *p)
 }
 
 static int
-read_tokens(struct ledger *l, const char *p, uint32_t n, struct err *e)
+read_tokens(const struct record *x)
 {
     struct saved_tokens k;
-    const char *lps, *tops, *text;
+    const char *lps, *text;
     uint64_t n_lp, each, most;
+    const char *p = x->p + sizeof k;
+    uint32_t n = x->n - (uint32_t)sizeof k;
     struct request *r;
 
-    if (n < sizeof k) return err_set(e, -EBADMSG, "tokens of %u bytes", n);
-    memcpy(&k, p, sizeof k);
-    p += sizeof k;
-    n -= (uint32_t)sizeof k;
-    r = named(l, k.id, e);
+    memcpy(&k, x->p, sizeof k);
+    r = named(x, k.id);
     if (!r) return -EBADMSG;
     most = (uint64_t)r->submit->max_tokens * r->submit->n;
-    if (k.first != outputs_n_tokens(r) || k.n > most - k.first || (k.n_spans && !r->outputs.each) ||
+    if (k.first != request_n_tokens(r) || k.n > most - k.first || (k.n_spans && !r->outputs.each) ||
         k.n_spans > n / sizeof(struct output_span) || k.lp_first < k.first ||
         k.lp_first - k.first > k.n)
-        return err_set(e, -EBADMSG, "request %llu: %u tokens at position %u",
-                       (unsigned long long)k.id, k.n, k.first);
+        return INVALID(x, k.id, "%u tokens at position %u", k.n, k.first);
     n -= k.n_spans * (uint32_t)sizeof(struct output_span);
     if (r->outputs.each && read_spans(r, &k, p + n) < 0)
-        return err_set(e, -EBADMSG, "request %llu: its tokens do not match its outputs",
-                       (unsigned long long)k.id);
+        return INVALID(x, k.id, "its tokens do not match its outputs");
     each = r->submit->flags & SUBMIT_LOGPROBS ? 4 + 8 * (uint64_t)r->submit->logprobs : 0;
     n_lp = k.n - (k.lp_first - k.first);
     if (4 * (uint64_t)k.n + n_lp * each + k.n_text != n)
-        return err_set(e, -EBADMSG, "request %llu: its tokens are %u bytes",
-                       (unsigned long long)k.id, n);
+        return INVALID(x, k.id, "its tokens are %u bytes", n);
     lps = p + 4 * (size_t)k.n;
-    tops = each ? lps + 4 * n_lp : lps;
     text = p + (n - k.n_text);
     if (bytes_add(&r->outputs.token, p, 4 * (size_t)k.n) < 0 ||
         bytes_add(&r->outputs.text, text, k.n_text) < 0)
-        return err_set(e, -ENOMEM, "no memory for the ledger");
-    if (each && n_lp) {
-        /* Acknowledged log-probabilities were not saved, nor those before them. */
-        if (k.lp_first > k.first) {
-            r->outputs.first_logprob = k.lp_first;
-            r->outputs.logprob.n = r->outputs.top.n = 0;
-        }
-        if (bytes_add(&r->outputs.logprob, lps, 4 * n_lp) < 0 ||
-            bytes_add(&r->outputs.top, tops, n_lp * (each - 4)) < 0)
-            return err_set(e, -ENOMEM, "no memory for the ledger");
-    } else if (each && k.n) {
-        r->outputs.first_logprob = k.first + k.n;
+        return err_set(x->e, -ENOMEM, "no memory for the ledger");
+    /* Acknowledged log-probabilities were not saved, nor those before them. */
+    if (each && k.lp_first > k.first) {
+        r->outputs.first_logprob = k.lp_first;
         r->outputs.logprob.n = r->outputs.top.n = 0;
     }
+    if (each && (bytes_add(&r->outputs.logprob, lps, 4 * n_lp) < 0 ||
+                 bytes_add(&r->outputs.top, lps + 4 * n_lp, n_lp * (each - 4)) < 0))
+        return err_set(x->e, -ENOMEM, "no memory for the ledger");
     r->outputs.n_received += k.n;
     r->outputs.n_text_received = k.text_received;
     r->outputs.text_start_unknown = k.text_start_unknown != 0;
-    r->outputs.tensor[LAGAN_TENSOR_LOGITS - 1].start_unknown = outputs_n_tokens(r) > 0;
+    r->outputs.tensor[LAGAN_TENSOR_LOGITS - 1].start_unknown = request_n_tokens(r) > 0;
     r->outputs.score = k.score == k.score ? k.score : 0;
     return 0;
 }
 
 static int
-read_state(struct ledger *l, const char *p, uint32_t n, struct err *e)
+read_state(const struct record *x)
 {
     struct saved_state k;
     struct request *r;
 
-    if (n != sizeof k) return err_set(e, -EBADMSG, "a state of %u bytes", n);
-    memcpy(&k, p, sizeof k);
-    r = named(l, k.id, e);
+    memcpy(&k, x->p, sizeof k);
+    r = named(x, k.id);
     if (!r) return -EBADMSG;
     r->dispatch.resumed = k.resumed;
     r->suspicion.n_stuck = k.n_stuck;
     r->suspicion.n_tokens_before = k.n_tokens_before;
-    r->suspicion.fault_at = MIN(k.fault_at, outputs_n_tokens(r));
+    r->suspicion.fault_at = MIN(k.fault_at, request_n_tokens(r));
     r->suspicion.n_faults = k.n_faults > 2 ? 2 : k.n_faults;
     r->suspicion.cleared = k.cleared != 0;
     r->dispatch.home = k.home; /* route_home() checks the number */
@@ -217,21 +206,18 @@ read_ends(struct request *r, const char *p, uint16_t reason)
 }
 
 static int
-read_end(struct ledger *l, const char *p, uint32_t n, struct err *e)
+read_end(const struct record *x)
 {
     struct saved_end k;
     struct request *r;
 
-    if (n < sizeof k) return err_set(e, -EBADMSG, "an end of %u bytes", n);
-    memcpy(&k, p, sizeof k);
-    r = named(l, k.id, e);
+    memcpy(&k, x->p, sizeof k);
+    r = named(x, k.id);
     if (!r) return -EBADMSG;
-    if (n != sizeof k + (r->outputs.each ? r->submit->n * sizeof *r->outputs.each : 0))
-        return err_set(e, -EBADMSG, "an end of %u bytes", n);
-    if (r->outputs.each) read_ends(r, p + sizeof k, k.reason);
-    if (!msg_reason(k.reason, NULL))
-        return err_set(e, -EBADMSG, "request %llu: reason %u is unknown", (unsigned long long)k.id,
-                       k.reason);
+    if (x->n != sizeof k + (r->outputs.each ? r->submit->n * sizeof *r->outputs.each : 0))
+        return err_set(x->e, -EBADMSG, "an end of %u bytes", x->n);
+    if (r->outputs.each) read_ends(r, x->p + sizeof k, k.reason);
+    if (!msg_reason(k.reason, NULL)) return INVALID(x, k.id, "reason %u is unknown", k.reason);
     r->result.reason = k.reason;
     r->result.ended_at = k.ended;
     r->outputs.score = k.score == k.score ? k.score : 0;
@@ -242,55 +228,51 @@ read_end(struct ledger *l, const char *p, uint32_t n, struct err *e)
     memcpy(r->result.message, k.message, sizeof r->result.message);
     r->result.message[sizeof r->result.message - 1] = 0;
     if (!msg_utf8(r->result.message, strlen(r->result.message))) r->result.message[0] = 0;
-    request_move(l, r, REQUEST_ENDED);
-    ledger_give(l, r);
+    request_move(x->ledger, r, REQUEST_ENDED);
+    ledger_give(x->ledger, r);
     return 0;
 }
 
 static int
-read_dropped(struct ledger *l, const char *p, uint32_t n, struct err *e)
+read_dropped(const struct record *x)
 {
     struct saved_unname k;
     struct request *r;
 
-    if (n != sizeof k) return err_set(e, -EBADMSG, "a name of %u bytes", n);
-    memcpy(&k, p, sizeof k);
-    r = ledger_find_id(l, k.id);
-    if (!r) return err_set(e, -EBADMSG, "there is no request %llu", (unsigned long long)k.id);
+    memcpy(&k, x->p, sizeof k);
+    r = ledger_find_id(x->ledger, k.id);
+    if (!r) return INVALID(x, k.id, "it is unknown");
     if (r->retained) {
-        ledger_unname(l, r);
+        ledger_unname(x->ledger, r);
         return 0;
     }
-    request_move(l, r, REQUEST_ENDED);
-    ledger_unname(l, r);
-    ledger_give(l, r);
+    request_move(x->ledger, r, REQUEST_ENDED);
+    ledger_unname(x->ledger, r);
+    ledger_give(x->ledger, r);
     return 0;
 }
 
 static int
-read_rid(struct ledger *l, const char *p, uint32_t n, struct err *e)
+read_rid(const struct record *x)
 {
     struct saved_rid k;
     struct request *r;
 
-    if (n != sizeof k) return err_set(e, -EBADMSG, "a number of %u bytes", n);
-    memcpy(&k, p, sizeof k);
-    r = ledger_find_id(l, k.id);
-    if (!r || !r->named || ledger_renumber(l, r, k.rid) < 0)
-        return err_set(e, -EBADMSG, "request %llu: its new rid belongs to another request",
-                       (unsigned long long)k.id);
+    memcpy(&k, x->p, sizeof k);
+    r = ledger_find_id(x->ledger, k.id);
+    if (!r || !r->named || ledger_renumber(x->ledger, r, k.rid) < 0)
+        return INVALID(x, k.id, "its new rid belongs to another request");
     return 0;
 }
 
 static int
-read_ids(struct ledger *l, const char *p, uint32_t n, struct err *e)
+read_ids(const struct record *x)
 {
     struct saved_ids k;
 
-    if (n != sizeof k) return err_set(e, -EBADMSG, "ids of %u bytes", n);
-    memcpy(&k, p, sizeof k);
-    if (k.last > INT64_MAX) return err_set(e, -EBADMSG, "ids are used up");
-    ledger_skip_ids(l, k.last);
+    memcpy(&k, x->p, sizeof k);
+    if (k.last > INT64_MAX) return err_set(x->e, -EBADMSG, "ids are used up");
+    ledger_skip_ids(x->ledger, k.last);
     return 0;
 }
 
@@ -298,22 +280,25 @@ int
 ledger_load_record(struct ledger *l, const struct config *c, uint16_t type, const void *data,
                    uint32_t n, struct err *e)
 {
-    switch (type) {
-    case SAVED_REQUEST:
-        return read_request(l, c, data, n, e);
-    case SAVED_TOKENS:
-        return read_tokens(l, data, n, e);
-    case SAVED_STATE:
-        return read_state(l, data, n, e);
-    case SAVED_END:
-        return read_end(l, data, n, e);
-    case SAVED_UNNAME:
-        return read_dropped(l, data, n, e);
-    case SAVED_RID:
-        return read_rid(l, data, n, e);
-    case SAVED_IDS:
-        return read_ids(l, data, n, e);
-    default:
+    static const struct {
+        int (*read)(const struct record *x);
+        uint32_t bytes;
+        bool has_tails;
+        const char *what;
+    } types[] = {
+        [SAVED_REQUEST] = { read_request, sizeof(struct saved_request) + sizeof(struct rec_submit),
+                            true, "a request" },
+        [SAVED_TOKENS] = { read_tokens, sizeof(struct saved_tokens), true, "tokens" },
+        [SAVED_STATE] = { read_state, sizeof(struct saved_state), false, "a state" },
+        [SAVED_END] = { read_end, sizeof(struct saved_end), true, "an end" },
+        [SAVED_UNNAME] = { read_dropped, sizeof(struct saved_unname), false, "a name" },
+        [SAVED_RID] = { read_rid, sizeof(struct saved_rid), false, "a number" },
+        [SAVED_IDS] = { read_ids, sizeof(struct saved_ids), false, "ids" },
+    };
+
+    if (type >= ARRAY_LEN(types) || !types[type].read)
         return err_set(e, -EBADMSG, "a record of type %u", type);
-    }
+    if (n < types[type].bytes || (n > types[type].bytes && !types[type].has_tails))
+        return err_set(e, -EBADMSG, "%s of %u bytes", types[type].what, n);
+    return types[type].read(&(struct record){ l, c, data, n, e });
 }

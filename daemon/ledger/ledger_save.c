@@ -3,7 +3,6 @@
 
 #include "base/log.h"
 #include "daemon/config/options.h"
-#include "daemon/ledger/ledger_load.h"
 #include "daemon/ledger/outputs.h"
 #include "daemon/ledger/request.h"
 
@@ -113,13 +112,22 @@ put_tokens(struct ledger_log *g, const struct request *r, uint32_t n, uint32_t n
     return true;
 }
 
+/* Writes a record of one struct. */
+static bool
+put_struct(struct ledger_log *g, uint16_t type, const void *p, uint32_t n)
+{
+    void *to = log_file_reserve(&g->file, type, n);
+
+    if (!to) return false;
+    memcpy(to, p, n);
+    log_file_commit(&g->file);
+    return true;
+}
+
 static bool
 put_state(struct ledger_log *g, const struct request *r)
 {
-    struct saved_state *k = log_file_reserve(&g->file, SAVED_STATE, sizeof *k);
-
-    if (!k) return false;
-    *k = (struct saved_state){
+    const struct saved_state k = {
         .id = r->id,
         .resumed = r->dispatch.resumed,
         .n_stuck = r->suspicion.n_stuck,
@@ -129,8 +137,8 @@ put_state(struct ledger_log *g, const struct request *r)
         .cleared = r->suspicion.cleared,
         .home = r->dispatch.held ? r->dispatch.worker + 1 : r->dispatch.home,
     };
-    log_file_commit(&g->file);
-    return true;
+
+    return put_struct(g, SAVED_STATE, &k, sizeof k);
 }
 
 static bool
@@ -157,57 +165,38 @@ put_end(struct ledger_log *g, const struct request *r)
 }
 
 static bool
-put_dropped(struct ledger_log *g, const struct request *r)
+put_unname(struct ledger_log *g, const struct request *r)
 {
-    struct saved_unname *k = log_file_reserve(&g->file, SAVED_UNNAME, sizeof *k);
-
-    if (!k) return false;
-    k->id = r->id;
-    log_file_commit(&g->file);
-    return true;
-}
-
-static bool
-put_rid(struct ledger_log *g, const struct request *r)
-{
-    struct saved_rid *k = log_file_reserve(&g->file, SAVED_RID, sizeof *k);
-
-    if (!k) return false;
-    *k = (struct saved_rid){ r->id, r->rid };
-    log_file_commit(&g->file);
-    return true;
+    return put_struct(g, SAVED_UNNAME, &(struct saved_unname){ r->id },
+                      sizeof(struct saved_unname));
 }
 
 static bool
 put_ids(struct ledger_log *g)
 {
-    struct saved_ids *k = log_file_reserve(&g->file, SAVED_IDS, sizeof *k);
+    const struct saved_ids k = { ledger_last_id(g->ledger) };
 
-    if (!k) return false;
-    k->last = ledger_last_id(g->ledger);
-    log_file_commit(&g->file);
-    return true;
+    return put_struct(g, SAVED_IDS, &k, sizeof k);
 }
 
 /* Writes the present state into the other half. */
 static bool
 rewrite_log(struct ledger_log *g)
 {
+    const struct request *r;
     bool ok;
 
     log_file_switch(&g->file);
     ok = put_ids(g);
-    for (uint32_t i = 0; i < ledger_capacity(g->ledger) && ok; i++) {
-        const struct request *r = ledger_request(g->ledger, i);
-
-        if (!r || !r->log.logged || !r->named) continue;
+    for (uint32_t at = 0; ok && (r = ledger_next(g->ledger, &at));) {
+        if (!r->log.logged || !r->named) continue;
         ok = put_request(g, r) &&
              put_tokens(g, r, request_n_tokens(r), (uint32_t)r->outputs.text.n) &&
              put_state(g, r) && (r->state != REQUEST_ENDED || put_end(g, r));
     }
     if (!ok) return false;
     log_file_switched(&g->file);
-    g->rewrite_above = MAX((uint64_t)LOG_LEAST, LOG_FACTOR * log_file_bytes(&g->file));
+    g->rewrite_above = MAX((uint64_t)LOG_LEAST, LOG_FACTOR * g->file.at);
     return true;
 }
 
@@ -231,7 +220,7 @@ may_write(const struct ledger_log *g, const struct request *r)
 static void
 after(struct ledger_log *g, bool written)
 {
-    if (written && log_file_bytes(&g->file) <= g->rewrite_above) return;
+    if (written && g->file.at <= g->rewrite_above) return;
     if (!rewrite_log(g)) invalidate(g);
 }
 
@@ -250,24 +239,23 @@ ledger_save_state(struct ledger_log *g, const struct request *r)
 void
 ledger_save_end(struct ledger_log *g, const struct request *r)
 {
-    if (may_write(g, r)) after(g, r->named ? put_end(g, r) : put_dropped(g, r));
+    if (may_write(g, r)) after(g, r->named ? put_end(g, r) : put_unname(g, r));
 }
 
 void
 ledger_save_rid(struct ledger_log *g, const struct request *r)
 {
-    if (may_write(g, r)) after(g, put_rid(g, r));
+    const struct saved_rid k = { r->id, r->rid };
+
+    if (may_write(g, r)) after(g, put_struct(g, SAVED_RID, &k, sizeof k));
 }
 
 void
 ledger_save_unname(struct ledger_log *g, struct request *r)
 {
-    bool written;
-
     if (!may_write(g, r)) return;
-    written = put_dropped(g, r);
-    r->log.logged = false;
-    after(g, written);
+    r->log.logged = false; /* so that rewrite_log() skips it */
+    after(g, put_unname(g, r));
 }
 
 void
@@ -278,8 +266,7 @@ ledger_save_new(struct ledger_log *g)
     if (!g || !g->file.base) return;
     if (g->invalid && !ledger_n(g->ledger)) g->invalid = !rewrite_log(g);
     if (g->seen_id == ledger_last_id(g->ledger)) return;
-    /* New requests may be anywhere in the queue; requests of a worker that ended were seen before.
-     */
+    /* New requests may be anywhere in the queue; those of a worker that ended were seen before. */
     for (r = ledger_last_queued(g->ledger, NULL); r && !g->invalid;
          r = ledger_last_queued(g->ledger, r)) {
         if (r->id <= g->seen_id || !is_saved(r)) continue;

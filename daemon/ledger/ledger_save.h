@@ -1,4 +1,4 @@
-/* ledger_save.h - writes the ledger into its log, from which the next lagand restores it.
+/* ledger_save.h - writes the ledger into its log; ledger_load.c restores it in the next lagand.
  *
  * Only requests with names are saved, because no client could ask for the others. Requests for
  * prompt log-probabilities or tensors are not saved, because these are not retained; their clients
@@ -108,6 +108,12 @@ _Static_assert(sizeof(struct saved_end) == 240, "saved_end");
     LAYOUT(request_output, reason) LAYOUT(request_output, cached) LAYOUT(request_output, adopted) \
     LAYOUT(request_output, recomputed))
 /* clang-format on */
+
+/* ledger_load.c: applies one record of n bytes, 8-aligned, to l. Every field may have any value,
+ * because a lagand that crashed may have written it. type: SAVED_; c: the models that are served
+ * now. -EBADMSG, -ENOMEM: the record is ignored, and e says why. */
+int ledger_load_record(struct ledger *l, const struct config *c, uint16_t type, const void *data,
+                       uint32_t n, struct err *e) MUST_USE;
 
 /* Changed by ledger_save.c only; tests shorten the file. */
 struct ledger_log {

@@ -56,8 +56,16 @@ outputs_begin(struct request *r, struct bytes *ids)
     bytes_done(&o->token);
     o->token = *ids;
     *ids = (struct bytes){ 0 };
-    o->n_received = o->first_logprob = outputs_n_tokens(r);
+    o->n_received = o->first_logprob = request_n_tokens(r);
     o->text_start_unknown = o->tensor[LAGAN_TENSOR_LOGITS - 1].start_unknown = o->n_received > 0;
+}
+
+static void
+free_prompt(struct request_outputs *o)
+{
+    bytes_done(&o->prompt_id);
+    bytes_done(&o->prompt_logprob);
+    bytes_done(&o->prompt_top);
 }
 
 void
@@ -69,9 +77,7 @@ outputs_done(struct request *r)
     bytes_done(&o->text);
     bytes_done(&o->logprob);
     bytes_done(&o->top);
-    bytes_done(&o->prompt_id);
-    bytes_done(&o->prompt_logprob);
-    bytes_done(&o->prompt_top);
+    free_prompt(o);
     for (uint32_t i = 0; i < LAGAN_N_TENSORS; i++) bytes_done(&o->tensor[i].value);
     free(o->each);
     o->each = NULL;
@@ -90,21 +96,18 @@ outputs_bytes(const struct request *r)
 /* ---- received tokens */
 
 uint32_t
-outputs_n_tokens(const struct request *r)
+request_n_tokens(const struct request *r)
 {
     return (uint32_t)(r->outputs.token.n / sizeof(token_id));
 }
 
-uint32_t
-outputs_n_received(const struct request *r, uint32_t output)
+struct request_output
+outputs_at(const struct request *r, uint32_t output)
 {
-    return r->outputs.each ? r->outputs.each[output].n_received : r->outputs.n_received;
-}
+    const struct request_outputs *o = &r->outputs;
 
-uint32_t
-outputs_n_text_received(const struct request *r, uint32_t output)
-{
-    return r->outputs.each ? r->outputs.each[output].n_text_received : r->outputs.n_text_received;
+    if (o->each) return o->each[output];
+    return (struct request_output){ o->n_received, o->n_text_received, .score = o->score };
 }
 
 uint32_t
@@ -112,7 +115,7 @@ outputs_longest(const struct request *r)
 {
     uint32_t most = 0;
 
-    if (!r->outputs.each) return outputs_n_tokens(r);
+    if (!r->outputs.each) return request_n_tokens(r);
     for (uint32_t i = 0; i < r->submit->n; i++) most = MAX(most, r->outputs.each[i].n_received);
     return most;
 }
@@ -123,7 +126,7 @@ outputs_n_unused(const struct request *r)
 {
     const struct rec_submit *s = r->submit;
 
-    return ((uint64_t)s->max_tokens * s->n - outputs_n_tokens(r)) * MAX(s->n, s->beams) / s->n;
+    return ((uint64_t)s->max_tokens * s->n - request_n_tokens(r)) * MAX(s->n, s->beams) / s->n;
 }
 
 void
@@ -153,25 +156,19 @@ places(const struct request *r)
     return (struct stored_span *)(void *)r->outputs.span.p;
 }
 
-/* Totals before span i, in tokens and in text. */
-static uint32_t
-begin(const struct request *r, uint32_t i)
+/* The span before span i, whose totals are those before span i. */
+static struct stored_span
+previous(const struct request *r, uint32_t i)
 {
-    return i ? places(r)[i - 1].end : 0;
-}
-
-static uint32_t
-begin_text(const struct request *r, uint32_t i)
-{
-    return i ? places(r)[i - 1].end_text : 0;
+    return i ? places(r)[i - 1] : (struct stored_span){ 0 };
 }
 
 struct output_span
 outputs_span(const struct request *r, uint32_t i)
 {
-    const struct stored_span *p = places(r) + i;
+    const struct stored_span *p = places(r) + i, was = previous(r, i);
 
-    return (struct output_span){ p->output, p->end - begin(r, i), p->end_text - begin_text(r, i),
+    return (struct output_span){ p->output, p->end - was.end, p->end_text - was.end_text,
                                  r->outputs.each[p->output].score };
 }
 
@@ -180,8 +177,8 @@ outputs_add_span(struct request *r, const struct output_span *p)
 {
     uint32_t n = outputs_n_spans(r);
     struct request_output *o = &r->outputs.each[p->output];
-    struct stored_span new = { p->output, o->n_received, begin(r, n) + p->n,
-                               begin_text(r, n) + p->n_text };
+    struct stored_span was = previous(r, n);
+    struct stored_span new = { p->output, o->n_received, was.end + p->n, was.end_text + p->n_text };
 
     check(p->output < r->submit->n);
     if (n && places(r)[n - 1].output == p->output) {
@@ -198,18 +195,12 @@ outputs_add_span(struct request *r, const struct output_span *p)
 
 /* ---- streams */
 
-static void
-count(struct request *r, const struct output_tokens *t)
+void
+outputs_count(struct request *r, const struct output_tokens *t)
 {
     r->outputs.n_received += t->n;
     r->outputs.n_text_received += t->n_text;
     outputs_set_score(r, t->score);
-}
-
-void
-outputs_count(struct request *r, const struct output_tokens *t)
-{
-    count(r, t);
     if (!r->outputs.each) return;
     r->outputs.each[t->output].n_received += t->n;
     r->outputs.each[t->output].n_text_received += t->n_text;
@@ -223,15 +214,18 @@ outputs_add(struct request *r, const struct output_tokens *t)
     size_t had[] = { o->token.n, o->text.n, o->logprob.n, o->top.n };
     size_t n = t->n;
 
-    count(r, t);
     if (bytes_add(&o->token, t->token, n * 4) < 0 || bytes_add(&o->text, t->text, t->n_text) < 0 ||
         (t->logprob && (bytes_add(&o->logprob, t->logprob, n * 4) < 0 ||
                         bytes_add(&o->top, t->top, n * t->n_top * 8) < 0)) ||
         (o->each && outputs_add_span(r, &span) < 0)) {
         /* All lists end at the same token. */
         o->token.n = had[0], o->text.n = had[1], o->logprob.n = had[2], o->top.n = had[3];
+        outputs_count(r, t);
         return -ENOMEM;
     }
+    o->n_received += t->n;
+    o->n_text_received += t->n_text;
+    outputs_set_score(r, t->score);
     return 0;
 }
 
@@ -315,7 +309,9 @@ outputs_finish(struct request *r, const struct rec_finish *f)
     o->cached = f->cached;
     o->adopted = f->adopted;
     o->recomputed = f->recomputed;
-    return outputs_all_ended(r);
+    for (uint32_t i = 0; i < r->submit->n; i++)
+        if (!r->outputs.each[i].reason) return false;
+    return true;
 }
 
 uint16_t
@@ -328,14 +324,6 @@ outputs_reason(const struct request *r, uint16_t last)
     return o ? o[0].reason : last;
 }
 
-bool
-outputs_all_ended(const struct request *r)
-{
-    for (uint32_t i = 0; i < r->submit->n; i++)
-        if (!r->outputs.each[i].reason) return false;
-    return true;
-}
-
 void
 outputs_restart(struct request *r)
 {
@@ -343,9 +331,7 @@ outputs_restart(struct request *r)
 
     for (uint32_t i = 0; o->each && i < r->submit->n; i++) o->each[i].reason = 0;
     if (o->n_received) return;
-    bytes_done(&o->prompt_id);
-    bytes_done(&o->prompt_logprob);
-    bytes_done(&o->prompt_top);
+    free_prompt(o);
     o->n_prompt_received = 0;
 }
 
@@ -414,8 +400,8 @@ place_of(const struct request *r, uint32_t *n, uint32_t *n_text)
         else
             to = i;
     }
-    *n -= begin(r, from);
-    *n_text -= begin_text(r, from);
+    *n -= previous(r, from).end;
+    *n_text -= previous(r, from).end_text;
     return from;
 }
 
@@ -455,34 +441,27 @@ outputs_order(const struct request *r, uint32_t *order)
     }
 }
 
-static uint32_t
-padded(uint32_t n)
-{
-    return ROUND_UP(n, 8u);
-}
-
 uint32_t
 outputs_record_bytes(const struct request *r)
 {
-    return r->outputs.each ? padded(outputs_n_tokens(r)) + padded(r->submit->n * 4) : 0;
+    return r->outputs.each ? (uint32_t)(REC_PAD(request_n_tokens(r)) + REC_PAD(r->submit->n * 4))
+                           : 0;
 }
 
 void
 outputs_record(const struct request *r, uint32_t i, uint8_t *to, uint32_t n)
 {
-    uint32_t scores = padded(outputs_n_tokens(r)), end = i + n;
+    uint32_t scores = (uint32_t)REC_PAD(request_n_tokens(r)), end = i + n;
 
     memset(to, 0, n);
-    for (uint32_t k = 0; k < outputs_n_spans(r) && begin(r, k) < end; k++) {
-        uint32_t first = MAX(begin(r, k), i), last = MIN(places(r)[k].end, end);
+    for (uint32_t k = 0; k < outputs_n_spans(r) && previous(r, k).end < end; k++) {
+        uint32_t first = MAX(previous(r, k).end, i), last = MIN(places(r)[k].end, end);
 
         if (first < last) memset(to + (first - i), (int)places(r)[k].output, last - first);
     }
-    for (uint32_t k = 0; k < r->submit->n; k++)
-        for (uint32_t b = 0; b < 4; b++) {
-            uint32_t here = scores + 4 * k + b;
+    for (uint32_t b = MAX(scores, i); b < MIN(scores + 4 * r->submit->n, end); b++) {
+        const float *score = &r->outputs.each[(b - scores) / 4].score;
 
-            if (here >= i && here < end)
-                to[here - i] = ((const uint8_t *)&r->outputs.each[k].score)[b];
-        }
+        to[b - i] = ((const uint8_t *)score)[(b - scores) % 4];
+    }
 }

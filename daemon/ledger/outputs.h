@@ -64,11 +64,8 @@ void outputs_begin(struct request *r, struct bytes *ids);
 void outputs_done(struct request *r);
 size_t outputs_bytes(const struct request *r); /* memory retained after the end */
 
-uint32_t outputs_n_tokens(const struct request *r); /* stored */
-/* Tokens and bytes of text of one output that workers have sent, also after the end of the request.
- */
-uint32_t outputs_n_received(const struct request *r, uint32_t output);
-uint32_t outputs_n_text_received(const struct request *r, uint32_t output);
+/* Counts, score and end of one output. If the request has only one, the fields of the end are 0. */
+struct request_output outputs_at(const struct request *r, uint32_t output);
 uint32_t outputs_longest(const struct request *r); /* tokens of the longest one */
 /* Tokens that all sequences together may still generate. */
 uint64_t outputs_n_unused(const struct request *r);
@@ -79,8 +76,7 @@ void outputs_set_text_start(struct request *r, uint32_t n);
  * request. */
 int outputs_add(struct request *r, const struct output_tokens *t) MUST_USE;
 void outputs_count(struct request *r, const struct output_tokens *t);
-int outputs_add_span(struct request *r,
-                     const struct output_span *p) MUST_USE; /* to the list only */
+int outputs_add_span(struct request *r, const struct output_span *p) MUST_USE; /* list only */
 void outputs_count_prompt(struct request *r, uint32_t n);
 int outputs_add_prompt(struct request *r, const struct output_prompt *p) MUST_USE;
 /* Counts values [first, first + n) of a tensor, kind of enum lagan_tensor. Returns the number of
@@ -94,7 +90,6 @@ bool outputs_finish(struct request *r, const struct rec_finish *f);
  * 0. */
 uint16_t outputs_reason(const struct request *r, uint16_t last);
 void outputs_set_score(struct request *r, float score); /* NaN counts as 0 */
-bool outputs_all_ended(const struct request *r);
 /* For a replacement worker, which reports again the ended outputs and, before the first token, the
  * prompt's log-probabilities. */
 void outputs_restart(struct request *r);

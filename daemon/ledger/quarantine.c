@@ -47,8 +47,8 @@ fault_trace_read(struct fault_trace *f, const struct step_trace *trace)
     for (uint64_t k = 0; k < MIN(n, (uint64_t)TRACE_ENTRIES) && !f->all; k++)
         f->all = !read_entry(f, trace, n - 1 - k, retired);
     if (!f->n) f->all = true;
-    qsort(f->id, f->n, sizeof *f->id,
-          compare); /* sorted, because thousands of requests are looked up */
+    /* Sorted, because thousands of requests are looked up. */
+    qsort(f->id, f->n, sizeof *f->id, compare);
 }
 
 bool
@@ -74,7 +74,7 @@ enum quarantine_verdict
 quarantine_fault(struct quarantine *q, struct request *r, bool fault, bool named)
 {
     struct request_suspicion *s = &r->suspicion;
-    uint32_t n = outputs_n_tokens(r);
+    uint32_t n = request_n_tokens(r);
 
     if (!fault) return QUARANTINE_RETRY;
     s->n_stuck = n > s->n_tokens_before ? 1 : s->n_stuck + 1;
@@ -101,7 +101,7 @@ quarantine_progress(struct quarantine *q, struct request *r)
     struct request_suspicion *s = &r->suspicion;
 
     if (!quarantine_is_suspect(r) || s->cleared ||
-        outputs_n_tokens(r) - s->fault_at < QUARANTINE_PAST)
+        request_n_tokens(r) - s->fault_at < QUARANTINE_PAST)
         return false;
     s->cleared = true;
     s->n_faults = 1;

@@ -119,8 +119,8 @@ event_log_new(int fd)
     struct event_log *h = calloc(1, sizeof *h);
 
     if (!h) return NULL;
-    h->page = fd < 0 ? NULL : map_former(fd);
     h->fd = fd;
+    h->page = fd < 0 ? NULL : map_former(fd);
     if (h->page) {
         take_over(h);
     } else {

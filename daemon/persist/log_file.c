@@ -13,8 +13,8 @@
 #include <unistd.h>
 
 enum { SEALS = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL };
-#define STEP \
-    (UINT64_C(256) << 10) /* memory is allocated in these steps, so that no store causes SIGBUS */
+/* Memory is allocated in these steps, so that no store causes SIGBUS. */
+#define STEP (UINT64_C(256) << 10)
 
 static uint8_t *
 half_of(const struct log_file *m, uint32_t i)
@@ -137,8 +137,7 @@ log_file_switch(struct log_file *m)
     m->at = sizeof(struct log_file_half);
     m->generation++;
     m->switching = true;
-    /* The half may have records of this same generation, from a lagand that ended during a switch.
-     */
+    /* The half may have records of this generation, from a lagand that ended during a switch. */
     if (!punch(m, LOG_FILE_PAGE + m->active * m->half, m->half) || !back(m, m->at))
         m->at = m->half; /* no record fits */
     FP(log_switching);
@@ -166,12 +165,6 @@ log_file_void(struct log_file *m)
     punch(m, LOG_FILE_PAGE, 2 * m->half);
     m->backed = 0;
     m->at = m->half;
-}
-
-uint64_t
-log_file_bytes(const struct log_file *m)
-{
-    return m->at;
 }
 
 /* ---- reader */

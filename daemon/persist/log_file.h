@@ -43,7 +43,7 @@ struct log_file {
     int fd;
     uint8_t *base;             /* NULL: no file */
     uint64_t half, generation; /* generation of the half that is written */
-    uint64_t at, backed;       /* in it: the next record; bytes that have memory */
+    uint64_t at, backed;       /* in it: bytes of records; bytes that have memory */
     uint32_t active;
     bool switching; /* the written half is not valid yet */
 };
@@ -59,12 +59,10 @@ void log_file_close(struct log_file *m);
  * or there is no memory. */
 void *log_file_reserve(struct log_file *m, uint16_t type, uint32_t n);
 void log_file_commit(struct log_file *m);
-/* Writes the next records into the other half. log_file_switched() makes that half the valid one.
- */
+/* Writes the next records into the other half, which log_file_switched() makes the valid one. */
 void log_file_switch(struct log_file *m);
 void log_file_switched(struct log_file *m);
-void log_file_void(struct log_file *m);            /* make both halves invalid */
-uint64_t log_file_bytes(const struct log_file *m); /* of records in the half that is written */
+void log_file_void(struct log_file *m); /* makes both halves invalid */
 
 /* Call fn for every complete record of the valid half, in order, until fn returns a negative
  * number. data is 8-aligned and stays mapped; its bytes may have any value. Returns the number of

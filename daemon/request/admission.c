@@ -24,22 +24,19 @@
 
 /* ---- the record */
 
-struct tail {
-    char *at;
-};
-
-static void
-put(struct tail *t, const void *p, size_t n)
+/* Copy one tail of the record to `at`, padded, and return the end. */
+static char *
+put(char *at, const void *p, size_t n)
 {
-    if (n) memcpy(t->at, p, n);
-    t->at += ROUND_UP(n, (size_t)8);
+    if (n) memcpy(at, p, n);
+    return at + REC_PAD(n);
 }
 
-static void
-put_ids(struct tail *t, const struct msg_ids *ids)
+static char *
+put_ids(char *at, const struct msg_ids *ids)
 {
-    msg_ids_copy(ids, t->at);
-    t->at += ROUND_UP((size_t)ids->n * 4, (size_t)8);
+    msg_ids_copy(ids, at);
+    return at + REC_PAD(ids->n * 4);
 }
 
 static size_t
@@ -48,13 +45,7 @@ stop_bytes(const struct msg_request *q)
     size_t n = 0;
 
     for (uint32_t i = 0; i < q->n_stop; i++) n += 4 + q->stop[i].n;
-    return ROUND_UP(n, (size_t)8);
-}
-
-static size_t
-ids_bytes(const struct msg_ids *ids)
-{
-    return ROUND_UP((size_t)ids->n * 4, (size_t)8);
+    return REC_PAD(n);
 }
 
 static uint32_t
@@ -78,11 +69,13 @@ admission_day(char day[ADMISSION_DAY])
 struct rec_submit *
 admission_record(const struct msg_request *q, uint64_t seed, uint32_t *bytes)
 {
-    size_t n = sizeof(struct rec_submit) + ids_bytes(&q->ids) + ids_bytes(&q->decoder_ids) +
-               ROUND_UP((size_t)text_bytes(q), (size_t)8) + ids_bytes(&q->eos_ids) +
-               ids_bytes(&q->stop_ids) + stop_bytes(q) + q->n_logit_bias * sizeof q->logit_bias[0];
+    size_t bias = q->n_logit_bias * sizeof q->logit_bias[0];
+    size_t n = sizeof(struct rec_submit) + REC_PAD(q->ids.n * 4) + REC_PAD(q->decoder_ids.n * 4) +
+               REC_PAD(text_bytes(q)) + REC_PAD(q->eos_ids.n * 4) + REC_PAD(q->stop_ids.n * 4) +
+               stop_bytes(q) + bias;
+    bool first = !q->generated_ids.n; /* prompt logprobs and states come before the first token */
     struct rec_submit *s = calloc(1, n);
-    struct tail t;
+    char *at;
 
     if (!s) return NULL;
     *s = (struct rec_submit){
@@ -99,11 +92,8 @@ admission_record(const struct msg_request *q, uint64_t seed, uint32_t *bytes)
         .flags = (uint8_t)((q->ignore_eos ? SUBMIT_IGNORE_EOS : 0) |
                            (q->want_logprobs ? SUBMIT_LOGPROBS : 0) |
                            (q->return_logits ? SUBMIT_LOGITS : 0) |
-                           /* only before the first token */
-                           (q->return_encoder_output && !q->generated_ids.n ? SUBMIT_ENCODER_OUTPUT
-                                                                            : 0) |
-                           (q->want_prompt_logprobs && !q->generated_ids.n ? SUBMIT_PROMPT_LOGPROBS
-                                                                           : 0)),
+                           (q->return_encoder_output && first ? SUBMIT_ENCODER_OUTPUT : 0) |
+                           (q->want_prompt_logprobs && first ? SUBMIT_PROMPT_LOGPROBS : 0)),
     };
 #define COPY_LAGAND(kind, name)
 #define COPY_WORKER(kind, name) s->name = (SUBMIT_TYPE_##kind)q->name;
@@ -111,25 +101,23 @@ admission_record(const struct msg_request *q, uint64_t seed, uint32_t *bytes)
 #define X(kind, name, least, most, preset, record, fallback, sentence) COPY_##record(kind, name)
     LAGAN_FIELDS(X)
 #undef X
-    t.at = (char *)(s + 1);
-    put_ids(&t, &q->ids);
-    put_ids(&t, &q->decoder_ids);
+    at = put_ids((char *)(s + 1), &q->ids);
+    at = put_ids(at, &q->decoder_ids);
     if (q->messages.p) {
-        admission_day(t.at);
-        memcpy(t.at + ADMISSION_DAY, q->messages.p, q->messages.n);
-        t.at += ROUND_UP((size_t)text_bytes(q), (size_t)8);
+        admission_day(at);
+        memcpy(at + ADMISSION_DAY, q->messages.p, q->messages.n);
+        at += REC_PAD(text_bytes(q));
     } else {
-        put(&t, q->text.p, q->text.n);
+        at = put(at, q->text.p, q->text.n);
     }
-    put_ids(&t, &q->eos_ids);
-    put_ids(&t, &q->stop_ids);
+    at = put_ids(at, &q->eos_ids);
+    at = put_ids(at, &q->stop_ids);
     for (uint32_t i = 0; i < q->n_stop; i++) {
-        memcpy(t.at, &q->stop[i].n, 4);
-        memcpy(t.at + 4, q->stop[i].p, q->stop[i].n);
-        t.at += 4 + q->stop[i].n;
+        memcpy(at, &q->stop[i].n, 4);
+        memcpy(at + 4, q->stop[i].p, q->stop[i].n);
+        at += 4 + q->stop[i].n;
     }
-    t.at = (char *)s + n - q->n_logit_bias * sizeof q->logit_bias[0];
-    put(&t, q->logit_bias, q->n_logit_bias * sizeof q->logit_bias[0]);
+    put((char *)s + n - bias, q->logit_bias, bias);
     *bytes = (uint32_t)n;
     return s;
 }
@@ -146,13 +134,20 @@ in_vocabulary(const struct model_facts *f, const char *key, const void *ids, uin
         uint32_t id;
 
         memcpy(&id, p + 4 * (size_t)i, 4);
-        if (id >= f->vocab) {
+        if (id >= f->vocab)
             return REFUSED(e, INVALID_REQUEST,
                            "%s[%u] is %u, but the vocabulary has only %u tokens", key, i, id,
                            f->vocab);
-        }
     }
     return 0;
+}
+
+static int
+forced_in_vocabulary(const struct model_facts *f, const char *key, int32_t id, struct err *e)
+{
+    if (id < 0 || (uint32_t)id < f->vocab) return 0;
+    return REFUSED(e, INVALID_REQUEST, "%s is %d, but the vocabulary has only %u tokens", key, id,
+                   f->vocab);
 }
 
 /* Checks the counts. */
@@ -179,17 +174,12 @@ fits_in_length(const struct model_facts *f, const struct rec_submit *s, struct e
         return REFUSED(e, TOO_LONG, "the encoder input is %u tokens; the model takes at most %u",
                        s->n_prompt, f->max_source);
     }
-    if (!f->max_source && s->n_prompt >= f->max_len) {
+    if ((f->max_source ? s->n_decoder : s->n_prompt) >= f->max_len) {
         return REFUSED(e, TOO_LONG,
-                       "the prompt is %u tokens; the model's length of %u includes at least one "
-                       "generated token",
-                       s->n_prompt, f->max_len);
-    }
-    if (f->max_source && s->n_decoder >= f->max_len) {
-        return REFUSED(e, TOO_LONG,
-                       "decoder_ids is %u tokens; the model's length of %u includes at least one "
-                       "generated token",
-                       s->n_decoder, f->max_len);
+                       "%s is %u tokens; the model's length of %u includes at least one generated "
+                       "token",
+                       f->max_source ? "decoder_ids" : "the prompt",
+                       f->max_source ? s->n_decoder : s->n_prompt, f->max_len);
     }
     if (!f->max_source && f->max_tokens && s->n_prompt >= f->max_tokens) {
         return REFUSED(e, TOO_LONG, "the prompt is %u tokens; the KV cache holds at most %llu",
@@ -249,12 +239,14 @@ admission_fits(const struct model_facts *f, const struct rec_submit *s, uint64_t
     k = tensors_fit(f, s, tensor_bytes, e);
     if (k) return k;
     k = in_vocabulary(f, "ids", p, s->n_prompt, e);
-    p += ROUND_UP((size_t)s->n_prompt * 4, (size_t)8);
-    if (k == 0) k = in_vocabulary(f, "decoder_ids", p, s->n_decoder, e);
-    p += ROUND_UP((size_t)s->n_decoder * 4, (size_t)8) + ROUND_UP((size_t)s->text_bytes, (size_t)8);
-    if (k == 0) k = in_vocabulary(f, "eos_ids", p, n_eos, e);
-    p += ROUND_UP((size_t)n_eos * 4, (size_t)8);
-    if (k == 0) k = in_vocabulary(f, "stop_ids", p, s->n_stop_ids, e);
+    p += REC_PAD(s->n_prompt * 4);
+    if (!k) k = in_vocabulary(f, "decoder_ids", p, s->n_decoder, e);
+    p += REC_PAD(s->n_decoder * 4) + REC_PAD(s->text_bytes);
+    if (!k) k = in_vocabulary(f, "eos_ids", p, n_eos, e);
+    p += REC_PAD(n_eos * 4);
+    if (!k) k = in_vocabulary(f, "stop_ids", p, s->n_stop_ids, e);
+    if (!k) k = forced_in_vocabulary(f, "forced_bos", s->forced_bos, e);
+    if (!k) k = forced_in_vocabulary(f, "forced_eos", s->forced_eos, e);
     if (k) return k;
     if (MAX(s->n, s->beams) > MAX(f->max_request_seqs, 1u)) {
         return REFUSED(e, INVALID_REQUEST,
@@ -262,19 +254,7 @@ admission_fits(const struct model_facts *f, const struct rec_submit *s, uint64_t
                        "max_num_batched_tokens",
                        s->beams > 1 ? "beams" : "n", MAX(s->n, s->beams), f->max_request_seqs);
     }
-    k = defaults_fit(f, s, e);
-    if (k) return k;
-    if (s->forced_bos >= 0 && (uint32_t)s->forced_bos >= f->vocab) {
-        return REFUSED(e, INVALID_REQUEST,
-                       "forced_bos is %d, but the vocabulary has only %u tokens", s->forced_bos,
-                       f->vocab);
-    }
-    if (s->forced_eos >= 0 && (uint32_t)s->forced_eos >= f->vocab) {
-        return REFUSED(e, INVALID_REQUEST,
-                       "forced_eos is %d, but the vocabulary has only %u tokens", s->forced_eos,
-                       f->vocab);
-    }
-    return 0;
+    return defaults_fit(f, s, e);
 }
 
 int
@@ -290,25 +270,21 @@ admission_fits_done(const struct model_facts *f, const void *ids, uint32_t n, ui
 
 /* ---- a SUBMIT */
 
-/* Finds the model of the request. MAX_MODELS: unknown, with the error. */
-static uint32_t
-model_of(const struct config *c, const struct msg_request *q, int *code, struct err *e)
+/* Finds the model of the request. Returns 0 and *ret, or a code and the error. */
+static int
+find_model(const struct config *c, const struct msg_request *q, uint32_t *ret, struct err *e)
 {
-    *code = 0;
+    *ret = 0;
     if (!q->model.p && c->n_models == 1) return 0;
-    if (!q->model.p) {
-        *code = REFUSED(e, INVALID_REQUEST, MODEL_MISSING, c->n_models);
-        return MAX_MODELS;
-    }
-    for (uint32_t i = 0; i < c->n_models; i++) {
-        const char *name = c->model[i].keys.name;
+    if (!q->model.p) return REFUSED(e, INVALID_REQUEST, MODEL_MISSING, c->n_models);
+    for (; *ret < c->n_models; ++*ret) {
+        const char *name = c->model[*ret].keys.name;
 
-        if (strlen(name) == q->model.n && !memcmp(name, q->model.p, q->model.n)) return i;
+        if (strlen(name) == q->model.n && !memcmp(name, q->model.p, q->model.n)) return 0;
     }
-    *code = REFUSED(e, MODEL_NOT_FOUND,
-                    "model \"%.*s\" is not served here; `laganctl model list` shows the models",
-                    (int)MIN(q->model.n, 100u), q->model.p);
-    return MAX_MODELS;
+    return REFUSED(e, MODEL_NOT_FOUND,
+                   "model \"%.*s\" is not served here; `laganctl model list` shows the models",
+                   (int)MIN(q->model.n, 100u), q->model.p);
 }
 
 /* Limits that do not depend on the request. */
@@ -380,11 +356,9 @@ known(struct daemon *d, struct client *c, uint64_t rid, const struct msg_request
     struct request *r;
 
     *ret = NULL;
-    if (!c->has_session) {
-        return q->idempotency_key.n ? REFUSED(e, INVALID_REQUEST,
-                                              "idempotency_key needs a session, which HELLO gives")
-                                    : 0;
-    }
+    if (!c->has_session && !q->idempotency_key.n) return 0;
+    if (!c->has_session)
+        return REFUSED(e, INVALID_REQUEST, "idempotency_key needs a session, which HELLO gives");
     r = q->idempotency_key.n
             ? ledger_find_key(d->ledger, &c->session, q->idempotency_key.p, q->idempotency_key.n)
             : NULL;
@@ -417,10 +391,9 @@ afford(const struct daemon *d, const struct client *c, const struct rec_submit *
     const struct user *u = c->user;
     uint64_t prompt = ledger_prompt_tokens(s), tokens = ledger_total_tokens(s);
 
-    if (u->n_open >= u->max_open) {
+    if (u->n_open >= u->max_open)
         return REFUSED(e, QUEUE_FULL, "user %s has %u open requests, which is its limit", u->name,
                        u->n_open);
-    }
     if (u->max_tokens && u->n_open && u->tokens + tokens > u->max_tokens) {
         return REFUSED(e, QUEUE_FULL,
                        "user %s has open requests for %llu tokens; its limit is %llu", u->name,
@@ -498,9 +471,8 @@ check_limits(struct daemon *d, struct client *c, struct candidate *k, struct err
                                  .n_decoder = k->q.decoder_ids.n,
                                  .text_bytes = text_bytes(&k->q),
                                  .n_stop = (uint16_t)k->q.n_stop };
-    int code;
+    int code = find_model(d->config, &k->q, &k->model, e);
 
-    k->model = model_of(d->config, &k->q, &code, e);
     if (!code) code = check_open(d, c, e);
     if (!code && !will_be_served(d, k->model)) {
         code = REFUSED(e, DRAINING,

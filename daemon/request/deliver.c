@@ -34,13 +34,19 @@ put_u64(msgpack_packer *p, const char *key, uint64_t v)
 
 /* ---- encoding */
 
+static void
+put_bin(msgpack_packer *p, const char *key, const void *v, size_t n)
+{
+    msg_key(p, key);
+    msg_bin(p, n ? v : "", n);
+}
+
 /* {k: tops for each token, d: bin of {i32, f32}} of the first n tokens of a list. */
 static void
 put_tops(msgpack_packer *p, uint32_t n, uint32_t n_top, const char *top)
 {
     put_u64(p, "k", n_top);
-    msg_key(p, "d");
-    msg_bin(p, n && n_top ? top : "", (size_t)n * n_top * 8);
+    put_bin(p, "d", top, (size_t)n * n_top * 8);
 }
 
 static uint32_t
@@ -52,18 +58,15 @@ put_prompt_chunk(struct daemon *d, struct request *r)
 
     put_u64(&p, "o", 0);
     put_u64(&p, "i", 0);
-    msg_key(&p, "t");
-    msg_bin(&p, "", 0);
+    put_bin(&p, "t", NULL, 0);
     msg_key(&p, "s");
     msg_bytes(&p, "", 0);
     put_u64(&p, "n", r->delivery.n_chunks + 1);
     msg_key(&p, "pl");
     msgpack_pack_map(&p, 5);
     put_u64(&p, "i", r->delivery.n_prompt);
-    msg_key(&p, "t");
-    msg_bin(&p, r->outputs.prompt_id.p, (size_t)n * 4);
-    msg_key(&p, "lp");
-    msg_bin(&p, r->outputs.prompt_logprob.p, (size_t)n * 4);
+    put_bin(&p, "t", r->outputs.prompt_id.p, (size_t)n * 4);
+    put_bin(&p, "lp", r->outputs.prompt_logprob.p, (size_t)n * 4);
     put_tops(&p, n, n_top, r->outputs.prompt_top.p);
     return n;
 }
@@ -81,8 +84,7 @@ put_tensor_chunk(struct daemon *d, const struct request *r, uint32_t kind)
     put_u64(&p, "k", kind);
     put_u64(&p, "i", t->n_delivered);
     put_u64(&p, "c", t->cols);
-    msg_key(&p, "d");
-    msg_bin(&p, t->value.p, (size_t)n * 4);
+    put_bin(&p, "d", t->value.p, (size_t)n * 4);
     return n;
 }
 
@@ -102,7 +104,7 @@ static void
 put_output(msgpack_packer *p, const struct request *r, uint32_t output)
 {
     struct request_output o = {
-        .n_received = outputs_n_tokens(r),
+        .n_received = request_n_tokens(r),
         .score = r->outputs.score,
         .reason = r->result.reason,
         .cached = r->result.cached,
@@ -131,7 +133,7 @@ put_output(msgpack_packer *p, const struct request *r, uint32_t output)
 static struct output_span
 next_span(const struct request *r)
 {
-    struct output_span p = { .n = outputs_n_tokens(r) - r->delivery.n_tokens,
+    struct output_span p = { .n = request_n_tokens(r) - r->delivery.n_tokens,
                              .n_text = (uint32_t)(r->outputs.text.n - r->delivery.n_text) };
 
     return r->outputs.each ? outputs_next(r) : p;
@@ -146,32 +148,22 @@ put_chunk(struct daemon *d, const struct request *r, uint32_t n, uint32_t n_text
     /* The last token carries the finish reason, so that the client knows the end even if lagand
      * crashes now. */
     bool end = !more && !r->outputs.each && r->state == REQUEST_ENDED && !lifecycle_is_error(r);
+    size_t at = r->delivery.n_tokens, lp_at = at - r->outputs.first_logprob;
     msgpack_packer p =
         frontend_begin(d, LAGAN_MSG_CHUNK, r->rid,
                        5 + (uint32_t)lp + (uint32_t)top + (uint32_t)more + (uint32_t)end);
 
     put_u64(&p, "o", span.output);
-    put_u64(&p, "i", r->outputs.each ? outputs_next_first(r) : r->delivery.n_tokens);
-    msg_key(&p, "t");
-    msg_bin(&p, n ? r->outputs.token.p + (size_t)r->delivery.n_tokens * 4 : "", (size_t)n * 4);
+    put_u64(&p, "i", r->outputs.each ? outputs_next_first(r) : at);
+    put_bin(&p, "t", r->outputs.token.p + at * 4, (size_t)n * 4);
     msg_key(&p, "s");
     msg_bytes(&p, n_text ? r->outputs.text.p + r->delivery.n_text : "", n_text);
     put_u64(&p, "n", r->delivery.n_chunks + 1);
-    if (lp) {
-        msg_key(&p, "lp");
-        msg_bin(&p,
-                n ? r->outputs.logprob.p +
-                        (size_t)(r->delivery.n_tokens - r->outputs.first_logprob) * 4
-                  : "",
-                (size_t)n * 4);
-    }
+    if (lp) put_bin(&p, "lp", r->outputs.logprob.p + lp_at * 4, (size_t)n * 4);
     if (top) {
-        size_t each = (size_t)r->submit->logprobs * 8;
-
         msg_key(&p, "tp");
         msgpack_pack_map(&p, 2);
-        put_tops(&p, n, r->submit->logprobs,
-                 r->outputs.top.p + (r->delivery.n_tokens - r->outputs.first_logprob) * each);
+        put_tops(&p, n, r->submit->logprobs, r->outputs.top.p + lp_at * r->submit->logprobs * 8);
     }
     if (more) {
         msg_key(&p, "more");
@@ -197,12 +189,10 @@ put_done(struct daemon *d, const struct request *r)
 
 /* ---- one request */
 
-static uint32_t
-credit(const struct request *r)
+static bool
+has_credit(const struct request *r)
 {
-    uint32_t out = r->delivery.n_chunks - r->delivery.n_acked;
-
-    return out >= r->delivery.ack_window ? 0 : r->delivery.ack_window - out;
+    return r->delivery.n_chunks - r->delivery.n_acked < r->delivery.ack_window;
 }
 
 /* Frees what the client has acknowledged. */
@@ -233,7 +223,7 @@ static bool
 has_chunk(const struct request *r)
 {
     return r->outputs.prompt_logprob.n || tensor_due(r) ||
-           outputs_n_tokens(r) > r->delivery.n_tokens || r->outputs.text.n > r->delivery.n_text;
+           request_n_tokens(r) > r->delivery.n_tokens || r->outputs.text.n > r->delivery.n_text;
 }
 
 static int
@@ -311,9 +301,9 @@ deliver(struct daemon *d, struct request *r)
         deliver_client_disconnected(d, r->client);
         return 0;
     }
-    if (has_chunk(r) && credit(r)) {
+    if (has_chunk(r) && has_credit(r)) {
         k = send_chunk(d, c, r);
-        if (k == 0 && has_chunk(r) && credit(r)) return 1;
+        if (k == 0 && has_chunk(r) && has_credit(r)) return 1;
         if (k == 0 && !has_chunk(r)) lifecycle_suspend(d, r, false);
         if (k == 0 && !has_chunk(r) && r->state == REQUEST_ENDED) k = send_last(d, c, r);
     } else if (r->state == REQUEST_ENDED && (!has_chunk(r) || lifecycle_is_error(r))) {
@@ -339,11 +329,11 @@ block(struct daemon *d, struct request *r)
 static void
 try_again(struct daemon *d)
 {
-    d->retry_at = 0;
-    for (uint32_t i = 0; i < ledger_capacity(d->ledger); i++) {
-        struct request *r = ledger_request(d->ledger, i);
+    struct request *r;
 
-        if (!r || !r->delivery.send_blocked) continue;
+    d->retry_at = 0;
+    for (uint32_t at = 0; (r = ledger_next(d->ledger, &at));) {
+        if (!r->delivery.send_blocked) continue;
         r->delivery.send_blocked = false;
         ledger_add_pending(d->ledger, r);
     }
@@ -376,7 +366,7 @@ void
 deliver_init(struct request *r, uint32_t ack_window)
 {
     r->delivery.ack_window = ack_window;
-    r->delivery.n_tokens = r->delivery.mark_token = outputs_n_tokens(r);
+    r->delivery.n_tokens = r->delivery.mark_token = request_n_tokens(r);
 }
 
 void
@@ -405,8 +395,7 @@ deliver_acked(struct daemon *d, struct request *r, uint32_t n, uint32_t ack_wind
     if (has_chunk(r) || r->state == REQUEST_ENDED) ledger_add_pending(d->ledger, r);
 }
 
-/* The client has disconnected: a request with a name continues, because its client may reconnect.
- */
+/* The client has disconnected: a named request continues, because its client may reconnect. */
 static void
 disconnect(struct daemon *d, struct request *r, bool for_good)
 {
@@ -425,12 +414,11 @@ drop_client(struct daemon *d, uint32_t handle, bool for_good)
 {
     struct client *c = session_find(d->sessions, handle);
     uint32_t open = c ? c->n_open : ledger_capacity(d->ledger);
+    struct request *r;
 
     /* Most clients that disconnect have no open request. */
-    for (uint32_t i = 0; open && i < ledger_capacity(d->ledger); i++) {
-        struct request *r = ledger_request(d->ledger, i);
-
-        if (!r || !r->attached || r->client != handle) continue;
+    for (uint32_t at = 0; open && (r = ledger_next(d->ledger, &at));) {
+        if (!r->attached || r->client != handle) continue;
         disconnect(d, r, for_good);
         open--;
     }
@@ -461,7 +449,7 @@ deliver_resume(struct daemon *d, struct request *r, struct client *c, uint64_t r
     uint64_t old_rid = r->rid;
 
     /* Returns true if all that the client lacks is stored. */
-    if (n_tokens > outputs_n_tokens(r) || n_text > r->outputs.text.n ||
+    if (n_tokens > request_n_tokens(r) || n_text > r->outputs.text.n ||
         (lp && n_tokens < r->outputs.first_logprob) ||
         (!n_tokens && (r->delivery.n_prompt ||
                        r->outputs.tensor[LAGAN_TENSOR_ENCODER_OUTPUT - 1].n_delivered)) ||
@@ -481,14 +469,15 @@ deliver_resume(struct daemon *d, struct request *r, struct client *c, uint64_t r
             old == c ? "it continues under the id of a later request with the same idempotency key"
                      : "another connection of this session has taken over the request") < 0)
         log_debug("a closed connection did not get the ERROR of its resumed request");
-    r->delivery.n_tokens = n_tokens;
-    r->delivery.n_text = n_text;
-    r->delivery.ack_window = ack_window;
-    r->delivery.n_chunks = r->delivery.n_acked = r->delivery.mark_chunk = 0;
-    r->delivery.mark_token = n_tokens;
-    r->delivery.mark_sent = r->delivery.chunk_sent = 0;
-    r->delivery.stalled_since = 0;
-    r->delivery.send_blocked = false;
+    r->delivery = (struct request_delivery){
+        .n_tokens = n_tokens,
+        .n_text = n_text,
+        .n_prompt = r->delivery.n_prompt,
+        .ack_window = ack_window,
+        .mark_token = n_tokens,
+        .last_resume = r->delivery.last_resume,
+        .client_left_at = r->delivery.client_left_at,
+    };
     lifecycle_suspend(d, r, false);
     ledger_add_pending(d->ledger, r);
     return 0;
@@ -529,13 +518,12 @@ drop_slow(struct daemon *d, uint32_t handle, nsec since)
     struct client *c = session_find(d->sessions, handle);
     double seconds = (double)(d->now - since) / NSEC_S;
     bool queued = c != NULL;
+    struct request *r;
 
     log_warn("a client has not read for %.1f s; ending its requests", seconds);
     event_log_add(d, "client", "", "a client has not read for %.1f s; its requests end", seconds);
-    for (uint32_t i = 0; i < ledger_capacity(d->ledger); i++) {
-        struct request *r = ledger_request(d->ledger, i);
-
-        if (!r || !r->attached || r->client != handle) continue;
+    for (uint32_t at = 0; (r = ledger_next(d->ledger, &at));) {
+        if (!r->attached || r->client != handle) continue;
         lifecycle_cancel(d, r, LAGAN_E_SLOW_READER, "the client has not read for %.1f s", seconds);
         if (!queued) continue;
         c->ending = true;
@@ -555,14 +543,13 @@ drop_slow(struct daemon *d, uint32_t handle, nsec since)
 static void
 discount(struct daemon *d, nsec now, nsec late)
 {
+    struct request *r;
     struct client *c;
 
-    for (uint32_t i = 0; i < ledger_capacity(d->ledger); i++) {
-        struct request *r = ledger_request(d->ledger, i);
-
-        if (r && r->delivery.stalled_since)
+    for (uint32_t at = 0; (r = ledger_next(d->ledger, &at));) {
+        if (r->delivery.stalled_since)
             r->delivery.stalled_since = MIN(r->delivery.stalled_since + late, now);
-        if (r && r->delivery.client_left_at < now)
+        if (r->delivery.client_left_at < now)
             r->delivery.client_left_at = MIN(r->delivery.client_left_at + late, now);
     }
     for (uint32_t at = 0; (c = session_next(d->sessions, &at));) {
@@ -578,7 +565,7 @@ tick_request(struct daemon *d, struct request *r, nsec now)
 
     if (now >= r->terms.deadline && !lifecycle_is_error(r)) {
         lifecycle_cancel(d, r, LAGAN_E_DEADLINE, "deadline_ms has passed after %u generated tokens",
-                         outputs_n_tokens(r));
+                         request_n_tokens(r));
     } else if (!r->attached) {
         if (r->state == REQUEST_ENDED ||
             now - r->delivery.client_left_at < r->terms.disconnect_timeout)
@@ -596,7 +583,7 @@ tick_request(struct daemon *d, struct request *r, nsec now)
             d, r, LAGAN_E_SLOW_READER,
             "no ACK for %.1f s with %u unacknowledged chunks; %u tokens are undelivered",
             (double)(now - stalled) / NSEC_S, r->delivery.n_chunks - r->delivery.n_acked,
-            outputs_n_tokens(r) - r->delivery.n_tokens);
+            request_n_tokens(r) - r->delivery.n_tokens);
     }
 }
 
@@ -625,14 +612,12 @@ tick_client(struct daemon *d, struct client *c, nsec now)
 void
 deliver_tick(struct daemon *d, nsec now, nsec late)
 {
+    struct request *r;
     struct client *c;
 
     if (late) discount(d, now, late);
-    for (uint32_t i = 0; ledger_n(d->ledger) && i < ledger_capacity(d->ledger); i++) {
-        struct request *r = ledger_request(d->ledger, i);
-
-        if (r && !r->retained) tick_request(d, r, now);
-    }
+    for (uint32_t at = 0; ledger_n(d->ledger) && (r = ledger_next(d->ledger, &at));)
+        if (!r->retained) tick_request(d, r, now);
     for (uint32_t at = 0; (c = session_next(d->sessions, &at));) tick_client(d, c, now);
     ledger_expire(d->ledger, now);
 }

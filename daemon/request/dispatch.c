@@ -132,7 +132,7 @@ check_model(struct daemon *d, struct request *r)
     accounting_recount(d, r);
     k = admission_fits(f, r->submit, d->config->o.tensor_bytes, &e);
     if (!k)
-        k = admission_fits_done(f, r->outputs.token.p, outputs_n_tokens(r), outputs_longest(r), &e);
+        k = admission_fits_done(f, r->outputs.token.p, request_n_tokens(r), outputs_longest(r), &e);
     if (k) {
         lifecycle_end(d, r, (uint16_t)k, "%s", e.text);
     } else if (quarantine_is_poisoned(d->quarantine, r->terms.model, r->submit, d->now)) {
@@ -241,7 +241,7 @@ survive(struct worker *w, struct request *r, const struct death *death, bool nam
     struct daemon *d = worker_daemon(w);
     enum quarantine_verdict v = quarantine_fault(d->quarantine, r, death->fault, named);
     const char *cause = death_name(death->cause);
-    uint32_t n = outputs_n_tokens(r);
+    uint32_t n = request_n_tokens(r);
 
     if (r->terms.no_resume) {
         lifecycle_end(d, r, LAGAN_E_WORKER_LOST,
@@ -269,13 +269,12 @@ dispatch_worker_lost(struct worker *w, const struct death *death)
     static struct fault_trace trace; /* 55 KiB; one thread */
     struct worker_requests *q = worker_requests(w);
     struct daemon *d = worker_daemon(w);
+    struct request *r;
 
     fault_trace_read(&trace, death->fault ? worker_trace(w) : NULL);
     q->alone = REQUEST_NONE;
-    for (uint32_t i = 0; q->n && i < ledger_capacity(d->ledger); i++) {
-        struct request *r = ledger_request(d->ledger, i);
-
-        if (!r || !r->dispatch.held || r->dispatch.worker != worker_info(w)->index) continue;
+    for (uint32_t at = 0; q->n && (r = ledger_next(d->ledger, &at));) {
+        if (!r->dispatch.held || r->dispatch.worker != worker_info(w)->index) continue;
         dispatch_release(w, r);
         if (r->state != REQUEST_ENDED) {
             survive(w, r, death, fault_trace_has(&trace, r->id));
@@ -290,13 +289,10 @@ dispatch_worker_lost(struct worker *w, const struct death *death)
 uint32_t
 dispatch_restore(struct daemon *d)
 {
+    struct request *r;
     uint32_t n = 0;
 
-    for (uint32_t i = 0; i < ledger_capacity(d->ledger); i++) {
-        struct request *r = ledger_request(d->ledger, i);
-
-        if (!r) continue;
-        n++;
+    for (uint32_t at = 0; (r = ledger_next(d->ledger, &at)); n++) {
         if (r->retained) continue;
         r->dispatch.home_until = d->now + STAY;
         r->dispatch.resumed += r->outputs.n_received > 0;

@@ -1,5 +1,4 @@
-/* dispatch.h - assigns queued requests to workers, and queues them again when a worker has ended.
- */
+/* dispatch.h - gives queued requests to workers, and queues them again when a worker has ended. */
 #pragma once
 
 #include "base/base.h"
@@ -11,8 +10,7 @@ void dispatch(struct daemon *d);
 /* Takes r from w, which sends no more records of it. */
 void dispatch_release(struct worker *w, struct request *r);
 /* w has ended and its ring is drained: queues its requests again, or ends those that may not
- * continue.
- */
+ * continue. */
 void dispatch_worker_lost(struct worker *w, const struct death *death);
 /* Prepares the open requests that were read from the ledger log for dispatch. Returns the number of
  * requests, with the retained ones. */

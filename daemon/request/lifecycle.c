@@ -47,11 +47,7 @@ end_with(struct daemon *d, struct request *r, uint16_t reason, const char *fmt, 
     ledger_save_end(d->ledger_log, r);
     check(reason < REASONS);
     d->n_ended[reason]++;
-    if (lifecycle_is_error(r)) {
-        d->n_failed++;
-    } else {
-        d->n_finished++;
-    }
+    ++*(lifecycle_is_error(r) ? &d->n_failed : &d->n_finished);
     if (reason == LAGAN_E_WORKER_LOST || reason == LAGAN_E_SLOW_READER ||
         reason == LAGAN_E_POISONED) {
         log_info("request %llu: ended with %s: %s", (unsigned long long)r->id,
@@ -88,20 +84,10 @@ lifecycle_finish(struct daemon *d, struct request *r, const struct rec_finish *f
 bool
 lifecycle_finish_complete(struct daemon *d, struct request *r)
 {
-    if (r->outputs.each || outputs_n_tokens(r) < r->submit->max_tokens) return false;
+    if (r->outputs.each || request_n_tokens(r) < r->submit->max_tokens) return false;
     r->result.n_prompt_tokens = r->submit->n_prompt; /* 0 if the prompt was text */
     lifecycle_end(d, r, LAGAN_FINISH_LENGTH, "%s", msg_reason_sentence(LAGAN_FINISH_LENGTH));
     return true;
-}
-
-/* Replaces the result of a request whose tokens are not all delivered. */
-static void
-discard(struct daemon *d, struct request *r, uint16_t reason, const char *fmt, va_list ap)
-{
-    if (!r->attached || lifecycle_is_error(r)) return;
-    r->result.reason = reason;
-    vsnprintf(r->result.message, sizeof r->result.message, fmt, ap);
-    ledger_add_pending(d->ledger, r);
 }
 
 void
@@ -109,14 +95,16 @@ lifecycle_cancel(struct daemon *d, struct request *r, uint16_t reason, const cha
 {
     va_list ap;
 
+    if (r->state == REQUEST_ENDED && (!r->attached || lifecycle_is_error(r))) return;
     va_start(ap, fmt);
-    if (r->state == REQUEST_ENDED) {
-        discard(d, r, reason, fmt, ap);
+    if (r->state == REQUEST_ENDED) { /* not all of its tokens are delivered: another result */
+        r->result.reason = reason;
+        vsnprintf(r->result.message, sizeof r->result.message, fmt, ap);
+        ledger_add_pending(d->ledger, r);
     } else {
-        if (r->dispatch.held) {
+        if (r->dispatch.held)
             worker_notify_cancel(d->worker[r->dispatch.worker], r,
                                  reason == LAGAN_E_DEADLINE ? reason : 0);
-        }
         end_with(d, r, reason, fmt, ap);
     }
     va_end(ap);

@@ -42,37 +42,56 @@ next(struct rest *b, size_t n)
     return p;
 }
 
+/* Copies the header of n bytes of a record of that name. */
+static int
+take_header(struct rest *b, void *to, size_t n, const char *name, struct err *e)
+{
+    const void *p = next(b, n);
+
+    if (!p) return err_set(e, -EBADMSG, "%s is shorter than its header", name);
+    memcpy(to, p, n);
+    return 0;
+}
+
 static int
 wrong(struct err *e, const char *what, uint32_t got, uint32_t want)
 {
     return err_set(e, -EBADMSG, "%s is %u, not %u", what, got, want);
 }
 
-/* The request of a record of w. NULL and e: w does not have it. */
-static struct request *
-find_held(struct worker *w, uint32_t index, uint32_t gen, struct err *e)
+/* Finds the request of a record of w. */
+static int
+find_held(struct worker *w, uint32_t index, uint32_t gen, struct request **ret, struct err *e)
 {
     struct request *r = ledger_request(worker_daemon(w)->ledger, index);
 
-    if (!r || r->gen != gen || !r->dispatch.held || r->dispatch.worker != worker_info(w)->index) {
-        err_set(e, -EBADMSG, "record refers to request %u, generation %u, which it does not have",
-                index, gen);
-        return NULL;
-    }
-    if (worker_requests(w)->sending == index) {
-        err_set(e, -EBADMSG, "record refers to request %u before its SUBMIT was complete", index);
-        return NULL;
-    }
-    return r;
+    if (!r || r->gen != gen || !r->dispatch.held || r->dispatch.worker != worker_info(w)->index)
+        return err_set(e, -EBADMSG,
+                       "record refers to request %u, generation %u, which it does not have", index,
+                       gen);
+    if (worker_requests(w)->sending == index)
+        return err_set(e, -EBADMSG, "record refers to request %u before its SUBMIT was complete",
+                       index);
+    *ret = r;
+    return 0;
 }
 
 /* lagand is out of memory for a worker's data: ends only this request. */
 static void
-end_without_memory(struct worker *w, struct request *r)
+end_without_memory(struct daemon *d, struct request *r)
 {
-    worker_notify_cancel(w, r, LAGAN_E_OUT_OF_MEMORY);
-    lifecycle_end(worker_daemon(w), r, LAGAN_E_OUT_OF_MEMORY,
-                  "lagand has no memory for the generated tokens");
+    lifecycle_cancel(d, r, LAGAN_E_OUT_OF_MEMORY, "lagand has no memory for the generated tokens");
+}
+
+/* Bounds the unread bytes of r. Returns false if r has ended. */
+static bool
+check_unread(struct daemon *d, struct request *r, size_t bytes, const char *what)
+{
+    if (bytes > SUSPEND_BYTES) lifecycle_suspend(d, r, true);
+    if (bytes <= MAX_UNDELIVERED) return true;
+    lifecycle_cancel(d, r, LAGAN_E_SLOW_READER, "the client has not read %zu MiB of %s",
+                     bytes >> 20, what);
+    return false;
 }
 
 static void
@@ -82,19 +101,13 @@ keep_tokens(struct worker *w, struct request *r, const struct output_tokens *t)
     size_t undelivered;
 
     if (outputs_add(r, t) < 0) {
-        end_without_memory(w, r);
+        end_without_memory(d, r);
         return;
     }
     undelivered = t->logprob
-                      ? (outputs_n_tokens(r) - r->delivery.n_tokens) * (4 + 8 * (size_t)t->n_top)
+                      ? (request_n_tokens(r) - r->delivery.n_tokens) * (4 + 8 * (size_t)t->n_top)
                       : 0;
-    if (undelivered > SUSPEND_BYTES) lifecycle_suspend(d, r, true);
-    if (undelivered > MAX_UNDELIVERED) {
-        worker_notify_cancel(w, r, LAGAN_E_SLOW_READER);
-        lifecycle_end(d, r, LAGAN_E_SLOW_READER,
-                      "the client has not read %zu MiB of log-probabilities", undelivered >> 20);
-        return;
-    }
+    if (!check_unread(d, r, undelivered, "log-probabilities")) return;
     if (r->state == REQUEST_DISPATCHED) request_move(d->ledger, r, REQUEST_STREAMING);
     ledger_save_tokens(d->ledger_log, r, t->n, t->n_text);
     if (quarantine_progress(d->quarantine, r)) ledger_save_state(d->ledger_log, r);
@@ -112,10 +125,9 @@ parse_entry(struct rest *b, struct rec_out *o, struct output_tokens *t, struct e
     memcpy(o, p, sizeof *o);
     n = o->n_tokens;
     if (!n) return err_set(e, -EBADMSG, "STEP has an entry without tokens");
-    if (o->has_logprobs > 1 || (!o->has_logprobs && o->n_top)) {
+    if (o->has_logprobs > 1 || (!o->has_logprobs && o->n_top))
         return err_set(e, -EBADMSG, "STEP: has_logprobs is %u with %u tops", o->has_logprobs,
                        o->n_top);
-    }
     if (o->n_top > LAGAN_MAX_TOP) return wrong(e, "STEP: n_top", o->n_top, LAGAN_MAX_TOP);
     tails = n * 4 + (o->has_logprobs ? n * 4 + n * o->n_top * 8 : 0) + (size_t)o->text_bytes;
     if (ROUND_UP(tails, (size_t)8) > b->n) return err_set(e, -EBADMSG, "STEP ends inside an entry");
@@ -141,38 +153,34 @@ static int
 check_entry(const struct worker *w, const struct request *r, const struct rec_out *o,
             const struct output_tokens *t, struct err *e)
 {
-    uint32_t n = outputs_n_received(r, o->output), n_text = outputs_n_text_received(r, o->output);
+    const struct request_output had = outputs_at(r, o->output);
     uint32_t vocab = worker_info(w)->vocab;
     bool lp = r->submit->flags & SUBMIT_LOGPROBS;
 
-    if (o->first != n) return wrong(e, "STEP: first", o->first, n);
-    if (o->text_first != n_text) return wrong(e, "STEP: text_first", o->text_first, n_text);
-    if (r->outputs.each && r->outputs.each[o->output].reason) {
+    if (o->first != had.n_received) return wrong(e, "STEP: first", o->first, had.n_received);
+    if (o->text_first != had.n_text_received)
+        return wrong(e, "STEP: text_first", o->text_first, had.n_text_received);
+    if (had.reason)
         return err_set(e, -EBADMSG, "STEP: output %u of request %u has ended", o->output,
                        o->ledger_index);
-    }
-    if (t->n > r->submit->max_tokens - n) {
+    if (t->n > r->submit->max_tokens - had.n_received)
         return err_set(e, -EBADMSG, "STEP: request %u gets more than its max_tokens of %u",
                        o->ledger_index, r->submit->max_tokens);
-    }
-    if ((o->has_logprobs != 0) != lp || (lp && o->n_top != r->submit->logprobs)) {
+    if ((o->has_logprobs != 0) != lp || (lp && o->n_top != r->submit->logprobs))
         return err_set(e, -EBADMSG,
                        "STEP: request %u has other log-probabilities than it asked for: %u tops "
                        "instead of %u",
                        o->ledger_index, o->n_top, r->submit->logprobs);
-    }
     for (size_t i = 0; i < t->n; i++) {
         uint32_t id;
 
         memcpy(&id, (const char *)t->token + 4 * i, 4);
-        if (id >= vocab) {
+        if (id >= vocab)
             return err_set(e, -EBADMSG, "STEP: token id %u, but the vocabulary has %u tokens", id,
                            vocab);
-        }
     }
-    if (!msg_utf8(t->text, t->n_text)) {
+    if (!msg_utf8(t->text, t->n_text))
         return err_set(e, -EBADMSG, "STEP: the text of request %u is not UTF-8", o->ledger_index);
-    }
     return 0;
 }
 
@@ -185,12 +193,10 @@ take_entry(struct worker *w, struct rest *b, struct err *e)
     struct request *r;
 
     TRY(parse_entry(b, &o, &t, e));
-    r = find_held(w, o.ledger_index, o.gen, e);
-    if (!r) return -EBADMSG;
-    if (o.output >= r->submit->n) {
+    TRY(find_held(w, o.ledger_index, o.gen, &r, e));
+    if (o.output >= r->submit->n)
         return err_set(e, -EBADMSG, "STEP: output %u of a request with %u outputs", o.output,
                        r->submit->n);
-    }
     outputs_set_text_start(r, o.text_first);
     TRY(check_entry(w, r, &o, &t, e));
     if (r->state == REQUEST_ENDED)
@@ -204,10 +210,8 @@ static int
 take_step(struct worker *w, struct rest *b, struct err *e)
 {
     struct rec_step s;
-    const void *p = next(b, sizeof s);
 
-    if (!p) return err_set(e, -EBADMSG, "STEP is shorter than its header");
-    memcpy(&s, p, sizeof s);
+    TRY(take_header(b, &s, sizeof s, "STEP", e));
     if (s.n_ent > MAX_ENTRIES) return wrong(e, "STEP: n_ent", s.n_ent, MAX_ENTRIES);
     for (uint32_t i = 0; i < s.n_ent; i++) TRY(take_entry(w, b, e));
     return b->n ? err_set(e, -EBADMSG, "STEP is %zu bytes longer than its entries", b->n) : 0;
@@ -215,22 +219,14 @@ take_step(struct worker *w, struct rest *b, struct err *e)
 
 /* Stores positions of the prompt that the client does not have. */
 static void
-keep_prompt(struct worker *w, struct request *r, const struct output_prompt *p)
+keep_prompt(struct daemon *d, struct request *r, const struct output_prompt *p)
 {
     const struct request_outputs *o = &r->outputs;
 
-    if (outputs_add_prompt(r, p) < 0) {
-        end_without_memory(w, r);
-    } else if (o->prompt_logprob.n + o->prompt_top.n > MAX_UNDELIVERED) {
-        worker_notify_cancel(w, r, LAGAN_E_SLOW_READER);
-        lifecycle_end(worker_daemon(w), r, LAGAN_E_SLOW_READER,
-                      "the client has not read %d MiB of prompt log-probabilities",
-                      MAX_UNDELIVERED >> 20);
-    } else {
-        if (o->prompt_logprob.n + o->prompt_top.n > SUSPEND_BYTES)
-            lifecycle_suspend(worker_daemon(w), r, true);
-        ledger_add_pending(worker_daemon(w)->ledger, r);
-    }
+    if (outputs_add_prompt(r, p) < 0)
+        end_without_memory(d, r);
+    else if (check_unread(d, r, o->prompt_logprob.n + o->prompt_top.n, "prompt log-probabilities"))
+        ledger_add_pending(d->ledger, r);
 }
 
 static int
@@ -238,30 +234,25 @@ take_prompt(struct worker *w, struct rest *b, struct err *e)
 {
     struct output_prompt keep;
     struct rec_prompt s;
-    const void *p = next(b, sizeof s), *ids, *lps, *tops;
+    const void *ids, *lps, *tops;
     struct request *r;
     uint32_t had;
 
-    if (!p) return err_set(e, -EBADMSG, "PROMPT is shorter than its header");
-    memcpy(&s, p, sizeof s);
-    if (s.n_top > LAGAN_MAX_TOP || s.n > LAGAN_MAX_IDS) {
+    TRY(take_header(b, &s, sizeof s, "PROMPT", e));
+    if (s.n_top > LAGAN_MAX_TOP || s.n > LAGAN_MAX_IDS)
         return err_set(e, -EBADMSG, "PROMPT: %u positions with %u tops", s.n, s.n_top);
-    }
     ids = next(b, (size_t)s.n * 4);
     lps = ids ? next(b, (size_t)s.n * 4) : NULL;
     tops = lps ? next(b, (size_t)s.n * s.n_top * 8) : NULL;
     if (!tops || b->n > 7)
         return err_set(e, -EBADMSG, "PROMPT: the record's length differs from its header");
-    r = find_held(w, s.ledger_index, s.gen, e);
-    if (!r) return -EBADMSG;
-    if (!(r->submit->flags & SUBMIT_PROMPT_LOGPROBS) || s.n_top != r->submit->prompt_logprobs) {
+    TRY(find_held(w, s.ledger_index, s.gen, &r, e));
+    if (!(r->submit->flags & SUBMIT_PROMPT_LOGPROBS) || s.n_top != r->submit->prompt_logprobs)
         return err_set(e, -EBADMSG, "PROMPT: request %u did not ask for that", s.ledger_index);
-    }
     if (r->outputs.n_received)
         return err_set(e, -EBADMSG, "PROMPT: request %u has tokens already", s.ledger_index);
-    if (s.first != r->outputs.n_prompt_received || s.n > LAGAN_MAX_IDS - s.first) {
+    if (s.first != r->outputs.n_prompt_received || s.n > LAGAN_MAX_IDS - s.first)
         return wrong(e, "PROMPT: first", s.first, r->outputs.n_prompt_received);
-    }
     /* The client has some positions from the previous worker. */
     had = r->delivery.n_prompt > s.first ? MIN(r->delivery.n_prompt - s.first, s.n) : 0;
     outputs_count_prompt(r, s.n);
@@ -272,27 +263,26 @@ take_prompt(struct worker *w, struct rest *b, struct err *e)
         .logprob = (const char *)lps + (size_t)had * 4,
         .top = (const char *)tops + (size_t)had * s.n_top * 8,
     };
-    if (r->state != REQUEST_ENDED && keep.n) keep_prompt(w, r, &keep);
+    if (r->state != REQUEST_ENDED && keep.n) keep_prompt(w->d, r, &keep);
     return 0;
 }
 
 /* Stores n values of a tensor that are new. */
 static void
-keep_tensor(struct worker *w, struct request *r, uint32_t kind, const char *values, uint32_t n)
+keep_tensor(struct daemon *d, struct request *r, uint32_t kind, const char *values, uint32_t n)
 {
     const struct output_tensor *t = r->outputs.tensor;
-    uint64_t most = worker_daemon(w)->config->o.tensor_bytes;
+    uint64_t most = d->config->o.tensor_bytes;
 
     if (4 * (t[0].n_received + t[1].n_received) > most) {
-        worker_notify_cancel(w, r, LAGAN_E_TOO_LONG);
-        lifecycle_end(worker_daemon(w), r, LAGAN_E_TOO_LONG,
-                      "the tensors of the request exceed limits.tensor_bytes, which is %llu MiB",
-                      (unsigned long long)most >> 20);
+        lifecycle_cancel(d, r, LAGAN_E_TOO_LONG,
+                         "the tensors of the request exceed limits.tensor_bytes, which is %llu MiB",
+                         (unsigned long long)most >> 20);
     } else if (outputs_add_tensor(r, kind, values, n) < 0) {
-        end_without_memory(w, r);
+        end_without_memory(d, r);
     } else {
-        if (t[kind - 1].value.n > SUSPEND_BYTES) lifecycle_suspend(worker_daemon(w), r, true);
-        ledger_add_pending(worker_daemon(w)->ledger, r);
+        if (t[kind - 1].value.n > SUSPEND_BYTES) lifecycle_suspend(d, r, true);
+        ledger_add_pending(d->ledger, r);
     }
 }
 
@@ -301,22 +291,19 @@ take_tensor(struct worker *w, struct rest *b, struct err *e)
 {
     static const uint8_t asked[] = { SUBMIT_ENCODER_OUTPUT, SUBMIT_LOGITS };
     struct rec_tensor s;
-    const void *p = next(b, sizeof s);
     const char *values;
     const struct output_tensor *t;
     struct request *r;
     uint32_t had;
 
-    if (!p) return err_set(e, -EBADMSG, "TENSOR is shorter than its header");
-    memcpy(&s, p, sizeof s);
+    TRY(take_header(b, &s, sizeof s, "TENSOR", e));
     if (s.kind < 1 || s.kind > LAGAN_N_TENSORS || !s.n || !s.cols)
         return err_set(e, -EBADMSG, "TENSOR: %u values of kind %u with %u columns", s.n, s.kind,
                        s.cols);
     values = next(b, (size_t)s.n * 4);
     if (!values || b->n > 7)
         return err_set(e, -EBADMSG, "TENSOR: the record's length differs from its header");
-    r = find_held(w, s.ledger_index, s.gen, e);
-    if (!r) return -EBADMSG;
+    TRY(find_held(w, s.ledger_index, s.gen, &r, e));
     t = &r->outputs.tensor[s.kind - 1];
     if (!(r->submit->flags & asked[s.kind - 1]) || (t->n_received && s.cols != t->cols))
         return err_set(e, -EBADMSG, "TENSOR: request %u did not ask for that", s.ledger_index);
@@ -325,7 +312,7 @@ take_tensor(struct worker *w, struct rest *b, struct err *e)
                        (unsigned long long)s.first, (unsigned long long)t->n_received);
     had = outputs_count_tensor(r, &s);
     if (r->state != REQUEST_ENDED && s.n > had)
-        keep_tensor(w, r, s.kind, values + (size_t)had * 4, s.n - had);
+        keep_tensor(worker_daemon(w), r, s.kind, values + (size_t)had * 4, s.n - had);
     return 0;
 }
 
@@ -334,30 +321,26 @@ take_finish(struct worker *w, struct rest *b, struct err *e)
 {
     struct rec_finish f;
     const void *p = next(b, sizeof f);
+    struct request_output had;
     struct request *r;
-    uint32_t n;
 
     if (!p || b->n)
         return err_set(e, -EBADMSG, "FINISH: the record is not %zu bytes long", sizeof f);
     memcpy(&f, p, sizeof f);
-    r = find_held(w, f.ledger_index, f.gen, e);
-    if (!r) return -EBADMSG;
-    if (f.output >= r->submit->n) {
+    TRY(find_held(w, f.ledger_index, f.gen, &r, e));
+    if (f.output >= r->submit->n)
         return err_set(e, -EBADMSG, "FINISH: output %u of a request with %u outputs", f.output,
                        r->submit->n);
-    }
-    if (!msg_reason(f.reason, NULL)) {
+    if (!msg_reason(f.reason, NULL))
         return err_set(e, -EBADMSG, "FINISH: reason %u is unknown", f.reason);
-    }
-    n = outputs_n_received(r, f.output);
-    if (f.n_tokens != n) return wrong(e, "FINISH: n_tokens", f.n_tokens, n);
-    if (r->outputs.each) {
-        if (r->outputs.each[f.output].reason)
-            return err_set(e, -EBADMSG, "FINISH: output %u of request %u has ended", f.output,
-                           f.ledger_index);
-        if (!outputs_finish(r, &f)) return 0;
-        f.reason = outputs_reason(r, f.reason);
-    }
+    had = outputs_at(r, f.output);
+    if (f.n_tokens != had.n_received)
+        return wrong(e, "FINISH: n_tokens", f.n_tokens, had.n_received);
+    if (had.reason)
+        return err_set(e, -EBADMSG, "FINISH: output %u of request %u has ended", f.output,
+                       f.ledger_index);
+    if (r->outputs.each && !outputs_finish(r, &f)) return 0;
+    f.reason = outputs_reason(r, f.reason);
     dispatch_release(w, r);
     if (r->state == REQUEST_ENDED)
         lifecycle_settle(worker_daemon(w), r);
@@ -370,23 +353,18 @@ static int
 take_reject(struct worker *w, struct rest *b, struct err *e)
 {
     struct rec_reject j;
-    const void *p = next(b, sizeof j);
     struct request *r;
     int n;
 
-    if (!p) return err_set(e, -EBADMSG, "REJECT is shorter than its header");
-    memcpy(&j, p, sizeof j);
-    if (ROUND_UP((size_t)j.text_bytes, (size_t)8) < b->n || j.text_bytes > b->n) {
+    TRY(take_header(b, &j, sizeof j, "REJECT", e));
+    if (ROUND_UP((size_t)j.text_bytes, (size_t)8) < b->n || j.text_bytes > b->n)
         return err_set(e, -EBADMSG, "REJECT: the record's length differs from its header");
-    }
-    r = find_held(w, j.ledger_index, j.gen, e);
-    if (!r) return -EBADMSG;
+    TRY(find_held(w, j.ledger_index, j.gen, &r, e));
     /* Tokens from the previous worker do not count. */
     if (r->state == REQUEST_STREAMING)
         return err_set(e, -EBADMSG, "REJECT: request %u has tokens already", j.ledger_index);
-    if (j.reason < LAGAN_E_INVALID_REQUEST || !msg_reason(j.reason, NULL)) {
+    if (j.reason < LAGAN_E_INVALID_REQUEST || !msg_reason(j.reason, NULL))
         return err_set(e, -EBADMSG, "REJECT: error %u is unknown", j.reason);
-    }
     dispatch_release(w, r);
     if (r->state == REQUEST_ENDED) {
         lifecycle_settle(worker_daemon(w), r);
@@ -403,10 +381,8 @@ take_ready(struct worker *w, struct rest *b, struct err *e)
     struct model_facts *f = &worker_daemon(w)->facts[worker_info(w)->model];
     enum super_state state = worker_state(w);
     struct rec_ready y;
-    const void *p = next(b, sizeof y);
 
-    if (!p) return err_set(e, -EBADMSG, "READY is shorter than its header");
-    memcpy(&y, p, sizeof y);
+    TRY(take_header(b, &y, sizeof y, "READY", e));
     if (state != SUPER_LOADING && state != SUPER_STOPPING && state != SUPER_DYING) {
         return err_set(e, -EBADMSG, "a second READY");
     }

@@ -182,16 +182,13 @@ worker_calls_text_done(struct worker *w, const void *data, size_t n, struct err 
     if (n < sizeof t) return err_set(e, -EBADMSG, "TEXT_DONE is shorter than its header");
     memcpy(&t, data, sizeof t);
     n -= sizeof t;
-    if ((uint64_t)t.n_ids * 4 + t.text_bytes > n || n - (uint64_t)t.n_ids * 4 - t.text_bytes > 7) {
+    if ((uint64_t)t.n_ids * 4 + t.text_bytes > n || n - (uint64_t)t.n_ids * 4 - t.text_bytes > 7)
         return err_set(e, -EBADMSG, "TEXT_DONE: the record's length differs from its header");
-    }
     text = ids + (size_t)t.n_ids * 4;
-    if (t.reason && !msg_reason(t.reason, NULL)) {
+    if (t.reason && !msg_reason(t.reason, NULL))
         return err_set(e, -EBADMSG, "TEXT_DONE: reason %u is unknown", t.reason);
-    }
-    if (!msg_utf8(text, t.text_bytes)) {
+    if (!msg_utf8(text, t.text_bytes))
         return err_set(e, -EBADMSG, "TEXT_DONE: the text is not UTF-8");
-    }
     k = named(w, t.call, t.gen, /* text= */ true);
     if (!k) return 0;
     c = session_find(d->sessions, k->client);

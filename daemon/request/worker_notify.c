@@ -70,14 +70,12 @@ void
 worker_notify_flush(struct worker *w)
 {
     const struct worker_requests *q = worker_requests(w);
-    struct ledger *l = worker_daemon(w)->ledger;
+    struct request *r;
 
-    for (uint32_t i = 0; q->n_notices_due && i < ledger_capacity(l); i++) {
-        struct request *r = ledger_request(l, i);
-        bool cancel, suspend;
+    for (uint32_t at = 0; q->n_notices_due && (r = ledger_next(worker_daemon(w)->ledger, &at));) {
+        bool cancel = r->notify.cancel_due, suspend = r->notify.suspend_due;
 
-        if (!r || !r->dispatch.held || r->dispatch.worker != worker_info(w)->index) continue;
-        cancel = r->notify.cancel_due, suspend = r->notify.suspend_due;
+        if (!r->dispatch.held || r->dispatch.worker != worker_info(w)->index) continue;
         worker_notify_clear(w, r);
         if (cancel) worker_notify_cancel(w, r, r->notify.cancel_reason);
         if (suspend) send_suspended(w, r);

@@ -206,18 +206,19 @@ outputs_are_ordered_by_score_and_all_must_end(void **state)
     (void)state;
     open_fixture(&b);
     for (uint32_t o = 0; o < OUTPUTS; o++) {
-        assert_false(outputs_all_ended(b.r));
-        b.r->outputs.each[o].reason = LAGAN_FINISH_EOS;
-        b.r->outputs.each[o].score = score[o];
+        struct rec_finish f = { .output = (uint16_t)o,
+                                .reason = LAGAN_FINISH_EOS,
+                                .score = score[o] };
+
+        assert_int_equal(outputs_finish(b.r, &f), o + 1 == OUTPUTS);
     }
-    assert_true(outputs_all_ended(b.r));
     outputs_order(b.r, order);
     assert_int_equal(order[0], 1);
     assert_int_equal(order[1], 3);
     assert_int_equal(order[2], 2);
     assert_int_equal(order[3], 0);
     outputs_restart(b.r);
-    assert_false(outputs_all_ended(b.r));
+    assert_int_equal(outputs_at(b.r, 0).reason, 0);
     ledger_free(b.l);
 }
 

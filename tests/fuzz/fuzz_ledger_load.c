@@ -8,7 +8,6 @@
 #include "tests/fuzz/fuzz.h"
 
 #include "daemon/config/options.h"
-#include "daemon/ledger/ledger_load.h"
 #include "daemon/ledger/ledger_save.h"
 #include "daemon/ledger/outputs.h"
 #include "daemon/ledger/quarantine.h"

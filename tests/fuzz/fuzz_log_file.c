@@ -180,7 +180,7 @@ inherit(struct log_file *m)
     check(log_file_reserve(&next, 1, 8));
     log_file_commit(&next);
     log_file_switched(&next);
-    check(log_file_bytes(&next) == 40 && ref_read(next.base, none) == 1);
+    check(next.at == 40 && ref_read(next.base, none) == 1);
     both_read(next.base, 0);
     log_file_close(&next);
 }

@@ -387,7 +387,7 @@ look_at(const uint8_t *frame, size_t n)
     struct msg m;
     struct err e = { 0 };
     bool fine = ref_check(frame, n);
-    int r = msg_check(frame, n, &e);
+    int r = msg_check(frame, n, LAGAN_MAX_NODES, &e);
     uint32_t i;
 
     check((r == 0) == fine && (r == 0 || (r == -EBADMSG && *e.text)));

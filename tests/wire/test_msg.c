@@ -39,7 +39,7 @@ check_value(const char *raw, size_t n, struct err *e)
 
     assert_true(n + 7 <= sizeof buf);
     memcpy(buf + 7, raw, n);
-    return msg_check(buf, n + 7, e);
+    return msg_check(buf, n + 7, LAGAN_MAX_NODES, e);
 }
 
 static void
@@ -102,12 +102,12 @@ truncated_frame_is_rejected(void **state)
     msg_key(&f.p, "text"), msg_text(&f.p, "hello");
     msg_key(&f.p, "top_p"), msgpack_pack_double(&f.p, 0.5);
     msg_key(&f.p, "stop_ids"), msg_bin(&f.p, "\1\0\0\0", 4);
-    assert_int_equal(msg_check(f.b.data, f.b.size, &e), 0);
+    assert_int_equal(msg_check(f.b.data, f.b.size, LAGAN_MAX_NODES, &e), 0);
     for (n = 0; n < f.b.size; n++) {
         char *exact = malloc(n ? n : 1); /* so that a sanitizer detects a read past the end */
 
         memcpy(exact, f.b.data, n);
-        assert_int_equal(msg_check(exact, n, &e), -EBADMSG);
+        assert_int_equal(msg_check(exact, n, LAGAN_MAX_NODES, &e), -EBADMSG);
         free(exact);
     }
     frame_done(&f);
@@ -207,7 +207,7 @@ nodes_are_limited_over_the_whole_frame(void **state)
         msgpack_pack_array(&f.p, 60);
         for (j = 0; j < 60; j++) msgpack_pack_nil(&f.p);
     }
-    assert_int_equal(msg_check(f.b.data, f.b.size, &e), -EBADMSG);
+    assert_int_equal(msg_check(f.b.data, f.b.size, LAGAN_MAX_NODES, &e), -EBADMSG);
     assert_non_null(strstr(e.text, "4096 nodes"));
     frame_done(&f);
 }
@@ -226,7 +226,7 @@ integers_in_lists_have_their_own_limit(void **state)
     for (i = 0; i < LAGAN_MAX_LIST; i++) msgpack_pack_uint8(&f.p, 1);
     msg_key(&f.p, "x");
     msgpack_pack_nil(&f.p);
-    assert_int_equal(msg_check(f.b.data, f.b.size, &e), 0);
+    assert_int_equal(msg_check(f.b.data, f.b.size, LAGAN_MAX_NODES, &e), 0);
     frame_done(&f);
 
     frame_begin(&f, LAGAN_MSG_SUBMIT, 1, 2);
@@ -236,7 +236,7 @@ integers_in_lists_have_their_own_limit(void **state)
     msg_key(&f.p, "stop_ids");
     msgpack_pack_array(&f.p, 1);
     msgpack_pack_uint8(&f.p, 1);
-    assert_int_equal(msg_check(f.b.data, f.b.size, &e), -EBADMSG);
+    assert_int_equal(msg_check(f.b.data, f.b.size, LAGAN_MAX_NODES, &e), -EBADMSG);
     assert_non_null(strstr(e.text, "integers"));
     frame_done(&f);
 }
@@ -253,10 +253,10 @@ length_of_strings_and_frames_is_limited(void **state)
     frame_begin(&f, LAGAN_MSG_SUBMIT, 1, 1);
     msg_key(&f.p, "text");
     msg_bytes(&f.p, big, LAGAN_MAX_STR + 1);
-    assert_int_equal(msg_check(f.b.data, f.b.size, &e), -EBADMSG);
+    assert_int_equal(msg_check(f.b.data, f.b.size, LAGAN_MAX_NODES, &e), -EBADMSG);
     assert_non_null(strstr(e.text, "1 MiB"));
     frame_done(&f);
-    assert_int_equal(msg_check(big, LAGAN_MAX_FRAME + 1, &e), -EBADMSG);
+    assert_int_equal(msg_check(big, LAGAN_MAX_FRAME + 1, LAGAN_MAX_NODES, &e), -EBADMSG);
     assert_non_null(strstr(e.text, "the maximum is 4259840"));
     free(big);
 }

@@ -126,6 +126,21 @@ emit_ended(struct worker *w, struct worker_request *r)
     if (!r->finished) finish_output(w, r, r->seq.reason ? r->seq.reason : r->cancelled);
 }
 
+/* Writes the n alternatives of a logit row, packed, and returns the end. NO_ROW, or too few
+ * candidates: empty entries. */
+#define NO_ROW UINT32_MAX
+static char *
+put_tops(char *to, const struct batch_result *res, uint32_t row, uint32_t n)
+{
+    const struct batch_top none = { -1, NAN };
+    uint32_t at = row == NO_ROW ? 0 : res->first_top[row];
+    uint32_t end = row == NO_ROW ? 0 : res->first_top[row + 1];
+
+    for (uint32_t j = 0; j < n; j++, at++, to += sizeof none)
+        memcpy(to, at < end ? &res->top[at] : &none, sizeof none);
+    return to;
+}
+
 /* The logit row of position p has the log-probability of token p + 1; token 0 has none. */
 static void
 emit_prompt(struct worker *w, const struct batch_segment *segment, const struct batch_result *res,
@@ -144,28 +159,22 @@ emit_prompt(struct worker *w, const struct batch_segment *segment, const struct 
             .n = k,
             .n_top = r->sampling.prompt_logprobs,
         };
-        struct batch_top none = { -1, NAN };
         float no_logprob = NAN;
         char *id, *lp, *top;
 
         outbox_begin(w->outbox, REC_PROMPT_LOGPROBS);
         outbox_add(w->outbox, &p, sizeof p);
-        id = outbox_add(w->outbox, NULL,
-                        (size_t)k * (sizeof(token_id) + sizeof(float) + p.n_top * sizeof none));
+        id = outbox_add(
+            w->outbox, NULL,
+            (size_t)k * (sizeof(token_id) + sizeof(float) + p.n_top * sizeof(struct batch_top)));
         memcpy(id, r->seq.token + p.first, k * sizeof(token_id));
         lp = id + k * sizeof(token_id);
         top = lp + k * sizeof(float); /* packed: not aligned if k is odd */
         for (uint32_t i = 0; i < k; i++, at++, lp += sizeof(float)) {
-            bool known = !(start && at == 0);
-            uint32_t row = known ? segment->first_logit + at - start : 0;
+            uint32_t row = start && at == 0 ? NO_ROW : segment->first_logit + at - start;
 
-            memcpy(lp, known ? &res->logprob[row] : &no_logprob, sizeof(float));
-            for (uint32_t j = 0; j < p.n_top; j++, top += sizeof none) {
-                uint32_t from = known ? res->first_top[row] + j : 0;
-                bool there = known && from < res->first_top[row + 1];
-
-                memcpy(top, there ? &res->top[from] : &none, sizeof none);
-            }
+            memcpy(lp, row == NO_ROW ? &no_logprob : &res->logprob[row], sizeof(float));
+            top = put_tops(top, res, row, p.n_top);
         }
         outbox_end(w->outbox);
     }
@@ -243,7 +252,6 @@ begin_step(struct worker *w, const struct batch *b, struct rec_step **head)
 
 /* Adds one token of one output, with text and log-probabilities, to the open STEP record. row: its
  * logit row in res, or NO_ROW; score: of all its tokens. */
-#define NO_ROW UINT32_MAX
 static void
 emit_token(struct worker *w, struct rec_step **head, const struct batch *b,
            const struct batch_result *res, uint32_t row, struct worker_request *r, token_id token,
@@ -264,6 +272,7 @@ emit_token(struct worker *w, struct rec_step **head, const struct batch *b,
         .score = finite_score(score),
     };
     size_t need = sizeof o + 16 + 8 * (size_t)o.n_top + len + 16;
+    char *to;
 
     if (outbox_size(w->outbox) + need > w->channel->out.max_rec - RING_HEADER) {
         outbox_end(w->outbox);
@@ -271,24 +280,14 @@ emit_token(struct worker *w, struct rec_step **head, const struct batch *b,
     }
     outbox_add(w->outbox, &o, sizeof o);
     /* The tails are packed and padded together: token, logprob, top log-probabilities, text. */
-    {
-        size_t bytes = sizeof token + (o.has_logprobs ? 4 + 8 * (size_t)o.n_top : 0) + len;
-        char *to = outbox_add(w->outbox, NULL, bytes);
-
-        memcpy(to, &token, sizeof token);
-        to += sizeof token;
-        if (o.has_logprobs) {
-            memcpy(to, &res->logprob[row], 4);
-            to += 4;
-            for (uint32_t j = 0; j < o.n_top; j++, to += 8) {
-                uint32_t from = res->first_top[row] + j;
-                struct batch_top none = { -1, NAN };
-
-                memcpy(to, from < res->first_top[row + 1] ? &res->top[from] : &none, 8);
-            }
-        }
-        if (len) memcpy(to, w->text_buf, len);
+    to = outbox_add(w->outbox, NULL, sizeof token + (logprobs ? 4 + 8 * (size_t)o.n_top : 0) + len);
+    memcpy(to, &token, sizeof token);
+    to += sizeof token;
+    if (logprobs) {
+        memcpy(to, &res->logprob[row], 4);
+        to = put_tops(to + 4, res, row, o.n_top);
     }
+    if (len) memcpy(to, w->text_buf, len);
     (*head)->n_ent++;
     r->n_sent++;
     r->n_text_sent += len;

@@ -11,9 +11,7 @@
 #include "ipc/records.h"
 #include "worker/io/emit.h"
 #include "worker/io/intake_admit.h"
-#include "worker/io/intake_submit.h"
 #include "worker/io/record_tail.h"
-#include "worker/io/text_call.h"
 #include "worker/model/model.h"
 #include "worker/sched/scheduler.h"
 
@@ -38,43 +36,25 @@ intake_text_done(struct worker *w, struct worker_request *r, nsec now)
         text_call_done(w, r);
 }
 
-/* Finds the request that a record names. Returns 0 if it has already ended. */
+/* CANCEL or SUSPEND. No effect if the request has already ended. */
 static int
-find_named_request(struct worker *w, const char *data, size_t n, const char *if_short,
-                   struct rec_notice *c, struct worker_request **ret, struct err *e)
-{
-    *ret = NULL;
-    if (n < sizeof *c) return record_tail_corrupt(e, if_short);
-    memcpy(c, data, sizeof *c);
-    *ret = request_find(w->requests, c->ledger_index, c->gen);
-    return *ret != NULL;
-}
-
-static int
-cancel_request(struct worker *w, const char *data, size_t n, struct err *e)
+take_notice(struct worker *w, const struct ring_record *rec, struct err *e)
 {
     struct rec_notice c;
     struct worker_request *r;
-    int known = find_named_request(w, data, n, "CANCEL is shorter than its header", &c, &r, e);
 
-    if (known <= 0) return known;
+    if (rec->len < sizeof c) return record_tail_corrupt(e, "CANCEL or SUSPEND is too short");
+    memcpy(&c, rec->data, sizeof c);
+    r = request_find(w->requests, c.ledger_index, c.gen);
+    if (!r) return 0;
     if (r->state != REQUEST_LIVE && r->first) r = r->first;
-    r->cancelled = (uint16_t)(c.flags ? c.flags : LAGAN_FINISH_CANCELLED);
-    if (r->state == REQUEST_LIVE) scheduler_cancel(w->sched, r->seq.id, r->cancelled);
-    return 0;
-}
-
-static int
-suspend_request(struct worker *w, const char *data, size_t n, struct err *e)
-{
-    struct rec_notice c;
-    struct worker_request *r;
-    int known = find_named_request(w, data, n, "SUSPEND is shorter than its header", &c, &r, e);
-
-    if (known <= 0) return known;
-    if (r->state != REQUEST_LIVE && r->first) r = r->first;
-    r->suspended = c.flags & 1;
-    if (r->state == REQUEST_LIVE) scheduler_suspend(w->sched, r->seq.id, r->suspended);
+    if (rec->type == REC_CANCEL) {
+        r->cancelled = (uint16_t)(c.flags ? c.flags : LAGAN_FINISH_CANCELLED);
+        if (r->state == REQUEST_LIVE) scheduler_cancel(w->sched, r->seq.id, r->cancelled);
+    } else {
+        r->suspended = c.flags & 1;
+        if (r->state == REQUEST_LIVE) scheduler_suspend(w->sched, r->seq.id, r->suspended);
+    }
     return 0;
 }
 
@@ -93,13 +73,12 @@ intake_open(struct worker *w, struct err *e)
 
     if (p == MAP_FAILED)
         return err_set(e, -ENOMEM, "mmap of %zu KiB for SUBMIT fragments failed", most >> 10);
-    w->intake = calloc(1, sizeof *w->intake);
+    w->intake = malloc(sizeof *w->intake);
     if (!w->intake) {
         munmap(p, most);
         return err_set(e, -ENOMEM, "out of memory: intake");
     }
-    w->intake->fragments = p;
-    w->intake->max_fragments = most;
+    *w->intake = (struct intake){ .fragments = p, .max_fragments = most };
     return 0;
 }
 
@@ -158,10 +137,8 @@ intake_drain(struct worker *w, nsec now, struct err *e)
             r = intake_submit(w, rec.data, rec.len, now, e);
             break;
         case REC_CANCEL:
-            r = cancel_request(w, rec.data, rec.len, e);
-            break;
         case REC_SUSPEND:
-            r = suspend_request(w, rec.data, rec.len, e);
+            r = take_notice(w, &rec, e);
             break;
         case REC_TEXT:
             r = text_call(w, rec.data, rec.len, e);

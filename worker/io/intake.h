@@ -12,6 +12,8 @@
 #include "worker/io/request.h"
 #include "worker/worker.h"
 
+enum { INTAKE_MAX_OUTPUTS = 64 };
+
 /* Allocates w->intake with a buffer for the longest SUBMIT; the model is loaded. -ENOMEM. */
 int intake_open(struct worker *w, struct err *e) MUST_USE;
 void intake_close(struct worker *w);
@@ -20,3 +22,13 @@ int intake_drain(struct worker *w, nsec now, struct err *e);
 /* Continues a request that the text thread has finished: queues the result of a text call, or
  * admits the request. */
 void intake_text_done(struct worker *w, struct worker_request *r, nsec now);
+
+/* intake_submit.c: takes a SUBMIT of n bytes. Returns 0: the request went to the text thread or the
+ * scheduler, or was refused with REJECT. -EBADMSG: the record contradicts itself. */
+int intake_submit(struct worker *w, const void *data, size_t n, nsec now, struct err *e) MUST_USE;
+/* text_call.c: takes a TEXT record of n bytes, which tokenizes text or detokenizes ids without a
+ * sequence. Passes it to the text thread, or queues the result at once. -EBADMSG: the record
+ * contradicts itself. */
+int text_call(struct worker *w, const void *data, size_t n, struct err *e) MUST_USE;
+/* Queues TEXT_DONE for a call that the text thread has finished, and frees its slot. */
+void text_call_done(struct worker *w, struct worker_request *r);

@@ -1,4 +1,4 @@
-/* intake_submit.c - see intake_submit.h.
+/* intake_submit.c - converts a complete SUBMIT record to a request: see intake.h.
  *
  *     read_record()      bounds the record and copies its header
  *     apply_defaults()   fills in the model's defaults
@@ -8,12 +8,11 @@
  *     place_delivered(), place_decoder(), place_prompt()
  *                        copy the tokens, then call the text thread or intake_admit()
  */
-#include "worker/io/intake_submit.h"
-
 #include "include/lagan_wire.h"
 #include "ipc/records.h"
 #include "worker/exec/exec.h"
 #include "worker/io/emit.h"
+#include "worker/io/intake.h"
 #include "worker/io/intake_admit.h"
 #include "worker/io/outputs.h"
 #include "worker/io/record_tail.h"
@@ -23,7 +22,6 @@
 #include "worker/sched/scheduler.h"
 #include "worker/text/chat.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 /* A SUBMIT: its header, completed with the model's defaults, and pointers into the record. */
@@ -211,15 +209,7 @@ read_stop_strings(struct worker_request *r, uint32_t n, struct record_tail *t, s
     return 0;
 }
 
-static int
-by_id(const void *a, const void *b)
-{
-    token_id x = ((const struct logit_bias *)a)->id, y = ((const struct logit_bias *)b)->id;
-
-    return (x > y) - (x < y);
-}
-
-/* Reads the logit biases; ids outside the vocabulary are ignored. */
+/* Reads the logit biases, which lagand has sorted; ids outside the vocabulary are ignored. */
 static int
 read_bias(struct worker *w, struct worker_request *r, const struct rec_submit *s,
           struct record_tail *t, struct err *e)
@@ -229,12 +219,10 @@ read_bias(struct worker *w, struct worker_request *r, const struct rec_submit *s
 
     if (t->broken || s->n_bias > EXEC_MAX_BIAS)
         return record_tail_corrupt(e, "SUBMIT has too many biases");
-    for (uint32_t i = 0; i < s->n_bias; i++)
+    for (uint32_t i = 0; i < s->n_bias; i++) {
+        if (i && bias[i].id <= bias[i - 1].id)
+            return record_tail_corrupt(e, "SUBMIT has biases that are not sorted");
         if ((uint32_t)bias[i].id < w->model->shape.vocab) r->bias[n++] = bias[i];
-    qsort(r->bias, n, sizeof r->bias[0], by_id);
-    for (uint32_t i = 0; i < n; i++) {
-        if (i && r->bias[i].id == r->bias[i - 1].id)
-            return record_tail_corrupt(e, "SUBMIT biases a token twice");
     }
     r->sampling.n_bias = n;
     r->sampling.bias = r->bias;
@@ -315,19 +303,6 @@ facts_fit(const struct worker *w, const struct submit *q)
 
 /* ---- tokens */
 
-/* Detokenizes delivered tokens again, to restore held-back text and the text's length. */
-static void
-count_delivered_text(struct worker *w, struct worker_request *r, const struct submit *q)
-{
-    for (uint32_t i = 0; r->has_text && i < q->s.n_done; i++) {
-        bool stopped;
-        int len = detok_add(&r->detok, q->delivered[i], w->text_buf, w->text_cap, &stopped);
-
-        if (len > 0) r->n_text_sent += (uint32_t)len;
-        if (stopped) r->cancelled = LAGAN_FINISH_STOP;
-    }
-}
-
 /* With several outputs each slot gets its own delivered tokens, and q has none left to place. */
 static void
 place_delivered(struct worker *w, struct worker_request *r, struct submit *q)
@@ -335,7 +310,7 @@ place_delivered(struct worker *w, struct worker_request *r, struct submit *q)
     r->score = q->s.done_score;
     if (!r->first) {
         r->n_sent = q->s.n_done;
-        count_delivered_text(w, r, q);
+        outputs_restore_text(w, r, q->delivered, q->s.n_done);
         return;
     }
     for (struct worker_request *m = r; m && q->scores && m->output < q->s.n; m = m->next)

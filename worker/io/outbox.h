@@ -21,8 +21,8 @@ void outbox_close(struct outbox *o);
 
 /* To build a record: begin, add each part (padded to 8 bytes), end. */
 void outbox_begin(struct outbox *o, uint16_t type);
-void *outbox_add(struct outbox *o, const void *bytes,
-                 size_t n);                 /* bytes NULL: zeros. Returns the part's address. */
+/* bytes NULL: zeros. Returns the part's address. */
+void *outbox_add(struct outbox *o, const void *bytes, size_t n);
 size_t outbox_size(const struct outbox *o); /* payload bytes of the open record */
 void outbox_end(struct outbox *o);
 /* Queues a record of one part. */

@@ -61,6 +61,18 @@ delivered_of(const struct worker *w, const struct worker_request *r)
 }
 
 void
+outputs_restore_text(struct worker *w, struct worker_request *r, const token_id *token, uint32_t n)
+{
+    for (uint32_t i = 0; r->has_text && i < n; i++) {
+        bool stopped;
+        int len = detok_add(&r->detok, token[i], w->text_buf, w->text_cap, &stopped);
+
+        if (len > 0) r->n_text_sent += (uint32_t)len;
+        if (stopped) r->cancelled = LAGAN_FINISH_STOP;
+    }
+}
+
+void
 outputs_place_delivered(struct worker *w, struct worker_request *r, const token_id *token,
                         const uint8_t *output_of, uint32_t n)
 {
@@ -74,14 +86,7 @@ outputs_place_delivered(struct worker *w, struct worker_request *r, const token_
             if ((output_of ? output_of[i] : 0) == m->output) *to++ = token[i];
     }
     for (struct worker_request *m = r; m; m = m->next)
-        for (uint32_t i = 0; m->has_text && i < m->n_sent; i++) {
-            bool stopped;
-            int len = detok_add(&m->detok, delivered_of(w, m)[i], w->text_buf, w->text_cap,
-                                &stopped);
-
-            if (len > 0) m->n_text_sent += (uint32_t)len;
-            if (stopped) m->cancelled = LAGAN_FINISH_STOP;
-        }
+        outputs_restore_text(w, m, delivered_of(w, m), m->n_sent);
 }
 
 /* Copies the request to a further output, which differs in its number and its tokens. */

@@ -41,6 +41,9 @@ outputs_max_ids(uint32_t max_source, uint32_t max_len)
 int outputs_take(struct worker *w, struct worker_request *r, uint32_t n) MUST_USE;
 /* Frees all slots of a request; the scheduler has none of them. */
 void outputs_give(struct worker *w, struct worker_request *r);
+/* Detokenizes n delivered tokens of a slot again: restores held-back text and the text's length. */
+void outputs_restore_text(struct worker *w, struct worker_request *r, const token_id *token,
+                          uint32_t n);
 /* Copies the delivered tokens to the end of each slot's ids. output_of[i]: output of token i; NULL:
  * all are of output 0. */
 void outputs_place_delivered(struct worker *w, struct worker_request *r, const token_id *token,

@@ -25,8 +25,7 @@ requests_open(struct requests *q, uint32_t n, uint32_t ids, uint32_t text, struc
     q->buffers = mmap(NULL, bytes * n, PROT_READ | PROT_WRITE,
                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (q->buffers == MAP_FAILED) {
-        munmap(q->slot, n * sizeof *q->slot);
-        q->slot = NULL;
+        munmap(TAKE(q->slot), n * sizeof *q->slot);
         return err_set(e, -ENOMEM, "mmap of buffers for %u requests of %zu KiB failed", n,
                        bytes >> 10);
     }
@@ -38,8 +37,7 @@ requests_close(struct requests *q)
 {
     if (!q->slot) return;
     munmap(q->buffers, q->buffer_bytes * q->n);
-    munmap(q->slot, q->n * sizeof *q->slot);
-    q->slot = NULL;
+    munmap(TAKE(q->slot), q->n * sizeof *q->slot);
 }
 
 struct worker_request *

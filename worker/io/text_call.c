@@ -1,9 +1,8 @@
-/* text_call.c - see text_call.h. */
-#include "worker/io/text_call.h"
-
+/* text_call.c - TEXT records: tokenizes text or detokenizes ids; see intake.h. */
 #include "include/lagan_wire.h"
 #include "ipc/channel.h"
 #include "ipc/records.h"
+#include "worker/io/intake.h"
 #include "worker/io/outbox.h"
 #include "worker/io/record_tail.h"
 #include "worker/io/text_thread.h"
@@ -38,18 +37,33 @@ text_call_done(struct worker *w, struct worker_request *r)
     request_give(w->requests, r);
 }
 
-/* True if an id is in neither the tokenizer's nor the model's vocabulary; r->why names the id. */
-static bool
-has_foreign_id(const struct worker *w, struct worker_request *r)
+/* Sets r->reason and r->why if the call cannot be made. */
+static void
+check_call(const struct worker *w, struct worker_request *r, const struct rec_text *c,
+           const token_id *ids)
 {
-    uint32_t vocab = MAX(tokenizer_size(w->tokenizer), w->model->shape.vocab), i = 0;
+    uint32_t i = 0, vocab = w->model->shape.vocab;
 
-    while (i < r->n_ids && (uint32_t)r->ids[i] < vocab) i++;
-    if (i == r->n_ids) return false;
+    if (!w->tokenizer) {
+        r->reason = LAGAN_E_UNSUPPORTED;
+        snprintf(r->why, sizeof r->why, "%s", w->why_no_text);
+        return;
+    }
+    if (c->n_ids > w->requests->max_ids || c->text_bytes > w->requests->max_text_bytes) {
+        r->reason = LAGAN_E_TOO_LONG;
+        snprintf(r->why, sizeof r->why, "a call is limited to %u ids or %u bytes of text",
+                 w->requests->max_ids, w->requests->max_text_bytes);
+        return;
+    }
+    vocab = MAX(vocab, tokenizer_size(w->tokenizer));
+    if (r->kind == REQUEST_DETOKENIZE)
+        while (i < c->n_ids && (uint32_t)ids[i] < vocab) i++;
+    else
+        i = c->n_ids;
+    if (i == c->n_ids) return;
     r->reason = LAGAN_E_INVALID_REQUEST;
-    snprintf(r->why, sizeof r->why, "ids[%u] is %d, the vocabulary has %u tokens", i, r->ids[i],
+    snprintf(r->why, sizeof r->why, "ids[%u] is %d, the vocabulary has %u tokens", i, ids[i],
              vocab);
-    return true;
 }
 
 int
@@ -81,16 +95,8 @@ text_call(struct worker *w, const void *data, size_t n, struct err *e)
     r->gen = c.gen;
     r->bare = c.flags & 1;
     r->chat = c.flags & 2;
-    if (!w->tokenizer) {
-        r->reason = LAGAN_E_UNSUPPORTED;
-        snprintf(r->why, sizeof r->why, "%s", w->why_no_text);
-        text_call_done(w, r);
-        return 0;
-    }
-    if (c.n_ids > w->requests->max_ids || c.text_bytes > w->requests->max_text_bytes) {
-        r->reason = LAGAN_E_TOO_LONG;
-        snprintf(r->why, sizeof r->why, "a call is limited to %u ids or %u bytes of text",
-                 w->requests->max_ids, w->requests->max_text_bytes);
+    check_call(w, r, &c, ids);
+    if (r->reason) {
         text_call_done(w, r);
         return 0;
     }
@@ -98,9 +104,6 @@ text_call(struct worker *w, const void *data, size_t n, struct err *e)
     if (c.text_bytes) memcpy(r->text, text, c.text_bytes);
     r->n_ids = c.n_ids;
     r->n_text = c.text_bytes;
-    if (r->kind == REQUEST_DETOKENIZE && has_foreign_id(w, r))
-        text_call_done(w, r);
-    else
-        text_thread_give(w->text, r);
+    text_thread_give(w->text, r);
     return 0;
 }

@@ -53,15 +53,22 @@ slot_queue_close(struct slot_queue *s)
 }
 
 static void
+slot_queue_wake(struct slot_queue *s)
+{
+    uint64_t one = 1;
+
+    while (write(s->fd, &one, sizeof one) < 0 && errno == EINTR) {
+    }
+}
+
+static void
 slot_queue_push(struct slot_queue *s, uint32_t slot)
 {
     uint32_t tail = atomic_load_explicit(&s->tail, memory_order_relaxed);
-    uint64_t one = 1;
 
     s->at[tail & s->mask] = slot;
     atomic_store_explicit(&s->tail, tail + 1, memory_order_release);
-    while (write(s->fd, &one, sizeof one) < 0 && errno == EINTR) {
-    }
+    slot_queue_wake(s);
 }
 
 static bool
@@ -149,6 +156,16 @@ text_run(void *arg)
     }
 }
 
+static struct text_thread *
+text_thread_free(struct text_thread *x)
+{
+    slot_queue_close(&x->to);
+    slot_queue_close(&x->from);
+    free(x->chat_text);
+    free(x);
+    return NULL;
+}
+
 int
 text_thread_start(struct text_thread **ret, struct requests *q, struct tokenizer *t,
                   const struct chat *chat, uint32_t prompt_cap, struct err *e)
@@ -163,16 +180,12 @@ text_thread_start(struct text_thread **ret, struct requests *q, struct tokenizer
                                .to.fd = -1,
                                .from.fd = -1 };
     x->chat_cap = 2 * (size_t)q->max_text_bytes;
-    x->chat_text =
-        /* resident only as far as conversations are long */
-        malloc(x->chat_cap + q->max_text_bytes);
+    /* Resident only as far as conversations are long. */
+    x->chat_text = malloc(x->chat_cap + q->max_text_bytes);
     if (!x->chat_text || slot_queue_open(&x->to, q->n, 0) < 0 ||
         slot_queue_open(&x->from, q->n, EFD_NONBLOCK) < 0 ||
         pthread_create(&x->thread, NULL, text_run, x)) {
-        slot_queue_close(&x->to);
-        slot_queue_close(&x->from);
-        free(x->chat_text);
-        free(x);
+        text_thread_free(x);
         return err_set(e, -ENOMEM, "the text thread cannot be started");
     }
     *ret = x;
@@ -182,18 +195,11 @@ text_thread_start(struct text_thread **ret, struct requests *q, struct tokenizer
 struct text_thread *
 text_thread_stop(struct text_thread *x)
 {
-    uint64_t one = 1;
-
     if (!x) return NULL;
     atomic_store_explicit(&x->stop, true, memory_order_release);
-    while (write(x->to.fd, &one, sizeof one) < 0 && errno == EINTR) {
-    }
+    slot_queue_wake(&x->to);
     pthread_join(x->thread, NULL);
-    slot_queue_close(&x->to);
-    slot_queue_close(&x->from);
-    free(x->chat_text);
-    free(x);
-    return NULL;
+    return text_thread_free(x);
 }
 
 void
