@@ -6,6 +6,7 @@
 #include "base/rng.h"
 #include "sim/fleet.h"
 
+#include <inttypes.h>
 #include <stdio.h>
 #include <unistd.h>
 
@@ -215,8 +216,8 @@ soak_world(const struct soak_args *a, uint64_t seed, uint32_t n, struct soak_sum
     if (first.digest != second.digest || first.end != second.end)
         return err_set(e, -1, "the second run decided differently");
     if (first.finished + first.cancelled + first.refused != n)
-        return err_set(e, -1, "%u requests started and %llu ended", n,
-                       (unsigned long long)(first.finished + first.cancelled + first.refused));
+        return err_set(e, -1, "%u requests started and %" PRIu64 " ended", n,
+                       first.finished + first.cancelled + first.refused);
     if (first.passed > s.worker.sched.max_seqs)
         return err_set(e, -1, "a request was overtaken %u times with %u slots", first.passed,
                        s.worker.sched.max_seqs);
@@ -276,17 +277,13 @@ soak_main(int argc, char **argv)
             return 1;
         }
     }
-    printf(
-        "%llu worlds, %llu requests: %llu finished, %llu cancelled, %llu refused; %llu tokens "
-        "in %llu steps\n"
-        "%llu workers crashed, %llu requests moved to another worker, %llu preemptions; a request "
-        "was overtaken at most %u times\n"
-        "each world run twice with equal decisions, digest %016llx, in %.1f s\n",
-        (unsigned long long)sum.worlds, (unsigned long long)sum.requests,
-        (unsigned long long)sum.finished, (unsigned long long)sum.cancelled,
-        (unsigned long long)sum.refused, (unsigned long long)sum.tokens,
-        (unsigned long long)sum.steps, (unsigned long long)sum.deaths,
-        (unsigned long long)sum.moved, (unsigned long long)sum.preemptions, sum.passed,
-        (unsigned long long)sum.digest, (double)(clock_now() - start) / 1e9);
+    printf("%" PRIu64 " worlds, %" PRIu64 " requests: %" PRIu64 " finished, %" PRIu64
+           " cancelled, %" PRIu64 " refused; %" PRIu64 " tokens in %" PRIu64 " steps\n%" PRIu64
+           " workers crashed, %" PRIu64 " requests moved to another worker, %" PRIu64
+           " preemptions; a request was overtaken at most %u times\n"
+           "each world run twice with equal decisions, digest %016" PRIx64 ", in %.1f s\n",
+           sum.worlds, sum.requests, sum.finished, sum.cancelled, sum.refused, sum.tokens,
+           sum.steps, sum.deaths, sum.moved, sum.preemptions, sum.passed, sum.digest,
+           (double)(clock_now() - start) / 1e9);
     return 0;
 }
