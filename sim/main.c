@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { EXIT_FAILED = 1, EXIT_USAGE = 2 };
+enum { EXIT_USAGE = 2 };
 
 static void
 script_help(void)

@@ -37,7 +37,7 @@ static const struct opt request_opts[] = {
 /* clang-format on */
 
 static int
-fill_prompt(struct scenario_state *g, struct sim_request *r, struct scenario_request_args *a,
+fill_prompt(struct scenario *g, struct sim_request *r, struct scenario_request_args *a,
             struct err *e)
 {
     static int64_t given[1 << 12];
@@ -68,8 +68,7 @@ follows_by_name(const struct actor *a, const char *name)
 }
 
 static int
-add_actor(struct scenario_state *g, const char *name, struct scenario_request_args *a,
-          struct err *e)
+add_actor(struct scenario *g, const char *name, struct scenario_request_args *a, struct err *e)
 {
     struct actor *to = &g->actor[g->n_actors];
     token_id *source = NULL;
@@ -108,7 +107,7 @@ add_actor(struct scenario_state *g, const char *name, struct scenario_request_ar
 }
 
 static int
-act_request(struct scenario_state *g, struct err *e)
+act_request(struct scenario *g, struct err *e)
 {
     struct scenario_request_args a;
     uint32_t first, last, i;
@@ -153,8 +152,7 @@ takes_part(const struct actor *a)
 
 /* The suffix of a request's name: what it does in the step; "": it is not in the step. */
 static void
-part_of_actor(const struct scenario_state *g, uint32_t i, const struct batch *b, bool ends,
-              char part[24])
+part_of_actor(const struct scenario *g, uint32_t i, const struct batch *b, bool ends, char part[24])
 {
     const struct actor *a = &g->actor[i];
     uint32_t end;
@@ -173,7 +171,7 @@ part_of_actor(const struct scenario_state *g, uint32_t i, const struct batch *b,
 /* Appends the names of the step's requests to text, with the reached positions if `ends`. At least
  * 3 consecutive requests with equal suffixes are printed as r0..r2. */
 static void
-list_actors(const struct scenario_state *g, const struct batch *b, bool ends, char *text, size_t n)
+list_actors(const struct scenario *g, const struct batch *b, bool ends, char *text, size_t n)
 {
     char part[24], next[24];
 
@@ -196,7 +194,7 @@ list_actors(const struct scenario_state *g, const struct batch *b, bool ends, ch
 
 /* Runs one iteration; false if no lane had a step. */
 static bool
-run_iteration(struct scenario_state *g, bool ends, char *text, size_t n)
+run_iteration(struct scenario *g, bool ends, char *text, size_t n)
 {
     bool planned[MAX_LANES] = { false }, any = false;
 
@@ -218,7 +216,7 @@ run_iteration(struct scenario_state *g, bool ends, char *text, size_t n)
 
 /* Prints requests that ended with another reason than their length. */
 static void
-print_ended(struct scenario_state *g)
+print_ended(struct scenario *g)
 {
     for (struct seq *q; (q = scheduler_reap(g->w.s));) {
         struct actor *a = &g->actor[q->id];
@@ -230,7 +228,7 @@ print_ended(struct scenario_state *g)
 }
 
 static void
-say_range(struct scenario_state *g, uint32_t first, const char *text)
+say_range(struct scenario *g, uint32_t first, const char *text)
 {
     if (g->it == first) return;
     if (g->it == first + 1) {
@@ -251,7 +249,7 @@ static const struct opt run_opts[] = {
 /* clang-format on */
 
 static int
-act_run(struct scenario_state *g, struct err *e)
+act_run(struct scenario *g, struct err *e)
 {
     static char last[4096], text[4096];
     struct scenario_run_args a = { MAX_ITERATIONS };
@@ -283,7 +281,7 @@ act_run(struct scenario_state *g, struct err *e)
 }
 
 static int
-act_step(struct scenario_state *g, struct err *e)
+act_step(struct scenario *g, struct err *e)
 {
     static char text[4096];
     int64_t n = 1;
@@ -301,7 +299,7 @@ act_step(struct scenario_state *g, struct err *e)
 /* ---- looking and meddling */
 
 static int
-act_show(struct scenario_state *g, struct err *e)
+act_show(struct scenario *g, struct err *e)
 {
     struct actor *a[STAGE_ACTORS];
     int n = actors_named(g, 1, a, e);
@@ -321,7 +319,7 @@ act_show(struct scenario_state *g, struct err *e)
 }
 
 static int
-act_cancel(struct scenario_state *g, struct err *e)
+act_cancel(struct scenario *g, struct err *e)
 {
     struct actor *a[STAGE_ACTORS];
     int n = actors_named(g, 1, a, e);
@@ -332,7 +330,7 @@ act_cancel(struct scenario_state *g, struct err *e)
 }
 
 static int
-act_used(struct scenario_state *g, struct err *e)
+act_used(struct scenario *g, struct err *e)
 {
     struct kv_count n;
 
