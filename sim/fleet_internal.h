@@ -1,8 +1,7 @@
 /* fleet_internal.h - the inside of struct fleet; included by fleet*.c only.
  *
  *     fleet.c          events, in order of time; cancelled and suspended clients, crashed workers
- *     fleet_request.c  a request from arrival to end
- *     fleet_step.c     the steps of a worker, and the selection of a worker
+ *     fleet_request.c  a request from arrival to end, the steps of a worker, the selection of one
  */
 #pragma once
 
@@ -76,16 +75,11 @@ void fleet_list_remove(struct fleet_request_list *l, struct fleet_request *j);
 struct fleet_request *fleet_request_find(const struct fleet *f,
                                          uint64_t id); /* NULL: it has ended */
 void fleet_request_remember(struct fleet *f, struct fleet_request *j);
-/* False: the request fits no worker. */
-bool fleet_request_give(struct fleet *f, struct fleet_request *j, uint32_t worker);
 void fleet_request_leave(struct fleet *f, struct fleet_request *j); /* removes it from its worker */
 /* sim_worker.h's `sampled`. */
 void fleet_request_deliver(struct sim_request *r, token_id token, nsec now, void *to);
 /* Ends the request: complete, cancelled, or refused by a worker. */
 void fleet_request_end(struct fleet *f, struct fleet_request *j);
-void fleet_reap(struct fleet *f, struct fleet_worker *m);
-
-/* fleet_step.c */
 /* Plans and starts steps of the worker's lanes until no lane can. */
 void fleet_kick(struct fleet *f, uint32_t worker);
 void fleet_name_blocks(struct fleet *f, struct fleet_request *j); /* for route/ */

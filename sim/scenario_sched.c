@@ -67,6 +67,39 @@ follows_by_name(const struct actor *a, const char *name)
            strcmp(before, letters) == 0 && k == n + 1;
 }
 
+static struct actor *
+actor_find(struct scenario *g, const char *name)
+{
+    for (uint32_t i = 0; i < g->n_actors; i++)
+        if (strcmp(g->actor[i].name, name) == 0) return &g->actor[i];
+    return NULL;
+}
+
+/* Finds the requests that the words from `from` on name, up to the first option key. Returns their
+ * number, or -EINVAL. */
+static int
+actors_named(struct scenario *g, uint32_t from, struct actor **to, struct err *e)
+{
+    int n = 0;
+
+    for (uint32_t i = from; i < g->l->n_words; i++) {
+        uint32_t first, last;
+        char letters[16], name[28];
+
+        if (!script_names(g->l->words[i], letters, &first, &last)) {
+            if (n > 0) return n;
+            return script_err(g->l, e, "invalid request name %s; use r0 or r0..r3", g->l->words[i]);
+        }
+        for (; first <= last; first++) {
+            snprintf(name, sizeof name, "%s%u", letters, first);
+            if (n == STAGE_ACTORS) return script_err(g->l, e, "more than %d names", STAGE_ACTORS);
+            to[n] = actor_find(g, name);
+            if (!to[n++]) return script_err(g->l, e, "unknown request %s", name);
+        }
+    }
+    return n > 0 ? n : script_err(g->l, e, "%s needs request names", g->l->words[0]);
+}
+
 static int
 add_actor(struct scenario *g, const char *name, struct scenario_request_args *a, struct err *e)
 {

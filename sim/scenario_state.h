@@ -58,7 +58,3 @@ extern const struct scenario_command kv_commands[];    /* scenario_kv.c */
 void stage_end(struct scenario *g);
 void stage_append(struct scenario *g, const char *fmt, ...) PRINTF_LIKE(2, 3);
 void stage_print(struct scenario *g, const char *fmt, ...) PRINTF_LIKE(2, 3);
-/* Looks up the requests named by the words from `from` on, up to the first option key, into to[],
- * at most STAGE_ACTORS. Returns their number, or -EINVAL. */
-int actors_named(struct scenario *g, uint32_t from, struct actor **to, struct err *e) MUST_USE;
-struct actor *actor_find(struct scenario *g, const char *name);

@@ -3,11 +3,6 @@
  * A pool draws a slab when it has no free block and returns a slab that is empty; memory moves
  * between pools in no other way.
  *
- * A given block carries, per lane, the last step that may still use it. Steps of one lane run in
- * order, so the next step of the same lane may take the block at once. A step of another lane waits
- * on the device for that step (wait[] in batch.h). So a fence costs at most a wait, and
- * every free block is usable.
- *
  * Order of sources: a free block of the pool; a free slab; then the least recently used of the
  * pool's cached blocks and the other pools' cold slabs. A cold slab must be colder by as many
  * releases as it has blocks, so that two pools do not take a slab from each other in turn.

@@ -109,7 +109,6 @@ share_rows(const struct step_plan *p, uint32_t n, uint32_t rows)
 
             if (!seq_follows(c->seq) && !is_last_prompt_token(c->seq))
                 some = unit_rows(p->s, c->seq, c->n_tokens, rows);
-
             c->n_tokens += some;
             rows -= some;
             more = more || some > 0;
@@ -197,11 +196,8 @@ gather_chunks(struct step_plan *p)
             }
         }
         if (is_last_prompt_token(q) && !beams_ready(s, q)) continue;
-        if (s->l.chunks == CHUNK_POLICY_FCFS) {
-            some = chunk_rows(s, q, 0, rows);
-        } else {
-            some = unit_rows(s, q, 0, rows);
-        }
+        some = s->l.chunks == CHUNK_POLICY_FCFS ? chunk_rows(s, q, 0, rows)
+                                                : unit_rows(s, q, 0, rows);
         /* A budget below one unit goes to the first prompt, unless chunk_unit is configured. */
         if (some == 0 && n == 0 && !(p->b->work & WORK_PREFILL) && !s->unit_strict)
             some = MIN(rows, s->slot[q->slot].chunk);
