@@ -31,7 +31,7 @@ struct kv_group {
     uint32_t max_blocks; /* hard limit, 0 = none; set by scenario files and tests */
     uint32_t sinks;      /* KV_WINDOW: leading positions that stay visible (attention sinks) */
     uint32_t interval;   /* KV_STATE: positions between two snapshots; 0 = no snapshots */
-    float share;         /* soft target, fraction of the arena; 0 = none: kv_pool.h */
+    float share;         /* soft target, fraction of the arena; 0 = none: kv_evict.h */
     uint8_t pool;        /* out: groups of equal block size share a pool */
 };
 

@@ -5,10 +5,8 @@
  */
 #include "worker/kv/kv_state.h"
 
-#include "worker/kv/kv_internal.h"
-#include "worker/kv/kv_pool.h"
+#include "worker/kv/kv_evict.h"
 #include "worker/kv/kv_table.h"
-#include "worker/kv/kv_tree.h"
 
 uint32_t
 kv_border(const struct kv *kv, uint32_t pos, uint32_t n_prompt)

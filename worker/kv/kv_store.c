@@ -1,6 +1,5 @@
 /* kv_store.c - adds computed blocks to the prefix tree: see kv_reuse.h. */
-#include "worker/kv/kv_internal.h"
-#include "worker/kv/kv_tree.h"
+#include "worker/kv/kv_evict.h"
 
 #include <errno.h>
 #define XXH_INLINE_ALL
