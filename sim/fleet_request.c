@@ -58,12 +58,6 @@ fleet_request_remember(struct fleet *f, struct fleet_request *j)
     f->open[j->id % f->open_capacity] = j;
 }
 
-static uint32_t
-prompt_of(const struct fleet_request *j)
-{
-    return (j->t.encdec ? 1 : j->t.isl) + j->n_delivered;
-}
-
 static uint64_t
 tokens_ahead(const struct fleet_request *j)
 {
@@ -74,7 +68,8 @@ static void
 fill_seq(struct fleet_request *j)
 {
     struct seq *q = &j->r.seq;
-    uint32_t prompt = prompt_of(j), source = j->t.encdec ? j->t.isl : 0;
+    uint32_t prompt = (j->t.encdec ? 1 : j->t.isl) + j->n_delivered,
+             source = j->t.encdec ? j->t.isl : 0;
 
     free(q->token);
     *q = (struct seq){ .id = j->id,
@@ -206,15 +201,6 @@ start_step(struct fleet *f, uint32_t worker, unsigned lane)
                                                .life = m->life });
 }
 
-static void
-digest_batch(struct fleet *f, uint32_t worker, const struct batch *b)
-{
-    int n = batch_pack(b, f->bytes, PACK_BYTES);
-
-    check(n >= 0);
-    f->result.digest = XXH3_64bits_withSeed(f->bytes, (size_t)n, f->result.digest + worker);
-}
-
 /* Called at the first step of a request: counts the requests that it has overtaken, see soak.h. */
 static void
 count_passed_over(struct fleet *f, struct fleet_request *j)
@@ -254,7 +240,13 @@ fleet_kick(struct fleet *f, uint32_t worker)
             if (!b) continue;
             more = true;
             f->result.steps++;
-            if (f->s.digest) digest_batch(f, worker, b);
+            if (f->s.digest) {
+                int n = batch_pack(b, f->bytes, PACK_BYTES);
+
+                check(n >= 0);
+                f->result.digest = XXH3_64bits_withSeed(f->bytes, (size_t)n,
+                                                        f->result.digest + worker);
+            }
             if (f->s.check) begin_all(f, m, b);
             start_step(f, worker, l);
         }

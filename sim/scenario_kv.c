@@ -408,21 +408,16 @@ store_one(struct scenario *g, struct scenario_seq *h, uint32_t slot, uint32_t n,
     return 0;
 }
 
+/* The commands release and drop. */
 static int
-release_one(struct scenario *g, struct scenario_seq *h, uint32_t slot, uint32_t n, struct err *e)
+end_one(struct scenario *g, struct scenario_seq *h, uint32_t slot, uint32_t n, struct err *e)
 {
     (void)e;
-    kv_release(g->w.kv, slot, &h->text, n);
-    h->admitted = h->started = false;
-    return 0;
-}
-
-static int
-drop_one(struct scenario *g, struct scenario_seq *h, uint32_t slot, uint32_t n, struct err *e)
-{
-    (void)n;
-    (void)e;
-    kv_drop(g->w.kv, slot);
+    if (strcmp(g->command->name, "release") == 0) {
+        kv_release(g->w.kv, slot, &h->text, n);
+    } else {
+        kv_drop(g->w.kv, slot);
+    }
     h->admitted = h->started = false;
     return 0;
 }
@@ -579,8 +574,8 @@ const struct scenario_command kv_commands[] = {
     { "grow", "NAME LIST", NULL, "append generated tokens and write KV for each", act_grow, NULL },
     { "fork", "NAME INTO...", NULL, "start sequences that share all KV of NAME and then diverge", act_fork, NULL },
     { "store", "NAME...", at_opts, "put the full written blocks into the prefix cache", act_each, store_one },
-    { "release", "NAME...", at_opts, "end the sequence; keep its written blocks in the prefix cache", act_each, release_one },
-    { "drop", "NAME...", NULL, "end the sequence; cache no further blocks", act_each, drop_one },
+    { "release", "NAME...", at_opts, "end the sequence; keep its written blocks in the prefix cache", act_each, end_one },
+    { "drop", "NAME...", NULL, "end the sequence; cache no further blocks", act_each, end_one },
     { "flush", "", NULL, "remove all unreferenced blocks from the prefix cache", act_flush, NULL },
     { "held", "NAME...", NULL, "print its blocks by group; - where a block left the window", act_each, list_one },
     { "free", "", NULL, "print the unreferenced blocks by pool, and those of the host tier", act_free, NULL },

@@ -177,19 +177,14 @@ part_in(const struct batch *b, const struct seq *q, uint32_t *end)
     return 0;
 }
 
-static bool
-takes_part(const struct actor *a)
-{
-    return !a->ended && a->r->seq.state > SEQ_WAITING;
-}
-
 /* The suffix of a request's name: what it does in the step; "": it is not in the step. */
 static void
 part_of_actor(const struct scenario *g, uint32_t i, const struct batch *b, bool ends, char part[24])
 {
     const struct actor *a = &g->actor[i];
     uint32_t end;
-    unsigned work = takes_part(a) ? part_in(b, &a->r->seq, &end) : 0;
+    bool joins = !a->ended && a->r->seq.state > SEQ_WAITING;
+    unsigned work = joins ? part_in(b, &a->r->seq, &end) : 0;
 
     part[0] = 0;
     if (work == WORK_ENCODER) {

@@ -9,13 +9,6 @@
 
 enum { FINE = 16 };
 
-/* q was adopted, and no step of this worker has carried it. */
-static bool
-is_adopted_unbegun(const struct step_plan *p, const struct seq *q)
-{
-    return q->n_adopted && !p->s->slot[q->slot].chunk_planned;
-}
-
 /* The edits for q's blocks fit the remaining budget; the first q of a step always does. */
 static bool
 may_begin(const struct step_plan *p, const struct seq *q, uint32_t *begins)
@@ -49,7 +42,8 @@ plan_adopted(struct step_plan *p)
 
     if (p->s->n_in[SEQ_PREFILL] == 0) return;
     for (struct seq *q = p->s->running.first; q && p->tokens_left > 0; q = q->next) {
-        if (runnable(p->s, q, p->lane) != WORK_PREFILL || !is_adopted_unbegun(p, q)) continue;
+        if (runnable(p->s, q, p->lane) != WORK_PREFILL) continue;
+        if (!q->n_adopted || p->s->slot[q->slot].chunk_planned) continue;
         if (q->n_prompt - q->n_planned > 1) continue;
         if (is_resumed_beam(q)) {
             if (q->first_member == q && may_resume(p, q, &begins)) resume_search(p, q);
