@@ -228,13 +228,10 @@ static void
 print_help(void)
 {
     puts("Usage: lagan-sim soak [OPTION]...\n"
-         "Run random simulated systems twice and check that every request ends once, no block is "
-         "lost,\n"
-         "no request starves, and equal calls give equal decisions.\n\nOptions:");
+         "Run random simulated systems twice and check that every request ends once, no block\n"
+         "is lost, no request starves, and equal calls give equal decisions.\n\nOptions:");
     opt_help(opts, OPT_TYPED, stdout);
-    puts(
-        "\nA failed world is printed with its seed: `lagan-sim soak --seed N --requests 1` repeats "
-        "it.");
+    puts("\nA failed world is printed with its seed; --seed N --requests 1 repeats it.");
 }
 
 int

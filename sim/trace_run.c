@@ -129,26 +129,23 @@ static void
 print_help(void)
 {
     puts("Usage: lagan-sim run --model FILE --trace FILE [OPTION]...\n"
-         "Run a trace on a fleet of simulated workers in virtual time, with the production "
-         "scheduler,\n"
-         "KV manager and routing, and a roofline model of the GPU.\n\nOptions:");
+         "Run a trace on a fleet of simulated workers in virtual time, with the production\n"
+         "scheduler, KV manager and routing, and a roofline model of the GPU.\n\nOptions:");
     opt_help(opts, OPT_TYPED, stdout);
     puts("\nExamples:\n"
          "  bench/traces.py chat 10000 --rate 20 >chat.jsonl\n"
          "  lagan-sim run --model sim/models/llama-8b-h200.txt --trace chat.jsonl --workers 2\n"
-         "  lagan-sim run --model sim/models/llama-8b-h200.txt --trace chat.jsonl --workers 1000 "
-         "\\\n"
-         "                --requests 1000000 --rate 20000 --every 0 --json\n\n"
-         "A model file has one setting per line; `lagan-sim script --help` lists them. A trace "
-         "line:\n"
+         "  lagan-sim run --model sim/models/llama-8b-h200.txt --trace chat.jsonl \\\n"
+         "                --workers 1000 --requests 1000000 --rate 20000 --every 0 --json\n\n"
+         "A model file has one setting per line; `lagan-sim script --help` lists them.\n"
+         "A trace line:\n"
          "  {\"arrival_s\": 0.25, \"isl\": 900, \"osl\": 210}\n"
-         "isl: prompt tokens, osl: output tokens. Optional keys: \"prefix_id\", \"prefix_len\" "
-         "(shared\n"
-         "prefix), \"session\" (conversation; its requests share all earlier tokens), \"priority\" "
-         "(0 .. 1),\n"
-         "\"client\", \"lora\", \"encdec\": true (isl is the encoder input).\n\n"
-         "TTFT: arrival to first token; ITL: between two tokens; TPOT: mean ITL of a request; E2E: "
-         "arrival\nto last token.");
+         "isl: prompt tokens, osl: output tokens. Optional keys: \"prefix_id\", \"prefix_len\"\n"
+         "(shared prefix), \"session\" (conversation; its requests share all earlier tokens),\n"
+         "\"priority\" (0 .. 1), \"client\", \"lora\", \"encdec\": true (isl is the encoder "
+         "input).\n\n"
+         "TTFT: arrival to first token; ITL: between two tokens; TPOT: mean ITL of a request;\n"
+         "E2E: arrival to last token.");
 }
 
 /* Adds the trace's requests, repeating the trace if more are requested. */

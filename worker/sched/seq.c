@@ -28,8 +28,8 @@ seq_before(const struct seq *a, const struct seq *b)
 {
     if (a->priority > b->priority) return true;
     if (a->priority < b->priority) return false;
-    return a->fair_tag < b->fair_tag ||
-           (a->fair_tag == b->fair_tag && a->arrival_number < b->arrival_number);
+    if (a->fair_tag != b->fair_tag) return a->fair_tag < b->fair_tag;
+    return a->arrival_number < b->arrival_number;
 }
 
 static void
