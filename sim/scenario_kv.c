@@ -7,9 +7,7 @@
 #include "sim/scenario_state.h"
 
 #include "worker/kv/kv_event.h"
-#include "worker/kv/kv_fork.h"
 #include "worker/kv/kv_reuse.h"
-#include "worker/kv/kv_state.h"
 
 #include <inttypes.h>
 #include <stdlib.h>

@@ -11,7 +11,6 @@
 
 #include "worker/exec/copy_order.h"
 #include "worker/kv/kv_evict.h"
-#include "worker/kv/kv_fork.h"
 #include "worker/kv/kv_internal.h"
 
 #include <errno.h>

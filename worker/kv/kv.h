@@ -22,7 +22,7 @@ enum kv_kind { KV_FULL, KV_WINDOW, KV_CROSS, KV_STATE, KV_KINDS };
  *           manifest name it by the index of its first slice, from the arena's base (slice_id)
  *   entry = position / tokens_per_block
  * KV_STATE: a block is one layer's state. Entries: [n_layers] live state, then KV_SNAPSHOTS times
- * [n_layers] snapshot (kv_state.h). */
+ * [n_layers] snapshot (kv_seq.h). */
 enum { KV_SNAPSHOTS = 3 };
 struct kv_group {
     enum kv_kind kind;

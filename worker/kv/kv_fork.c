@@ -1,5 +1,5 @@
-/* kv_fork.c - see kv_fork.h. */
-#include "worker/kv/kv_fork.h"
+/* kv_fork.c - see kv_seq.h. */
+#include "worker/kv/kv_seq.h"
 
 #include "worker/kv/kv_evict.h"
 

@@ -5,8 +5,6 @@
  */
 #include "worker/sched/sched_internal.h"
 
-#include "worker/kv/kv_state.h"
-
 enum { FINE = 16 };
 
 /* The edits for q's blocks fit the remaining budget; the first q of a step always does. */
