@@ -65,7 +65,7 @@ void kv_tree_prune(struct kv *kv, uint32_t node);
 /* Makes the node the block's; it must have no block of that group and tier. */
 void kv_tree_attach(struct kv *kv, uint32_t node, uint32_t block);
 /* Removes the block from the tree. Cached blocks that no lookup reaches without it become orphans
- * (kv_evict_queue.h). */
+ * (kv_evict_queue.c). */
 void kv_tree_detach(struct kv *kv, uint32_t block, enum kv_why why);
 /* Sets the retention priority of a held block to what t says of the entry; an entry in no range of
  * t leaves the priority as it is. */
