@@ -1,5 +1,5 @@
-/* event_queue.c - see event_queue.h. */
-#include "sim/event_queue.h"
+/* event_queue.c - see fleet_internal.h. */
+#include "sim/fleet_internal.h"
 
 #include <stdlib.h>
 

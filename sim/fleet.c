@@ -139,15 +139,6 @@ open_member(struct fleet *f, uint32_t i, struct err *e)
     return 0;
 }
 
-static int
-restart_worker(struct fleet *f, uint32_t worker, struct err *e)
-{
-    TRY(open_member(f, worker, e));
-    faults_schedule_crash(f, worker);
-    fleet_dispatch(f);
-    return 0;
-}
-
 static void
 report_use_due(struct fleet *f)
 {
@@ -192,7 +183,10 @@ handle_event(struct fleet *f, const struct sim_event *e, struct err *err)
         faults_crash(f, e->worker);
         break;
     case EVENT_RESTART:
-        return restart_worker(f, e->worker, err);
+        TRY(open_member(f, e->worker, err));
+        faults_schedule_crash(f, e->worker);
+        fleet_dispatch(f);
+        break;
     case EVENT_CANCEL:
         faults_cancel(f, e->id);
         break;

@@ -1,16 +1,33 @@
 /* fleet_internal.h - the inside of struct fleet; included by fleet*.c only.
  *
  *     fleet.c          events, in order of time; cancelled and suspended clients, crashed workers
- *     fleet_request.c  a request from arrival to end
- *     fleet_step.c     the steps of a worker, and the selection of a worker
+ *     fleet_request.c  a request from arrival to end, the steps of a worker, the selection of one
  */
 #pragma once
 
 #include "route/block_holders.h"
 #include "route/route.h"
-#include "sim/event_queue.h"
 #include "sim/fleet.h"
 #include "sim/sim_worker.h"
+
+/* event_queue.c: a heap of events, ordered by time, then by creation. */
+struct sim_event {
+    nsec at;
+    uint64_t order; /* set by events_add() */
+    uint8_t kind, lane;
+    uint32_t worker, life; /* life: of the worker; events of an earlier life are ignored */
+    uint64_t id;           /* of a request */
+};
+struct event_queue {
+    struct sim_event *e;
+    uint32_t n, capacity;
+    uint64_t made;
+};
+
+void events_add(struct event_queue *h, struct sim_event e);
+const struct sim_event *events_next(const struct event_queue *h); /* NULL: empty */
+void events_drop(struct event_queue *h);                          /* removes events_next() */
+void events_done(struct event_queue *h);
 
 enum event_kind {
     EVENT_STEP,
@@ -76,16 +93,11 @@ void fleet_list_remove(struct fleet_request_list *l, struct fleet_request *j);
 struct fleet_request *fleet_request_find(const struct fleet *f,
                                          uint64_t id); /* NULL: it has ended */
 void fleet_request_remember(struct fleet *f, struct fleet_request *j);
-/* False: the request fits no worker. */
-bool fleet_request_give(struct fleet *f, struct fleet_request *j, uint32_t worker);
 void fleet_request_leave(struct fleet *f, struct fleet_request *j); /* removes it from its worker */
 /* sim_worker.h's `sampled`. */
 void fleet_request_deliver(struct sim_request *r, token_id token, nsec now, void *to);
 /* Ends the request: complete, cancelled, or refused by a worker. */
 void fleet_request_end(struct fleet *f, struct fleet_request *j);
-void fleet_reap(struct fleet *f, struct fleet_worker *m);
-
-/* fleet_step.c */
 /* Plans and starts steps of the worker's lanes until no lane can. */
 void fleet_kick(struct fleet *f, uint32_t worker);
 void fleet_name_blocks(struct fleet *f, struct fleet_request *j); /* for route/ */

@@ -1,9 +1,19 @@
-/* fleet_request.c - a request from arrival to end: see fleet_internal.h. */
+/* fleet_request.c - a request from arrival to end, the steps of a worker, and the selection of a
+ * worker: see fleet_internal.h.
+ *
+ * A lane has at most two steps in flight: one that runs, and one planned that starts when it and
+ * the steps it depends on are done.
+ */
 #include "sim/fleet_internal.h"
 
 #include "include/lagan_wire.h"
+#include "sim/cost.h"
+#include "worker/kv/kv_event.h"
 
 #include <stdlib.h>
+#include <xxhash.h>
+
+enum { CHECK_EVERY = 4096, CANDIDATES = 16 };
 
 void
 fleet_list_add(struct fleet_request_list *l, struct fleet_request *j, struct fleet_request *behind)
@@ -48,12 +58,6 @@ fleet_request_remember(struct fleet *f, struct fleet_request *j)
     f->open[j->id % f->open_capacity] = j;
 }
 
-static uint32_t
-prompt_of(const struct fleet_request *j)
-{
-    return (j->t.encdec ? 1 : j->t.isl) + j->n_delivered;
-}
-
 static uint64_t
 tokens_ahead(const struct fleet_request *j)
 {
@@ -64,7 +68,8 @@ static void
 fill_seq(struct fleet_request *j)
 {
     struct seq *q = &j->r.seq;
-    uint32_t prompt = prompt_of(j), source = j->t.encdec ? j->t.isl : 0;
+    uint32_t prompt = (j->t.encdec ? 1 : j->t.isl) + j->n_delivered,
+             source = j->t.encdec ? j->t.isl : 0;
 
     free(q->token);
     *q = (struct seq){ .id = j->id,
@@ -90,8 +95,9 @@ fill_seq(struct fleet_request *j)
     }
 }
 
-bool
-fleet_request_give(struct fleet *f, struct fleet_request *j, uint32_t worker)
+/* False: the request fits no worker. */
+static bool
+give_request(struct fleet *f, struct fleet_request *j, uint32_t worker)
 {
     struct fleet_worker *m = &f->m[worker];
     struct err e;
@@ -156,8 +162,8 @@ fleet_request_end(struct fleet *f, struct fleet_request *j)
     free(j);
 }
 
-void
-fleet_reap(struct fleet *f, struct fleet_worker *m)
+static void
+reap_requests(struct fleet *f, struct fleet_worker *m)
 {
     for (struct seq *q; (q = scheduler_reap(m->w.s));) {
         struct fleet_request *j = q->owner;
@@ -171,4 +177,175 @@ fleet_reap(struct fleet *f, struct fleet_worker *m)
         fleet_request_leave(f, j);
         fleet_request_end(f, j);
     }
+}
+
+static void
+start_step(struct fleet *f, uint32_t worker, unsigned lane)
+{
+    struct fleet_worker *m = &f->m[worker];
+    const struct batch *b = m->w.batch[lane][(m->w.done[lane] + 1) % WORKER_OUT];
+    bool beside_whole = false;
+    struct part_share has;
+
+    if (m->running[lane] || m->w.planned[lane] == m->w.done[lane]) return;
+    if (scheduler_commit_lane(m->w.s, b) != lane) return; /* depends on another lane's step */
+    for (unsigned l = 0; l < m->w.st.sched.n_lanes; l++)
+        beside_whole = beside_whole || (l != lane && m->running[l] && m->whole[l]);
+    m->running[lane] = true;
+    m->whole[lane] = b->partition == 0;
+    has = cost_share(&m->w.st, &m->w.partition_list, b, beside_whole);
+    events_add(&f->events, (struct sim_event){ .at = f->now + cost_of(&m->w.st, b, has),
+                                               .kind = EVENT_STEP,
+                                               .lane = (uint8_t)lane,
+                                               .worker = worker,
+                                               .life = m->life });
+}
+
+/* Called at the first step of a request: counts the requests that it has overtaken, see soak.h. */
+static void
+count_passed_over(struct fleet *f, struct fleet_request *j)
+{
+    if (j->begun) return;
+    j->begun = true;
+    for (struct fleet_request *k = j->prev; k; k = k->prev) {
+        if (k->begun || k->suspended || k->gone || k->t.client != j->t.client ||
+            k->t.priority < j->t.priority || (k->t.lora && !j->t.lora))
+            continue;
+        f->result.passed = MAX(f->result.passed, ++k->passed);
+    }
+}
+
+static void
+begin_all(struct fleet *f, const struct fleet_worker *m, const struct batch *b)
+{
+    for (uint32_t i = 0; i < b->n_segments; i++)
+        if (b->segment[i].flags & SEGMENT_FIRST_CHUNK)
+            count_passed_over(f, scheduler_seq_at(m->w.s, b->segment[i].slot)->owner);
+    for (uint32_t i = 0; i < b->n_encode; i++)
+        count_passed_over(f, scheduler_seq_at(m->w.s, b->encode[i].slot)->owner);
+}
+
+void
+fleet_kick(struct fleet *f, uint32_t worker)
+{
+    struct fleet_worker *m = &f->m[worker];
+    bool more = true, out = false;
+
+    if (!f->table[worker].open) return;
+    while (more) {
+        more = false;
+        for (unsigned l = 0; l < m->w.st.sched.n_lanes; l++) {
+            const struct batch *b = worker_plan(&m->w, l, f->now);
+
+            if (!b) continue;
+            more = true;
+            f->result.steps++;
+            if (f->s.digest) {
+                int n = batch_pack(b, f->bytes, PACK_BYTES);
+
+                check(n >= 0);
+                f->result.digest = XXH3_64bits_withSeed(f->bytes, (size_t)n,
+                                                        f->result.digest + worker);
+            }
+            if (f->s.check) begin_all(f, m, b);
+            start_step(f, worker, l);
+        }
+    }
+    for (unsigned l = 0; l < m->w.st.sched.n_lanes; l++) {
+        start_step(f, worker, l);
+        out = out || m->w.planned[l] != m->w.done[l];
+    }
+    reap_requests(f, m);
+    if (!out && scheduler_wake(m->w.s) < m->wake) {
+        m->wake = MAX(scheduler_wake(m->w.s), f->now + 1);
+        events_add(&f->events,
+                   (struct sim_event){
+                       .at = m->wake, .kind = EVENT_WAKE, .worker = worker, .life = m->life });
+    }
+}
+
+void
+fleet_name_blocks(struct fleet *f, struct fleet_request *j)
+{
+    uint32_t max = j->t.isl / f->s.worker.kv.tokens_per_block, n = j->t.isl;
+    token_id *token = malloc(n * sizeof *token);
+    struct kv_namespace space;
+    struct kv_text t = { .token = token, .n = n, .namespace = &space };
+
+    check(token);
+    j->name = malloc(MAX(max, 1u) * sizeof j->name[0]);
+    check(j->name);
+    for (uint32_t i = 0; i < n; i++) token[i] = request_token(&j->r, i);
+    kv_namespace(f->namer.kv, 0, j->t.lora, NULL, 0, &space);
+    j->n_names = kv_names(f->namer.kv, &t, j->name, max);
+    free(token);
+}
+
+/* Applies the worker's new KV events to the block holders. */
+static void
+read_kv_events(struct fleet *f, uint32_t worker)
+{
+    struct fleet_worker *m = &f->m[worker];
+    struct kv_event e[64];
+    uint64_t missed = 0;
+    uint32_t n, at = 0;
+
+    while (f->holders && (n = kv_events(m->w.kv, &m->next_event, e, ARRAY_LEN(e), &missed)))
+        for (uint32_t i = 0; i < n; i++) {
+            if (e[i].group != 0) continue;
+            if (e[i].op == KV_STORED) block_holders_add(f->holders, worker, e[i].name);
+            if (e[i].op == KV_REMOVED) block_holders_remove(f->holders, worker, e[i].name);
+        }
+    if (missed == 0) return;
+    block_holders_forget(f->holders, worker);
+    while ((n = kv_event_snapshot(m->w.kv, &at, e, ARRAY_LEN(e))))
+        for (uint32_t i = 0; i < n; i++)
+            if (e[i].group == 0) block_holders_add(f->holders, worker, e[i].name);
+}
+
+static uint32_t
+pick_worker(struct fleet *f, const struct fleet_request *j)
+{
+    uint32_t worker[CANDIDATES], found[CANDIDATES], n = 0, i;
+
+    if (f->holders)
+        n = block_holders_find(f->holders, (const uint64_t(*)[2])j->name, j->n_names, worker, found,
+                               CANDIDATES);
+    for (uint32_t k = 0; k < n; k++)
+        f->table[worker[k]].found = (uint64_t)found[k] * f->s.worker.kv.tokens_per_block;
+    i = route_pick(f->table, f->s.n_workers, 0);
+    for (uint32_t k = 0; k < n; k++) f->table[worker[k]].found = 0;
+    return i;
+}
+
+void
+fleet_dispatch(struct fleet *f)
+{
+    for (struct fleet_request *j; (j = f->queue.first);) {
+        uint32_t i = pick_worker(f, j);
+
+        if (i == ROUTE_NONE) return;
+        fleet_list_remove(&f->queue, j);
+        if (give_request(f, j, i)) {
+            fleet_kick(f, i);
+        } else {
+            fleet_request_end(f, j);
+        }
+    }
+}
+
+void
+fleet_finish_step(struct fleet *f, const struct sim_event *e)
+{
+    struct fleet_worker *m = &f->m[e->worker];
+    uint64_t running = scheduler_n_running(m->w.s);
+
+    f->result.peak_running = MAX(f->result.peak_running, running);
+    m->running[e->lane] = false;
+    check(worker_commit(&m->w, e->lane, f->now));
+    reap_requests(f, m);
+    fleet_kick(f, e->worker);
+    read_kv_events(f, e->worker);
+    if (f->s.check && ++f->since_check % CHECK_EVERY == 0) scheduler_check(m->w.s);
+    if (f->queue.n > 0) fleet_dispatch(f);
 }

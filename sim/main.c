@@ -7,16 +7,15 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { EXIT_FAILED = 1, EXIT_USAGE = 2 };
+enum { EXIT_USAGE = 2 };
 
 static void
 script_help(void)
 {
     puts("Usage: lagan-sim script FILE...\n"
          "Run scenarios and compare their output with the expected lines.\n\n"
-         "A line is a command; '#' starts a comment. A line that begins with '|' is an expected "
-         "output\n"
-         "line of the command above it:\n\n"
+         "A line is a command; '#' starts a comment. A line that begins with '|' is an expected\n"
+         "output line of the command above it:\n\n"
          "  cache block 10\n"
          "  group full max 10\n"
          "  limits seqs 2 len 90\n"
@@ -66,8 +65,7 @@ static int
 print_help(FILE *out)
 {
     fputs("Usage: lagan-sim COMMAND [ARGUMENT]...\n"
-          "Simulate the decisions of the scheduler and the KV manager in virtual time, without a "
-          "model.\n\n"
+          "Simulate the decisions of scheduler and KV manager in virtual time, without a model.\n\n"
           "Commands:\n",
           out);
     for (size_t i = 0; i < ARRAY_LEN(commands); i++)

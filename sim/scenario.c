@@ -10,6 +10,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+CLEAN_FUNC(FILE, fclose)
+CLEAN_FUNC(char, free)
+
 int
 script_err(const struct script_line *l, struct err *e, const char *fmt, ...)
 {
@@ -115,21 +118,15 @@ script_parse(struct script **ret, const char *name, const char *text, size_t n, 
 int
 script_read(struct script **ret, const char *path, struct err *e)
 {
-    FILE *f = fopen(path, "re");
-    char *text = malloc(SCRIPT_MAX_BYTES + 1);
+    CLEAN(fclose_at) FILE *f = fopen(path, "re");
+    CLEAN(free_at) char *text = malloc(SCRIPT_MAX_BYTES + 1);
     size_t n;
-    int r;
 
-    if (!f || !text) {
-        r = err_set(e, f ? -ENOMEM : -errno, "%s: %s", path, strerror(f ? ENOMEM : errno));
-    } else {
-        n = fread(text, 1, SCRIPT_MAX_BYTES + 1, f);
-        r = ferror(f) ? err_set(e, -EIO, "%s: cannot be read", path)
-                      : script_parse(ret, path, text, n, e);
-    }
-    if (f) fclose(f);
-    free(text);
-    return r;
+    if (!f || !text)
+        return err_set(e, f ? -ENOMEM : -errno, "%s: %s", path, strerror(f ? ENOMEM : errno));
+    n = fread(text, 1, SCRIPT_MAX_BYTES + 1, f);
+    if (ferror(f)) return err_set(e, -EIO, "%s: cannot be read", path);
+    return script_parse(ret, path, text, n, e);
 }
 
 int

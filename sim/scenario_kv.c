@@ -7,9 +7,7 @@
 #include "sim/scenario_state.h"
 
 #include "worker/kv/kv_event.h"
-#include "worker/kv/kv_fork.h"
 #include "worker/kv/kv_reuse.h"
-#include "worker/kv/kv_state.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -34,7 +32,7 @@ static struct kv_copy copies[COPIES];
 
 /* Starts another step with no edits. */
 static struct kv_out
-begin_step(struct scenario_state *g)
+begin_step(struct scenario *g)
 {
     struct kv_out out = { .edit = edits, .max_edits = EDITS, .copy = copies, .max_copies = COPIES };
 
@@ -44,7 +42,7 @@ begin_step(struct scenario_state *g)
 
 /* Ends the command's step. */
 static void
-end_step(struct scenario_state *g, uint32_t slot)
+end_step(struct scenario *g, uint32_t slot)
 {
     kv_fence(g->w.kv, slot, 0, g->step);
     kv_done(g->w.kv, 0, g->step);
@@ -52,7 +50,7 @@ end_step(struct scenario_state *g, uint32_t slot)
 }
 
 static struct scenario_seq *
-find_holder(struct scenario_state *g, const char *name, uint32_t *slot)
+find_holder(struct scenario *g, const char *name, uint32_t *slot)
 {
     for (*slot = 0; *slot < g->n_holders; ++*slot)
         if (strcmp(g->holder[*slot]->name, name) == 0) return g->holder[*slot];
@@ -61,7 +59,7 @@ find_holder(struct scenario_state *g, const char *name, uint32_t *slot)
 
 /* Finds the admitted sequence that a word of the line names. */
 static int
-holder_named(struct scenario_state *g, uint32_t word, struct scenario_seq **ret, uint32_t *slot,
+holder_named(struct scenario *g, uint32_t word, struct scenario_seq **ret, uint32_t *slot,
              struct err *e)
 {
     if (word >= g->l->n_words)
@@ -73,7 +71,7 @@ holder_named(struct scenario_state *g, uint32_t word, struct scenario_seq **ret,
 
 /* Adds a sequence of that name in the next slot. */
 static int
-add_holder(struct scenario_state *g, const char *name, struct scenario_seq **ret, struct err *e)
+add_holder(struct scenario *g, const char *name, struct scenario_seq **ret, struct err *e)
 {
     if (g->n_holders == MIN(g->st.kv.n_slots, (uint32_t)STAGE_HOLDERS))
         return script_err(g->l, e, "no slot is free for %s", name);
@@ -84,7 +82,7 @@ add_holder(struct scenario_state *g, const char *name, struct scenario_seq **ret
 
 /* The number of a block in its group. */
 static uint32_t
-block_number(struct scenario_state *g, uint32_t group, slice_id at)
+block_number(struct scenario *g, uint32_t group, slice_id at)
 {
     uint32_t i = 0;
 
@@ -98,7 +96,7 @@ block_number(struct scenario_state *g, uint32_t group, slice_id at)
 
 /* Appends the blocks of the slot, by group. */
 static void
-list_blocks(struct scenario_state *g, uint32_t slot)
+list_blocks(struct scenario *g, uint32_t slot)
 {
     for (uint32_t k = 0; k < g->st.kv.n_groups; k++) {
         uint32_t first, held = kv_held(g->w.kv, slot, k, &first);
@@ -141,7 +139,7 @@ static const struct opt admit_opts[] = {
 /* clang-format on */
 
 static int
-read_keep(struct scenario_state *g, struct scenario_seq *h, char *ranges, struct err *e)
+read_keep(struct scenario *g, struct scenario_seq *h, char *ranges, struct err *e)
 {
     uint32_t n = 0;
 
@@ -165,7 +163,7 @@ read_keep(struct scenario_state *g, struct scenario_seq *h, char *ranges, struct
 }
 
 static int
-read_list(struct scenario_state *g, const char *list, int64_t *to, struct err *e)
+read_list(struct scenario *g, const char *list, int64_t *to, struct err *e)
 {
     int n = list[0] ? script_numbers(list, to, TOKENS) : 0;
 
@@ -173,7 +171,7 @@ read_list(struct scenario_state *g, const char *list, int64_t *to, struct err *e
 }
 
 static int
-fill_holder(struct scenario_state *g, struct scenario_seq *h, struct admit_args *a, struct err *e)
+fill_holder(struct scenario *g, struct scenario_seq *h, struct admit_args *a, struct err *e)
 {
     static int64_t list[TOKENS];
     char name[28];
@@ -200,7 +198,7 @@ fill_holder(struct scenario_state *g, struct scenario_seq *h, struct admit_args 
 }
 
 static int
-act_lookup(struct scenario_state *g, struct err *e)
+act_lookup(struct scenario *g, struct err *e)
 {
     static struct scenario_seq h;
     struct admit_args a;
@@ -220,7 +218,7 @@ act_lookup(struct scenario_state *g, struct err *e)
 
 /* Runs one step to position end, at most the next border; at a border full blocks are cached. */
 static void
-step_to(struct scenario_state *g, struct scenario_seq *h, uint32_t slot, uint32_t end)
+step_to(struct scenario *g, struct scenario_seq *h, uint32_t slot, uint32_t end)
 {
     struct kv_out out = begin_step(g);
     struct kv *kv = g->w.kv;
@@ -239,8 +237,7 @@ step_to(struct scenario_state *g, struct scenario_seq *h, uint32_t slot, uint32_
 }
 
 static int
-start_one(struct scenario_state *g, struct scenario_seq *h, uint32_t slot, uint32_t n,
-          struct err *e)
+start_one(struct scenario *g, struct scenario_seq *h, uint32_t slot, uint32_t n, struct err *e)
 {
     (void)n;
     if (h->started) return script_err(g->l, e, "%s has started already", h->name);
@@ -255,7 +252,7 @@ start_one(struct scenario_state *g, struct scenario_seq *h, uint32_t slot, uint3
 
 /* The commands admit, and add: which also starts. */
 static int
-act_admit(struct scenario_state *g, struct err *e)
+act_admit(struct scenario *g, struct err *e)
 {
     struct admit_args a;
     struct kv_need need;
@@ -287,7 +284,7 @@ act_admit(struct scenario_state *g, struct err *e)
 
 /* The commands gen, and grow: which also writes KV. */
 static int
-act_grow(struct scenario_state *g, struct err *e)
+act_grow(struct scenario *g, struct err *e)
 {
     static int64_t list[TOKENS];
     struct scenario_seq *h;
@@ -318,7 +315,7 @@ act_grow(struct scenario_state *g, struct err *e)
 }
 
 static int
-act_raise(struct scenario_state *g, struct err *e)
+act_raise(struct scenario *g, struct err *e)
 {
     struct kv_need need;
     struct scenario_seq *h;
@@ -338,7 +335,7 @@ act_raise(struct scenario_state *g, struct err *e)
 
 /* Beams: others continue from a sequence's KV. */
 static int
-act_fork(struct scenario_state *g, struct err *e)
+act_fork(struct scenario *g, struct err *e)
 {
     struct scenario_seq *h;
     uint32_t from;
@@ -382,7 +379,7 @@ static const struct opt at_opts[] = {
 
 /* Calls the command's function for each name; parses an optional "at N". */
 static int
-act_each(struct scenario_state *g, struct err *e)
+act_each(struct scenario *g, struct err *e)
 {
     const struct opt *opts = g->command->opts;
     struct at_args a = { UINT32_MAX };
@@ -402,36 +399,29 @@ act_each(struct scenario_state *g, struct err *e)
 }
 
 static int
-store_one(struct scenario_state *g, struct scenario_seq *h, uint32_t slot, uint32_t n,
-          struct err *e)
+store_one(struct scenario *g, struct scenario_seq *h, uint32_t slot, uint32_t n, struct err *e)
 {
     (void)e;
     kv_store(g->w.kv, slot, &h->text, n);
     return 0;
 }
 
+/* The commands release and drop. */
 static int
-release_one(struct scenario_state *g, struct scenario_seq *h, uint32_t slot, uint32_t n,
-            struct err *e)
+end_one(struct scenario *g, struct scenario_seq *h, uint32_t slot, uint32_t n, struct err *e)
 {
     (void)e;
-    kv_release(g->w.kv, slot, &h->text, n);
+    if (strcmp(g->command->name, "release") == 0) {
+        kv_release(g->w.kv, slot, &h->text, n);
+    } else {
+        kv_drop(g->w.kv, slot);
+    }
     h->admitted = h->started = false;
     return 0;
 }
 
 static int
-drop_one(struct scenario_state *g, struct scenario_seq *h, uint32_t slot, uint32_t n, struct err *e)
-{
-    (void)n;
-    (void)e;
-    kv_drop(g->w.kv, slot);
-    h->admitted = h->started = false;
-    return 0;
-}
-
-static int
-act_flush(struct scenario_state *g, struct err *e)
+act_flush(struct scenario *g, struct err *e)
 {
     struct kv_flushed went = { 0 };
 
@@ -446,7 +436,7 @@ act_flush(struct scenario_state *g, struct err *e)
 /* ---- looking */
 
 static int
-list_one(struct scenario_state *g, struct scenario_seq *h, uint32_t slot, uint32_t n, struct err *e)
+list_one(struct scenario *g, struct scenario_seq *h, uint32_t slot, uint32_t n, struct err *e)
 {
     (void)n;
     (void)e;
@@ -457,7 +447,7 @@ list_one(struct scenario_state *g, struct scenario_seq *h, uint32_t slot, uint32
 }
 
 static int
-act_free(struct scenario_state *g, struct err *e)
+act_free(struct scenario *g, struct err *e)
 {
     struct kv_count n;
 
@@ -474,7 +464,7 @@ act_free(struct scenario_state *g, struct err *e)
 }
 
 static int
-act_stats(struct scenario_state *g, struct err *e)
+act_stats(struct scenario *g, struct err *e)
 {
     (void)e;
     for (uint32_t k = 0; k < g->st.kv.n_groups; k++) {
@@ -495,7 +485,7 @@ act_stats(struct scenario_state *g, struct err *e)
 
 /* Name of a block in this scenario: numbers in order of first appearance. */
 static void
-name_text(struct scenario_state *g, const uint64_t name[2], bool space, char text[16])
+name_text(struct scenario *g, const uint64_t name[2], bool space, char text[16])
 {
     uint32_t i = 0;
 
@@ -512,7 +502,7 @@ name_text(struct scenario_state *g, const uint64_t name[2], bool space, char tex
 }
 
 static int
-act_events(struct scenario_state *g, struct err *e)
+act_events(struct scenario *g, struct err *e)
 {
     struct kv_event all[64];
     uint64_t missed = 0;
@@ -557,7 +547,7 @@ static const struct opt need_opts[] = {
 /* clang-format on */
 
 static int
-act_need(struct scenario_state *g, struct err *e)
+act_need(struct scenario *g, struct err *e)
 {
     struct need_args a;
     struct kv_need n;
@@ -582,8 +572,8 @@ const struct scenario_command kv_commands[] = {
     { "grow", "NAME LIST", NULL, "append generated tokens and write KV for each", act_grow, NULL },
     { "fork", "NAME INTO...", NULL, "start sequences that share all KV of NAME and then diverge", act_fork, NULL },
     { "store", "NAME...", at_opts, "put the full written blocks into the prefix cache", act_each, store_one },
-    { "release", "NAME...", at_opts, "end the sequence; keep its written blocks in the prefix cache", act_each, release_one },
-    { "drop", "NAME...", NULL, "end the sequence; cache no further blocks", act_each, drop_one },
+    { "release", "NAME...", at_opts, "end the sequence; keep its written blocks in the prefix cache", act_each, end_one },
+    { "drop", "NAME...", NULL, "end the sequence; cache no further blocks", act_each, end_one },
     { "flush", "", NULL, "remove all unreferenced blocks from the prefix cache", act_flush, NULL },
     { "held", "NAME...", NULL, "print its blocks by group; - where a block left the window", act_each, list_one },
     { "free", "", NULL, "print the unreferenced blocks by pool, and those of the host tier", act_free, NULL },

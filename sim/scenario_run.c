@@ -11,7 +11,7 @@
 static const struct scenario_command *const tables[] = { sched_commands, kv_commands };
 
 static void
-append_text(struct scenario_state *g, const char *fmt, va_list ap)
+append_text(struct scenario *g, const char *fmt, va_list ap)
 {
     size_t n = strlen(g->text);
 
@@ -19,14 +19,14 @@ append_text(struct scenario_state *g, const char *fmt, va_list ap)
 }
 
 void
-stage_end(struct scenario_state *g)
+stage_end(struct scenario *g)
 {
     if (g->n_lines < STAGE_LINES) check((g->line[g->n_lines++] = strdup(g->text)));
     g->text[0] = 0;
 }
 
 void
-stage_append(struct scenario_state *g, const char *fmt, ...)
+stage_append(struct scenario *g, const char *fmt, ...)
 {
     va_list ap;
 
@@ -36,7 +36,7 @@ stage_append(struct scenario_state *g, const char *fmt, ...)
 }
 
 void
-stage_print(struct scenario_state *g, const char *fmt, ...)
+stage_print(struct scenario *g, const char *fmt, ...)
 {
     va_list ap;
 
@@ -44,37 +44,6 @@ stage_print(struct scenario_state *g, const char *fmt, ...)
     append_text(g, fmt, ap);
     va_end(ap);
     stage_end(g);
-}
-
-struct actor *
-actor_find(struct scenario_state *g, const char *name)
-{
-    for (uint32_t i = 0; i < g->n_actors; i++)
-        if (strcmp(g->actor[i].name, name) == 0) return &g->actor[i];
-    return NULL;
-}
-
-int
-actors_named(struct scenario_state *g, uint32_t from, struct actor **to, struct err *e)
-{
-    int n = 0;
-
-    for (uint32_t i = from; i < g->l->n_words; i++) {
-        uint32_t first, last;
-        char letters[16], name[28];
-
-        if (!script_names(g->l->words[i], letters, &first, &last)) {
-            if (n > 0) return n;
-            return script_err(g->l, e, "invalid request name %s; use r0 or r0..r3", g->l->words[i]);
-        }
-        for (; first <= last; first++) {
-            snprintf(name, sizeof name, "%s%u", letters, first);
-            if (n == STAGE_ACTORS) return script_err(g->l, e, "more than %d names", STAGE_ACTORS);
-            to[n] = actor_find(g, name);
-            if (!to[n++]) return script_err(g->l, e, "unknown request %s", name);
-        }
-    }
-    return n > 0 ? n : script_err(g->l, e, "%s needs request names", g->l->words[0]);
 }
 
 static const struct scenario_command *
@@ -87,7 +56,7 @@ find_command(const char *name, const struct scenario_command *const **table)
 }
 
 static int
-open_stage(struct scenario_state *g, struct err *e)
+open_stage(struct scenario *g, struct err *e)
 {
     struct err why;
 
@@ -99,7 +68,7 @@ open_stage(struct scenario_state *g, struct err *e)
 }
 
 static void
-leave_actors(struct scenario_state *g)
+leave_actors(struct scenario *g)
 {
     for (uint32_t i = 0; i < g->n_actors; i++) {
         union {
@@ -120,7 +89,7 @@ leave_actors(struct scenario_state *g)
 
 /* The command `again`: restarts with the settings so far. */
 static int
-restart_scenario(struct scenario_state *g, struct err *e)
+restart_scenario(struct scenario *g, struct err *e)
 {
     if (g->l->n_words > 1 || !g->open)
         return script_err(g->l, e, "again has no operands and must follow a command");
@@ -133,7 +102,7 @@ restart_scenario(struct scenario_state *g, struct err *e)
 }
 
 static int
-act_line(struct scenario_state *g, struct err *e)
+act_line(struct scenario *g, struct err *e)
 {
     const struct scenario_command *const *table, *c = find_command(g->l->words[0], &table);
     int r = setting_line(&g->st, g->l, e);
@@ -186,7 +155,7 @@ diff_print(FILE *out, char *const *want, uint32_t n_want, char *const *got, uint
 
 /* Compares the command's output with the expected lines and prints differences. */
 static bool
-as_wanted(struct scenario_state *g, FILE *out)
+as_wanted(struct scenario *g, FILE *out)
 {
     char *const *want = &g->s->want[g->l->first_want];
     bool same = g->n_lines == g->l->n_want;
@@ -204,9 +173,9 @@ as_wanted(struct scenario_state *g, FILE *out)
 }
 
 static void
-leave_stage(struct scenario_state **at)
+leave_stage(struct scenario **at)
 {
-    struct scenario_state *g = *at;
+    struct scenario *g = *at;
 
     if (!g) return;
     worker_close(&g->w);
@@ -219,7 +188,7 @@ leave_stage(struct scenario_state **at)
 int
 script_run(const struct script *s, FILE *out, struct err *e)
 {
-    CLEAN(leave_stage) struct scenario_state *g = calloc(1, sizeof *g);
+    CLEAN(leave_stage) struct scenario *g = calloc(1, sizeof *g);
     bool same = true;
 
     if (!g) return err_set(e, -ENOMEM, "%s", s->name);

@@ -37,7 +37,7 @@ static const struct opt request_opts[] = {
 /* clang-format on */
 
 static int
-fill_prompt(struct scenario_state *g, struct sim_request *r, struct scenario_request_args *a,
+fill_prompt(struct scenario *g, struct sim_request *r, struct scenario_request_args *a,
             struct err *e)
 {
     static int64_t given[1 << 12];
@@ -67,9 +67,41 @@ follows_by_name(const struct actor *a, const char *name)
            strcmp(before, letters) == 0 && k == n + 1;
 }
 
+static struct actor *
+actor_find(struct scenario *g, const char *name)
+{
+    for (uint32_t i = 0; i < g->n_actors; i++)
+        if (strcmp(g->actor[i].name, name) == 0) return &g->actor[i];
+    return NULL;
+}
+
+/* Finds the requests that the words from `from` on name, up to the first option key. Returns their
+ * number, or -EINVAL. */
 static int
-add_actor(struct scenario_state *g, const char *name, struct scenario_request_args *a,
-          struct err *e)
+actors_named(struct scenario *g, uint32_t from, struct actor **to, struct err *e)
+{
+    int n = 0;
+
+    for (uint32_t i = from; i < g->l->n_words; i++) {
+        uint32_t first, last;
+        char letters[16], name[28];
+
+        if (!script_names(g->l->words[i], letters, &first, &last)) {
+            if (n > 0) return n;
+            return script_err(g->l, e, "invalid request name %s; use r0 or r0..r3", g->l->words[i]);
+        }
+        for (; first <= last; first++) {
+            snprintf(name, sizeof name, "%s%u", letters, first);
+            if (n == STAGE_ACTORS) return script_err(g->l, e, "more than %d names", STAGE_ACTORS);
+            to[n] = actor_find(g, name);
+            if (!to[n++]) return script_err(g->l, e, "unknown request %s", name);
+        }
+    }
+    return n > 0 ? n : script_err(g->l, e, "%s needs request names", g->l->words[0]);
+}
+
+static int
+add_actor(struct scenario *g, const char *name, struct scenario_request_args *a, struct err *e)
 {
     struct actor *to = &g->actor[g->n_actors];
     token_id *source = NULL;
@@ -108,7 +140,7 @@ add_actor(struct scenario_state *g, const char *name, struct scenario_request_ar
 }
 
 static int
-act_request(struct scenario_state *g, struct err *e)
+act_request(struct scenario *g, struct err *e)
 {
     struct scenario_request_args a;
     uint32_t first, last, i;
@@ -145,20 +177,14 @@ part_in(const struct batch *b, const struct seq *q, uint32_t *end)
     return 0;
 }
 
-static bool
-takes_part(const struct actor *a)
-{
-    return !a->ended && a->r->seq.state > SEQ_WAITING;
-}
-
 /* The suffix of a request's name: what it does in the step; "": it is not in the step. */
 static void
-part_of_actor(const struct scenario_state *g, uint32_t i, const struct batch *b, bool ends,
-              char part[24])
+part_of_actor(const struct scenario *g, uint32_t i, const struct batch *b, bool ends, char part[24])
 {
     const struct actor *a = &g->actor[i];
     uint32_t end;
-    unsigned work = takes_part(a) ? part_in(b, &a->r->seq, &end) : 0;
+    bool joins = !a->ended && a->r->seq.state > SEQ_WAITING;
+    unsigned work = joins ? part_in(b, &a->r->seq, &end) : 0;
 
     part[0] = 0;
     if (work == WORK_ENCODER) {
@@ -173,7 +199,7 @@ part_of_actor(const struct scenario_state *g, uint32_t i, const struct batch *b,
 /* Appends the names of the step's requests to text, with the reached positions if `ends`. At least
  * 3 consecutive requests with equal suffixes are printed as r0..r2. */
 static void
-list_actors(const struct scenario_state *g, const struct batch *b, bool ends, char *text, size_t n)
+list_actors(const struct scenario *g, const struct batch *b, bool ends, char *text, size_t n)
 {
     char part[24], next[24];
 
@@ -196,7 +222,7 @@ list_actors(const struct scenario_state *g, const struct batch *b, bool ends, ch
 
 /* Runs one iteration; false if no lane had a step. */
 static bool
-run_iteration(struct scenario_state *g, bool ends, char *text, size_t n)
+run_iteration(struct scenario *g, bool ends, char *text, size_t n)
 {
     bool planned[MAX_LANES] = { false }, any = false;
 
@@ -218,7 +244,7 @@ run_iteration(struct scenario_state *g, bool ends, char *text, size_t n)
 
 /* Prints requests that ended with another reason than their length. */
 static void
-print_ended(struct scenario_state *g)
+print_ended(struct scenario *g)
 {
     for (struct seq *q; (q = scheduler_reap(g->w.s));) {
         struct actor *a = &g->actor[q->id];
@@ -230,7 +256,7 @@ print_ended(struct scenario_state *g)
 }
 
 static void
-say_range(struct scenario_state *g, uint32_t first, const char *text)
+say_range(struct scenario *g, uint32_t first, const char *text)
 {
     if (g->it == first) return;
     if (g->it == first + 1) {
@@ -251,7 +277,7 @@ static const struct opt run_opts[] = {
 /* clang-format on */
 
 static int
-act_run(struct scenario_state *g, struct err *e)
+act_run(struct scenario *g, struct err *e)
 {
     static char last[4096], text[4096];
     struct scenario_run_args a = { MAX_ITERATIONS };
@@ -283,7 +309,7 @@ act_run(struct scenario_state *g, struct err *e)
 }
 
 static int
-act_step(struct scenario_state *g, struct err *e)
+act_step(struct scenario *g, struct err *e)
 {
     static char text[4096];
     int64_t n = 1;
@@ -301,7 +327,7 @@ act_step(struct scenario_state *g, struct err *e)
 /* ---- looking and meddling */
 
 static int
-act_show(struct scenario_state *g, struct err *e)
+act_show(struct scenario *g, struct err *e)
 {
     struct actor *a[STAGE_ACTORS];
     int n = actors_named(g, 1, a, e);
@@ -321,7 +347,7 @@ act_show(struct scenario_state *g, struct err *e)
 }
 
 static int
-act_cancel(struct scenario_state *g, struct err *e)
+act_cancel(struct scenario *g, struct err *e)
 {
     struct actor *a[STAGE_ACTORS];
     int n = actors_named(g, 1, a, e);
@@ -332,7 +358,7 @@ act_cancel(struct scenario_state *g, struct err *e)
 }
 
 static int
-act_used(struct scenario_state *g, struct err *e)
+act_used(struct scenario *g, struct err *e)
 {
     struct kv_count n;
 

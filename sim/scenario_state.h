@@ -17,7 +17,7 @@ struct actor { /* a request of the scenario */
 struct scenario_seq; /* of scenario_kv.c */
 struct scenario_command;
 
-struct scenario_state {
+struct scenario {
     const struct script *s;
     const struct script_line *l; /* the current command */
     struct sim_config st;
@@ -45,9 +45,9 @@ struct scenario_command {
     const char *name, *operands; /* operands "" and no opts: the line has one word */
     const struct opt *opts;      /* after the operands; NULL: none */
     const char *sentence;
-    int (*act)(struct scenario_state *g, struct err *e);
+    int (*act)(struct scenario *g, struct err *e);
     /* NULL, or of each sequence that the line names; n: positions to treat as written. */
-    int (*each)(struct scenario_state *g, struct scenario_seq *h, uint32_t slot, uint32_t n,
+    int (*each)(struct scenario *g, struct scenario_seq *h, uint32_t slot, uint32_t n,
                 struct err *e);
 };
 extern const struct scenario_command sched_commands[]; /* scenario_sched.c; name NULL ends it */
@@ -55,11 +55,6 @@ extern const struct scenario_command kv_commands[];    /* scenario_kv.c */
 
 /* stage_append() adds text to the last line of the output, stage_end() ends the line, and
  * stage_print() does both. */
-void stage_end(struct scenario_state *g);
-void stage_append(struct scenario_state *g, const char *fmt, ...) PRINTF_LIKE(2, 3);
-void stage_print(struct scenario_state *g, const char *fmt, ...) PRINTF_LIKE(2, 3);
-/* Looks up the requests named by the words from `from` on, up to the first option key, into to[],
- * at most STAGE_ACTORS. Returns their number, or -EINVAL. */
-int actors_named(struct scenario_state *g, uint32_t from, struct actor **to,
-                 struct err *e) MUST_USE;
-struct actor *actor_find(struct scenario_state *g, const char *name);
+void stage_end(struct scenario *g);
+void stage_append(struct scenario *g, const char *fmt, ...) PRINTF_LIKE(2, 3);
+void stage_print(struct scenario *g, const char *fmt, ...) PRINTF_LIKE(2, 3);

@@ -181,30 +181,41 @@ set_limits(struct sim_config *st, const struct script_line *l, struct err *e)
     return 0;
 }
 
+static int
+add_co_run(struct sim_config *st, const struct script_line *l, struct err *e)
+{
+    if (st->cost.n_co_runs == MAX_CO_RUNS)
+        return script_err(l, e, "more than %d co_run lines", MAX_CO_RUNS);
+    return script_pairs(l, 1, co_run_opts, &st->cost.co_run[st->cost.n_co_runs++], e);
+}
+
+/* The lines of settings. add NULL: sets the fields of the struct at that offset. */
+static const struct {
+    const char *name, *operands;
+    const struct opt *table;
+    size_t at;
+    int (*add)(struct sim_config *st, const struct script_line *l, struct err *e);
+} settings[] = {
+    { "cache", "KEY VALUE...", cache_opts, offsetof(struct sim_config, kv), NULL },
+    { "group", "full|window|cross|state KEY VALUE...", group_opts, 0, add_group },
+    { "limits", "KEY VALUE...", limit_opts, 0, set_limits },
+    { "cost", "KEY VALUE...", cost_opts, offsetof(struct sim_config, cost), NULL },
+    { "split", "KEY VALUE...", divide_opts, offsetof(struct sim_config, divide), NULL },
+    { "co_run", "KEY VALUE...", co_run_opts, 0, add_co_run },
+    { "lane",
+      "encoder|prefill|decode...\n  adds a lane for that work; default: one lane for all work",
+      NULL, 0, add_lane },
+};
+
 int
 setting_line(struct sim_config *st, const struct script_line *l, struct err *e)
 {
-    const char *what = l->words[0];
+    size_t i = 0;
 
-    if (strcmp(what, "group") == 0) {
-        TRY(add_group(st, l, e));
-    } else if (strcmp(what, "lane") == 0) {
-        TRY(add_lane(st, l, e));
-    } else if (strcmp(what, "limits") == 0) {
-        TRY(set_limits(st, l, e));
-    } else if (strcmp(what, "cache") == 0) {
-        TRY(script_pairs(l, 1, cache_opts, &st->kv, e));
-    } else if (strcmp(what, "cost") == 0) {
-        TRY(script_pairs(l, 1, cost_opts, &st->cost, e));
-    } else if (strcmp(what, "split") == 0) {
-        TRY(script_pairs(l, 1, divide_opts, &st->divide, e));
-    } else if (strcmp(what, "co_run") == 0) {
-        if (st->cost.n_co_runs == MAX_CO_RUNS)
-            return script_err(l, e, "more than %d co_run lines", MAX_CO_RUNS);
-        TRY(script_pairs(l, 1, co_run_opts, &st->cost.co_run[st->cost.n_co_runs++], e));
-    } else {
-        return 0;
-    }
+    while (i < ARRAY_LEN(settings) && strcmp(l->words[0], settings[i].name) != 0) i++;
+    if (i == ARRAY_LEN(settings)) return 0;
+    TRY(settings[i].add ? settings[i].add(st, l, e)
+                        : script_pairs(l, 1, settings[i].table, (char *)st + settings[i].at, e));
     if (l->n_want > 0)
         return script_err(l, e, "a setting has no output, so it has no expected lines");
     return 1;
@@ -262,24 +273,9 @@ setting_read(struct sim_config *st, const char *path, struct err *e)
 void
 setting_help(FILE *out)
 {
-    static const struct {
-        const char *line;
-        const struct opt *table;
-    } rows[] = {
-        { "cache KEY VALUE...", cache_opts },
-        { "group full|window|cross|state KEY VALUE...", group_opts },
-        { "limits KEY VALUE...", limit_opts },
-        { "cost KEY VALUE...", cost_opts },
-        { "split KEY VALUE...", divide_opts },
-        { "co_run KEY VALUE...", co_run_opts },
-    };
-
-    for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
-        fprintf(out, "\n%s\n", rows[i].line);
-        for (const struct opt *o = rows[i].table; o->key; o++)
+    for (size_t i = 0; i < ARRAY_LEN(settings); i++) {
+        fprintf(out, "\n%s %s\n", settings[i].name, settings[i].operands);
+        for (const struct opt *o = settings[i].table; o && o->key; o++)
             fprintf(out, "  %-16s %-7s %s\n", o->key, o->arg ? o->arg : "", o->sentence);
     }
-    fputs("\nlane encoder|prefill|decode...\n"
-          "  adds a lane for that work; default: one lane for all work\n",
-          out);
 }

@@ -55,16 +55,6 @@ make_partitions(struct sim_worker *w, struct err *e)
     return 0;
 }
 
-static void
-choose_partition(struct sim_worker *w)
-{
-    struct partition_mode way;
-
-    if (w->st.divide.mode != DIVIDE_AUTO) return;
-    way = partition_choose(&w->split, &w->partition_list, w->s);
-    scheduler_set_partition(w->s, way.partition, way.rows);
-}
-
 static int
 open_at(struct sim_worker *w, struct err *e)
 {
@@ -100,7 +90,11 @@ worker_plan(struct sim_worker *w, unsigned lane, nsec now)
     struct batch *b = w->batch[lane][(w->planned[lane] + 1) % WORKER_OUT];
 
     if (w->planned[lane] - w->done[lane] == WORKER_OUT) return NULL;
-    choose_partition(w);
+    if (w->st.divide.mode == DIVIDE_AUTO) {
+        struct partition_mode m = partition_choose(&w->split, &w->partition_list, w->s);
+
+        scheduler_set_partition(w->s, m.partition, m.rows);
+    }
     if (scheduler_plan(w->s, lane, now, b) == 0) return NULL;
     w->planned[lane] = b->step;
     if (w->st.divide.mode != DIVIDE_OFF) partition_choose_launched(&w->split, b, now);

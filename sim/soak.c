@@ -6,6 +6,7 @@
 #include "base/rng.h"
 #include "sim/fleet.h"
 
+#include <inttypes.h>
 #include <stdio.h>
 #include <unistd.h>
 
@@ -26,56 +27,46 @@ static const struct opt opts[] = {
 };
 /* clang-format on */
 
-struct dice {
-    uint64_t state;
-};
-
 static uint32_t
-draw_below(struct dice *d, uint32_t n)
+draw_between(uint64_t *d, uint32_t least, uint32_t most)
 {
-    return rng_below(&d->state, n);
-}
-
-static uint32_t
-draw_between(struct dice *d, uint32_t least, uint32_t most)
-{
-    return least + draw_below(d, most - least + 1);
+    return least + rng_below(d, most - least + 1);
 }
 
 static void
-draw_groups(struct dice *d, struct sim_config *st)
+draw_groups(uint64_t *d, struct sim_config *st)
 {
     uint32_t n = draw_between(d, 1, 3);
 
     for (uint32_t g = 0; g < n; g++)
-        st->kv.group[g] = (struct kv_group){ .kind = g > 0 || draw_below(d, 4) == 0 ? KV_WINDOW
-                                                                                    : KV_FULL,
+        st->kv.group[g] = (struct kv_group){ .kind = g > 0 || rng_below(d, 4) == 0 ? KV_WINDOW
+                                                                                   : KV_FULL,
                                              .window = draw_between(d, 2, 60),
                                              .n_layers = draw_between(d, 1, 3),
                                              .n_parts = 2,
-                                             .slice_bytes = 128u << draw_below(d, 3) };
-    if (draw_below(d, 4) == 0) {
+                                             .slice_bytes = 128u << rng_below(d, 3) };
+    if (rng_below(d, 4) == 0) {
         st->kv.group[n++] =
             (struct kv_group){ .kind = KV_STATE,
-                               .interval = draw_below(d, 5) * st->kv.tokens_per_block,
+                               .interval = rng_below(d, 5) * st->kv.tokens_per_block,
                                .n_layers = draw_between(d, 1, 3),
                                .n_parts = 1,
-                               .slice_bytes = 128u << draw_below(d, 3) };
-    } else if (draw_below(d, 3) == 0) {
+                               .slice_bytes = 128u << rng_below(d, 3) };
+    } else if (rng_below(d, 3) == 0) {
         st->kv.group[n++] = (struct kv_group){
-            .kind = KV_CROSS, .n_layers = 1, .n_parts = 2, .slice_bytes = 128u << draw_below(d, 3)
+            .kind = KV_CROSS, .n_layers = 1, .n_parts = 2, .slice_bytes = 128u << rng_below(d, 3)
         };
         st->sched.n_enc_layers = (uint16_t)draw_between(d, 1, 6);
-        st->sched.enc_layers = (uint16_t)draw_below(d, 4);
+        st->sched.enc_layers = (uint16_t)rng_below(d, 4);
         st->sched.max_enc_tokens = draw_between(d, 64, 200);
     }
     st->kv.n_groups = n;
 }
 
 static void
-draw_lanes(struct dice *d, struct scheduler_limits *l)
+draw_lanes(uint64_t *d, struct scheduler_limits *l)
 {
-    switch (draw_below(d, 3)) {
+    switch (rng_below(d, 3)) {
     case 0: /* one lane, the default */
         break;
     case 1:
@@ -93,33 +84,31 @@ draw_lanes(struct dice *d, struct scheduler_limits *l)
 
 /* Draws chunk policy, batching waits, adapters and prefix cache. */
 static void
-draw_sharing(struct dice *d, struct sim_config *st)
+draw_sharing(uint64_t *d, struct sim_config *st)
 {
     struct scheduler_limits *l = &st->sched;
 
-    l->chunks = (enum chunks)draw_below(d, 2);
-    if (draw_below(d, 3) == 0)
-        l->max_chunk = draw_between(d, MAX(l->chunk_unit, 1u), l->max_tokens);
-    if (draw_below(d, 2)) l->quantum = draw_between(d, 1, 300);
-    l->pages = 4 + draw_below(d, 8);
-    if (draw_below(d, 3) == 0) l->enc_work = draw_between(d, 1, 400);
-    if (draw_below(d, 3) == 0) l->enc_batch[l->n_enc_batches++] = draw_between(d, 1, 6);
-    if (draw_below(d, 3) == 0) l->prefill_batch_tokens = draw_between(d, 1, 200);
-    l->enc_wait = l->prompt_wait = (nsec)draw_below(d, 20) * st->cost.launch;
-    st->kv.reuse = draw_below(d, 4) > 0;
-    st->kv.copy_partial = draw_below(d, 2);
+    l->chunks = (enum chunks)rng_below(d, 2);
+    if (rng_below(d, 3) == 0) l->max_chunk = draw_between(d, MAX(l->chunk_unit, 1u), l->max_tokens);
+    if (rng_below(d, 2)) l->quantum = draw_between(d, 1, 300);
+    l->pages = 4 + rng_below(d, 8);
+    if (rng_below(d, 3) == 0) l->enc_work = draw_between(d, 1, 400);
+    if (rng_below(d, 3) == 0) l->enc_batch[l->n_enc_batches++] = draw_between(d, 1, 6);
+    if (rng_below(d, 3) == 0) l->prefill_batch_tokens = draw_between(d, 1, 200);
+    l->enc_wait = l->prompt_wait = (nsec)rng_below(d, 20) * st->cost.launch;
+    st->kv.reuse = rng_below(d, 4) > 0;
+    st->kv.copy_partial = rng_below(d, 2);
 }
 
 static void
-draw_world(struct dice *d, const struct soak_args *a, struct fleet_setting *s)
+draw_world(uint64_t *d, const struct soak_args *a, struct fleet_setting *s)
 {
     struct sim_config *st = &s->worker;
     uint32_t scarce = draw_between(d, 1, 8);
 
-    *s = (struct fleet_setting){ .n_workers = draw_between(d, 1, 4),
-                                 .ahead = draw_below(d, 20),
-                                 .digest = true,
-                                 .check = true };
+    *s = (struct fleet_setting){
+        .n_workers = draw_between(d, 1, 4), .ahead = rng_below(d, 20), .digest = true, .check = true
+    };
     setting_defaults(st);
     st->kv.tokens_per_block = draw_between(d, 1, 20);
     st->kv.n_slots = draw_between(d, 2, 40);
@@ -127,8 +116,8 @@ draw_world(struct dice *d, const struct soak_args *a, struct fleet_setting *s)
     st->sched.max_seqs = draw_between(d, 1, st->kv.n_slots);
     st->sched.max_tokens = draw_between(d, 1, 120);
     st->sched.max_len = 200;
-    st->sched.chunk_unit = draw_below(d, 3) ? 0 : draw_between(d, 1, st->sched.max_tokens);
-    st->sched.policy = a->policy == 4 ? (enum policy)draw_below(d, 4) : (enum policy)a->policy;
+    st->sched.chunk_unit = rng_below(d, 3) ? 0 : draw_between(d, 1, st->sched.max_tokens);
+    st->sched.policy = a->policy == 4 ? (enum policy)rng_below(d, 4) : (enum policy)a->policy;
     st->cost.launch = (nsec)draw_between(d, 1, 1000) * 1000;
     draw_sharing(d, st);
     draw_lanes(d, &st->sched);
@@ -142,32 +131,32 @@ draw_world(struct dice *d, const struct soak_args *a, struct fleet_setting *s)
     st->kv.arena_bytes *= st->sched.policy == POLICY_MAX_REQUESTS ? 2 * st->sched.max_seqs + 2
                                                                   : 1 + scarce;
     s->faults =
-        (struct fleet_faults){ .seed = d->state,
-                               .cancelled = draw_below(d, 3) * 0.1,
-                               .suspended = draw_below(d, 3) * 0.05,
-                               .stopped = draw_below(d, 3) * 0.2,
-                               .deaths = draw_below(d, 3) ? 0 : 1e9 / (double)st->cost.launch / 500,
+        (struct fleet_faults){ .seed = *d,
+                               .cancelled = rng_below(d, 3) * 0.1,
+                               .suspended = rng_below(d, 3) * 0.05,
+                               .stopped = rng_below(d, 3) * 0.2,
+                               .deaths = rng_below(d, 3) ? 0 : 1e9 / (double)st->cost.launch / 500,
                                .restart = st->cost.launch * draw_between(d, 1, 200) };
 }
 
 static struct trace_line
-draw_request(struct dice *d, const struct sim_config *st, nsec *at)
+draw_request(uint64_t *d, const struct sim_config *st, nsec *at)
 {
     bool encdec = st->sched.n_enc_layers > 0;
-    uint32_t most = draw_below(d, 10) ? 40 : 150;
+    uint32_t most = rng_below(d, 10) ? 40 : 150;
     struct trace_line t = { .isl = draw_between(
                                 d, 1, encdec ? MIN(most, st->sched.max_enc_tokens) : most),
-                            .osl = draw_between(d, 1, draw_below(d, 10) ? 12 : 49),
-                            .prefix_id = draw_below(d, 3) ? TRACE_NONE : draw_below(d, 4),
+                            .osl = draw_between(d, 1, rng_below(d, 10) ? 12 : 49),
+                            .prefix_id = rng_below(d, 3) ? TRACE_NONE : rng_below(d, 4),
                             .session = TRACE_NONE,
-                            .client = draw_below(d, 5),
-                            .lora = draw_below(d, 4) ? 0 : 1 + draw_below(d, 6),
-                            .priority = (float)draw_below(d, 3) / 2,
+                            .client = rng_below(d, 5),
+                            .lora = rng_below(d, 4) ? 0 : 1 + rng_below(d, 6),
+                            .priority = (float)rng_below(d, 3) / 2,
                             .encdec = encdec };
 
-    t.prefix_len = t.prefix_id == TRACE_NONE ? 0 : draw_below(d, t.isl);
-    if (draw_below(d, 4))
-        *at += st->cost.launch * draw_below(d, 12) / (1 + draw_below(d, 4)); /* else at once */
+    t.prefix_len = t.prefix_id == TRACE_NONE ? 0 : rng_below(d, t.isl);
+    if (rng_below(d, 4))
+        *at += st->cost.launch * rng_below(d, 12) / (1 + rng_below(d, 4)); /* else at once */
     t.arrival = *at;
     return t;
 }
@@ -178,7 +167,7 @@ live_once(const struct fleet_setting *s, uint64_t seed, uint32_t n, struct fleet
           struct err *e)
 {
     CLEAN(fleet_free_at) struct fleet *f = NULL;
-    struct dice d = { seed };
+    uint64_t d = seed;
     nsec at = 0;
 
     TRY(fleet_new(&f, s, e));
@@ -206,17 +195,17 @@ soak_world(const struct soak_args *a, uint64_t seed, uint32_t n, struct soak_sum
 {
     static struct fleet_result first, second;
     struct fleet_setting s;
-    struct dice d = { seed * UINT64_C(0x9e3779b97f4a7c15) };
+    uint64_t d = seed * UINT64_C(0x9e3779b97f4a7c15);
 
-    for (int i = 0; i < 4; i++) draw_below(&d, 2);
+    for (int i = 0; i < 4; i++) rng_below(&d, 2);
     draw_world(&d, a, &s);
     TRY(live_once(&s, seed, n, &first, e));
     TRY(live_once(&s, seed, n, &second, e));
     if (first.digest != second.digest || first.end != second.end)
         return err_set(e, -1, "the second run decided differently");
     if (first.finished + first.cancelled + first.refused != n)
-        return err_set(e, -1, "%u requests started and %llu ended", n,
-                       (unsigned long long)(first.finished + first.cancelled + first.refused));
+        return err_set(e, -1, "%u requests started and %" PRIu64 " ended", n,
+                       first.finished + first.cancelled + first.refused);
     if (first.passed > s.worker.sched.max_seqs)
         return err_set(e, -1, "a request was overtaken %u times with %u slots", first.passed,
                        s.worker.sched.max_seqs);
@@ -239,13 +228,10 @@ static void
 print_help(void)
 {
     puts("Usage: lagan-sim soak [OPTION]...\n"
-         "Run random simulated systems twice and check that every request ends once, no block is "
-         "lost,\n"
-         "no request starves, and equal calls give equal decisions.\n\nOptions:");
+         "Run random simulated systems twice and check that every request ends once, no block\n"
+         "is lost, no request starves, and equal calls give equal decisions.\n\nOptions:");
     opt_help(opts, OPT_TYPED, stdout);
-    puts(
-        "\nA failed world is printed with its seed: `lagan-sim soak --seed N --requests 1` repeats "
-        "it.");
+    puts("\nA failed world is printed with its seed; --seed N --requests 1 repeats it.");
 }
 
 int
@@ -276,17 +262,13 @@ soak_main(int argc, char **argv)
             return 1;
         }
     }
-    printf(
-        "%llu worlds, %llu requests: %llu finished, %llu cancelled, %llu refused; %llu tokens "
-        "in %llu steps\n"
-        "%llu workers crashed, %llu requests moved to another worker, %llu preemptions; a request "
-        "was overtaken at most %u times\n"
-        "each world run twice with equal decisions, digest %016llx, in %.1f s\n",
-        (unsigned long long)sum.worlds, (unsigned long long)sum.requests,
-        (unsigned long long)sum.finished, (unsigned long long)sum.cancelled,
-        (unsigned long long)sum.refused, (unsigned long long)sum.tokens,
-        (unsigned long long)sum.steps, (unsigned long long)sum.deaths,
-        (unsigned long long)sum.moved, (unsigned long long)sum.preemptions, sum.passed,
-        (unsigned long long)sum.digest, (double)(clock_now() - start) / 1e9);
+    printf("%" PRIu64 " worlds, %" PRIu64 " requests: %" PRIu64 " finished, %" PRIu64
+           " cancelled, %" PRIu64 " refused; %" PRIu64 " tokens in %" PRIu64 " steps\n%" PRIu64
+           " workers crashed, %" PRIu64 " requests moved to another worker, %" PRIu64
+           " preemptions; a request was overtaken at most %u times\n"
+           "each world run twice with equal decisions, digest %016" PRIx64 ", in %.1f s\n",
+           sum.worlds, sum.requests, sum.finished, sum.cancelled, sum.refused, sum.tokens,
+           sum.steps, sum.deaths, sum.moved, sum.preemptions, sum.passed, sum.digest,
+           (double)(clock_now() - start) / 1e9);
     return 0;
 }

@@ -5,6 +5,7 @@
 #include "base/opt.h"
 #include "sim/fleet.h"
 
+#include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -43,124 +44,108 @@ static const struct opt opts[] = {
 };
 /* clang-format on */
 
-static double
-s_of(nsec t)
-{
-    return (double)t / 1e9;
-}
-
 static void
 report_use(void *json_lines, const struct fleet_use *u)
 {
-    FILE *out = stdout;
     bool json = *(const bool *)json_lines;
-    unsigned long long queued = u->queued, waiting = u->waiting, running = u->running;
 
-    if (json) {
-        fprintf(out, "{\"t\":%.3f,\"queued\":%llu,\"waiting\":%llu,\"running\":%llu,\"pools\":[",
-                s_of(u->at), queued, waiting, running);
-    } else {
-        fprintf(out, "%10.1f s %8llu queued %8llu waiting %8llu running", s_of(u->at), queued,
-                waiting, running);
-    }
+    printf(json ? "{\"t\":%.3f,\"queued\":%" PRIu64 ",\"waiting\":%" PRIu64 ",\"running\":%" PRIu64
+                  ",\"pools\":["
+                : "%10.1f s %8" PRIu64 " queued %8" PRIu64 " waiting %8" PRIu64 " running",
+           (double)u->at / 1e9, u->queued, u->waiting, u->running);
     for (uint32_t p = 0; p < u->n_pools; p++) {
-        unsigned long long used = u->used[p], cached = u->cached[p], free = u->free[p];
+        uint64_t used = u->used[p], cached = u->cached[p], free = u->free[p];
+        double percent = 100 / MAX((double)(used + cached + free), 1.);
 
         if (json) {
-            fprintf(out, "%s{\"used\":%llu,\"cached\":%llu,\"free\":%llu}", p ? "," : "", used,
-                    cached, free);
+            printf("%s{\"used\":%" PRIu64 ",\"cached\":%" PRIu64 ",\"free\":%" PRIu64 "}",
+                   p ? "," : "", used, cached, free);
         } else {
-            double all = (double)(used + cached + free) / 100;
-
-            fprintf(out, "  pool %u: %.1f %% used, %.1f %% cached", p,
-                    all > 0 ? (double)used / all : 0, all > 0 ? (double)cached / all : 0);
+            printf("  pool %u: %.1f %% used, %.1f %% cached", p, (double)used * percent,
+                   (double)cached * percent);
         }
     }
-    fputs(json ? "]}\n" : "\n", out);
+    puts(json ? "]}" : "");
 }
 
 static void
-report_times(FILE *out, bool json, const char *name, const struct hist *h)
+report_times(bool json, const struct fleet_result *r)
 {
     static const double share[] = { 0.5, 0.9, 0.99, 0.999 };
-    double ms[ARRAY_LEN(share)];
+    const struct {
+        const char *name, *key;
+        const struct hist *h;
+    } rows[] = { { "TTFT", "ttft", &r->ttft },
+                 { "ITL", "itl", &r->itl },
+                 { "TPOT", "tpot", &r->tpot },
+                 { "E2E", "e2e", &r->e2e } };
 
-    for (size_t i = 0; i < ARRAY_LEN(share); i++) ms[i] = (double)hist_at(h, share[i]) / 1e6;
-    fprintf(out,
-            json ? ",\"%s_ms\":{\"mean\":%.3f,\"p50\":%.3f,\"p90\":%.3f,\"p99\":%.3f,\"p999\":%.3f,"
-                   "\"max\":%.3f}"
-                 : "%-6s %12.3f %12.3f %12.3f %12.3f %12.3f %12.3f\n",
-            name, hist_mean(h) / 1e6, ms[0], ms[1], ms[2], ms[3], (double)h->max / 1e6);
+    for (size_t k = 0; k < ARRAY_LEN(rows); k++) {
+        const struct hist *h = rows[k].h;
+        double ms[ARRAY_LEN(share)];
+
+        for (size_t i = 0; i < ARRAY_LEN(share); i++) ms[i] = (double)hist_at(h, share[i]) / 1e6;
+        printf(json ? ",\"%s_ms\":{\"mean\":%.3f,\"p50\":%.3f,\"p90\":%.3f,\"p99\":%.3f,"
+                      "\"p999\":%.3f,\"max\":%.3f}"
+                    : "%-6s %12.3f %12.3f %12.3f %12.3f %12.3f %12.3f\n",
+               json ? rows[k].key : rows[k].name, hist_mean(h) / 1e6, ms[0], ms[1], ms[2], ms[3],
+               (double)h->max / 1e6);
+    }
 }
 
 /* seconds: real time of the run. */
 static void
-report_result(FILE *out, bool json, const struct fleet_result *r, double seconds)
+report_result(bool json, const struct fleet_result *r, double seconds)
 {
-    double end = s_of(r->end);
-    unsigned long long requests = r->requests, finished = r->finished, cancelled = r->cancelled,
-                       refused = r->refused, moved = r->moved, deaths = r->deaths, steps = r->steps,
-                       preemptions = r->preemptions, cached = r->cached_tokens;
+    double end = r->end > 0 ? (double)r->end / 1e9 : 1e-9, prompt = (double)r->prompt_tokens;
 
-    end = end > 0 ? end : 1e-9;
     if (json) {
-        fprintf(
-            out,
-            "{\"requests\":%llu,\"finished\":%llu,\"cancelled\":%llu,\"refused\":%llu,"
-            "\"moved\":%llu,\"deaths\":%llu,\"preemptions\":%llu,\"steps\":%llu,\"virtual_s\":%.3f,"
-            "\"cached_tokens\":%llu,\"request_throughput\":%.3f,\"prompt_throughput\":%.1f,"
-            "\"output_throughput\":%.1f,\"real_s\":%.1f",
-            requests, finished, cancelled, refused, moved, deaths, preemptions, steps, end, cached,
-            (double)r->finished / end, (double)r->prompt_tokens / end,
-            (double)r->output_tokens / end, seconds);
-        report_times(out, json, "ttft", &r->ttft);
-        report_times(out, json, "itl", &r->itl);
-        report_times(out, json, "tpot", &r->tpot);
-        report_times(out, json, "e2e", &r->e2e);
-        fprintf(out, ",\"digest\":\"%016llx\"}\n", (unsigned long long)r->digest);
+        printf("{\"requests\":%" PRIu64 ",\"finished\":%" PRIu64 ",\"cancelled\":%" PRIu64
+               ",\"refused\":%" PRIu64 ",\"moved\":%" PRIu64 ",\"deaths\":%" PRIu64
+               ",\"preemptions\":%" PRIu64 ",\"steps\":%" PRIu64 ",\"virtual_s\":%.3f,"
+               "\"cached_tokens\":%" PRIu64 ",\"request_throughput\":%.3f,"
+               "\"prompt_throughput\":%.1f,\"output_throughput\":%.1f,\"real_s\":%.1f",
+               r->requests, r->finished, r->cancelled, r->refused, r->moved, r->deaths,
+               r->preemptions, r->steps, end, r->cached_tokens, (double)r->finished / end,
+               prompt / end, (double)r->output_tokens / end, seconds);
+        report_times(json, r);
+        printf(",\"digest\":\"%016" PRIx64 "\"}\n", r->digest);
         return;
     }
-    fprintf(
-        out,
-        "%llu requests in %.1f s: %llu finished, %llu cancelled, %llu refused; %llu steps\n"
-        "%llu workers crashed, %llu requests moved to another worker; %llu preemptions\n"
+    printf(
+        "%" PRIu64 " requests in %.1f s: %" PRIu64 " finished, %" PRIu64 " cancelled, %" PRIu64
+        " refused; %" PRIu64 " steps\n%" PRIu64 " workers crashed, %" PRIu64
+        " requests moved to another worker; %" PRIu64 " preemptions\n"
         "%.2f requests/s, %.0f prompt tokens/s (%.1f %% of them cached), %.0f output tokens/s\n\n"
         "ms             mean          p50          p90          p99        p99.9          max\n",
-        requests, end, finished, cancelled, refused, steps, deaths, moved, preemptions,
-        (double)r->finished / end, (double)r->prompt_tokens / end,
-        r->prompt_tokens ? 100.0 * (double)r->cached_tokens / (double)r->prompt_tokens : 0,
-        (double)r->output_tokens / end);
-    report_times(out, json, "TTFT", &r->ttft);
-    report_times(out, json, "ITL", &r->itl);
-    report_times(out, json, "TPOT", &r->tpot);
-    report_times(out, json, "E2E", &r->e2e);
-    fprintf(out, "\n%.1f s of real time\n", seconds);
+        r->requests, end, r->finished, r->cancelled, r->refused, r->steps, r->deaths, r->moved,
+        r->preemptions, (double)r->finished / end, prompt / end,
+        100.0 * (double)r->cached_tokens / MAX(prompt, 1.), (double)r->output_tokens / end);
+    report_times(json, r);
+    printf("\n%.1f s of real time\n", seconds);
 }
 
 static void
 print_help(void)
 {
     puts("Usage: lagan-sim run --model FILE --trace FILE [OPTION]...\n"
-         "Run a trace on a fleet of simulated workers in virtual time, with the production "
-         "scheduler,\n"
-         "KV manager and routing, and a roofline model of the GPU.\n\nOptions:");
+         "Run a trace on a fleet of simulated workers in virtual time, with the production\n"
+         "scheduler, KV manager and routing, and a roofline model of the GPU.\n\nOptions:");
     opt_help(opts, OPT_TYPED, stdout);
     puts("\nExamples:\n"
          "  bench/traces.py chat 10000 --rate 20 >chat.jsonl\n"
          "  lagan-sim run --model sim/models/llama-8b-h200.txt --trace chat.jsonl --workers 2\n"
-         "  lagan-sim run --model sim/models/llama-8b-h200.txt --trace chat.jsonl --workers 1000 "
-         "\\\n"
-         "                --requests 1000000 --rate 20000 --every 0 --json\n\n"
-         "A model file has one setting per line; `lagan-sim script --help` lists them. A trace "
-         "line:\n"
+         "  lagan-sim run --model sim/models/llama-8b-h200.txt --trace chat.jsonl \\\n"
+         "                --workers 1000 --requests 1000000 --rate 20000 --every 0 --json\n\n"
+         "A model file has one setting per line; `lagan-sim script --help` lists them.\n"
+         "A trace line:\n"
          "  {\"arrival_s\": 0.25, \"isl\": 900, \"osl\": 210}\n"
-         "isl: prompt tokens, osl: output tokens. Optional keys: \"prefix_id\", \"prefix_len\" "
-         "(shared\n"
-         "prefix), \"session\" (conversation; its requests share all earlier tokens), \"priority\" "
-         "(0 .. 1),\n"
-         "\"client\", \"lora\", \"encdec\": true (isl is the encoder input).\n\n"
-         "TTFT: arrival to first token; ITL: between two tokens; TPOT: mean ITL of a request; E2E: "
-         "arrival\nto last token.");
+         "isl: prompt tokens, osl: output tokens. Optional keys: \"prefix_id\", \"prefix_len\"\n"
+         "(shared prefix), \"session\" (conversation; its requests share all earlier tokens),\n"
+         "\"priority\" (0 .. 1), \"client\", \"lora\", \"encdec\": true (isl is the encoder "
+         "input).\n\n"
+         "TTFT: arrival to first token; ITL: between two tokens; TPOT: mean ITL of a request;\n"
+         "E2E: arrival to last token.");
 }
 
 /* Adds the trace's requests, repeating the trace if more are requested. */
@@ -231,7 +216,7 @@ run_fleet(const struct trace_run_args *a, struct err *e)
     change_setting(&s.worker, a);
     TRY(fleet_new(&f, &s, e));
     TRY(feed_trace(f, a, e));
-    report_result(stdout, a->json, fleet_result(f), (double)(clock_now() - start) / 1e9);
+    report_result(a->json, fleet_result(f), (double)(clock_now() - start) / 1e9);
     return 0;
 }
 

@@ -10,9 +10,8 @@
 #include "tests/fuzz/ref_reuse.h"
 
 #include "worker/exec/copy_order.h"
-#include "worker/kv/kv_fork.h"
+#include "worker/kv/kv_evict.h"
 #include "worker/kv/kv_internal.h"
-#include "worker/kv/kv_pool.h"
 
 #include <errno.h>
 #include <stdlib.h>

@@ -8,7 +8,6 @@
 #include "tests/fuzz/fuzz.h"
 
 #include "worker/kv/kv_reuse.h"
-#include "worker/kv/kv_state.h"
 
 enum { SLOTS = 5, LEN = 28, SOURCE = 12, ENTRIES = LEN, UNIT = 128, UNITS = 1 << 11, EDITS = 2048 };
 enum { COPIES = 256, HOST_BLOCKS = 16, STEPS = 256, RECORDS = 1024, TOKENS = 4, LAYERS = 3 };

@@ -1,8 +1,6 @@
 /* kv_fixture.c - see kv_fixture.h. */
 #include "tests/kv/kv_fixture.h"
 
-#include "worker/kv/kv_state.h"
-
 #include <stdlib.h>
 #include <string.h>
 

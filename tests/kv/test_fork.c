@@ -1,8 +1,6 @@
 /* test_fork.c - forked and reordered slots: shared blocks, and each slot reads its own tokens. */
 #include "tests/kv/kv_fixture.h"
 
-#include "worker/kv/kv_fork.h"
-
 #include <stdlib.h>
 #include <string.h>
 

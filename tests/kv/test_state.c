@@ -2,8 +2,6 @@
  * Scenarios R. */
 #include "tests/kv/kv_fixture.h"
 
-#include "worker/kv/kv_fork.h"
-#include "worker/kv/kv_state.h"
 #include "worker/manifest/manifest.h"
 
 #include <errno.h>

@@ -1,10 +1,7 @@
 /* kv.c - checks a configuration, lays out and initializes struct kv, counts blocks: see kv.h. */
 #include "worker/kv/kv.h"
 
-#include "worker/kv/kv_host_tier.h"
-#include "worker/kv/kv_internal.h"
-#include "worker/kv/kv_pool.h"
-#include "worker/kv/kv_tree.h"
+#include "worker/kv/kv_evict.h"
 #include "worker/kv/kv_tree_export.h"
 
 #include <errno.h>

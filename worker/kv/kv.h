@@ -22,7 +22,7 @@ enum kv_kind { KV_FULL, KV_WINDOW, KV_CROSS, KV_STATE, KV_KINDS };
  *           manifest name it by the index of its first slice, from the arena's base (slice_id)
  *   entry = position / tokens_per_block
  * KV_STATE: a block is one layer's state. Entries: [n_layers] live state, then KV_SNAPSHOTS times
- * [n_layers] snapshot (kv_state.h). */
+ * [n_layers] snapshot (kv_seq.h). */
 enum { KV_SNAPSHOTS = 3 };
 struct kv_group {
     enum kv_kind kind;
@@ -31,7 +31,7 @@ struct kv_group {
     uint32_t max_blocks; /* hard limit, 0 = none; set by scenario files and tests */
     uint32_t sinks;      /* KV_WINDOW: leading positions that stay visible (attention sinks) */
     uint32_t interval;   /* KV_STATE: positions between two snapshots; 0 = no snapshots */
-    float share;         /* soft target, fraction of the arena; 0 = none: kv_pool.h */
+    float share;         /* soft target, fraction of the arena; 0 = none: kv_evict.h */
     uint8_t pool;        /* out: groups of equal block size share a pool */
 };
 

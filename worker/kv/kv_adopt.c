@@ -3,10 +3,8 @@
  * kv_adopt() sets pools, block states and counts. The lists of free blocks and open slabs remain as
  * kv_init() left them until kv_adopt_end() rebuilds them.
  */
-#include "worker/kv/kv_internal.h"
-#include "worker/kv/kv_pool.h"
+#include "worker/kv/kv_evict.h"
 #include "worker/kv/kv_seq.h"
-#include "worker/kv/kv_tree.h"
 #include "worker/kv/kv_tree_export.h"
 
 #include <errno.h>

@@ -1,7 +1,5 @@
 /* kv_check.c - kv_check(): recomputes all counts and checks every block and list. */
-#include "worker/kv/kv_internal.h"
-#include "worker/kv/kv_pool.h"
-#include "worker/kv/kv_tree.h"
+#include "worker/kv/kv_evict.h"
 
 struct kv_tally {                          /* of one group */
     uint64_t held, cached, nodeless, refs; /* counted over the blocks */

@@ -1,5 +1,5 @@
-/* kv_evict_queue.c - see kv_evict_queue.h. */
-#include "worker/kv/kv_evict_queue.h"
+/* kv_evict_queue.c - see kv_evict.h. */
+#include "worker/kv/kv_evict.h"
 
 static struct kv_evict_queue *
 queue_of(struct kv *kv, uint32_t block)

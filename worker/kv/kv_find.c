@@ -1,7 +1,7 @@
 /* kv_find.c - see kv_find.h. */
 #include "worker/kv/kv_find.h"
 
-#include "worker/kv/kv_tree.h"
+#include "worker/kv/kv_evict.h"
 
 enum { MAX_CHILDREN = 32 }; /* children compared for a partial block */
 

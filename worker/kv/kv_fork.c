@@ -1,8 +1,7 @@
-/* kv_fork.c - see kv_fork.h. */
-#include "worker/kv/kv_fork.h"
+/* kv_fork.c - see kv_seq.h. */
+#include "worker/kv/kv_seq.h"
 
-#include "worker/kv/kv_internal.h"
-#include "worker/kv/kv_pool.h"
+#include "worker/kv/kv_evict.h"
 
 enum { MAX_SLOTS = 16 };
 

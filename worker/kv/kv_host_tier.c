@@ -1,9 +1,5 @@
-/* kv_host_tier.c - see kv_host_tier.h. */
-#include "worker/kv/kv_host_tier.h"
-
-#include "worker/kv/kv_evict_queue.h"
-#include "worker/kv/kv_internal.h"
-#include "worker/kv/kv_tree.h"
+/* kv_host_tier.c - see kv_evict.h. */
+#include "worker/kv/kv_evict.h"
 
 void
 kv_host_tier_init(struct kv *kv)

@@ -14,17 +14,17 @@
 
 #include "worker/kv/kv.h"
 
-/* Returns the first entry that a query at pos or later sees, sinks excepted. */
-uint32_t kv_kind_first(const struct kv_group *g, uint32_t tokens_per_block, uint32_t pos);
+/* tokens: per block. Returns the first entry that a query at pos or later sees, sinks excepted. */
+uint32_t kv_kind_first(const struct kv_group *g, uint32_t tokens, uint32_t pos);
 /* Returns the number of entries that sinks take. */
-uint32_t kv_kind_sinks(const struct kv_group *g, uint32_t tokens_per_block);
+uint32_t kv_kind_sinks(const struct kv_group *g, uint32_t tokens);
 /* Returns the entries of a sequence of len positions with an encoder input of n_source tokens. */
-uint32_t kv_kind_entries(const struct kv_group *g, uint32_t tokens_per_block, uint32_t len,
+uint32_t kv_kind_entries(const struct kv_group *g, uint32_t tokens, uint32_t len,
                          uint32_t n_source);
 /* Returns the most blocks held at once by a sequence that grows to len positions in chunks of at
  * most `chunk` tokens. A window needs at most sinks + window + chunk + one block. */
-uint32_t kv_kind_need(const struct kv_group *g, uint32_t tokens_per_block, uint32_t len,
-                      uint32_t n_source, uint32_t chunk);
+uint32_t kv_kind_need(const struct kv_group *g, uint32_t tokens, uint32_t len, uint32_t n_source,
+                      uint32_t chunk);
 
 struct kv_need {
     uint32_t n_blocks[MAX_GROUPS]; /* of each group, the most that the sequence holds at once */

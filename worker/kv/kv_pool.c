@@ -1,10 +1,5 @@
-/* kv_pool.c - see kv_pool.h. */
-#include "worker/kv/kv_pool.h"
-
-#include "worker/kv/kv_evict_queue.h"
-#include "worker/kv/kv_host_tier.h"
-#include "worker/kv/kv_internal.h"
-#include "worker/kv/kv_tree.h"
+/* kv_pool.c - see kv_evict.h. */
+#include "worker/kv/kv_evict.h"
 
 #include <errno.h>
 

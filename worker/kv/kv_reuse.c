@@ -8,10 +8,8 @@
  */
 #include "worker/kv/kv_reuse.h"
 
+#include "worker/kv/kv_evict.h"
 #include "worker/kv/kv_find.h"
-#include "worker/kv/kv_host_tier.h"
-#include "worker/kv/kv_pool.h"
-#include "worker/kv/kv_tree.h"
 
 #include <errno.h>
 

@@ -1,10 +1,7 @@
 /* kv_seq.c - see kv_seq.h. */
 #include "worker/kv/kv_seq.h"
 
-#include "worker/kv/kv_host_tier.h"
-#include "worker/kv/kv_internal.h"
-#include "worker/kv/kv_pool.h"
-#include "worker/kv/kv_tree.h"
+#include "worker/kv/kv_evict.h"
 
 #include <errno.h>
 

@@ -1,4 +1,5 @@
-/* kv_seq.h - the scheduler's calls of the KV manager: reserve, grow, trim, drop.
+/* kv_seq.h - the scheduler's calls of the KV manager: reserve, grow, trim, drop; fork; recurrent
+ * state.
  *
  * A sequence slot has one row in the block table of every group. Its life:
  *
@@ -52,3 +53,56 @@ void kv_drop(struct kv *kv, seq_slot slot); /* no effect without a reservation *
  * edits. Call kv_ends_sent() only when the step is launched. */
 void kv_ends(const struct kv *kv, unsigned lane, struct kv_out *out);
 void kv_ends_sent(struct kv *kv, unsigned lane, uint64_t step);
+
+/* ---- kv_fork.c: sequences that share a prefix: the beams of a search, the samples of a request.
+ *
+ *     before           fork of slot 0 at position 6         beam 1 continues beam 0's 8 positions
+ *     slot 0  A  B     slot 0  A  B      (4, 2 positions)   slot 0  A  B
+ *                      slot 1  A  C      C: a copy of B     slot 1  A  B       C is free
+ *
+ * Full blocks and the encoder input's blocks are shared; each slot has its own last block. All
+ * slots reserve before the first one starts: kv_reserve() with kv_fork_need(), then kv_fork() after
+ * the prompt is computed. Drop such slots with kv_drop(), because no other request reuses the
+ * tokens that a search tried. */
+
+/* Returns the blocks that a slot needs besides the blocks it shares, if it is forked at n_prompt
+ * positions. len and chunk are as for kv_need(). */
+struct kv_need kv_fork_need(const struct kv *kv, uint32_t len, uint32_t n_prompt, uint32_t chunk);
+
+/* Gives slot `to`, which holds nothing, the first n positions of slot `from`. `step` of `lane` is
+ * the next step of both slots. Adds edits of both rows and a copy of the last block. Trims `from`
+ * to what queries from position done <= n on see, or from n on if `to` has not reserved enough for
+ * more. */
+void kv_fork(struct kv *kv, unsigned lane, uint64_t step, seq_slot from, seq_slot to, uint32_t n,
+             uint32_t done, struct kv_out *out);
+
+/* Beam reorder: slot[i] continues from the n positions of slot[parent[i]]; at most 16 slots. Shares
+ * full blocks and adds edits of the entries that change. Among the slots that continue one parent,
+ * one keeps the parent's last block (the parent itself if possible) and the others get a copy of
+ * it, in a block that no slot continues from; so no block is allocated. If parent[parent[i]] ==
+ * parent[i] for every i, the step may be repeated after any part of it ran. */
+void kv_reorder(struct kv *kv, unsigned lane, uint64_t step, const seq_slot *slot,
+                const uint8_t *parent, uint32_t n_slots, uint32_t n, struct kv_out *out);
+
+/* ---- kv_state.c: recurrent state: one block per layer at any length, and snapshots of it.
+ *
+ *     positions   0       16      32  36 37        interval 16, a prompt of 37
+ *     state       zero ---------------------> live
+ *     snapshots           A       B   C            a step ends at each snapshot position
+ *
+ * Every step changes the live state, so only its own slot uses it: no other request and no
+ * replacement worker continues from it. A snapshot never changes. The step that ends at a snapshot
+ * position copies the live state after its work. After that step the snapshot is in the tree like a
+ * full block (kv_reuse.h), and a slot that is admitted with it copies it to a live state of its
+ * own. Hits end at a snapshot, never within a block.
+ *
+ * A slot holds its last KV_SNAPSHOTS snapshots in a ring: a finished one while two steps in flight
+ * write others. At position 0 the live state is not initialized; the kernels start with zeros. */
+
+/* Returns the next position after pos at which a step of the sequence must end: a multiple of the
+ * interval, or the last block boundary at which a later request with the same prompt could start.
+ * UINT32_MAX: none. */
+uint32_t kv_border(const struct kv *kv, uint32_t pos, uint32_t n_prompt);
+/* Adds a snapshot of every layer at pos, the end of the planned step; call after kv_grow(). Adds
+ * edits with the position, and one copy per layer that runs after the step's work. */
+void kv_snapshot(struct kv *kv, unsigned lane, seq_slot slot, uint32_t pos, struct kv_out *out);

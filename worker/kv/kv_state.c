@@ -1,14 +1,11 @@
-/* kv_state.c - see kv_state.h.
+/* kv_state.c - see kv_seq.h.
  *
  * A snapshot is one block per layer; the blocks are held and released together. In the tree they
  * form a ring and the node has the first layer's block, so evicting one block evicts all.
  */
-#include "worker/kv/kv_state.h"
+#include "worker/kv/kv_seq.h"
 
-#include "worker/kv/kv_internal.h"
-#include "worker/kv/kv_pool.h"
-#include "worker/kv/kv_table.h"
-#include "worker/kv/kv_tree.h"
+#include "worker/kv/kv_evict.h"
 
 uint32_t
 kv_border(const struct kv *kv, uint32_t pos, uint32_t n_prompt)

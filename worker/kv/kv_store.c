@@ -1,6 +1,5 @@
 /* kv_store.c - adds computed blocks to the prefix tree: see kv_reuse.h. */
-#include "worker/kv/kv_internal.h"
-#include "worker/kv/kv_tree.h"
+#include "worker/kv/kv_evict.h"
 
 #include <errno.h>
 #define XXH_INLINE_ALL
@@ -147,17 +146,6 @@ kv_store(struct kv *kv, seq_slot slot, const struct kv_text *t, uint32_t n)
     }
 }
 
-/* Attaches private blocks to nodes whose equal block was evicted after kv_store(). */
-static void
-fill_gaps(struct kv *kv, seq_slot slot, const struct kv_text *t)
-{
-    const struct kv_seq *s = &kv_seqs(kv)[slot];
-    uint32_t node = s->cursor;
-
-    for (uint32_t i = s->n_stored; i > 0; i--, node = kv_node(kv, node)->parent)
-        store_entry(kv, slot, t, node, i - 1, true);
-}
-
 static void
 store_rest(struct kv *kv, seq_slot slot, const struct kv_text *t, uint32_t n)
 {
@@ -189,10 +177,14 @@ void
 kv_release(struct kv *kv, seq_slot slot, const struct kv_text *t, uint32_t n)
 {
     const struct kv_seq *s = &kv_seqs(kv)[slot];
+    uint32_t node;
 
     if (kv->c.reuse && s->live && !s->starting && !kv_text_of_features(t)) {
         kv_store(kv, slot, t, n);
-        fill_gaps(kv, slot, t);
+        node =
+            s->cursor; /* attach private blocks to nodes whose equal block was evicted meanwhile */
+        for (uint32_t i = s->n_stored; i > 0; i--, node = kv_node(kv, node)->parent)
+            store_entry(kv, slot, t, node, i - 1, true);
         if (!s->tree_full) store_rest(kv, slot, t, n);
         set_all_priorities(kv, slot, t);
     }

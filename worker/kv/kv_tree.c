@@ -1,7 +1,5 @@
-/* kv_tree.c - see kv_tree.h. */
-#include "worker/kv/kv_tree.h"
-
-#include "worker/kv/kv_evict_queue.h"
+/* kv_tree.c - see kv_evict.h. */
+#include "worker/kv/kv_evict.h"
 
 #include <string.h>
 #define XXH_INLINE_ALL

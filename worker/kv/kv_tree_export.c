@@ -1,10 +1,7 @@
 /* kv_tree_export.c - see kv_tree_export.h. */
 #include "worker/kv/kv_tree_export.h"
 
-#include "worker/kv/kv_evict_queue.h"
-#include "worker/kv/kv_internal.h"
-#include "worker/kv/kv_pool.h"
-#include "worker/kv/kv_tree.h"
+#include "worker/kv/kv_evict.h"
 
 #include <errno.h>
 #include <string.h>

@@ -66,16 +66,6 @@ manifest_decision(const struct manifest *m, const seq_slot *slot, uint32_t n_bea
     }
 }
 
-/* Clears all snapshots except the one at position `but`; their blocks are free. */
-static void
-forget_snapshots(struct manifest *m, seq_slot slot, uint32_t but)
-{
-    struct manifest_entry *r = entry_of(m, slot);
-
-    for (uint32_t i = 0; i < KV_SNAPSHOTS; i++)
-        if (get32(&r->snapshot[i]) != but) put32(&r->snapshot[i], 0);
-}
-
 /* 1: *ret, with token[tokens_per_block]; 0: no node, or being edited; -EBADMSG: invalid. */
 static int
 read_node(const struct manifest *m, uint32_t node, token_id *token, struct kv_tree_export *ret)
@@ -140,35 +130,30 @@ adopt_node(struct manifest *m, struct kv *kv, bool host, uint32_t node, struct m
     }
 }
 
-static void
-adopt_nodes(struct manifest *m, struct kv *kv, bool host, struct manifest_adopted *a)
-{
-    uint32_t n = m->h.n_nodes ? MIN(get32(&node_of(m, 0)->parent), m->h.n_nodes - 1) : 0;
-
-    for (uint32_t i = 1; i <= n; i++) adopt_node(m, kv, host, i, a);
-}
-
 struct manifest_adopted
 manifest_adopt(struct manifest *m, struct kv *kv, bool host, struct manifest_found *found,
                slice_id *tables)
 {
+    uint32_t n_nodes = m->h.n_nodes ? MIN(get32(&node_of(m, 0)->parent), m->h.n_nodes - 1) : 0;
     struct manifest_adopted a = { 0 };
 
     for (seq_slot slot = 0; slot < m->h.n_slots; slot++) {
+        struct manifest_entry *e = entry_of(m, slot);
         int r = manifest_read(m, slot, tables, &found[slot]);
 
         if (r > 0) r = kv_adopt(kv, &found[slot].row);
         if (r < 0 && r != -ENODATA) a.no_rows++;
         if (r == 0 && kv_live(kv, slot)) {
             found[slot].resume = kv_entry_resume(kv, &found[slot].row);
-            forget_snapshots(m, slot, found[slot].resume);
+            for (uint32_t i = 0; i < KV_SNAPSHOTS; i++) /* the blocks of other snapshots are free */
+                if (get32(&e->snapshot[i]) != found[slot].resume) put32(&e->snapshot[i], 0);
             a.rows++;
         } else {
             found[slot].owner.id = 0;
             manifest_clear(m, slot);
         }
     }
-    adopt_nodes(m, kv, host, &a);
+    for (uint32_t i = 1; i <= n_nodes; i++) adopt_node(m, kv, host, i, &a);
     kv_adopt_end(kv);
     return a;
 }

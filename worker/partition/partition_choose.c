@@ -71,13 +71,6 @@ decode_work(const struct partition_load *load, double n)
     return scale_work(&load->decode, load->n_decode ? n / load->n_decode : 0);
 }
 
-static struct step_cost
-sum_work(const struct step_cost *a, const struct step_cost *b)
-{
-    return (struct step_cost){ MAX(a->weights, b->weights), a->kv + b->kv, a->matmul + b->matmul,
-                               a->attend + b->attend };
-}
-
 /* Factor by which rounding up to tiles lengthens matrix products on the whole device. */
 static double
 tile_padding(const struct split *s, double rows)
@@ -90,10 +83,12 @@ static double
 merged_step_ns(const struct split *s, const struct partition_load *load, double n, double rows,
                double more)
 {
-    struct step_cost some = prompt_work(load, rows), others = decode_work(load, n),
-                     all = sum_work(&others, &some);
+    struct step_cost some = prompt_work(load, rows), all = decode_work(load, n);
 
-    all.matmul *= more;
+    all.weights = MAX(all.weights, some.weights);
+    all.kv += some.kv;
+    all.matmul = (all.matmul + some.matmul) * more;
+    all.attend += some.attend;
     return step_time_of(&s->time, STEP_BOTH, 0, &all);
 }
 

@@ -14,9 +14,6 @@
  *
  * A mode is kept for some steps, then left for one that is clearly better; the margin falls with
  * time. Pure: times come from step_time.h.
- *
- * Why not minimize prefill time: with a generous target that nearly always selects partition 0, and
- * costs 10 % of the throughput where a partition would serve both phases (docs/lab/partitions.md).
  */
 #pragma once
 

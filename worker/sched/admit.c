@@ -119,8 +119,7 @@ admit_kv(struct scheduler *s, struct seq *q)
     s->slot[slot].chunk = way.chunk;
     s->slot[slot].one_step_window = way.rows < tokens_in_flight(q, way.chunk);
     s->slot[slot].cross_kv_cached = hit.cross;
-    s->slot[slot].making[0] = hit.next[0];
-    s->slot[slot].making[1] = hit.next[1];
+    memcpy(s->slot[slot].making, hit.next, sizeof hit.next);
     s->slot[slot].making_at = hit.n_tokens;
     q->n_planned = q->n_done = hit.n_tokens;
     if (q->n_preemptions == 0) q->n_cached = hit.n_tokens;

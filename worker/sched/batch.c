@@ -1,8 +1,8 @@
 /* batch.c - see batch.h.
  *
  * Packed form: a head of 8 bytes, the counts (the first fields of struct batch), then the arrays in
- * the order of arrays[]. All are packed as they are in memory. No packed struct has padding, so that
- * equal batches are equal bytes.
+ * the order of arrays[]. All are packed as they are in memory. No packed struct has padding, so
+ * that equal batches are equal bytes.
  */
 #include "worker/sched/batch.h"
 

@@ -15,8 +15,9 @@ layers_now(const struct step_plan *p, const struct seq *q, uint64_t left)
     return (uint32_t)MIN(fit, (uint64_t)MIN(a_step, all - q->n_enc_layers));
 }
 
+/* left: as for layers_now(); add_encode() subtracts its part. */
 static void
-add_encode(struct step_plan *p, struct seq *q, uint32_t n)
+add_encode(struct step_plan *p, struct seq *q, uint32_t n, uint64_t *left)
 {
     struct batch *b = p->b;
 
@@ -34,6 +35,7 @@ add_encode(struct step_plan *p, struct seq *q, uint32_t n)
     }
     b->work |= WORK_ENCODER;
     put_in_step(p, q);
+    *left -= MIN(*left, (uint64_t)n * q->n_source);
     q->n_enc_layers += n;
     if (q->n_enc_layers == p->s->l.n_enc_layers) move_seq(p->s, q, SEQ_PREFILL);
 }
@@ -80,9 +82,7 @@ plan_encoder(struct step_plan *p)
     for (q = s->n_in[SEQ_ENCODER] ? s->running.first : NULL; q; q = q->next) {
         if (runnable(s, q, p->lane) != WORK_ENCODER) continue;
         n = layers_now(p, q, left);
-        if (n == 0) continue;
-        add_encode(p, q, n);
-        left -= MIN(left, (uint64_t)n * q->n_source);
+        if (n > 0) add_encode(p, q, n, &left);
     }
     for (q = s->l.n_enc_layers ? s->waiting.first : NULL; q && may > 0 && !s->static_batch_closed;
          q = next) {
@@ -91,8 +91,7 @@ plan_encoder(struct step_plan *p)
         if (find_cross(s, q)) continue; /* its cross KV is cached: plan_prefill() takes it */
         n = layers_now(p, q, left);
         if (n == 0 || !admit_enc(s, q)) break;
-        add_encode(p, q, n);
-        left -= MIN(left, (uint64_t)n * q->n_source);
+        add_encode(p, q, n, &left);
         may--;
     }
 }

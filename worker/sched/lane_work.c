@@ -33,11 +33,10 @@ apply_partition(struct scheduler *s)
         bool prompts = own & WORK_PREFILL;
 
         if (s->prefill_draining)
-            s->work[l] = (uint8_t)(prompts ? 0 : own);
+            own = prompts ? 0 : own;
         else if (together)
-            s->work[l] = (uint8_t)(prompts ? own | WORK_DECODE : own & ~WORK_DECODE);
-        else
-            s->work[l] = (uint8_t)own;
+            own = prompts ? own | WORK_DECODE : own & ~WORK_DECODE;
+        s->work[l] = (uint8_t)own;
     }
     if (s->prefill_draining) return;
     s->partition = s->next_partition;

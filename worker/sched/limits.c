@@ -79,6 +79,16 @@ admission_len(const struct scheduler *s, const struct seq *q)
     return q->n_prompt + (s->l.policy == POLICY_MAX_UTILIZATION ? 0 : q->max_new);
 }
 
+static int
+check_ascending(const char *name, const uint32_t *list, uint32_t n, struct err *e)
+{
+    for (uint32_t i = 1; i < n; i++)
+        if (list[i] <= list[i - 1])
+            return err_set(e, -EINVAL, "%s must be ascending: %u follows %u", name, list[i],
+                           list[i - 1]);
+    return 0;
+}
+
 int
 limits_check(const struct scheduler_limits *l, const struct kv_config *kv, struct err *e)
 {
@@ -105,10 +115,7 @@ limits_check(const struct scheduler_limits *l, const struct kv_config *kv, struc
         return err_set(e, -EINVAL, "max_source_tokens is 0, but the model has an encoder");
     if (l->n_enc_batches > ARRAY_LEN(l->enc_batch))
         return err_set(e, -EINVAL, "encoder_batch_size: %u values, at most 8", l->n_enc_batches);
-    for (uint32_t i = 1; i < l->n_enc_batches; i++)
-        if (l->enc_batch[i] <= l->enc_batch[i - 1])
-            return err_set(e, -EINVAL, "encoder_batch_size must be ascending: %u follows %u",
-                           l->enc_batch[i], l->enc_batch[i - 1]);
+    TRY(check_ascending("encoder_batch_size", l->enc_batch, l->n_enc_batches, e));
     if (l->n_draft > MAX_DRAFT)
         return err_set(e, -EINVAL, "%u draft tokens, at most %d", l->n_draft, MAX_DRAFT);
     for (uint32_t g = 0; g < kv->n_groups; g++)
@@ -120,10 +127,7 @@ limits_check(const struct scheduler_limits *l, const struct kv_config *kv, struc
                            1u + l->draft_back[i]);
     if (l->n_buckets > ARRAY_LEN(l->bucket))
         return err_set(e, -EINVAL, "%u graph sizes, at most 64 are allowed", l->n_buckets);
-    for (uint32_t i = 1; i < l->n_buckets; i++)
-        if (l->bucket[i] <= l->bucket[i - 1])
-            return err_set(e, -EINVAL, "graph sizes must be ascending: %u follows %u", l->bucket[i],
-                           l->bucket[i - 1]);
+    TRY(check_ascending("graph sizes", l->bucket, l->n_buckets, e));
     if (l->n_lanes == 0 || l->n_lanes > kv->n_lanes)
         return err_set(e, -EINVAL, "%u lanes, the block tables are made for %u", l->n_lanes,
                        kv->n_lanes);
@@ -247,11 +251,10 @@ scheduler_copies(const struct scheduler_limits *l, const struct kv_config *c)
 {
     uint64_t copies = (uint64_t)max_running(l) * c->n_groups;
 
-    for (uint32_t g = 0; g < c->n_groups;
-         g++) /* a state starts from a snapshot and ends with one */
-        if (c->group[g].kind == KV_STATE)
+    for (uint32_t g = 0; g < c->n_groups; g++) {
+        if (c->group[g].kind == KV_STATE) /* it starts from a snapshot and ends with one */
             copies += 2 * (uint64_t)max_running(l) * c->group[g].n_layers;
-    if (c->host_bytes == 0) return (uint32_t)MIN(copies, UINT32_MAX);
-    for (uint32_t g = 0; g < c->n_groups; g++) copies += c->group[g].max_entries;
-    return (uint32_t)MIN(2 * copies, UINT32_MAX);
+        if (c->host_bytes) copies += c->group[g].max_entries;
+    }
+    return (uint32_t)MIN(c->host_bytes ? 2 * copies : copies, UINT32_MAX);
 }

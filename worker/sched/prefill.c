@@ -5,16 +5,7 @@
  */
 #include "worker/sched/sched_internal.h"
 
-#include "worker/kv/kv_state.h"
-
 enum { FINE = 16 };
-
-/* q was adopted, and no step of this worker has carried it. */
-static bool
-is_adopted_unbegun(const struct step_plan *p, const struct seq *q)
-{
-    return q->n_adopted && !p->s->slot[q->slot].chunk_planned;
-}
 
 /* The edits for q's blocks fit the remaining budget; the first q of a step always does. */
 static bool
@@ -49,7 +40,8 @@ plan_adopted(struct step_plan *p)
 
     if (p->s->n_in[SEQ_PREFILL] == 0) return;
     for (struct seq *q = p->s->running.first; q && p->tokens_left > 0; q = q->next) {
-        if (runnable(p->s, q, p->lane) != WORK_PREFILL || !is_adopted_unbegun(p, q)) continue;
+        if (runnable(p->s, q, p->lane) != WORK_PREFILL) continue;
+        if (!q->n_adopted || p->s->slot[q->slot].chunk_planned) continue;
         if (q->n_prompt - q->n_planned > 1) continue;
         if (is_resumed_beam(q)) {
             if (q->first_member == q && may_resume(p, q, &begins)) resume_search(p, q);
@@ -109,7 +101,6 @@ share_rows(const struct step_plan *p, uint32_t n, uint32_t rows)
 
             if (!seq_follows(c->seq) && !is_last_prompt_token(c->seq))
                 some = unit_rows(p->s, c->seq, c->n_tokens, rows);
-
             c->n_tokens += some;
             rows -= some;
             more = more || some > 0;
@@ -197,11 +188,8 @@ gather_chunks(struct step_plan *p)
             }
         }
         if (is_last_prompt_token(q) && !beams_ready(s, q)) continue;
-        if (s->l.chunks == CHUNK_POLICY_FCFS) {
-            some = chunk_rows(s, q, 0, rows);
-        } else {
-            some = unit_rows(s, q, 0, rows);
-        }
+        some = s->l.chunks == CHUNK_POLICY_FCFS ? chunk_rows(s, q, 0, rows)
+                                                : unit_rows(s, q, 0, rows);
         /* A budget below one unit goes to the first prompt, unless chunk_unit is configured. */
         if (some == 0 && n == 0 && !(p->b->work & WORK_PREFILL) && !s->unit_strict)
             some = MIN(rows, s->slot[q->slot].chunk);

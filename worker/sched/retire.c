@@ -192,10 +192,8 @@ end_one(struct scheduler *s, struct seq *q, uint16_t reason)
 void
 scheduler_end(struct scheduler *s, struct seq *q, uint16_t reason)
 {
-    struct seq *m = q->first_member ? q->first_member : q, *next;
-
     if (q->state == SEQ_ENDED) return; /* the members have ended with it and may be reaped */
-    for (; m; m = next) {
+    for (struct seq *m = group_first(q), *next; m; m = next) {
         next = m->next_member;
         end_one(s, m, reason);
     }

@@ -21,7 +21,6 @@
 #pragma once
 
 #include "base/fair_queue.h"
-#include "worker/kv/kv_fork.h"
 #include "worker/kv/kv_reuse.h"
 #include "worker/sched/scheduler.h"
 

@@ -248,15 +248,6 @@ check_list(const struct seq_list *l, bool ordered)
     check(l->last == prev && n == l->n);
 }
 
-static uint32_t
-n_seqs(const struct scheduler *s)
-{
-    uint32_t n = 0;
-
-    for (unsigned i = SEQ_WAITING; i <= SEQ_ENDED; i++) n += s->n_in[i];
-    return n;
-}
-
 static void
 check_pages(const struct scheduler *s)
 {
@@ -279,7 +270,7 @@ check_pages(const struct scheduler *s)
 void
 scheduler_check(const struct scheduler *s)
 {
-    uint32_t occupied = 0, kept = 0, end = 0;
+    uint32_t occupied = 0, kept = 0, end = 0, n = 0;
 
     check_list(&s->waiting, true);
     check_list(&s->running, true);
@@ -305,7 +296,8 @@ scheduler_check(const struct scheduler *s)
         kept += s->slot[i].kept_for_adoption;
         check(!s->slot[i].kept_for_adoption || (!s->slot[i].seq && kv_live(s->kv, i)));
     }
-    check(s->running.n + s->waiting.n + s->ended.n == n_seqs(s));
+    for (unsigned i = SEQ_WAITING; i <= SEQ_ENDED; i++) n += s->n_in[i];
+    check(s->running.n + s->waiting.n + s->ended.n == n);
     check(occupied == s->running.n && occupied + s->n_free + kept == s->n_slots &&
           kept == s->n_kept);
     check(occupied <= s->max_running);

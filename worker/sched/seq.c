@@ -8,9 +8,9 @@ static const unsigned follows[] = {
     [SEQ_WAITING]    = 1u << SEQ_ENCODER | 1u << SEQ_PREFILL | 1u << SEQ_ENDED,
     [SEQ_ENCODER]    = 1u << SEQ_PREFILL | 1u << SEQ_ENDED,
     [SEQ_PREFILL]    = 1u << SEQ_DECODE | 1u << SEQ_LAST | 1u << SEQ_PREEMPTED | 1u << SEQ_ENDED,
-    [SEQ_DECODE] = 1u << SEQ_LAST | 1u << SEQ_PREEMPTED | 1u << SEQ_ENDED,
+    [SEQ_DECODE]     = 1u << SEQ_LAST | 1u << SEQ_PREEMPTED | 1u << SEQ_ENDED,
     [SEQ_LAST]       = 1u << SEQ_ENDED,
-    [SEQ_PREEMPTED]     = 1u << SEQ_NEW | 1u << SEQ_WAITING | 1u << SEQ_ENDED,
+    [SEQ_PREEMPTED]  = 1u << SEQ_NEW | 1u << SEQ_WAITING | 1u << SEQ_ENDED,
     [SEQ_ENDED]      = 1u << SEQ_NEW,
     /* clang-format on */
 };
@@ -28,8 +28,8 @@ seq_before(const struct seq *a, const struct seq *b)
 {
     if (a->priority > b->priority) return true;
     if (a->priority < b->priority) return false;
-    return a->fair_tag < b->fair_tag ||
-           (a->fair_tag == b->fair_tag && a->arrival_number < b->arrival_number);
+    if (a->fair_tag != b->fair_tag) return a->fair_tag < b->fair_tag;
+    return a->arrival_number < b->arrival_number;
 }
 
 static void

@@ -1,6 +1,8 @@
 /* sharing.c - what requests share: adapter pages, the prefix cache, prefixes in flight. */
 #include "worker/sched/sched_internal.h"
 
+#include <string.h>
+
 static uint32_t
 find_holder(const struct scheduler *s, uint64_t lora)
 {
@@ -125,8 +127,7 @@ next_block_name(struct scheduler *s, struct slot *slot)
 
     if (slot->making_at != slot->seq->n_done) {
         kv_lookup(s->kv, &t, &hit);
-        slot->making[0] = hit.next[0];
-        slot->making[1] = hit.next[1];
+        memcpy(slot->making, hit.next, sizeof hit.next);
         slot->making_at = slot->seq->n_done;
     }
     return slot->making;

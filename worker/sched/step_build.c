@@ -6,8 +6,6 @@
  */
 #include "worker/sched/sched_internal.h"
 
-#include "worker/kv/kv_state.h"
-
 void
 put_in_step(struct step_plan *p, struct seq *q)
 {
