@@ -224,26 +224,19 @@ client_json_text(const msgpack_object *o)
 static int
 send_call(struct lagan *c, const char *verb, const char *args)
 {
-    msgpack_sbuffer b;
-    msgpack_packer p;
+    CLEAN(msgpack_sbuffer_destroy) msgpack_sbuffer b = { 0 };
+    msgpack_packer p = client_begin(&b, LAGAN_MSG_CALL, ++c->next_rid, 2);
     struct err e;
-    int r = 0;
 
-    msgpack_sbuffer_init(&b);
-    msgpack_packer_init(&p, &b, msgpack_sbuffer_write);
-    msg_begin(&p, LAGAN_MSG_CALL, ++c->next_rid, 2);
     msg_key(&p, "verb"), msg_text(&p, verb);
     msg_key(&p, "args");
     if (args && client_pack_json(&p, args, strlen(args), &e) < 0)
-        r = client_fail(c, -EINVAL, "arguments of %s: %s", verb, e.text);
-    else if (!args)
-        msgpack_pack_map(&p, 0);
-    if (r == 0 && b.size > LAGAN_MAX_FRAME)
-        r = client_fail(c, -EMSGSIZE, "arguments of %s: %zu bytes, the maximum is %u", verb, b.size,
-                        LAGAN_MAX_FRAME);
-    if (r == 0) r = client_send_call(c, &b, c->next_rid);
-    msgpack_sbuffer_destroy(&b);
-    return r;
+        return client_fail(c, -EINVAL, "arguments of %s: %s", verb, e.text);
+    if (!args) msgpack_pack_map(&p, 0);
+    if (b.size > LAGAN_MAX_FRAME)
+        return client_fail(c, -EMSGSIZE, "arguments of %s: %zu bytes, the maximum is %u", verb,
+                           b.size, LAGAN_MAX_FRAME);
+    return client_send_call(c, &b, c->next_rid);
 }
 
 static int
@@ -282,11 +275,7 @@ wait_reply(struct lagan *c, const char *verb, int timeout_ms)
         if (r == 0)
             return client_fail(c, -ETIMEDOUT, "lagand at %s did not reply to %s within %d ms",
                                c->endpoint, verb, timeout_ms);
-        if (f) { /* for lagan_next(), in order */
-            f->next = NULL;
-            *c->last = f;
-            c->last = &f->next;
-        }
+        if (f) client_queue_received(c, f); /* for lagan_next(), in order */
         if (c->reporting_loss || c->n_breaks != n_breaks)
             return client_fail(c, -ECONNRESET, "%s", c->lost_why);
     }

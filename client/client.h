@@ -123,6 +123,8 @@ struct lagan {
 
 /* client.c */
 int client_fail(struct lagan *c, int code, const char *fmt, ...) PRINTF_LIKE(3, 4);
+/* Starts a message in an empty buffer; the caller packs n_keys entries. */
+msgpack_packer client_begin(msgpack_sbuffer *b, uint32_t type, uint64_t rid, uint32_t n_keys);
 int client_send(struct lagan *c, const msgpack_sbuffer *b); /* returns 0, -EAGAIN, -ENOMEM */
 int client_send_call(struct lagan *c, const msgpack_sbuffer *b, uint64_t rid);
 void client_unsend_call(struct lagan *c, uint64_t rid); /* if it was not sent yet */
@@ -138,12 +140,19 @@ void client_close_request(struct lagan *c, uint64_t rid);
 /* sends ACKs that are due; all: also pending ones */
 void client_ack(struct lagan *c, bool all);
 void client_lose(struct lagan *c, uint32_t code, const char *why);
-
 void client_drop_out(struct lagan *c);
+/* The queue of received frames that lagan_next() has not returned yet. */
+void client_queue_received(struct lagan *c, struct frame *f);
+struct frame *client_take_received(struct lagan *c); /* NULL: empty */
+void client_drop_received(struct lagan *c);
 
 /* open.c */
 int client_open_socket(struct lagan *c);
 void client_close_socket(struct lagan *c);
+
+/* submit.c */
+int client_pack_ids(msgpack_packer *p, const int32_t *ids, size_t n); /* bin of i32 LE; -ENOMEM */
+int client_send_cancel(struct lagan *c, uint64_t rid);
 
 /* resume.c */
 void client_pack_submit(const struct open_request *r, msgpack_sbuffer *b);

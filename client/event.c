@@ -331,13 +331,9 @@ next_event(struct lagan *c, struct lagan_event *ev, nsec until)
     for (;;) {
         if (!c->next_output) { /* otherwise c->current is a DONE with further outputs */
             if (c->current) frame_free(c->current);
-            c->current = c->first;
-            if (c->current) {
-                c->first = c->current->next;
-                if (!c->first) c->last = &c->first;
-            } else if (c->reporting_loss) {
-                return take_loss(c, ev), 1;
-            } else {
+            c->current = client_take_received(c);
+            if (!c->current && c->reporting_loss) return take_loss(c, ev), 1;
+            if (!c->current) {
                 r = client_step(c, &c->current, until);
                 if (r <= 0) return r;
                 if (!c->current) continue;

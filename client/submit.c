@@ -99,22 +99,27 @@ lagan_set_str(struct lagan_request *r, const char *key, const char *s, size_t n)
 }
 
 int
-lagan_set_ids(struct lagan_request *r, const char *key, const int32_t *ids, size_t n)
+client_pack_ids(msgpack_packer *p, const int32_t *ids, size_t n)
 {
-    msgpack_packer p;
-    size_t i;
-
-    if (n > LAGAN_MAX_IDS) return -E2BIG;
-    TRY(begin_value(r, key, &p));
-    if (msgpack_pack_bin(&p, 4 * n) < 0) return -ENOMEM;
-    for (i = 0; i < n; i++) {
+    if (msgpack_pack_bin(p, 4 * n) < 0) return -ENOMEM;
+    for (size_t i = 0; i < n; i++) {
         uint32_t v = (uint32_t)ids[i];
         const uint8_t le[4] = { (uint8_t)v, (uint8_t)(v >> 8), (uint8_t)(v >> 16),
                                 (uint8_t)(v >> 24) };
 
-        if (msgpack_pack_bin_body(&p, le, 4) < 0) return -ENOMEM;
+        if (msgpack_pack_bin_body(p, le, 4) < 0) return -ENOMEM;
     }
     return 0;
+}
+
+int
+lagan_set_ids(struct lagan_request *r, const char *key, const int32_t *ids, size_t n)
+{
+    msgpack_packer p;
+
+    if (n > LAGAN_MAX_IDS) return -E2BIG;
+    TRY(begin_value(r, key, &p));
+    return client_pack_ids(&p, ids, n);
 }
 
 int
@@ -148,7 +153,7 @@ lagan_set_strs(struct lagan_request *r, const char *key, const char *const *s, s
 }
 
 static struct open_request *
-add_row(struct lagan *c)
+add_request(struct lagan *c)
 {
     if (c->n_requests == c->max_requests) {
         uint32_t max = c->max_requests ? 2 * c->max_requests : 16;
@@ -231,12 +236,11 @@ keep_body(struct open_request *req, const struct lagan_request *r)
 int
 lagan_submit(struct lagan *c, const struct lagan_request *r, uint64_t *id)
 {
-    struct open_request *req = add_row(c);
-    msgpack_sbuffer b;
+    CLEAN(msgpack_sbuffer_destroy) msgpack_sbuffer b = { 0 };
+    struct open_request *req = add_request(c);
     int k = 0;
 
     if (!req) return client_fail(c, -ENOMEM, "out of memory for a request");
-    msgpack_sbuffer_init(&b);
     if (keep_body(req, r) < 0)
         k = client_fail(c, -ENOMEM, "out of memory for a request");
     else
@@ -246,7 +250,6 @@ lagan_submit(struct lagan *c, const struct lagan_request *r, uint64_t *id)
                         LAGAN_MAX_FRAME);
     else if (k == 0 && !client_disconnected(c))
         k = client_send(c, &b);
-    msgpack_sbuffer_destroy(&b);
     if (k < 0)
         client_close_request(c, c->next_rid);
     else
@@ -256,26 +259,27 @@ lagan_submit(struct lagan *c, const struct lagan_request *r, uint64_t *id)
 }
 
 int
+client_send_cancel(struct lagan *c, uint64_t rid)
+{
+    CLEAN(msgpack_sbuffer_destroy) msgpack_sbuffer b = { 0 };
+
+    client_begin(&b, LAGAN_MSG_CANCEL, rid, 0);
+    return client_send(c, &b);
+}
+
+int
 lagan_cancel(struct lagan *c, uint64_t id)
 {
-    msgpack_sbuffer b;
-    msgpack_packer p;
     struct open_request *req = client_find(c, id);
-    int k;
+    int k = 0;
 
     if (!req) return client_fail(c, -ENOENT, "request %llu is not open", (unsigned long long)id);
     req->cancelled = true;
     if (client_disconnected(c)) return 0; /* it is cancelled when there is a connection again */
-    if (req->retry_at) {                  /* lagand does not know the request */
+    if (req->retry_at)                    /* lagand does not know the request */
         client_cancelled(c, req);
-        client_rearm(c);
-        return 0;
-    }
-    msgpack_sbuffer_init(&b);
-    msgpack_packer_init(&p, &b, msgpack_sbuffer_write);
-    msg_begin(&p, LAGAN_MSG_CANCEL, id, 0);
-    k = client_send(c, &b);
-    msgpack_sbuffer_destroy(&b);
+    else
+        k = client_send_cancel(c, id);
     client_rearm(c);
     return k;
 }
