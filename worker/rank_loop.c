@@ -4,7 +4,7 @@
  * updates the heartbeat, reads the plan ring and queues its steps. This rank decides nothing.
  * Records come from a process of the same build and are validated all the same.
  */
-#include "worker/rank_loop.h"
+#include "worker/loop.h"
 
 #include "base/clock.h"
 #include "base/failpoint.h"
@@ -276,27 +276,15 @@ iteration(struct rank_loop *f, struct err *e)
 /* One iteration while the loader thread runs. The loader reads the plan ring itself; the doorbell
  * shows only whether rank 0 has exited. */
 static int
-load_iteration(struct worker *w, struct err *e)
+load_iteration(void *arg, struct err *e)
 {
+    struct worker *w = arg;
     struct pollfd p = { .fd = w->channel->doorbell.fd };
 
     health_heartbeat(w, clock_now());
     if (poll(&p, 1, (int)(LOAD_SLEEP / NSEC_MS)) > 0 && p.revents & POLLHUP)
         return err_set(e, -EPIPE, "rank 0 exited");
     return 0;
-}
-
-static int
-load_model(struct worker *w, struct err *e)
-{
-    int r;
-
-    do {
-        TRY(load_start(w, e));
-        while ((r = load_poll(w, e)) == 0) TRY(load_iteration(w, e));
-        if (r < 0) return r;
-    } while ((r = load_standby(w, e)) > 0);
-    return r;
 }
 
 static int
@@ -337,10 +325,9 @@ int
 rank_loop_run(struct worker *w, struct err *e)
 {
     struct rank_loop f = { .w = w };
-    int r = load_model(w, e);
+    int r = load_run(w, load_iteration, w, e);
 
     if (r == 0) r = open_buffers(&f, e);
-    w->loaded = r == 0;
     if (r == 0) {
         prctl(PR_SET_TIMERSLACK, 1000ul); /* 1 us, default 50 us: naps end on time */
         health_phase(w, PHASE_READY, 0);

@@ -3,6 +3,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "ipc/fd_channel.h"
 #include "ipc/model_options.h"
 #include "ipc/stat.h"
 #include "worker/model/model.h"
@@ -11,6 +12,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -33,6 +35,18 @@ adopt_new_id(uint64_t id[2], struct err *e)
 
     if (getrandom(id, bytes, 0) == (ssize_t)bytes) return 0;
     return err_set(e, -EIO, "getrandom: no random id for the KV arena");
+}
+
+int
+adopt_give_arena(struct worker *w, const char *name, const struct arena *a,
+                 const uint64_t fingerprint[2], struct err *e)
+{
+    struct fd_channel_note note = { .bytes = a->bytes, .version = 1, .flags = FD_CHANNEL_COMPLETE };
+
+    if (a->fd < 0) return 0;
+    snprintf(note.name, sizeof note.name, "%s", name);
+    memcpy(note.fingerprint, fingerprint, sizeof note.fingerprint);
+    return fd_channel_give(w->fd_channel, &note, a->fd, e);
 }
 
 /* Hashes everything besides tokens and geometry that K and V of a token depend on. */

@@ -9,7 +9,6 @@
 #include "worker/exec/exec.h"
 #include "worker/handover/adopt.h"
 #include "worker/manifest/manifest.h"
-#include "worker/process/arena_channel.h"
 
 #include <errno.h>
 #include <string.h>
@@ -151,7 +150,7 @@ host_tier_give(struct worker *w, struct err *e)
         char name[FD_CHANNEL_NAME];
 
         fd_channel_host(name, i);
-        TRY(arena_channel_give(w, name, &piece, w->adopt->kv_id, e));
+        TRY(adopt_give_arena(w, name, &piece, w->adopt->kv_id, e));
     }
     return 0;
 }

@@ -1,14 +1,13 @@
-/* inspect.c - see inspect.h.
+/* inspect.c - lagan-worker --inspect; see load.h.
  *
  * Sizes are in bytes. kv has one entry per KV group: bytes per token, for a state group bytes per
  * sequence. left: bytes for KV and the scratch of steps, after weights and reserved memory.
  */
-#include "worker/load/inspect.h"
+#include "worker/load/load.h"
 
 #include "gpu/gpu.h"
 #include "worker/exec/exec.h"
 #include "worker/kv/kv.h"
-#include "worker/load/load.h"
 #include "worker/load/sizes.h"
 #include "worker/model/arch.h"
 #include "worker/model/model.h"
