@@ -484,20 +484,10 @@ text_lines(struct ctl *ctl, const char *path)
 
     if (line_reader_open(&l, path, &e) < 0) return ctl_fail(CTL_USAGE, "%s", e.text);
     ctl->file = path;
-    while (!ctl_signal) {
+    while ((r = line_reader_wait(&l, NULL, &line, &e)) > 0) {
         json_error_t je;
-        json_t *args;
+        json_t *args = json_loads(line, 0, &je);
 
-        if (!line_reader_next(&l, &line)) {
-            if (l.eof) break;
-            if (line_reader_fill(&l, &e) < 0) {
-                worst = ctl_fail(CTL_FAILED, "%s: %s", path, e.text);
-                break;
-            }
-            continue;
-        }
-        if (!line[strspn(line, " \t\r")]) continue;
-        args = json_loads(line, 0, &je);
         ctl->line = l.number;
         if (json_is_object(args)) {
             r = text_call(ctl, args);
@@ -508,6 +498,7 @@ text_lines(struct ctl *ctl, const char *path)
         }
         worst = ctl_worst(worst, r);
     }
+    if (r < 0) worst = ctl_fail(CTL_FAILED, "%s: %s", path, e.text);
     line_reader_close(&l);
     return ctl_signal ? 128 + ctl_signal : worst;
 }

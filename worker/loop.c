@@ -166,9 +166,8 @@ sleep_or_poll(struct loop *p, nsec now, nsec most)
 
 /* One iteration while the loader thread runs. */
 static int
-load_iteration(void *arg, struct err *e)
+load_iteration(struct loop *p, struct err *e)
 {
-    struct loop *p = arg;
     struct worker *w = p->w;
     uint64_t done = atomic_load_explicit(&w->loader->bytes_done, memory_order_relaxed),
              total = atomic_load_explicit(&w->loader->bytes_total, memory_order_relaxed);
@@ -396,7 +395,7 @@ retire(struct loop *p, unsigned lane, nsec now)
     if (!res) return 0;
     commit(p, b, res, now);
     l->finished = res->step;
-    health_retire(w, lane, res->step);
+    health_retire(lane, res->step);
     partition_ctl_retired(w->partition_ctl, b, now);
     measure(p, l, b, now);
     set_deadline(p, now);
@@ -571,7 +570,8 @@ loop_run(struct worker *w, struct err *e)
     int r;
 
     TRY(outbox_open(w->outbox, 1 << 20, e));
-    TRY(load_run(w, load_iteration, &p, e));
+    while ((r = load_poll(w, e)) == 0) TRY(load_iteration(&p, e));
+    if (r < 0) return r;
     TRY(open_lanes(&p, e));
     TRY(open_requests(w, e));
     prctl(PR_SET_TIMERSLACK, 1000ul); /* 1 us, default 50 us: sleeps end on time */

@@ -276,9 +276,8 @@ iteration(struct rank_loop *f, struct err *e)
 /* One iteration while the loader thread runs. The loader reads the plan ring itself; the doorbell
  * shows only whether rank 0 has exited. */
 static int
-load_iteration(void *arg, struct err *e)
+load_iteration(struct worker *w, struct err *e)
 {
-    struct worker *w = arg;
     struct pollfd p = { .fd = w->channel->doorbell.fd };
 
     health_heartbeat(w, clock_now());
@@ -325,9 +324,10 @@ int
 rank_loop_run(struct worker *w, struct err *e)
 {
     struct rank_loop f = { .w = w };
-    int r = load_run(w, load_iteration, w, e);
+    int r;
 
-    if (r == 0) r = open_buffers(&f, e);
+    while ((r = load_poll(w, e)) == 0) TRY(load_iteration(w, e));
+    if (r > 0) r = open_buffers(&f, e);
     if (r == 0) {
         prctl(PR_SET_TIMERSLACK, 1000ul); /* 1 us, default 50 us: naps end on time */
         health_phase(w, PHASE_READY, 0);

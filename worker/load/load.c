@@ -446,24 +446,6 @@ log_standby(const struct worker *w)
                  (double)w->loader->phase_ns[LOAD_STEPS] / NSEC_S, gpu_describe(w->gpu));
 }
 
-/* Loads one round on the loader thread; calls wait() until the round has ended. */
-static int
-load_round(struct worker *w, int (*wait)(void *arg, struct err *e), void *arg, struct err *e)
-{
-    struct loader *l = w->loader;
-
-    health_phase(w, PHASE_LOAD, 0);
-    l->reported = UINT64_MAX;
-    atomic_store_explicit(&l->done, 0, memory_order_relaxed);
-    if (pthread_create(&l->thread, NULL, loader_run, w))
-        return err_set(e, -EAGAIN, "pthread_create: the loader thread cannot be started");
-    while (!atomic_load_explicit(&l->done, memory_order_acquire)) TRY(wait(arg, e));
-    pthread_join(l->thread, NULL);
-    if (atomic_load_explicit(&l->done, memory_order_relaxed) > 0) return 0;
-    *e = l->err;
-    return e->code;
-}
-
 /* A standby waits until it may load more. */
 static int
 wait_as_standby(struct worker *w, struct err *e)
@@ -486,16 +468,41 @@ wait_as_standby(struct worker *w, struct err *e)
     return r;
 }
 
-int
-load_run(struct worker *w, int (*wait)(void *arg, struct err *e), void *arg, struct err *e)
+static int
+start_round(struct worker *w, struct err *e)
 {
-    TRY(load_round(w, wait, arg, e));
-    while (w->loader->standby) {
+    struct loader *l = w->loader;
+
+    health_phase(w, PHASE_LOAD, 0);
+    l->reported = UINT64_MAX;
+    atomic_store_explicit(&l->done, 0, memory_order_relaxed);
+    if (pthread_create(&l->thread, NULL, loader_run, w))
+        return err_set(e, -EAGAIN, "pthread_create: the loader thread cannot be started");
+    l->runs = true;
+    return 0;
+}
+
+int
+load_poll(struct worker *w, struct err *e)
+{
+    struct loader *l = w->loader;
+    int done;
+
+    if (!l->runs) TRY(start_round(w, e));
+    done = atomic_load_explicit(&l->done, memory_order_acquire);
+    if (!done) return 0;
+    pthread_join(l->thread, NULL);
+    l->runs = false;
+    if (done < 0) {
+        *e = l->err;
+        return e->code;
+    }
+    if (l->standby) {
         TRY(wait_as_standby(w, e));
-        TRY(load_round(w, wait, arg, e));
+        return start_round(w, e);
     }
     w->loaded = true;
-    return 0;
+    return 1;
 }
 
 void

@@ -21,6 +21,7 @@ enum load_phase { LOAD_DEVICE, LOAD_WEIGHTS, LOAD_STEPS, LOAD_KV, LOAD_PHASES };
 /* Used by the loader thread during a round, otherwise by the engine thread. */
 struct loader {
     pthread_t thread;
+    bool runs; /* thread is not joined yet */
     /* weights_fd: of the previous worker, not mapped; -1: none, or already mapped. */
     struct model_source source;
     struct model *begun; /* opened by model_begin(), weights not loaded yet */
@@ -37,12 +38,11 @@ struct loader {
     nsec load_ns, phase_ns[LOAD_PHASES];      /* of the last round */
 };
 
-/* Engine thread: loads everything. A standby returns only after "go". Calls wait() again and again
- * while the loader thread runs: it updates the heartbeat, reports progress and sleeps; a negative
- * result ends the load. Otherwise negative: lagand (or rank 0) has exited (-EPIPE), no thread can be
- * started (-EAGAIN), the fd channel failed, or the loader's error. */
-int load_run(struct worker *w, int (*wait)(void *arg, struct err *e), void *arg,
-             struct err *e) MUST_USE;
+/* Engine thread: call until it returns 1, the load is complete. 0: the loader thread still runs, or
+ * a standby has waited and must load more; update the heartbeat and sleep. Negative: lagand (or rank
+ * 0) has exited (-EPIPE), no thread can be started (-EAGAIN), the fd channel failed, or the loader's
+ * error. Blocks while a standby waits, and updates the heartbeat meanwhile. */
+int load_poll(struct worker *w, struct err *e) MUST_USE;
 /* Frees the model's objects, arenas and device. No other thread may use them. */
 void load_free(struct worker *w);
 
