@@ -67,8 +67,8 @@ pack_number(msgpack_packer *p, const struct json *j, struct err *e)
     return msgpack_pack_double(p, d);
 }
 
-int
-client_pack_json(msgpack_packer *p, const char *text, size_t n, struct err *e)
+static int
+pack_json(msgpack_packer *p, const char *text, size_t n, struct err *e)
 {
     struct json j;
     uint32_t members;
@@ -203,8 +203,8 @@ write_value(FILE *out, const msgpack_object *o)
     }
 }
 
-char *
-client_json_text(const msgpack_object *o)
+static char *
+json_text(const msgpack_object *o)
 {
     char *text = NULL;
     size_t n;
@@ -230,7 +230,7 @@ send_call(struct lagan *c, const char *verb, const char *args)
 
     msg_key(&p, "verb"), msg_text(&p, verb);
     msg_key(&p, "args");
-    if (args && client_pack_json(&p, args, strlen(args), &e) < 0)
+    if (args && pack_json(&p, args, strlen(args), &e) < 0)
         return client_fail(c, -EINVAL, "arguments of %s: %s", verb, e.text);
     if (!args) msgpack_pack_map(&p, 0);
     if (b.size > LAGAN_MAX_FRAME)
@@ -247,7 +247,7 @@ take_reply(struct lagan *c, const struct frame *f, const char *verb, char **repl
     struct msg_span s;
 
     if (f->m.type == LAGAN_MSG_REPLY) {
-        *reply = client_json_text(result ? result : &f->m.map);
+        *reply = json_text(result ? result : &f->m.map);
         return *reply ? 0 : client_fail(c, -ENOMEM, "out of memory for the result of %s", verb);
     }
     msg_u64(&f->m.map, "code", &number);

@@ -83,10 +83,9 @@ struct lagan {
 
     /* Life of the connection; each has its own socket. */
     bool hello_sent, welcome;
-    nsec try_at;         /* before WELCOME: when to make another socket or to close this one */
-    nsec wait;           /* delay between tries */
-    uint8_t session[16]; /* random, sent in every HELLO; identifies our requests to lagand */
-    uint8_t instance[16];
+    nsec try_at;             /* before WELCOME: when to make another socket or to close this one */
+    nsec wait;               /* delay between tries */
+    uint8_t session[16];     /* random, sent in every HELLO; identifies our requests to lagand */
     char state[32];          /* of lagand, from WELCOME */
     nsec received, sent;     /* time of the last frame received and sent */
     nsec ping_at;            /* time of the first PING since the last received frame; 0: none */
@@ -164,8 +163,3 @@ bool client_retries(struct lagan *c, struct open_request *r, uint32_t code);
 void client_cancelled(struct lagan *c, struct open_request *r);
 nsec client_retry_at(const struct lagan *c); /* NSEC_NEVER: no request waits */
 void client_retry(struct lagan *c, nsec now);
-
-/* call.c */
-int client_pack_json(msgpack_packer *p, const char *text, size_t n, struct err *e);
-/* NULL: out of memory; the caller frees the text */
-char *client_json_text(const msgpack_object *o);

@@ -220,6 +220,18 @@ small(const msgpack_object *map, const char *key)
     return (uint32_t)MIN(v, (uint64_t)UINT32_MAX);
 }
 
+/* Sets code and name of a reason. Returns true if a retry may succeed. */
+static bool
+set_reason(struct lagan_event *ev, uint32_t reason, const char *unknown)
+{
+    bool retry;
+
+    ev->reason = reason;
+    ev->reason_name = msg_reason(reason, &retry);
+    if (!ev->reason_name) ev->reason_name = unknown;
+    return retry;
+}
+
 /* One output of DONE. */
 static int
 take_output(const msgpack_object *o, struct lagan_event *ev)
@@ -229,9 +241,7 @@ take_output(const msgpack_object *o, struct lagan_event *ev)
     if (o->type != MSGPACK_OBJECT_MAP) return -EBADMSG;
     ev->kind = LAGAN_EVENT_OUTPUT;
     ev->output = small(o, "o");
-    ev->reason = small(o, "reason");
-    ev->reason_name = msg_reason(ev->reason, NULL);
-    if (!ev->reason_name) ev->reason_name = "error";
+    set_reason(ev, small(o, "reason"), "error");
     ev->n_tokens = small(o, "n_tokens");
     msg_f64(o, "score", &score);
     ev->score = (float)score;
@@ -264,12 +274,9 @@ static void
 take_error(struct lagan *c, const struct msg *m, struct lagan_event *ev)
 {
     struct msg_span s;
-    bool retry = false;
+    bool retry = set_reason(ev, small(&m->map, "code"), "internal");
 
     ev->kind = LAGAN_EVENT_ERROR;
-    ev->reason = small(&m->map, "code");
-    ev->reason_name = msg_reason(ev->reason, &retry);
-    if (!ev->reason_name) ev->reason_name = "internal";
     msg_bool(&m->map, "retryable", &retry);
     ev->retryable = retry;
     ev->n_tokens = small(&m->map, "delivered");
@@ -286,9 +293,7 @@ take_error(struct lagan *c, const struct msg *m, struct lagan_event *ev)
 static void
 take_loss(struct lagan *c, struct lagan_event *ev)
 {
-    ev->reason = c->lost_code;
-    ev->reason_name = msg_reason(c->lost_code, NULL);
-    if (!ev->reason_name) ev->reason_name = "internal";
+    set_reason(ev, c->lost_code, "internal");
     ev->message = c->lost_why;
     ev->retryable = 1;
     if (c->n_requests) {

@@ -84,7 +84,9 @@ field_of_option(const char *arg, size_t n)
     return NULL;
 }
 
-int
+/* Parses argv[*at] if it is the option of a key, and its value. Returns 1: parsed, 0: not an option
+ * of a key, -EINVAL. */
+static int
 request_arg(struct request_args *a, int argc, char **argv, int *at, struct err *e)
 {
     const char *arg = argv[*at] + 2, *value;

@@ -348,6 +348,6 @@ adopt_expire(struct worker *w, nsec now)
 {
     struct adopt *a = w->adopt;
     if (!a->found || now - w->ready_at < CLAIM_TIMEOUT) return;
-    free(TAKE(a->found));
+    free(TAKE(w->adopt->found));
     scheduler_unkeep_all(w->sched);
 }

@@ -224,12 +224,12 @@ verb_split_set(struct control *c, struct control_call *k)
 static uint32_t
 verb_kv_flush(struct control *c, struct control_call *k)
 {
-    uint64_t number = cache_flush_request(c->w->cache_flush);
     struct kv_flushed went;
     int r;
 
+    cache_flush_request(c->w->cache_flush);
     wake_engine(c);
-    r = cache_flush_wait(c->w->cache_flush, number, &went, k->e);
+    r = cache_flush_wait(c->w->cache_flush, &went, k->e);
     if (r < 0) return r == -ETIMEDOUT ? LAGAN_E_DEADLINE : LAGAN_E_DRAINING;
     msgpack_pack_map(k->p, 4);
     put_u64(k->p, "blocks", went.blocks);
