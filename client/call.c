@@ -115,10 +115,8 @@ pack_json(msgpack_packer *p, const char *text, size_t n, struct err *e)
 static void
 write_string(FILE *out, const char *s, uint32_t n)
 {
-    uint32_t i;
-
     putc('"', out);
-    for (i = 0; i < n; i++) {
+    for (uint32_t i = 0; i < n; i++) {
         unsigned char ch = (unsigned char)s[i];
 
         if (ch == '"' || ch == '\\')
@@ -150,8 +148,6 @@ write_float(FILE *out, double d)
 static void
 write_value(FILE *out, const msgpack_object *o)
 {
-    uint32_t i;
-
     switch (o->type) {
     case MSGPACK_OBJECT_BOOLEAN:
         fputs(o->via.boolean ? "true" : "false", out);
@@ -171,7 +167,7 @@ write_value(FILE *out, const msgpack_object *o)
         return;
     case MSGPACK_OBJECT_BIN: /* a list of ids */
         putc('[', out);
-        for (i = 0; i + 4 <= o->via.bin.size; i += 4) {
+        for (uint32_t i = 0; i + 4 <= o->via.bin.size; i += 4) {
             const struct msg_ids ids = { .o = o, .n = o->via.bin.size / 4 };
 
             fprintf(out, "%s%d", i ? "," : "", msg_id(&ids, i / 4));
@@ -180,7 +176,7 @@ write_value(FILE *out, const msgpack_object *o)
         return;
     case MSGPACK_OBJECT_ARRAY:
         putc('[', out);
-        for (i = 0; i < o->via.array.size; i++) {
+        for (uint32_t i = 0; i < o->via.array.size; i++) {
             if (i) putc(',', out);
             write_value(out, &o->via.array.ptr[i]);
         }
@@ -188,7 +184,7 @@ write_value(FILE *out, const msgpack_object *o)
         return;
     case MSGPACK_OBJECT_MAP:
         putc('{', out);
-        for (i = 0; i < o->via.map.size; i++) {
+        for (uint32_t i = 0; i < o->via.map.size; i++) {
             const msgpack_object_kv *kv = &o->via.map.ptr[i];
 
             if (i) putc(',', out);

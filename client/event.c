@@ -37,13 +37,12 @@ take_logprobs(struct lagan *c, const msgpack_object *map, uint32_t n, struct lag
     const msgpack_object *tp = msg_get(map, "tp");
     struct msg_span s;
     uint64_t k = 0;
-    size_t i;
     uint32_t bits;
 
     if (msg_str(map, "lp", &s) == 0) {
         if (s.n != 4 * (size_t)n) return -EBADMSG;
         TRY(grow((void **)&c->logprob, &c->max_logprob, n, sizeof *c->logprob));
-        for (i = 0; i < n; i++) bits = le32(s.p + 4 * i), memcpy(&c->logprob[i], &bits, 4);
+        for (size_t i = 0; i < n; i++) bits = le32(s.p + 4 * i), memcpy(&c->logprob[i], &bits, 4);
         ev->logprob = c->logprob;
     }
     /* prompt log-probabilities have k and d beside lp */
@@ -53,7 +52,7 @@ take_logprobs(struct lagan *c, const msgpack_object *map, uint32_t n, struct lag
     if (k > LAGAN_MAX_TOP || s.n != 8 * (size_t)n * k) return -EBADMSG;
     if (!k) return 0;
     TRY(grow((void **)&c->top, &c->max_top, (size_t)n * k, sizeof *c->top));
-    for (i = 0; i < (size_t)n * k; i++) {
+    for (size_t i = 0; i < (size_t)n * k; i++) {
         c->top[i].id = (int32_t)le32(s.p + 8 * i);
         bits = le32(s.p + 8 * i + 4);
         memcpy(&c->top[i].logprob, &bits, 4);
@@ -67,13 +66,12 @@ static int
 take_ids(struct lagan *c, const msgpack_object *map, struct lagan_event *ev)
 {
     struct msg_ids ids;
-    uint32_t i;
     int r = msg_ids(map, "t", &ids, NULL);
 
     if (r == -ENOENT) return 0;
     if (r < 0) return -EBADMSG;
     TRY(grow((void **)&c->ids, &c->max_ids, ids.n, sizeof *c->ids));
-    for (i = 0; i < ids.n; i++) c->ids[i] = msg_id(&ids, i);
+    for (uint32_t i = 0; i < ids.n; i++) c->ids[i] = msg_id(&ids, i);
     ev->n_ids = ids.n;
     ev->ids = c->ids;
     return 0;

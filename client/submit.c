@@ -30,10 +30,8 @@ lagan_request_new(void)
 void
 lagan_request_free(struct lagan_request *r)
 {
-    uint32_t i;
-
     if (!r) return;
-    for (i = 0; i < r->n; i++) msgpack_sbuffer_destroy(&r->entry[i].value);
+    for (uint32_t i = 0; i < r->n; i++) msgpack_sbuffer_destroy(&r->entry[i].value);
     free(r);
 }
 
@@ -127,12 +125,11 @@ lagan_set_bias(struct lagan_request *r, const char *key, const int32_t *ids, con
                size_t n)
 {
     msgpack_packer p;
-    size_t i;
 
     if (n > LAGAN_MAX_BIAS) return -E2BIG;
     TRY(begin_value(r, key, &p));
     if (msgpack_pack_array(&p, n) < 0) return -ENOMEM;
-    for (i = 0; i < n; i++)
+    for (size_t i = 0; i < n; i++)
         if (msgpack_pack_array(&p, 2) < 0 || msgpack_pack_int32(&p, ids[i]) < 0 ||
             msgpack_pack_float(&p, bias[i]) < 0)
             return -ENOMEM;
@@ -143,11 +140,10 @@ int
 lagan_set_strs(struct lagan_request *r, const char *key, const char *const *s, size_t n)
 {
     msgpack_packer p;
-    size_t i;
 
     TRY(begin_value(r, key, &p));
     if (msgpack_pack_array(&p, n) < 0) return -ENOMEM;
-    for (i = 0; i < n; i++)
+    for (size_t i = 0; i < n; i++)
         if (msgpack_pack_str_with_body(&p, s[i], strlen(s[i])) < 0) return -ENOMEM;
     return 0;
 }
@@ -176,7 +172,6 @@ take_done(struct open_request *req, const struct entry *e)
     msgpack_unpacked u;
     struct msg_ids ids = { 0 };
     bool list;
-    uint32_t i;
 
     msgpack_unpacked_init(&u);
     list = msgpack_unpack_next(&u, e->value.data, e->value.size, NULL) == MSGPACK_UNPACK_SUCCESS &&
@@ -184,7 +179,7 @@ take_done(struct open_request *req, const struct entry *e)
     if (list) ids = (struct msg_ids){ &u.data, u.data.via.bin.size / 4 };
     req->ids = ids.n ? malloc(ids.n * sizeof *req->ids) : NULL;
     if (req->ids) req->n_ids = req->max_ids = ids.n;
-    for (i = 0; i < req->n_ids; i++) req->ids[i] = msg_id(&ids, i);
+    for (uint32_t i = 0; i < req->n_ids; i++) req->ids[i] = msg_id(&ids, i);
     msgpack_unpacked_destroy(&u);
     return list && req->n_ids == ids.n ? 0 : -EINVAL;
 }
@@ -198,11 +193,10 @@ keep_body(struct open_request *req, const struct lagan_request *r)
     const struct entry *prompt = NULL;
     msgpack_sbuffer b;
     msgpack_packer p;
-    uint32_t i;
 
     msgpack_sbuffer_init(&b);
     msgpack_packer_init(&p, &b, msgpack_sbuffer_write);
-    for (i = 0; i < r->n; i++) {
+    for (uint32_t i = 0; i < r->n; i++) {
         const struct entry *e = &r->entry[i];
 
         req->gave_seed |= !strcmp(e->key, "seed");

@@ -248,9 +248,7 @@ could_not_set(int r, const char *key, struct err *e)
 int
 request_from_args(struct lagan_request *r, const struct request_args *a, struct err *e)
 {
-    size_t i;
-
-    for (i = 0; i < N_FIELDS; i++) {
+    for (size_t i = 0; i < N_FIELDS; i++) {
         int k;
 
         if (!a->given[i]) continue;

@@ -32,11 +32,9 @@ output_done(struct running_output *o)
 void
 running_request_free(struct running_request *j)
 {
-    uint32_t i;
-
-    for (i = 0; i < j->n_outputs; i++) output_done(&j->output[i]);
+    for (uint32_t i = 0; i < j->n_outputs; i++) output_done(&j->output[i]);
     output_done(&j->prompt);
-    for (i = 0; i < LAGAN_N_TENSORS; i++) free(j->tensor[i].value);
+    for (uint32_t i = 0; i < LAGAN_N_TENSORS; i++) free(j->tensor[i].value);
     free(j->output);
     free(j->tag);
     free(j);

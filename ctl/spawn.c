@@ -46,11 +46,10 @@ choose_dir(struct spawn *s)
 {
     const char *places[] = { getenv("XDG_RUNTIME_DIR"), getenv("TMPDIR"), "/tmp" };
     uint64_t random;
-    size_t i;
 
     if (getrandom(&random, sizeof random, 0) != sizeof random)
         return ctl_fail(CTL_FAILED, "getrandom: %s", strerror(errno));
-    for (i = 0; i < ARRAY_LEN(places); i++) {
+    for (size_t i = 0; i < ARRAY_LEN(places); i++) {
         if (!places[i] || strlen(places[i]) > 60 || access(places[i], W_OK | X_OK)) continue;
         snprintf(s->dir, sizeof s->dir, "%s/lagan-%013llx", places[i],
                  (unsigned long long)random >> 12);
