@@ -260,7 +260,7 @@ take_reply(struct lagan *c, const struct frame *f, const char *verb, char **repl
 static int
 wait_reply(struct lagan *c, const char *verb, int timeout_ms)
 {
-    nsec until = timeout_ms < 0 ? NSEC_NEVER : clock_after(clock_now(), timeout_ms * (nsec)NSEC_MS);
+    nsec until = client_until(timeout_ms);
     uint32_t n_breaks = c->n_breaks;
 
     while (!c->call_frame) {

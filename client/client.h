@@ -23,6 +23,13 @@ enum {
 #define CLIENT_ACK_AFTER (500 * NSEC_MS)
 #define CLIENT_CONNECT_TIMEOUT (10 * NSEC_S) /* otherwise another connection is tried */
 
+/* A timeout in ms as a time; below 0: never. */
+static inline nsec
+client_until(int timeout_ms)
+{
+    return timeout_ms < 0 ? NSEC_NEVER : clock_after(clock_now(), timeout_ms * (nsec)NSEC_MS);
+}
+
 struct frame { /* a received frame; m points into z */
     struct frame *next;
     zmq_msg_t z;

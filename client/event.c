@@ -363,9 +363,7 @@ lagan_next(struct lagan *c, struct lagan_event *ev, int timeout_ms)
             c, -EINVAL,
             "lagan_event.size is %zu; the caller must set it to sizeof(struct lagan_event)", size);
     memset(&full, 0, sizeof full);
-    r = next_event(c, &full,
-                   timeout_ms < 0 ? NSEC_NEVER
-                                  : clock_after(clock_now(), timeout_ms * (nsec)NSEC_MS));
+    r = next_event(c, &full, client_until(timeout_ms));
     if (r > 0) {
         memset(ev, 0, size);
         memcpy(ev, &full, MIN(size, sizeof full));

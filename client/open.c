@@ -152,7 +152,7 @@ open_endpoint(struct lagan *c, const char *endpoint, const char *keys)
 static int
 wait_welcome(struct lagan *c, int timeout_ms)
 {
-    nsec until = timeout_ms < 0 ? NSEC_NEVER : clock_after(clock_now(), timeout_ms * NSEC_MS);
+    nsec until = client_until(timeout_ms);
     struct frame *f;
     int r = 0;
 

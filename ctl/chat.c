@@ -2,7 +2,6 @@
  *
  * Each line is sent with the whole conversation, so lagand keeps no state. With kv.reuse the worker
  * does not compute it again. */
-#include "ctl/line_reader.h"
 #include "ctl/request_options.h"
 #include "ctl/running_request.h"
 

@@ -3,7 +3,6 @@
  * A command calls one verb of lagand. With --json the reply is printed unchanged, else as a table.
  */
 #include "ctl/ctl.h"
-#include "ctl/line_reader.h"
 
 #include <errno.h>
 #include <stdio.h>

@@ -4,7 +4,6 @@
  * are open and a line is available, handle all events, then sleep until lagand or the input has
  * more. So a program that writes lines to standard input one by one gets each output when it is
  * complete. */
-#include "ctl/line_reader.h"
 #include "ctl/request_options.h"
 #include "ctl/running_request.h"
 

@@ -1,5 +1,5 @@
-/* line_reader.c - see line_reader.h. */
-#include "ctl/line_reader.h"
+/* line_reader.c - see ctl.h. */
+#include "ctl/ctl.h"
 
 #include <errno.h>
 #include <fcntl.h>
