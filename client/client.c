@@ -46,6 +46,20 @@ client_begin(msgpack_sbuffer *b, uint32_t type, uint64_t rid, uint32_t n_keys)
     return p;
 }
 
+int
+client_pack_ids(msgpack_packer *p, const int32_t *ids, size_t n)
+{
+    if (msgpack_pack_bin(p, 4 * n) < 0) return -ENOMEM;
+    for (size_t i = 0; i < n; i++) {
+        uint32_t v = (uint32_t)ids[i];
+        const uint8_t le[4] = { (uint8_t)v, (uint8_t)(v >> 8), (uint8_t)(v >> 16),
+                                (uint8_t)(v >> 24) };
+
+        if (msgpack_pack_bin_body(p, le, 4) < 0) return -ENOMEM;
+    }
+    return 0;
+}
+
 void
 frame_free(struct frame *f)
 {
@@ -200,6 +214,15 @@ client_unsend_call(struct lagan *c, uint64_t rid)
 
     while (*at && (*at)->call != rid) at = &(*at)->next;
     if (*at) drop_frame(c, at);
+}
+
+int
+client_send_cancel(struct lagan *c, uint64_t rid)
+{
+    CLEAN(msgpack_sbuffer_destroy) msgpack_sbuffer b = { 0 };
+
+    client_begin(&b, LAGAN_MSG_CANCEL, rid, 0);
+    return client_send(c, &b);
 }
 
 static void

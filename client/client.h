@@ -131,6 +131,8 @@ struct lagan {
 int client_fail(struct lagan *c, int code, const char *fmt, ...) PRINTF_LIKE(3, 4);
 /* Starts a message in an empty buffer; the caller packs n_keys entries. */
 msgpack_packer client_begin(msgpack_sbuffer *b, uint32_t type, uint64_t rid, uint32_t n_keys);
+int client_pack_ids(msgpack_packer *p, const int32_t *ids, size_t n); /* bin of i32 LE; -ENOMEM */
+int client_send_cancel(struct lagan *c, uint64_t rid);
 int client_send(struct lagan *c, const msgpack_sbuffer *b); /* returns 0, -EAGAIN, -ENOMEM */
 int client_send_call(struct lagan *c, const msgpack_sbuffer *b, uint64_t rid);
 void client_unsend_call(struct lagan *c, uint64_t rid); /* if it was not sent yet */
@@ -155,10 +157,6 @@ void client_drop_received(struct lagan *c);
 /* open.c */
 int client_open_socket(struct lagan *c);
 void client_close_socket(struct lagan *c);
-
-/* submit.c */
-int client_pack_ids(msgpack_packer *p, const int32_t *ids, size_t n); /* bin of i32 LE; -ENOMEM */
-int client_send_cancel(struct lagan *c, uint64_t rid);
 
 /* resume.c */
 void client_pack_submit(const struct open_request *r, msgpack_sbuffer *b);

@@ -97,20 +97,6 @@ lagan_set_str(struct lagan_request *r, const char *key, const char *s, size_t n)
 }
 
 int
-client_pack_ids(msgpack_packer *p, const int32_t *ids, size_t n)
-{
-    if (msgpack_pack_bin(p, 4 * n) < 0) return -ENOMEM;
-    for (size_t i = 0; i < n; i++) {
-        uint32_t v = (uint32_t)ids[i];
-        const uint8_t le[4] = { (uint8_t)v, (uint8_t)(v >> 8), (uint8_t)(v >> 16),
-                                (uint8_t)(v >> 24) };
-
-        if (msgpack_pack_bin_body(p, le, 4) < 0) return -ENOMEM;
-    }
-    return 0;
-}
-
-int
 lagan_set_ids(struct lagan_request *r, const char *key, const int32_t *ids, size_t n)
 {
     msgpack_packer p;
@@ -250,15 +236,6 @@ lagan_submit(struct lagan *c, const struct lagan_request *r, uint64_t *id)
         *id = c->next_rid;
     client_rearm(c);
     return k;
-}
-
-int
-client_send_cancel(struct lagan *c, uint64_t rid)
-{
-    CLEAN(msgpack_sbuffer_destroy) msgpack_sbuffer b = { 0 };
-
-    client_begin(&b, LAGAN_MSG_CANCEL, rid, 0);
-    return client_send(c, &b);
 }
 
 int

@@ -192,6 +192,7 @@ void line_reader_close(struct line_reader *l);
 int line_reader_next(struct line_reader *l, char **ret);
 int line_reader_fill(struct line_reader *l,
                      struct err *e) MUST_USE; /* one read(); -EMSGSIZE: line too long */
-/* Waits for the next line that is not blank. Returns 1: *ret; 0: the input has ended or a signal
- * has arrived; -EMSGSIZE or the error of read(). prompt: printed before the wait, if not NULL. */
+/* Waits for the next line that has more than white space. Returns 1: *ret; 0: the input has ended
+ * or a signal has arrived; -EMSGSIZE or the error of read(). prompt: printed before the wait, if
+ * not NULL. */
 int line_reader_wait(struct line_reader *l, const char *prompt, char **ret, struct err *e) MUST_USE;

@@ -38,10 +38,10 @@ struct loader {
     nsec load_ns, phase_ns[LOAD_PHASES];      /* of the last round */
 };
 
-/* Engine thread: call until it returns 1, the load is complete. 0: the loader thread still runs, or
- * a standby has waited and must load more; update the heartbeat and sleep. Negative: lagand (or rank
- * 0) has exited (-EPIPE), no thread can be started (-EAGAIN), the fd channel failed, or the loader's
- * error. Blocks while a standby waits, and updates the heartbeat meanwhile. */
+/* Engine thread: call until it returns 1, the load is complete. Returns 0 while the loader thread
+ * runs; update the heartbeat and sleep. Negative: lagand (or rank 0) has exited (-EPIPE), no thread
+ * can be started (-EAGAIN), the fd channel failed, or the loader's error. Blocks while a standby
+ * waits for "begin" or "go", and updates the heartbeat meanwhile. */
 int load_poll(struct worker *w, struct err *e) MUST_USE;
 /* Frees the model's objects, arenas and device. No other thread may use them. */
 void load_free(struct worker *w);

@@ -24,8 +24,9 @@ struct cache_flush {
 void cache_flush_open(struct cache_flush *f); /* before either thread uses f */
 /* Engine thread, between two plans: drops some blocks. Returns true if more work may be left. */
 bool cache_flush_run(struct cache_flush *f, struct kv *kv);
-/* Control thread: requests a flush; wake the engine before cache_flush_wait(). That returns
- * -ETIMEDOUT if the engine has not finished after 5 s (it still will), -ECANCELED if f was closed. */
+/* Control thread: requests a flush; wake the engine before cache_flush_wait(), which returns
+ * -ETIMEDOUT if the engine has not finished after 5 s (it still will), -ECANCELED if f was closed.
+ */
 void cache_flush_request(struct cache_flush *f);
 int cache_flush_wait(struct cache_flush *f, struct kv_flushed *ret, struct err *e) MUST_USE;
 /* Ends all waits. Any thread. */

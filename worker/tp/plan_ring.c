@@ -59,7 +59,7 @@ plan_ring_close(struct plan_ring *p)
 
 /* ---- the start */
 
-/* Writes the JOIN payload of this process to buf of n bytes, n >= JOIN_BYTES. Returns its length. */
+/* Writes the JOIN payload of this process to buf of n >= JOIN_BYTES bytes; returns its length. */
 static size_t
 join_payload(const struct worker *w, void *buf, size_t n)
 {
