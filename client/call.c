@@ -67,8 +67,8 @@ pack_number(msgpack_packer *p, const struct json *j, struct err *e)
     return msgpack_pack_double(p, d);
 }
 
-int
-client_pack_json(msgpack_packer *p, const char *text, size_t n, struct err *e)
+static int
+pack_json(msgpack_packer *p, const char *text, size_t n, struct err *e)
 {
     struct json j;
     uint32_t members;
@@ -115,10 +115,8 @@ client_pack_json(msgpack_packer *p, const char *text, size_t n, struct err *e)
 static void
 write_string(FILE *out, const char *s, uint32_t n)
 {
-    uint32_t i;
-
     putc('"', out);
-    for (i = 0; i < n; i++) {
+    for (uint32_t i = 0; i < n; i++) {
         unsigned char ch = (unsigned char)s[i];
 
         if (ch == '"' || ch == '\\')
@@ -150,8 +148,6 @@ write_float(FILE *out, double d)
 static void
 write_value(FILE *out, const msgpack_object *o)
 {
-    uint32_t i;
-
     switch (o->type) {
     case MSGPACK_OBJECT_BOOLEAN:
         fputs(o->via.boolean ? "true" : "false", out);
@@ -171,7 +167,7 @@ write_value(FILE *out, const msgpack_object *o)
         return;
     case MSGPACK_OBJECT_BIN: /* a list of ids */
         putc('[', out);
-        for (i = 0; i + 4 <= o->via.bin.size; i += 4) {
+        for (uint32_t i = 0; i + 4 <= o->via.bin.size; i += 4) {
             const struct msg_ids ids = { .o = o, .n = o->via.bin.size / 4 };
 
             fprintf(out, "%s%d", i ? "," : "", msg_id(&ids, i / 4));
@@ -180,7 +176,7 @@ write_value(FILE *out, const msgpack_object *o)
         return;
     case MSGPACK_OBJECT_ARRAY:
         putc('[', out);
-        for (i = 0; i < o->via.array.size; i++) {
+        for (uint32_t i = 0; i < o->via.array.size; i++) {
             if (i) putc(',', out);
             write_value(out, &o->via.array.ptr[i]);
         }
@@ -188,7 +184,7 @@ write_value(FILE *out, const msgpack_object *o)
         return;
     case MSGPACK_OBJECT_MAP:
         putc('{', out);
-        for (i = 0; i < o->via.map.size; i++) {
+        for (uint32_t i = 0; i < o->via.map.size; i++) {
             const msgpack_object_kv *kv = &o->via.map.ptr[i];
 
             if (i) putc(',', out);
@@ -203,8 +199,8 @@ write_value(FILE *out, const msgpack_object *o)
     }
 }
 
-char *
-client_json_text(const msgpack_object *o)
+static char *
+json_text(const msgpack_object *o)
 {
     char *text = NULL;
     size_t n;
@@ -224,26 +220,19 @@ client_json_text(const msgpack_object *o)
 static int
 send_call(struct lagan *c, const char *verb, const char *args)
 {
-    msgpack_sbuffer b;
-    msgpack_packer p;
+    CLEAN(msgpack_sbuffer_destroy) msgpack_sbuffer b = { 0 };
+    msgpack_packer p = client_begin(&b, LAGAN_MSG_CALL, ++c->next_rid, 2);
     struct err e;
-    int r = 0;
 
-    msgpack_sbuffer_init(&b);
-    msgpack_packer_init(&p, &b, msgpack_sbuffer_write);
-    msg_begin(&p, LAGAN_MSG_CALL, ++c->next_rid, 2);
     msg_key(&p, "verb"), msg_text(&p, verb);
     msg_key(&p, "args");
-    if (args && client_pack_json(&p, args, strlen(args), &e) < 0)
-        r = client_fail(c, -EINVAL, "arguments of %s: %s", verb, e.text);
-    else if (!args)
-        msgpack_pack_map(&p, 0);
-    if (r == 0 && b.size > LAGAN_MAX_FRAME)
-        r = client_fail(c, -EMSGSIZE, "arguments of %s: %zu bytes, the maximum is %u", verb, b.size,
-                        LAGAN_MAX_FRAME);
-    if (r == 0) r = client_send_call(c, &b, c->next_rid);
-    msgpack_sbuffer_destroy(&b);
-    return r;
+    if (args && pack_json(&p, args, strlen(args), &e) < 0)
+        return client_fail(c, -EINVAL, "arguments of %s: %s", verb, e.text);
+    if (!args) msgpack_pack_map(&p, 0);
+    if (b.size > LAGAN_MAX_FRAME)
+        return client_fail(c, -EMSGSIZE, "arguments of %s: %zu bytes, the maximum is %u", verb,
+                           b.size, LAGAN_MAX_FRAME);
+    return client_send_call(c, &b, c->next_rid);
 }
 
 static int
@@ -254,7 +243,7 @@ take_reply(struct lagan *c, const struct frame *f, const char *verb, char **repl
     struct msg_span s;
 
     if (f->m.type == LAGAN_MSG_REPLY) {
-        *reply = client_json_text(result ? result : &f->m.map);
+        *reply = json_text(result ? result : &f->m.map);
         return *reply ? 0 : client_fail(c, -ENOMEM, "out of memory for the result of %s", verb);
     }
     msg_u64(&f->m.map, "code", &number);
@@ -271,7 +260,7 @@ take_reply(struct lagan *c, const struct frame *f, const char *verb, char **repl
 static int
 wait_reply(struct lagan *c, const char *verb, int timeout_ms)
 {
-    nsec until = timeout_ms < 0 ? NSEC_NEVER : clock_after(clock_now(), timeout_ms * (nsec)NSEC_MS);
+    nsec until = client_until(timeout_ms);
     uint32_t n_breaks = c->n_breaks;
 
     while (!c->call_frame) {
@@ -282,11 +271,7 @@ wait_reply(struct lagan *c, const char *verb, int timeout_ms)
         if (r == 0)
             return client_fail(c, -ETIMEDOUT, "lagand at %s did not reply to %s within %d ms",
                                c->endpoint, verb, timeout_ms);
-        if (f) { /* for lagan_next(), in order */
-            f->next = NULL;
-            *c->last = f;
-            c->last = &f->next;
-        }
+        if (f) client_queue_received(c, f); /* for lagan_next(), in order */
         if (c->reporting_loss || c->n_breaks != n_breaks)
             return client_fail(c, -ECONNRESET, "%s", c->lost_why);
     }

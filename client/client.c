@@ -36,12 +36,60 @@ client_fail(struct lagan *c, int code, const char *fmt, ...)
     return code;
 }
 
+msgpack_packer
+client_begin(msgpack_sbuffer *b, uint32_t type, uint64_t rid, uint32_t n_keys)
+{
+    msgpack_packer p;
+
+    msgpack_packer_init(&p, b, msgpack_sbuffer_write);
+    msg_begin(&p, type, rid, n_keys);
+    return p;
+}
+
+int
+client_pack_ids(msgpack_packer *p, const int32_t *ids, size_t n)
+{
+    if (msgpack_pack_bin(p, 4 * n) < 0) return -ENOMEM;
+    for (size_t i = 0; i < n; i++) {
+        uint32_t v = (uint32_t)ids[i];
+        const uint8_t le[4] = { (uint8_t)v, (uint8_t)(v >> 8), (uint8_t)(v >> 16),
+                                (uint8_t)(v >> 24) };
+
+        if (msgpack_pack_bin_body(p, le, 4) < 0) return -ENOMEM;
+    }
+    return 0;
+}
+
 void
 frame_free(struct frame *f)
 {
     msg_done(&f->m);
     zmq_msg_close(&f->z);
     free(f);
+}
+
+void
+client_queue_received(struct lagan *c, struct frame *f)
+{
+    f->next = NULL;
+    *c->last = f;
+    c->last = &f->next;
+}
+
+struct frame *
+client_take_received(struct lagan *c)
+{
+    struct frame *f = c->first;
+
+    if (f) c->first = f->next;
+    if (!c->first) c->last = &c->first;
+    return f;
+}
+
+void
+client_drop_received(struct lagan *c)
+{
+    while (c->first) frame_free(client_take_received(c));
 }
 
 /* ---- open requests */
@@ -88,17 +136,22 @@ writable(struct lagan *c)
     return events;
 }
 
+/* Removes the frame *at from the queue. */
+static void
+drop_frame(struct lagan *c, struct out **at)
+{
+    struct out *o = *at;
+
+    *at = o->next;
+    if (!o->next) c->out_last = at;
+    c->n_out--;
+    free(o);
+}
+
 void
 client_drop_out(struct lagan *c)
 {
-    while (c->out_first) {
-        struct out *o = c->out_first;
-
-        c->out_first = o->next;
-        free(o);
-    }
-    c->out_last = &c->out_first;
-    c->n_out = 0;
+    while (c->out_first) drop_frame(c, &c->out_first);
 }
 
 static bool
@@ -112,14 +165,8 @@ send_now(struct lagan *c, const void *body, size_t n)
 static void
 flush_out(struct lagan *c)
 {
-    while (c->welcome && c->out_first && send_now(c, c->out_first->body, c->out_first->n)) {
-        struct out *o = c->out_first;
-
-        c->out_first = o->next;
-        if (!o->next) c->out_last = &c->out_first;
-        c->n_out--;
-        free(o);
-    }
+    while (c->welcome && c->out_first && send_now(c, c->out_first->body, c->out_first->n))
+        drop_frame(c, &c->out_first);
 }
 
 bool
@@ -163,74 +210,70 @@ client_send_call(struct lagan *c, const msgpack_sbuffer *b, uint64_t rid)
 void
 client_unsend_call(struct lagan *c, uint64_t rid)
 {
-    struct out **at = &c->out_first, *o;
+    struct out **at = &c->out_first;
 
     while (*at && (*at)->call != rid) at = &(*at)->next;
-    o = *at;
-    if (!o) return;
-    *at = o->next;
-    if (!o->next) c->out_last = at;
-    c->n_out--;
-    free(o);
+    if (*at) drop_frame(c, at);
+}
+
+int
+client_send_cancel(struct lagan *c, uint64_t rid)
+{
+    CLEAN(msgpack_sbuffer_destroy) msgpack_sbuffer b = { 0 };
+
+    client_begin(&b, LAGAN_MSG_CANCEL, rid, 0);
+    return client_send(c, &b);
 }
 
 static void
 send_hello(struct lagan *c)
 {
-    msgpack_sbuffer b;
-    msgpack_packer p;
+    CLEAN(msgpack_sbuffer_destroy) msgpack_sbuffer b = { 0 };
+    msgpack_packer p = client_begin(&b, LAGAN_MSG_HELLO, 0, 4);
 
-    msgpack_sbuffer_init(&b);
-    msgpack_packer_init(&p, &b, msgpack_sbuffer_write);
-    msg_begin(&p, LAGAN_MSG_HELLO, 0, 4);
     msg_key(&p, "min"), msgpack_pack_uint32(&p, LAGAN_WIRE_VERSION);
     msg_key(&p, "max"), msgpack_pack_uint32(&p, LAGAN_WIRE_VERSION);
     msg_key(&p, "client"), msg_text(&p, "liblagan " PACKAGE_VERSION);
     msg_key(&p, "session"), msg_bin(&p, c->session, sizeof c->session);
     c->hello_sent = send_now(c, b.data, b.size);
-    msgpack_sbuffer_destroy(&b);
 }
 
 static void
 send_ping(struct lagan *c, nsec now)
 {
-    msgpack_sbuffer b;
-    msgpack_packer p;
+    CLEAN(msgpack_sbuffer_destroy) msgpack_sbuffer b = { 0 };
+    msgpack_packer p = client_begin(&b, LAGAN_MSG_PING, 0, 1);
 
-    msgpack_sbuffer_init(&b);
-    msgpack_packer_init(&p, &b, msgpack_sbuffer_write);
-    msg_begin(&p, LAGAN_MSG_PING, 0, 1);
     msg_key(&p, "t"), msgpack_pack_int64(&p, now);
     if (send_now(c, b.data, b.size) && !c->ping_at) c->ping_at = now;
     c->sent = now; /* also if the pipe is full: the next try is 2 s later */
-    msgpack_sbuffer_destroy(&b);
+}
+
+static int
+send_ack(struct lagan *c, struct open_request *r)
+{
+    CLEAN(msgpack_sbuffer_destroy) msgpack_sbuffer b = { 0 };
+    msgpack_packer p = client_begin(&b, LAGAN_MSG_ACK, r->rid, 1);
+
+    msg_key(&p, "n"), msgpack_pack_uint64(&p, r->taken);
+    TRY(client_send(c, &b));
+    r->acked = r->taken;
+    return 0;
 }
 
 void
 client_ack(struct lagan *c, bool all)
 {
     bool left = false;
-    uint32_t i;
 
     if (client_disconnected(c)) return; /* RESUME will report everything */
-    for (i = 0; i < c->n_requests; i++) {
+    for (uint32_t i = 0; i < c->n_requests; i++) {
         struct open_request *r = &c->requests[i];
-        msgpack_sbuffer b;
-        msgpack_packer p;
 
         /* Half of the window: lagand never runs out of credit while we read, and few ACKs are sent.
          */
-        if (r->taken == r->acked || (!all && r->taken - r->acked < MAX(1u, r->ack_window / 2)))
-            continue;
-        msgpack_sbuffer_init(&b);
-        msgpack_packer_init(&p, &b, msgpack_sbuffer_write);
-        msg_begin(&p, LAGAN_MSG_ACK, r->rid, 1);
-        msg_key(&p, "n"), msgpack_pack_uint64(&p, r->taken);
-        if (client_send(c, &b) == 0)
-            r->acked = r->taken;
-        else
-            left = true;
-        msgpack_sbuffer_destroy(&b);
+        if (r->taken - r->acked >= (all ? 1 : MAX(1u, r->ack_window / 2)))
+            left |= send_ack(c, r) < 0;
     }
     if (all) c->ack_at = left ? clock_now() + CLIENT_ACK_AFTER : 0;
 }
@@ -350,19 +393,15 @@ take_welcome(struct lagan *c, const struct msg *m)
 static void
 pong(struct lagan *c, const struct msg *m)
 {
+    CLEAN(msgpack_sbuffer_destroy) msgpack_sbuffer b = { 0 };
+    msgpack_packer p = client_begin(&b, LAGAN_MSG_PONG, 0, 1);
     uint64_t t = 0;
-    msgpack_sbuffer b;
-    msgpack_packer p;
 
     msg_u64(&m->map, "t", &t);
-    msgpack_sbuffer_init(&b);
-    msgpack_packer_init(&p, &b, msgpack_sbuffer_write);
-    msg_begin(&p, LAGAN_MSG_PONG, 0, 1);
     msg_key(&p, "t"), msgpack_pack_uint64(&p, t);
     /* lagand holds its messages back until the PONG arrives, so it is queued if the pipe is full.
      */
     if (!send_now(c, b.data, b.size)) queue_out(c, &b, 0);
-    msgpack_sbuffer_destroy(&b);
 }
 
 /* A frame about the connection: an ERROR without rid, or BYE. */

@@ -23,6 +23,13 @@ enum {
 #define CLIENT_ACK_AFTER (500 * NSEC_MS)
 #define CLIENT_CONNECT_TIMEOUT (10 * NSEC_S) /* otherwise another connection is tried */
 
+/* A timeout in ms as a time; below 0: never. */
+static inline nsec
+client_until(int timeout_ms)
+{
+    return timeout_ms < 0 ? NSEC_NEVER : clock_after(clock_now(), timeout_ms * (nsec)NSEC_MS);
+}
+
 struct frame { /* a received frame; m points into z */
     struct frame *next;
     zmq_msg_t z;
@@ -83,10 +90,9 @@ struct lagan {
 
     /* Life of the connection; each has its own socket. */
     bool hello_sent, welcome;
-    nsec try_at;         /* before WELCOME: when to make another socket or to close this one */
-    nsec wait;           /* delay between tries */
-    uint8_t session[16]; /* random, sent in every HELLO; identifies our requests to lagand */
-    uint8_t instance[16];
+    nsec try_at;             /* before WELCOME: when to make another socket or to close this one */
+    nsec wait;               /* delay between tries */
+    uint8_t session[16];     /* random, sent in every HELLO; identifies our requests to lagand */
     char state[32];          /* of lagand, from WELCOME */
     nsec received, sent;     /* time of the last frame received and sent */
     nsec ping_at;            /* time of the first PING since the last received frame; 0: none */
@@ -123,6 +129,10 @@ struct lagan {
 
 /* client.c */
 int client_fail(struct lagan *c, int code, const char *fmt, ...) PRINTF_LIKE(3, 4);
+/* Starts a message in an empty buffer; the caller packs n_keys entries. */
+msgpack_packer client_begin(msgpack_sbuffer *b, uint32_t type, uint64_t rid, uint32_t n_keys);
+int client_pack_ids(msgpack_packer *p, const int32_t *ids, size_t n); /* bin of i32 LE; -ENOMEM */
+int client_send_cancel(struct lagan *c, uint64_t rid);
 int client_send(struct lagan *c, const msgpack_sbuffer *b); /* returns 0, -EAGAIN, -ENOMEM */
 int client_send_call(struct lagan *c, const msgpack_sbuffer *b, uint64_t rid);
 void client_unsend_call(struct lagan *c, uint64_t rid); /* if it was not sent yet */
@@ -138,8 +148,11 @@ void client_close_request(struct lagan *c, uint64_t rid);
 /* sends ACKs that are due; all: also pending ones */
 void client_ack(struct lagan *c, bool all);
 void client_lose(struct lagan *c, uint32_t code, const char *why);
-
 void client_drop_out(struct lagan *c);
+/* The queue of received frames that lagan_next() has not returned yet. */
+void client_queue_received(struct lagan *c, struct frame *f);
+struct frame *client_take_received(struct lagan *c); /* NULL: empty */
+void client_drop_received(struct lagan *c);
 
 /* open.c */
 int client_open_socket(struct lagan *c);
@@ -155,8 +168,3 @@ bool client_retries(struct lagan *c, struct open_request *r, uint32_t code);
 void client_cancelled(struct lagan *c, struct open_request *r);
 nsec client_retry_at(const struct lagan *c); /* NSEC_NEVER: no request waits */
 void client_retry(struct lagan *c, nsec now);
-
-/* call.c */
-int client_pack_json(msgpack_packer *p, const char *text, size_t n, struct err *e);
-/* NULL: out of memory; the caller frees the text */
-char *client_json_text(const msgpack_object *o);

@@ -37,13 +37,12 @@ take_logprobs(struct lagan *c, const msgpack_object *map, uint32_t n, struct lag
     const msgpack_object *tp = msg_get(map, "tp");
     struct msg_span s;
     uint64_t k = 0;
-    size_t i;
     uint32_t bits;
 
     if (msg_str(map, "lp", &s) == 0) {
         if (s.n != 4 * (size_t)n) return -EBADMSG;
         TRY(grow((void **)&c->logprob, &c->max_logprob, n, sizeof *c->logprob));
-        for (i = 0; i < n; i++) bits = le32(s.p + 4 * i), memcpy(&c->logprob[i], &bits, 4);
+        for (size_t i = 0; i < n; i++) bits = le32(s.p + 4 * i), memcpy(&c->logprob[i], &bits, 4);
         ev->logprob = c->logprob;
     }
     /* prompt log-probabilities have k and d beside lp */
@@ -53,7 +52,7 @@ take_logprobs(struct lagan *c, const msgpack_object *map, uint32_t n, struct lag
     if (k > LAGAN_MAX_TOP || s.n != 8 * (size_t)n * k) return -EBADMSG;
     if (!k) return 0;
     TRY(grow((void **)&c->top, &c->max_top, (size_t)n * k, sizeof *c->top));
-    for (i = 0; i < (size_t)n * k; i++) {
+    for (size_t i = 0; i < (size_t)n * k; i++) {
         c->top[i].id = (int32_t)le32(s.p + 8 * i);
         bits = le32(s.p + 8 * i + 4);
         memcpy(&c->top[i].logprob, &bits, 4);
@@ -67,13 +66,12 @@ static int
 take_ids(struct lagan *c, const msgpack_object *map, struct lagan_event *ev)
 {
     struct msg_ids ids;
-    uint32_t i;
     int r = msg_ids(map, "t", &ids, NULL);
 
     if (r == -ENOENT) return 0;
     if (r < 0) return -EBADMSG;
     TRY(grow((void **)&c->ids, &c->max_ids, ids.n, sizeof *c->ids));
-    for (i = 0; i < ids.n; i++) c->ids[i] = msg_id(&ids, i);
+    for (uint32_t i = 0; i < ids.n; i++) c->ids[i] = msg_id(&ids, i);
     ev->n_ids = ids.n;
     ev->ids = c->ids;
     return 0;
@@ -220,6 +218,18 @@ small(const msgpack_object *map, const char *key)
     return (uint32_t)MIN(v, (uint64_t)UINT32_MAX);
 }
 
+/* Sets code and name of a reason. Returns true if a retry may succeed. */
+static bool
+set_reason(struct lagan_event *ev, uint32_t reason, const char *unknown)
+{
+    bool retry;
+
+    ev->reason = reason;
+    ev->reason_name = msg_reason(reason, &retry);
+    if (!ev->reason_name) ev->reason_name = unknown;
+    return retry;
+}
+
 /* One output of DONE. */
 static int
 take_output(const msgpack_object *o, struct lagan_event *ev)
@@ -229,9 +239,7 @@ take_output(const msgpack_object *o, struct lagan_event *ev)
     if (o->type != MSGPACK_OBJECT_MAP) return -EBADMSG;
     ev->kind = LAGAN_EVENT_OUTPUT;
     ev->output = small(o, "o");
-    ev->reason = small(o, "reason");
-    ev->reason_name = msg_reason(ev->reason, NULL);
-    if (!ev->reason_name) ev->reason_name = "error";
+    set_reason(ev, small(o, "reason"), "error");
     ev->n_tokens = small(o, "n_tokens");
     msg_f64(o, "score", &score);
     ev->score = (float)score;
@@ -265,12 +273,9 @@ static void
 take_error(struct lagan *c, const struct msg *m, struct lagan_event *ev)
 {
     struct msg_span s;
-    bool retry = false;
+    bool retry = set_reason(ev, small(&m->map, "code"), "internal");
 
     ev->kind = LAGAN_EVENT_ERROR;
-    ev->reason = small(&m->map, "code");
-    ev->reason_name = msg_reason(ev->reason, &retry);
-    if (!ev->reason_name) ev->reason_name = "internal";
     msg_bool(&m->map, "retryable", &retry);
     ev->retryable = retry;
     ev->n_tokens = small(&m->map, "delivered");
@@ -287,9 +292,7 @@ take_error(struct lagan *c, const struct msg *m, struct lagan_event *ev)
 static void
 take_loss(struct lagan *c, struct lagan_event *ev)
 {
-    ev->reason = c->lost_code;
-    ev->reason_name = msg_reason(c->lost_code, NULL);
-    if (!ev->reason_name) ev->reason_name = "internal";
+    set_reason(ev, c->lost_code, "internal");
     ev->message = c->lost_why;
     ev->retryable = 1;
     if (c->n_requests) {
@@ -332,13 +335,9 @@ next_event(struct lagan *c, struct lagan_event *ev, nsec until)
     for (;;) {
         if (!c->next_output) { /* otherwise c->current is a DONE with further outputs */
             if (c->current) frame_free(c->current);
-            c->current = c->first;
-            if (c->current) {
-                c->first = c->current->next;
-                if (!c->first) c->last = &c->first;
-            } else if (c->reporting_loss) {
-                return take_loss(c, ev), 1;
-            } else {
+            c->current = client_take_received(c);
+            if (!c->current && c->reporting_loss) return take_loss(c, ev), 1;
+            if (!c->current) {
                 r = client_step(c, &c->current, until);
                 if (r <= 0) return r;
                 if (!c->current) continue;
@@ -365,9 +364,7 @@ lagan_next(struct lagan *c, struct lagan_event *ev, int timeout_ms)
             c, -EINVAL,
             "lagan_event.size is %zu; the caller must set it to sizeof(struct lagan_event)", size);
     memset(&full, 0, sizeof full);
-    r = next_event(c, &full,
-                   timeout_ms < 0 ? NSEC_NEVER
-                                  : clock_after(clock_now(), timeout_ms * (nsec)NSEC_MS));
+    r = next_event(c, &full, client_until(timeout_ms));
     if (r > 0) {
         memset(ev, 0, size);
         memcpy(ev, &full, MIN(size, sizeof full));

@@ -152,7 +152,7 @@ open_endpoint(struct lagan *c, const char *endpoint, const char *keys)
 static int
 wait_welcome(struct lagan *c, int timeout_ms)
 {
-    nsec until = timeout_ms < 0 ? NSEC_NEVER : clock_after(clock_now(), timeout_ms * NSEC_MS);
+    nsec until = client_until(timeout_ms);
     struct frame *f;
     int r = 0;
 
@@ -206,23 +206,18 @@ static void
 send_bye(struct lagan *c)
 {
     int linger = 200; /* ms, for a lagand that does not read at the moment */
-    msgpack_sbuffer b;
+    CLEAN(msgpack_sbuffer_destroy) msgpack_sbuffer cancel = { 0 }, bye = { 0 };
     msgpack_packer p;
-    uint32_t i;
 
-    msgpack_sbuffer_init(&b);
-    msgpack_packer_init(&p, &b, msgpack_sbuffer_write);
     if (c->n_requests) {
-        msg_begin(&p, LAGAN_MSG_CANCEL, c->requests[0].rid, 1);
+        p = client_begin(&cancel, LAGAN_MSG_CANCEL, c->requests[0].rid, 1);
         msg_key(&p, "rids"), msgpack_pack_array(&p, c->n_requests);
-        for (i = 0; i < c->n_requests; i++) msgpack_pack_uint64(&p, c->requests[i].rid);
-        zmq_send(c->sock, b.data, b.size, ZMQ_DONTWAIT);
-        msgpack_sbuffer_clear(&b);
+        for (uint32_t i = 0; i < c->n_requests; i++) msgpack_pack_uint64(&p, c->requests[i].rid);
+        zmq_send(c->sock, cancel.data, cancel.size, ZMQ_DONTWAIT);
     }
-    msg_begin(&p, LAGAN_MSG_BYE, 0, 1);
+    p = client_begin(&bye, LAGAN_MSG_BYE, 0, 1);
     msg_key(&p, "reason"), msg_text(&p, "closed");
-    zmq_send(c->sock, b.data, b.size, ZMQ_DONTWAIT);
-    msgpack_sbuffer_destroy(&b);
+    zmq_send(c->sock, bye.data, bye.size, ZMQ_DONTWAIT);
     zmq_setsockopt(c->sock, ZMQ_LINGER, &linger, sizeof linger);
 }
 
@@ -232,12 +227,7 @@ lagan_close(struct lagan *c)
     if (!c) return;
     if (c->sock && c->welcome) send_bye(c);
     if (c->current) frame_free(c->current);
-    while (c->first) {
-        struct frame *f = c->first;
-
-        c->first = f->next;
-        frame_free(f);
-    }
+    client_drop_received(c);
     client_drop_out(c);
     client_close_socket(c);
     if (c->epoll >= 0) close(c->epoll);

@@ -33,56 +33,34 @@ queue_own_frame(struct lagan *c, const msgpack_sbuffer *b)
         client_lose(c, LAGAN_E_INTERNAL, "lagand sent a message with invalid values");
         return;
     }
-    *c->last = f;
-    c->last = &f->next;
+    client_queue_received(c, f);
     c->own_frame_queued = true;
 }
 
 static void
 end_well(struct lagan *c, const struct open_request *r)
 {
-    msgpack_sbuffer b;
-    msgpack_packer p;
+    CLEAN(msgpack_sbuffer_destroy) msgpack_sbuffer b = { 0 };
+    msgpack_packer p = client_begin(&b, LAGAN_MSG_DONE, r->rid, 1);
 
-    msgpack_sbuffer_init(&b);
-    msgpack_packer_init(&p, &b, msgpack_sbuffer_write);
-    msg_begin(&p, LAGAN_MSG_DONE, r->rid, 1);
     msg_key(&p, "outputs"), msgpack_pack_array(&p, 1);
     msgpack_sbuffer_write(&b, r->end.data, r->end.size);
     queue_own_frame(c, &b);
-    msgpack_sbuffer_destroy(&b);
 }
 
 static void
 end_with_error(struct lagan *c, const struct open_request *r, uint32_t code, const char *why)
 {
-    msgpack_sbuffer b;
-    msgpack_packer p;
+    CLEAN(msgpack_sbuffer_destroy) msgpack_sbuffer b = { 0 };
+    msgpack_packer p = client_begin(&b, LAGAN_MSG_ERROR, r->rid, 3);
 
-    msgpack_sbuffer_init(&b);
-    msgpack_packer_init(&p, &b, msgpack_sbuffer_write);
-    msg_begin(&p, LAGAN_MSG_ERROR, r->rid, 3);
     msg_key(&p, "code"), msgpack_pack_uint32(&p, code);
     msg_key(&p, "message"), msg_text(&p, why);
     msg_key(&p, "delivered"), msgpack_pack_uint32(&p, r->n_ids);
     queue_own_frame(c, &b);
-    msgpack_sbuffer_destroy(&b);
 }
 
 /* ---- SUBMIT */
-
-static void
-pack_ids(msgpack_packer *p, const int32_t *ids, uint32_t n)
-{
-    msgpack_pack_bin(p, 4 * (size_t)n);
-    for (uint32_t i = 0; i < n; i++) {
-        uint32_t v = (uint32_t)ids[i];
-        const uint8_t le[4] = { (uint8_t)v, (uint8_t)(v >> 8), (uint8_t)(v >> 16),
-                                (uint8_t)(v >> 24) };
-
-        msgpack_pack_bin_body(p, le, 4);
-    }
-}
 
 /* Packs the request as submitted. If tokens were delivered: with these tokens, their seed and the
  * remaining time, without prompt log-probabilities. */
@@ -91,12 +69,10 @@ client_pack_submit(const struct open_request *r, msgpack_sbuffer *b)
 {
     bool seed = r->n_ids && r->has_seed, time = r->deadline != NSEC_NEVER;
     uint32_t n = r->n_plain_keys + (r->n_ids ? 1 : r->n_prompt_keys) + seed + time;
-    msgpack_packer p;
+    msgpack_packer p = client_begin(b, LAGAN_MSG_SUBMIT, r->rid, n);
 
-    msgpack_packer_init(&p, b, msgpack_sbuffer_write);
-    msg_begin(&p, LAGAN_MSG_SUBMIT, r->rid, n);
     msgpack_sbuffer_write(b, r->body, r->n_ids ? r->n_plain : r->n_body);
-    if (r->n_ids) msg_key(&p, "generated_ids"), pack_ids(&p, r->ids, r->n_ids);
+    if (r->n_ids) msg_key(&p, "generated_ids"), client_pack_ids(&p, r->ids, r->n_ids);
     if (seed) msg_key(&p, "seed"), msgpack_pack_uint64(&p, r->seed);
     if (!time) return;
     msg_key(&p, "deadline_ms");
@@ -106,7 +82,7 @@ client_pack_submit(const struct open_request *r, msgpack_sbuffer *b)
 static void
 submit_again(struct lagan *c, struct open_request *r)
 {
-    msgpack_sbuffer b;
+    CLEAN(msgpack_sbuffer_destroy) msgpack_sbuffer b = { 0 };
 
     r->retry_at = 0;
     r->known_to_lagand = false;
@@ -117,14 +93,12 @@ submit_again(struct lagan *c, struct open_request *r)
             "the connection to lagand was lost 20 times without a new token of this request");
         return;
     }
-    msgpack_sbuffer_init(&b);
     client_pack_submit(r, &b);
     if (b.size > LAGAN_MAX_FRAME)
         end_with_error(c, r, LAGAN_E_TOO_LONG,
                        "lagand was restarted, and prompt and output are too long to submit again");
     else if (client_send(c, &b) < 0)
         end_with_error(c, r, LAGAN_E_INTERNAL, c->errmsg);
-    msgpack_sbuffer_destroy(&b);
 }
 
 /* Handles a request that lagand does not know. */
@@ -202,73 +176,28 @@ client_retry(struct lagan *c, nsec now)
 
 /* ---- RESUME */
 
-/* Drops undelivered frames of the old connection; lagand sends their contents again. */
-static void
-drop_frames(struct lagan *c)
-{
-    while (c->first) {
-        struct frame *f = c->first;
-
-        c->first = f->next;
-        frame_free(f);
-    }
-    c->last = &c->first;
-}
-
-static void
-pack_list(msgpack_packer *p, const char *key, const struct lagan *c,
-          uint64_t (*of)(const struct open_request *))
-{
-    msg_key(p, key);
-    msgpack_pack_array(p, c->n_requests);
-    for (uint32_t i = 0; i < c->n_requests; i++) msgpack_pack_uint64(p, of(&c->requests[i]));
-}
-
-static uint64_t
-of_rid(const struct open_request *r)
-{
-    return r->rid;
-}
-static uint64_t
-of_n_tokens(const struct open_request *r)
-{
-    return r->n_ids + r->n_more;
-}
-static uint64_t
-of_text_bytes(const struct open_request *r)
-{
-    return r->n_text;
-}
 void
 client_resume(struct lagan *c)
 {
-    msgpack_sbuffer b;
+    static const char *const keys[] = { "rids", "n_tokens", "text_bytes" };
+    CLEAN(msgpack_sbuffer_destroy) msgpack_sbuffer b = { 0 };
     msgpack_packer p;
 
-    drop_frames(c);
+    client_drop_received(c); /* lagand sends their contents again */
     if (!c->n_requests) return;
     c->resume_rid = ++c->next_rid;
-    msgpack_sbuffer_init(&b);
-    msgpack_packer_init(&p, &b, msgpack_sbuffer_write);
-    msg_begin(&p, LAGAN_MSG_RESUME, c->resume_rid, 3);
-    pack_list(&p, "rids", c, of_rid);
-    pack_list(&p, "n_tokens", c, of_n_tokens);
-    pack_list(&p, "text_bytes", c, of_text_bytes);
+    p = client_begin(&b, LAGAN_MSG_RESUME, c->resume_rid, ARRAY_LEN(keys));
+    for (size_t k = 0; k < ARRAY_LEN(keys); k++) {
+        msg_key(&p, keys[k]);
+        msgpack_pack_array(&p, c->n_requests);
+        for (uint32_t i = 0; i < c->n_requests; i++) {
+            const struct open_request *r = &c->requests[i];
+            const uint64_t value[] = { r->rid, r->n_ids + r->n_more, r->n_text };
+
+            msgpack_pack_uint64(&p, value[k]);
+        }
+    }
     if (client_send(c, &b) < 0) client_lose(c, LAGAN_E_INTERNAL, c->errmsg);
-    msgpack_sbuffer_destroy(&b);
-}
-
-static void
-cancel_again(struct lagan *c, const struct open_request *r)
-{
-    msgpack_sbuffer b;
-    msgpack_packer p;
-
-    msgpack_sbuffer_init(&b);
-    msgpack_packer_init(&p, &b, msgpack_sbuffer_write);
-    msg_begin(&p, LAGAN_MSG_CANCEL, r->rid, 0);
-    client_send(c, &b);
-    msgpack_sbuffer_destroy(&b);
 }
 
 static bool
@@ -301,7 +230,7 @@ client_resumed(struct lagan *c, const struct msg *m)
         } else {
             r->accepted = r->known_to_lagand = true;
             r->taken = r->acked = 0;
-            if (r->cancelled) cancel_again(c, r);
+            if (r->cancelled) client_send_cancel(c, r->rid);
         }
     }
 }

@@ -30,10 +30,8 @@ lagan_request_new(void)
 void
 lagan_request_free(struct lagan_request *r)
 {
-    uint32_t i;
-
     if (!r) return;
-    for (i = 0; i < r->n; i++) msgpack_sbuffer_destroy(&r->entry[i].value);
+    for (uint32_t i = 0; i < r->n; i++) msgpack_sbuffer_destroy(&r->entry[i].value);
     free(r);
 }
 
@@ -102,19 +100,10 @@ int
 lagan_set_ids(struct lagan_request *r, const char *key, const int32_t *ids, size_t n)
 {
     msgpack_packer p;
-    size_t i;
 
     if (n > LAGAN_MAX_IDS) return -E2BIG;
     TRY(begin_value(r, key, &p));
-    if (msgpack_pack_bin(&p, 4 * n) < 0) return -ENOMEM;
-    for (i = 0; i < n; i++) {
-        uint32_t v = (uint32_t)ids[i];
-        const uint8_t le[4] = { (uint8_t)v, (uint8_t)(v >> 8), (uint8_t)(v >> 16),
-                                (uint8_t)(v >> 24) };
-
-        if (msgpack_pack_bin_body(&p, le, 4) < 0) return -ENOMEM;
-    }
-    return 0;
+    return client_pack_ids(&p, ids, n);
 }
 
 int
@@ -122,12 +111,11 @@ lagan_set_bias(struct lagan_request *r, const char *key, const int32_t *ids, con
                size_t n)
 {
     msgpack_packer p;
-    size_t i;
 
     if (n > LAGAN_MAX_BIAS) return -E2BIG;
     TRY(begin_value(r, key, &p));
     if (msgpack_pack_array(&p, n) < 0) return -ENOMEM;
-    for (i = 0; i < n; i++)
+    for (size_t i = 0; i < n; i++)
         if (msgpack_pack_array(&p, 2) < 0 || msgpack_pack_int32(&p, ids[i]) < 0 ||
             msgpack_pack_float(&p, bias[i]) < 0)
             return -ENOMEM;
@@ -138,17 +126,16 @@ int
 lagan_set_strs(struct lagan_request *r, const char *key, const char *const *s, size_t n)
 {
     msgpack_packer p;
-    size_t i;
 
     TRY(begin_value(r, key, &p));
     if (msgpack_pack_array(&p, n) < 0) return -ENOMEM;
-    for (i = 0; i < n; i++)
+    for (size_t i = 0; i < n; i++)
         if (msgpack_pack_str_with_body(&p, s[i], strlen(s[i])) < 0) return -ENOMEM;
     return 0;
 }
 
 static struct open_request *
-add_row(struct lagan *c)
+add_request(struct lagan *c)
 {
     if (c->n_requests == c->max_requests) {
         uint32_t max = c->max_requests ? 2 * c->max_requests : 16;
@@ -171,7 +158,6 @@ take_done(struct open_request *req, const struct entry *e)
     msgpack_unpacked u;
     struct msg_ids ids = { 0 };
     bool list;
-    uint32_t i;
 
     msgpack_unpacked_init(&u);
     list = msgpack_unpack_next(&u, e->value.data, e->value.size, NULL) == MSGPACK_UNPACK_SUCCESS &&
@@ -179,7 +165,7 @@ take_done(struct open_request *req, const struct entry *e)
     if (list) ids = (struct msg_ids){ &u.data, u.data.via.bin.size / 4 };
     req->ids = ids.n ? malloc(ids.n * sizeof *req->ids) : NULL;
     if (req->ids) req->n_ids = req->max_ids = ids.n;
-    for (i = 0; i < req->n_ids; i++) req->ids[i] = msg_id(&ids, i);
+    for (uint32_t i = 0; i < req->n_ids; i++) req->ids[i] = msg_id(&ids, i);
     msgpack_unpacked_destroy(&u);
     return list && req->n_ids == ids.n ? 0 : -EINVAL;
 }
@@ -193,11 +179,10 @@ keep_body(struct open_request *req, const struct lagan_request *r)
     const struct entry *prompt = NULL;
     msgpack_sbuffer b;
     msgpack_packer p;
-    uint32_t i;
 
     msgpack_sbuffer_init(&b);
     msgpack_packer_init(&p, &b, msgpack_sbuffer_write);
-    for (i = 0; i < r->n; i++) {
+    for (uint32_t i = 0; i < r->n; i++) {
         const struct entry *e = &r->entry[i];
 
         req->gave_seed |= !strcmp(e->key, "seed");
@@ -231,12 +216,11 @@ keep_body(struct open_request *req, const struct lagan_request *r)
 int
 lagan_submit(struct lagan *c, const struct lagan_request *r, uint64_t *id)
 {
-    struct open_request *req = add_row(c);
-    msgpack_sbuffer b;
+    CLEAN(msgpack_sbuffer_destroy) msgpack_sbuffer b = { 0 };
+    struct open_request *req = add_request(c);
     int k = 0;
 
     if (!req) return client_fail(c, -ENOMEM, "out of memory for a request");
-    msgpack_sbuffer_init(&b);
     if (keep_body(req, r) < 0)
         k = client_fail(c, -ENOMEM, "out of memory for a request");
     else
@@ -246,7 +230,6 @@ lagan_submit(struct lagan *c, const struct lagan_request *r, uint64_t *id)
                         LAGAN_MAX_FRAME);
     else if (k == 0 && !client_disconnected(c))
         k = client_send(c, &b);
-    msgpack_sbuffer_destroy(&b);
     if (k < 0)
         client_close_request(c, c->next_rid);
     else
@@ -258,24 +241,16 @@ lagan_submit(struct lagan *c, const struct lagan_request *r, uint64_t *id)
 int
 lagan_cancel(struct lagan *c, uint64_t id)
 {
-    msgpack_sbuffer b;
-    msgpack_packer p;
     struct open_request *req = client_find(c, id);
-    int k;
+    int k = 0;
 
     if (!req) return client_fail(c, -ENOENT, "request %llu is not open", (unsigned long long)id);
     req->cancelled = true;
     if (client_disconnected(c)) return 0; /* it is cancelled when there is a connection again */
-    if (req->retry_at) {                  /* lagand does not know the request */
+    if (req->retry_at)                    /* lagand does not know the request */
         client_cancelled(c, req);
-        client_rearm(c);
-        return 0;
-    }
-    msgpack_sbuffer_init(&b);
-    msgpack_packer_init(&p, &b, msgpack_sbuffer_write);
-    msg_begin(&p, LAGAN_MSG_CANCEL, id, 0);
-    k = client_send(c, &b);
-    msgpack_sbuffer_destroy(&b);
+    else
+        k = client_send_cancel(c, id);
     client_rearm(c);
     return k;
 }

@@ -42,6 +42,9 @@ const struct opt bench_opts[] = {
 };
 /* clang-format on */
 
+enum { TTFT, TPOT, ITL, E2EL, TIMES };
+static const char *const time_names[] = { "ttft", "tpot", "itl", "e2el" };
+
 struct values {
     double *v;
     size_t n, max;
@@ -65,7 +68,7 @@ struct bench {
     uint32_t open, completed, failed;
     int code; /* exit code of the first failure */
     uint64_t n_out;
-    struct values ttft, tpot, itl, e2el; /* ms */
+    struct values time[TIMES]; /* ms */
 };
 
 static void
@@ -106,8 +109,8 @@ finish(struct bench *b, struct shot *s, nsec now)
     b->open--;
     b->completed++;
     b->n_out += s->n_tokens;
-    note(&b->e2el, now - s->sent);
-    if (s->n_tokens > 1) note(&b->tpot, (s->last - s->first) / (s->n_tokens - 1));
+    note(&b->time[E2EL], now - s->sent);
+    if (s->n_tokens > 1) note(&b->time[TPOT], (s->last - s->first) / (s->n_tokens - 1));
 }
 
 static void
@@ -128,7 +131,7 @@ take(struct bench *b, const struct lagan_event *ev)
         if (b->shot[i].id == ev->id) s = &b->shot[i];
     if (!s || s->over) return;
     if (ev->kind == LAGAN_EVENT_TOKENS && ev->n_ids) {
-        note(s->first ? &b->itl : &b->ttft, now - (s->first ? s->last : s->sent));
+        note(&b->time[s->first ? ITL : TTFT], now - (s->first ? s->last : s->sent));
         if (!s->first) s->first = now;
         s->last = now;
         s->n_tokens += ev->n_ids;
@@ -187,19 +190,24 @@ at(const struct values *s, double part)
 }
 
 static void
+add_time(json_t *o, const char *what, const char *name, double ms)
+{
+    char key[40];
+
+    snprintf(key, sizeof key, "%s_%s_ms", what, name);
+    json_object_set_new(o, key, json_real(ms));
+}
+
+static void
 add_times(json_t *o, const char *name, struct values *s)
 {
     double sum = 0;
-    char key[40];
 
     qsort(s->v, s->n, sizeof *s->v, by_value);
     for (size_t i = 0; i < s->n; i++) sum += s->v[i];
-    snprintf(key, sizeof key, "mean_%s_ms", name);
-    json_object_set_new(o, key, json_real(s->n ? sum / (double)s->n : 0));
-    snprintf(key, sizeof key, "median_%s_ms", name);
-    json_object_set_new(o, key, json_real(at(s, .5)));
-    snprintf(key, sizeof key, "p99_%s_ms", name);
-    json_object_set_new(o, key, json_real(at(s, .99)));
+    add_time(o, "mean", name, s->n ? sum / (double)s->n : 0);
+    add_time(o, "median", name, at(s, .5));
+    add_time(o, "p99", name, at(s, .99));
 }
 
 static json_t *
@@ -213,10 +221,7 @@ result(struct bench *b, double seconds)
                           "total_token_throughput", (double)(n_in + n_out) / seconds);
 
     check(o);
-    add_times(o, "ttft", &b->ttft);
-    add_times(o, "tpot", &b->tpot);
-    add_times(o, "itl", &b->itl);
-    add_times(o, "e2el", &b->e2el);
+    for (int i = 0; i < TIMES; i++) add_times(o, time_names[i], &b->time[i]);
     return o;
 }
 
@@ -253,7 +258,8 @@ measure(struct bench *b, bool json)
     r = run(b, 1, start);
     if (r || b->failed) return r ? r : b->code;
     b->completed = 0;
-    b->n_out = b->ttft.n = b->tpot.n = b->itl.n = b->e2el.n = 0;
+    b->n_out = 0;
+    for (int i = 0; i < TIMES; i++) b->time[i].n = 0;
     start = clock_now();
     r = run(b, 1 + (size_t)b->o.prompts, start);
     if (r) return r;
@@ -272,9 +278,6 @@ cmd_bench(struct ctl *ctl)
 
     free(b.shot);
     free(b.ids);
-    free(b.ttft.v);
-    free(b.tpot.v);
-    free(b.itl.v);
-    free(b.e2el.v);
+    for (int i = 0; i < TIMES; i++) free(b.time[i].v);
     return r;
 }

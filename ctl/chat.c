@@ -2,7 +2,6 @@
  *
  * Each line is sent with the whole conversation, so lagand keeps no state. With kv.reuse the worker
  * does not compute it again. */
-#include "ctl/line_reader.h"
 #include "ctl/request_options.h"
 #include "ctl/running_request.h"
 
@@ -183,21 +182,14 @@ converse(struct talk *t)
     struct line_reader l;
     struct err e = { 0 };
     char *line;
-    int r = 0;
+    int r = 0, k = 0;
 
     if (line_reader_open(&l, "-", &e) < 0) return ctl_fail(CTL_USAGE, "%s", e.text);
-    while (r == 0 && !ctl_signal) {
-        if (!line_reader_next(&l, &line)) {
-            if (l.eof) break;
-            if (t->asks) fputs("> ", stdout), fflush(stdout);
-            if (line_reader_fill(&l, &e) < 0 && !ctl_signal)
-                r = ctl_fail(CTL_FAILED, "standard input: %s", e.text);
-            continue;
-        }
-        if (!line[strspn(line, " \t\r")]) continue;
+    while (r == 0 && (k = line_reader_wait(&l, t->asks ? "> " : NULL, &line, &e)) > 0) {
         say(t, "user", line, strlen(line));
         r = complete(t);
     }
+    if (k < 0) r = ctl_fail(CTL_FAILED, "standard input: %s", e.text);
     line_reader_close(&l);
     if (r == 0 && !ctl_signal && t->n == 0 && !t->asks)
         r = ctl_fail(CTL_USAGE, "standard input has no message");

@@ -3,7 +3,6 @@
  * A command calls one verb of lagand. With --json the reply is printed unchanged, else as a table.
  */
 #include "ctl/ctl.h"
-#include "ctl/line_reader.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -484,20 +483,10 @@ text_lines(struct ctl *ctl, const char *path)
 
     if (line_reader_open(&l, path, &e) < 0) return ctl_fail(CTL_USAGE, "%s", e.text);
     ctl->file = path;
-    while (!ctl_signal) {
+    while ((r = line_reader_wait(&l, NULL, &line, &e)) > 0) {
         json_error_t je;
-        json_t *args;
+        json_t *args = json_loads(line, 0, &je);
 
-        if (!line_reader_next(&l, &line)) {
-            if (l.eof) break;
-            if (line_reader_fill(&l, &e) < 0) {
-                worst = ctl_fail(CTL_FAILED, "%s: %s", path, e.text);
-                break;
-            }
-            continue;
-        }
-        if (!line[strspn(line, " \t\r")]) continue;
-        args = json_loads(line, 0, &je);
         ctl->line = l.number;
         if (json_is_object(args)) {
             r = text_call(ctl, args);
@@ -508,6 +497,7 @@ text_lines(struct ctl *ctl, const char *path)
         }
         worst = ctl_worst(worst, r);
     }
+    if (r < 0) worst = ctl_fail(CTL_FAILED, "%s: %s", path, e.text);
     line_reader_close(&l);
     return ctl_signal ? 128 + ctl_signal : worst;
 }
@@ -557,21 +547,18 @@ const struct command commands[] = {
       "  laganctl chat\n"
       "  laganctl chat --system \"Reply with one word.\" --temperature 0.7\n"
       "  printf 'Hello\\nAnd in French?\\n' | laganctl chat --json\n\n"
-      "Each message is sent with the whole conversation, formatted with the chat template of "
-      "the model:\n"
-      "the checkpoint's own template if lagan knows it, else the template that the model option\n"
-      "chat_template names. For models with several channels (gpt-oss) only the final channel is\n"
-      "printed. An output has at most 1024 tokens unless --max-tokens is given. The chat ends "
-      "at the end\n"
-      "of the input (Ctrl-D) or when a request fails.\n",
+      "Each message is sent with the whole conversation, formatted with the chat template of\n"
+      "the model: the checkpoint's own template if lagan knows it, else the template that the\n"
+      "model option chat_template names. For models with several channels (gpt-oss) only the\n"
+      "final channel is printed. An output has at most 1024 tokens unless --max-tokens is\n"
+      "given. The chat ends at the end of the input (Ctrl-D) or when a request fails.\n",
       chat_opts, .run = cmd_chat, .parses_argv = true },
     { "tokenize", "", "convert text to token ids with the tokenizer of a model",
       "  laganctl tokenize --text \"hello\"\n"
       "  laganctl tokenize --messages '[{\"role\":\"user\",\"content\":\"hello\"}]'\n"
       "  laganctl tokenize --requests texts.jsonl > ids.jsonl\n\n"
-      "The tokenizer adds its special tokens (<s>, </s>) unless --bare is given. A conversation "
-      "has\n"
-      "exactly the tokens of the chat template.\n",
+      "The tokenizer adds its special tokens (<s>, </s>) unless --bare is given. A conversation\n"
+      "has exactly the tokens of the chat template.\n",
       tokenize_opts, .run = cmd_text },
     { "detokenize", "", "convert token ids to text with the tokenizer of a model",
       "  laganctl detokenize --ids 104,105\n"
@@ -586,15 +573,12 @@ const struct command commands[] = {
       "check that lagan can serve the model in a directory, without reading its weights",
       "  laganctl model verify models/llama\n"
       "  laganctl --device cuda --set dtype=bf16 model verify /srv/models/llama-8b\n\n"
-      "The command reads the configuration, the headers of the weight files with the shape and "
-      "type of\n"
-      "every tensor, and the tokenizer, and prints how much device memory the model needs. An "
-      "error\n"
-      "names the file, the key or tensor and the value; the exit code is then not 0. The "
-      "command also\n"
-      "prints whether the model accepts text and conversations, or why not; every model accepts "
-      "token\n"
-      "ids. With --set weights=random:1 a config.json is sufficient.\n",
+      "The command reads the configuration, the headers of the weight files with the shape and\n"
+      "type of every tensor, and the tokenizer, and prints how much device memory the model\n"
+      "needs. An error names the file, the key or tensor and the value; the exit code is then\n"
+      "not 0. The command also prints whether the model accepts text and conversations, or why\n"
+      "not; every model accepts token ids. With --set weights=random:1 a config.json is\n"
+      "sufficient.\n",
       .run = cmd_model_verify, .alone = true },
     { "status", "",
       "show lagand, its workers and their load on one screen; exit code 7 if degraded",
@@ -604,30 +588,25 @@ const struct command commands[] = {
       "measure throughput and latency with random prompts; JSON keys as in vLLM's bench",
       "  laganctl bench --input 1000 --output 200 --prompts 500 --concurrency 64\n"
       "  laganctl bench --rate 8 --json\n\n"
-      "The first request is a warm-up and is not counted. Times are measured in this client: "
-      "ttft, time\n"
-      "to the first token; tpot, time from the first to the last token divided by the tokens "
-      "after the\n"
-      "first; itl, time between two batches of tokens; e2el, time of a whole request. Every "
-      "output has\n"
-      "the requested length. A model with fewer than 256 token ids needs --below.\n",
+      "The first request is a warm-up and is not counted. Times are measured in this client:\n"
+      "ttft, time to the first token; tpot, time from the first to the last token divided by\n"
+      "the tokens after the first; itl, time between two batches of tokens; e2el, time of a\n"
+      "whole request. Every output has the requested length. A model with fewer than 256 token\n"
+      "ids needs --below.\n",
       bench_opts, .run = cmd_bench },
     { "top", "", "show the state and the token rates of each worker, repeatedly",
       "  laganctl top\n"
       "  laganctl top --every 10 --count 6 --json >> load.jsonl\n\n"
-      "Rates are averages since the previous output; the first output has no rates, nor has a "
-      "worker\n"
-      "that was started in between. PROMPT/S are prompt tokens computed per second, TOKENS/S "
-      "tokens\n"
-      "generated per second; STEP MS and TOK/STEP are of the last step. Ctrl-C ends the command.\n",
+      "Rates are averages since the previous output; the first output has no rates, nor has a\n"
+      "worker that was started in between. PROMPT/S are prompt tokens computed per second,\n"
+      "TOKENS/S tokens generated per second; STEP MS and TOK/STEP are of the last step. Ctrl-C\n"
+      "ends the command.\n",
       top_opts, .run = cmd_top },
     { "workers list", "", "list the workers with state, load, memory and restarts",
       "  laganctl workers list --json\n\n"
-      "The state of a worker is followed by the state of its standby process: standby, the "
-      "process has\n"
-      "loaded the model; driver up, it keeps a GPU driver initialised and loads the model when "
-      "the\n"
-      "worker fails.\n",
+      "The state of a worker is followed by the state of its standby process: standby, the\n"
+      "process has loaded the model; driver up, it keeps a GPU driver initialised and loads the\n"
+      "model when the worker fails.\n",
       .run = cmd_workers },
     { "requests list", "", "list the open requests",
       .run = cmd_list, .columns = request_columns },
@@ -641,7 +620,7 @@ const struct command commands[] = {
       .run = cmd_order },
     { "restart", "WORKER|all", "let a worker finish its requests, then replace its process",
       "  laganctl restart w0\n\n"
-      "With all, the workers restart at the same time; `laganctl reload` replaces one after the "
+      "With all, the workers restart at the same time; `laganctl reload` replaces one after the\n"
       "other.\n",
       .run = cmd_order },
     { "reload", "", "replace all workers by the installed program, one after the other",
@@ -651,30 +630,22 @@ const struct command commands[] = {
     { "daemon reexec", "",
       "let lagand replace itself by the installed program, or reread its configuration",
       "  laganctl daemon reexec\n\n"
-      "Clients of liblagan reconnect automatically and their requests continue. Weights and KV "
-      "cache\n"
-      "stay in device memory. Drained workers are started again. The installed program is "
-      "tested first\n"
-      "with --check; if the test fails, the command prints the reason and the running lagand "
-      "continues.\n",
+      "Clients of liblagan reconnect automatically and their requests continue. Weights and KV\n"
+      "cache stay in device memory. Drained workers are started again. The installed program is\n"
+      "tested first with --check; if the test fails, the command prints the reason and the\n"
+      "running lagand continues.\n",
       .run = cmd_reexec },
     { "tune", "[WORKER]", "measure the matmuls of a GPU worker and keep the fastest algorithms",
       "  laganctl tune\n"
       "  laganctl tune w1 --json > tuned.json\n\n"
-      "The worker measures every matmul shape of the model with increasing numbers of rows, "
-      "except for\n"
-      "shapes that were measured before. Results are used immediately and are stored, for this "
-      "GPU,\n"
-      "driver and library, in the tuning file that the model option cuda.tuning_file names; without "
-      "this\n"
-      "option the command is refused. A worker with this option also measures new shapes by "
-      "itself while\n"
-      "it is idle.\n\n"
-      "The worker measures one matmul at a time and only while it has no requests, so that a "
-      "busy worker\n"
-      "needs longer. Ctrl-C ends the command; the measurement continues. WORKER is required if "
-      "there are\n"
-      "several.\n",
+      "The worker measures every matmul shape of the model with increasing numbers of rows,\n"
+      "except for shapes that were measured before. Results are used immediately and are\n"
+      "stored, for this GPU, driver and library, in the tuning file that the model option\n"
+      "cuda.tuning_file names; without this option the command is refused. A worker with this\n"
+      "option also measures new shapes by itself while it is idle.\n\n"
+      "The worker measures one matmul at a time and only while it has no requests, so that a\n"
+      "busy worker needs longer. Ctrl-C ends the command; the measurement continues. WORKER is\n"
+      "required if there are several.\n",
       .run = cmd_tune },
     { "split show", "[WORKER]", "show how a worker divides its device between prefill and decode",
       "  laganctl split show --json\n\n"
@@ -683,9 +654,9 @@ const struct command commands[] = {
     { "split auto", "[WORKER]",
       "let a worker select the division of its device from measured step times",
       "  laganctl split auto w0\n\n"
-      "The worker selects the division with the fastest prefill that keeps the inter-token "
-      "latency below\n"
-      "the model option split.itl_target: one lane for both, or a part of the device for each.\n",
+      "The worker selects the division with the fastest prefill that keeps the inter-token\n"
+      "latency below the model option split.itl_target: one lane for both, or a part of the\n"
+      "device for each.\n",
       .run = cmd_split_select },
     { "split off", "[WORKER]", "use one lane for prefill and decode, on the whole device",
       "  laganctl split off\n",
@@ -693,18 +664,15 @@ const struct command commands[] = {
     { "split set", "PREFILL DECODE [WORKER]",
       "divide the device: units of the prefill lane, units of the decode lane",
       "  laganctl split set 64 68\n\n"
-      "Units are SMs on a GPU and threads on the CPU; `laganctl split show` prints their number "
-      "and the\n"
-      "granularity. The division lasts until the worker restarts; the model options split.mode "
-      "and\n"
-      "split.context_sm set the initial one. A lane uses the whole device while the other has "
-      "no work.\n",
+      "Units are SMs on a GPU and threads on the CPU; `laganctl split show` prints their number\n"
+      "and the granularity. The division lasts until the worker restarts; the model options\n"
+      "split.mode and split.context_sm set the initial one. A lane uses the whole device while\n"
+      "the other has no work.\n",
       .run = cmd_split_select },
     { "events", "", "print events: worker states, failures, operator commands, lost requests",
       "  laganctl events -f --json\n\n"
-      "lagand keeps the last 1024 events, also across `laganctl daemon reexec` and, under "
-      "systemd,\n"
-      "across a restart or a crash of lagand. The journal has all events.\n",
+      "lagand keeps the last 1024 events, also across `laganctl daemon reexec` and, under\n"
+      "systemd, across a restart or a crash of lagand. The journal has all events.\n",
       events_opts, .run = cmd_events },
     { "panic", "", "print failed workers with cause, panic message and last log lines",
       "  laganctl panic\n\n"
@@ -720,23 +688,20 @@ const struct command commands[] = {
     { "kv flush", "[WORKER]", "empty the prefix cache of one worker or of all workers",
       "  laganctl kv flush\n"
       "  laganctl kv flush w0 --json\n\n"
-      "With the model option kv.reuse, KV blocks are kept for later requests with the same "
-      "first tokens.\n"
-      "This command removes such blocks from the device and from the host tier and prints their "
-      "number.\n"
-      "Blocks of open requests stay, and results do not change; the next requests compute their "
-      "prompts\n"
-      "again and take longer. Use it to measure with an empty cache, or after a change that the "
-      "cache\n"
-      "should not outlive. The memory is freed, not overwritten.\n",
+      "With the model option kv.reuse, KV blocks are kept for later requests with the same\n"
+      "first tokens. This command removes such blocks from the device and from the host tier\n"
+      "and prints their number. Blocks of open requests stay, and results do not change; the\n"
+      "next requests compute their prompts again and take longer. Use it to measure with an\n"
+      "empty cache, or after a change that the cache should not outlive. The memory is freed,\n"
+      "not overwritten.\n",
       .run = cmd_kv_flush },
     { "keygen", "FILE",
       "generate a key pair for tcp connections and write the secret key to a new file",
       "  laganctl keygen /etc/lagan/keys          # for lagand: api.keys\n"
       "  laganctl keygen ~/.lagan-keys            # for a client: --keys\n\n"
-      "A key file has one key per line after a keyword; its mode is 0600. The file of lagand "
-      "has its\n"
-      "secret key and the public keys of its clients, each with a name and optional limits:\n\n"
+      "A key file has one key per line after a keyword; its mode is 0600. The file of lagand\n"
+      "has its secret key and the public keys of its clients, each with a name and optional\n"
+      "limits:\n\n"
       "  secret KEY\n"
       "  client KEY alice\n"
       "  client KEY batch max_inflight=64 max_tokens=100000\n\n"

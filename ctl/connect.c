@@ -40,14 +40,13 @@ sibling_path(char *buf, size_t n, const char *program)
     static const char *const places[] = { "", "../sbin/", "../bin/", "../libexec/lagan/" };
     char self[1024], *slash;
     ssize_t len = readlink("/proc/self/exe", self, sizeof self - 1);
-    size_t i;
 
     if (len < 0) return -ENOENT;
     self[len] = '\0';
     slash = strrchr(self, '/');
     if (!slash) return -ENOENT;
     *slash = '\0';
-    for (i = 0; i < ARRAY_LEN(places); i++) {
+    for (size_t i = 0; i < ARRAY_LEN(places); i++) {
         if ((size_t)snprintf(buf, n, "%s/%s%s", self, places[i], program) >= n) return -ENOENT;
         if (!access(buf, X_OK)) return 0;
     }

@@ -4,7 +4,6 @@
  * are open and a line is available, handle all events, then sleep until lagand or the input has
  * more. So a program that writes lines to standard input one by one gets each output when it is
  * complete. */
-#include "ctl/line_reader.h"
 #include "ctl/request_options.h"
 #include "ctl/running_request.h"
 
@@ -68,14 +67,13 @@ static void
 print_plain(const struct generate *g, const struct running_request *j, const struct lagan_event *ev)
 {
     const struct running_output *o = ev->output < j->n_outputs ? &j->output[ev->output] : NULL;
-    size_t i;
 
     if (g->from_file) printf("[%zu] ", j->request);
     if (j->several_outputs) printf("%u  %.4f  ", ev->output, (double)ev->score);
     /* a single output was printed while it was generated */
     if (o && (g->from_file || j->several_outputs)) fwrite(o->text, 1, o->n_text, stdout);
     if (o && !o->n_text) /* a model without a tokenizer */
-        for (i = 0; i < o->n_ids; i++) printf("%s%d", i ? "," : "", o->ids[i]);
+        for (size_t i = 0; i < o->n_ids; i++) printf("%s%d", i ? "," : "", o->ids[i]);
     putchar('\n');
     fflush(stdout);
 }
@@ -350,11 +348,9 @@ take_event(struct generate *g, const struct lagan_event *ev)
 static void
 cancel_all(struct generate *g)
 {
-    size_t i;
-
     g->cancelled = true;
     g->more = false;
-    for (i = 0; i < g->n_open; i++) lagan_cancel(g->c, g->open[i]->id);
+    for (size_t i = 0; i < g->n_open; i++) lagan_cancel(g->c, g->open[i]->id);
 }
 
 static int

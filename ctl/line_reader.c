@@ -1,8 +1,9 @@
-/* line_reader.c - see line_reader.h. */
-#include "ctl/line_reader.h"
+/* line_reader.c - see ctl.h. */
+#include "ctl/ctl.h"
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -63,5 +64,20 @@ line_reader_fill(struct line_reader *l, struct err *e)
         return err_set(e, -errno, "read: %s", strerror(errno));
     if (n == 0) l->eof = true;
     if (n > 0) l->n += (size_t)n;
+    return 0;
+}
+
+int
+line_reader_wait(struct line_reader *l, const char *prompt, char **ret, struct err *e)
+{
+    while (!ctl_signal) {
+        if (line_reader_next(l, ret)) {
+            if ((*ret)[strspn(*ret, " \t\r")]) return 1;
+            continue;
+        }
+        if (l->eof) break;
+        if (prompt) fputs(prompt, stdout), fflush(stdout);
+        TRY(line_reader_fill(l, e));
+    }
     return 0;
 }

@@ -147,9 +147,7 @@ run_command(struct ctl *ctl)
 static bool
 asks_help(int argc, char **argv)
 {
-    int i;
-
-    for (i = 0; i < argc; i++)
+    for (int i = 0; i < argc; i++)
         if (!strcmp(argv[i], "--help") || !strcmp(argv[i], "-h")) return true;
     return false;
 }

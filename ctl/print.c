@@ -194,10 +194,8 @@ json_real_number(const json_t *o, const char *key)
 void
 print_json_string(FILE *out, const char *s, size_t n)
 {
-    size_t i;
-
     putc('"', out);
-    for (i = 0; i < n; i++) {
+    for (size_t i = 0; i < n; i++) {
         unsigned char ch = (unsigned char)s[i];
 
         if (ch == '"' || ch == '\\')

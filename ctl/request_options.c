@@ -31,24 +31,14 @@ hidden(enum request_field f)
 static const char *
 arg_word(const struct field *f)
 {
-    switch (f->kind) {
-    case IDS:
-        return "1,2,3";
-    case STR:
-    case STOPS:
-        return "TEXT";
-    case F64:
-    case OVER:
-        return "X";
-    case EARLY:
-        return "true|false|never";
-    case BIAS:
-        return "ID:X,ID:X";
-    case BOOL:
-        return NULL;
-    default:
-        return !strncmp(f->key, "forced", 6) ? "ID" : "N";
-    }
+    static const char *const words[] = {
+        [IDS] = "1,2,3", [STR] = "TEXT",       [STOPS] = "TEXT",
+        [F64] = "X",     [OVER] = "X",         [EARLY] = "true|false|never",
+        [U32] = "N",     [I32] = "N",          [U64] = "N",
+        [ANY] = "N",     [BIAS] = "ID:X,ID:X", [BOOL] = NULL,
+    };
+
+    return strncmp(f->key, "forced", 6) ? words[f->kind] : "ID";
 }
 
 /* The default as text; NULL if it is off or depends on the model. */
@@ -64,9 +54,9 @@ default_word(const struct field *f)
 void
 request_opts(struct opt *table, const struct opt *rest)
 {
-    size_t i, n = 0;
+    size_t n = 0;
 
-    for (i = 0; i < N_FIELDS; i++) {
+    for (size_t i = 0; i < N_FIELDS; i++) {
         const struct field *f = &fields[i];
 
         if (hidden(i)) continue;
@@ -94,7 +84,9 @@ field_of_option(const char *arg, size_t n)
     return NULL;
 }
 
-int
+/* Parses argv[*at] if it is the option of a key, and its value. Returns 1: parsed, 0: not an option
+ * of a key, -EINVAL. */
+static int
 request_arg(struct request_args *a, int argc, char **argv, int *at, struct err *e)
 {
     const char *arg = argv[*at] + 2, *value;
@@ -256,9 +248,7 @@ could_not_set(int r, const char *key, struct err *e)
 int
 request_from_args(struct lagan_request *r, const struct request_args *a, struct err *e)
 {
-    size_t i;
-
-    for (i = 0; i < N_FIELDS; i++) {
+    for (size_t i = 0; i < N_FIELDS; i++) {
         int k;
 
         if (!a->given[i]) continue;

@@ -20,10 +20,6 @@ struct request_args {
 #define REQUEST_OPTS_MAX (N_FIELDS + 8)
 void request_opts(struct opt *table, const struct opt *rest);
 
-/* Parses argv[*at] if it is the option of a key, and its value. Returns 1: parsed, 0: not an option
- * of a key, -EINVAL. */
-int request_arg(struct request_args *a, int argc, char **argv, int *at, struct err *e) MUST_USE;
-
 /* Parses all options of a command: keys into a, --json, options of the table own into to, with
  * their defaults. For the sentence of -EINVAL: all is the table of all options, prompt says how a
  * prompt is given. */

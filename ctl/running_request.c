@@ -32,14 +32,22 @@ output_done(struct running_output *o)
 void
 running_request_free(struct running_request *j)
 {
-    uint32_t i;
-
-    for (i = 0; i < j->n_outputs; i++) output_done(&j->output[i]);
+    for (uint32_t i = 0; i < j->n_outputs; i++) output_done(&j->output[i]);
     output_done(&j->prompt);
-    for (i = 0; i < LAGAN_N_TENSORS; i++) free(j->tensor[i].value);
+    for (uint32_t i = 0; i < LAGAN_N_TENSORS; i++) free(j->tensor[i].value);
     free(j->output);
     free(j->tag);
     free(j);
+}
+
+/* Resizes an array to n elements. */
+static void *
+resize(void *array, size_t n, size_t bytes)
+{
+    void *p = realloc(array, n * bytes);
+
+    check(p);
+    return p;
 }
 
 struct running_output *
@@ -47,8 +55,7 @@ running_request_output(struct running_request *j, uint32_t output)
 {
     if (output >= MAX_OUTPUTS) return NULL;
     if (output >= j->n_outputs) {
-        j->output = realloc(j->output, (output + 1) * sizeof *j->output);
-        check(j->output);
+        j->output = resize(j->output, output + 1, sizeof *j->output);
         memset(j->output + j->n_outputs, 0, (output + 1 - j->n_outputs) * sizeof *j->output);
         j->n_outputs = output + 1;
     }
@@ -60,8 +67,7 @@ more_ids(struct running_output *o, size_t n)
 {
     if (n <= o->max_ids) return;
     o->max_ids = MAX(2 * o->max_ids, n);
-    o->ids = realloc(o->ids, o->max_ids * sizeof *o->ids);
-    check(o->ids);
+    o->ids = resize(o->ids, o->max_ids, sizeof *o->ids);
 }
 
 static int
@@ -72,12 +78,10 @@ take_logprobs(struct running_output *o, const struct lagan_event *ev)
     if (!ev->logprob || !ev->n_ids) return 0;
     if (o->n_logprob && ev->n_top != o->n_top) return -EBADMSG;
     o->n_top = ev->n_top;
-    o->logprob = realloc(o->logprob, n * sizeof *o->logprob);
-    check(o->logprob);
+    o->logprob = resize(o->logprob, n, sizeof *o->logprob);
     memcpy(o->logprob + o->n_logprob, ev->logprob, ev->n_ids * sizeof *o->logprob);
     if (ev->n_top) {
-        o->top = realloc(o->top, n * ev->n_top * sizeof *o->top);
-        check(o->top);
+        o->top = resize(o->top, n * ev->n_top, sizeof *o->top);
         memcpy(o->top + o->n_logprob * ev->n_top, ev->top,
                (size_t)ev->n_ids * ev->n_top * sizeof *o->top);
     }
@@ -99,8 +103,7 @@ take_tensor(struct running_request *j, const struct lagan_event *ev)
     while (strcmp(tensor_name[t - j->tensor], ev->tensor_name))
         t++; /* no other tensors are defined */
     if (t->n && ev->first_value != t->n) return -EPROTO;
-    t->value = realloc(t->value, (t->n + ev->n_values) * sizeof *t->value);
-    check(t->value);
+    t->value = resize(t->value, t->n + ev->n_values, sizeof *t->value);
     memcpy(t->value + t->n, ev->values, ev->n_values * sizeof *t->value);
     t->n += ev->n_values;
     t->cols = ev->cols;
@@ -127,8 +130,7 @@ running_request_take(struct running_request *j, const struct lagan_event *ev)
     if (prompt) return take_logprobs(o, ev);
     if (o->n_text + ev->text_len > o->max_text) {
         o->max_text = 2 * (o->n_text + ev->text_len) + 64;
-        o->text = realloc(o->text, o->max_text);
-        check(o->text);
+        o->text = resize(o->text, o->max_text, 1);
     }
     if (ev->text_len) memcpy(o->text + o->n_text, ev->text, ev->text_len);
     o->n_text += ev->text_len;
@@ -142,20 +144,20 @@ running_request_take(struct running_request *j, const struct lagan_event *ev)
 static void
 print_ids(FILE *out, const int32_t *ids, size_t n)
 {
-    size_t i;
-
     putc('[', out);
-    for (i = 0; i < n; i++) fprintf(out, "%s%d", i ? "," : "", ids[i]);
+    for (size_t i = 0; i < n; i++) fprintf(out, "%s%d", i ? "," : "", ids[i]);
     putc(']', out);
 }
 
-/* [{"id","logprob","top"}...]; the first prompt token has no prediction: null. */
+/* ,"name":[{"id","logprob","top"}...] or null; the first prompt token has no prediction: null. */
 static void
-print_logprobs(FILE *out, const struct running_output *o, bool prompt)
+print_logprobs(FILE *out, const char *name, bool wanted, const struct running_output *o,
+               bool prompt)
 {
     size_t i, k;
 
-    putc('[', out);
+    fprintf(out, ",\"%s\":%s", name, wanted ? "[" : "null");
+    if (!wanted) return;
     for (i = 0; i < o->n_logprob; i++) {
         if (i) putc(',', out);
         if (prompt && !i) {
@@ -197,7 +199,8 @@ print_tensor(FILE *out, const char *name, const struct running_tensor *t)
 static void
 print_error(FILE *out, const struct lagan_event *ev)
 {
-    fputs("{\"code\":", out);
+    fprintf(out, ",\"error\":%s", ev->kind == LAGAN_EVENT_ERROR ? "{\"code\":" : "null");
+    if (ev->kind != LAGAN_EVENT_ERROR) return;
     print_json_string(out, ev->reason_name, strlen(ev->reason_name));
     fputs(",\"message\":", out);
     print_json_string(out, ev->message, strlen(ev->message));
@@ -228,8 +231,7 @@ running_request_print_final(const struct running_request *j, const struct lagan_
 {
     static const struct running_output nothing;
     const struct running_output *o = ev->output < j->n_outputs ? &j->output[ev->output] : &nothing;
-    bool error = ev->kind == LAGAN_EVENT_ERROR;
-    const char *finish = !error                            ? ev->reason_name
+    const char *finish = ev->kind != LAGAN_EVENT_ERROR     ? ev->reason_name
                          : ev->reason == LAGAN_E_CANCELLED ? "cancelled"
                                                            : "error";
 
@@ -240,23 +242,12 @@ running_request_print_final(const struct running_request *j, const struct lagan_
     print_json_string(out, o->text ? o->text : "", o->n_text);
     fprintf(out, ",\"finish\":\"%s\",\"score\":", finish);
     print_float(out, ev->score);
-    fprintf(out, ",\"cached\":%u,\"logprobs\":", ev->cached);
-    if (j->want_logprobs)
-        print_logprobs(out, o, /* prompt= */ false);
-    else
-        fputs("null", out);
-    fputs(",\"prompt_logprobs\":", out);
-    if (j->want_prompt_logprobs)
-        print_logprobs(out, &j->prompt, /* prompt= */ true);
-    else
-        fputs("null", out);
+    fprintf(out, ",\"cached\":%u", ev->cached);
+    print_logprobs(out, "logprobs", j->want_logprobs, o, /* prompt= */ false);
+    print_logprobs(out, "prompt_logprobs", j->want_prompt_logprobs, &j->prompt, /* prompt= */ true);
     for (uint32_t i = 0; i < LAGAN_N_TENSORS; i++)
         if (j->tensor[i].n) print_tensor(out, tensor_name[i], &j->tensor[i]);
-    fputs(",\"error\":", out);
-    if (error)
-        print_error(out, ev);
-    else
-        fputs("null", out);
+    print_error(out, ev);
     fprintf(out, ",\"seed\":%" PRIu64 ",\"resumed\":%u,\"adopted\":%u,\"recomputed\":%u}\n",
             ev->seed, ev->resumed, ev->adopted, ev->recomputed);
     fflush(out);

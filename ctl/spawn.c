@@ -46,11 +46,10 @@ choose_dir(struct spawn *s)
 {
     const char *places[] = { getenv("XDG_RUNTIME_DIR"), getenv("TMPDIR"), "/tmp" };
     uint64_t random;
-    size_t i;
 
     if (getrandom(&random, sizeof random, 0) != sizeof random)
         return ctl_fail(CTL_FAILED, "getrandom: %s", strerror(errno));
-    for (i = 0; i < ARRAY_LEN(places); i++) {
+    for (size_t i = 0; i < ARRAY_LEN(places); i++) {
         if (!places[i] || strlen(places[i]) > 60 || access(places[i], W_OK | X_OK)) continue;
         snprintf(s->dir, sizeof s->dir, "%s/lagan-%013llx", places[i],
                  (unsigned long long)random >> 12);
@@ -124,7 +123,7 @@ show_log(const struct spawn *s, int most)
 /* ---- the process */
 
 _Noreturn static void
-become(const struct spawn *s, char **argv, pid_t parent, int out)
+become(const struct spawn *s, const char **argv, pid_t parent, int out)
 {
     int null = open("/dev/null", O_RDWR);
     sigset_t mask;
@@ -140,43 +139,50 @@ become(const struct spawn *s, char **argv, pid_t parent, int out)
     dup2(null, 0);
     dup2(out, 1);
     dup2(s->log, 2);
-    execv(argv[0], argv);
+    execv(argv[0], (char **)(uintptr_t)argv);
     dprintf(2, "%s: %s\n", argv[0], strerror(errno));
     _exit(CTL_FAILED);
+}
+
+/* Starts a program of lagan. argv[0] is set to its path. out: its standard output; -1: its log. */
+static int
+fork_program(struct spawn *s, const char *name, const char **argv, int out)
+{
+    static char program[1024];
+    pid_t parent = getpid();
+
+    if (sibling_path(program, sizeof program, name) < 0)
+        return ctl_fail(CTL_FAILED,
+                        "cannot start %s: the program is not in the directory of laganctl", name);
+    argv[0] = program;
+    s->log = memfd_create("lagan-log", MFD_CLOEXEC);
+    if (s->log < 0) return ctl_fail(CTL_FAILED, "memfd_create: %s", strerror(errno));
+    s->pid = fork();
+    if (s->pid == 0) become(s, argv, parent, out < 0 ? s->log : out);
+    return s->pid < 0 ? ctl_fail(CTL_FAILED, "fork: %s", strerror(errno)) : 0;
 }
 
 static int
 start(struct spawn *s, const struct ctl *ctl)
 {
-    static char program[1024], set[sizeof ctl->o.set];
-    char *argv[MAX_ARGS] = {
-        program, (char *)(uintptr_t) "--foreground", (char *)(uintptr_t) "--runtime-dir",
-        s->dir,  (char *)(uintptr_t) "--model",      (char *)(uintptr_t)ctl->o.spawn
-    };
+    static char set[sizeof ctl->o.set];
+    const char *argv[MAX_ARGS] = { NULL,   "--foreground", "--runtime-dir",
+                                   s->dir, "--model",      ctl->o.spawn };
     int n = 6;
-    pid_t parent = getpid();
     char *line, *rest;
 
-    if (sibling_path(program, sizeof program, "lagand") < 0)
-        return ctl_fail(CTL_FAILED,
-                        "cannot start lagand: the program is not in the directory of laganctl");
     if (*ctl->o.device) {
-        argv[n++] = (char *)(uintptr_t) "--device";
-        argv[n++] = (char *)(uintptr_t)ctl->o.device;
+        argv[n++] = "--device";
+        argv[n++] = ctl->o.device;
     }
     strcpy(set, ctl->o.set);
     for (line = strtok_r(set, "\n", &rest); line; line = strtok_r(NULL, "\n", &rest)) {
         if (n + 3 > MAX_ARGS)
             return ctl_fail(CTL_USAGE, "--set may be given at most %d times", (MAX_ARGS - 10) / 2);
-        argv[n++] = (char *)(uintptr_t) "--set";
+        argv[n++] = "--set";
         argv[n++] = line;
     }
-    s->log = memfd_create("lagand-log", MFD_CLOEXEC);
-    if (s->log < 0) return ctl_fail(CTL_FAILED, "memfd_create: %s", strerror(errno));
-    if (choose_dir(s)) return CTL_FAILED;
-    s->pid = fork();
-    if (s->pid == 0) become(s, argv, parent, s->log);
-    if (s->pid < 0) return ctl_fail(CTL_FAILED, "fork: %s", strerror(errno));
+    if (choose_dir(s) || fork_program(s, "lagand", argv, -1)) return CTL_FAILED;
     s->pidfd = (int)syscall(SYS_pidfd_open, s->pid, 0);
     return 0;
 }
@@ -344,7 +350,7 @@ contents(int fd)
 /* Replaces the argument with the same key, or appends; the last value of a key counts, as in
  * lagand. */
 static int
-put_arg(char **argv, int first, int n, char *arg)
+put_arg(const char **argv, int first, int n, const char *arg)
 {
     size_t key = strcspn(arg, "=");
     int i = first;
@@ -356,7 +362,7 @@ put_arg(char **argv, int first, int n, char *arg)
 
 /* The options of the model as arguments of the worker: --key=value. */
 static int
-worker_args(char **argv, int n, const struct ctl *ctl, char *buf, size_t cap, const char *dir)
+worker_args(const char **argv, int n, const struct ctl *ctl, char *buf, size_t cap, const char *dir)
 {
     char set[sizeof ctl->o.set], *line, *rest;
     int first = n;
@@ -383,23 +389,14 @@ worker_args(char **argv, int n, const struct ctl *ctl, char *buf, size_t cap, co
 /* Runs a program of lagan to its end and prints its log lines with severity up to most. Returns its
  * exit code; *ret: its output. */
 static int
-ask_program(const char *name, char **argv, int most, char **ret)
+ask_program(const char *name, const char **argv, int most, char **ret)
 {
-    static char program[1024];
     struct spawn s = { .pidfd = -1 };
-    pid_t parent = getpid();
-    int out;
+    int out = memfd_create("lagan-out", MFD_CLOEXEC), r;
 
-    if (sibling_path(program, sizeof program, name) < 0)
-        return ctl_fail(CTL_FAILED,
-                        "cannot run %s: the program is not in the directory of laganctl", name);
-    argv[0] = program;
-    s.log = memfd_create("lagan-log", MFD_CLOEXEC);
-    out = memfd_create("lagan-out", MFD_CLOEXEC);
-    if (s.log < 0 || out < 0) return ctl_fail(CTL_FAILED, "memfd_create: %s", strerror(errno));
-    s.pid = fork();
-    if (s.pid == 0) become(&s, argv, parent, out);
-    if (s.pid < 0) return ctl_fail(CTL_FAILED, "fork: %s", strerror(errno));
+    if (out < 0) return ctl_fail(CTL_FAILED, "memfd_create: %s", strerror(errno));
+    r = fork_program(&s, name, argv, out);
+    if (r) return r;
     while (waitpid(s.pid, &s.status, 0) < 0 && errno == EINTR)
         if (ctl_signal) kill(s.pid, SIGKILL);
     show_log(&s, most);
@@ -416,7 +413,7 @@ int
 spawn_look(const struct ctl *ctl, const char *dir, char **ret)
 {
     static char buf[2 * sizeof ctl->o.set + 4096];
-    char *argv[MAX_ARGS] = { NULL, (char *)(uintptr_t) "--inspect" };
+    const char *argv[MAX_ARGS] = { NULL, "--inspect" };
     int code;
 
     if (strlen(dir) > 2000) return ctl_fail(CTL_USAGE, "%.64s...: the path is too long", dir);
@@ -427,13 +424,10 @@ spawn_look(const struct ctl *ctl, const char *dir, char **ret)
 int
 spawn_check(const char *file)
 {
-    char *argv[] = { NULL, (char *)(uintptr_t) "--check", (char *)(uintptr_t) "--config",
-                     (char *)(uintptr_t)file, NULL };
-    char *nothing = NULL;
-    int code;
+    const char *argv[] = { NULL, "--check", file ? "--config" : NULL, file, NULL };
+    char *output = NULL;
+    int code = ask_program("lagand", argv, 6, &output);
 
-    if (!file) argv[2] = NULL;
-    code = ask_program("lagand", argv, 6, &nothing);
-    free(nothing);
+    free(output);
     return code;
 }

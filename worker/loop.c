@@ -69,7 +69,6 @@ struct loop {
     bool idled;             /* no step was in flight since the last launch */
     uint64_t after_idle;    /* the step launched after the lanes were idle */
     uint64_t gaps, gaps_ns; /* device gaps, as last read */
-    uint64_t reported;      /* load progress in units of 16 MiB, as last reported */
 };
 
 static inline void
@@ -174,26 +173,10 @@ load_iteration(struct loop *p, struct err *e)
              total = atomic_load_explicit(&w->loader->bytes_total, memory_order_relaxed);
 
     health_heartbeat(w, clock_now());
-    if (done >> 24 != p->reported) emit_phase(w, done, total);
-    p->reported = done >> 24;
+    if (done >> 24 != w->loader->reported) emit_phase(w, done, total);
+    w->loader->reported = done >> 24;
     TRY(publish(w, e));
     return sleep_or_poll(p, clock_now(), LOAD_SLEEP) < 0 ? err_set(e, -EPIPE, "lagand exited") : 0;
-}
-
-static int
-load_model(struct loop *p, struct err *e)
-{
-    struct worker *w = p->w;
-    int r;
-
-    do {
-        TRY(load_start(w, e));
-        p->reported = UINT64_MAX;
-        while ((r = load_poll(w, e)) == 0) TRY(load_iteration(p, e));
-        if (r < 0) return r;
-    } while ((r = load_standby(w, e)) > 0);
-    w->loaded = r == 0;
-    return r;
 }
 
 /* Bytes for the records of one step and of one iteration's intake; only used pages become resident.
@@ -412,7 +395,7 @@ retire(struct loop *p, unsigned lane, nsec now)
     if (!res) return 0;
     commit(p, b, res, now);
     l->finished = res->step;
-    health_retire(w, lane, res->step);
+    health_retire(lane, res->step);
     partition_ctl_retired(w->partition_ctl, b, now);
     measure(p, l, b, now);
     set_deadline(p, now);
@@ -587,7 +570,8 @@ loop_run(struct worker *w, struct err *e)
     int r;
 
     TRY(outbox_open(w->outbox, 1 << 20, e));
-    TRY(load_model(&p, e));
+    while ((r = load_poll(w, e)) == 0) TRY(load_iteration(&p, e));
+    if (r < 0) return r;
     TRY(open_lanes(&p, e));
     TRY(open_requests(w, e));
     prctl(PR_SET_TIMERSLACK, 1000ul); /* 1 us, default 50 us: sleeps end on time */

@@ -19,7 +19,6 @@
 #include "worker/io/outbox.h"
 #include "worker/io/request.h"
 #include "worker/io/text_thread.h"
-#include "worker/load/inspect.h"
 #include "worker/load/load.h"
 #include "worker/loop.h"
 #include "worker/ops/cache_flush.h"
@@ -27,7 +26,6 @@
 #include "worker/ops/partition_ctl.h"
 #include "worker/ops/tuning.h"
 #include "worker/process/health.h"
-#include "worker/rank_loop.h"
 #include "worker/sched/scheduler.h"
 #include "worker/text/chat.h"
 #include "worker/tp/plan_ring.h"
@@ -50,45 +48,26 @@ struct own_keys {
     bool as_standby, inspect, help;
 };
 
-/* Storage of the parts that struct worker points to. */
+/* The parts that struct worker points to: type and name. */
+/* clang-format off */
+#define PARTS(X) \
+    X(model_options, keys) X(heritage, heritage) X(channel, channel) X(chat, chat) \
+    X(kv_config, kv_config) X(exec_config, steps) X(scheduler_limits, limits) X(loader, loader) \
+    X(plan_ring, plan) X(adopt, adopt) X(host_tier, host_tier) X(partition_ctl, partition_ctl) \
+    X(tuning, tuning) X(cache_flush, cache_flush) X(requests, requests) X(outbox, outbox) \
+    X(stats, stats)
+/* clang-format on */
+
 static struct {
-    struct model_options keys;
-    struct heritage heritage;
-    struct channel channel;
-    struct chat chat;
-    struct kv_config kv_config;
-    struct exec_config steps;
-    struct scheduler_limits limits;
-    struct loader loader;
-    struct plan_ring plan;
-    struct adopt adopt;
-    struct host_tier host_tier;
-    struct partition_ctl partition_ctl;
-    struct tuning tuning;
-    struct cache_flush cache_flush;
-    struct requests requests;
-    struct outbox outbox;
-    struct stats stats;
+#define X(type, name) struct type name;
+    PARTS(X)
+#undef X
 } parts;
 
 static struct worker worker = {
-    .keys = &parts.keys,
-    .heritage = &parts.heritage,
-    .channel = &parts.channel,
-    .chat = &parts.chat,
-    .kv_config = &parts.kv_config,
-    .steps = &parts.steps,
-    .limits = &parts.limits,
-    .loader = &parts.loader,
-    .plan = &parts.plan,
-    .adopt = &parts.adopt,
-    .host_tier = &parts.host_tier,
-    .partition_ctl = &parts.partition_ctl,
-    .tuning = &parts.tuning,
-    .cache_flush = &parts.cache_flush,
-    .requests = &parts.requests,
-    .outbox = &parts.outbox,
-    .stats = &parts.stats,
+#define X(type, name) .name = &parts.name,
+    PARTS(X)
+#undef X
 };
 
 static const struct opt own_opts[] = {

@@ -4,7 +4,7 @@
  * updates the heartbeat, reads the plan ring and queues its steps. This rank decides nothing.
  * Records come from a process of the same build and are validated all the same.
  */
-#include "worker/rank_loop.h"
+#include "worker/loop.h"
 
 #include "base/clock.h"
 #include "base/failpoint.h"
@@ -287,19 +287,6 @@ load_iteration(struct worker *w, struct err *e)
 }
 
 static int
-load_model(struct worker *w, struct err *e)
-{
-    int r;
-
-    do {
-        TRY(load_start(w, e));
-        while ((r = load_poll(w, e)) == 0) TRY(load_iteration(w, e));
-        if (r < 0) return r;
-    } while ((r = load_standby(w, e)) > 0);
-    return r;
-}
-
-static int
 open_buffers(struct rank_loop *f, struct err *e)
 {
     const struct worker *w = f->w;
@@ -337,10 +324,10 @@ int
 rank_loop_run(struct worker *w, struct err *e)
 {
     struct rank_loop f = { .w = w };
-    int r = load_model(w, e);
+    int r;
 
-    if (r == 0) r = open_buffers(&f, e);
-    w->loaded = r == 0;
+    while ((r = load_poll(w, e)) == 0) TRY(load_iteration(w, e));
+    if (r > 0) r = open_buffers(&f, e);
     if (r == 0) {
         prctl(PR_SET_TIMERSLACK, 1000ul); /* 1 us, default 50 us: naps end on time */
         health_phase(w, PHASE_READY, 0);

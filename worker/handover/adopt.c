@@ -3,6 +3,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "ipc/fd_channel.h"
 #include "ipc/model_options.h"
 #include "ipc/stat.h"
 #include "worker/model/model.h"
@@ -11,6 +12,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -33,6 +35,18 @@ adopt_new_id(uint64_t id[2], struct err *e)
 
     if (getrandom(id, bytes, 0) == (ssize_t)bytes) return 0;
     return err_set(e, -EIO, "getrandom: no random id for the KV arena");
+}
+
+int
+adopt_give_arena(struct worker *w, const char *name, const struct arena *a,
+                 const uint64_t fingerprint[2], struct err *e)
+{
+    struct fd_channel_note note = { .bytes = a->bytes, .version = 1, .flags = FD_CHANNEL_COMPLETE };
+
+    if (a->fd < 0) return 0;
+    snprintf(note.name, sizeof note.name, "%s", name);
+    memcpy(note.fingerprint, fingerprint, sizeof note.fingerprint);
+    return fd_channel_give(w->fd_channel, &note, a->fd, e);
 }
 
 /* Hashes everything besides tokens and geometry that K and V of a token depend on. */
@@ -66,17 +80,17 @@ map_manifest(struct arena *a, int fd, uint64_t bytes)
 static int
 make_manifest(struct worker *w, const uint64_t print[2], struct err *e)
 {
+    struct adopt *a = w->adopt;
     uint64_t bytes = manifest_bytes(w->kv_config);
     int fd = memfd_create("lagan:manifest", MFD_CLOEXEC | MFD_ALLOW_SEALING), r = 0;
 
     if (fd < 0 || ftruncate(fd, (off_t)bytes) < 0 || fcntl(fd, F_ADD_SEALS, SEALS) < 0) r = -errno;
-    if (r == 0) r = map_manifest(&w->adopt->manifest_arena, fd, bytes);
+    if (r == 0) r = map_manifest(&a->manifest_arena, fd, bytes);
     if (r < 0) {
         if (fd >= 0) close(fd);
         return err_set(e, r, "manifest of %llu bytes: %s", (unsigned long long)bytes, strerror(-r));
     }
-    manifest_make(&w->adopt->manifest, w->adopt->manifest_arena.base, w->kv_config, print,
-                  w->adopt->kv_id);
+    manifest_make(&a->manifest, a->manifest_arena.base, w->kv_config, print, a->kv_id);
     return 0;
 }
 
@@ -84,7 +98,8 @@ make_manifest(struct worker *w, const uint64_t print[2], struct err *e)
 static int
 map_old_manifest(struct worker *w, const uint64_t print[2], struct err *e)
 {
-    const struct arena *old = &w->adopt->old_manifest;
+    struct adopt *a = w->adopt;
+    const struct arena *old = &a->old_manifest;
     int seals = fcntl(old->fd, F_GET_SEALS);
     struct stat st;
     int r;
@@ -92,44 +107,45 @@ map_old_manifest(struct worker *w, const uint64_t print[2], struct err *e)
     if (fstat(old->fd, &st) < 0 || seals < 0 || (seals & SEALS) != SEALS ||
         (uint64_t)st.st_size != manifest_bytes(w->kv_config))
         return err_set(e, -EBADMSG, "manifest has other KV groups, slots or sizes");
-    r = map_manifest(&w->adopt->manifest_arena, old->fd, (uint64_t)st.st_size);
+    r = map_manifest(&a->manifest_arena, old->fd, (uint64_t)st.st_size);
     if (r < 0) return err_set(e, r, "mmap of the manifest: %s", strerror(-r));
-    r = manifest_open(&w->adopt->manifest, w->adopt->manifest_arena.base,
-                      w->adopt->manifest_arena.bytes, w->kv_config, print, w->adopt->kv_id, e);
+    r = manifest_open(&a->manifest, a->manifest_arena.base, a->manifest_arena.bytes, w->kv_config,
+                      print, a->kv_id, e);
     if (r == 0) return 0;
-    munmap(w->adopt->manifest_arena.base, w->adopt->manifest_arena.bytes);
-    w->adopt->manifest_arena = (struct arena){ .fd = -1 };
+    munmap(a->manifest_arena.base, a->manifest_arena.bytes);
+    a->manifest_arena = (struct arena){ .fd = -1 };
     return r;
 }
 
 static int
 adopt_contents(struct worker *w, bool host_kept, struct err *e)
 {
-    slice_id *entries = malloc(w->adopt->manifest.h.row_bytes);
-    struct manifest_adopted a;
+    struct adopt *a = w->adopt;
+    slice_id *entries = malloc(a->manifest.h.row_bytes);
+    struct manifest_adopted got;
 
-    w->adopt->found = calloc(w->kv_config->n_slots, sizeof *w->adopt->found);
-    if (!entries || !w->adopt->found) {
+    a->found = calloc(w->kv_config->n_slots, sizeof *a->found);
+    if (!entries || !a->found) {
         free(entries);
         return err_set(e, -ENOMEM, "out of memory: buffers to read the manifest");
     }
-    a = manifest_adopt(&w->adopt->manifest, w->kv, host_kept, w->adopt->found, entries);
+    got = manifest_adopt(&a->manifest, w->kv, host_kept, a->found, entries);
     free(entries);
-    manifest_put_nodes(&w->adopt->manifest, w->kv); /* before lagand receives the host tier */
-    if (a.rows) log_info("adopted the KV blocks of %u requests", a.rows);
-    if (a.labels) log_info("adopted %u blocks of the prefix cache", a.labels);
-    if (a.no_rows) log_warn("%u invalid entries in the manifest; recomputing", a.no_rows);
-    if (a.no_nodes) log_warn("%u invalid nodes in the manifest; ignoring them", a.no_nodes);
+    manifest_put_nodes(&a->manifest, w->kv); /* before lagand receives the host tier */
+    if (got.rows) log_info("adopted the KV blocks of %u requests", got.rows);
+    if (got.labels) log_info("adopted %u blocks of the prefix cache", got.labels);
+    if (got.no_rows) log_warn("%u invalid entries in the manifest; recomputing", got.no_rows);
+    if (got.no_nodes) log_warn("%u invalid nodes in the manifest; ignoring them", got.no_nodes);
     return 0;
 }
 
 int
 adopt_secret(const struct worker *w, uint64_t ret[4], struct err *e)
 {
+    const struct adopt *a = w->adopt;
     struct manifest_head h;
 
-    if (w->adopt->old_manifest.fd >= 0 &&
-        pread(w->adopt->old_manifest.fd, &h, sizeof h, 0) == sizeof h) {
+    if (a->old_manifest.fd >= 0 && pread(a->old_manifest.fd, &h, sizeof h, 0) == sizeof h) {
         manifest_secret(&h, ret);
         return 0;
     }
@@ -140,37 +156,39 @@ adopt_secret(const struct worker *w, uint64_t ret[4], struct err *e)
 int
 adopt_open(struct worker *w, enum dtype kv_dtype, bool host_kept, struct err *e)
 {
+    struct adopt *a = w->adopt;
     uint64_t fingerprint[2];
     struct err why;
 
     make_fingerprint(w, kv_dtype, fingerprint);
-    if (w->adopt->old_manifest.fd >= 0) {
+    if (a->old_manifest.fd >= 0) {
         if (map_old_manifest(w, fingerprint, &why) == 0) {
-            w->adopt->old_manifest.fd = -1;
+            a->old_manifest.fd = -1;
             return adopt_contents(w, host_kept, e);
         }
         log_info("manifest not adopted: %s; recomputing every request", why.text);
         adopt_drop_manifest(w);
     }
     /* From here on the arena's content is not used. */
-    TRY(adopt_new_id(w->adopt->kv_id, e));
+    TRY(adopt_new_id(a->kv_id, e));
     return make_manifest(w, fingerprint, e);
 }
 
 void
 adopt_drop_manifest(struct worker *w)
 {
-    if (w->adopt->old_manifest.fd >= 0) close(w->adopt->old_manifest.fd);
-    w->adopt->old_manifest.fd = -1;
+    struct adopt *a = w->adopt;
+    if (a->old_manifest.fd >= 0) close(a->old_manifest.fd);
+    a->old_manifest.fd = -1;
 }
 
 void
 adopt_close(struct worker *w)
 {
-    if (w->adopt->manifest_arena.base)
-        munmap(w->adopt->manifest_arena.base, w->adopt->manifest_arena.bytes);
-    if (w->adopt->manifest_arena.base) close(w->adopt->manifest_arena.fd);
-    free(w->adopt->found);
+    struct adopt *a = w->adopt;
+    if (a->manifest_arena.base) munmap(a->manifest_arena.base, a->manifest_arena.bytes);
+    if (a->manifest_arena.base) close(a->manifest_arena.fd);
+    free(a->found);
 }
 
 void
@@ -202,12 +220,12 @@ log_recomputed(const struct worker *w, const struct worker_request *r)
 void
 adopt_release_rest(struct worker *w, struct worker_request *r)
 {
+    struct adopt *a = w->adopt;
     uint32_t had = r->recomputed;
     int slot;
 
-    while (w->adopt->found &&
-           (slot = manifest_forget(w->adopt->found, w->kv_config->n_slots, r->seq.id)) >= 0) {
-        uint32_t written = w->adopt->found[slot].row.committed;
+    while (a->found && (slot = manifest_forget(a->found, w->kv_config->n_slots, r->seq.id)) >= 0) {
+        uint32_t written = a->found[slot].row.committed;
 
         r->recomputed += written - MIN(written, r->adopted); /* beams share blocks */
         scheduler_unkeep(w->sched, (uint32_t)slot);
@@ -218,38 +236,40 @@ adopt_release_rest(struct worker *w, struct worker_request *r)
 void
 adopt_claim(struct worker *w, struct worker_request *r)
 {
+    struct adopt *a = w->adopt;
     struct seq *s = &r->seq;
     uint32_t resume;
     int slot;
 
     r->recomputed = 0;
-    s->from_previous_worker = w->adopt->found && r->n_sent;
-    if (!w->adopt->found) { /* K and V of all delivered tokens but the last were written */
+    s->from_previous_worker = a->found && r->n_sent;
+    if (!a->found) { /* K and V of all delivered tokens but the last were written */
         if (r->n_sent) r->recomputed = (s->beam ? s->beam->first + r->n_sent : s->n_prompt) - 1;
         return;
     }
-    slot = manifest_claim(w->adopt->found, w->kv_config->n_slots, s->id, r->output, s->token,
-                          s->n_prompt, s->source, s->n_source, &resume);
+    slot = manifest_claim(a->found, w->kv_config->n_slots, s->id, r->output, s->token, s->n_prompt,
+                          s->source, s->n_source, &resume);
     if (slot < 0) return;
-    r->recomputed = MIN(w->adopt->found[slot].row.committed, s->n_prompt);
+    r->recomputed = MIN(a->found[slot].row.committed, s->n_prompt);
     if (resume == 0 || s->prompt_logprobs || s->wants_states) {
         scheduler_unkeep(w->sched, (uint32_t)slot);
         return;
     }
     s->n_adopted = resume;
     s->adopted_slot = (uint32_t)slot;
-    if (s->beam) manifest_drop_decisions(&w->adopt->manifest, (uint32_t)slot);
+    if (s->beam) manifest_drop_decisions(&a->manifest, (uint32_t)slot);
 }
 
 void
 adopt_release(struct worker *w, struct worker_request *r)
 {
+    struct adopt *a = w->adopt;
     uint32_t resume;
     int slot;
 
-    if (!w->adopt->found) return;
-    slot = manifest_claim(w->adopt->found, w->kv_config->n_slots, r->seq.id, r->output, NULL, 0,
-                          NULL, 0, &resume);
+    if (!a->found) return;
+    slot = manifest_claim(a->found, w->kv_config->n_slots, r->seq.id, r->output, NULL, 0, NULL, 0,
+                          &resume);
     if (slot >= 0) scheduler_unkeep(w->sched, (uint32_t)slot);
 }
 
@@ -301,11 +321,12 @@ replay_search(struct worker *w, struct worker_request *r, const uint32_t *slot, 
 bool
 adopt_claim_search(struct worker *w, struct worker_request *r, const token_id *delivered)
 {
+    struct adopt *a = w->adopt;
     uint32_t slot[MAX_BEAMS], n_steps, i = 0;
     struct beam *b = &r->beam;
 
-    if (!w->adopt->found || r->seq.wants_states) return false;
-    n_steps = manifest_claim_search(w->adopt->found, w->kv_config->n_slots, r->seq.id, b->n_beams,
+    if (!a->found || r->seq.wants_states) return false;
+    n_steps = manifest_claim_search(a->found, w->kv_config->n_slots, r->seq.id, b->n_beams,
                                     r->seq.token, b->first, r->seq.source, r->seq.n_source, slot);
     if (n_steps == 0) return false;
     if (replay_search(w, r, slot, n_steps, delivered) < 0) {
@@ -325,7 +346,8 @@ adopt_claim_search(struct worker *w, struct worker_request *r, const token_id *d
 void
 adopt_expire(struct worker *w, nsec now)
 {
-    if (!w->adopt->found || now - w->ready_at < CLAIM_TIMEOUT) return;
+    struct adopt *a = w->adopt;
+    if (!a->found || now - w->ready_at < CLAIM_TIMEOUT) return;
     free(TAKE(w->adopt->found));
     scheduler_unkeep_all(w->sched);
 }

@@ -31,6 +31,12 @@ struct adopt {
     bool *named; /* [n_slots] the manifest has the owner of this slot's entry */
 };
 
+/* Sends the descriptor of an arena to lagand, which passes it to the replacement worker; the caller
+ * keeps the arena. Skips an arena whose fd is -1. name: shorter than FD_CHANNEL_NAME, such as "kv".
+ * fingerprint: identifies the content. Negative errno: lagand has exited or the socket failed.
+ * Loader and engine thread. */
+int adopt_give_arena(struct worker *w, const char *name, const struct arena *a,
+                     const uint64_t fingerprint[2], struct err *e) MUST_USE;
 /* Draws a random id for KV memory without content. -EIO. */
 int adopt_new_id(uint64_t id[2], struct err *e) MUST_USE;
 /* Loader, before kv_init(): the hash secret of the prefix tree, taken from the previous worker's

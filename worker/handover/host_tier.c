@@ -9,7 +9,6 @@
 #include "worker/exec/exec.h"
 #include "worker/handover/adopt.h"
 #include "worker/manifest/manifest.h"
-#include "worker/process/arena_channel.h"
 
 #include <errno.h>
 #include <string.h>
@@ -46,27 +45,28 @@ piece_of(const char *name)
 bool
 host_tier_take(struct worker *w, const struct fd_channel_note *note, int fd)
 {
+    struct host_tier *t = w->host_tier;
     static const uint64_t none[2];
     uint32_t i = piece_of(note->name);
 
     if (i == HOST_PIECES) return false;
-    if (!memcmp(w->host_tier->old_id, none, sizeof none))
-        memcpy(w->host_tier->old_id, note->fingerprint, sizeof w->host_tier->old_id);
-    if (w->host_tier->old[i].fd >= 0 ||
-        memcmp(w->host_tier->old_id, note->fingerprint, sizeof w->host_tier->old_id))
+    if (!memcmp(t->old_id, none, sizeof none))
+        memcpy(t->old_id, note->fingerprint, sizeof t->old_id);
+    if (t->old[i].fd >= 0 || memcmp(t->old_id, note->fingerprint, sizeof t->old_id))
         close(fd);
     else
-        w->host_tier->old[i] = (struct arena){ .fd = fd, .bytes = note->bytes };
+        t->old[i] = (struct arena){ .fd = fd, .bytes = note->bytes };
     return true;
 }
 
 static void
 drop_old(struct worker *w)
 {
+    struct host_tier *t = w->host_tier;
     for (uint32_t i = 0; i < HOST_PIECES; i++)
-        if (w->host_tier->old[i].fd >= 0) close(w->host_tier->old[i].fd);
+        if (t->old[i].fd >= 0) close(t->old[i].fd);
     host_tier_init(w);
-    memset(w->host_tier->old_id, 0, sizeof w->host_tier->old_id);
+    memset(t->old_id, 0, sizeof t->old_id);
 }
 
 /* Uses the previous pieces if number and sizes match: their pages need no clearing. */
@@ -109,17 +109,19 @@ make_pieces(struct worker *w, uint32_t want, struct err *e)
 static int
 replace_pieces(struct worker *w, uint32_t want, struct err *e)
 {
+    struct host_tier *t = w->host_tier;
     const struct gpu_ops *op = gpu_ops(w->gpu);
 
-    op->mem.host_close(w->gpu, &w->host_tier->host);
-    memset(w->host_tier->old_id, 0, sizeof w->host_tier->old_id);
-    TRY(op->mem.host_open(w->gpu, w->kv_config->host_bytes, &w->host_tier->host, e));
+    op->mem.host_close(w->gpu, &t->host);
+    memset(t->old_id, 0, sizeof t->old_id);
+    TRY(op->mem.host_open(w->gpu, w->kv_config->host_bytes, &t->host, e));
     return make_pieces(w, want, e);
 }
 
 int
 host_tier_open(struct worker *w, struct err *e)
 {
+    struct host_tier *t = w->host_tier;
     bool group = w->keys->tensor_parallel > 1;
     uint32_t want;
     struct err why;
@@ -128,13 +130,13 @@ host_tier_open(struct worker *w, struct err *e)
         drop_old(w);
         return 0;
     }
-    TRY(gpu_ops(w->gpu)->mem.host_open(w->gpu, w->kv_config->host_bytes, &w->host_tier->host, e));
-    want = group ? w->host_tier->host.n : 1;
+    TRY(gpu_ops(w->gpu)->mem.host_open(w->gpu, w->kv_config->host_bytes, &t->host, e));
+    want = group ? t->host.n : 1;
     if (!use_old_pieces(w)) {
         drop_old(w);
         TRY(make_pieces(w, want, e));
     } else if (!group) {
-        w->host_tier->map_later = true;
+        t->map_later = true;
     } else if (map_pieces(w, want, &why) < 0) {
         log_warn("mapping the previous host tier: %s; making an empty one", why.text);
         TRY(replace_pieces(w, want, e));
@@ -145,13 +147,13 @@ host_tier_open(struct worker *w, struct err *e)
 int
 host_tier_give(struct worker *w, struct err *e)
 {
-    for (uint32_t i = 0; i < w->host_tier->host.n; i++) {
-        const struct arena piece = { .fd = w->host_tier->host.fd[i],
-                                     .bytes = w->host_tier->host.piece };
+    struct host_tier *t = w->host_tier;
+    for (uint32_t i = 0; i < t->host.n; i++) {
+        const struct arena piece = { .fd = t->host.fd[i], .bytes = t->host.piece };
         char name[FD_CHANNEL_NAME];
 
         fd_channel_host(name, i);
-        TRY(arena_channel_give(w, name, &piece, w->adopt->kv_id, e));
+        TRY(adopt_give_arena(w, name, &piece, w->adopt->kv_id, e));
     }
     return 0;
 }
@@ -207,39 +209,40 @@ publish_new_tier(struct worker *w)
 static void
 use_tier(struct worker *w, int how, nsec now)
 {
+    struct host_tier *t = w->host_tier;
     struct kv_count count;
 
-    w->host_tier->map_later = false;
+    t->map_later = false;
     if (how == LOST) {
-        log_err("host tier: %s; serving without a host tier", w->host_tier->err.text);
-        w->host_tier->cannot_grow = true;
+        log_err("host tier: %s; serving without a host tier", t->err.text);
+        t->cannot_grow = true;
         kv_host_tier_clear(w->kv);
         manifest_put_nodes(&w->adopt->manifest, w->kv);
         return;
     }
-    exec_host(w->exec, &w->host_tier->host);
-    kv_host_tier_set_size(w->kv, w->host_tier->host.n_mapped * w->host_tier->host.piece);
+    exec_host(w->exec, &t->host);
+    kv_host_tier_set_size(w->kv, t->host.n_mapped * t->host.piece);
     if (how == MADE)
         publish_new_tier(w);
     else
         kv_host_tier_came(w->kv, /* whole= */ true);
     kv_count_host(w->kv, &count);
     log_info("host tier ready %.3f s after READY: %.1f MiB, %.1f MiB mapped, %u blocks cached",
-             (double)(now - w->ready_at) / NSEC_S, (double)w->host_tier->host.bytes / (1 << 20),
-             (double)(w->host_tier->host.n_mapped * w->host_tier->host.piece) / (1 << 20),
-             count.cached);
+             (double)(now - w->ready_at) / NSEC_S, (double)t->host.bytes / (1 << 20),
+             (double)(t->host.n_mapped * t->host.piece) / (1 << 20), count.cached);
 }
 
 /* Enlarges the tier; after a failure it keeps its mapped size. */
 static void
 use_more(struct worker *w, int how)
 {
-    uint64_t mapped = w->host_tier->host.n_mapped * w->host_tier->host.piece;
+    struct host_tier *t = w->host_tier;
+    uint64_t mapped = t->host.n_mapped * t->host.piece;
 
     kv_host_tier_set_size(w->kv, mapped);
-    w->host_tier->cannot_grow = how == LOST;
+    t->cannot_grow = how == LOST;
     if (how == LOST)
-        log_err("mapping the host tier: %s; using the mapped %.1f MiB only", w->host_tier->err.text,
+        log_err("mapping the host tier: %s; using the mapped %.1f MiB only", t->err.text,
                 (double)mapped / (1 << 20));
     else
         log_info("host tier: now %.1f MiB mapped", (double)mapped / (1 << 20));
@@ -248,8 +251,9 @@ use_more(struct worker *w, int how)
 static bool
 may_start_mapping(const struct worker *w, nsec now)
 {
-    if (w->host_tier->map_later) return w->stats->v[STAT_steps] || now - w->ready_at >= MAP_DELAY;
-    return !w->host_tier->cannot_grow && wanted_pieces(w) > w->host_tier->host.n_mapped;
+    const struct host_tier *t = w->host_tier;
+    if (t->map_later) return w->stats->v[STAT_steps] || now - w->ready_at >= MAP_DELAY;
+    return !t->cannot_grow && wanted_pieces(w) > t->host.n_mapped;
 }
 
 void
@@ -258,7 +262,7 @@ host_tier_update(struct worker *w, nsec now)
     struct host_tier *t = w->host_tier;
     int how;
 
-    if (!w->host_tier->host.n) return;
+    if (!t->host.n) return;
     if (!t->mapper_runs) {
         if (!may_start_mapping(w, now)) return;
         t->want = wanted_pieces(w);
@@ -268,7 +272,7 @@ host_tier_update(struct worker *w, nsec now)
     }
     how = atomic_load_explicit(&t->done, memory_order_acquire);
     if (how == MAPPING) return;
-    pthread_join(w->host_tier->mapper, NULL);
+    pthread_join(t->mapper, NULL);
     t->mapper_runs = false;
     if (t->map_later)
         use_tier(w, how, now);
@@ -279,16 +283,18 @@ host_tier_update(struct worker *w, nsec now)
 nsec
 host_tier_sleep(const struct worker *w, nsec now, nsec most)
 {
+    const struct host_tier *t = w->host_tier;
     nsec begin = w->ready_at + MAP_DELAY - now;
 
-    if (w->host_tier->mapper_runs) return MIN(most, POLL_INTERVAL);
-    if (!w->host_tier->map_later) return most;
+    if (t->mapper_runs) return MIN(most, POLL_INTERVAL);
+    if (!t->map_later) return most;
     return MIN(most, begin <= 0 ? POLL_INTERVAL : begin);
 }
 
 void
 host_tier_close(struct worker *w)
 {
-    if (w->host_tier->mapper_runs) pthread_join(w->host_tier->mapper, NULL);
-    w->host_tier->mapper_runs = false;
+    struct host_tier *t = w->host_tier;
+    if (t->mapper_runs) pthread_join(t->mapper, NULL);
+    t->mapper_runs = false;
 }

@@ -1,5 +1,5 @@
-/* kv_memory.c - see kv_memory.h. */
-#include "worker/load/kv_memory.h"
+/* kv_memory.c - see load.h. */
+#include "worker/load/load.h"
 
 #include "base/failpoint.h"
 #include "gpu/gpu.h"
@@ -10,9 +10,8 @@
 #include "worker/kv/kv.h"
 #include "worker/load/sizes.h"
 #include "worker/model/model.h"
-#include "worker/process/arena_channel.h"
 #include "worker/sched/scheduler.h"
-#include "worker/tp/rank_start.h"
+#include "worker/tp/plan_ring.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -123,9 +122,9 @@ kv_memory_open(struct worker *w, struct err *e)
         kv_host_tier_set_size(w->kv, w->host_tier->host.n_mapped * w->host_tier->host.piece);
     TRY(adopt_open(w, w->steps->kv_dtype, host_tier_keeps(w), e));
     FP(load_kv);
-    TRY(arena_channel_give(w, "kv", &w->adopt->kv_arena, w->adopt->kv_id, e));
+    TRY(adopt_give_arena(w, "kv", &w->adopt->kv_arena, w->adopt->kv_id, e));
     TRY(host_tier_give(w, e));
-    return arena_channel_give(w, "manifest", &w->adopt->manifest_arena, w->adopt->kv_id, e);
+    return adopt_give_arena(w, "manifest", &w->adopt->manifest_arena, w->adopt->kv_id, e);
 }
 
 /* Maps the whole host tier before it reports the tier, because rank 0 relies on the report. */
@@ -139,17 +138,17 @@ kv_memory_open_rank(struct worker *w, struct err *e)
     TRY(host_tier_open(w, e));
     memcpy(left.kv_id, w->adopt->old_kv_id, sizeof left.kv_id);
     memcpy(left.host_id, w->host_tier->old_id, sizeof left.host_id);
-    TRY(rank_start_left(w, &left, e));
-    TRY(rank_start_kv(w, &kv, e));
+    TRY(plan_ring_send_left(w, &left, e));
+    TRY(plan_ring_await_kv(w, &kv, e));
     same = w->adopt->old_kv.fd >= 0 && !memcmp(kv.id, w->adopt->old_kv_id, sizeof kv.id);
     w->kv_config->arena_bytes = kv.bytes;
     TRY(make_arena(w, e));
     if (same && memcmp(w->adopt->kv_id, kv.id, sizeof kv.id))
         return err_set(e, -EIO, "rank 0 adopted its KV memory and this rank's cannot be mapped");
     memcpy(w->adopt->kv_id, kv.id, sizeof w->adopt->kv_id);
-    TRY(arena_channel_give(w, "kv", &w->adopt->kv_arena, w->adopt->kv_id, e));
+    TRY(adopt_give_arena(w, "kv", &w->adopt->kv_arena, w->adopt->kv_id, e));
     TRY(host_tier_give(w, e));
     exec_blocks(w->exec, w->kv_config, &w->adopt->kv_arena);
     exec_host(w->exec, &w->host_tier->host);
-    return rank_start_ready(w, e);
+    return plan_ring_send_ready(w, e);
 }

@@ -13,15 +13,12 @@
 #include "worker/exec/exec.h"
 #include "worker/handover/adopt.h"
 #include "worker/handover/host_tier.h"
-#include "worker/load/kv_memory.h"
 #include "worker/load/sizes.h"
 #include "worker/ops/partition_ctl.h"
-#include "worker/process/arena_channel.h"
 #include "worker/process/health.h"
 #include "worker/sched/scheduler.h"
 #include "worker/text/tokenizer.h"
 #include "worker/tp/plan_ring.h"
-#include "worker/tp/rank_start.h"
 
 #include <errno.h>
 #include <poll.h>
@@ -235,7 +232,7 @@ prepare_load(struct worker *w, struct err *e)
     TRY(load_model(w, e));
     end_phase(w, LOAD_WEIGHTS, &since);
     TRY(sizes_set(w, e));
-    TRY(w->rank ? rank_start_join(w, e) : plan_ring_join(w, e));
+    TRY(w->rank ? plan_ring_send_join(w, e) : plan_ring_join(w, e));
     r = open_steps(w, e);
     end_phase(w, LOAD_STEPS, &since);
     if (r == 0 && *gpu_group(w->gpu))
@@ -299,7 +296,7 @@ complete_load(struct worker *w, struct err *e)
 
     if (w->loader->source.weights_fd >= 0) TRY(check_model(w, e));
     FP(load_weights);
-    TRY(arena_channel_give(w, "weights", &w->model->weights, w->model->fingerprint, e));
+    TRY(adopt_give_arena(w, "weights", &w->model->weights, w->model->fingerprint, e));
     since = clock_now();
     if (!w->exec) {
         TRY(open_steps(w, e));
@@ -449,30 +446,9 @@ log_standby(const struct worker *w)
                  (double)w->loader->phase_ns[LOAD_STEPS] / NSEC_S, gpu_describe(w->gpu));
 }
 
-int
-load_start(struct worker *w, struct err *e)
-{
-    health_phase(w, PHASE_LOAD, 0);
-    atomic_store_explicit(&w->loader->done, 0, memory_order_relaxed);
-    if (pthread_create(&w->loader->thread, NULL, loader_run, w))
-        return err_set(e, -EAGAIN, "pthread_create: the loader thread cannot be started");
-    return 0;
-}
-
-int
-load_poll(struct worker *w, struct err *e)
-{
-    int done = atomic_load_explicit(&w->loader->done, memory_order_acquire);
-
-    if (!done) return 0;
-    pthread_join(w->loader->thread, NULL);
-    if (done > 0) return 1;
-    *e = w->loader->err;
-    return e->code;
-}
-
-int
-load_standby(struct worker *w, struct err *e)
+/* A standby waits until it may load more. */
+static int
+wait_as_standby(struct worker *w, struct err *e)
 {
     static const struct timespec sleep = { .tv_nsec = STANDBY_SLEEP };
     struct pollfd p[] = { { .fd = w->fd_channel, .events = POLLIN },
@@ -480,7 +456,6 @@ load_standby(struct worker *w, struct err *e)
     bool begun = w->loader->may_use_device;
     int r;
 
-    if (!w->loader->standby) return 0;
     log_standby(w);
     health_phase(w, begun ? PHASE_STANDBY : PHASE_BEGUN, 0);
     while ((r = take_inherited(w, e)) == 0 && w->loader->standby &&
@@ -490,7 +465,44 @@ load_standby(struct worker *w, struct err *e)
         if (doorbell_drain(&w->channel->doorbell) == -EPIPE)
             return err_set(e, -EPIPE, "%s has exited", w->rank ? "rank 0" : "lagand");
     }
-    return r < 0 ? r : 1;
+    return r;
+}
+
+static int
+start_round(struct worker *w, struct err *e)
+{
+    struct loader *l = w->loader;
+
+    health_phase(w, PHASE_LOAD, 0);
+    l->reported = UINT64_MAX;
+    atomic_store_explicit(&l->done, 0, memory_order_relaxed);
+    if (pthread_create(&l->thread, NULL, loader_run, w))
+        return err_set(e, -EAGAIN, "pthread_create: the loader thread cannot be started");
+    l->runs = true;
+    return 0;
+}
+
+int
+load_poll(struct worker *w, struct err *e)
+{
+    struct loader *l = w->loader;
+    int done;
+
+    if (!l->runs) TRY(start_round(w, e));
+    done = atomic_load_explicit(&l->done, memory_order_acquire);
+    if (!done) return 0;
+    pthread_join(l->thread, NULL);
+    l->runs = false;
+    if (done < 0) {
+        *e = l->err;
+        return e->code;
+    }
+    if (l->standby) {
+        TRY(wait_as_standby(w, e));
+        return start_round(w, e);
+    }
+    w->loaded = true;
+    return 1;
 }
 
 void

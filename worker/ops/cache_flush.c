@@ -34,7 +34,6 @@ cache_flush_run(struct cache_flush *f, struct kv *kv)
         (unsigned long long)f->so_far.host_blocks, (double)f->so_far.host_bytes / (1 << 20));
     pthread_mutex_lock(&f->lock);
     f->last = f->so_far;
-    f->n_finished++;
     atomic_store_explicit(&f->requested, false, memory_order_relaxed);
     pthread_cond_signal(&f->finished);
     pthread_mutex_unlock(&f->lock);
@@ -42,36 +41,32 @@ cache_flush_run(struct cache_flush *f, struct kv *kv)
     return true;
 }
 
-uint64_t
+void
 cache_flush_request(struct cache_flush *f)
 {
-    uint64_t number;
-
-    pthread_mutex_lock(&f->lock);
-    number = f->n_finished + 1;
     atomic_store_explicit(&f->requested, true, memory_order_release);
-    pthread_mutex_unlock(&f->lock);
-    return number;
 }
 
 int
-cache_flush_wait(struct cache_flush *f, uint64_t number, struct kv_flushed *ret, struct err *e)
+cache_flush_wait(struct cache_flush *f, struct kv_flushed *ret, struct err *e)
 {
     nsec until = clock_now() + WAIT_TIMEOUT;
     const struct timespec t = { .tv_sec = until / NSEC_S, .tv_nsec = until % NSEC_S };
+    bool closed, pending;
     int r = 0;
 
     pthread_mutex_lock(&f->lock);
-    while (f->n_finished < number && !f->closed && r == 0)
+    while ((pending = atomic_load_explicit(&f->requested, memory_order_relaxed)) && !f->closed &&
+           r == 0)
         r = pthread_cond_timedwait(&f->finished, &f->lock, &t);
-    r = f->n_finished >= number ? 0 : f->closed ? -ECANCELED : -ETIMEDOUT;
-    if (r == 0) *ret = f->last;
+    closed = f->closed;
+    *ret = f->last;
     pthread_mutex_unlock(&f->lock);
-    if (r == -ECANCELED) return err_set(e, r, "kv flush: the worker is exiting");
-    if (r < 0)
-        return err_set(e, r, "kv flush: not finished after %lld s; it continues in the background",
-                       (long long)(WAIT_TIMEOUT / NSEC_S));
-    return 0;
+    if (!pending) return 0;
+    if (closed) return err_set(e, -ECANCELED, "kv flush: the worker is exiting");
+    return err_set(e, -ETIMEDOUT,
+                   "kv flush: not finished after %lld s; it continues in the background",
+                   (long long)(WAIT_TIMEOUT / NSEC_S));
 }
 
 void

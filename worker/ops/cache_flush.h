@@ -15,21 +15,19 @@
 struct cache_flush {
     pthread_mutex_t lock;
     pthread_cond_t finished;
-    uint64_t n_finished;      /* finished flushes, under the lock */
     struct kv_flushed last;   /* result of the last finished flush, under the lock */
     bool closed;              /* under the lock */
-    _Atomic bool requested;   /* set by the control thread, cleared by the engine thread */
+    _Atomic bool requested;   /* set by the control thread, cleared by the engine under the lock */
     struct kv_flushed so_far; /* engine thread only */
 };
 
 void cache_flush_open(struct cache_flush *f); /* before either thread uses f */
 /* Engine thread, between two plans: drops some blocks. Returns true if more work may be left. */
 bool cache_flush_run(struct cache_flush *f, struct kv *kv);
-/* Control thread: requests a flush and returns its number for cache_flush_wait(); wake the engine
- * between the two. cache_flush_wait() returns -ETIMEDOUT if the engine has not finished after 5 s
- * (it still will), -ECANCELED if f was closed. */
-uint64_t cache_flush_request(struct cache_flush *f);
-int cache_flush_wait(struct cache_flush *f, uint64_t number, struct kv_flushed *ret,
-                     struct err *e) MUST_USE;
+/* Control thread: requests a flush; wake the engine before cache_flush_wait(), which returns
+ * -ETIMEDOUT if the engine has not finished after 5 s (it still will), -ECANCELED if f was closed.
+ */
+void cache_flush_request(struct cache_flush *f);
+int cache_flush_wait(struct cache_flush *f, struct kv_flushed *ret, struct err *e) MUST_USE;
 /* Ends all waits. Any thread. */
 void cache_flush_close(struct cache_flush *f);

@@ -36,10 +36,9 @@ send_buffer(struct control *c, const msgpack_sbuffer *b)
 static void
 send_hello(struct control *c, const char *token)
 {
-    msgpack_sbuffer b;
+    CLEAN(msgpack_sbuffer_destroy) msgpack_sbuffer b = { 0 };
     msgpack_packer p;
 
-    msgpack_sbuffer_init(&b);
     msgpack_packer_init(&p, &b, msgpack_sbuffer_write);
     msg_begin(&p, LAGAN_MSG_HELLO, 0, 2);
     msg_key(&p, "token");
@@ -47,7 +46,6 @@ send_hello(struct control *c, const char *token)
     msg_key(&p, "pid");
     msgpack_pack_uint32(&p, (uint32_t)getpid());
     send_buffer(c, &b);
-    msgpack_sbuffer_destroy(&b);
 }
 
 static void
@@ -223,12 +221,12 @@ verb_split_set(struct control *c, struct control_call *k)
 static uint32_t
 verb_kv_flush(struct control *c, struct control_call *k)
 {
-    uint64_t number = cache_flush_request(c->w->cache_flush);
     struct kv_flushed went;
     int r;
 
+    cache_flush_request(c->w->cache_flush);
     wake_engine(c);
-    r = cache_flush_wait(c->w->cache_flush, number, &went, k->e);
+    r = cache_flush_wait(c->w->cache_flush, &went, k->e);
     if (r < 0) return r == -ETIMEDOUT ? LAGAN_E_DEADLINE : LAGAN_E_DRAINING;
     msgpack_pack_map(k->p, 4);
     put_u64(k->p, "blocks", went.blocks);
@@ -270,9 +268,8 @@ reply_to_call(struct control *c, const struct msg *m)
     msgpack_packer p;
     struct control_call call = { .args = msg_get(&m->map, "args"), .p = &p, .e = &e };
     uint32_t code = LAGAN_E_NOT_FOUND;
-    msgpack_sbuffer b;
+    CLEAN(msgpack_sbuffer_destroy) msgpack_sbuffer b = { 0 };
 
-    msgpack_sbuffer_init(&b);
     msgpack_packer_init(&p, &b, msgpack_sbuffer_write);
     msg_str(&m->map, "verb", &verb);
     msg_begin(&p, LAGAN_MSG_REPLY, m->rid, 1);
@@ -291,7 +288,6 @@ reply_to_call(struct control *c, const struct msg *m)
     }
     FP(control_sending);
     send_buffer(c, &b);
-    msgpack_sbuffer_destroy(&b);
 }
 
 static void *
@@ -315,7 +311,16 @@ control_run(void *arg)
         zmq_msg_close(&frame);
         if (r < 0 && errno != EINTR) break; /* ETERM: stop */
     }
-    zmq_close(c->socket);
+    return NULL;
+}
+
+static struct control *
+control_free(struct control *c)
+{
+    if (c->socket) zmq_close(c->socket);
+    if (c->context) zmq_ctx_term(c->context);
+    if (c->wake >= 0) close(c->wake);
+    free(c);
     return NULL;
 }
 
@@ -323,11 +328,9 @@ struct control *
 control_start(struct worker *w)
 {
     const char *endpoint = getenv("LAGAN_CONTROL");
-    struct control *c;
+    struct control *c = endpoint ? calloc(1, sizeof *c) : NULL;
     int linger = 0;
 
-    if (!endpoint) return NULL;
-    c = calloc(1, sizeof *c);
     if (!c) return NULL;
     c->w = w;
     c->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
@@ -339,11 +342,7 @@ control_start(struct worker *w)
         return c;
     log_warn("control channel %s cannot be opened: %s; serving without operator commands", endpoint,
              zmq_strerror(errno));
-    if (c->socket) zmq_close(c->socket);
-    if (c->context) zmq_ctx_term(c->context);
-    if (c->wake >= 0) close(c->wake);
-    free(c);
-    return NULL;
+    return control_free(c);
 }
 
 struct control *
@@ -353,10 +352,7 @@ control_stop(struct control *c)
     cache_flush_close(c->w->cache_flush);
     zmq_ctx_shutdown(c->context);
     pthread_join(c->thread, NULL);
-    zmq_ctx_term(c->context);
-    close(c->wake);
-    free(c);
-    return NULL;
+    return control_free(c);
 }
 
 int

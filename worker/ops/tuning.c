@@ -37,7 +37,7 @@ tuning_open(struct tuning *t, struct exec *x, const char *refuse, nsec now, stru
     uint32_t n = exec_n_matmuls(x);
 
     *t = (struct tuning){
-        .exec = x, .refuse = refuse, .total = n, .max_results = n + SPARE, .busy_at = now
+        .exec = x, .refuse = refuse, .state.total = n, .max_results = n + SPARE, .busy_at = now
     };
     pthread_mutex_init(&t->lock, NULL);
     if (refuse) return 0;
@@ -58,14 +58,12 @@ tuning_start(struct tuning *t, struct err *e)
 {
     if (t->refuse) return err_set(e, -ENOTSUP, "%s", t->refuse);
     pthread_mutex_lock(&t->lock);
-    if (!t->running) {
-        t->done = t->n_results = 0;
-        t->why[0] = 0;
+    if (!t->state.running) {
+        t->state = (struct tuning_state){ .total = t->state.total, .running = true };
         t->pair_listed = false;
-        t->running = true;
     }
     pthread_mutex_unlock(&t->lock);
-    return (int)t->total;
+    return (int)t->state.total;
 }
 
 /* Measures one matmul that requests have used. */
@@ -88,25 +86,26 @@ measure_unasked(struct tuning *t)
 static int
 measure_pair(struct tuning *t, struct err *e)
 {
+    struct tuning_state *s = &t->state;
     struct tune_result result;
     struct err why = { 0 };
     int r = 0;
 
-    if (!t->pair_listed) r = exec_matmul(t->exec, t->done, &why);
+    if (!t->pair_listed) r = exec_matmul(t->exec, s->done, &why);
     t->pair_listed = r == 0;
     if (r == 0 && (r = exec_tune(t->exec, &result)) < 0) err_set(&why, r, "%s", exec_why(t->exec));
     pthread_mutex_lock(&t->lock);
-    if (r > 0 && result.best > 0 && t->n_results < t->max_results)
-        t->result[t->n_results++] = result;
+    if (r > 0 && result.best > 0 && s->n_results < t->max_results)
+        t->result[s->n_results++] = result;
     /* -ENOTSUP concerns this pair only; any other error would recur with the next pair. */
     if (r < 0 && r != -ENOTSUP) {
-        snprintf(t->why, sizeof t->why, "%.*s", (int)sizeof t->why - 1, why.text);
-        t->running = false;
+        snprintf(s->why, sizeof s->why, "%.*s", (int)sizeof s->why - 1, why.text);
+        s->running = false;
     } else if (r <= 0) { /* this pair is finished */
         t->pair_listed = false;
-        t->done++;
+        s->done++;
     }
-    if (t->done == t->total) t->running = false;
+    if (s->done == s->total) s->running = false;
     pthread_mutex_unlock(&t->lock);
     return r == -EIO ? err_set(e, r, "device failed: %s", why.text) : 1;
 }
@@ -119,7 +118,7 @@ tuning_run(struct tuning *t, bool idle, nsec now, struct err *e)
     if (!idle) t->busy_at = now;
     if (!idle || t->refuse) return 0;
     pthread_mutex_lock(&t->lock);
-    running = t->running;
+    running = t->state.running;
     pthread_mutex_unlock(&t->lock);
     if (running) return measure_pair(t, e);
     return now - t->busy_at < UNASKED_AFTER || t->failed_unasked ? 0 : measure_unasked(t);
@@ -132,11 +131,8 @@ tuning_read(struct tuning *t, struct tuning_state *ret, uint32_t from, struct tu
     uint32_t n = 0;
 
     pthread_mutex_lock(&t->lock);
-    *ret = (struct tuning_state){
-        .done = t->done, .total = t->total, .n_results = t->n_results, .running = t->running
-    };
-    memcpy(ret->why, t->why, sizeof t->why);
-    if (from < t->n_results) n = MIN(t->n_results - from, most);
+    *ret = t->state;
+    if (from < ret->n_results) n = MIN(ret->n_results - from, most);
     if (n) memcpy(result, t->result + from, n * sizeof *result);
     pthread_mutex_unlock(&t->lock);
     return n;

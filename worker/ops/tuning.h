@@ -15,25 +15,26 @@
 
 #include <pthread.h>
 
+/* Progress of a pass, as lagand sees it. */
+struct tuning_state {
+    uint32_t done, total; /* pairs; done: including pairs without a result */
+    uint32_t n_results;
+    bool running;
+    char why[160]; /* error that ended the pass early; "": none */
+};
+
 struct tuning {
     struct exec *exec;  /* engine thread only */
     const char *refuse; /* why tuning is refused, or NULL */
     pthread_mutex_t lock;
-    bool running;
+    /* Under the lock. */
+    struct tuning_state state;
     bool pair_listed; /* pair `done` has been given to the device */
-    uint32_t done, total, n_results,
-        max_results;            /* done: pairs, including pairs without a result */
+    uint32_t max_results;
     struct tune_result *result; /* [max_results] */
-    char why[160];              /* error that ended the pass early; "": none */
     /* Engine thread only. */
     nsec busy_at;        /* end of the last iteration that was not idle */
     bool failed_unasked; /* measuring without a pass failed; do not try again */
-};
-
-struct tuning_state {
-    uint32_t done, total, n_results;
-    bool running;
-    char why[160];
 };
 
 /* Returns the reason, for the operator, why matmuls cannot be tuned; NULL: they can. */

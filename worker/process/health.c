@@ -177,6 +177,14 @@ health_heartbeat(struct worker *w, nsec now)
     stat_publish(c, w->stats);
 }
 
+static void
+trace_seq(const struct worker *w, struct step_entry *t, uint32_t slot)
+{
+    const struct seq *s = t->n_ids < TRACE_IDS ? scheduler_seq_at(w->sched, slot) : NULL;
+
+    if (s) t->id[t->n_ids++] = s->id;
+}
+
 void
 health_launch(struct worker *w, const struct batch *b)
 {
@@ -188,22 +196,13 @@ health_launch(struct worker *w, const struct batch *b)
     t->step = b->step;
     t->lane = b->lane;
     t->n_ids = 0;
-    for (uint32_t k = 0; k < b->n_segments && t->n_ids < TRACE_IDS; k++) {
-        const struct seq *s = scheduler_seq_at(w->sched, b->segment[k].slot);
-
-        if (s) t->id[t->n_ids++] = s->id;
-    }
-    for (uint32_t k = 0; k < b->n_encode && t->n_ids < TRACE_IDS; k++) {
-        const struct seq *s = scheduler_seq_at(w->sched, b->encode[k].slot);
-
-        if (s) t->id[t->n_ids++] = s->id;
-    }
+    for (uint32_t k = 0; k < b->n_segments; k++) trace_seq(w, t, b->segment[k].slot);
+    for (uint32_t k = 0; k < b->n_encode; k++) trace_seq(w, t, b->encode[k].slot);
     atomic_store_explicit(&t->seq, 2 * i + 2, memory_order_release);
 }
 
 void
-health_retire(struct worker *w, unsigned lane, uint64_t step)
+health_retire(unsigned lane, uint64_t step)
 {
-    (void)w;
     atomic_store_explicit(&trace->retired[lane], step, memory_order_release);
 }

@@ -15,4 +15,4 @@ void health_phase(struct worker *w, enum worker_phase phase, nsec deadline); /* 
 /* once per loop iteration */
 void health_heartbeat(struct worker *w, nsec now);
 void health_launch(struct worker *w, const struct batch *b); /* before the step is launched */
-void health_retire(struct worker *w, unsigned lane, uint64_t step);
+void health_retire(unsigned lane, uint64_t step);

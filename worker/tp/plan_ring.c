@@ -1,4 +1,4 @@
-/* plan_ring.c - see plan_ring.h: rank 0's side, and the JOIN payload of both sides. */
+/* plan_ring.c - see plan_ring.h: rank 0's side, and the start of the other ranks. */
 #include "worker/tp/plan_ring.h"
 
 #include "base/clock.h"
@@ -59,8 +59,9 @@ plan_ring_close(struct plan_ring *p)
 
 /* ---- the start */
 
-size_t
-plan_ring_identity(const struct worker *w, void *buf, size_t n)
+/* Writes the JOIN payload of this process to buf of n >= JOIN_BYTES bytes; returns its length. */
+static size_t
+join_payload(const struct worker *w, void *buf, size_t n)
 {
     struct plan_ring_join j = { .checkpoint = { w->model->checkpoint[0],
                                                 w->model->checkpoint[1] } };
@@ -79,6 +80,16 @@ plan_ring_identity(const struct worker *w, void *buf, size_t n)
     return sizeof j + len;
 }
 
+/* Waits for the next record; lagand notices if the peer has exited. */
+static int
+await_record(struct channel *l, struct ring_record *ret)
+{
+    int r;
+
+    while ((r = ring_peek(&l->in, ret)) == 0) usleep(PEEK_US);
+    return r;
+}
+
 /* Compares the JOIN texts of two ranks; the error names the first line that differs. */
 static int
 compare_texts(const char *ours, size_t n_ours, const char *theirs, size_t n_theirs, uint32_t rank,
@@ -94,14 +105,12 @@ compare_texts(const char *ours, size_t n_ours, const char *theirs, size_t n_thei
                    (int)MIN(strcspn(ours + line, "\n"), (size_t)200), ours + line);
 }
 
-/* Waits for the rank's next reply; lagand notices if the rank has exited. */
 static int
 await_reply(struct worker *w, uint32_t rank, uint16_t type, struct ring_record *ret, struct err *e)
 {
     struct channel *l = &w->plan->channel[rank - 1];
-    int r;
+    int r = await_record(l, ret);
 
-    while ((r = ring_peek(&l->in, ret)) == 0) usleep(PEEK_US);
     if (r < 0) return err_set(e, r, "reply ring of rank %u: %s", rank, ring_why(&l->in));
     if (ret->type != type || ret->flags)
         return err_set(e, -EBADMSG, "rank %u sent reply %u, expected %u", rank, ret->type, type);
@@ -138,7 +147,7 @@ int
 plan_ring_join(struct worker *w, struct err *e)
 {
     char ours[JOIN_BYTES + 1];
-    size_t n = plan_ring_identity(w, ours, JOIN_BYTES);
+    size_t n = join_payload(w, ours, JOIN_BYTES);
 
     ours[n] = 0;
     for (uint32_t r = 1; r <= w->plan->n; r++) TRY(check_join(w, r, ours, n, e));
@@ -183,15 +192,25 @@ reserve_record(struct worker *w, uint32_t rank, uint16_t type, size_t n, void **
                  : 0;
 }
 
+/* Writes a record of two parts to a rank's plan ring; b may be empty. */
+static int
+put_record(struct worker *w, uint32_t rank, uint16_t type, const void *a, size_t n_a, const void *b,
+           size_t n_b, struct err *e)
+{
+    void *to;
+
+    TRY(reserve_record(w, rank, type, n_a + n_b, &to, e));
+    memcpy(to, a, n_a);
+    if (n_b) memcpy((char *)to + n_a, b, n_b);
+    return 0;
+}
+
 int
 plan_ring_ready(struct worker *w, const struct plan_ring_kv *kv, struct err *e)
 {
     memcpy(w->plan->part, w->steps->part, sizeof w->plan->part);
     for (uint32_t r = 1; r <= w->plan->n; r++) {
-        void *to;
-
-        TRY(reserve_record(w, r, PLAN_KV, sizeof *kv, &to, e));
-        memcpy(to, kv, sizeof *kv);
+        TRY(put_record(w, r, PLAN_KV, kv, sizeof *kv, NULL, 0, e));
         channel_publish(&w->plan->channel[r - 1]);
     }
     for (uint32_t r = 1; r <= w->plan->n; r++) {
@@ -219,15 +238,11 @@ static int
 send_slot(struct worker *w, uint32_t rank, uint32_t slot, const struct sampling *how, struct err *e)
 {
     struct plan_ring_slot s = { .slot = slot, .n_bias = how->n_bias, .how = *how };
-    size_t bias = how->n_bias * sizeof *how->bias;
-    void *to;
 
     s.how.prompt = NULL;
     s.how.bias = NULL;
-    TRY(reserve_record(w, rank, PLAN_SLOT, sizeof s + bias, &to, e));
-    memcpy(to, &s, sizeof s);
-    if (bias) memcpy((char *)to + sizeof s, how->bias, bias);
-    return 0;
+    return put_record(w, rank, PLAN_SLOT, &s, sizeof s, how->bias, how->n_bias * sizeof *how->bias,
+                      e);
 }
 
 /* Sends the tokens, in several records if needed. */
@@ -236,24 +251,10 @@ send_tokens(struct worker *w, uint32_t rank, uint32_t slot, const token_id *toke
             struct err *e)
 {
     for (struct plan_ring_tokens t = { .slot = slot }; t.first < n; t.first += t.n) {
-        void *to;
-
         t.n = MIN(n - t.first, (uint32_t)PLAN_MOST_TOKENS);
-        TRY(reserve_record(w, rank, PLAN_TOKENS, sizeof t + t.n * sizeof *token, &to, e));
-        memcpy(to, &t, sizeof t);
-        memcpy((char *)to + sizeof t, token + t.first, t.n * sizeof *token);
+        TRY(put_record(w, rank, PLAN_TOKENS, &t, sizeof t, token + t.first, t.n * sizeof *token,
+                       e));
     }
-    return 0;
-}
-
-static int
-send_seen(struct worker *w, uint32_t rank, uint32_t slot, uint32_t n, struct err *e)
-{
-    const struct plan_ring_tokens t = { .slot = slot, .n = n };
-    void *to;
-
-    TRY(reserve_record(w, rank, PLAN_SEEN, sizeof t, &to, e));
-    memcpy(to, &t, sizeof t);
     return 0;
 }
 
@@ -261,13 +262,14 @@ int
 plan_ring_sequence(struct worker *w, const struct batch_segment *first, const struct seq *seq,
                    const struct sampling *how, struct err *e)
 {
-    uint32_t seen = (uint32_t)first->first_pos,
-             known = seq->prompt_logprobs ? MAX(seen, seq->n_prompt) : seen;
+    uint32_t n = (uint32_t)first->first_pos,
+             known = seq->prompt_logprobs ? MAX(n, seq->n_prompt) : n;
+    const struct plan_ring_tokens seen = { .slot = first->slot, .n = n };
 
     for (uint32_t r = 1; r <= w->plan->n; r++) {
         TRY(send_slot(w, r, first->slot, how, e));
         TRY(send_tokens(w, r, first->slot, seq->token, known, e));
-        TRY(send_seen(w, r, first->slot, seen, e));
+        TRY(put_record(w, r, PLAN_SEEN, &seen, sizeof seen, NULL, 0, e));
     }
     return 0;
 }
@@ -281,12 +283,8 @@ send_partition(struct worker *w, unsigned partition, struct err *e)
     if (!memcmp(w->plan->part[partition], exec_parts(w->exec, partition), sizeof p.part)) return 0;
     memcpy(p.part, exec_parts(w->exec, partition), sizeof p.part);
     memcpy(w->plan->part[partition], p.part, sizeof p.part);
-    for (uint32_t r = 1; r <= w->plan->n; r++) {
-        void *to;
-
-        TRY(reserve_record(w, r, PLAN_PARTS, sizeof p, &to, e));
-        memcpy(to, &p, sizeof p);
-    }
+    for (uint32_t r = 1; r <= w->plan->n; r++)
+        TRY(put_record(w, r, PLAN_PARTS, &p, sizeof p, NULL, 0, e));
     return 0;
 }
 
@@ -295,14 +293,10 @@ static int
 send_batch(struct worker *w, uint32_t rank, size_t bytes, struct err *e)
 {
     const char *from = w->plan->packed;
-    void *to;
 
-    for (; bytes > PLAN_BYTES; bytes -= PLAN_BYTES, from += PLAN_BYTES) {
-        TRY(reserve_record(w, rank, PLAN_MORE, PLAN_BYTES, &to, e));
-        memcpy(to, from, PLAN_BYTES);
-    }
-    TRY(reserve_record(w, rank, PLAN_STEP, bytes, &to, e));
-    memcpy(to, from, bytes);
+    for (; bytes > PLAN_BYTES; bytes -= PLAN_BYTES, from += PLAN_BYTES)
+        TRY(put_record(w, rank, PLAN_MORE, from, PLAN_BYTES, NULL, 0, e));
+    TRY(put_record(w, rank, PLAN_STEP, from, bytes, NULL, 0, e));
     channel_publish(&w->plan->channel[rank - 1]);
     return 0;
 }
@@ -318,4 +312,55 @@ plan_ring_step(struct worker *w, const struct batch *b, struct err *e)
     check(bytes >= 0);
     for (uint32_t r = 1; r <= w->plan->n; r++) TRY(send_batch(w, r, (size_t)bytes, e));
     return 0;
+}
+
+/* ---- the start of a rank above 0 */
+
+static int
+send_reply(struct worker *w, uint16_t type, const void *data, size_t n, struct err *e)
+{
+    void *to;
+    int r = ring_reserve(&w->channel->out, type, 0, (uint32_t)n, 0, &to);
+
+    if (r < 0)
+        return err_set(e, r, "reply of %zu bytes to rank 0: %s", n, ring_why(&w->channel->out));
+    memcpy(to, data, n);
+    channel_publish(w->channel);
+    return 0;
+}
+
+int
+plan_ring_send_join(struct worker *w, struct err *e)
+{
+    char identity[JOIN_BYTES];
+    size_t n = join_payload(w, identity, sizeof identity);
+
+    return send_reply(w, REPLY_JOIN, identity, n, e);
+}
+
+int
+plan_ring_send_left(struct worker *w, const struct plan_ring_left *left, struct err *e)
+{
+    return send_reply(w, REPLY_LEFT, left, sizeof *left, e);
+}
+
+int
+plan_ring_await_kv(struct worker *w, struct plan_ring_kv *kv, struct err *e)
+{
+    struct ring_record rec;
+    int r = await_record(w->channel, &rec);
+
+    if (r < 0) return err_set(e, r, "plan ring: %s", ring_why(&w->channel->in));
+    if (rec.type != PLAN_KV || rec.len != sizeof *kv)
+        return err_set(e, -EBADMSG, "plan ring: first record has type %u and %u bytes, expected KV",
+                       rec.type, rec.len);
+    memcpy(kv, rec.data, sizeof *kv);
+    channel_release(w->channel);
+    return 0;
+}
+
+int
+plan_ring_send_ready(struct worker *w, struct err *e)
+{
+    return send_reply(w, REPLY_READY, &(uint64_t){ 0 }, sizeof(uint64_t), e);
 }

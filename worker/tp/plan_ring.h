@@ -85,8 +85,6 @@ int plan_ring_left(struct worker *w, const struct plan_ring_left *ours,
                    struct plan_ring_missing *ret, struct err *e) MUST_USE;
 /* Sends rank 0's KV id and size; returns when every rank has such KV memory and can run steps. */
 int plan_ring_ready(struct worker *w, const struct plan_ring_kv *kv, struct err *e) MUST_USE;
-/* Writes this process's JOIN payload to buf of n bytes, n >= JOIN_BYTES. Returns its length. */
-size_t plan_ring_identity(const struct worker *w, void *buf, size_t n);
 
 /* Engine thread: allocates memory for packed batches up to the size of `longest`. -ENOMEM. */
 int plan_ring_alloc(struct plan_ring *p, const struct batch *longest, struct err *e) MUST_USE;
@@ -100,3 +98,17 @@ int plan_ring_sequence(struct worker *w, const struct batch_segment *first, cons
 /* Engine thread, directly before exec_start(b): sends b to every rank. Blocks while a ring is full,
  * and updates the heartbeat meanwhile. Returns 0 at once if there are no other ranks. */
 int plan_ring_step(struct worker *w, const struct batch *b, struct err *e) MUST_USE;
+
+/* A rank above 0, on the loader thread. Negative errno: the plan ring is corrupt (-EBADMSG) or
+ * closed. */
+
+/* Sends version, settings and checkpoint; does not wait for a reply. */
+int plan_ring_send_join(struct worker *w, struct err *e) MUST_USE;
+/* Sends the ids of the previous worker's KV memory and host tier that this rank has; ids of 0:
+ * none. Does not wait. */
+int plan_ring_send_left(struct worker *w, const struct plan_ring_left *left,
+                        struct err *e) MUST_USE;
+/* Blocks until rank 0 has sent the id and size of its KV memory. */
+int plan_ring_await_kv(struct worker *w, struct plan_ring_kv *kv, struct err *e) MUST_USE;
+/* Reports that this rank can run steps. */
+int plan_ring_send_ready(struct worker *w, struct err *e) MUST_USE;
