@@ -263,7 +263,7 @@ take_prompt(struct worker *w, struct rest *b, struct err *e)
         .logprob = (const char *)lps + (size_t)had * 4,
         .top = (const char *)tops + (size_t)had * s.n_top * 8,
     };
-    if (r->state != REQUEST_ENDED && keep.n) keep_prompt(w->d, r, &keep);
+    if (r->state != REQUEST_ENDED && keep.n) keep_prompt(worker_daemon(w), r, &keep);
     return 0;
 }
 
