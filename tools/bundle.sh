@@ -42,7 +42,8 @@ ldd "$@" .libs/liblagan.so.0 | awk '$2 == "=>" && $3 ~ /^\// { print $3 }' | sor
   done
 
 cp -r "$src/models" "$out/models"
-mkdir -p "$out/tests/data" "$out/tools" "$out/bench"
+mkdir -p "$out/tests/data" "$out/tests/e2e" "$out/tools" "$out/bench"
+cp "$src/tests/e2e/"*.script "$out/tests/e2e/"
 cp -rL "$src/tests/data/golden" "$src/tests/data/tokenizers" "$out/tests/data/"
 cp "$src/tools/check_gpu.sh" "$src/tools/bench_gpu.sh" "$out/tools/"
 cp -r "$src/bench/configs" "$src/bench/hf_bench.py" "$src/bench/matmul_torch.py" "$src/bench/traces.py" "$out/bench/"

@@ -41,6 +41,7 @@ tests='
 120 tests/torture/test_resume --kills 12 killed_workers_with*
 120 tests/e2e/test_beams
 120 tests/e2e/test_cache
+60  tests/e2e/script_runner --only *flushed*
 120 tests/e2e/test_preempt
 120 tests/e2e/test_mixture --draws 4
 300 tests/e2e/test_golden

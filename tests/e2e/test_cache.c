@@ -296,49 +296,6 @@ streams_keep_their_bits_while_the_cache_is_flushed(void **state)
     }
 }
 
-/* The tokens of one prompt that were found. */
-static uint32_t
-ask_again(struct lagan *c, struct talk *t)
-{
-    memset(t, 0, sizeof *t);
-    say(t, 1, 0, false);
-    submit(c, t, 1, 0, false);
-    for (;;) {
-        struct lagan_event ev = { .size = sizeof ev };
-
-        if (lagan_next(c, &ev, 30000) <= 0) fail_msg("nothing for 30 s: %s", lagan_errmsg(c));
-        if (take(t, 0, &ev)) return t->n_cached[0];
-    }
-}
-
-static void
-what_was_found_is_computed_again_after_a_flush(void **state)
-{
-    static const char *const set[] = { "kv.memory=1MiB",        "kv.reuse=true", "max_num_seqs=4",
-                                       "kv.tokens_per_block=8", "threads=2",     NULL };
-    uint64_t device = 0, host = 0;
-    char said[4000];
-    struct talk t;
-    struct serve s;
-    struct lagan *c;
-
-    (void)state;
-    assert_true(serve_start(&s, "tests/data/golden/llama2", set));
-    assert_int_equal(lagan_open(&c, s.endpoint, 5000), 0);
-    assert_int_equal(ask_again(c, &t), 0);
-    assert_int_equal(ask_again(c, &t), 2 * ASKED - 1);
-    flush(&s, &device, &host);
-    assert_int_equal(device, (2 * ASKED + NEW + 7) / 8);
-    assert_int_equal(host, 0);
-    assert_int_equal(ask_again(c, &t), 0);
-    assert_int_equal(ask_again(c, &t), 2 * ASKED - 1);
-    assert_int_equal(serve_ctl(&s, "events --json", said, sizeof said), 0);
-    assert_non_null(strstr(said, "\"kind\":\"operator\",\"worker\":\"w0\",\"text\":\"kv flush\""));
-    assert_int_equal(serve_ctl(&s, "kv flush w7", said, sizeof said), 4);
-    lagan_close(c);
-    serve_stop(&s);
-}
-
 int
 main(int argc, char **argv)
 {
@@ -348,7 +305,6 @@ main(int argc, char **argv)
         cmocka_unit_test(windows_that_keep_their_first_positions_are_found_again),
         cmocka_unit_test(sources_and_what_was_said_of_them_are_found_again),
         cmocka_unit_test(streams_keep_their_bits_while_the_cache_is_flushed),
-        cmocka_unit_test(what_was_found_is_computed_again_after_a_flush),
     };
 
     serve_args(argc, argv);
