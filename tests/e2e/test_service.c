@@ -1,7 +1,7 @@
-/* test_service.c - one real lagand and worker, as clients meet them: answers, refusals, cancels, deaths.
+/* test_service.c - a real lagand and worker with many clients: vocabulary cache, fairness, memory.
  *
- * The inputs here are those that only a real model can judge; frames, credit and supervision with a
- * worker that lies are in tests/daemon.
+ * tests/daemon tests frames, credit and supervision with a worker that violates the protocol;
+ * scripts of this folder test single requests.
  */
 #include "base/base.h"
 #include "tests/e2e/serve.h"
@@ -56,8 +56,8 @@ call(struct lagan *c, const char *verb, const char *args, const char *text)
     free(reply);
 }
 
-/* When the only file in dir/vocab was made, after a service has turned text into ids; damaged: with four bytes
- * in its middle changed before. */
+/* Serves a text request. Returns the modification time of the only file in dir/vocab. damaged:
+ * changes four bytes in the middle of the file before. */
 static long
 serve_with_cache(const char *dir, bool damaged)
 {
@@ -94,7 +94,7 @@ serve_with_cache(const char *dir, bool damaged)
 }
 
 static void
-a_vocabulary_is_kept_in_the_service_s_cache_and_made_again_when_damaged(void **state)
+vocabulary_cache_is_kept_and_made_again_when_damaged(void **state)
 {
     char dir[] = "/tmp/lagan-test-vocab-XXXXXX", path[256];
     long first;
@@ -114,7 +114,7 @@ a_vocabulary_is_kept_in_the_service_s_cache_and_made_again_when_damaged(void **s
     assert_int_equal(rmdir(dir), 0);
 }
 
-/* Until lagand has taken so many requests in. */
+/* Waits until lagand has accepted n requests. */
 static void
 wait_accepted(struct lagan *c, uint32_t n)
 {
@@ -133,11 +133,12 @@ wait_accepted(struct lagan *c, uint32_t n)
     }
 }
 
-/* How many answers of a flood that came before are over when the last of four requests of another client is.
- * Long ones go before the flood, so that all is there before any of it has run. Answers wait for this reader,
- * so it takes one event of each client at a time where many would be wrong (few), or all of the flood's first. */
+/* Returns how many requests of an earlier flood have ended when the last of four requests of
+ * another client ends. Long requests go before the flood, so that all are queued before any of
+ * them has run. lagand delivers only as fast as the client reads: the test reads one event of
+ * each client at a time if few are expected before, or all events of the flood first. */
 static uint32_t
-answers_before(const char *quantum, const char *ask, bool few)
+ended_before(const char *quantum, const char *ask, bool few)
 {
     enum { LONG = 20, FLOOD = 600, FEW = 4 };
     const char *const set[] = { "max_num_seqs=2", "kv.memory=16MiB", "threads=2", quantum, NULL };
@@ -174,20 +175,20 @@ answers_before(const char *quantum, const char *ask, bool few)
 }
 
 static void
-a_flood_of_one_client_holds_up_neither_another_nor_what_is_urgent(void **state)
+flood_of_one_client_delays_neither_others_nor_urgent_requests(void **state)
 {
     const char *ask = "{\"ids\":[1,5],\"max_tokens\":8,\"ignore_eos\":true}";
     const char *urgent = "{\"ids\":[1,5],\"max_tokens\":8,\"ignore_eos\":true,\"priority\":0.9}";
 
     (void)state;
-    assert_in_range(answers_before("fairness_quantum=64", ask, true), 0, 300);
-    assert_in_range(answers_before("fairness_quantum=0", urgent, true), 0, 300);
-    assert_in_range(answers_before("fairness_quantum=0", ask, false), 610,
+    assert_in_range(ended_before("fairness_quantum=64", ask, true), 0, 300);
+    assert_in_range(ended_before("fairness_quantum=0", urgent, true), 0, 300);
+    assert_in_range(ended_before("fairness_quantum=0", ask, false), 610,
                     620); /* by arrival alone */
 }
 
-/* KiB of its own that a process has touched. What it shares is bounded by the rings and the KV arena,
- * whose pages are touched once round. */
+/* Returns the KiB of anonymous memory of a process. Its shared memory is bounded by the rings
+ * and the KV arena. */
 static long
 own_memory(pid_t pid)
 {
@@ -233,9 +234,9 @@ read_client(struct client *k)
 
 /* 64 connections for LAGAN_SOAK_SECONDS, 3 by default. */
 static void
-many_clients_stream_at_once_nothing_is_lost_and_memory_stays(void **state)
+many_clients_lose_no_token_and_memory_is_bounded(void **state)
 {
-    /* An answer is kept for ten minutes: daemon/ledger/ledger.h. */
+    /* lagand keeps a result for ten minutes: daemon/ledger/ledger.h. */
     enum { CLIENTS = 64, GROWTH_KIB = 2048, KEPT_KIB = 2, KEPT_MOST = 8192 };
     static const char *const set[] = { "max_num_seqs=64", "kv.memory=64MiB", "threads=2", NULL };
     static const char ask[] = "{\"text\":\"k3=blue;q7=stone;m1=river;q7?\",\"max_tokens\":20,"
@@ -298,9 +299,9 @@ int
 main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_vocabulary_is_kept_in_the_service_s_cache_and_made_again_when_damaged),
-        cmocka_unit_test(a_flood_of_one_client_holds_up_neither_another_nor_what_is_urgent),
-        cmocka_unit_test(many_clients_stream_at_once_nothing_is_lost_and_memory_stays),
+        cmocka_unit_test(vocabulary_cache_is_kept_and_made_again_when_damaged),
+        cmocka_unit_test(flood_of_one_client_delays_neither_others_nor_urgent_requests),
+        cmocka_unit_test(many_clients_lose_no_token_and_memory_is_bounded),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
