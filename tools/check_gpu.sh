@@ -6,8 +6,8 @@
 # cases; its NAMEs are memcheck, racecheck, initcheck or parts of programs' names.
 #
 # One line a test, and of a failing one the sentences; the exit code says whether all passed. A test
-# that takes longer than its limit has failed: a wrong kernel may never end. The script
-# ends the running test when it is ended.
+# that takes longer than its limit has failed: a wrong kernel may never end. Ending
+# the script ends the running test.
 set -u
 root=$(cd "${1:-.}" && pwd) || exit 2
 shift

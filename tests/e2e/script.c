@@ -3,6 +3,7 @@
 
 #include "base/base.h"
 #include "base/clock.h"
+#include "tests/e2e/script_request.h"
 #include "tests/e2e/serve.h"
 #include "tests/test.h"
 
@@ -20,26 +21,10 @@ enum {
     DEADLINE_S = 60, /* of each wait; only a hang takes that long */
     POLL_MS = 10,    /* between two reads of a metric, the log or the list of workers */
     MAX_REQUESTS = 16,
-    MAX_TOKENS = 1024,
     MAX_SET = 24,
     MAX_WORDS = 5,
     MAX_LINE = PATH_MAX,
-    MAX_VALUE = 40 * MAX_TOKENS
-};
-
-struct script_request {
-    char name[32];
-    uint64_t id;
-    bool ended;
-    uint32_t n_tokens; /* of all outputs */
-    uint32_t n;        /* of output 0, like ids, logprob and text */
-    int32_t ids[MAX_TOKENS];
-    float logprob[MAX_TOKENS];
-    char text[8192];
-    char finish[32], message[512];
-    char prompt_ids[1024];
-    double prompt_logprob;  /* sum over the prompt without its first token */
-    struct lagan_event end; /* the last OUTPUT */
+    MAX_VALUE = 40 * SCRIPT_TOKENS
 };
 
 struct script {
@@ -65,7 +50,9 @@ struct script {
 
 /* ---- errors and waits */
 
-static bool PRINTF_LIKE(2, 3) fault(struct script *s, const char *fmt, ...)
+PRINTF_LIKE(2, 3)
+static bool
+fault(struct script *s, const char *fmt, ...)
 {
     int n = snprintf(s->error, s->n_error, "%s:%u: ", s->file, s->line);
     va_list ap;
@@ -85,45 +72,13 @@ find_request(struct script *s, const char *name)
     return NULL;
 }
 
-static void
-add_prompt(struct script_request *r, const struct lagan_event *ev)
-{
-    for (uint32_t i = 0; i < ev->n_ids; i++) {
-        size_t used = strlen(r->prompt_ids);
-
-        if (ev->ids)
-            snprintf(r->prompt_ids + used, sizeof r->prompt_ids - used, "%s%d", used ? " " : "",
-                     (int)ev->ids[i]);
-        if (ev->first + i) r->prompt_logprob += (double)ev->logprob[i];
-    }
-}
-
-static bool
-add_tokens(struct script *s, struct script_request *r, const struct lagan_event *ev)
-{
-    size_t n_text = strlen(r->text);
-
-    r->n_tokens += ev->n_ids;
-    if (ev->output) return true;
-    if (ev->first != r->n)
-        return fault(s, "%s: expected token %u next, got token %u", r->name, r->n, ev->first);
-    if (r->n + ev->n_ids > MAX_TOKENS || n_text + ev->text_len >= sizeof r->text)
-        return fault(s, "%s: more than %d tokens or %zu bytes of text", r->name, MAX_TOKENS,
-                     sizeof r->text);
-    memcpy(r->ids + r->n, ev->ids, ev->n_ids * sizeof *ev->ids);
-    if (ev->logprob) memcpy(r->logprob + r->n, ev->logprob, ev->n_ids * sizeof *ev->logprob);
-    if (ev->text_len) memcpy(r->text + n_text, ev->text, ev->text_len);
-    r->text[n_text + ev->text_len] = 0;
-    r->n += ev->n_ids;
-    return true;
-}
-
 /* Reads events for at most ms milliseconds. Returns false if the script has failed. */
 static bool
 pump(struct script *s, int ms)
 {
     struct lagan_event ev = { .size = sizeof ev };
     struct script_request *r = s->request;
+    char error[128];
     int got = lagan_next(s->client, &ev, ms);
 
     if (got < 0) return fault(s, "lagan_next: %s", lagan_errmsg(s->client));
@@ -131,14 +86,8 @@ pump(struct script *s, int ms)
     if (ev.kind == LAGAN_EVENT_DISCONNECTED) return fault(s, "disconnected: %s", ev.message);
     while (r < s->request + s->n_requests && r->id != ev.id) r++;
     if (r == s->request + s->n_requests) return true;
-    if (ev.kind == LAGAN_EVENT_PROMPT) add_prompt(r, &ev);
-    if (ev.kind == LAGAN_EVENT_TOKENS) return add_tokens(s, r, &ev);
-    if (ev.kind == LAGAN_EVENT_OUTPUT) r->end = ev;
-    if (ev.kind == LAGAN_EVENT_OUTPUT || ev.kind == LAGAN_EVENT_ERROR)
-        snprintf(r->finish, sizeof r->finish, "%s", ev.reason_name);
-    if (ev.kind == LAGAN_EVENT_ERROR)
-        snprintf(r->message, sizeof r->message, "%s", ev.message ? ev.message : "");
-    r->ended |= ev.kind == LAGAN_EVENT_DONE || ev.kind == LAGAN_EVENT_ERROR;
+    if (!script_request_take(r, &ev, error, sizeof error))
+        return fault(s, "%s: %s", r->name, error);
     return true;
 }
 
@@ -189,53 +138,6 @@ await_worker(struct script *s, const struct script_request *r, pid_t *pid)
 }
 
 /* ---- comparisons */
-
-static void
-output_text(const struct script_request *r, char *value, size_t n)
-{
-    size_t used = (size_t)snprintf(value, n, "%s: %s: ", r->finish, r->text);
-
-    for (uint32_t i = 0; i < r->n && used < n; i++) {
-        uint32_t bits;
-
-        memcpy(&bits, &r->logprob[i], sizeof bits);
-        used += (size_t)snprintf(value + used, n - used, "%d/%08x ", (int)r->ids[i], bits);
-    }
-}
-
-static bool
-field_value(const struct script_request *r, const char *field, char *value, size_t n)
-{
-    const struct {
-        const char *name, *text;
-        double number;
-    } fields[] = {
-        { "finish", r->finish, 0 },
-        { "message", r->message, 0 },
-        { "text", r->text, 0 },
-        { "prompt_ids", r->prompt_ids, 0 },
-        { "n_tokens", NULL, r->n_tokens },
-        { "prompt_logprob", NULL, r->prompt_logprob },
-        { "cached", NULL, r->end.cached },
-        { "recomputed", NULL, r->end.recomputed },
-        { "resumed", NULL, r->end.resumed },
-        { "adopted", NULL, r->end.adopted },
-        { "score", NULL, (double)r->end.score },
-        { "seed", NULL, (double)r->end.seed },
-    };
-
-    for (size_t i = 0; i < ARRAY_LEN(fields); i++) {
-        if (strcmp(field, fields[i].name)) continue;
-        if (fields[i].text)
-            snprintf(value, n, "%s", fields[i].text);
-        else
-            snprintf(value, n, "%.17g", fields[i].number);
-        return true;
-    }
-    if (strcmp(field, "output")) return false;
-    output_text(r, value, n);
-    return true;
-}
 
 /* Compares as texts or, for <, <=, > and >=, as numbers. Returns -1 for an unknown operator. */
 static int
@@ -436,13 +338,13 @@ cmd_expect(struct script *s, char **word)
 
     if (!r) return false;
     if (!r->ended) return fault(s, "request %s has not ended: await it", word[0]);
-    if (!field_value(r, word[1], value, sizeof value))
+    if (!script_request_field(r, word[1], value, sizeof value))
         return fault(s, "a request has no field %s", word[1]);
     snprintf(what, sizeof what, "%s of %s", word[1], word[0]);
     if (strcmp(word[2], "same")) return check_value(s, what, value, word[2], word[3]);
     o = find_request(s, word[3]);
     if (!o) return false;
-    field_value(o, word[1], other, sizeof other);
+    script_request_field(o, word[1], other, sizeof other);
     return check_value(s, what, value, "is", other);
 }
 
