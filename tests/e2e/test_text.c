@@ -50,7 +50,7 @@ static const char *const way_set[WAYS][3] = {
 struct result {
     int32_t ids[MAX_TOKENS];
     uint32_t n;
-    char text[MAX_TEXT], word[32];
+    char text[MAX_TEXT], finish[32];
     size_t len;
 };
 
