@@ -6,6 +6,9 @@
  * the same place. Lines and columns are counted only for an error. */
 #include "base/json.h"
 
+#include "base/utf8.h"
+
+#include <ctype.h>
 #include <errno.h>
 #include <math.h>
 #include <stdlib.h>
@@ -44,32 +47,14 @@ skip_space(const char *p, const char *end)
     return p;
 }
 
+/* Moves *p behind the digits at *p. Returns false if there is none. */
 static bool
-is_digit(const char *p, const char *end)
+skip_digits(const char **p, const char *end)
 {
-    return p < end && *p >= '0' && *p <= '9';
-}
+    const char *first = *p;
 
-/* Bytes of the UTF-8 character at `at`; 0 if it is malformed (Unicode 15, table 3-7). */
-static size_t
-utf8_len(const char *at, const char *end)
-{
-    const unsigned char *p = (const unsigned char *)at;
-    size_t left = (size_t)(end - at), n;
-    unsigned char lo = 0x80, hi = 0xbf;
-
-    if (p[0] < 0x80) return 1;
-    if (p[0] < 0xc2 || p[0] > 0xf4) return 0;
-    n = p[0] < 0xe0 ? 2 : p[0] < 0xf0 ? 3 : 4;
-    if (left < n) return 0;
-    if (p[0] == 0xe0) lo = 0xa0;
-    if (p[0] == 0xed) hi = 0x9f;
-    if (p[0] == 0xf0) lo = 0x90;
-    if (p[0] == 0xf4) hi = 0x8f;
-    if (p[1] < lo || p[1] > hi) return 0;
-    for (size_t i = 2; i < n; i++)
-        if ((p[i] & 0xc0) != 0x80) return 0;
-    return n;
+    while (*p < end && **p >= '0' && **p <= '9') ++*p;
+    return *p > first;
 }
 
 /* Value of four hex digits at p, or -1. */
@@ -80,14 +65,8 @@ hex4(const char *p, const char *end)
 
     if (end - p < 4) return -1;
     for (int i = 0; i < 4; i++) {
-        char c = p[i];
-
-        if (c >= '0' && c <= '9')
-            v = v * 16 + (c - '0');
-        else if ((c | 32) >= 'a' && (c | 32) <= 'f')
-            v = v * 16 + ((c | 32) - 'a' + 10);
-        else
-            return -1;
+        if (!isxdigit((unsigned char)p[i])) return -1;
+        v = v * 16 + (p[i] <= '9' ? p[i] - '0' : (p[i] | 32) - 'a' + 10);
     }
     return v;
 }
@@ -124,26 +103,22 @@ escape(const char **p, const char *end)
 static size_t
 utf8_put(int32_t c, char out[4])
 {
-    if (c < 0x80) {
-        out[0] = (char)c;
-        return 1;
-    }
-    if (c < 0x800) {
-        out[0] = (char)(0xc0 | (c >> 6));
-        out[1] = (char)(0x80 | (c & 0x3f));
-        return 2;
-    }
-    if (c < 0x10000) {
-        out[0] = (char)(0xe0 | (c >> 12));
-        out[1] = (char)(0x80 | ((c >> 6) & 0x3f));
-        out[2] = (char)(0x80 | (c & 0x3f));
-        return 3;
-    }
-    out[0] = (char)(0xf0 | (c >> 18));
-    out[1] = (char)(0x80 | ((c >> 12) & 0x3f));
-    out[2] = (char)(0x80 | ((c >> 6) & 0x3f));
-    out[3] = (char)(0x80 | (c & 0x3f));
-    return 4;
+    static const unsigned char lead[] = { 0, 0xc0, 0xe0, 0xf0 };
+    size_t more = c < 0x80 ? 0 : c < 0x800 ? 1 : c < 0x10000 ? 2 : 3;
+
+    for (size_t i = more; i > 0; i--, c >>= 6) out[i] = (char)(0x80 | (c & 0x3f));
+    out[0] = (char)(lead[more] | c);
+    return more + 1;
+}
+
+/* Copies the next byte of a string that read_string() has accepted, or decodes the next escape, and
+ * moves *p behind it. Returns the bytes written to out. */
+static size_t
+next_bytes(const char **p, const char *end, char out[4])
+{
+    if (**p == '\\') return utf8_put(escape(p, end), out);
+    out[0] = *(*p)++;
+    return 1;
 }
 
 /* *at is at the opening quote; moves it behind the closing quote. */
@@ -161,12 +136,11 @@ read_string(struct json *j, const char **at, struct err *e)
             if (escape(&p, j->end) < 0) return broken(j, p, e, "not an escape sequence");
             escaped = true;
         } else {
-            size_t n = (unsigned char)*p < 0x20 ? 0 : utf8_len(p, j->end);
+            int n = utf8_at(p, (size_t)(j->end - p));
 
-            if (n == 0)
-                return broken(j, p, e,
-                              (unsigned char)*p < 0x20 ? "a control character inside a string"
-                                                       : "not valid UTF-8");
+            if ((unsigned char)*p < 0x20)
+                return broken(j, p, e, "a control character inside a string");
+            if (n <= 0) return broken(j, p, e, "not valid UTF-8");
             p += n;
         }
     }
@@ -180,24 +154,19 @@ read_string(struct json *j, const char **at, struct err *e)
 static int MUST_USE
 read_number(struct json *j, const char **at, struct err *e)
 {
-    const char *p = *at, *end = j->end;
+    const char *p = *at + (**at == '-'), *first = p, *end = j->end;
 
-    if (*p == '-') p++;
-    if (!is_digit(p, end)) return broken(j, p, e, "a number has a digit here");
-    if (*p == '0')
-        p++;
-    else
-        while (is_digit(p, end)) p++;
-    if (is_digit(p, end)) return broken(j, p, e, "a number does not begin with 0");
+    if (!skip_digits(&p, end)) return broken(j, p, e, "a number has a digit here");
+    if (*first == '0' && p > first + 1)
+        return broken(j, first + 1, e, "a number does not begin with 0");
     if (p < end && *p == '.') {
-        if (!is_digit(++p, end)) return broken(j, p, e, "a number has a digit here");
-        while (is_digit(p, end)) p++;
+        p++;
+        if (!skip_digits(&p, end)) return broken(j, p, e, "a number has a digit here");
     }
     if (p < end && (*p == 'e' || *p == 'E')) {
         p++;
         if (p < end && (*p == '+' || *p == '-')) p++;
-        if (!is_digit(p, end)) return broken(j, p, e, "a number has a digit here");
-        while (is_digit(p, end)) p++;
+        if (!skip_digits(&p, end)) return broken(j, p, e, "a number has a digit here");
     }
     j->text = *at;
     j->text_len = (size_t)(p - *at);
@@ -261,7 +230,7 @@ read_value(struct json *j, const char *p, struct err *e)
         TRY(read_word(j, &p, "null", e));
         break;
     default:
-        if (*p != '-' && !is_digit(p, j->end)) return broken(j, p, e, "expected a value");
+        if (*p != '-' && (*p < '0' || *p > '9')) return broken(j, p, e, "expected a value");
         kind = JSON_NUMBER;
         TRY(read_number(j, &p, e));
         break;
@@ -338,13 +307,9 @@ json_unescape(const struct json *j, char *buf, size_t n)
 
     check(j->kind == JSON_KEY || j->kind == JSON_STRING);
     while (p < end) {
-        char c[4] = { *p };
-        size_t k = 1;
+        char c[4];
+        size_t k = next_bytes(&p, end, c);
 
-        if (*p == '\\')
-            k = utf8_put(escape(&p, end), c);
-        else
-            p++;
         if (n - len <= k || n <= len) return -EMSGSIZE;
         memcpy(buf + len, c, k);
         len += k;
@@ -362,13 +327,9 @@ json_is(const struct json *j, const char *s)
     check(j->kind == JSON_KEY || j->kind == JSON_STRING);
     if (!j->escaped) return strlen(s) == j->text_len && memcmp(s, p, j->text_len) == 0;
     while (p < end) {
-        char c[4] = { *p };
-        size_t k = 1;
+        char c[4];
+        size_t k = next_bytes(&p, end, c);
 
-        if (*p == '\\')
-            k = utf8_put(escape(&p, end), c);
-        else
-            p++;
         /* strncmp() alone would accept a decoded NUL as the end of s. */
         if (c[0] == '\0' || strncmp(s, c, k) != 0) return false;
         s += k;

@@ -112,14 +112,11 @@ to_journal(enum log_level level, const char *const *fields, const char *text)
 static void
 to_stderr(enum log_level level, const char *text)
 {
-    char line[MAX_TEXT + 64];
+    char line[MAX_TEXT + 64], priority[16] = "";
     int n;
 
-    if (out.terminal) {
-        n = snprintf(line, sizeof line, "%s: %s\n", out.subject, text);
-    } else {
-        n = snprintf(line, sizeof line, "<%d>%s: %s\n", (int)level, out.subject, text);
-    }
+    if (!out.terminal) snprintf(priority, sizeof priority, "<%d>", (int)level);
+    n = snprintf(line, sizeof line, "%s%s: %s\n", priority, out.subject, text);
     /* A failure to write the log cannot be reported. */
     if (write(STDERR_FILENO, line, (size_t)n) < 0) return;
 }
@@ -149,13 +146,16 @@ report_lost(void)
     return !would_wait();
 }
 
-static void PRINTF_LIKE(3, 0)
-    say(enum log_level level, const char *const *fields, const char *fmt, va_list ap)
+void
+log_fields(enum log_level level, const char *const *fields, const char *fmt, ...)
 {
     char text[MAX_TEXT];
+    va_list ap;
 
     if ((int)level > atomic_load_explicit(&out.most, memory_order_relaxed)) return;
+    va_start(ap, fmt);
     vsnprintf(text, sizeof text, fmt, ap);
+    va_end(ap);
     for (char *p = text; *p; p++) {
         if ((unsigned char)*p < ' ' || *p == 0x7f) *p = ' ';
     }
@@ -164,44 +164,4 @@ static void PRINTF_LIKE(3, 0)
     } else {
         out.lost++;
     }
-}
-
-#define SAY(level) \
-    va_list ap; \
-    va_start(ap, fmt); \
-    say(level, NULL, fmt, ap); \
-    va_end(ap)
-
-void
-log_err(const char *fmt, ...)
-{
-    SAY(LOG_LEVEL_ERR);
-}
-
-void
-log_warn(const char *fmt, ...)
-{
-    SAY(LOG_LEVEL_WARN);
-}
-
-void
-log_info(const char *fmt, ...)
-{
-    SAY(LOG_LEVEL_INFO);
-}
-
-void
-log_debug(const char *fmt, ...)
-{
-    SAY(LOG_LEVEL_DEBUG);
-}
-
-void
-log_fields(enum log_level level, const char *const *fields, const char *fmt, ...)
-{
-    va_list ap;
-
-    va_start(ap, fmt);
-    say(level, fields, fmt, ap);
-    va_end(ap);
 }

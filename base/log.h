@@ -23,14 +23,14 @@ void log_open(const char *subject, enum log_level most);
 void log_level_set(enum log_level most);
 void log_never_wait(void); /* only in a program with one thread */
 
-/* err: someone must act. warn: someone should know. info: life-cycle events. debug: off by default.
- */
-void log_err(const char *fmt, ...) PRINTF_LIKE(1, 2);
-void log_warn(const char *fmt, ...) PRINTF_LIKE(1, 2);
-void log_info(const char *fmt, ...) PRINTF_LIKE(1, 2);
-void log_debug(const char *fmt, ...) PRINTF_LIKE(1, 2);
-
-/* Logs with structured fields: a NULL-terminated list of "NAME=value" strings with upper-case
- * names. */
+/* Logs with structured fields: NULL, or a NULL-terminated list of "NAME=value" strings with
+ * upper-case names. */
 void log_fields(enum log_level level, const char *const *fields, const char *fmt, ...)
     PRINTF_LIKE(3, 4);
+
+/* err: someone must act. warn: someone should know. info: life-cycle events. debug: off by default.
+ */
+#define log_err(...) log_fields(LOG_LEVEL_ERR, NULL, __VA_ARGS__)
+#define log_warn(...) log_fields(LOG_LEVEL_WARN, NULL, __VA_ARGS__)
+#define log_info(...) log_fields(LOG_LEVEL_INFO, NULL, __VA_ARGS__)
+#define log_debug(...) log_fields(LOG_LEVEL_DEBUG, NULL, __VA_ARGS__)

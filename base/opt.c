@@ -1,7 +1,6 @@
 /* opt.c - see opt.h.
  *
- * Order: parsers, input (one key, argv), output (text, help, manual). Numbers are parsed into an
- * integer and a double at once: the integer is stored, the double is compared with the limits. */
+ * Order: parsers, input (one key, argv), output (text, help, manual). */
 #include "base/opt.h"
 
 #include <errno.h>
@@ -13,61 +12,63 @@
 struct unit {
     const char *name;
     double times;
+    bool read_only; /* never printed */
 };
 
+/* The first unit of each list is the unit of a printed 0. */
 static const struct unit byte_units[] = {
-    { "", 1 },         { "B", 1 },        { "KiB", 0x1p10 }, { "MiB", 0x1p20 },
-    { "GiB", 0x1p30 }, { "TiB", 0x1p40 }, { "kB", 1e3 },     { "KB", 1e3 },
-    { "MB", 1e6 },     { "GB", 1e9 },     { "TB", 1e12 },
+    { "", 1, false },         { "B", 1, true },         { "KiB", 0x1p10, false },
+    { "MiB", 0x1p20, false }, { "GiB", 0x1p30, false }, { "TiB", 0x1p40, false },
+    { "kB", 1e3, true },      { "KB", 1e3, true },      { "MB", 1e6, true },
+    { "GB", 1e9, true },      { "TB", 1e12, true },     { NULL },
 };
 
 static const struct unit time_units[] = {
-    { "ns", 1 }, { "us", 1e3 }, { "ms", 1e6 }, { "s", 1e9 }, { "min", 60e9 }, { "h", 3600e9 },
+    { "s", 1e9, false },
+    { "ns", 1, false },
+    { "us", 1e3, false },
+    { "ms", 1e6, false },
+    { "min", 60e9, false },
+    { "h", 3600e9, false },
+    { NULL },
 };
 
-/* The form of a value of this type, for error sentences and the manual. */
+/* clang-format off */
+/* By opt_type: bytes of the field, largest value, units, form for error sentences and the manual. */
+static const struct {
+    size_t size;
+    uint64_t most;
+    const struct unit *units;
+    const char *form;
+} types[] = {
+    [OPT_BOOL]  = { sizeof(bool), 1, NULL, "true or false" },
+    [OPT_U32]   = { 4, UINT32_MAX, NULL, "a whole number of 0 or more" },
+    [OPT_U64]   = { 8, UINT64_MAX, NULL, "a whole number of 0 or more" },
+    [OPT_F64]   = { 8, UINT64_MAX, NULL, "a number" },
+    [OPT_BYTES] = { 8, UINT64_MAX, byte_units, "a size such as 512, 64KiB or 1.5GiB" },
+    [OPT_NSEC]  = { 8, INT64_MAX, time_units, "a time such as 250ms, 3s or 10min" },
+    [OPT_ENUM]  = { 4, UINT32_MAX, NULL, NULL },
+    [OPT_STR]   = { 0, 0, NULL, "text" },
+    [OPT_I32]   = { 4, INT32_MAX, NULL, "a whole number" },
+};
+/* clang-format on */
+
 static const char *
 form_of(const struct opt *o)
 {
-    switch (o->type) {
-    case OPT_BOOL:
-        return "true or false";
-    case OPT_U32:
-    case OPT_U64:
-        return "a whole number of 0 or more";
-    case OPT_I32:
-        return "a whole number";
-    case OPT_F64:
-        return "a number";
-    case OPT_BYTES:
-        return "a size such as 512, 64KiB or 1.5GiB";
-    case OPT_NSEC:
-        return "a time such as 250ms, 3s or 10min";
-    case OPT_ENUM:
-        return o->choices;
-    case OPT_STR:
-        return "text";
-    }
-    check(!"an opt_type of ours");
-    return NULL;
+    return o->type == OPT_ENUM ? o->choices : types[o->type].form;
 }
 
 /* Accepts digits only: " 1", "+1", "0x10" and "1e3" are rejected. */
 static bool
 parse_u64(const char *s, size_t n, uint64_t *ret)
 {
-    uint64_t v = 0;
-
-    if (n == 0) return false;
-    for (size_t i = 0; i < n; i++) {
-        uint64_t digit = (uint64_t)(s[i] - '0');
-
-        if (s[i] < '0' || s[i] > '9') return false;
-        if (v > (UINT64_MAX - digit) / 10) return false;
-        v = v * 10 + digit;
-    }
-    *ret = v;
-    return true;
+    *ret = 0;
+    for (size_t i = 0; i < n; i++)
+        if (s[i] < '0' || s[i] > '9' || __builtin_mul_overflow(*ret, 10, ret) ||
+            __builtin_add_overflow(*ret, (uint64_t)(s[i] - '0'), ret))
+            return false;
+    return n > 0;
 }
 
 static bool
@@ -83,28 +84,19 @@ parse_double(const char *s, double *ret)
 
 /* Parses "1.5GiB" with a table of units. Integers are exact up to 2^64; fractions are rounded. */
 static bool
-parse_units(const char *s, const struct unit *u, size_t n_units, uint64_t *ret)
+parse_units(const char *s, const struct unit *u, uint64_t *ret)
 {
     size_t whole = strspn(s, "0123456789"), all = strspn(s, "0123456789.");
     char number[32];
     double v;
 
-    if (strcmp(s, "0") == 0) {
-        *ret = 0; /* 0 needs no unit */
-        return true;
-    }
+    *ret = 0;
+    if (strcmp(s, "0") == 0) return true; /* 0 needs no unit */
     if (all == 0 || all >= sizeof number) return false;
-    for (; n_units; u++, n_units--) {
-        if (strcmp(s + all, u->name) == 0) break;
-    }
-    if (!n_units) return false;
-    if (whole == all) {
-        uint64_t times = (uint64_t)u->times, v64;
-
-        if (!parse_u64(s, whole, &v64) || v64 > UINT64_MAX / times) return false;
-        *ret = v64 * times;
-        return true;
-    }
+    while (u->name && strcmp(s + all, u->name)) u++;
+    if (!u->name) return false;
+    if (whole == all)
+        return parse_u64(s, whole, ret) && !__builtin_mul_overflow(*ret, (uint64_t)u->times, ret);
     memcpy(number, s, all);
     number[all] = 0;
     if (!parse_double(number, &v) || v * u->times >= 0x1p63) return false;
@@ -112,36 +104,51 @@ parse_units(const char *s, const struct unit *u, size_t n_units, uint64_t *ret)
     return true;
 }
 
-static bool
-parse_bool(const char *s, bool *ret)
-{
-    static const char *const words[] = { "false", "true", "no", "yes", "0", "1" };
-
-    for (size_t i = 0; i < ARRAY_LEN(words); i++) {
-        if (strcmp(s, words[i]) == 0) {
-            *ret = i & 1;
-            return true;
-        }
-    }
-    return false;
-}
-
 /* Sets *ret to the index of s in choices ("off|auto|fixed"). */
 static bool
-parse_choice(const char *choices, const char *s, uint32_t *ret)
+parse_choice(const char *choices, const char *s, uint64_t *ret)
 {
     size_t len = strlen(s);
 
-    for (uint32_t i = 0;; i++) {
+    for (*ret = 0;; ++*ret) {
         size_t n = strcspn(choices, "|");
 
-        if (n == len && memcmp(choices, s, n) == 0) {
-            *ret = i;
-            return true;
-        }
+        if (n == len && memcmp(choices, s, n) == 0) return true;
         if (!choices[n]) return false;
         choices += n + 1;
     }
+}
+
+/* Parses a value that is not OPT_STR. *bits: its first bytes are the field, little-endian. *v: the
+ * number for the limits. */
+static bool
+parse_value(const struct opt *o, const char *s, uint64_t *bits, double *v)
+{
+    bool minus = o->type == OPT_I32 && *s == '-', ok;
+
+    switch (o->type) {
+    case OPT_F64:
+        ok = parse_double(s, v);
+        memcpy(bits, v, sizeof *bits);
+        return ok;
+    case OPT_BOOL:
+        ok = parse_choice("false|true|no|yes|0|1", s, bits);
+        *bits &= 1;
+        break;
+    case OPT_ENUM:
+        ok = parse_choice(o->choices, s, bits);
+        break;
+    case OPT_BYTES:
+    case OPT_NSEC:
+        ok = parse_units(s, types[o->type].units, bits);
+        break;
+    default:
+        ok = parse_u64(s + minus, strlen(s + minus), bits);
+    }
+    ok = ok && *bits <= types[o->type].most + minus;
+    *v = minus ? -(double)*bits : (double)*bits;
+    if (minus) *bits = -*bits;
+    return ok;
 }
 
 static bool
@@ -154,32 +161,23 @@ power_of_two(double v)
 
 /* Prints v with the largest unit that divides it, so that the text parses to the same number. */
 static void
-print_units(char *buf, size_t n, uint64_t v, const struct unit *u, size_t n_units, double base)
+print_units(char *buf, size_t n, uint64_t v, const struct unit *u)
 {
-    const struct unit *best = NULL;
+    const struct unit *best = u;
 
-    for (; n_units; u++, n_units--) {
-        uint64_t times = (uint64_t)u->times;
-
-        if (base == 2 && times > 1 && (times & (times - 1))) continue;
-        if (v % times == 0 && v >= times && (!best || u->times >= best->times)) best = u;
-    }
-    if (best) {
-        snprintf(buf, n, "%" PRIu64 "%s", v / (uint64_t)best->times,
-                 strcmp(best->name, "B") ? best->name : "");
-    } else {
-        snprintf(buf, n, "0%s", base == 2 ? "" : "s");
-    }
+    for (; v && u->name; u++)
+        if (!u->read_only && v % (uint64_t)u->times == 0 &&
+            (v % (uint64_t)best->times || u->times > best->times))
+            best = u;
+    snprintf(buf, n, "%" PRIu64 "%s", v / (uint64_t)best->times, best->name);
 }
 
 /* Prints a limit as opt_set() accepts it. */
 static const char *
 limit_text(const struct opt *o, double v, char *buf, size_t n)
 {
-    if (o->type == OPT_BYTES) {
-        print_units(buf, n, (uint64_t)v, byte_units, ARRAY_LEN(byte_units), 2);
-    } else if (o->type == OPT_NSEC) {
-        print_units(buf, n, (uint64_t)v, time_units, ARRAY_LEN(time_units), 10);
+    if (types[o->type].units) {
+        print_units(buf, n, (uint64_t)v, types[o->type].units);
     } else {
         snprintf(buf, n, "%.15g", v);
     }
@@ -232,73 +230,20 @@ set_str(const struct opt *o, char *to, const char *value, const char *where, str
 static int
 set_value(const struct opt *o, void *base, const char *value, const char *where, struct err *e)
 {
-    char *to = (char *)base + o->offset;
-    char range[96];
-    uint64_t u = 0;
-    int64_t i = 0;
+    char *to = (char *)base + o->offset, range[96];
+    const char *or_auto = o->flags & OPT_AUTO ? ", or auto" : "";
+    uint64_t bits = 0;
     double v = 0;
-    uint32_t choice = 0;
-    bool ok, b = false;
 
     if (o->type == OPT_STR) return set_str(o, to, value, where, e);
-    if (o->flags & OPT_AUTO && strcmp(value, "auto") == 0) value = "0";
-    switch (o->type) {
-    case OPT_BOOL:
-        ok = parse_bool(value, &b);
-        break;
-    case OPT_ENUM:
-        ok = parse_choice(o->choices, value, &choice);
-        break;
-    case OPT_F64:
-        ok = parse_double(value, &v);
-        break;
-    case OPT_BYTES:
-        ok = parse_units(value, byte_units, ARRAY_LEN(byte_units), &u);
-        v = (double)u;
-        break;
-    case OPT_NSEC:
-        ok = parse_units(value, time_units, ARRAY_LEN(time_units), &u) && u <= INT64_MAX;
-        v = (double)u;
-        break;
-    case OPT_I32:
-        ok = parse_u64(value + (*value == '-'), strlen(value + (*value == '-')), &u) &&
-             u <= (uint64_t)INT32_MAX + (*value == '-');
-        i = *value == '-' ? -(int64_t)u : (int64_t)u;
-        v = (double)i;
-        break;
-    default:
-        ok = parse_u64(value, strlen(value), &u) && (o->type == OPT_U64 || u <= UINT32_MAX);
-        v = (double)u;
-    }
-    if (!ok) {
+    if (*or_auto && strcmp(value, "auto") == 0) value = "0";
+    if (!parse_value(o, value, &bits, &v))
         return err_set(e, -EINVAL, "%s: %s: \"%.60s\" is not %s%s%s", where, o->key, value,
-                       o->type == OPT_ENUM ? "one of " : "", form_of(o),
-                       o->flags & OPT_AUTO ? ", or auto" : "");
-    }
-    if (!in_range(o, v)) {
+                       o->type == OPT_ENUM ? "one of " : "", form_of(o), or_auto);
+    if (!in_range(o, v))
         return err_set(e, -EINVAL, "%s: %s: %.60s is out of range; it is %s%s", where, o->key,
-                       value, range_of(o, range, sizeof range),
-                       o->flags & OPT_AUTO ? ", or auto" : "");
-    }
-    switch (o->type) {
-    case OPT_BOOL:
-        memcpy(to, &b, sizeof b);
-        break;
-    case OPT_ENUM:
-        memcpy(to, &choice, sizeof choice);
-        break;
-    case OPT_U32:
-        memcpy(to, &(uint32_t){ (uint32_t)u }, 4);
-        break;
-    case OPT_I32:
-        memcpy(to, &(int32_t){ (int32_t)i }, 4);
-        break;
-    case OPT_F64:
-        memcpy(to, &v, sizeof v);
-        break;
-    default:
-        memcpy(to, &u, sizeof u);
-    }
+                       value, range_of(o, range, sizeof range), or_auto);
+    memcpy(to, &bits, types[o->type].size);
     return 0;
 }
 
@@ -362,10 +307,7 @@ opt_defaults(const struct opt *table, void *to)
 {
     for (const struct opt *o = table; o->key; o++) {
         struct err e = { 0 };
-        size_t size = o->type == OPT_STR    ? o->size
-                      : o->type == OPT_BOOL ? sizeof(bool)
-                      : o->type == OPT_U32 || o->type == OPT_I32 || o->type == OPT_ENUM ? 4
-                                                                                        : 8;
+        size_t size = o->type == OPT_STR ? o->size : types[o->type].size;
 
         check(o->size == size); /* the field has the type of the row */
         memset((char *)to + o->offset, 0, size);
@@ -454,53 +396,43 @@ opt_argv(const struct opt *table, void *to, uint64_t *given, int argc, char **ar
 const char *
 opt_text(const struct opt *o, const void *from, char *buf, size_t n)
 {
-    const char *at = (const char *)from + o->offset;
-    uint32_t u32 = 0;
-    uint64_t u64 = 0;
+    const char *at = (const char *)from + o->offset, *choice = o->choices;
+    uint64_t bits = 0;
     double f64;
-    const char *choice = o->choices;
 
-    if (o->type == OPT_U32 || o->type == OPT_I32 || o->type == OPT_ENUM) {
-        memcpy(&u32, at, 4);
-        u64 = u32;
-    } else if (o->type != OPT_STR && o->type != OPT_BOOL) {
-        memcpy(&u64, at, 8);
-    }
-    if (o->flags & OPT_AUTO && u64 == 0) {
+    memcpy(&bits, at, types[o->type].size);
+    if (o->flags & OPT_AUTO && bits == 0) {
         snprintf(buf, n, "auto");
         return buf;
     }
     switch (o->type) {
     case OPT_BOOL:
-        snprintf(buf, n, "%s", *(const bool *)at ? "true" : "false");
+        snprintf(buf, n, "%s", bits ? "true" : "false");
         break;
     case OPT_STR:
         snprintf(buf, n, "%s", at);
         break;
     case OPT_I32:
-        snprintf(buf, n, "%d", (int32_t)u32);
+        snprintf(buf, n, "%d", (int32_t)bits);
         break;
     case OPT_BYTES:
-        print_units(buf, n, u64, byte_units, ARRAY_LEN(byte_units), 2);
-        break;
     case OPT_NSEC:
-        print_units(buf, n, u64, time_units, ARRAY_LEN(time_units), 10);
+        print_units(buf, n, bits, types[o->type].units);
         break;
     case OPT_F64:
-        memcpy(&f64, at, 8);
-        snprintf(buf, n, "%.17g", f64);
+        memcpy(&f64, &bits, sizeof f64);
         /* Shortest text that parses to the same number: 0.1, not 0.10000000000000001. */
-        for (int digits = 1; digits < 17; digits++) {
+        for (int digits = 1; digits <= 17; digits++) {
             snprintf(buf, n, "%.*g", digits, f64);
             if (strtod(buf, NULL) == f64) break;
         }
         break;
     case OPT_ENUM:
-        for (; u32 && *choice; u32--) choice += strcspn(choice, "|") + 1;
+        for (; bits && *choice; bits--) choice += strcspn(choice, "|") + 1;
         snprintf(buf, n, "%.*s", (int)strcspn(choice, "|"), choice);
         break;
     default:
-        snprintf(buf, n, "%" PRIu64, u64);
+        snprintf(buf, n, "%" PRIu64, bits);
     }
     return buf;
 }

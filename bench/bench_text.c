@@ -9,8 +9,8 @@
  * Prints a table, then JSON lines (bench/README.md).
  */
 #include "base/base.h"
+#include "base/utf8.h"
 #include "worker/text/tokenizer.h"
-#include "worker/text/utf8.h"
 
 #include <glob.h>
 #include <stdio.h>

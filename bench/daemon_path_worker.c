@@ -37,7 +37,7 @@ intake(void)
     int r;
 
     while ((r = ring_peek(&l.in, &rec)) > 0) {
-        const struct rec_row *c = rec.data;
+        const struct rec_notice *c = rec.data;
 
         any = true;
         if (rec.type == REC_DRAIN) draining = true;
@@ -46,7 +46,7 @@ intake(void)
             memcpy(&active[n_active++], rec.data, sizeof *active);
         }
         for (uint32_t i = 0; rec.type == REC_CANCEL && i < n_active; i++)
-            if (active[i].row == c->row && active[i].gen == c->gen)
+            if (active[i].ledger_index == c->ledger_index && active[i].gen == c->gen)
                 finish(i, c->flags ? (uint16_t)c->flags : LAGAN_FINISH_CANCELLED);
     }
     check(r == 0);
@@ -68,7 +68,7 @@ step(void)
     for (uint32_t i = 0; i < n_active; i++) {
         char *tail = (char *)(o + 1);
 
-        *o = (struct rec_out){ .row = active[i].row,
+        *o = (struct rec_out){ .ledger_index = active[i].ledger_index,
                                .gen = active[i].gen,
                                .n_tokens = 1,
                                .first = active[i].n_done,

@@ -240,6 +240,7 @@ take_output(const msgpack_object *o, struct lagan_event *ev)
     ev->resumed = small(o, "resumed");
     ev->adopted = small(o, "adopted");
     ev->recomputed = small(o, "recomputed");
+    ev->n_prompt_tokens = small(o, "n_prompt_tokens");
     return 0;
 }
 

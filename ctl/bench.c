@@ -11,7 +11,6 @@
 #include <string.h>
 
 struct bench_opts {
-    bool json, help;
     uint32_t prompts, input, output, concurrency, below;
     uint64_t seed;
     double rate;
@@ -222,28 +221,23 @@ result(struct bench *b, double seconds)
 }
 
 static void
-print(const json_t *o, bool json)
+print(json_t *o)
 {
     const char *key;
     json_t *v;
 
-    if (json) {
-        json_dumpf(o, stdout, JSON_COMPACT);
-        putchar('\n');
-        return;
-    }
-    json_object_foreach((json_t *)(uintptr_t)o, key, v)
+    json_object_foreach(o, key, v)
     {
         if (json_is_integer(v))
             printf("%-24s %12lld\n", key, (long long)json_integer_value(v));
         else
-            printf("%-24s %14.*f\n", key, 2, json_real_value(v));
+            printf("%-24s %14.2f\n", key, json_real_value(v));
     }
 }
 
 /* Runs a warm-up request, which is not counted, then the benchmark. */
 static int
-measure(struct bench *b)
+measure(struct bench *b, bool json)
 {
     nsec start = clock_now(), due = 0;
     json_t *o;
@@ -264,24 +258,18 @@ measure(struct bench *b)
     r = run(b, 1 + (size_t)b->o.prompts, start);
     if (r) return r;
     o = result(b, (double)(clock_now() - start) / NSEC_S);
-    print(o, b->o.json);
+    json ? print_json(o) : print(o);
     json_decref(o);
     return b->failed ? b->code : 0;
 }
 
 int
-cmd_bench(struct ctl *ctl, int argc, char **argv)
+cmd_bench(struct ctl *ctl)
 {
-    const struct command *c = commands;
-    struct bench b = { .c = ctl->api };
-    int n, r;
+    const struct bench_opts *o = ctl->opts;
+    struct bench b = { .c = ctl->api, .o = *o, .rng = o->seed };
+    int r = measure(&b, ctl->json);
 
-    while (strcmp(c->words, "bench")) c++;
-    n = command_args(c, &b.o, argc, argv);
-    if (n < 0) return n == -2 ? 0 : CTL_USAGE;
-    if (n) return command_usage(c);
-    b.rng = b.o.seed;
-    r = measure(&b);
     free(b.shot);
     free(b.ids);
     free(b.ttft.v);

@@ -170,7 +170,7 @@ can_chat(struct ctl *ctl, const struct talk *t)
     args = json_pack("{s:s}", "messages", text);
     if (t->args.given[FIELD_model])
         json_object_set_new(args, "model", json_string(t->args.given[FIELD_model]));
-    r = ctl_call(ctl, "tokenize", args, false, &reply);
+    r = ctl_call(ctl, "tokenize", args, &reply);
     json_decref(talk);
     free(text);
     free(reply);
@@ -205,7 +205,7 @@ converse(struct talk *t)
 }
 
 int
-cmd_chat(struct ctl *ctl, int argc, char **argv)
+cmd_chat(struct ctl *ctl)
 {
     static const char from_input[] = "messages are read from standard input, one per line";
     static struct talk t;
@@ -213,7 +213,8 @@ cmd_chat(struct ctl *ctl, int argc, char **argv)
     int r;
 
     t.c = ctl->api;
-    if (request_read(&t.args, chat_opts, own_opts, &t.o, &t.o.json, from_input, argc, argv, &e) < 0)
+    if (request_read(&t.args, chat_opts, own_opts, &t.o, &t.o.json, from_input, ctl->argc,
+                     ctl->argv, &e) < 0)
         return ctl_fail(CTL_USAGE, "%s (see `laganctl chat --help`)", e.text);
     if (t.args.given[FIELD_ids] || t.args.given[FIELD_text] || t.args.given[FIELD_messages])
         return ctl_fail(CTL_USAGE, "%s; --system TEXT sets the system message", from_input);

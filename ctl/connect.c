@@ -126,8 +126,23 @@ ctl_connect(struct ctl *ctl, struct lagan **ret, bool privileged)
     return r < 0 ? ctl_fail(CTL_UNREACHABLE, "%s", lagan_errmsg(NULL)) : 0;
 }
 
+/* Verbs for ctl.sock: those for operators, and those that concern all clients only there. */
+static bool
+needs_ctl_sock(const char *verb)
+{
+    static const char *const verbs[] = { "requests list", "cancel",
+#define X(id, name, operators, args, result) operators ? name : "",
+                                         LAGAN_VERBS(X)
+#undef X
+    };
+    size_t i = 0;
+
+    while (i < ARRAY_LEN(verbs) && strcmp(verb, verbs[i])) i++;
+    return i < ARRAY_LEN(verbs);
+}
+
 int
-ctl_call(struct ctl *ctl, const char *verb, json_t *args, bool privileged, char **reply)
+ctl_call(struct ctl *ctl, const char *verb, json_t *args, char **reply)
 {
     char *text = args ? json_dumps(args, JSON_COMPACT) : NULL;
     struct lagan *c = ctl->api, *own = NULL;
@@ -135,7 +150,7 @@ ctl_call(struct ctl *ctl, const char *verb, json_t *args, bool privileged, char 
     int r = 0;
 
     json_decref(args);
-    if (privileged) {
+    if (needs_ctl_sock(verb)) {
         r = ctl_connect(ctl, &own, /* privileged= */ true);
         c = own;
     }
@@ -159,10 +174,10 @@ ctl_call(struct ctl *ctl, const char *verb, json_t *args, bool privileged, char 
 }
 
 int
-ctl_ask(struct ctl *ctl, const char *verb, json_t *args, bool privileged, bool json, json_t **ret)
+ctl_ask(struct ctl *ctl, const char *verb, json_t *args, bool json, json_t **ret)
 {
     char *reply = NULL;
-    int r = ctl_call(ctl, verb, args, privileged, &reply);
+    int r = ctl_call(ctl, verb, args, &reply);
 
     *ret = NULL;
     if (r) return r;

@@ -42,6 +42,12 @@ struct ctl_opts { /* before the command */
 
 struct ctl {
     struct ctl_opts o;
+    const struct command *command;
+    int argc;
+    char **argv; /* [argc + 1] operands of the command, with parses_argv all arguments; then NULL */
+    bool json;
+    void *opts;        /* values of command->opts */
+    bool first_given;  /* the first option of command->opts was given */
     struct lagan *api; /* open while a command that needs it runs */
     char endpoint[256];
     /* file and line of the request in a --requests file, for error messages; line 0: none */
@@ -50,12 +56,14 @@ struct ctl {
 };
 
 struct command {
-    const char *words; /* "workers list" */
-    const char *operands, *sentence, *examples;
-    const struct opt *opts; /* NULL: only --json and --help */
-    /* argv[0]: the command word */
-    int (*run)(struct ctl *ctl, int argc, char **argv);
-    bool alone; /* needs no lagand */
+    const char *words;    /* "workers list" */
+    const char *operands; /* "PREFILL DECODE [WORKER]": an operand in brackets may be absent */
+    const char *sentence, *examples;
+    const struct opt *opts;       /* NULL: only --json and --help */
+    int (*run)(struct ctl *ctl);  /* returns the exit code */
+    const struct column *columns; /* of the table that cmd_list() prints */
+    bool alone;                   /* needs no lagand */
+    bool parses_argv;             /* main.c does not parse its arguments */
 };
 extern const struct command commands[]; /* the last entry has words NULL */
 
@@ -64,33 +72,24 @@ void help(void);
 void command_help(const struct command *c);
 void manual(void);
 
-/* fail.c */
-extern volatile sig_atomic_t ctl_signal; /* SIGINT or SIGTERM if received, else 0 */
-/* Prints "laganctl: " and the sentence on standard error. Returns code. */
-int ctl_fail(int code, const char *fmt, ...) PRINTF_LIKE(2, 3);
-/* Prints which operands the command takes. Returns CTL_USAGE. */
-int command_usage(const struct command *c);
-
 /* main.c */
 extern const struct opt global_opts[];
-/* Parses options and operands in any order; operands are moved to the front of argv. Returns their
- * number, -1 after printing an error, -2 after printing the help. */
-int command_args(const struct command *c, void *to, int argc, char **argv);
 
 /* connect.c */
 int ctl_connect(struct ctl *ctl, struct lagan **ret, bool privileged); /* 0 or an exit code */
 /* true if a lagand listens on ctl.sock; prints nothing */
 bool ctl_listens(const struct ctl *ctl);
-int ctl_call(struct ctl *ctl, const char *verb, json_t *args, bool privileged, char **reply);
+/* Calls a verb, on ctl.sock if it is for operators. args: freed by the call; NULL: none. Returns 0,
+ * or an exit code after printing the error. */
+int ctl_call(struct ctl *ctl, const char *verb, json_t *args, char **reply);
 /* ctl_call(); with json prints the reply and sets *ret to NULL, else sets *ret, which the caller
  * frees. */
-int ctl_ask(struct ctl *ctl, const char *verb, json_t *args, bool privileged, bool json,
-            json_t **ret);
+int ctl_ask(struct ctl *ctl, const char *verb, json_t *args, bool json, json_t **ret);
 int ctl_exit_of(uint32_t reason);                           /* the exit code of an error number */
 int sibling_path(char *buf, size_t n, const char *program); /* 0, -ENOENT */
 
 /* spawn.c: runs a command with a private lagand. */
-int spawn_run(struct ctl *ctl, int (*run)(struct ctl *ctl, void *arg), void *arg);
+int spawn_run(struct ctl *ctl, int (*run)(struct ctl *ctl));
 /* spawn.c: output of lagan-worker --inspect for a model directory; the caller frees *line. Prints
  * the error on failure. */
 int spawn_look(const struct ctl *ctl, const char *dir, char **line);
@@ -101,54 +100,69 @@ int spawn_check(const char *file);
 /* generate.c */
 extern struct opt generate_opts[]; /* filled by generate_start() */
 void generate_start(void);
-int cmd_generate(struct ctl *ctl, int argc, char **argv);
+int cmd_generate(struct ctl *ctl);
 
 /* bench.c */
 extern const struct opt bench_opts[];
-int cmd_bench(struct ctl *ctl, int argc, char **argv);
+int cmd_bench(struct ctl *ctl);
 
 /* chat.c */
 extern struct opt chat_opts[]; /* filled by chat_start() */
 void chat_start(void);
-int cmd_chat(struct ctl *ctl, int argc, char **argv);
+int cmd_chat(struct ctl *ctl);
 
 /* model.c */
-int cmd_model_list(struct ctl *ctl, int argc, char **argv);
-int cmd_model_verify(struct ctl *ctl, int argc, char **argv);
+int cmd_model_list(struct ctl *ctl);
+int cmd_model_verify(struct ctl *ctl);
 
 /* history.c */
 extern const struct opt events_opts[];
-int cmd_events(struct ctl *ctl, int argc, char **argv);
-int cmd_panic(struct ctl *ctl, int argc, char **argv);
-int cmd_metrics(struct ctl *ctl, int argc, char **argv);
+int cmd_events(struct ctl *ctl);
+int cmd_panic(struct ctl *ctl);
+int cmd_metrics(struct ctl *ctl);
 
 /* keygen.c */
-int cmd_keygen(struct ctl *ctl, int argc, char **argv);
-
-/* flush.c */
-int cmd_kv_flush(struct ctl *ctl, int argc, char **argv);
+int cmd_keygen(struct ctl *ctl);
 
 /* top.c */
 extern const struct opt top_opts[];
-int cmd_top(struct ctl *ctl, int argc, char **argv);
+int cmd_top(struct ctl *ctl);
 
 /* tune.c */
-int cmd_tune(struct ctl *ctl, int argc, char **argv);
+int cmd_tune(struct ctl *ctl);
 
 /* split.c */
-int cmd_split_show(struct ctl *ctl, int argc, char **argv);
-int cmd_split_auto(struct ctl *ctl, int argc, char **argv);
-int cmd_split_off(struct ctl *ctl, int argc, char **argv);
-int cmd_split_set(struct ctl *ctl, int argc, char **argv);
+int cmd_split_show(struct ctl *ctl);
+int cmd_split_select(struct ctl *ctl); /* split auto, off, set */
 
 /* print.c */
-struct table; /* aligned columns */
-struct table *table_new(const char *const *heads, size_t n_columns);
+extern volatile sig_atomic_t ctl_signal; /* SIGINT or SIGTERM if received, else 0 */
+/* Prints "laganctl: " and the sentence on standard error. Returns code. */
+int ctl_fail(int code, const char *fmt, ...) PRINTF_LIKE(2, 3);
+/* Combines exit codes: 0 if both are 0, CTL_FAILED if two failures differ. */
+int ctl_worst(int worst, int code);
+/* Prints which operands the command takes. Returns CTL_USAGE. */
+int command_usage(const struct command *c);
+
+struct table; /* aligned columns on standard output */
+/* cell: adds the cell of a row, usually member key of the object. */
+struct column {
+    const char *head, *key;
+    void (*cell)(struct table *t, const json_t *o, const char *key);
+};
+struct table *table_new(const struct column *columns); /* the last has head NULL */
+void table_row(struct table *t, const json_t *o);
 void table_cell(struct table *t, bool right, const char *fmt, ...) PRINTF_LIKE(3, 4);
-void table_print(struct table *t, FILE *out);            /* frees it */
+void table_print(struct table *t); /* frees it */
+void print_table(const struct column *columns, const json_t *rows);
+void cell_word(struct table *t, const json_t *o, const char *key);
+void cell_number(struct table *t, const json_t *o, const char *key);
+void cell_bytes(struct table *t, const json_t *o, const char *key);
+void print_json(const json_t *o);                        /* one line */
 const char *json_word(const json_t *o, const char *key); /* a string member, or "-" */
 /* a number member as an integer, or 0 */
 long long json_number(const json_t *o, const char *key);
+double json_real_number(const json_t *o, const char *key);
 void print_json_string(FILE *out, const char *s, size_t n);
 void print_float(FILE *out, float v); /* shortest text that parses to the same float */
 const char *text_bytes(char *buf, size_t n, double bytes);

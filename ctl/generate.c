@@ -429,13 +429,13 @@ usage(const char *sentence)
 }
 
 int
-cmd_generate(struct ctl *ctl, int argc, char **argv)
+cmd_generate(struct ctl *ctl)
 {
     struct generate g = { .c = ctl->api };
     struct err e = { 0 };
 
     if (request_read(&g.args, generate_opts, own_opts, &g.o, &g.o.json,
-                     "use --text or --ids for the prompt", argc, argv, &e) < 0)
+                     "use --text or --ids for the prompt", ctl->argc, ctl->argv, &e) < 0)
         return usage(e.text);
     if (!*g.o.requests && !g.args.given[FIELD_ids] && !g.args.given[FIELD_text] &&
         !g.args.given[FIELD_messages])

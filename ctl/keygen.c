@@ -31,36 +31,27 @@ write_secret(const char *path, const char *secret)
 }
 
 int
-cmd_keygen(struct ctl *ctl, int argc, char **argv)
+cmd_keygen(struct ctl *ctl)
 {
-    const struct command *c = commands;
-    struct {
-        bool json, help;
-    } o;
+    const char *path = ctl->argv[0];
     char public[Z85_KEY + 1], secret[Z85_KEY + 1];
     json_t *result;
-    int n, r;
+    int r;
 
-    (void)ctl;
-    while (strcmp(c->words, "keygen")) c++;
-    n = command_args(c, &o, argc, argv);
-    if (n < 0) return n == -2 ? 0 : CTL_USAGE;
-    if (n != 1) return command_usage(c);
     if (zmq_curve_keypair(public, secret) < 0)
         return ctl_fail(CTL_FAILED, "libzmq was built without CURVE: %s", zmq_strerror(errno));
-    r = write_secret(argv[0], secret);
+    r = write_secret(path, secret);
     explicit_bzero(secret, sizeof secret);
     if (r) return r;
-    if (o.json) {
-        result = json_pack("{s:s,s:s}", "file", argv[0], "public", public);
-        json_dumpf(result, stdout, JSON_COMPACT);
-        putchar('\n');
+    if (ctl->json) {
+        result = json_pack("{s:s,s:s}", "file", path, "public", public);
+        print_json(result);
         json_decref(result);
         return 0;
     }
     printf("%s has a new secret key; its public key is\n\n  %s\n\n"
            "Key of lagand (api.keys): add to each client's file    server %s\n"
            "Key of a client (--keys): add to api.keys of lagand    client %s NAME\n",
-           argv[0], public, public, public);
+           path, public, public, public);
     return 0;
 }

@@ -4,7 +4,9 @@
 #include "config.h"
 
 #include <errno.h>
+#include <stddef.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -46,48 +48,55 @@ words_match(const char *words, int argc, char **argv)
 }
 
 static int
-no_such_command(int argc, char **argv)
+no_such_command(const char *word)
 {
-    const struct command *c;
-    size_t len = strlen(argv[0]);
+    size_t len = strlen(word);
     bool group = false;
 
-    for (c = commands; c->words; c++) {
-        if (strncmp(c->words, argv[0], len) || c->words[len] != ' ') continue;
-        if (!group) fprintf(stderr, "laganctl: '%s' needs one of these words after it:", argv[0]);
+    for (const struct command *c = commands; c->words; c++) {
+        if (strncmp(c->words, word, len) || c->words[len] != ' ') continue;
+        if (!group) fprintf(stderr, "laganctl: '%s' needs one of these words after it:", word);
         fprintf(stderr, " %s", c->words + len + 1);
         group = true;
     }
     if (group) return fputc('\n', stderr), CTL_USAGE;
-    (void)argc;
-    return ctl_fail(CTL_USAGE, "no command '%s'; `laganctl --help` lists them", argv[0]);
+    return ctl_fail(CTL_USAGE, "no command '%s'; `laganctl --help` lists them", word);
 }
 
-int
-command_args(const struct command *c, void *to, int argc, char **argv)
+static bool
+takes_operands(const struct command *c, int n)
 {
-    /* the options of every command begin with these fields; see command_opts() */
-    struct common {
-        bool json, help;
-    } *common = to;
+    int most = 0, least = 0;
+
+    for (const char *s = c->operands; *s; s += strcspn(s, " "), s += *s == ' ') {
+        most++;
+        least += *s != '[';
+    }
+    return n >= least && n <= most;
+}
+
+/* Parses options and operands in any order; operands are moved to the front of argv. Returns 0, or
+ * CTL_USAGE after printing an error. */
+static int
+parse_args(struct ctl *ctl)
+{
+    const struct command *c = ctl->command;
+    char **argv = ctl->argv;
     uint64_t given = 0;
     int i = 0, n = 0;
     struct err e;
 
-    if (c->opts) opt_defaults(c->opts, to);
-    common->json = common->help = false;
-    while (i < argc) {
+    if (c->opts) opt_defaults(c->opts, ctl->opts);
+    while (i < ctl->argc) {
+        if (!strcmp(argv[i], "-f") && c->opts && opt_find(c->opts, "follow", 6))
+            argv[i] = (char *)(uintptr_t) "--follow";
         if (!strcmp(argv[i], "--json")) {
-            common->json = true, i++;
-        } else if (!strcmp(argv[i], "--help") || !strcmp(argv[i], "-h")) {
-            command_help(c);
-            return -2;
+            ctl->json = true, i++;
         } else if (c->opts && !strncmp(argv[i], "--", 2)) {
             int until = i + 1;
 
-            while (until < argc && strcmp(argv[until], "--json") && strcmp(argv[until], "--help"))
-                until++;
-            if (opt_argv(c->opts, to, &given, until, argv, &i, &e) < 0) break;
+            while (until < ctl->argc && strcmp(argv[until], "--json")) until++;
+            if (opt_argv(c->opts, ctl->opts, &given, until, argv, &i, &e) < 0) break;
         } else if (argv[i][0] == '-' && argv[i][1]) {
             err_set(&e, -EINVAL, "no option '%s'", argv[i]);
             break;
@@ -95,9 +104,12 @@ command_args(const struct command *c, void *to, int argc, char **argv)
             argv[n++] = argv[i++];
         }
     }
-    if (i == argc) return n;
-    ctl_fail(CTL_USAGE, "%s (see `laganctl %s --help`)", e.text, c->words);
-    return -1;
+    if (i < ctl->argc)
+        return ctl_fail(CTL_USAGE, "%s (see `laganctl %s --help`)", e.text, c->words);
+    ctl->argc = n;
+    argv[n] = NULL;
+    ctl->first_given = given & 1;
+    return takes_operands(c, n) ? 0 : command_usage(c);
 }
 
 static void
@@ -108,18 +120,27 @@ on_signal(int sig)
     ctl_signal = sig;
 }
 
-struct run {
-    const struct command *command;
-    int argc;
-    char **argv;
-};
+static size_t
+bytes_of(const struct opt *table)
+{
+    size_t n = 0;
+
+    for (; table && table->key; table++) n = MAX(n, table->offset + table->size);
+    return ROUND_UP(n + 1, sizeof(max_align_t));
+}
 
 static int
-run_command(struct ctl *ctl, void *arg)
+run_command(struct ctl *ctl)
 {
-    struct run *run = arg;
+    int r;
 
-    return run->command->run(ctl, run->argc, run->argv);
+    if (ctl->command->parses_argv) return ctl->command->run(ctl);
+    ctl->opts = calloc(1, bytes_of(ctl->command->opts));
+    check(ctl->opts);
+    r = parse_args(ctl);
+    if (r == 0) r = ctl->command->run(ctl);
+    free(ctl->opts);
+    return r;
 }
 
 /* --help of a command needs no lagand, so it is checked before connecting or starting one. */
@@ -134,32 +155,24 @@ asks_help(int argc, char **argv)
 }
 
 static int
-run(struct ctl *ctl, const struct command *c, int argc, char **argv)
+run(struct ctl *ctl)
 {
-    struct run run = { c, argc, argv };
     int r;
 
-    if (asks_help(argc, argv)) return command_help(c), 0;
-    if (c->alone) return c->run(ctl, argc, argv);
-    if (*ctl->o.spawn) return spawn_run(ctl, run_command, &run);
+    if (asks_help(ctl->argc, ctl->argv)) return command_help(ctl->command), 0;
+    if (ctl->command->alone) return run_command(ctl);
+    if (*ctl->o.spawn) return spawn_run(ctl, run_command);
     snprintf(ctl->endpoint, sizeof ctl->endpoint, "%s", ctl->o.connect);
     r = ctl_connect(ctl, &ctl->api, /* privileged= */ false);
-    if (r == 0) r = c->run(ctl, argc, argv);
+    if (r == 0) r = run_command(ctl);
     lagan_close(ctl->api);
     return r;
-}
-
-static bool
-was_given(uint64_t given, const char *key)
-{
-    return given >> (opt_find(global_opts, key, strlen(key)) - global_opts) & 1;
 }
 
 static int
 command_line(int argc, char **argv)
 {
     static struct ctl ctl;
-    const struct command *c;
     uint64_t given = 0;
     struct err e;
     int at = 1, n;
@@ -172,7 +185,7 @@ command_line(int argc, char **argv)
     if (ctl.o.help) return help(), 0;
     if (ctl.o.manual) return manual(), 0;
     if (at == argc) return help(), CTL_USAGE;
-    if (*ctl.o.spawn && was_given(given, "connect"))
+    if (*ctl.o.spawn && given & 1) /* bit 0: --connect */
         return ctl_fail(
             CTL_USAGE,
             "--spawn starts a lagand and --connect names a running one; use only one of them");
@@ -180,11 +193,14 @@ command_line(int argc, char **argv)
         !words_match("model verify", argc - at, argv + at))
         return ctl_fail(CTL_USAGE, "--device and --set need --spawn; a running lagand has its own "
                                    "configuration");
-    for (c = commands; c->words; c++) {
-        n = words_match(c->words, argc - at, argv + at);
-        if (n) return run(&ctl, c, argc - at - n, argv + at + n);
+    for (ctl.command = commands; ctl.command->words; ctl.command++) {
+        n = words_match(ctl.command->words, argc - at, argv + at);
+        if (!n) continue;
+        ctl.argc = argc - at - n;
+        ctl.argv = argv + at + n;
+        return run(&ctl);
     }
-    return no_such_command(argc - at, argv + at);
+    return no_such_command(argv[at]);
 }
 
 /* If the disk is full, exit code 0 would claim that the output is complete. */

@@ -29,69 +29,29 @@ served(const char *model, const json_t *workers)
                      "ready", n_ready, "weights", weights);
 }
 
-static void
-print_list(const json_t *list)
-{
-    static const char *const heads[] = { "MODEL", "DEVICE", "WORKERS", "READY", "WEIGHTS" };
-    struct table *t = table_new(heads, ARRAY_LEN(heads));
-    const json_t *m;
-    char buf[32];
-    size_t i;
-
-    json_array_foreach(list, i, m)
-    {
-        table_cell(t, false, "%s", json_word(m, "model"));
-        table_cell(t, false, "%s", json_word(m, "device"));
-        table_cell(t, true, "%lld", (long long)json_integer_value(json_object_get(m, "workers")));
-        table_cell(t, true, "%lld", (long long)json_integer_value(json_object_get(m, "ready")));
-        table_cell(
-            t, true, "%s",
-            text_bytes(buf, sizeof buf, (double)json_integer_value(json_object_get(m, "weights"))));
-    }
-    table_print(t, stdout);
-}
-
-struct plain {
-    bool json, help;
-};
-
-static const struct command *
-command_of(const char *words)
-{
-    const struct command *c = commands;
-
-    while (strcmp(c->words, words)) c++;
-    return c;
-}
-
 int
-cmd_model_list(struct ctl *ctl, int argc, char **argv)
+cmd_model_list(struct ctl *ctl)
 {
-    struct plain o;
+    static const struct column columns[] = {
+        { "MODEL", "model", cell_word },       { "DEVICE", "device", cell_word },
+        { "WORKERS", "workers", cell_number }, { "READY", "ready", cell_number },
+        { "WEIGHTS", "weights", cell_bytes },  { 0 },
+    };
     json_t *status, *list;
     const json_t *name;
-    char *reply = NULL, *text;
-    int n = command_args(command_of("model list"), &o, argc, argv), r;
+    int r = ctl_ask(ctl, "status", NULL, /* json= */ false, &status);
     size_t i;
 
-    if (n < 0) return n == -2 ? 0 : CTL_USAGE;
-    if (n) return command_usage(command_of("model list"));
-    r = ctl_call(ctl, "status", json_object(), false, &reply);
     if (r) return r;
-    status = json_loads(reply, 0, NULL);
     list = json_array();
     json_array_foreach(json_object_get(status, "models"), i, name) json_array_append_new(
         list, served(json_string_value(name), json_object_get(status, "workers")));
-    if (o.json) {
-        text = json_dumps(list, JSON_COMPACT);
-        puts(text);
-        free(text);
-    } else {
-        print_list(list);
-    }
+    if (ctl->json)
+        print_json(list);
+    else
+        print_table(columns, list);
     json_decref(list);
     json_decref(status);
-    free(reply);
     return 0;
 }
 
@@ -150,19 +110,15 @@ print_look(const char *dir, const json_t *o)
 }
 
 int
-cmd_model_verify(struct ctl *ctl, int argc, char **argv)
+cmd_model_verify(struct ctl *ctl)
 {
-    struct plain o;
-    int n = command_args(command_of("model verify"), &o, argc, argv), r;
     char *line = NULL;
     json_t *look;
+    int r = spawn_look(ctl, ctl->argv[0], &line);
 
-    if (n < 0) return n == -2 ? 0 : CTL_USAGE;
-    if (n != 1) return command_usage(command_of("model verify"));
-    r = spawn_look(ctl, argv[0], &line);
-    if (r == 0 && o.json) fputs(line, stdout);
-    look = r == 0 && !o.json ? json_loads(line, 0, NULL) : NULL;
-    if (look) print_look(argv[0], look);
+    if (r == 0 && ctl->json) fputs(line, stdout);
+    look = r == 0 && !ctl->json ? json_loads(line, 0, NULL) : NULL;
+    if (look) print_look(ctl->argv[0], look);
     json_decref(look);
     free(line);
     return r;

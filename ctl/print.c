@@ -1,4 +1,4 @@
-/* print.c - formats tables and numbers; see ctl.h. */
+/* print.c - errors, tables, numbers; see ctl.h. */
 #include "ctl/ctl.h"
 
 #include <errno.h>
@@ -11,7 +11,41 @@
 
 enum { TABLE_MAX_COLUMNS = 16 };
 
+volatile sig_atomic_t ctl_signal;
+
+int
+ctl_fail(int code, const char *fmt, ...)
+{
+    va_list ap;
+
+    fflush(stdout);
+    fputs("laganctl: ", stderr);
+    va_start(ap, fmt);
+    vfprintf(stderr, fmt, ap);
+    va_end(ap);
+    fputc('\n', stderr);
+    return code;
+}
+
+int
+ctl_worst(int worst, int code)
+{
+    if (!code || !worst) return worst ? worst : code;
+    return worst == code ? code : CTL_FAILED;
+}
+
+int
+command_usage(const struct command *c)
+{
+    if (*c->operands) return ctl_fail(CTL_USAGE, "usage: laganctl %s %s", c->words, c->operands);
+    return ctl_fail(CTL_USAGE, "%s takes no argument (see `laganctl %s --help`)", c->words,
+                    c->words);
+}
+
+/* ---- tables */
+
 struct table {
+    const struct column *columns;
     size_t n_columns, n_cells, max_cells;
     size_t width[TABLE_MAX_COLUMNS];
     bool right[TABLE_MAX_COLUMNS];
@@ -47,14 +81,15 @@ add_cell(struct table *t, char *text)
 }
 
 struct table *
-table_new(const char *const *heads, size_t n_columns)
+table_new(const struct column *columns)
 {
     struct table *t = calloc(1, sizeof *t);
-    size_t i;
 
-    check(t && n_columns <= TABLE_MAX_COLUMNS);
-    t->n_columns = n_columns;
-    for (i = 0; i < n_columns; i++) add_cell(t, strdup(heads[i]));
+    check(t);
+    t->columns = columns;
+    while (columns[t->n_columns].head) t->n_columns++;
+    check(t->n_columns <= TABLE_MAX_COLUMNS);
+    for (size_t i = 0; i < t->n_columns; i++) add_cell(t, strdup(columns[i].head));
     return t;
 }
 
@@ -72,22 +107,66 @@ table_cell(struct table *t, bool right, const char *fmt, ...)
 }
 
 void
-table_print(struct table *t, FILE *out)
+cell_word(struct table *t, const json_t *o, const char *key)
 {
-    size_t i;
+    table_cell(t, false, "%s", json_word(o, key));
+}
 
-    for (i = 0; i < t->n_cells; i++) {
+void
+cell_number(struct table *t, const json_t *o, const char *key)
+{
+    table_cell(t, true, "%lld", json_number(o, key));
+}
+
+void
+cell_bytes(struct table *t, const json_t *o, const char *key)
+{
+    char buf[32];
+
+    table_cell(t, true, "%s", text_bytes(buf, sizeof buf, (double)json_number(o, key)));
+}
+
+void
+table_row(struct table *t, const json_t *o)
+{
+    for (size_t i = 0; i < t->n_columns; i++) t->columns[i].cell(t, o, t->columns[i].key);
+}
+
+void
+table_print(struct table *t)
+{
+    for (size_t i = 0; i < t->n_cells; i++) {
         size_t column = i % t->n_columns, pad = t->width[column] - columns_of(t->cell[i]);
         bool last = column + 1 == t->n_columns;
 
-        if (t->right[column]) fprintf(out, "%*s", (int)pad, "");
-        fputs(t->cell[i], out);
-        if (!last && !t->right[column]) fprintf(out, "%*s", (int)pad, "");
-        fputs(last ? "\n" : "  ", out);
+        if (t->right[column]) printf("%*s", (int)pad, "");
+        fputs(t->cell[i], stdout);
+        if (!last && !t->right[column]) printf("%*s", (int)pad, "");
+        fputs(last ? "\n" : "  ", stdout);
         free(t->cell[i]);
     }
     free(t->cell);
     free(t);
+}
+
+void
+print_table(const struct column *columns, const json_t *rows)
+{
+    struct table *t = table_new(columns);
+    const json_t *o;
+    size_t i;
+
+    json_array_foreach(rows, i, o) table_row(t, o);
+    table_print(t);
+}
+
+/* ---- JSON */
+
+void
+print_json(const json_t *o)
+{
+    json_dumpf(o, stdout, JSON_COMPACT);
+    putchar('\n');
 }
 
 const char *
@@ -104,6 +183,12 @@ json_number(const json_t *o, const char *key)
     const json_t *v = json_object_get(o, key);
 
     return json_is_real(v) ? (long long)json_real_value(v) : json_integer_value(v);
+}
+
+double
+json_real_number(const json_t *o, const char *key)
+{
+    return json_number_value(json_object_get(o, key));
 }
 
 void

@@ -311,7 +311,7 @@ wait_ready(struct spawn *s, struct ctl *ctl)
 }
 
 int
-spawn_run(struct ctl *ctl, int (*run)(struct ctl *ctl, void *arg), void *arg)
+spawn_run(struct ctl *ctl, int (*run)(struct ctl *ctl))
 {
     struct spawn s = { .pidfd = -1, .log = -1 };
     int r = start(&s, ctl);
@@ -319,7 +319,7 @@ spawn_run(struct ctl *ctl, int (*run)(struct ctl *ctl, void *arg), void *arg)
     if (r) return r;
     r = wait_ready(&s, ctl);
     if (r == 0) {
-        r = run(ctl, arg);
+        r = run(ctl);
         if (r && r < 128) show_log(&s, 4);
     }
     lagan_close(ctl->api);

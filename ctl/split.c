@@ -5,10 +5,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-struct split_opts {
-    bool json, help;
-};
-
 /* Reads the units of one lane into args. Returns 0, or an exit code after printing the error. */
 static int
 units(const char *word, const char *key, json_t *args)
@@ -22,27 +18,13 @@ units(const char *word, const char *key, json_t *args)
     return 0;
 }
 
-/* Calls a verb with its operands: for set two unit counts, then a worker. *ret: the reply, or NULL
- * if the exit code is final. */
+/* Calls the verb of the command. worker: NULL if not given. *ret: the reply, or NULL if the exit
+ * code is final. */
 static int
-ask(struct ctl *ctl, const char *verb, int argc, char **argv, int n_units, json_t **ret)
+ask(struct ctl *ctl, const char *worker, json_t *args, json_t **ret)
 {
-    const struct command *c = commands;
-    json_t *args = json_object();
-    struct split_opts o;
-    int n, r = 0;
-
-    *ret = NULL;
-    while (strcmp(c->words, verb)) c++;
-    n = command_args(c, &o, argc, argv);
-    if (n < 0) return json_decref(args), n == -2 ? 0 : CTL_USAGE;
-    if (n < n_units || n > n_units + 1) r = command_usage(c);
-    if (r == 0 && n_units) r = units(argv[0], "prefill_units", args);
-    if (r == 0 && n_units) r = units(argv[1], "decode_units", args);
-    if (r) return json_decref(args), r;
-    if (n > n_units)
-        json_object_set_new(args, "worker", json_stringn(argv[n_units], strlen(argv[n_units])));
-    return ctl_ask(ctl, verb, args, /* privileged= */ true, o.json, ret);
+    if (worker) json_object_set_new(args, "worker", json_stringn(worker, strlen(worker)));
+    return ctl_ask(ctl, ctl->command->words, args, ctl->json, ret);
 }
 
 static void
@@ -56,10 +38,10 @@ print_steps(const json_t *o, const char *what, const char *steps, const char *ns
 }
 
 int
-cmd_split_show(struct ctl *ctl, int argc, char **argv)
+cmd_split_show(struct ctl *ctl)
 {
     json_t *o;
-    int r = ask(ctl, "split show", argc, argv, 0, &o);
+    int r = ask(ctl, ctl->argv[0], json_object(), &o);
 
     if (!o) return r;
     printf("%lld unit%s, ", json_number(o, "units"), json_number(o, "units") == 1 ? "" : "s");
@@ -84,31 +66,20 @@ cmd_split_show(struct ctl *ctl, int argc, char **argv)
     return r;
 }
 
-static int
-wish(struct ctl *ctl, const char *verb, int argc, char **argv, int n_units)
+int
+cmd_split_select(struct ctl *ctl)
 {
-    json_t *o;
-    int r = ask(ctl, verb, argc, argv, n_units, &o);
+    json_t *o, *args = json_object();
+    char **worker = ctl->argv;
+    int r = 0;
 
+    if (!strcmp(ctl->command->words, "split set")) {
+        r = units(*worker++, "prefill_units", args);
+        if (r == 0) r = units(*worker++, "decode_units", args);
+        if (r) return json_decref(args), r;
+    }
+    r = ask(ctl, *worker, args, &o);
     if (o) puts("takes effect with the next step");
     json_decref(o);
     return r;
-}
-
-int
-cmd_split_auto(struct ctl *ctl, int argc, char **argv)
-{
-    return wish(ctl, "split auto", argc, argv, 0);
-}
-
-int
-cmd_split_off(struct ctl *ctl, int argc, char **argv)
-{
-    return wish(ctl, "split off", argc, argv, 0);
-}
-
-int
-cmd_split_set(struct ctl *ctl, int argc, char **argv)
-{
-    return wish(ctl, "split set", argc, argv, 2);
 }

@@ -7,7 +7,6 @@
 #include <unistd.h>
 
 struct top_opts {
-    bool json, help;
     uint32_t every, count;
 };
 
@@ -62,57 +61,65 @@ row_of(const json_t *w, const json_t *before, double seconds)
 }
 
 static void
-rate_cell(struct table *t, const json_t *row, const char *key)
+cell_rate(struct table *t, const json_t *row, const char *key)
 {
-    const json_t *v = json_object_get(row, key);
-
-    if (json_is_null(v))
+    if (json_is_null(json_object_get(row, key)))
         table_cell(t, true, "-");
     else
-        table_cell(t, true, "%.0f", json_number_value(v));
+        table_cell(t, true, "%.0f", json_real_number(row, key));
+}
+
+static void
+cell_ms(struct table *t, const json_t *row, const char *key)
+{
+    table_cell(t, true, "%.1f", json_real_number(row, key));
+}
+
+/* Share of the KV blocks. */
+static void
+cell_share(struct table *t, const json_t *row, const char *key)
+{
+    long long blocks = json_number(row, "blocks");
+
+    table_cell(t, true, "%lld%%", blocks ? 100 * json_number(row, key) / blocks : 0);
 }
 
 static void
 print(const json_t *status, const json_t *rows)
 {
-    static const char *const heads[] = { "WORKER",   "STATE",    "RUNNING", "WAITING",
-                                         "PROMPT/S", "TOKENS/S", "STEPS/S", "STEP MS",
-                                         "TOK/STEP", "KV USED",  "CACHED" };
-    struct table *t = table_new(heads, ARRAY_LEN(heads));
-    json_t *row;
-    size_t i;
+    static const struct column columns[] = {
+        { "WORKER", "name", cell_word },
+        { "STATE", "state", cell_word },
+        { "RUNNING", "running", cell_number },
+        { "WAITING", "waiting", cell_number },
+        { "PROMPT/S", "prompt_tokens_s", cell_rate },
+        { "TOKENS/S", "tokens_s", cell_rate },
+        { "STEPS/S", "steps_s", cell_rate },
+        { "STEP MS", "step_ms", cell_ms },
+        { "TOK/STEP", "step_tokens", cell_number },
+        { "KV USED", "used", cell_share },
+        { "CACHED", "cached", cell_share },
+        { 0 },
+    };
 
     printf("lagand %s  %s  requests %lld of %lld, %lld queued\n\n", json_word(status, "version"),
            json_word(status, "state"), json_number(status, "requests"),
            json_number(status, "max_requests"), json_number(status, "queued"));
-    json_array_foreach(rows, i, row)
-    {
-        long long blocks = json_number(row, "blocks");
-
-        table_cell(t, false, "%s", json_word(row, "name"));
-        table_cell(t, false, "%s", json_word(row, "state"));
-        table_cell(t, true, "%lld", json_number(row, "running"));
-        table_cell(t, true, "%lld", json_number(row, "waiting"));
-        for (size_t k = 0; k < 3; k++) rate_cell(t, row, rates[k][1]);
-        table_cell(t, true, "%.1f", json_number_value(json_object_get(row, "step_ms")));
-        table_cell(t, true, "%lld", json_number(row, "step_tokens"));
-        table_cell(t, true, "%lld%%", blocks ? 100 * json_number(row, "used") / blocks : 0);
-        table_cell(t, true, "%lld%%", blocks ? 100 * json_number(row, "cached") / blocks : 0);
-    }
-    table_print(t, stdout);
+    print_table(columns, rows);
 }
 
-/* Prints one sample. *before: the previous sample, replaced by this one. Returns 0, or an exit code
- * after printing the error. */
+/* Prints one sample. *before: the workers of the previous sample, replaced by those of this one.
+ * Returns 0, or an exit code after printing the error. */
 static int
-look(struct ctl *ctl, const struct top_opts *o, json_t **before, nsec *since)
+look(struct ctl *ctl, json_t **before, nsec *since)
 {
-    json_t *status, *workers, *w, *rows = json_array();
+    json_t *status, *workers, *w, *rows;
     nsec now;
     size_t i;
-    int r = ctl_ask(ctl, "status", NULL, /* privileged= */ false, /* json= */ false, &status);
+    int r = ctl_ask(ctl, "status", NULL, /* json= */ false, &status);
 
-    if (r) return json_decref(rows), r;
+    if (r) return r;
+    rows = json_array();
     now = clock_now();
     workers = json_object_get(status, "workers");
     json_array_foreach(workers, i, w)
@@ -120,9 +127,8 @@ look(struct ctl *ctl, const struct top_opts *o, json_t **before, nsec *since)
         json_array_append_new(
             rows, row_of(w, named(*before, json_word(w, "name")), (double)(now - *since) / NSEC_S));
     }
-    if (o->json) {
-        json_dumpf(rows, stdout, JSON_COMPACT);
-        putchar('\n');
+    if (ctl->json) {
+        print_json(rows);
     } else {
         fputs(isatty(1) ? "\033[H\033[J" : *before ? "\n" : "", stdout);
         print(status, rows);
@@ -137,22 +143,16 @@ look(struct ctl *ctl, const struct top_opts *o, json_t **before, nsec *since)
 }
 
 int
-cmd_top(struct ctl *ctl, int argc, char **argv)
+cmd_top(struct ctl *ctl)
 {
-    const struct command *c = commands;
+    const struct top_opts *o = ctl->opts;
+    const struct timespec interval = { .tv_sec = o->every };
     json_t *before = NULL;
-    struct top_opts o;
     nsec since = 0;
-    int n, r = 0;
+    int r = 0;
 
-    while (strcmp(c->words, "top")) c++;
-    n = command_args(c, &o, argc, argv);
-    if (n < 0) return n == -2 ? 0 : CTL_USAGE;
-    if (n) return command_usage(c);
-    for (uint32_t i = 0; r == 0 && !ctl_signal && (o.count == 0 || i < o.count); i++) {
-        const struct timespec interval = { .tv_sec = o.every };
-
-        if (i == 0 || nanosleep(&interval, NULL) == 0) r = look(ctl, &o, &before, &since);
+    for (uint32_t i = 0; r == 0 && !ctl_signal && (o->count == 0 || i < o->count); i++) {
+        if (i == 0 || nanosleep(&interval, NULL) == 0) r = look(ctl, &before, &since);
         /* lagand may run again at the next sample */
         if (i > 0 && r == CTL_UNREACHABLE) r = 0;
     }

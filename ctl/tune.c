@@ -8,10 +8,6 @@
 #include <time.h>
 #include <unistd.h>
 
-struct tune_opts {
-    bool json, help;
-};
-
 static const nsec QUIET = 2 * NSEC_S, LOOK = 200 * NSEC_MS;
 
 static json_t *
@@ -22,12 +18,6 @@ args_for(const char *worker, long long from)
     if (worker) json_object_set_new(args, "worker", json_stringn(worker, strlen(worker)));
     if (from >= 0) json_object_set_new(args, "from", json_integer(from));
     return args;
-}
-
-static double
-real(const json_t *o, const char *key)
-{
-    return json_number_value(json_object_get(o, key));
 }
 
 /* done == total: finished */
@@ -61,39 +51,72 @@ wait_for_all(struct ctl *ctl, const char *worker, json_t *rows, json_t **last)
     nsec since = clock_now();
 
     for (;;) {
-        char *reply = NULL;
         json_t *s, *list;
-        int r = ctl_call(ctl, "tune status", args_for(worker, (long long)json_array_size(rows)),
-                         /* privileged= */ true, &reply);
+        size_t n;
+        int r = ctl_ask(ctl, "tune status", args_for(worker, (long long)json_array_size(rows)),
+                        /* json= */ false, &s);
 
         if (r) return r;
-        s = json_loads(reply, 0, NULL);
-        free(reply);
         list = json_object_get(s, "rows");
+        n = json_array_size(list);
         if (!json_is_array(list)) {
             json_decref(s);
             return ctl_fail(CTL_FAILED, "the reply of lagand to tune status has no rows");
         }
         json_array_extend(rows, list);
-        show_progress((long long)real(s, "done"), (long long)real(s, "total"), since);
-        if (!json_is_true(json_object_get(s, "running")) && json_array_size(list) == 0) {
+        show_progress(json_number(s, "done"), json_number(s, "total"), since);
+        if (n == 0 && !json_is_true(json_object_get(s, "running"))) {
             *last = s;
             return 0;
         }
-        r = json_array_size(list) == 0;
         json_decref(s);
-        if (r) nanosleep(&interval, NULL);
+        if (n == 0) nanosleep(&interval, NULL);
         if (ctl_signal)
             return ctl_fail(128 + ctl_signal, "the worker continues to measure; `laganctl tune` "
                                               "shows its progress");
     }
 }
 
+static bool
+is_faster(const json_t *row)
+{
+    double first = json_real_number(row, "first_us");
+
+    return json_real_number(row, "best_us") < first || first <= 0;
+}
+
+static void
+cell_matmul(struct table *t, const json_t *row, const char *key)
+{
+    table_cell(t, false, "[%lld, %lld]", json_number(row, "n"), json_number(row, key));
+}
+
+static void
+cell_used(struct table *t, const json_t *row, const char *key)
+{
+    (void)key;
+    table_cell(t, false, "%s", is_faster(row) ? "measured" : "default");
+}
+
+static void
+cell_us(struct table *t, const json_t *row, const char *key)
+{
+    double us = json_real_number(row, key);
+
+    if (us > 0)
+        table_cell(t, true, "%.1f", us);
+    else
+        table_cell(t, true, "-");
+}
+
 static void
 print_rows(const json_t *rows)
 {
-    static const char *const heads[] = { "MATMUL", "ROWS", "USED", "BEFORE us", "AFTER us" };
-    struct table *t;
+    static const struct column columns[] = {
+        { "MATMUL", "k", cell_matmul },     { "ROWS", "rows", cell_number },
+        { "USED", NULL, cell_used },        { "BEFORE us", "first_us", cell_us },
+        { "AFTER us", "best_us", cell_us }, { 0 },
+    };
     size_t i, n_faster = 0;
     json_t *row;
 
@@ -101,41 +124,23 @@ print_rows(const json_t *rows)
         puts("no new matmuls: the tuning file has all of them");
         return;
     }
-    t = table_new(heads, ARRAY_LEN(heads));
-    json_array_foreach(rows, i, row)
-    {
-        double first = real(row, "first_us"), best = real(row, "best_us");
-        bool faster = best < first || first <= 0;
-
-        n_faster += faster;
-        table_cell(t, false, "[%.0f, %.0f]", real(row, "n"), real(row, "k"));
-        table_cell(t, true, "%.0f", real(row, "rows"));
-        table_cell(t, false, "%s", faster ? "measured" : "default");
-        if (first > 0)
-            table_cell(t, true, "%.1f", first);
-        else
-            table_cell(t, true, "-");
-        table_cell(t, true, "%.1f", best);
-    }
-    table_print(t, stdout);
+    json_array_foreach(rows, i, row) n_faster += is_faster(row);
+    print_table(columns, rows);
     printf("%zu of %zu are faster than the algorithms that cuBLASLt proposes\n", n_faster,
            json_array_size(rows));
 }
 
 static int
-finish(const struct tune_opts *o, const json_t *last, json_t *rows)
+finish(bool json, const json_t *last, json_t *rows)
 {
     const char *why = json_string_value(json_object_get(last, "why"));
-    long long done = (long long)real(last, "done"), total = (long long)real(last, "total");
+    long long done = json_number(last, "done"), total = json_number(last, "total");
 
-    if (o->json) {
-        char *text;
+    if (json) {
         json_t *all = json_pack("{s:I,s:I,s:s,s:O}", "done", (json_int_t)done, "total",
                                 (json_int_t)total, "why", why ? why : "", "rows", rows);
 
-        text = json_dumps(all, JSON_COMPACT);
-        if (text) puts(text);
-        free(text);
+        print_json(all);
         json_decref(all);
     } else {
         print_rows(rows);
@@ -147,26 +152,17 @@ finish(const struct tune_opts *o, const json_t *last, json_t *rows)
 }
 
 int
-cmd_tune(struct ctl *ctl, int argc, char **argv)
+cmd_tune(struct ctl *ctl)
 {
-    const struct command *c = commands;
-    struct tune_opts o;
-    const char *worker;
-    char *reply = NULL;
-    json_t *rows, *last = NULL;
-    int n, r;
+    const char *worker = ctl->argv[0];
+    json_t *started, *rows, *last = NULL;
+    int r = ctl_ask(ctl, "tune", args_for(worker, -1), /* json= */ false, &started);
 
-    while (strcmp(c->words, "tune")) c++;
-    n = command_args(c, &o, argc, argv);
-    if (n < 0) return n == -2 ? 0 : CTL_USAGE;
-    if (n > 1) return command_usage(c);
-    worker = n ? argv[0] : NULL;
-    r = ctl_call(ctl, "tune", args_for(worker, -1), /* privileged= */ true, &reply);
-    free(reply);
     if (r) return r;
+    json_decref(started);
     rows = json_array();
     r = wait_for_all(ctl, worker, rows, &last);
-    if (r == 0) r = finish(&o, last, rows);
+    if (r == 0) r = finish(ctl->json, last, rows);
     json_decref(last);
     json_decref(rows);
     return r;

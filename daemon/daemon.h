@@ -8,6 +8,7 @@
 
 #include "base/base.h"
 #include "base/clock.h"
+#include "base/err.h"
 #include "base/fair_queue.h"
 #include "include/lagan_wire.h"
 
@@ -23,6 +24,7 @@ struct ledger;
 struct ledger_log;
 struct memory_guard;
 struct preflight;
+struct ring_record; /* ipc/ring.h */
 struct quarantine;
 struct runtime_dir;
 struct sessions;
@@ -47,12 +49,10 @@ struct daemon_events {
     /* supervise: the state of w has changed, or its process has ended (from may equal to). */
     void (*worker_state)(struct daemon *d, struct worker *w, enum super_state from,
                          enum super_state to);
-    /* supervise: send DRAIN, with which w finishes its requests and exits. */
-    void (*worker_drain)(struct daemon *d, struct worker *w);
-    /* supervise: two calls for each process that has ended. First with death NULL: read the
-     * remaining records of its rings. Then with the cause of death: queue the requests of w again
-     * or end them. At lagand's exit, and for a process that cannot be killed, only one of the calls
-     * is made. */
+    /* supervise: the next record of the response ring of w. -EBADMSG and e: protocol error. */
+    int (*worker_record)(struct worker *w, const struct ring_record *rec, struct err *e);
+    /* supervise: the process of w has ended and its response ring is read, or the process cannot be
+     * killed. Queues the requests of w again or ends them. Not called at lagand's exit. */
     void (*worker_dead)(struct daemon *d, struct worker *w, const struct death *death);
     /* supervise: REPLY (code 0) or ERROR (code: enum lagan_reason) for CALL number `call` on the
      * control channel of w. result: the map of the message, valid during the call. */
@@ -64,8 +64,11 @@ struct daemon_events {
 struct model_facts {
     bool known;
     uint32_t vocab, max_len, max_source, n_slots, has_text, beams; /* beams: the default; 1: none */
+    uint32_t max_request_seqs;                                     /* sequences of one request */
+    float temperature;                                             /* the default */
+    int32_t decoder_start; /* decoder_start_token_id; -1: none */
     uint64_t max_tokens, weight_bytes, kv_bytes;
-    char family[64];
+    char family[64], unserved[48]; /* unserved: as in READY */
 };
 
 struct daemon {

@@ -10,6 +10,7 @@
 #include "daemon/request/dispatch.h"
 #include "daemon/supervise/process.h"
 #include "daemon/supervise/worker.h"
+#include "ipc/channel.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -66,8 +67,8 @@ arenas_of(struct daemon *d, uint32_t number, const bool lost[MAX_WORKERS])
     uint32_t index = number % MAX_WORKERS, rank = number / MAX_WORKERS;
     struct worker *w = index < d->n_workers && !lost[index] ? d->worker[index] : NULL;
 
-    if (!w || rank > w->n_others) return NULL;
-    return rank ? &w->other[rank - 1]->arenas : &w->arenas;
+    w = w ? worker_rank(w, rank) : NULL;
+    return w ? worker_arenas(w) : NULL;
 }
 
 static void
@@ -83,11 +84,11 @@ take_arenas(struct daemon *d, struct fdstore *s, const bool lost[MAX_WORKERS])
         if (!fdstore_arena(f.name, &w, &note) || !(a = arenas_of(d, w, lost))) {
             i++;
         } else if (arenas_keep(a, &note, f.fd, &e) < 0) {
-            log_warn("worker %s: %s", d->worker[w % MAX_WORKERS]->name, e.text);
+            log_warn("worker %s: %s", worker_info(d->worker[w % MAX_WORKERS])->name, e.text);
             i++;
         } else {
             log_info("worker %s: kept %s of the previous lagand, %llu MiB",
-                     d->worker[w % MAX_WORKERS]->name, note.name,
+                     worker_info(d->worker[w % MAX_WORKERS])->name, note.name,
                      (unsigned long long)(note.bytes >> 20));
             s->at[i] = s->at[--s->n];
         }
@@ -114,10 +115,10 @@ reexec_take(struct daemon *d, struct fdstore *left)
     FP(reexec_ledger_read);
     take_arenas(d, left, lost);
     for (uint32_t i = 0; i < d->n_workers && !ledger_last_id(d->ledger); i++) {
-        struct worker *w = d->worker[i];
+        struct worker *w;
 
-        arenas_drop_kv(&w->arenas);
-        for (uint32_t k = 0; k < w->n_others; k++) arenas_drop_kv(&w->other[k]->arenas);
+        for (uint32_t k = 0; (w = worker_rank(d->worker[i], k)); k++)
+            arenas_drop_kv(worker_arenas(w));
     }
     fdstore_close(left);
     FP(reexec_adopted);
@@ -172,10 +173,10 @@ reexec_prepare(struct daemon *d)
     if (d->frontend->given)
         set_aside(h, FRONTEND_SOCKET, unix_server_listener(d->frontend->local, LISTENER_API));
     for (uint32_t i = 0; i < d->n_workers; i++) {
-        const struct worker *w = d->worker[i];
+        struct worker *w;
 
-        set_aside_arenas(h, &w->arenas);
-        for (uint32_t k = 0; k < w->n_others; k++) set_aside_arenas(h, &w->other[k]->arenas);
+        for (uint32_t k = 0; (w = worker_rank(d->worker[i], k)); k++)
+            set_aside_arenas(h, worker_arenas(w));
     }
     return h;
 }

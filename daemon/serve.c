@@ -27,8 +27,6 @@
 #include "daemon/request/lifecycle.h"
 #include "daemon/request/receive.h"
 #include "daemon/request/worker_calls.h"
-#include "daemon/request/worker_notify.h"
-#include "daemon/supervise/control_channel.h"
 #include "daemon/supervise/rolling_restart.h"
 #include "daemon/supervise/spawn.h"
 #include "daemon/supervise/worker.h"
@@ -90,13 +88,8 @@ continue_stopping(struct daemon *d)
     }
     deliver_flush(d);
     d->leaving = true;
-    for (uint32_t i = 0; i < d->n_workers; i++) {
-        struct worker *w = d->worker[i];
-
-        /* A worker without requests needs no time to finish them. */
-        w->super.drain_timeout = late ? 0 : NSEC_S;
-        worker_event(w, EV_STOP);
-    }
+    /* A worker without requests needs no time to finish them. */
+    for (uint32_t i = 0; i < d->n_workers; i++) worker_stop(d->worker[i], late ? 0 : NSEC_S);
 }
 
 static int
@@ -154,21 +147,20 @@ static void
 send_status(struct clockwork *k)
 {
     struct daemon *d = k->d;
-    uint32_t n_ready = 0, loading = MAX_WORKERS;
+    const struct worker_info *loading = NULL;
+    uint32_t n_ready = 0;
     char text[sizeof k->status];
 
     if (d->now < k->status_at || d->draining) return;
     k->status_at = d->now + NSEC_S;
     for (uint32_t i = 0; i < d->n_workers; i++) {
         n_ready += worker_open(d->worker[i]);
-        if (d->worker[i]->super.state == SUPER_LOADING) loading = i;
+        if (worker_state(d->worker[i]) == SUPER_LOADING) loading = worker_info(d->worker[i]);
     }
-    if (loading < MAX_WORKERS && !d->announced) {
-        const struct worker *w = d->worker[loading];
-
+    if (loading && !d->announced) {
         sd_notifyf(0, "EXTEND_TIMEOUT_USEC=30000000\nSTATUS=%s loading weights, %llu of %llu MiB",
-                   w->name, (unsigned long long)(w->load_done >> 20),
-                   (unsigned long long)(w->load_total >> 20));
+                   loading->name, (unsigned long long)(loading->load_done >> 20),
+                   (unsigned long long)(loading->load_total >> 20));
         return;
     }
     snprintf(text, sizeof text, "STATUS=%s%u of %u workers ready, %u requests, %u of them queued",
@@ -183,14 +175,14 @@ send_status(struct clockwork *k)
 static void
 all_failed(struct daemon *d)
 {
-    const struct death *last = &d->worker[d->n_workers - 1]->super.death;
-    bool config = last->cause == DEATH_CONFIG;
+    const struct worker *last = d->worker[d->n_workers - 1];
+    bool config = worker_death(last)->cause == DEATH_CONFIG;
 
     if (d->was_ready || d->draining) return;
     d->exit_code = config ? EXIT_CONFIG : EXIT_UNAVAILABLE;
-    log_err("no worker could be started; exiting: %s", d->worker[d->n_workers - 1]->why);
-    sd_notifyf(0, "STATUS=no worker could be started: %s\nEXIT_STATUS=%d",
-               d->worker[d->n_workers - 1]->why, d->exit_code);
+    log_err("no worker could be started; exiting: %s", worker_info(last)->why);
+    sd_notifyf(0, "STATUS=no worker could be started: %s\nEXIT_STATUS=%d", worker_info(last)->why,
+               d->exit_code);
     d->draining = true;
     d->drain_until = d->now;
 }
@@ -200,7 +192,7 @@ static void
 end_orphans(struct daemon *d, uint32_t model, uint16_t code, const char *why)
 {
     for (uint32_t i = 0; i < d->n_workers; i++) {
-        if (d->worker[i]->model == model && !worker_over(d->worker[i])) return;
+        if (worker_info(d->worker[i])->model == model && !worker_over(d->worker[i])) return;
     }
     for (uint32_t i = 0; i < ledger_capacity(d->ledger); i++) {
         struct request *r = ledger_request(d->ledger, i);
@@ -214,10 +206,11 @@ end_orphans(struct daemon *d, uint32_t model, uint16_t code, const char *why)
 static void
 on_worker_state(struct daemon *d, struct worker *w, enum super_state from, enum super_state to)
 {
+    const struct worker_info *f = worker_info(w);
     uint32_t failed = 0;
 
-    log_debug("worker %s: %s -> %s", w->name, super_state_name(from), super_state_name(to));
-    event_log_add(d, "worker", w->name, "%s -> %s", super_state_name(from), super_state_name(to));
+    log_debug("worker %s: %s -> %s", f->name, super_state_name(from), super_state_name(to));
+    event_log_add(d, "worker", f->name, "%s -> %s", super_state_name(from), super_state_name(to));
     if (to == SUPER_READY) {
         d->was_ready = true;
         if (!d->announced) sd_notify(0, "READY=1");
@@ -225,32 +218,21 @@ on_worker_state(struct daemon *d, struct worker *w, enum super_state from, enum 
     }
     if (!worker_over(w)) return;
     for (uint32_t i = 0; i < d->n_workers; i++) {
-        failed += d->worker[i]->super.state == SUPER_FAILED;
+        failed += worker_state(d->worker[i]) == SUPER_FAILED;
     }
-    end_orphans(d, w->model,
-                w->super.death.cause == DEATH_LOST ? LAGAN_E_DEVICE_LOST : LAGAN_E_WORKER_LOST,
-                *w->why ? w->why : super_state_name(to));
+    end_orphans(d, f->model,
+                worker_death(w)->cause == DEATH_LOST ? LAGAN_E_DEVICE_LOST : LAGAN_E_WORKER_LOST,
+                *f->why ? f->why : super_state_name(to));
     if (failed == d->n_workers) all_failed(d);
 }
 
 static void
 on_worker_dead(struct daemon *d, struct worker *w, const struct death *death)
 {
-    if (!death) {
-        receive_drain_dead(w);
-        return;
-    }
     dispatch_worker_lost(w, death);
     worker_calls_lost(w);
     /* Other workers get the requests before w is started again, which takes time. */
     dispatch(d);
-}
-
-static void
-on_worker_drain(struct daemon *d, struct worker *w)
-{
-    (void)d;
-    worker_notify_drain(w);
 }
 
 static void
@@ -266,7 +248,7 @@ static const struct daemon_events events = {
     .client_disconnected = deliver_client_disconnected,
     .client_dropped = deliver_client_dropped,
     .worker_state = on_worker_state,
-    .worker_drain = on_worker_drain,
+    .worker_record = receive_record,
     .worker_dead = on_worker_dead,
     .control_reply = on_control_reply,
 };
@@ -335,11 +317,7 @@ run_iteration(struct daemon *d)
 {
     bool more = false;
 
-    for (uint32_t i = 0; i < d->n_workers; i++) {
-        more |= receive_drain(d->worker[i]);
-        more |= control_channel_pump(d->worker[i]->control);
-        more |= control_channel_pump(d->worker[i]->standby->control);
-    }
+    for (uint32_t i = 0; i < d->n_workers; i++) more |= worker_receive(d->worker[i]);
     frontend_pump(d, &more);
     dispatch(d);
     more |= deliver_flush(d);
@@ -358,11 +336,7 @@ sleep_all(struct daemon *d)
 {
     bool may = true;
 
-    for (uint32_t i = 0; i < d->n_workers; i++) {
-        struct worker *w = d->worker[i];
-
-        if (w->alive && !w->protocol_error) may &= channel_sleep(&w->channel) > 0;
-    }
+    for (uint32_t i = 0; i < d->n_workers; i++) may &= worker_sleep(d->worker[i]);
     return may;
 }
 
@@ -384,9 +358,7 @@ loop(struct daemon *d)
         set_timer(&k);
         r = sd_event_run(d->event, more ? 0 : UINT64_MAX);
         if (r < 0) break;
-        for (uint32_t i = 0; i < d->n_workers; i++) {
-            if (d->worker[i]->alive) doorbell_wake(&d->worker[i]->channel.doorbell);
-        }
+        for (uint32_t i = 0; i < d->n_workers; i++) worker_wake(d->worker[i]);
         d->now = clock_now();
         more = run_iteration(d);
         if (d->reexec_requested && sd_event_get_exit_code(d->event, &code) == -ENODATA)

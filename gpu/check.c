@@ -5,7 +5,7 @@
  * device data (tokens, positions, tables). A failure is -EINVAL; the message in gpu_why() names the
  * op, the tensor and both shapes. Without rows an op queues nothing.
  */
-#include "gpu/check.h"
+#include "gpu/device.h"
 
 #include <errno.h>
 #include <string.h>
@@ -109,6 +109,69 @@ rows_for(const struct lane *l, const struct tensor *w)
     return 1u << gpu_act_dtype(l->gpu, w->dtype);
 }
 
+/* Keeps the message of a failure for gpu_why(); returns r. */
+static int
+keep_why(struct gpu *g, int r, const struct err *e)
+{
+    if (r < 0 && e) g->why = *e;
+    return r;
+}
+
+static int
+checked_arena_make(struct gpu *g, const char *name, uint64_t bytes, struct arena *ret,
+                   struct err *e)
+{
+    int r = bytes ? g->device->mem.arena_make(g, name, bytes, ret, e)
+                  : err_set(e, -EINVAL, "arena %s: 0 bytes", name);
+
+    return keep_why(g, r, e);
+}
+
+static int
+checked_arena_adopt(struct gpu *g, int fd, uint64_t bytes, struct arena *ret, struct err *e)
+{
+    int r = bytes ? g->device->mem.arena_adopt(g, fd, bytes, ret, e)
+                  : err_set(e, -EINVAL, "adopt fd %d: 0 bytes", fd);
+
+    return keep_why(g, r, e);
+}
+
+static int
+checked_host_open(struct gpu *g, uint64_t bytes, struct host_memory *ret, struct err *e)
+{
+    int r = bytes ? g->device->mem.host_open(g, bytes, ret, e)
+                  : err_set(e, -EINVAL, "host memory: 0 bytes");
+
+    check(r < 0 || (ret->n && ret->n <= HOST_PIECES && ret->n * ret->piece == ret->bytes));
+    return keep_why(g, r, e);
+}
+
+static int
+checked_host_make(struct gpu *g, struct host_memory *m, uint32_t piece, struct err *e)
+{
+    check(m->base && piece < m->n && m->fd[piece] < 0);
+    return keep_why(g, g->device->mem.host_make(g, m, piece, e), e);
+}
+
+static int
+checked_host_map(struct gpu *g, struct host_memory *m, struct err *e)
+{
+    check(m->base && m->n_mapped < m->n && m->fd[m->n_mapped] >= 0);
+    return keep_why(g, g->device->mem.host_map(g, m, e), e);
+}
+
+static void
+checked_host_close(struct gpu *g, struct host_memory *m)
+{
+    if (m->base) g->device->mem.host_close(g, m);
+}
+
+static void
+checked_host_unpin(struct gpu *g, void *p, size_t bytes)
+{
+    if (p) g->device->mem.host_unpin(g, p, bytes);
+}
+
 static int
 checked_lane_open(struct gpu *g, uint32_t units, struct lane **ret, struct err *e)
 {
@@ -116,9 +179,8 @@ checked_lane_open(struct gpu *g, uint32_t units, struct lane **ret, struct err *
                                         : err_set(e, -EINVAL, "a lane of %u units; %s has %u",
                                                   units, g->describe, g->units);
 
-    if (r < 0 && e) g->why = *e;
     if (r == 0) (*ret)->units = units;
-    return r;
+    return keep_why(g, r, e);
 }
 
 static int
@@ -149,12 +211,6 @@ checked_lane_mark(struct lane *l, uint64_t step)
     return 0;
 }
 
-static uint64_t
-checked_lane_done(const struct lane *l)
-{
-    return l->gpu->device->lane.done(l);
-}
-
 static int
 checked_lane_after(struct lane *l, const struct lane *other, uint64_t step)
 {
@@ -164,30 +220,6 @@ checked_lane_after(struct lane *l, const struct lane *other, uint64_t step)
     if (__atomic_load_n(&other->marked, __ATOMIC_ACQUIRE) < step)
         REFUSE("lane_after: the other lane has not marked step %llu", (unsigned long long)step);
     return l->gpu->device->lane.after(l, other, step);
-}
-
-static int
-checked_lane_fd(const struct lane *l)
-{
-    return l->gpu->device->lane.fd(l);
-}
-
-static int
-checked_lane_error(const struct lane *l)
-{
-    return l->gpu->device->lane.error(l);
-}
-
-static int
-checked_graph_begin(struct lane *l)
-{
-    return l->gpu->device->graph.begin(l);
-}
-
-static int
-checked_graph_end(struct lane *l, struct graph **ret, uint64_t *bytes)
-{
-    return l->gpu->device->graph.end(l, ret, bytes);
 }
 
 static int
@@ -201,36 +233,6 @@ static void
 checked_graph_drop(struct lane *l, struct graph *g)
 {
     if (g) l->gpu->device->graph.drop(l, g);
-}
-
-static void
-checked_range_begin(struct lane *l, const char *name)
-{
-    l->gpu->device->profile.range_begin(l, name);
-}
-
-static void
-checked_range_end(struct lane *l)
-{
-    l->gpu->device->profile.range_end(l);
-}
-
-static void
-checked_work_begin(struct lane *l)
-{
-    l->gpu->device->profile.work_begin(l);
-}
-
-static void
-checked_work_end(struct lane *l)
-{
-    l->gpu->device->profile.work_end(l);
-}
-
-static void
-checked_lane_gaps(struct lane *l, uint64_t *n, uint64_t *ns)
-{
-    l->gpu->device->profile.lane_gaps(l, n, ns);
 }
 
 static int
@@ -268,9 +270,8 @@ checked_copy_blocks(struct lane *l, const struct block_copy *copy, const struct 
     if (!copy) REFUSE("copy_blocks: %u blocks, but copy is NULL", n);
     if (!s.pitch) s.pitch = s.used = s.bytes;
     if (s.bytes % 16 || s.pitch % 16 || s.used % 16)
-        REFUSE("copy_blocks: blocks of %zu bytes, of every %zu of them %zu: multiples of 16 are "
-               "wanted",
-               s.bytes, s.pitch, s.used);
+        REFUSE("copy_blocks: %zu of every %zu of %zu bytes: expected multiples of 16", s.used,
+               s.pitch, s.bytes);
     if (s.bytes % s.pitch || s.used > s.pitch)
         REFUSE("copy_blocks: blocks of %zu bytes are not %zu of every %zu", s.bytes, s.used,
                s.pitch);
@@ -469,12 +470,6 @@ checked_gate_matmul(struct lane *l, struct tensor y, struct tensor both, struct 
 }
 
 static int
-checked_lane_tune(struct lane *l, struct tune_result *ret)
-{
-    return l->gpu->device->lane.tune(l, ret);
-}
-
-static int
 checked_scale(struct lane *l, struct tensor x, float factor, float softcap)
 {
     if (x.dim[0] == 0) return 0;
@@ -554,9 +549,7 @@ checked_route(struct lane *l, const struct route *r)
     TRY(want_pairs(l, "route", &r->pairs));
     TRY(want_2d(l, "route: logits", &r->logits, r->pairs.n_tokens, r->pairs.n_experts,
                 1u << DT_F32));
-    TRY(want_vector(l, "route: scale", &r->scale, r->pairs.n_experts));
-    if (r->scale.data && r->scale.dtype != DT_F32)
-        REFUSE("route: scale is %s", dtype_name(r->scale.dtype));
+    if (r->scale.data) TRY(want_fp32(l, "route: scale", &r->scale, r->pairs.n_experts));
     if (r->sigmoid) TRY(want_fp32(l, "route: bias", &r->bias, r->pairs.n_experts));
     if (!(r->factor > 0)) REFUSE("route: factor is %g, expected above 0", (double)r->factor);
     return l->gpu->device->route(l, r);
@@ -654,9 +647,7 @@ checked_attend(struct lane *l, const struct attend *a, struct step_tokens r)
     if (n < r.n_tokens) REFUSE("attend: q has %u rows, the step has %u", n, r.n_tokens);
     TRY(want_2d(l, "attend: q", &a->q, n, a->n_heads * d, l->gpu->acts));
     TRY(want_2d(l, "attend: out", &a->out, n, a->n_heads * d, 1u << a->q.dtype));
-    if (a->kv.table) {
-        TRY(want_kv(l, "attend", &a->kv, a->n_kv_heads, d));
-    }
+    if (a->kv.table) TRY(want_kv(l, "attend", &a->kv, a->n_kv_heads, d));
     if (!a->kv.table || a->k.data) {
         TRY(want_2d(l, "attend: k", &a->k, n, a->n_kv_heads * d, l->gpu->acts));
         TRY(want_2d(l, "attend: v", &a->v, n, a->n_kv_heads * d, l->gpu->acts));
@@ -746,14 +737,38 @@ checked_all_reduce(struct lane *l, struct tensor x)
 static int
 checked_all_gather(struct lane *l, struct tensor out, struct tensor x)
 {
-    uint32_t d = out.dim[1], ranks = l->gpu->ranks, rank = l->gpu->rank;
-    uint32_t first = (uint32_t)((uint64_t)d * rank / ranks),
-             end = (uint32_t)((uint64_t)d * (rank + 1) / ranks);
-
-    if (ranks == 1 || out.dim[0] == 0 || d == 0) return 0;
+    if (l->gpu->ranks == 1 || out.dim[0] == 0 || out.dim[1] == 0) return 0;
     TRY(want(l, "all_gather: out", &out, 1u << DT_F32));
-    TRY(want_2d(l, "all_gather: x", &x, out.dim[0], end - first, 1u << DT_F32));
+    TRY(want_2d(l, "all_gather: x", &x, out.dim[0], gpu_own_columns(l->gpu, out).dim[1],
+                1u << DT_F32));
     return l->gpu->device->collective.all_gather(l, out, x);
 }
 
-const struct gpu_ops gpu_checked = { GPU_TABLE(checked) };
+/* p: the part of struct gpu_ops that has the op. */
+#define CHECKED(p, name, params, args) ops->p name = checked_##name;
+
+void
+gpu_add_checks(struct gpu_ops *ops)
+{
+    ops->mem.arena_make = checked_arena_make;
+    ops->mem.arena_adopt = checked_arena_adopt;
+    ops->mem.host_open = checked_host_open;
+    ops->mem.host_make = checked_host_make;
+    ops->mem.host_map = checked_host_map;
+    ops->mem.host_close = checked_host_close;
+    ops->mem.host_unpin = checked_host_unpin;
+    ops->mem.put = checked_put;
+    ops->mem.get = checked_get;
+    ops->mem.copy = checked_copy;
+    ops->lane.open = checked_lane_open;
+    ops->lane.close = checked_lane_close;
+    ops->lane.part = checked_lane_part;
+    ops->lane.mark = checked_lane_mark;
+    ops->lane.after = checked_lane_after;
+    ops->graph.launch = checked_graph_launch;
+    ops->graph.drop = checked_graph_drop;
+    GPU_MEMORY_OPS(CHECKED, mem.)
+    GPU_STEP_OPS(CHECKED, step.)
+    GPU_COLLECTIVES(CHECKED, collective.)
+    GPU_OPS(CHECKED, )
+}

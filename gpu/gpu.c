@@ -141,8 +141,8 @@ gpu_open(struct gpu **ret, const struct gpu_options *o, struct err *e)
     if (r < 0) return r;
     g->rank = o->rank;
     g->ranks = MAX(o->n_ranks, 1u);
-    g->checked = gpu_checked;
-    g->checked.name = g->device->name;
+    g->checked = *g->device;
+    gpu_add_checks(&g->checked);
     *ret = g;
     return 0;
 }

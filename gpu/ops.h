@@ -115,45 +115,35 @@
 #define GPU_EVERY_OP(X, p) \
     GPU_MEMORY_OPS(X, p) GPU_STEP_OPS(X, p) GPU_OPS(X, p) GPU_COLLECTIVES(X, p)
 
+/* The entries of struct gpu_ops that are no ops: X(p, part, member, name of the function). */
+#define GPU_CALLS(X, p) \
+    X(p, mem, arena_make, arena_make) X(p, mem, arena_adopt, arena_adopt) \
+    X(p, mem, arena_drop, arena_drop) X(p, mem, host_open, host_open) \
+    X(p, mem, host_make, host_make) X(p, mem, host_map, host_map) \
+    X(p, mem, host_close, host_close) X(p, mem, host_pin, host_pin) \
+    X(p, mem, host_unpin, host_unpin) X(p, mem, put, put) X(p, mem, get, get) X(p, mem, copy, copy) \
+    X(p, lane, open, lane_open) X(p, lane, close, lane_close) X(p, lane, part, lane_part) \
+    X(p, lane, mark, lane_mark) X(p, lane, done, lane_done) X(p, lane, after, lane_after) \
+    X(p, lane, fd, lane_fd) X(p, lane, error, lane_error) X(p, lane, tune, lane_tune) \
+    X(p, graph, begin, graph_begin) X(p, graph, end, graph_end) \
+    X(p, graph, launch, graph_launch) X(p, graph, drop, graph_drop) \
+    X(p, profile, range_begin, range_begin) X(p, profile, range_end, range_end) \
+    X(p, profile, work_begin, work_begin) X(p, profile, work_end, work_end) \
+    X(p, profile, lane_gaps, lane_gaps)
+
 /* Forms of a row: a member of struct gpu_ops, a prototype, an initializer. */
 #define GPU_UNPAREN(...) __VA_ARGS__
 #define GPU_MEMBER(p, name, params, args) int (*name)(struct lane *l, GPU_UNPAREN params);
 #define GPU_PROTOTYPE(p, name, params, args) int p##_##name(struct lane *l, GPU_UNPAREN params);
+#define GPU_CALL_PROTOTYPE(p, part, member, name) \
+    __typeof__(*((struct gpu_ops *)0)->part.member) p##_##name;
 #define GPU_ENTRY(p, name, params, args) .name = p##_##name,
+#define GPU_MEMORY_ENTRY(p, name, params, args) .mem.name = p##_##name,
+#define GPU_CALL_ENTRY(p, part, member, name) .part.member = p##_##name,
 
 /* Initializer of all members of struct gpu_ops except name, from functions with the prefix p. */
 #define GPU_TABLE(p) \
-    .mem = { .arena_make = p##_arena_make, \
-             .arena_adopt = p##_arena_adopt, \
-             .arena_drop = p##_arena_drop, \
-             .host_open = p##_host_open, \
-             .host_make = p##_host_make, \
-             .host_map = p##_host_map, \
-             .host_close = p##_host_close, \
-             .host_pin = p##_host_pin, \
-             .host_unpin = p##_host_unpin, \
-             .put = p##_put, \
-             .get = p##_get, \
-             .copy = p##_copy, \
-             GPU_MEMORY_OPS(GPU_ENTRY, p) }, \
-    .lane = { .open = p##_lane_open, \
-              .close = p##_lane_close, \
-              .part = p##_lane_part, \
-              .mark = p##_lane_mark, \
-              .done = p##_lane_done, \
-              .after = p##_lane_after, \
-              .fd = p##_lane_fd, \
-              .error = p##_lane_error, \
-              .tune = p##_lane_tune }, \
-    .graph = { .begin = p##_graph_begin, \
-               .end = p##_graph_end, \
-               .launch = p##_graph_launch, \
-               .drop = p##_graph_drop }, \
-    .profile = { .range_begin = p##_range_begin, \
-                 .range_end = p##_range_end, \
-                 .work_begin = p##_work_begin, \
-                 .work_end = p##_work_end, \
-                 .lane_gaps = p##_lane_gaps }, \
+    GPU_CALLS(GPU_CALL_ENTRY, p) GPU_MEMORY_OPS(GPU_MEMORY_ENTRY, p) \
     .step = { GPU_STEP_OPS(GPU_ENTRY, p) }, \
     .collective = { GPU_COLLECTIVES(GPU_ENTRY, p) }, \
     GPU_OPS(GPU_ENTRY, p)

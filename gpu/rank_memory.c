@@ -1,7 +1,5 @@
-/* rank_memory.c - see rank_memory.h. */
-#include "gpu/rank_memory.h"
-
-#include "gpu/gpu.h"
+/* rank_memory.c - the shared memory of a rank group; see device.h. */
+#include "gpu/device.h"
 
 #include <errno.h>
 #include <sys/mman.h>

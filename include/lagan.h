@@ -101,6 +101,9 @@ struct lagan_event {
     uint64_t first_value;
     uint32_t cols;
     const char *tensor_name; /* TENSOR: "encoder_output" or "logits" */
+    /* OUTPUT: tokens of the prompt, of an encoder-decoder model those of the encoder input;
+     * 0: unknown */
+    uint32_t n_prompt_tokens;
 };
 
 /* ---- connections */

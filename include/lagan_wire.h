@@ -42,7 +42,7 @@
       "C: n: all chunks up to this number were received; ack_window: optional, new window") \
     X(7, DONE, \
       "D: outputs: a list of {o, reason, reason_name, n_tokens, score, cached, seed, resumed, " \
-      "adopted, recomputed}") \
+      "adopted, recomputed, n_prompt_tokens: tokens of the prompt or encoder input, 0: unknown}") \
     X(8, ERROR, \
       "D: code, reason_name, message, retryable, delivered: tokens sent before. rid 0: lagand " \
       "could not read the rid of the rejected message") \
@@ -241,7 +241,8 @@ enum lagan_reason {
       "starting|ready|degraded|draining, models: [name], requests, max_requests, queued, " \
       "workers: [a worker]}") \
     X(workers_list, "workers list", 0, "", "[a worker]") \
-    X(requests_list, "requests list", 0, "", "[{id, client, model, worker, state, prompt, generated, age_ms}]: " \
+    X(requests_list, "requests list", 0, "", "[{id, client, model, worker, state: " \
+      "queued|dispatched|streaming|suspended|ended, prompt, generated, age_ms}]: " \
       "the caller's requests on api.sock, all requests on ctl.sock") \
     X(cancel, "cancel", 0, "id of requests list", "{}; on api.sock only requests of the caller") \
     X(tokenize, "tokenize", 0, "text, bare: true adds no special tokens, model; or messages, model", \

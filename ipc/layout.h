@@ -36,7 +36,7 @@
 /* struct rec_submit and the bits of its field absent. */
 #define SUBMIT_LAYOUT_SUM (sizeof(struct rec_submit) \
     LAGAN_FIELDS(SUBMIT_LAYOUT_X) LAGAN_FIELDS(ABSENT_LAYOUT_X) \
-    LAYOUT(rec_submit, row) LAYOUT(rec_submit, gen) LAYOUT(rec_submit, id) \
+    LAYOUT(rec_submit, ledger_index) LAYOUT(rec_submit, gen) LAYOUT(rec_submit, id) \
     LAYOUT(rec_submit, seed) LAYOUT(rec_submit, deadline_ns) LAYOUT(rec_submit, n_prompt) \
     LAYOUT(rec_submit, n_decoder) LAYOUT(rec_submit, n_done) LAYOUT(rec_submit, text_bytes) \
     LAYOUT(rec_submit, done_text) LAYOUT(rec_submit, done_score) LAYOUT(rec_submit, n_eos) \
@@ -46,29 +46,32 @@
 
 /* The other records. */
 #define RECORDS_LAYOUT_SUM (0 \
-    LAYOUT(rec_row, row) LAYOUT(rec_row, gen) LAYOUT(rec_row, flags) \
-    LAYOUT(rec_text, row) LAYOUT(rec_text, gen) LAYOUT(rec_text, op) LAYOUT(rec_text, flags) \
+    LAYOUT(rec_notice, ledger_index) LAYOUT(rec_notice, gen) LAYOUT(rec_notice, flags) \
+    LAYOUT(rec_text, call) LAYOUT(rec_text, gen) LAYOUT(rec_text, op) LAYOUT(rec_text, flags) \
     LAYOUT(rec_text, n_ids) LAYOUT(rec_text, text_bytes) \
     LAYOUT(rec_ready, vocab) LAYOUT(rec_ready, max_len) LAYOUT(rec_ready, max_source) \
     LAYOUT(rec_ready, n_slots) LAYOUT(rec_ready, tokens_per_block) LAYOUT(rec_ready, n_groups) \
     LAYOUT(rec_ready, name_bytes) LAYOUT(rec_ready, has_text) LAYOUT(rec_ready, kv_bytes) \
     LAYOUT(rec_ready, weight_bytes) LAYOUT(rec_ready, max_tokens) LAYOUT(rec_ready, load_ns) \
-    LAYOUT(rec_ready, adopted) LAYOUT(rec_ready, beams) \
+    LAYOUT(rec_ready, adopted) LAYOUT(rec_ready, beams) LAYOUT(rec_ready, temperature) \
+    LAYOUT(rec_ready, decoder_start) LAYOUT(rec_ready, max_request_seqs) \
+    LAYOUT(rec_ready, unserved) \
     LAYOUT(rec_step, step) LAYOUT(rec_step, lane) LAYOUT(rec_step, n_ent) \
-    LAYOUT(rec_out, row) LAYOUT(rec_out, gen) LAYOUT(rec_out, output) LAYOUT(rec_out, n_tokens) \
+    LAYOUT(rec_out, ledger_index) LAYOUT(rec_out, gen) LAYOUT(rec_out, output) LAYOUT(rec_out, n_tokens) \
     LAYOUT(rec_out, has_logprobs) LAYOUT(rec_out, first) LAYOUT(rec_out, text_bytes) \
     LAYOUT(rec_out, text_first) LAYOUT(rec_out, n_top) LAYOUT(rec_out, score) \
-    LAYOUT(rec_finish, row) LAYOUT(rec_finish, gen) LAYOUT(rec_finish, output) \
+    LAYOUT(rec_finish, ledger_index) LAYOUT(rec_finish, gen) LAYOUT(rec_finish, output) \
     LAYOUT(rec_finish, reason) LAYOUT(rec_finish, score) LAYOUT(rec_finish, n_tokens) \
     LAYOUT(rec_finish, cached) LAYOUT(rec_finish, adopted) LAYOUT(rec_finish, recomputed) \
-    LAYOUT(rec_reject, row) LAYOUT(rec_reject, gen) LAYOUT(rec_reject, reason) \
+    LAYOUT(rec_finish, n_prompt_tokens) \
+    LAYOUT(rec_reject, ledger_index) LAYOUT(rec_reject, gen) LAYOUT(rec_reject, reason) \
     LAYOUT(rec_reject, text_bytes) \
     LAYOUT(rec_phase, phase) LAYOUT(rec_phase, done) LAYOUT(rec_phase, total) \
-    LAYOUT(rec_prompt, row) LAYOUT(rec_prompt, gen) LAYOUT(rec_prompt, first) \
+    LAYOUT(rec_prompt, ledger_index) LAYOUT(rec_prompt, gen) LAYOUT(rec_prompt, first) \
     LAYOUT(rec_prompt, n) LAYOUT(rec_prompt, n_top) \
-    LAYOUT(rec_tensor, row) LAYOUT(rec_tensor, gen) LAYOUT(rec_tensor, first) \
+    LAYOUT(rec_tensor, ledger_index) LAYOUT(rec_tensor, gen) LAYOUT(rec_tensor, first) \
     LAYOUT(rec_tensor, n) LAYOUT(rec_tensor, cols) LAYOUT(rec_tensor, kind) \
-    LAYOUT(rec_text_done, row) LAYOUT(rec_text_done, gen) LAYOUT(rec_text_done, reason) \
+    LAYOUT(rec_text_done, call) LAYOUT(rec_text_done, gen) LAYOUT(rec_text_done, reason) \
     LAYOUT(rec_text_done, n_ids) LAYOUT(rec_text_done, text_bytes))
 
 /* Positions and names of the statistics, and the structs that both sides access in place. */

@@ -7,7 +7,7 @@
  * ABI: lagand and its workers are always of one build, but a lagand that replaces itself (re-exec)
  * reads the ledger log of the previous one, and workers of the previous build run on until they are
  * replaced. Therefore a change of a layout here changes SHM_ABI_MAJOR, and a change of struct
- * rec_submit also changes MIRROR_MAGIC. ipc/layout.h makes a change without these two a compile
+ * rec_submit also changes LOG_FILE_MAGIC. ipc/layout.h makes a change without these two a compile
  * error. A new meaning of an old field changes them too; that the compiler cannot see.
  */
 #pragma once
@@ -17,9 +17,9 @@
 
 enum {
     REC_SUBMIT = 1,  /* rec_submit and tails; fragments with RING_MORE concatenate */
-    REC_CANCEL = 2,  /* rec_row; flags: reason */
+    REC_CANCEL = 2,  /* rec_notice; flags: reason */
     REC_DRAIN = 3,   /* no payload: finish all requests, accept no new ones, exit with 0 */
-    REC_SUSPEND = 4, /* rec_row; flags: 1 suspend, 0 resume */
+    REC_SUSPEND = 4, /* rec_notice; flags: 1 suspend, 0 resume */
     REC_TEXT = 5,    /* rec_text and tails */
 };
 enum {
@@ -46,7 +46,7 @@ enum {
 #define SUBMIT_FIELD_SAMPLER(kind, name) SUBMIT_TYPE_##kind name;
 
 struct rec_submit { /* D 1, REC_SUBMIT */
-    uint32_t row, gen;
+    uint32_t ledger_index, gen;
     uint64_t id, seed;
     int64_t deadline_ns;          /* CLOCK_MONOTONIC; 0: none */
     uint32_t n_prompt, n_decoder; /* token ids of the prompt, of the decoder prefix */
@@ -106,13 +106,13 @@ enum {
 _Static_assert(N_ABSENT_BITS <= 31, "rec_submit.absent");
 
 /* D 2: flags is the reason, 0: cancelled. D 4: flags 1 suspend, 0 resume. */
-struct rec_row {
-    uint32_t row, gen, flags, pad;
+struct rec_notice {
+    uint32_t ledger_index, gen, flags, pad;
 };
 
-struct rec_text { /* D 5: row is the call slot of lagand */
-    uint32_t row, gen;
-    uint8_t op; /* 1 tokenize, 2 detokenize */
+struct rec_text {       /* D 5 */
+    uint32_t call, gen; /* index and generation of the call in lagand */
+    uint8_t op;         /* 1 tokenize, 2 detokenize */
     /* 1: bare (tokenize), keep special tokens (detokenize); 2: text is a conversation */
     uint8_t flags;
     uint16_t pad;
@@ -127,8 +127,13 @@ struct rec_ready {                                /* W 1 */
     /* max_tokens: positions that the pools can hold */
     uint64_t kv_bytes, weight_bytes, max_tokens;
     int64_t load_ns;
-    uint32_t adopted; /* weights adopted from the previous worker */
-    uint32_t beams;   /* beams of a request that leaves them to the model; 0 means 1 */
+    uint32_t adopted;          /* weights adopted from the previous worker */
+    uint32_t beams;            /* beams of a request that leaves them to the model; 0 means 1 */
+    float temperature;         /* of a request that leaves it to the model */
+    int32_t decoder_start;     /* decoder_start_token_id; -1: none */
+    uint32_t max_request_seqs; /* sequences of one request; 0: n_slots */
+    uint32_t pad;
+    char unserved[48]; /* key of generation_config.json whose value is not served; "": none */
     /* name_bytes of the architecture's name */
 };
 
@@ -139,7 +144,7 @@ struct rec_step { /* W 2 */
 };
 /* n_top is at most LAGAN_MAX_TOP, which does not fit into a byte; hence 32 bytes, not 24. */
 struct rec_out { /* n_ent times, each followed by its tails, padded to 8 */
-    uint32_t row, gen;
+    uint32_t ledger_index, gen;
     uint16_t output; /* 0 .. n - 1 */
     uint8_t n_tokens;
     uint8_t has_logprobs; /* 1: logprob[] and top[] follow */
@@ -152,13 +157,15 @@ struct rec_out { /* n_ent times, each followed by its tails, padded to 8 */
      * top[n_tokens][n_top]; text; all padded to 8 */
 };
 struct rec_finish { /* W 3 */
-    uint32_t row, gen;
+    uint32_t ledger_index, gen;
     uint16_t output, reason; /* enum lagan_reason */
     float score;
     uint32_t n_tokens, cached, adopted, recomputed;
+    uint32_t n_prompt_tokens; /* of an encoder-decoder model: of the encoder input */
+    uint32_t pad;
 };
 struct rec_reject { /* W 4 */
-    uint32_t row, gen;
+    uint32_t ledger_index, gen;
     uint16_t reason; /* enum lagan_reason */
     uint16_t text_bytes;
     uint32_t pad;
@@ -171,7 +178,7 @@ struct rec_phase {  /* W 5: progress of the start of a worker */
 };
 /* W 6: positions [first, first + n) of the prompt; a prompt may take several records */
 struct rec_prompt {
-    uint32_t row, gen;
+    uint32_t ledger_index, gen;
     uint32_t first, n, n_top, pad;
     /* i32 id[n], the tokens of the prompt; f32 logprob[n] (position 0: NaN); {i32, f32}
      * top[n][n_top]; packed, all padded to 8 */
@@ -180,7 +187,7 @@ struct rec_prompt {
  * tokens, hidden] comes before the first token; row k of the logits [generated, vocabulary] comes
  * before token k. If generated ids were given, the first row belongs to the next token. */
 struct rec_tensor {
-    uint32_t row, gen;
+    uint32_t ledger_index, gen;
     uint64_t first;
     uint32_t n, cols;
     uint32_t kind; /* enum lagan_tensor of lagan_wire.h */
@@ -188,19 +195,19 @@ struct rec_tensor {
     /* f32 value[n]; padded to 8 */
 };
 struct rec_text_done { /* W 7 */
-    uint32_t row, gen;
+    uint32_t call, gen;
     uint32_t reason; /* 0, or enum lagan_reason; then text is the error sentence */
     uint32_t n_ids, text_bytes, pad;
     /* i32 id[n_ids], text, packed; all padded to 8 */
 };
 
 _Static_assert(sizeof(struct rec_submit) == 160, "rec_submit");
-_Static_assert(sizeof(struct rec_row) == 16, "rec_row");
+_Static_assert(sizeof(struct rec_notice) == 16, "rec_notice");
 _Static_assert(sizeof(struct rec_text) == 24, "rec_text");
-_Static_assert(sizeof(struct rec_ready) == 72, "rec_ready");
+_Static_assert(sizeof(struct rec_ready) == 136, "rec_ready");
 _Static_assert(sizeof(struct rec_step) == 16, "rec_step");
 _Static_assert(sizeof(struct rec_out) == 32, "rec_out");
-_Static_assert(sizeof(struct rec_finish) == 32, "rec_finish");
+_Static_assert(sizeof(struct rec_finish) == 40, "rec_finish");
 _Static_assert(sizeof(struct rec_reject) == 16, "rec_reject");
 _Static_assert(sizeof(struct rec_phase) == 24, "rec_phase");
 _Static_assert(sizeof(struct rec_prompt) == 24, "rec_prompt");

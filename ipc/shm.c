@@ -112,7 +112,7 @@ fill(struct shm *s, enum shm_kind kind, const char *name, struct err *e)
         return err_set(e, -errno, "memfd %s: map read-only: %s", name, strerror(errno));
     }
     if (fcntl(s->fd, F_ADD_SEALS, SEALS | (kind == SHM_D ? F_SEAL_FUTURE_WRITE : 0)) < 0) {
-        return err_set(e, -errno, "memfd %s: weights_checksum: %s", name, strerror(errno));
+        return err_set(e, -errno, "memfd %s: seals: %s", name, strerror(errno));
     }
     map_ready(s);
     return 0;
@@ -305,9 +305,9 @@ copy_pieces(uint8_t *t, const uint8_t *f, size_t n)
 }
 
 /* A store to a line in the reader's cache waits until the line is taken away there, and later
- * stores wait too. A non-temporal store of a full line does not wait. Measured (docs/lab/serving.md),
- * normal and non-temporal: 31 and 6 ns for each line if the cores have separate caches (some EPYC),
- * 8 and 8 ns under the shared cache of a Xeon, where the reader then waits for memory. */
+ * stores wait too. A non-temporal store of a full line does not wait. Measured (normal and
+ * non-temporal store of a line, docs/lab/serving.md): 31 and 6 ns if the cores have separate caches
+ * (some EPYC), 8 and 8 ns under the shared cache of a Xeon, whose reader then waits for memory. */
 void
 shm_copy_out(void *to, const void *from, size_t n)
 {

@@ -29,6 +29,7 @@ struct fleet_faults {
 struct fleet_use { /* a sample over all workers */
     nsec at;
     uint64_t queued, waiting, running; /* in the queue; at a worker without and with a slot */
+    uint32_t n_pools;
     uint64_t used[MAX_GROUPS], cached[MAX_GROUPS], free[MAX_GROUPS]; /* blocks by pool */
 };
 
@@ -39,7 +40,7 @@ struct fleet_setting {
     struct fleet_faults faults;
     nsec every; /* virtual time between two calls of `use`; 0: never */
     void (*use)(void *to, const struct fleet_use *u);
-    void *to;
+    void *to;    /* argument of `use` */
     bool digest; /* hash every batch into the result's digest */
     bool check;  /* check the invariants of every worker regularly, and at the end */
 };
@@ -64,4 +65,3 @@ CLEAN_FUNC(struct fleet, fleet_free)
 int fleet_add(struct fleet *f, const struct trace_line *t, struct err *e) MUST_USE;
 int fleet_finish(struct fleet *f, struct err *e) MUST_USE;
 const struct fleet_result *fleet_result(const struct fleet *f);
-uint32_t fleet_n_pools(const struct fleet *f);

@@ -1,9 +1,8 @@
 /* fleet_internal.h - the inside of struct fleet; included by fleet*.c only.
  *
- *     fleet.c          events, in order of time
+ *     fleet.c          events, in order of time; cancelled and suspended clients, crashed workers
  *     fleet_request.c  a request from arrival to end
  *     fleet_step.c     the steps of a worker, and the selection of a worker
- *     fleet_faults.c   cancelled and suspended clients, crashed workers
  */
 #pragma once
 
@@ -92,11 +91,3 @@ void fleet_kick(struct fleet *f, uint32_t worker);
 void fleet_name_blocks(struct fleet *f, struct fleet_request *j); /* for route/ */
 void fleet_dispatch(struct fleet *f); /* assigns queued requests to workers with capacity */
 void fleet_finish_step(struct fleet *f, const struct sim_event *e);
-
-/* fleet_faults.c */
-void faults_plan(struct fleet *f, struct fleet_request *j);
-void faults_cancel(struct fleet *f, uint64_t id);
-void faults_suspend(struct fleet *f, uint64_t id, bool suspended);
-void faults_schedule_crash(struct fleet *f, uint32_t worker);
-/* Its requests return to the head of the queue, with the tokens that clients have. */
-void faults_crash(struct fleet *f, uint32_t worker);

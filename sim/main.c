@@ -1,5 +1,5 @@
 /* main.c - lagan-sim: the production scheduler and KV manager in virtual time. */
-#include "sim/scenario_run.h"
+#include "sim/scenario.h"
 #include "sim/sim_config.h"
 #include "sim/soak.h"
 #include "sim/trace_run.h"

@@ -11,8 +11,7 @@
 #include <string.h>
 
 int
-script_err(const struct script *s, const struct script_line *l, struct err *e, int code,
-           const char *fmt, ...)
+script_err(const struct script_line *l, struct err *e, const char *fmt, ...)
 {
     char text[200];
     va_list ap;
@@ -20,7 +19,7 @@ script_err(const struct script *s, const struct script_line *l, struct err *e, i
     va_start(ap, fmt);
     vsnprintf(text, sizeof text, fmt, ap);
     va_end(ap);
-    return err_set(e, code, "%s:%u: %s", s->name, l->number, text);
+    return err_set(e, -EINVAL, "%s:%u: %s", l->file, l->number, text);
 }
 
 struct script *
@@ -47,15 +46,14 @@ trim_line(char *line)
 }
 
 static int
-split_words(const struct script *s, struct script_line *l, char *line, struct err *e)
+split_words(struct script_line *l, char *line, struct err *e)
 {
     for (char *word = strtok_r(line, " \t", &line); word; word = strtok_r(NULL, " \t", &line)) {
         if (*word == '#') break;
         if (l->n_words == SCRIPT_MAX_WORDS)
-            return script_err(s, l, e, -EINVAL, "more than %d words", SCRIPT_MAX_WORDS);
+            return script_err(l, e, "more than %d words", SCRIPT_MAX_WORDS);
         if (strlen(word) > SCRIPT_MAX_WORD)
-            return script_err(s, l, e, -EINVAL, "a word of more than %d characters",
-                              SCRIPT_MAX_WORD);
+            return script_err(l, e, "a word of more than %d characters", SCRIPT_MAX_WORD);
         l->words[l->n_words++] = word;
     }
     return 0;
@@ -66,20 +64,18 @@ add_line(struct script *s, char *line, uint32_t number, struct err *e)
 {
     struct script_line *l = &s->line[s->n_lines];
 
-    *l = (struct script_line){ .number = number, .first_want = s->n_wants };
+    *l = (struct script_line){ .file = s->name, .number = number, .first_want = s->n_wants };
     for (const char *c = line; *c; c++)
         if (iscntrl((unsigned char)*c) && *c != '\t')
-            return script_err(s, l, e, -EINVAL, "byte 0x%02x is not allowed in a text file",
-                              (unsigned char)*c);
+            return script_err(l, e, "byte 0x%02x is not allowed in a text file", (unsigned char)*c);
     line = trim_line(line);
     if (*line == '|') {
-        if (s->n_lines == 0)
-            return script_err(s, l, e, -EINVAL, "an expected line must follow a command");
+        if (s->n_lines == 0) return script_err(l, e, "an expected line must follow a command");
         s->want[s->n_wants++] = trim_line(line + 1);
         s->line[s->n_lines - 1].n_want++;
         return 0;
     }
-    TRY(split_words(s, l, line, e));
+    TRY(split_words(l, line, e));
     s->n_lines += l->n_words > 0;
     return 0;
 }
@@ -137,15 +133,14 @@ script_read(struct script **ret, const char *path, struct err *e)
 }
 
 int
-script_pairs(const struct script *s, const struct script_line *l, uint32_t at,
-             const struct opt *table, void *to, struct err *e)
+script_pairs(const struct script_line *l, uint32_t at, const struct opt *table, void *to,
+             struct err *e)
 {
     char where[160];
 
-    snprintf(where, sizeof where, "%.140s:%u", s->name, l->number);
+    snprintf(where, sizeof where, "%.140s:%u", l->file, l->number);
     for (; at < l->n_words; at += 2) {
-        if (at + 1 == l->n_words)
-            return script_err(s, l, e, -EINVAL, "%s has no value", l->words[at]);
+        if (at + 1 == l->n_words) return script_err(l, e, "%s has no value", l->words[at]);
         TRY(opt_set(table, to, l->words[at], l->words[at + 1], where, e));
     }
     return 0;

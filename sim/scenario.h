@@ -12,12 +12,14 @@
  *
  * Words are separated by blanks; a word that begins with '#' starts a comment. A line that begins
  * with '|' is a line that the command above must print, blanks at both ends ignored. A command
- * without such lines must print nothing. Parsing knows no command: scenario_run.h does.
+ * without such lines must print nothing. Parsing knows no command: scenario_run.c does.
  */
 #pragma once
 
 #include "base/base.h"
 #include "base/err.h"
+
+#include <stdio.h>
 
 enum {
     SCRIPT_MAX_WORDS = 32,
@@ -27,6 +29,7 @@ enum {
 };
 
 struct script_line {
+    const char *file;
     uint32_t number; /* line in the file, from 1 */
     uint32_t n_words;
     char *words[SCRIPT_MAX_WORDS];
@@ -48,16 +51,21 @@ int script_read(struct script **ret, const char *path, struct err *e) MUST_USE;
 struct script *script_free(struct script *s);
 CLEAN_FUNC(struct script, script_free)
 
-/* Sets an error with file and line; returns code. */
-int script_err(const struct script *s, const struct script_line *l, struct err *e, int code,
-               const char *fmt, ...) PRINTF_LIKE(5, 6);
+/* Sets an error with file and line; returns -EINVAL. */
+int script_err(const struct script_line *l, struct err *e, const char *fmt, ...) PRINTF_LIKE(3, 4);
 
 /* Parses the line's words from `at` on as "key value" pairs of the table into *to. */
 struct opt;
-int script_pairs(const struct script *s, const struct script_line *l, uint32_t at,
-                 const struct opt *table, void *to, struct err *e) MUST_USE;
+int script_pairs(const struct script_line *l, uint32_t at, const struct opt *table, void *to,
+                 struct err *e) MUST_USE;
 
 /* Parses "r0..r3" or "r7": the letters into name, the numbers into first and last. */
 bool script_names(const char *word, char name[16], uint32_t *first, uint32_t *last);
 /* Parses "0..8,9,50*3" into at most max numbers. Returns their count, -EINVAL or -EMSGSIZE. */
 int script_numbers(const char *word, int64_t *to, uint32_t max) MUST_USE;
+
+/* Runs a scenario and compares its output with the expected lines. 0: all output is as expected. 1:
+ * differences, printed to out as missing lines (-) and unexpected lines (+). Negative: the scenario
+ * is invalid. */
+int script_run(const struct script *s, FILE *out, struct err *e) MUST_USE;
+void script_print_commands(FILE *out);

@@ -11,6 +11,7 @@
 #include "worker/kv/kv_reuse.h"
 #include "worker/kv/kv_state.h"
 
+#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -63,10 +64,22 @@ static int
 holder_named(struct scenario_state *g, uint32_t word, struct scenario_seq **ret, uint32_t *slot,
              struct err *e)
 {
-    if (word >= g->l->n_words) return stage_error(g, e, "%s needs a sequence name", g->l->words[0]);
+    if (word >= g->l->n_words)
+        return script_err(g->l, e, "%s needs a sequence name", g->l->words[0]);
     *ret = find_holder(g, g->l->words[word], slot);
     if (*ret && (*ret)->admitted) return 0;
-    return stage_error(g, e, "sequence %s is not admitted", g->l->words[word]);
+    return script_err(g->l, e, "sequence %s is not admitted", g->l->words[word]);
+}
+
+/* Adds a sequence of that name in the next slot. */
+static int
+add_holder(struct scenario_state *g, const char *name, struct scenario_seq **ret, struct err *e)
+{
+    if (g->n_holders == MIN(g->st.kv.n_slots, (uint32_t)STAGE_HOLDERS))
+        return script_err(g->l, e, "no slot is free for %s", name);
+    check((*ret = g->holder[g->n_holders++] = calloc(1, sizeof **ret)));
+    snprintf((*ret)->name, sizeof(*ret)->name, "%s", name);
+    return 0;
 }
 
 /* The number of a block in its group. */
@@ -83,21 +96,23 @@ block_number(struct scenario_state *g, uint32_t group, slice_id at)
     return i;
 }
 
+/* Appends the blocks of the slot, by group. */
 static void
-list_blocks(struct scenario_state *g, uint32_t slot, char *text, size_t n)
+list_blocks(struct scenario_state *g, uint32_t slot)
 {
     for (uint32_t k = 0; k < g->st.kv.n_groups; k++) {
         uint32_t first, held = kv_held(g->w.kv, slot, k, &first);
 
-        if (k > 0) snprintf(text + strlen(text), n - strlen(text), " /");
+        if (k > 0) stage_append(g, " /");
         for (uint32_t i = 0; held > 0; i++) {
             slice_id at = kv_entry(g->w.kv, slot, k, i);
 
             held -= at != SLICE_NONE;
-            if (at == SLICE_NONE)
-                snprintf(text + strlen(text), n - strlen(text), " -");
-            else
-                snprintf(text + strlen(text), n - strlen(text), " %u", block_number(g, k, at));
+            if (at == SLICE_NONE) {
+                stage_append(g, " -");
+            } else {
+                stage_append(g, " %u", block_number(g, k, at));
+            }
         }
     }
 }
@@ -135,14 +150,14 @@ read_keep(struct scenario_state *g, struct scenario_seq *h, char *ranges, struct
         unsigned start, end = UINT32_MAX, priority;
         struct err why;
 
-        if (n++ == KEEPS) return stage_error(g, e, "keep: more than %d ranges", KEEPS);
+        if (n++ == KEEPS) return script_err(g->l, e, "keep: more than %d ranges", KEEPS);
         if (sscanf(at, "%u-end:%u", &start, &priority) < 2 &&
             sscanf(at, "%u-%u:%u", &start, &end, &priority) < 3)
-            return stage_error(g, e, "invalid range %s; use FROM-TO:PRIORITY", at);
-        if (priority > 255) return stage_error(g, e, "priority %u is above 255", priority);
+            return script_err(g->l, e, "invalid range %s; use FROM-TO:PRIORITY", at);
+        if (priority > 255) return script_err(g->l, e, "priority %u is above 255", priority);
         *k = (struct kv_keep){ start, end, (uint8_t)priority };
         if (ranges) continue;
-        if (kv_keep_check(h->keep, n, &why) < 0) return stage_error(g, e, "%s", why.text);
+        if (kv_keep_check(h->keep, n, &why) < 0) return script_err(g->l, e, "%s", why.text);
         h->text.keep = h->keep;
         h->text.n_keep = n;
     }
@@ -154,7 +169,7 @@ read_list(struct scenario_state *g, const char *list, int64_t *to, struct err *e
 {
     int n = list[0] ? script_numbers(list, to, TOKENS) : 0;
 
-    return n < 0 ? stage_error(g, e, "invalid list %s; use for example 0..8,9,5*3", list) : n;
+    return n < 0 ? script_err(g->l, e, "invalid list %s; use for example 0..8,9,5*3", list) : n;
 }
 
 static int
@@ -173,7 +188,7 @@ fill_holder(struct scenario_state *g, struct scenario_seq *h, struct admit_args 
     for (int i = 0; i < n; i++) h->source[i] = (token_id)list[i];
     h->text.n_source = (uint32_t)n;
     TRY(n = read_list(g, a->tokens, list, e));
-    if (n == 0) return stage_error(g, e, "tokens LIST is required");
+    if (n == 0) return script_err(g->l, e, "tokens LIST is required");
     for (int i = 0; i < n; i++) h->token[i] = (token_id)list[i];
     h->n = h->text.n = (uint32_t)n;
     h->text.token = h->token;
@@ -184,59 +199,22 @@ fill_holder(struct scenario_state *g, struct scenario_seq *h, struct admit_args 
     return a->keep[0] ? read_keep(g, h, a->keep, e) : 0;
 }
 
-/* 1: admitted. 0: refused; the reason is printed. */
-static int
-admit_holder(struct scenario_state *g, struct scenario_seq **ret, uint32_t *slot, struct err *e)
-{
-    struct admit_args a;
-    struct kv_need need;
-    struct scenario_seq *h;
-    uint32_t first, last;
-    char letters[16];
-    int r;
-
-    if (g->l->n_words < 2 || !script_names(g->l->words[1], letters, &first, &last) || first != last)
-        return stage_error(g, e, "%s needs one sequence name", g->l->words[0]);
-    opt_defaults(admit_opts, &a);
-    TRY(script_pairs(g->s, g->l, 2, admit_opts, &a, e));
-    h = find_holder(g, g->l->words[1], slot);
-    if (!h) {
-        if (g->n_holders == MIN(g->st.kv.n_slots, (uint32_t)STAGE_HOLDERS))
-            return stage_error(g, e, "no slot is free for %s", g->l->words[1]);
-        check((h = g->holder[g->n_holders++] = calloc(1, sizeof *h)));
-        snprintf(h->name, sizeof h->name, "%s", g->l->words[1]);
-    }
-    if (h->admitted) {
-        stage_print(g, "%s refused: EEXIST", h->name);
-        return 0;
-    }
-    TRY(fill_holder(g, h, &a, e));
-    need = kv_need(g->w.kv, h->n + a.spare, h->text.n_source, h->n);
-    r = kv_admit(g->w.kv, *slot, &need, &h->text, &h->hit);
-    kv_check(g->w.kv);
-    if (r < 0) stage_print(g, "%s refused: %s", h->name, strerrorname_np(-r));
-    h->admitted = r == 0;
-    *ret = h;
-    return r == 0;
-}
-
 static int
 act_lookup(struct scenario_state *g, struct err *e)
 {
     static struct scenario_seq h;
     struct admit_args a;
     struct kv_hit hit;
-    char text[200] = "";
 
     opt_defaults(admit_opts, &a);
-    TRY(script_pairs(g->s, g->l, 1, admit_opts, &a, e));
+    TRY(script_pairs(g->l, 1, admit_opts, &a, e));
     TRY(fill_holder(g, &h, &a, e));
     kv_lookup(g->w.kv, &h.text, &hit);
+    stage_append(g, "pos %u%s full %u", hit.n_tokens, hit.cross ? " and its source" : "",
+                 hit.n_full);
     for (uint32_t k = 0; k < g->st.kv.n_groups; k++)
-        snprintf(text + strlen(text), sizeof text - strlen(text), " / held %u cached %u",
-                 hit.n_held[k], hit.n_cached[k]);
-    stage_print(g, "pos %u%s full %u%s", hit.n_tokens, hit.cross ? " and its source" : "",
-                hit.n_full, text);
+        stage_append(g, " / held %u cached %u", hit.n_held[k], hit.n_cached[k]);
+    stage_end(g);
     return 0;
 }
 
@@ -260,83 +238,81 @@ step_to(struct scenario_state *g, struct scenario_seq *h, uint32_t slot, uint32_
     if (end == border) kv_store(kv, slot, &h->text, end);
 }
 
-static void
-start_holder(struct scenario_state *g, struct scenario_seq *h, uint32_t slot)
+static int
+start_one(struct scenario_state *g, struct scenario_seq *h, uint32_t slot, uint32_t n,
+          struct err *e)
 {
-    char text[1000] = "";
-
+    (void)n;
+    if (h->started) return script_err(g->l, e, "%s has started already", h->name);
     for (h->cached = h->hit.n_tokens; h->cached < h->n;)
         step_to(g, h, slot, MIN(h->n, kv_border(g->w.kv, h->cached, h->n)));
-    list_blocks(g, slot, text, sizeof text);
-    stage_print(g, "%s pos %u%s blocks%s", h->name, h->hit.n_tokens,
-                h->hit.cross ? " and its source" : "", text);
+    stage_append(g, "%s pos %u%s blocks", h->name, h->hit.n_tokens,
+                 h->hit.cross ? " and its source" : "");
+    list_blocks(g, slot);
+    stage_end(g);
+    return 0;
 }
 
+/* The commands admit, and add: which also starts. */
 static int
 act_admit(struct scenario_state *g, struct err *e)
 {
+    struct admit_args a;
+    struct kv_need need;
     struct scenario_seq *h;
-    uint32_t slot;
-    int r = admit_holder(g, &h, &slot, e);
+    uint32_t first, last, slot;
+    char letters[16];
+    int r;
 
-    return MIN(r, 0);
-}
-
-static int
-act_add(struct scenario_state *g, struct err *e)
-{
-    struct scenario_seq *h;
-    uint32_t slot;
-    int r = admit_holder(g, &h, &slot, e);
-
-    if (r == 1) start_holder(g, h, slot);
-    return MIN(r, 0);
-}
-
-static int
-act_start(struct scenario_state *g, struct err *e)
-{
-    struct scenario_seq *h;
-    uint32_t slot;
-
-    for (uint32_t i = 1; i < MAX(g->l->n_words, 2u); i++) {
-        TRY(holder_named(g, i, &h, &slot, e));
-        if (h->started) return stage_error(g, e, "%s has started already", h->name);
-        start_holder(g, h, slot);
+    if (g->l->n_words < 2 || !script_names(g->l->words[1], letters, &first, &last) || first != last)
+        return script_err(g->l, e, "%s needs one sequence name", g->l->words[0]);
+    opt_defaults(admit_opts, &a);
+    TRY(script_pairs(g->l, 2, admit_opts, &a, e));
+    h = find_holder(g, g->l->words[1], &slot);
+    if (!h) TRY(add_holder(g, g->l->words[1], &h, e));
+    if (h->admitted) {
+        stage_print(g, "%s refused: EEXIST", h->name);
+        return 0;
     }
-    return 0;
+    TRY(fill_holder(g, h, &a, e));
+    need = kv_need(g->w.kv, h->n + a.spare, h->text.n_source, h->n);
+    r = kv_admit(g->w.kv, slot, &need, &h->text, &h->hit);
+    kv_check(g->w.kv);
+    h->admitted = r == 0;
+    if (r < 0) stage_print(g, "%s refused: %s", h->name, strerrorname_np(-r));
+    return r == 0 && strcmp(g->command->name, "add") == 0 ? start_one(g, h, slot, 0, e) : 0;
 }
 
 /* ---- what follows */
 
+/* The commands gen, and grow: which also writes KV. */
 static int
-grow_holder(struct scenario_state *g, bool cache, struct err *e)
+act_grow(struct scenario_state *g, struct err *e)
 {
     static int64_t list[TOKENS];
     struct scenario_seq *h;
-    char text[1000] = "";
     uint32_t slot;
     int n;
 
     TRY(holder_named(g, 1, &h, &slot, e));
-    if (g->l->n_words != 3) return stage_error(g, e, "usage: %s NAME LIST", g->l->words[0]);
-    if (!h->started) return stage_error(g, e, "%s has not started", h->name);
+    if (g->l->n_words != 3) return script_err(g->l, e, "usage: %s NAME LIST", g->l->words[0]);
+    if (!h->started) return script_err(g->l, e, "%s has not started", h->name);
     TRY(n = read_list(g, g->l->words[2], list, e));
     for (int i = 0; i < n; i++) {
-        if (h->n == TOKENS) return stage_error(g, e, "more than %d tokens", TOKENS);
+        if (h->n == TOKENS) return script_err(g->l, e, "more than %d tokens", TOKENS);
         h->token[h->n++] = (token_id)list[i];
         h->text.n = h->n;
-        if (!cache) continue;
+        if (strcmp(g->command->name, "gen") == 0) continue;
         if (!kv_has_capacity(g->w.kv, slot, h->cached + 1)) {
             struct kv_out out = begin_step(g);
 
             kv_trim(g->w.kv, slot, h->cached, &out);
         }
         if (!kv_has_capacity(g->w.kv, slot, h->cached + 1))
-            return stage_error(g, e, "%s has no reserved block for its next token", h->name);
+            return script_err(g->l, e, "%s has no reserved block for its next token", h->name);
         step_to(g, h, slot, h->cached + 1);
-        list_blocks(g, slot, text, sizeof text); /* numbers the new block */
-        text[0] = 0;
+        list_blocks(g, slot); /* numbers the new block */
+        g->text[0] = 0;
     }
     return 0;
 }
@@ -352,24 +328,12 @@ act_raise(struct scenario_state *g, struct err *e)
 
     TRY(holder_named(g, 1, &h, &slot, e));
     if (g->l->n_words != 3 || script_numbers(g->l->words[2], &spare, 1) != 1 || spare < 0)
-        return stage_error(g, e, "usage: raise NAME TOKENS");
+        return script_err(g->l, e, "usage: raise NAME TOKENS");
     need = kv_need(g->w.kv, h->n + (uint32_t)spare, h->text.n_source, h->n);
     r = kv_raise(g->w.kv, slot, &need);
     kv_check(g->w.kv);
     if (r < 0) stage_print(g, "%s refused: %s", h->name, strerrorname_np(-r));
     return 0;
-}
-
-static int
-act_gen(struct scenario_state *g, struct err *e)
-{
-    return grow_holder(g, false, e);
-}
-
-static int
-act_grow(struct scenario_state *g, struct err *e)
-{
-    return grow_holder(g, true, e);
 }
 
 /* Beams: others continue from a sequence's KV. */
@@ -380,19 +344,17 @@ act_fork(struct scenario_state *g, struct err *e)
     uint32_t from;
 
     TRY(holder_named(g, 1, &h, &from, e));
-    if (!h->started) return stage_error(g, e, "%s has not started", h->name);
+    if (!h->started) return script_err(g->l, e, "%s has not started", h->name);
     for (uint32_t i = 2; i < MAX(g->l->n_words, 3u); i++) {
         struct kv_need need = kv_fork_need(g->w.kv, h->cached + 1, h->cached, 1);
         struct scenario_seq *to;
         struct kv_out out;
         uint32_t slot;
 
-        if (i >= g->l->n_words) return stage_error(g, e, "usage: fork NAME INTO...");
+        if (i >= g->l->n_words) return script_err(g->l, e, "usage: fork NAME INTO...");
         if (find_holder(g, g->l->words[i], &slot))
-            return stage_error(g, e, "%s exists already", g->l->words[i]);
-        if (g->n_holders == MIN(g->st.kv.n_slots, (uint32_t)STAGE_HOLDERS))
-            return stage_error(g, e, "no slot is free for %s", g->l->words[i]);
-        check((to = g->holder[g->n_holders++] = calloc(1, sizeof *to)));
+            return script_err(g->l, e, "%s exists already", g->l->words[i]);
+        TRY(add_holder(g, g->l->words[i], &to, e));
         *to = *h;
         snprintf(to->name, sizeof to->name, "%s", g->l->words[i]);
         to->text.token = to->token;
@@ -400,7 +362,7 @@ act_fork(struct scenario_state *g, struct err *e)
         to->text.source = to->text.source ? to->source : NULL;
         to->text.namespace = &to->space;
         if (kv_reserve(g->w.kv, slot, &need) < 0)
-            return stage_error(g, e, "no blocks are free for %s", to->name);
+            return script_err(g->l, e, "no blocks are free for %s", to->name);
         out = begin_step(g);
         kv_fork(g->w.kv, 0, g->step, from, slot, h->cached, h->cached, &out);
         end_step(g, slot);
@@ -411,71 +373,61 @@ act_fork(struct scenario_state *g, struct err *e)
 struct at_args {
     uint32_t at;
 };
+/* clang-format off */
 static const struct opt at_opts[] = {
-    { "at", OPT_U32, OPT_AT(at_args, at), .arg = "N",
-      .sentence = "positions to treat as written; default: all but the last token" },
+    { "at", OPT_U32, OPT_AT(at_args, at), .arg = "N", .sentence = "positions to treat as written; default: all but the last token" },
     { 0 }
 };
+/* clang-format on */
 
-/* Calls f for each name; parses an optional "at N". */
+/* Calls the command's function for each name; parses an optional "at N". */
 static int
-each_at(struct scenario_state *g,
-        void (*f)(struct scenario_state *g, struct scenario_seq *h, uint32_t slot, uint32_t n),
-        struct err *e)
+act_each(struct scenario_state *g, struct err *e)
 {
+    const struct opt *opts = g->command->opts;
     struct at_args a = { UINT32_MAX };
     uint32_t n = 1, slot;
     struct scenario_seq *h;
 
-    while (n < g->l->n_words && strcmp(g->l->words[n], "at") != 0) n++;
-    TRY(script_pairs(g->s, g->l, n, at_opts, &a, e));
+    while (n < g->l->n_words && !(opts && strcmp(g->l->words[n], "at") == 0)) n++;
+    TRY(script_pairs(g->l, n, opts, &a, e));
     for (uint32_t i = 1; i < MAX(n, 2u); i++) {
         TRY(holder_named(g, i, &h, &slot, e));
         if (a.at != UINT32_MAX && a.at > h->n)
-            return stage_error(g, e, "at %u: %s has %u tokens", a.at, h->name, h->n);
-        f(g, h, slot, a.at == UINT32_MAX ? h->n - 1 : a.at);
+            return script_err(g->l, e, "at %u: %s has %u tokens", a.at, h->name, h->n);
+        TRY(g->command->each(g, h, slot, a.at == UINT32_MAX ? h->n - 1 : a.at, e));
         kv_check(g->w.kv);
     }
     return 0;
 }
 
-static void
-store_one(struct scenario_state *g, struct scenario_seq *h, uint32_t slot, uint32_t n)
+static int
+store_one(struct scenario_state *g, struct scenario_seq *h, uint32_t slot, uint32_t n,
+          struct err *e)
 {
+    (void)e;
     kv_store(g->w.kv, slot, &h->text, n);
+    return 0;
 }
 
-static void
-release_one(struct scenario_state *g, struct scenario_seq *h, uint32_t slot, uint32_t n)
+static int
+release_one(struct scenario_state *g, struct scenario_seq *h, uint32_t slot, uint32_t n,
+            struct err *e)
 {
+    (void)e;
     kv_release(g->w.kv, slot, &h->text, n);
     h->admitted = h->started = false;
+    return 0;
 }
 
-static void
-drop_one(struct scenario_state *g, struct scenario_seq *h, uint32_t slot, uint32_t n)
+static int
+drop_one(struct scenario_state *g, struct scenario_seq *h, uint32_t slot, uint32_t n, struct err *e)
 {
     (void)n;
+    (void)e;
     kv_drop(g->w.kv, slot);
     h->admitted = h->started = false;
-}
-
-static int
-act_store(struct scenario_state *g, struct err *e)
-{
-    return each_at(g, store_one, e);
-}
-
-static int
-act_release(struct scenario_state *g, struct err *e)
-{
-    return each_at(g, release_one, e);
-}
-
-static int
-act_drop(struct scenario_state *g, struct err *e)
-{
-    return each_at(g, drop_one, e);
+    return 0;
 }
 
 static int
@@ -483,7 +435,7 @@ act_flush(struct scenario_state *g, struct err *e)
 {
     struct kv_flushed went = { 0 };
 
-    if (g->l->n_words > 1) return stage_error(g, e, "flush has no operands");
+    (void)e;
     kv_flush(g->w.kv, UINT32_MAX, &went);
     kv_check(g->w.kv);
     stage_print(g, "%llu blocks, %llu on the host", (unsigned long long)went.blocks,
@@ -494,62 +446,49 @@ act_flush(struct scenario_state *g, struct err *e)
 /* ---- looking */
 
 static int
-act_held(struct scenario_state *g, struct err *e)
+list_one(struct scenario_state *g, struct scenario_seq *h, uint32_t slot, uint32_t n, struct err *e)
 {
-    struct scenario_seq *h;
-    uint32_t slot;
-
-    for (uint32_t i = 1; i < MAX(g->l->n_words, 2u); i++) {
-        char text[1000] = "";
-
-        TRY(holder_named(g, i, &h, &slot, e));
-        list_blocks(g, slot, text, sizeof text);
-        stage_print(g, "%s%s", h->name, text);
-    }
+    (void)n;
+    (void)e;
+    stage_append(g, "%s", h->name);
+    list_blocks(g, slot);
+    stage_end(g);
     return 0;
 }
 
 static int
 act_free(struct scenario_state *g, struct err *e)
 {
-    char text[200] = "";
+    struct kv_count n;
 
-    struct kv_count host;
-
-    if (g->l->n_words > 1) return stage_error(g, e, "free has no operands");
+    (void)e;
     for (uint32_t p = 0; p < kv_n_pools(g->w.kv); p++) {
-        struct kv_count n;
-
         kv_count(g->w.kv, p, &n);
-        snprintf(text + strlen(text), sizeof text - strlen(text), "%s%u", p ? " " : "",
-                 n.free + n.cached);
+        stage_append(g, "%s%u", p ? " " : "", n.free + n.cached);
     }
-    if (g->st.kv.host_bytes) {
-        kv_count_host(g->w.kv, &host);
-        snprintf(text + strlen(text), sizeof text - strlen(text), " host %u with %u cached",
-                 host.free + host.cached, host.cached);
-    }
-    stage_print(g, "%s", text);
+    kv_count_host(g->w.kv, &n);
+    if (g->st.kv.host_bytes)
+        stage_append(g, " host %u with %u cached", n.free + n.cached, n.cached);
+    stage_end(g);
     return 0;
 }
 
 static int
 act_stats(struct scenario_state *g, struct err *e)
 {
-    if (g->l->n_words > 1) return stage_error(g, e, "stats has no operands");
+    (void)e;
     for (uint32_t k = 0; k < g->st.kv.n_groups; k++) {
         struct kv_stats s;
 
         kv_stats(g->w.kv, k, &s);
         if (g->st.kv.host_bytes)
-            stage_print(g, "offloaded %llu fetched %llu host_dropped %llu",
-                        (unsigned long long)s.offloaded, (unsigned long long)s.onboarded,
-                        (unsigned long long)s.host_evicted);
-        stage_print(
-            g, "taken %llu fresh %llu shared %llu copied %llu moved %llu missed %llu evicted %llu",
-            (unsigned long long)s.allocated, (unsigned long long)s.allocated_new,
-            (unsigned long long)s.shared, (unsigned long long)s.copied, (unsigned long long)s.moved,
-            (unsigned long long)s.missed, (unsigned long long)s.evicted);
+            stage_print(g, "offloaded %" PRIu64 " onboarded %" PRIu64 " host_evicted %" PRIu64,
+                        s.offloaded, s.onboarded, s.host_evicted);
+        stage_print(g,
+                    "allocated %" PRIu64 " allocated_new %" PRIu64 " reused_full %" PRIu64
+                    " reused_copied %" PRIu64 " reused_moved %" PRIu64 " missed %" PRIu64
+                    " evicted %" PRIu64,
+                    s.allocated, s.allocated_new, s.shared, s.copied, s.moved, s.missed, s.evicted);
     }
     return 0;
 }
@@ -579,7 +518,7 @@ act_events(struct scenario_state *g, struct err *e)
     uint64_t missed = 0;
     uint32_t n;
 
-    if (g->l->n_words > 1) return stage_error(g, e, "events has no operands");
+    (void)e;
     while ((n = kv_events(g->w.kv, &g->next_event, all, ARRAY_LEN(all), &missed))) {
         if (missed) stage_print(g, "%llu missed", (unsigned long long)missed);
         for (uint32_t i = 0; i < n; i++) {
@@ -608,58 +547,49 @@ act_events(struct scenario_state *g, struct err *e)
 struct need_args {
     uint32_t len, source, chunk;
 };
+/* clang-format off */
 static const struct opt need_opts[] = {
-    { "len", OPT_U32, OPT_AT(need_args, len), "1", .min = 1, .max = 1 << 24, .arg = "TOKENS",
-      .sentence = "prompt and output tokens" },
-    { "source", OPT_U32, OPT_AT(need_args, source), .max = 1 << 24, .arg = "TOKENS",
-      .sentence = "encoder input tokens" },
-    { "chunk", OPT_U32, OPT_AT(need_args, chunk), "1", .min = 1, .max = 1 << 24, .arg = "TOKENS",
-      .sentence = "tokens in a step at most" },
+    { "len", OPT_U32, OPT_AT(need_args, len), "1", .min = 1, .max = 1 << 24, .arg = "TOKENS", .sentence = "prompt and output tokens" },
+    { "source", OPT_U32, OPT_AT(need_args, source), .max = 1 << 24, .arg = "TOKENS", .sentence = "encoder input tokens" },
+    { "chunk", OPT_U32, OPT_AT(need_args, chunk), "1", .min = 1, .max = 1 << 24, .arg = "TOKENS", .sentence = "tokens in a step at most" },
     { 0 }
 };
+/* clang-format on */
 
 static int
 act_need(struct scenario_state *g, struct err *e)
 {
     struct need_args a;
     struct kv_need n;
-    char text[200] = "";
 
     opt_defaults(need_opts, &a);
-    TRY(script_pairs(g->s, g->l, 1, need_opts, &a, e));
+    TRY(script_pairs(g->l, 1, need_opts, &a, e));
     n = kv_need(g->w.kv, a.len, a.source, a.chunk);
     for (uint32_t k = 0; k < g->st.kv.n_groups; k++)
-        snprintf(text + strlen(text), sizeof text - strlen(text), "%s%u", k ? " " : "",
-                 n.n_blocks[k]);
-    stage_print(g, "%s", text);
+        stage_append(g, "%s%u", k ? " " : "", n.n_blocks[k]);
+    stage_end(g);
     return 0;
 }
 
+/* clang-format off */
 const struct scenario_command kv_commands[] = {
-    { "admit", "NAME", admit_opts, "look up a prompt and reserve all blocks that it needs",
-      act_admit },
-    { "lookup", "", admit_opts,
-      "print what a prompt would find: full blocks, used or cached, by group", act_lookup },
-    { "start", "NAME...", NULL,
-      "compute the prompts; print the cached positions, and blocks by group", act_start },
-    { "add", "NAME", admit_opts, "admit and start", act_add },
-    { "raise", "NAME TOKENS", NULL, "reserve blocks for TOKENS tokens after the known ones",
-      act_raise },
-    { "gen", "NAME LIST", NULL, "append generated tokens without writing KV", act_gen },
-    { "grow", "NAME LIST", NULL, "append generated tokens and write KV for each", act_grow },
-    { "fork", "NAME INTO...", NULL, "start sequences that share all KV of NAME and then diverge",
-      act_fork },
-    { "store", "NAME...", at_opts, "put the full written blocks into the prefix cache", act_store },
-    { "release", "NAME...", at_opts,
-      "end the sequence; keep its written blocks in the prefix cache", act_release },
-    { "drop", "NAME...", NULL, "end the sequence; cache no further blocks", act_drop },
-    { "flush", "", NULL, "remove all unreferenced blocks from the prefix cache", act_flush },
-    { "held", "NAME...", NULL, "print its blocks by group; - where a block left the window",
-      act_held },
-    { "free", "", NULL, "print the unreferenced blocks by pool, and those of the host tier",
-      act_free },
-    { "stats", "", NULL, "print the counters since the start, by group", act_stats },
-    { "events", "", NULL, "print new KV events: blocks stored, updated and removed", act_events },
-    { "need", "", need_opts, "print the blocks that a sequence needs at once, by group", act_need },
+    { "admit", "NAME", admit_opts, "look up a prompt and reserve all blocks that it needs", act_admit, NULL },
+    { "lookup", "", admit_opts, "print what a prompt would find: full blocks, used or cached, by group", act_lookup, NULL },
+    { "start", "NAME...", NULL, "compute the prompts; print the cached positions, and blocks by group", act_each, start_one },
+    { "add", "NAME", admit_opts, "admit and start", act_admit, NULL },
+    { "raise", "NAME TOKENS", NULL, "reserve blocks for TOKENS tokens after the known ones", act_raise, NULL },
+    { "gen", "NAME LIST", NULL, "append generated tokens without writing KV", act_grow, NULL },
+    { "grow", "NAME LIST", NULL, "append generated tokens and write KV for each", act_grow, NULL },
+    { "fork", "NAME INTO...", NULL, "start sequences that share all KV of NAME and then diverge", act_fork, NULL },
+    { "store", "NAME...", at_opts, "put the full written blocks into the prefix cache", act_each, store_one },
+    { "release", "NAME...", at_opts, "end the sequence; keep its written blocks in the prefix cache", act_each, release_one },
+    { "drop", "NAME...", NULL, "end the sequence; cache no further blocks", act_each, drop_one },
+    { "flush", "", NULL, "remove all unreferenced blocks from the prefix cache", act_flush, NULL },
+    { "held", "NAME...", NULL, "print its blocks by group; - where a block left the window", act_each, list_one },
+    { "free", "", NULL, "print the unreferenced blocks by pool, and those of the host tier", act_free, NULL },
+    { "stats", "", NULL, "print the counters since the start, by group", act_stats, NULL },
+    { "events", "", NULL, "print new KV events: blocks stored, updated and removed", act_events, NULL },
+    { "need", "", need_opts, "print the blocks that a sequence needs at once, by group", act_need, NULL },
     { 0 },
 };
+/* clang-format on */

@@ -1,8 +1,7 @@
-/* scenario_run.c - see scenario_run.h. Commands are in scenario_sched.c and scenario_kv.c. */
-#include "sim/scenario_run.h"
+/* scenario_run.c - see scenario.h. Commands are in scenario_sched.c and scenario_kv.c. */
+#include "sim/scenario.h"
 
 #include "sim/scenario_state.h"
-#include "sim/text_diff.h"
 
 #include <errno.h>
 #include <stdarg.h>
@@ -11,28 +10,40 @@
 
 static const struct scenario_command *const tables[] = { sched_commands, kv_commands };
 
+static void
+append_text(struct scenario_state *g, const char *fmt, va_list ap)
+{
+    size_t n = strlen(g->text);
+
+    vsnprintf(g->text + n, sizeof g->text - n, fmt, ap);
+}
+
+void
+stage_end(struct scenario_state *g)
+{
+    if (g->n_lines < STAGE_LINES) check((g->line[g->n_lines++] = strdup(g->text)));
+    g->text[0] = 0;
+}
+
+void
+stage_append(struct scenario_state *g, const char *fmt, ...)
+{
+    va_list ap;
+
+    va_start(ap, fmt);
+    append_text(g, fmt, ap);
+    va_end(ap);
+}
+
 void
 stage_print(struct scenario_state *g, const char *fmt, ...)
 {
     va_list ap;
 
-    if (g->n_lines == STAGE_LINES) return;
     va_start(ap, fmt);
-    check(vasprintf(&g->line[g->n_lines], fmt, ap) >= 0);
+    append_text(g, fmt, ap);
     va_end(ap);
-    g->n_lines++;
-}
-
-int
-stage_error(const struct scenario_state *g, struct err *e, const char *fmt, ...)
-{
-    char text[180];
-    va_list ap;
-
-    va_start(ap, fmt);
-    vsnprintf(text, sizeof text, fmt, ap);
-    va_end(ap);
-    return script_err(g->s, g->l, e, -EINVAL, "%s", text);
+    stage_end(g);
 }
 
 struct actor *
@@ -54,16 +65,16 @@ actors_named(struct scenario_state *g, uint32_t from, struct actor **to, struct 
 
         if (!script_names(g->l->words[i], letters, &first, &last)) {
             if (n > 0) return n;
-            return stage_error(g, e, "invalid request name %s; use r0 or r0..r3", g->l->words[i]);
+            return script_err(g->l, e, "invalid request name %s; use r0 or r0..r3", g->l->words[i]);
         }
         for (; first <= last; first++) {
             snprintf(name, sizeof name, "%s%u", letters, first);
-            if (n == STAGE_ACTORS) return stage_error(g, e, "more than %d names", STAGE_ACTORS);
+            if (n == STAGE_ACTORS) return script_err(g->l, e, "more than %d names", STAGE_ACTORS);
             to[n] = actor_find(g, name);
-            if (!to[n++]) return stage_error(g, e, "unknown request %s", name);
+            if (!to[n++]) return script_err(g->l, e, "unknown request %s", name);
         }
     }
-    return n > 0 ? n : stage_error(g, e, "%s needs request names", g->l->words[0]);
+    return n > 0 ? n : script_err(g->l, e, "%s needs request names", g->l->words[0]);
 }
 
 static const struct scenario_command *
@@ -82,7 +93,7 @@ open_stage(struct scenario_state *g, struct err *e)
 
     if (g->open) return 0;
     setting_close(&g->st);
-    if (worker_open(&g->w, &g->st, &why) < 0) return stage_error(g, e, "%s", why.text);
+    if (worker_open(&g->w, &g->st, &why) < 0) return script_err(g->l, e, "%s", why.text);
     g->open = true;
     return 0;
 }
@@ -112,7 +123,7 @@ static int
 restart_scenario(struct scenario_state *g, struct err *e)
 {
     if (g->l->n_words > 1 || !g->open)
-        return stage_error(g, e, "again has no operands and must follow a command");
+        return script_err(g->l, e, "again has no operands and must follow a command");
     worker_close(&g->w);
     leave_actors(g);
     g->it = 0;
@@ -125,20 +136,52 @@ static int
 act_line(struct scenario_state *g, struct err *e)
 {
     const struct scenario_command *const *table, *c = find_command(g->l->words[0], &table);
-    int r = setting_line(&g->st, g->s, g->l, e);
+    int r = setting_line(&g->st, g->l, e);
 
     if (strcmp(g->l->words[0], "again") == 0) return restart_scenario(g, e);
     if (r < 0) return r;
-    if (r > 0 && g->open) return stage_error(g, e, "settings must precede all commands");
+    if (r > 0 && g->open) return script_err(g->l, e, "settings must precede all commands");
     if (r > 0) return 0;
     if (!c)
-        return stage_error(g, e, "unknown command %s; `lagan-sim script --help` lists the commands",
-                           g->l->words[0]);
+        return script_err(g->l, e,
+                          "unknown command %s; `lagan-sim script --help` lists the commands",
+                          g->l->words[0]);
     TRY(open_stage(g, e));
     if (g->commands && g->commands != *table)
-        return stage_error(g, e, "scheduler and KV manager commands cannot be mixed");
+        return script_err(g->l, e, "scheduler and KV manager commands cannot be mixed");
     g->commands = *table;
+    g->command = c;
+    if (!c->operands[0] && !c->opts && g->l->n_words > 1)
+        return script_err(g->l, e, "%s has no operands", c->name);
     return c->act(g, e);
+}
+
+/* Prints common lines as they are, lines only in `want` after "-", only in `got` after "+". Finds
+ * the longest common subsequence by dynamic programming. */
+static void
+diff_print(FILE *out, char *const *want, uint32_t n_want, char *const *got, uint32_t n_got)
+{
+    size_t wide = n_got + 1;
+    uint32_t *same = calloc((n_want + 1) * wide, sizeof *same), i = 0, k = 0;
+
+    /* same[a * wide + b]: common lines of want[a ..] and got[b ..]; NULL without memory */
+    for (uint32_t a = n_want; same && a-- > 0;)
+        for (uint32_t b = n_got; b-- > 0;)
+            same[a * wide + b] = strcmp(want[a], got[b]) == 0
+                                     ? same[(a + 1) * wide + b + 1] + 1
+                                     : MAX(same[(a + 1) * wide + b], same[a * wide + b + 1]);
+    while (i < n_want || k < n_got) {
+        if (same && i < n_want && k < n_got && strcmp(want[i], got[k]) == 0) {
+            fprintf(out, "      %s\n", want[i++]);
+            k++;
+        } else if (i < n_want &&
+                   (k == n_got || !same || same[(i + 1) * wide + k] >= same[i * wide + k + 1])) {
+            fprintf(out, "    - %s\n", want[i++]);
+        } else {
+            fprintf(out, "    + %s\n", got[k++]);
+        }
+    }
+    free(same);
 }
 
 /* Compares the command's output with the expected lines and prints differences. */

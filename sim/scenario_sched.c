@@ -21,27 +21,20 @@ struct scenario_request_args {
     double priority;
     char tokens[SCRIPT_MAX_WORD + 1];
 };
+/* clang-format off */
 static const struct opt request_opts[] = {
-    { "prompt", OPT_U32, OPT_AT(scenario_request_args, prompt), .min = 0, .max = 1 << 20,
-      .arg = "N", .sentence = "prompt tokens with ids that no other request has" },
-    { "tokens", OPT_STR, OPT_AT(scenario_request_args, tokens), .arg = "LIST",
-      .sentence = "prompt token ids: 0..8,9,5*3" },
-    { "new", OPT_U32, OPT_AT(scenario_request_args, max_new), "1", .min = 1, .max = 1 << 20,
-      .arg = "N", .sentence = "tokens to generate" },
-    { "source", OPT_U32, OPT_AT(scenario_request_args, source), .min = 0, .max = 1 << 20,
-      .arg = "N", .sentence = "encoder input tokens" },
-    { "priority", OPT_F64, OPT_AT(scenario_request_args, priority), "0.5", .min = 0, .max = 1,
-      .arg = "P", .sentence = "from 0 (lowest) to 1 (highest)" },
-    { "client", OPT_U32, OPT_AT(scenario_request_args, client), .arg = "N",
-      .sentence = "client for fairness" },
-    { "lora", OPT_U64, OPT_AT(scenario_request_args, lora), .arg = "N",
-      .sentence = "LoRA adapter; 0: none" },
-    { "pages", OPT_U32, OPT_AT(scenario_request_args, pages), .arg = "N",
-      .sentence = "device pages of the adapter, shared by its users" },
-    { "salt", OPT_U64, OPT_AT(scenario_request_args, salt), .arg = "N",
-      .sentence = "cache salt of the tenant" },
+    { "prompt", OPT_U32, OPT_AT(scenario_request_args, prompt), .max = 1 << 20, .arg = "N", .sentence = "prompt tokens with ids that no other request has" },
+    { "tokens", OPT_STR, OPT_AT(scenario_request_args, tokens), .arg = "LIST", .sentence = "prompt token ids: 0..8,9,5*3" },
+    { "new", OPT_U32, OPT_AT(scenario_request_args, max_new), "1", .min = 1, .max = 1 << 20, .arg = "N", .sentence = "tokens to generate" },
+    { "source", OPT_U32, OPT_AT(scenario_request_args, source), .max = 1 << 20, .arg = "N", .sentence = "encoder input tokens" },
+    { "priority", OPT_F64, OPT_AT(scenario_request_args, priority), "0.5", .min = 0, .max = 1, .arg = "P", .sentence = "from 0 (lowest) to 1 (highest)" },
+    { "client", OPT_U32, OPT_AT(scenario_request_args, client), .arg = "N", .sentence = "client for fairness" },
+    { "lora", OPT_U64, OPT_AT(scenario_request_args, lora), .arg = "N", .sentence = "LoRA adapter; 0: none" },
+    { "pages", OPT_U32, OPT_AT(scenario_request_args, pages), .arg = "N", .sentence = "device pages of the adapter, shared by its users" },
+    { "salt", OPT_U64, OPT_AT(scenario_request_args, salt), .arg = "N", .sentence = "cache salt of the tenant" },
     { 0 }
 };
+/* clang-format on */
 
 static int
 fill_prompt(struct scenario_state *g, struct sim_request *r, struct scenario_request_args *a,
@@ -53,7 +46,7 @@ fill_prompt(struct scenario_state *g, struct sim_request *r, struct scenario_req
     if (a->tokens[0]) {
         n = script_numbers(a->tokens, given, ARRAY_LEN(given));
         if (n < 0)
-            return stage_error(g, e, "invalid tokens %s; use for example 0..8,9,5*3", a->tokens);
+            return script_err(g->l, e, "invalid tokens %s; use for example 0..8,9,5*3", a->tokens);
         a->prompt = (uint32_t)n;
     }
     r->seq.token = calloc((size_t)a->prompt + a->max_new, sizeof r->seq.token[0]);
@@ -85,8 +78,8 @@ add_actor(struct scenario_state *g, const char *name, struct scenario_request_ar
     int r;
 
     if (g->n_actors == STAGE_ACTORS)
-        return stage_error(g, e, "more than %d requests", STAGE_ACTORS);
-    if (actor_find(g, name)) return stage_error(g, e, "request %s exists already", name);
+        return script_err(g->l, e, "more than %d requests", STAGE_ACTORS);
+    if (actor_find(g, name)) return script_err(g->l, e, "request %s exists already", name);
     check((to->r = calloc(1, sizeof *to->r)));
     strcpy(to->name, name);
     to->follows = g->n_actors > 0 && follows_by_name(to - 1, name);
@@ -122,9 +115,9 @@ act_request(struct scenario_state *g, struct err *e)
     char letters[16], name[28];
 
     for (i = 1; i < g->l->n_words && script_names(g->l->words[i], letters, &first, &last);) i++;
-    if (i == 1) return stage_error(g, e, "request needs names: r0, or r0..r3");
+    if (i == 1) return script_err(g->l, e, "request needs names: r0, or r0..r3");
     opt_defaults(request_opts, &a);
-    TRY(script_pairs(g->s, g->l, i, request_opts, &a, e));
+    TRY(script_pairs(g->l, i, request_opts, &a, e));
     for (uint32_t k = 1; k < i; k++) {
         check(script_names(g->l->words[k], letters, &first, &last));
         for (; first <= last; first++) {
@@ -250,10 +243,12 @@ say_range(struct scenario_state *g, uint32_t first, const char *text)
 struct scenario_run_args {
     uint32_t to;
 };
-static const struct opt run_opts[] = { { "to", OPT_U32, OPT_AT(scenario_run_args, to), .min = 0,
-                                         .max = MAX_ITERATIONS, .arg = "N",
-                                         .sentence = "stop before that iteration" },
-                                       { 0 } };
+/* clang-format off */
+static const struct opt run_opts[] = {
+    { "to", OPT_U32, OPT_AT(scenario_run_args, to), .max = MAX_ITERATIONS, .arg = "N", .sentence = "stop before that iteration" },
+    { 0 }
+};
+/* clang-format on */
 
 static int
 act_run(struct scenario_state *g, struct err *e)
@@ -263,7 +258,7 @@ act_run(struct scenario_state *g, struct err *e)
     uint32_t first = g->it;
     bool any = true;
 
-    TRY(script_pairs(g->s, g->l, 1, run_opts, &a, e));
+    TRY(script_pairs(g->l, 1, run_opts, &a, e));
     last[0] = 0;
     while (g->it < a.to && (any = run_iteration(g, false, text, sizeof text))) {
         if (g->it - 1 > first && strcmp(text, last) != 0) {
@@ -278,7 +273,7 @@ act_run(struct scenario_state *g, struct err *e)
     say_range(g, first, last);
     print_ended(g);
     if (g->it == MAX_ITERATIONS)
-        return stage_error(g, e, "run: requests remain after %d iterations", MAX_ITERATIONS);
+        return script_err(g->l, e, "run: requests remain after %d iterations", MAX_ITERATIONS);
     if (scheduler_n_running(g->w.s) + scheduler_n_waiting(g->w.s) == 0) {
         stage_print(g, "%u idle", g->it);
     } else if (!any) {
@@ -294,7 +289,7 @@ act_step(struct scenario_state *g, struct err *e)
     int64_t n = 1;
 
     if (g->l->n_words > 2 || (g->l->n_words == 2 && script_numbers(g->l->words[1], &n, 1) != 1))
-        return stage_error(g, e, "usage: step [N]");
+        return script_err(g->l, e, "usage: step [N]");
     for (; n > 0 && run_iteration(g, true, text, sizeof text); n--) {
         stage_print(g, "%u%s", g->it - 1, text);
         print_ended(g);
@@ -339,31 +334,25 @@ act_cancel(struct scenario_state *g, struct err *e)
 static int
 act_used(struct scenario_state *g, struct err *e)
 {
-    char text[200] = "";
+    struct kv_count n;
 
-    if (g->l->n_words > 1) return stage_error(g, e, "used has no operands");
+    (void)e;
     for (uint32_t p = 0; p < kv_n_pools(g->w.kv); p++) {
-        struct kv_count n;
-        size_t at = strlen(text);
-
         kv_count(g->w.kv, p, &n);
-        snprintf(text + at, sizeof text - at, "%s%u", p ? " " : "", n.used);
+        stage_append(g, "%s%u", p ? " " : "", n.used);
     }
-    stage_print(g, "%s", text);
+    stage_end(g);
     return 0;
 }
 
+/* clang-format off */
 const struct scenario_command sched_commands[] = {
-    { "request", "NAME...", request_opts, "add requests in this order: r0, or r0..r3",
-      act_request },
-    { "run", "", run_opts,
-      "run until all requests end; print the requests of each iteration, and unusual ends",
-      act_run },
-    { "step", "[N]", NULL, "run N iterations; print the requests of each, and reached positions",
-      act_step },
-    { "show", "NAME...", NULL,
-      "print tokens still to generate / prompt / generated, and the position", act_show },
-    { "cancel", "NAME...", NULL, "cancel requests", act_cancel },
-    { "used", "", NULL, "print the referenced blocks by pool", act_used },
+    { "request", "NAME...", request_opts, "add requests in this order: r0, or r0..r3", act_request, NULL },
+    { "run", "", run_opts, "run until all requests end; print the requests of each iteration, and unusual ends", act_run, NULL },
+    { "step", "[N]", NULL, "run N iterations; print the requests of each, and reached positions", act_step, NULL },
+    { "show", "NAME...", NULL, "print tokens still to generate / prompt / generated, and the position", act_show, NULL },
+    { "cancel", "NAME...", NULL, "cancel requests", act_cancel, NULL },
+    { "used", "", NULL, "print the referenced blocks by pool", act_used, NULL },
     { 0 },
 };
+/* clang-format on */

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "base/opt.h"
-#include "sim/scenario_run.h"
+#include "sim/scenario.h"
 #include "sim/sim_worker.h"
 
 enum { STAGE_ACTORS = 256, STAGE_HOLDERS = 64, STAGE_LINES = 4000, STAGE_BLOCKS = 4096 };
@@ -26,6 +26,7 @@ struct scenario_state {
     struct actor actor[STAGE_ACTORS];
     uint32_t n_actors;
     const struct scenario_command *commands; /* the table in use: scheduler or KV manager */
+    const struct scenario_command *command;  /* the current row of it */
     uint32_t it;                             /* iterations so far */
     struct scenario_seq *holder[STAGE_HOLDERS];
     uint32_t n_holders;
@@ -37,21 +38,26 @@ struct scenario_state {
     uint32_t n_names;
     char **line; /* output of the command */
     uint32_t n_lines;
+    char text[8192]; /* the unfinished last line of it */
 };
 
 struct scenario_command {
-    const char *name, *operands;
-    const struct opt *opts; /* after the operands; NULL: none */
+    const char *name, *operands; /* operands "" and no opts: the line has one word */
+    const struct opt *opts;      /* after the operands; NULL: none */
     const char *sentence;
     int (*act)(struct scenario_state *g, struct err *e);
+    /* NULL, or of each sequence that the line names; n: positions to treat as written. */
+    int (*each)(struct scenario_state *g, struct scenario_seq *h, uint32_t slot, uint32_t n,
+                struct err *e);
 };
 extern const struct scenario_command sched_commands[]; /* scenario_sched.c; name NULL ends it */
 extern const struct scenario_command kv_commands[];    /* scenario_kv.c */
 
+/* stage_append() adds text to the last line of the output, stage_end() ends the line, and
+ * stage_print() does both. */
+void stage_end(struct scenario_state *g);
+void stage_append(struct scenario_state *g, const char *fmt, ...) PRINTF_LIKE(2, 3);
 void stage_print(struct scenario_state *g, const char *fmt, ...) PRINTF_LIKE(2, 3);
-/* Sets an error at the current line; returns -EINVAL. */
-int stage_error(const struct scenario_state *g, struct err *e, const char *fmt, ...)
-    PRINTF_LIKE(3, 4);
 /* Looks up the requests named by the words from `from` on, up to the first option key, into to[],
  * at most STAGE_ACTORS. Returns their number, or -EINVAL. */
 int actors_named(struct scenario_state *g, uint32_t from, struct actor **to,

@@ -19,14 +19,11 @@ struct sched_args {
 
 /* clang-format off */
 static const struct opt cache_opts[] = {
-    { "block", OPT_U32, OPT_AT(kv_config, tokens_per_block), .min = 1, .max = 1024, .arg = "TOKENS",
-      .sentence = "tokens per block" },
+    { "block", OPT_U32, OPT_AT(kv_config, tokens_per_block), .min = 1, .max = 1024, .arg = "TOKENS", .sentence = "tokens per block" },
     { "arena", OPT_BYTES, OPT_AT(kv_config, arena_bytes), .arg = "BYTES", .sentence = "size of the KV arena" },
     { "host", OPT_BYTES, OPT_AT(kv_config, host_bytes), .arg = "BYTES", .sentence = "size of the host tier; 0: none" },
-    { "slab", OPT_U32, OPT_AT(kv_config, slab_bytes), .arg = "BYTES",
-      .sentence = "slab size of the pools; 0: as in a worker" },
-    { "slots", OPT_U32, OPT_AT(kv_config, n_slots), .min = 1, .max = 65536, .arg = "N",
-      .sentence = "sequence slots of the block tables" },
+    { "slab", OPT_U32, OPT_AT(kv_config, slab_bytes), .arg = "BYTES", .sentence = "slab size of the pools; 0: as in a worker" },
+    { "slots", OPT_U32, OPT_AT(kv_config, n_slots), .min = 1, .max = 65536, .arg = "N", .sentence = "sequence slots of the block tables" },
     { "fifo", OPT_BOOL, OPT_AT(kv_config, fifo), .sentence = "reuse blocks strictly in the order of their release" },
     { "reuse", OPT_BOOL, OPT_AT(kv_config, reuse), .sentence = "enable the prefix cache" },
     { "copy_partial", OPT_BOOL, OPT_AT(kv_config, copy_partial), .sentence = "copy partial blocks that other sequences use" },
@@ -40,8 +37,7 @@ static const struct opt group_opts[] = {
     { "interval", OPT_U32, OPT_AT(group_args, g.interval), .arg = "TOKENS", .sentence = "state group: positions between two snapshots; 0: no snapshots" },
     { "layers", OPT_U32, OPT_AT(group_args, g.n_layers), "1", .min = 1, .max = 4096, .arg = "N", .sentence = "layers of the group" },
     { "parts", OPT_U32, OPT_AT(group_args, g.n_parts), "2", .min = 1, .max = 2, .arg = "N", .sentence = "2: K and V; 1: one for both" },
-    { "slice", OPT_U32, OPT_AT(group_args, g.slice_bytes), "128", .min = 128, .max = 1 << 28, .arg = "BYTES",
-      .sentence = "size of one layer's K of one block" },
+    { "slice", OPT_U32, OPT_AT(group_args, g.slice_bytes), "128", .min = 128, .max = 1 << 28, .arg = "BYTES", .sentence = "size of one layer's K of one block" },
     { "max", OPT_U32, OPT_AT(group_args, g.max_blocks), .arg = "BLOCKS", .sentence = "blocks at most; 0: limited by the arena only" },
     { "share", OPT_F64, OPT_AT(group_args, share), .min = 0, .max = 1, .arg = "X", .sentence = "target share of the arena, from 0 to 1" },
     { "attend", OPT_F64, OPT_AT(group_args, attend), .min = 0, .max = 1e15, .arg = "FLOP", .sentence = "attention FLOP per token and key" },
@@ -49,18 +45,16 @@ static const struct opt group_opts[] = {
 };
 static const struct opt limit_opts[] = {
     { "seqs", OPT_U32, OPT_AT(sched_args, l.max_seqs), .min = 1, .max = 65536, .arg = "N", .sentence = "running sequences at most" },
-    { "rows", OPT_U32, OPT_AT(sched_args, l.max_tokens), .min = 1, .max = 1 << 24, .arg = "N", .sentence = "decoder tokens in a step at most" },
+    { "max_num_batched_tokens", OPT_U32, OPT_AT(sched_args, l.max_tokens), .min = 1, .max = 1 << 24, .arg = "N", .sentence = "decoder tokens in a step at most" },
     { "len", OPT_U32, OPT_AT(sched_args, l.max_len), .min = 1, .max = 1 << 24, .arg = "TOKENS", .sentence = "prompt and output tokens of a request at most" },
     { "unit", OPT_U32, OPT_AT(sched_args, l.chunk_unit), .arg = "TOKENS", .sentence = "chunks are multiples of it; 0: as in a worker" },
     { "sources", OPT_U32, OPT_AT(sched_args, l.max_enc_tokens), .arg = "TOKENS", .sentence = "encoder input tokens held at the same time" },
     { "encoder_layers", OPT_U32, OPT_AT(sched_args, n_enc_layers), .max = 1000, .arg = "N", .sentence = "encoder layers of the model; 0: decoder-only" },
     { "encoder_slice", OPT_U32, OPT_AT(sched_args, enc_layers), .max = 1000, .arg = "N", .sentence = "encoder layers in a step; 0: all" },
-    { "policy", OPT_ENUM, OPT_AT(sched_args, policy), .choices = "no_evict|max_utilization|static|max_requests",
-      .arg = "NAME", .sentence = "admission and preemption policy" },
+    { "policy", OPT_ENUM, OPT_AT(sched_args, policy), .choices = "no_evict|max_utilization|static|max_requests", .arg = "NAME", .sentence = "admission and preemption policy" },
     { "chunk", OPT_U32, OPT_AT(sched_args, l.max_chunk), .arg = "TOKENS", .sentence = "tokens of one prompt in a step at most; 0: no limit" },
-    { "chunk_policy", OPT_ENUM, OPT_AT(sched_args, chunks), .choices = "fcfs|equal_progress", .arg = "NAME",
-      .sentence = "prefill order: first come, first served, or one unit each in rotation" },
-    { "quantum", OPT_U32, OPT_AT(sched_args, l.quantum), .arg = "TOKENS", .sentence = "fairness quantum per client; 0: order of arrival" },
+    { "chunk_policy", OPT_ENUM, OPT_AT(sched_args, chunks), .choices = "fcfs|equal_progress", .arg = "NAME", .sentence = "prefill order: first come, first served, or one unit each in rotation" },
+    { "fairness_quantum", OPT_U32, OPT_AT(sched_args, l.quantum), .arg = "TOKENS", .sentence = "fairness quantum per client; 0: order of arrival" },
     { "pages", OPT_U32, OPT_AT(sched_args, l.pages), .arg = "N", .sentence = "device pages for LoRA adapters" },
     { "encoder_work", OPT_U64, OPT_AT(sched_args, l.enc_work), .arg = "N", .sentence = "encoder tokens times layers in a step with decode; 0: no limit" },
     { "encoder_batch", OPT_STR, OPT_AT(sched_args, enc_batch), .arg = "LIST", .sentence = "batch sizes that encoder inputs wait for while sequences decode" },
@@ -114,24 +108,22 @@ setting_defaults(struct sim_config *st)
 }
 
 static int
-add_group(struct sim_config *st, const struct script *s, const struct script_line *l, struct err *e)
+add_group(struct sim_config *st, const struct script_line *l, struct err *e)
 {
     struct group_args a = { { 0 }, 0, 0, 0 };
 
-    if (st->kv.n_groups == MAX_GROUPS)
-        return script_err(s, l, e, -EINVAL, "more than %d groups", MAX_GROUPS);
-    if (l->n_words < 2)
-        return script_err(s, l, e, -EINVAL, "group needs a kind: full, window, cross or state");
+    if (st->kv.n_groups == MAX_GROUPS) return script_err(l, e, "more than %d groups", MAX_GROUPS);
+    if (l->n_words < 2) return script_err(l, e, "group needs a kind: full, window, cross or state");
     while (a.kind < KV_KINDS && strcmp(l->words[1], kv_kind_name(a.kind)) != 0) a.kind++;
     if (a.kind == KV_KINDS)
-        return script_err(s, l, e, -EINVAL,
-                          "unknown group kind %s; use full, window, cross or state", l->words[1]);
+        return script_err(l, e, "unknown group kind %s; use full, window, cross or state",
+                          l->words[1]);
     opt_defaults(group_opts, &a);
-    TRY(script_pairs(s, l, 2, group_opts, &a, e));
+    TRY(script_pairs(l, 2, group_opts, &a, e));
     a.g.kind = (enum kv_kind)a.kind;
     a.g.share = (float)a.share;
     if (a.g.kind == KV_WINDOW && a.g.window == 0)
-        return script_err(s, l, e, -EINVAL, "a window group needs window TOKENS");
+        return script_err(l, e, "a window group needs window TOKENS");
     if (a.g.kind == KV_STATE) a.g.n_parts = 1;
     if (a.g.kind == KV_CROSS && st->sched.n_enc_layers == 0) st->sched.n_enc_layers = 1;
     st->cost.work.attend[st->kv.n_groups] = a.attend;
@@ -140,20 +132,19 @@ add_group(struct sim_config *st, const struct script *s, const struct script_lin
 }
 
 static int
-add_lane(struct sim_config *st, const struct script *s, const struct script_line *l, struct err *e)
+add_lane(struct sim_config *st, const struct script_line *l, struct err *e)
 {
     static const char *const works[] = { "encoder", "prefill", "decode" };
     struct scheduler_limits *to = &st->sched;
 
-    if (to->n_lanes == MAX_LANES)
-        return script_err(s, l, e, -EINVAL, "more than %d lanes", MAX_LANES);
+    if (to->n_lanes == MAX_LANES) return script_err(l, e, "more than %d lanes", MAX_LANES);
     for (uint32_t i = 1; i < l->n_words; i++) {
         unsigned k = 0;
 
         while (k < ARRAY_LEN(works) && strcmp(l->words[i], works[k]) != 0) k++;
         if (k == ARRAY_LEN(works))
-            return script_err(s, l, e, -EINVAL,
-                              "unknown lane work %s; use encoder, prefill or decode", l->words[i]);
+            return script_err(l, e, "unknown lane work %s; use encoder, prefill or decode",
+                              l->words[i]);
         to->lane_work[to->n_lanes] |= (uint8_t)(1u << k);
     }
     to->n_lanes++;
@@ -161,8 +152,7 @@ add_lane(struct sim_config *st, const struct script *s, const struct script_line
 }
 
 static int
-set_limits(struct sim_config *st, const struct script *s, const struct script_line *l,
-           struct err *e)
+set_limits(struct sim_config *st, const struct script_line *l, struct err *e)
 {
     struct sched_args a = {
         st->sched, st->sched.policy, st->sched.chunks, st->sched.enc_layers, st->sched.n_enc_layers,
@@ -171,7 +161,7 @@ set_limits(struct sim_config *st, const struct script *s, const struct script_li
     int64_t batch[ARRAY_LEN(a.l.enc_batch)];
     int n;
 
-    TRY(script_pairs(s, l, 1, limit_opts, &a, e));
+    TRY(script_pairs(l, 1, limit_opts, &a, e));
     if (a.enc_batch[0]) {
         n = script_numbers(a.enc_batch, batch, ARRAY_LEN(batch));
         for (int i = 0; i < n; i++) {
@@ -179,8 +169,7 @@ set_limits(struct sim_config *st, const struct script *s, const struct script_li
             if (n > 0) a.l.enc_batch[i] = (uint32_t)batch[i];
         }
         if (n < 0)
-            return script_err(s, l, e, -EINVAL,
-                              "encoder_batch %s: at most %zu ascending numbers are allowed",
+            return script_err(l, e, "encoder_batch %s: at most %zu ascending numbers are allowed",
                               a.enc_batch, ARRAY_LEN(batch));
         a.l.n_enc_batches = (uint32_t)n;
     }
@@ -193,32 +182,31 @@ set_limits(struct sim_config *st, const struct script *s, const struct script_li
 }
 
 int
-setting_line(struct sim_config *st, const struct script *s, const struct script_line *l,
-             struct err *e)
+setting_line(struct sim_config *st, const struct script_line *l, struct err *e)
 {
     const char *what = l->words[0];
 
     if (strcmp(what, "group") == 0) {
-        TRY(add_group(st, s, l, e));
+        TRY(add_group(st, l, e));
     } else if (strcmp(what, "lane") == 0) {
-        TRY(add_lane(st, s, l, e));
+        TRY(add_lane(st, l, e));
     } else if (strcmp(what, "limits") == 0) {
-        TRY(set_limits(st, s, l, e));
+        TRY(set_limits(st, l, e));
     } else if (strcmp(what, "cache") == 0) {
-        TRY(script_pairs(s, l, 1, cache_opts, &st->kv, e));
+        TRY(script_pairs(l, 1, cache_opts, &st->kv, e));
     } else if (strcmp(what, "cost") == 0) {
-        TRY(script_pairs(s, l, 1, cost_opts, &st->cost, e));
+        TRY(script_pairs(l, 1, cost_opts, &st->cost, e));
     } else if (strcmp(what, "split") == 0) {
-        TRY(script_pairs(s, l, 1, divide_opts, &st->divide, e));
+        TRY(script_pairs(l, 1, divide_opts, &st->divide, e));
     } else if (strcmp(what, "co_run") == 0) {
         if (st->cost.n_co_runs == MAX_CO_RUNS)
-            return script_err(s, l, e, -EINVAL, "more than %d co_run lines", MAX_CO_RUNS);
-        TRY(script_pairs(s, l, 1, co_run_opts, &st->cost.co_run[st->cost.n_co_runs++], e));
+            return script_err(l, e, "more than %d co_run lines", MAX_CO_RUNS);
+        TRY(script_pairs(l, 1, co_run_opts, &st->cost.co_run[st->cost.n_co_runs++], e));
     } else {
         return 0;
     }
     if (l->n_want > 0)
-        return script_err(s, l, e, -EINVAL, "a setting has no output, so it has no expected lines");
+        return script_err(l, e, "a setting has no output, so it has no expected lines");
     return 1;
 }
 
@@ -262,12 +250,10 @@ setting_read(struct sim_config *st, const char *path, struct err *e)
     TRY(script_read(&s, path, e));
     setting_defaults(st);
     for (uint32_t i = 0; i < s->n_lines; i++) {
-        int r = setting_line(st, s, &s->line[i], e);
+        int r = setting_line(st, &s->line[i], e);
 
         if (r < 0) return r;
-        if (r == 0)
-            return script_err(s, &s->line[i], e, -EINVAL, "unknown setting %s",
-                              s->line[i].words[0]);
+        if (r == 0) return script_err(&s->line[i], e, "unknown setting %s", s->line[i].words[0]);
     }
     setting_close(st);
     return 0;

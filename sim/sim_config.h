@@ -4,7 +4,7 @@
  *
  *     cache block 64 arena 60GiB
  *     group full layers 32 slice 16KiB attend 524288
- *     limits seqs 256 rows 8192 len 131072
+ *     limits seqs 256 max_num_batched_tokens 8192 len 131072
  *     cost weights 16GiB row_flops 16e9 bandwidth 4.2e12 peak 600e12 launch 30us tile 256
  *     split mode auto units 132 min_units 8 granularity 8 target 50ms
  *     co_run prefill 64 decode 68 compute 0.44 read 0.80
@@ -61,8 +61,7 @@ struct sim_config {
 /* Blocks of 10 tokens, ample limits, one lane. */
 void setting_defaults(struct sim_config *st);
 /* 1: the line was a setting and is applied. 0: no setting. -EINVAL, -ENOENT: with file and line. */
-int setting_line(struct sim_config *st, const struct script *s, const struct script_line *l,
-                 struct err *e) MUST_USE;
+int setting_line(struct sim_config *st, const struct script_line *l, struct err *e) MUST_USE;
 /* Derives the remaining fields: table lengths, lanes. */
 void setting_close(struct sim_config *st);
 /* Reads a model file: defaults, all lines, close. */

@@ -35,8 +35,8 @@ make_partitions(struct sim_worker *w, struct err *e)
 {
     const struct sim_division *d = &w->st.divide;
     const struct scheduler_limits *l = &w->st.sched;
-    const struct partition_choose_limits limits = { MIN(w->st.kv.tokens_per_block, l->max_tokens),
-                                                    l->max_tokens, d->target, w->st.cost.tile };
+    const struct partition_limits limits = { MIN(w->st.kv.tokens_per_block, l->max_tokens),
+                                             l->max_tokens, d->target, w->st.cost.tile };
     unsigned partition = 0;
 
     partition_list_make(&w->partition_list, d->units, d->least, d->grain);

@@ -3,14 +3,14 @@
 
 #include "base/clock.h"
 #include "base/opt.h"
-#include "sim/report.h"
+#include "sim/fleet.h"
 
 #include <stdio.h>
 #include <string.h>
 
 struct trace_run_args {
     char model[400], trace[400], split[16];
-    uint32_t workers, ahead, rows;
+    uint32_t workers, ahead, max_tokens;
     uint64_t seed, requests;
     nsec every, restart, target;
     double cancelled, suspended, stopped, deaths, rate;
@@ -27,7 +27,7 @@ static const struct opt opts[] = {
     { "every", OPT_NSEC, OPT_AT(trace_run_args, every), "10s", .arg = "TIME", .sentence = "virtual time between two reports of pool usage; 0: none" },
     { "split", OPT_STR, OPT_AT(trace_run_args, split), "", .arg = "MODE", .sentence = "off, auto, or prefill units (64, or a share: 0.5); empty: as in the model file" },
     { "target", OPT_NSEC, OPT_AT(trace_run_args, target), "0", .arg = "TIME", .sentence = "inter-token target of --split auto; 0: as in the model file" },
-    { "rows", OPT_U32, OPT_AT(trace_run_args, rows), "0", .max = 1 << 24, .arg = "N", .sentence = "decoder tokens in a step; 0: as in the model file" },
+    { "max_num_batched_tokens", OPT_U32, OPT_AT(trace_run_args, max_tokens), "0", .max = 1 << 24, .arg = "N", .sentence = "decoder tokens in a step; 0: as in the model file" },
     { "cancelled", OPT_F64, OPT_AT(trace_run_args, cancelled), "0", .min = 0, .max = 1, .arg = "X", .sentence = "share of requests that the client cancels" },
     { "suspended", OPT_F64, OPT_AT(trace_run_args, suspended), "0", .min = 0, .max = 1, .arg = "X", .sentence = "share of requests whose client does not read for some time" },
     { "stopped", OPT_F64, OPT_AT(trace_run_args, stopped), "0", .min = 0, .max = 1, .arg = "X", .sentence = "share of requests that end before their length" },
@@ -43,10 +43,99 @@ static const struct opt opts[] = {
 };
 /* clang-format on */
 
-struct use_printer { /* argument of print_use() */
-    struct fleet *f;
-    bool json;
-};
+static double
+s_of(nsec t)
+{
+    return (double)t / 1e9;
+}
+
+static void
+report_use(void *json_lines, const struct fleet_use *u)
+{
+    FILE *out = stdout;
+    bool json = *(const bool *)json_lines;
+    unsigned long long queued = u->queued, waiting = u->waiting, running = u->running;
+
+    if (json) {
+        fprintf(out, "{\"t\":%.3f,\"queued\":%llu,\"waiting\":%llu,\"running\":%llu,\"pools\":[",
+                s_of(u->at), queued, waiting, running);
+    } else {
+        fprintf(out, "%10.1f s %8llu queued %8llu waiting %8llu running", s_of(u->at), queued,
+                waiting, running);
+    }
+    for (uint32_t p = 0; p < u->n_pools; p++) {
+        unsigned long long used = u->used[p], cached = u->cached[p], free = u->free[p];
+
+        if (json) {
+            fprintf(out, "%s{\"used\":%llu,\"cached\":%llu,\"free\":%llu}", p ? "," : "", used,
+                    cached, free);
+        } else {
+            double all = (double)(used + cached + free) / 100;
+
+            fprintf(out, "  pool %u: %.1f %% used, %.1f %% cached", p,
+                    all > 0 ? (double)used / all : 0, all > 0 ? (double)cached / all : 0);
+        }
+    }
+    fputs(json ? "]}\n" : "\n", out);
+}
+
+static void
+report_times(FILE *out, bool json, const char *name, const struct hist *h)
+{
+    static const double share[] = { 0.5, 0.9, 0.99, 0.999 };
+    double ms[ARRAY_LEN(share)];
+
+    for (size_t i = 0; i < ARRAY_LEN(share); i++) ms[i] = (double)hist_at(h, share[i]) / 1e6;
+    fprintf(out,
+            json ? ",\"%s_ms\":{\"mean\":%.3f,\"p50\":%.3f,\"p90\":%.3f,\"p99\":%.3f,\"p999\":%.3f,"
+                   "\"max\":%.3f}"
+                 : "%-6s %12.3f %12.3f %12.3f %12.3f %12.3f %12.3f\n",
+            name, hist_mean(h) / 1e6, ms[0], ms[1], ms[2], ms[3], (double)h->max / 1e6);
+}
+
+/* seconds: real time of the run. */
+static void
+report_result(FILE *out, bool json, const struct fleet_result *r, double seconds)
+{
+    double end = s_of(r->end);
+    unsigned long long requests = r->requests, finished = r->finished, cancelled = r->cancelled,
+                       refused = r->refused, moved = r->moved, deaths = r->deaths, steps = r->steps,
+                       preemptions = r->preemptions, cached = r->cached_tokens;
+
+    end = end > 0 ? end : 1e-9;
+    if (json) {
+        fprintf(
+            out,
+            "{\"requests\":%llu,\"finished\":%llu,\"cancelled\":%llu,\"refused\":%llu,"
+            "\"moved\":%llu,\"deaths\":%llu,\"preemptions\":%llu,\"steps\":%llu,\"virtual_s\":%.3f,"
+            "\"cached_tokens\":%llu,\"request_throughput\":%.3f,\"prompt_throughput\":%.1f,"
+            "\"output_throughput\":%.1f,\"real_s\":%.1f",
+            requests, finished, cancelled, refused, moved, deaths, preemptions, steps, end, cached,
+            (double)r->finished / end, (double)r->prompt_tokens / end,
+            (double)r->output_tokens / end, seconds);
+        report_times(out, json, "ttft", &r->ttft);
+        report_times(out, json, "itl", &r->itl);
+        report_times(out, json, "tpot", &r->tpot);
+        report_times(out, json, "e2e", &r->e2e);
+        fprintf(out, ",\"digest\":\"%016llx\"}\n", (unsigned long long)r->digest);
+        return;
+    }
+    fprintf(
+        out,
+        "%llu requests in %.1f s: %llu finished, %llu cancelled, %llu refused; %llu steps\n"
+        "%llu workers crashed, %llu requests moved to another worker; %llu preemptions\n"
+        "%.2f requests/s, %.0f prompt tokens/s (%.1f %% of them cached), %.0f output tokens/s\n\n"
+        "ms             mean          p50          p90          p99        p99.9          max\n",
+        requests, end, finished, cancelled, refused, steps, deaths, moved, preemptions,
+        (double)r->finished / end, (double)r->prompt_tokens / end,
+        r->prompt_tokens ? 100.0 * (double)r->cached_tokens / (double)r->prompt_tokens : 0,
+        (double)r->output_tokens / end);
+    report_times(out, json, "TTFT", &r->ttft);
+    report_times(out, json, "ITL", &r->itl);
+    report_times(out, json, "TPOT", &r->tpot);
+    report_times(out, json, "E2E", &r->e2e);
+    fprintf(out, "\n%.1f s of real time\n", seconds);
+}
 
 static void
 print_help(void)
@@ -72,14 +161,6 @@ print_help(void)
          "\"client\", \"lora\", \"encdec\": true (isl is the encoder input).\n\n"
          "TTFT: arrival to first token; ITL: between two tokens; TPOT: mean ITL of a request; E2E: "
          "arrival\nto last token.");
-}
-
-static void
-print_use(void *to, const struct fleet_use *u)
-{
-    const struct use_printer *x = to;
-
-    report_use(stdout, x->json, fleet_n_pools(x->f), u);
 }
 
 /* Adds the trace's requests, repeating the trace if more are requested. */
@@ -118,7 +199,7 @@ change_setting(struct sim_config *st, const struct trace_run_args *a)
 {
     struct sim_division *d = &st->divide;
 
-    if (a->rows) st->sched.max_tokens = a->rows;
+    if (a->max_tokens) st->sched.max_tokens = a->max_tokens;
     if (a->target) d->target = a->target;
     if (a->split[0])
         setting_divide(st,
@@ -132,15 +213,15 @@ static int
 run_fleet(const struct trace_run_args *a, struct err *e)
 {
     CLEAN(fleet_free_at) struct fleet *f = NULL;
-    struct use_printer x = { NULL, a->json };
+    bool json = a->json;
     struct fleet_setting s = {
         .n_workers = a->workers,
         .ahead = a->ahead,
         .affinity = a->affinity,
         .faults = { a->seed, a->cancelled, a->suspended, a->stopped, a->deaths, a->restart },
         .every = a->every,
-        .use = print_use,
-        .to = &x,
+        .use = report_use,
+        .to = &json,
         .digest = a->digest,
         .check = a->check,
     };
@@ -149,7 +230,6 @@ run_fleet(const struct trace_run_args *a, struct err *e)
     TRY(setting_read(&s.worker, a->model, e));
     change_setting(&s.worker, a);
     TRY(fleet_new(&f, &s, e));
-    x.f = f;
     TRY(feed_trace(f, a, e));
     report_result(stdout, a->json, fleet_result(f), (double)(clock_now() - start) / 1e9);
     return 0;

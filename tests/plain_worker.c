@@ -62,8 +62,9 @@ plain_finish(struct channel *l, const struct rec_submit *s, uint16_t reason, uin
 {
     struct rec_finish *f = plain_text_buffer(l, REC_FINISH, sizeof *f);
 
-    *f =
-        (struct rec_finish){ .row = s->row, .gen = s->gen, .reason = reason, .n_tokens = n_tokens };
+    *f = (struct rec_finish){
+        .ledger_index = s->ledger_index, .gen = s->gen, .reason = reason, .n_tokens = n_tokens
+    };
 }
 
 bool

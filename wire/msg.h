@@ -84,9 +84,15 @@ struct msg_request {
 };
 /* -EINVAL: the sentence names key, value and valid range. *ret is written on success only. */
 int msg_request(struct msg_request *ret, const struct msg *m, struct err *e) MUST_USE;
-/* Checks combinations of keys: beams, n, temperature, logprobs, stop. Part of msg_request(); called
- * again when the defaults of the model are known. -EINVAL: the sentence names both keys. */
-int msg_request_agrees(const struct msg_request *q, struct err *e) MUST_USE;
+/* Values that limit each other; a flag is true if the request has the key. */
+struct msg_combination {
+    uint32_t n, beams;
+    double temperature;
+    bool logprobs, prompt_logprobs, stop, return_logits;
+};
+/* -EINVAL: the sentence names both keys. msg_request() calls it if no value is a default of the
+ * model, else lagand does when the defaults are known. */
+int msg_combine(const struct msg_combination *c, struct err *e) MUST_USE;
 
 /* RESUME: three lists of n unsigned integers. -EINVAL: a list is missing, has another length or
  * other elements. */

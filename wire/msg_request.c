@@ -247,28 +247,24 @@ read_bias(const struct key_reader *x, struct msg_request *q)
     if (q.model_defaults && !msg_get(&m->map, #name)) q.absent |= ABSENT_##name;
 
 int
-msg_request_agrees(const struct msg_request *q, struct err *e)
+msg_combine(const struct msg_combination *c, struct err *e)
 {
-    const char *beside = q->want_logprobs          ? "logprobs"
-                         : q->want_prompt_logprobs ? "prompt_logprobs"
-                         : q->n_stop               ? "stop"
-                         : q->temperature > 0      ? "temperature"
-                                                   : NULL;
+    const char *beside = c->logprobs          ? "logprobs"
+                         : c->prompt_logprobs ? "prompt_logprobs"
+                         : c->stop            ? "stop"
+                         : c->temperature > 0 ? "temperature"
+                                              : NULL;
 
-    if (q->n > 1 && q->generated_ids.n)
-        return err_set(e, -EINVAL, "generated_ids needs n = 1, n is %u", q->n);
-    if (q->return_logits && (q->n > 1 || q->beams > 1))
+    if (c->return_logits && (c->n > 1 || c->beams > 1))
         return err_set(e, -EINVAL, "return_logits needs n = 1 and beams = 1");
-    /* checked when the defaults of the model are known */
-    if (q->absent & (ABSENT_beams | ABSENT_temperature)) return 0;
-    if (q->beams > 1 && q->n > q->beams)
-        return err_set(e, -EINVAL, "n is %u, it must not exceed beams, which is %u", q->n,
-                       q->beams);
-    if (q->beams > 1 && beside)
+    if (c->beams > 1 && c->n > c->beams)
+        return err_set(e, -EINVAL, "n is %u, it must not exceed beams, which is %u", c->n,
+                       c->beams);
+    if (c->beams > 1 && beside)
         return err_set(e, -EINVAL, "%s cannot be combined with beams", beside);
-    if (q->n > 1 && q->beams == 1 && q->temperature <= 0)
+    if (c->n > 1 && c->beams == 1 && c->temperature <= 0)
         return err_set(e, -EINVAL,
-                       "n is %u, but all outputs would be equal; set temperature or beams", q->n);
+                       "n is %u, but all outputs would be equal; set temperature or beams", c->n);
     return 0;
 }
 
@@ -307,7 +303,13 @@ msg_request(struct msg_request *ret, const struct msg *m, struct err *e)
     if (q.min_tokens > q.max_tokens)
         return err_set(e, -EINVAL, "min_tokens is %u, more than max_tokens, which is %u",
                        q.min_tokens, q.max_tokens);
-    TRY(msg_request_agrees(&q, e));
+    if (q.n > 1 && q.generated_ids.n)
+        return err_set(e, -EINVAL, "generated_ids needs n = 1, n is %u", q.n);
+    if (!(q.absent & (ABSENT_beams | ABSENT_temperature)))
+        TRY(msg_combine(&(struct msg_combination){ q.n, q.beams, q.temperature, q.want_logprobs,
+                                                   q.want_prompt_logprobs, q.n_stop > 0,
+                                                   q.return_logits },
+                        e));
     *ret = q;
     return 0;
 }

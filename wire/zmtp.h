@@ -7,8 +7,8 @@
  *     frame      flags, length (1 byte; with ZMTP_LONG 8 bytes, big endian), that many bytes
  *     message    frames, all but the last with ZMTP_MORE
  *     command    a frame with ZMTP_COMMAND: length of the name, name, body. READY {Socket-Type} is
- *                first. From 3.1 on PING {time to live, 2 bytes; context} may come at any time; PONG
- *                {context} returns at most 16 bytes of it. Other commands are ignored.
+ *                first. From 3.1 on PING {time to live, 2 bytes; context} may come at any time;
+ *                PONG {context} returns at most 16 bytes of it. Other commands are ignored.
  *
  * The peer may be hostile: bytes arrive in parts of any size, and memory is allocated for received
  * bytes only, never for an announced length. A frame that is complete in one part is not copied. A

@@ -528,7 +528,6 @@ iteration(struct loop *p, struct err *e)
     busy |= was_blocked && outbox_empty(w->outbox);
     partition_ctl_stats(w->partition_ctl, w->stats);
     health_heartbeat(w, now); /* before a client that has the tokens can ask for statistics */
-    if (atomic_load_explicit(&w->drain_asked, memory_order_relaxed)) w->draining = true;
     if (w->draining && !w->requests->n_used && outbox_empty(w->outbox)) return 1;
     TRY(r = tuning_run(w->tuning, !busy && is_idle(p), now, e));
     p->idled |= r > 0;

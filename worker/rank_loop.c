@@ -18,7 +18,7 @@
 #include "worker/load/load.h"
 #include "worker/model/model.h"
 #include "worker/process/health.h"
-#include "worker/sched/batch_check.h"
+#include "worker/sched/batch.h"
 #include "worker/sched/scheduler.h"
 #include "worker/tp/plan_ring.h"
 

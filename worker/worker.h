@@ -10,8 +10,6 @@
 
 #include "base/base.h"
 
-#include <stdatomic.h>
-
 struct worker {
     /* Identity and inherited descriptors: set by main.c, constant afterwards. */
     const struct model_options *keys;
@@ -57,5 +55,4 @@ struct worker {
     nsec ready_at; /* when READY was queued */
     bool loaded;   /* the loader has finished: the engine thread owns the model's objects */
     bool draining;
-    _Atomic bool drain_asked; /* set by the control thread */
 };

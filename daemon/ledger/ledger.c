@@ -343,7 +343,7 @@ add(struct ledger *l, req_id id, uint64_t rid, struct rec_submit *submit, uint32
         .n_prompt_tokens = ledger_prompt_tokens(submit),
         .accounting.n_tokens = ledger_total_tokens(submit),
     };
-    submit->row = r->index;
+    submit->ledger_index = r->index;
     submit->gen = r->gen;
     submit->id = r->id;
     check(map_put(l->by_id, id, r->index) == 0);

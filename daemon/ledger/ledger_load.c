@@ -238,6 +238,7 @@ read_end(struct ledger *l, const char *p, uint32_t n, struct err *e)
     r->result.cached = k.cached;
     r->result.adopted = k.adopted;
     r->result.recomputed = k.recomputed;
+    r->result.n_prompt_tokens = k.n_prompt_tokens;
     memcpy(r->result.message, k.message, sizeof r->result.message);
     r->result.message[sizeof r->result.message - 1] = 0;
     if (!msg_utf8(r->result.message, strlen(r->result.message))) r->result.message[0] = 0;

@@ -60,7 +60,8 @@ struct saved_end {
     int64_t ended;
     float score;
     uint32_t cached, adopted, recomputed;
-    uint16_t reason, pad[3];
+    uint16_t reason, pad;
+    uint32_t n_prompt_tokens;
     char message[200];
     /* with several outputs: struct request_output[n] */
 };
@@ -98,7 +99,8 @@ _Static_assert(sizeof(struct saved_end) == 240, "saved_end");
     LAYOUT(saved_state, n_faults) LAYOUT(saved_state, cleared) LAYOUT(saved_state, home) \
     LAYOUT(saved_end, id) LAYOUT(saved_end, ended) LAYOUT(saved_end, score) \
     LAYOUT(saved_end, cached) LAYOUT(saved_end, adopted) LAYOUT(saved_end, recomputed) \
-    LAYOUT(saved_end, reason) LAYOUT(saved_end, message) LAYOUT(saved_ids, last) \
+    LAYOUT(saved_end, reason) LAYOUT(saved_end, n_prompt_tokens) LAYOUT(saved_end, message) \
+    LAYOUT(saved_ids, last) \
     LAYOUT(saved_unname, id) LAYOUT(saved_rid, id) LAYOUT(saved_rid, rid) \
     LAYOUT(output_span, output) LAYOUT(output_span, n) LAYOUT(output_span, n_text) \
     LAYOUT(output_span, score) LAYOUT(request_output, n_received) \

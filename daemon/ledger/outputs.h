@@ -90,7 +90,8 @@ int outputs_add_tensor(struct request *r, uint32_t kind, const void *values, uin
 
 /* Output f->output has ended. Returns true if it was the last one. */
 bool outputs_finish(struct request *r, const struct rec_finish *f);
-/* The reason of a request whose outputs have all ended: the first error, else that of output 0. */
+/* The reason of a request whose outputs have all ended: the first error, else the reason of output
+ * 0. */
 uint16_t outputs_reason(const struct request *r, uint16_t last);
 void outputs_set_score(struct request *r, float score); /* NaN counts as 0 */
 bool outputs_all_ended(const struct request *r);

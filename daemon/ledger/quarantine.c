@@ -9,8 +9,7 @@
 
 static const nsec POISON_TIME = 600 * NSEC_S;
 
-/* Copies one entry of the trace, each field of which may have any value. Returns false if it is
- * invalid. */
+/* Copies one entry of the trace. Its fields may have any value. Returns false if it is invalid. */
 static bool
 read_entry(struct fault_trace *f, const struct step_trace *t, uint64_t i, const uint64_t *retired)
 {

@@ -89,6 +89,7 @@ struct request_result {
     uint16_t reason; /* enum lagan_reason, from REQUEST_ENDED on */
     nsec ended_at;
     uint32_t cached, adopted, recomputed; /* tokens */
+    uint32_t n_prompt_tokens;             /* exact; 0: unknown */
     char message[200];
 };
 

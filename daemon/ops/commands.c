@@ -17,7 +17,6 @@
 #include "daemon/request/worker_calls.h"
 #include "daemon/supervise/control_channel.h"
 #include "daemon/supervise/rolling_restart.h"
-#include "daemon/supervise/standby.h"
 #include "daemon/supervise/worker.h"
 
 #include <errno.h>
@@ -34,8 +33,20 @@ struct ask { /* one CALL */
     struct daemon *d;
     struct client *c;
     uint64_t rid;
+    const char *verb;
     const msgpack_object *args; /* a map; NULL: none given */
+    msgpack_packer p;
+    bool replied; /* p has a whole REPLY, which is sent when the command returns */
 };
+
+/* Starts the REPLY of the command, which packs one value. */
+static msgpack_packer *
+reply(struct ask *a)
+{
+    frontend_reply(a->d, a->rid, &a->p);
+    a->replied = true;
+    return &a->p;
+}
 
 #define REFUSE(a, code, ...) \
     do { \
@@ -92,75 +103,72 @@ put_pool(msgpack_packer *p, const char *name, uint64_t blocks, uint64_t used, ui
 }
 
 static void
-put_device_pool(msgpack_packer *p, const struct worker *w)
+put_device_pool(msgpack_packer *p, const struct worker_info *f)
 {
-    const uint64_t *v = w->stats.v;
+    const uint64_t *v = f->stats.v;
 
     put_pool(p, "all", v[STAT_blocks], v[STAT_blocks_used], v[STAT_blocks_cached]);
 }
 
 static void
-put_host_pool(msgpack_packer *p, const struct worker *w)
+put_rank(msgpack_packer *p, struct worker *o)
 {
-    const uint64_t *v = w->stats.v;
-
-    put_pool(p, "host", v[STAT_host_blocks], v[STAT_host_blocks_loading], v[STAT_host_cached]);
-}
-
-static void
-put_rank(msgpack_packer *p, const struct worker *o)
-{
+    const struct arenas *a = worker_arenas(o);
     uint64_t bytes = 0;
 
-    for (uint32_t i = 0; i < o->arenas.n; i++) bytes += o->arenas.at[i].note.bytes;
+    for (uint32_t i = 0; i < a->n; i++) bytes += a->at[i].note.bytes;
     msgpack_pack_map(p, 3);
-    put_text(p, "name", o->name);
-    put_u64(p, "pid", (uint64_t)o->pid);
+    put_text(p, "name", worker_info(o)->name);
+    put_u64(p, "pid", (uint64_t)worker_info(o)->pid);
     put_u64(p, "bytes", bytes);
 }
 
 _Static_assert(STAT_COUNT <= LAGAN_MAX_KEYS, "a map of all counters can be read");
 
 static void
-put_worker(msgpack_packer *p, const struct worker *w)
+put_worker(msgpack_packer *p, const struct config *c, struct worker *w)
 {
-    const struct model_options *k = &w->d->config->model[w->model].keys;
-    bool has_kv = w->stats.v[STAT_blocks] > 0;
+    const struct worker_info *f = worker_info(w);
+    const struct model_options *k = &c->model[f->model].keys;
+    const struct arenas *a = worker_arenas(w);
+    bool has_kv = f->stats.v[STAT_blocks] > 0;
+    uint32_t n_ranks = 1;
 
+    while (worker_rank(w, n_ranks)) n_ranks++;
     msgpack_pack_map(p, 16);
-    put_text(p, "name", w->name);
-    put_u64(p, "pid", (uint64_t)w->pid);
+    put_text(p, "name", f->name);
+    put_u64(p, "pid", (uint64_t)f->pid);
     put_text(p, "device", k->device);
     put_text(p, "model", k->name);
-    put_text(p, "state", super_state_name(w->super.state));
-    put_u64(p, "running", w->stats.v[STAT_running]);
-    put_u64(p, "waiting", w->stats.v[STAT_waiting]);
-    put_text(p, "standby", standby_stage(w->standby, w->standby->super.state));
-    put_u64(p, "restarts", w->restarts);
-    put_u64(p, "epoch", w->epoch);
-    put_text(p, "why", w->why);
+    put_text(p, "state", super_state_name(worker_state(w)));
+    put_u64(p, "running", f->stats.v[STAT_running]);
+    put_u64(p, "waiting", f->stats.v[STAT_waiting]);
+    put_text(p, "standby", worker_standby(w));
+    put_u64(p, "restarts", f->restarts);
+    put_u64(p, "epoch", f->epoch);
+    put_text(p, "why", f->why);
     msg_key(p, "ranks"); /* of its group, without the rank itself */
-    msgpack_pack_array(p, w->n_others);
-    for (uint32_t i = 0; i < w->n_others; i++) put_rank(p, w->other[i]);
+    msgpack_pack_array(p, n_ranks - 1);
+    for (uint32_t i = 1; i < n_ranks; i++) put_rank(p, worker_rank(w, i));
     msg_key(p, "load");
     msgpack_pack_map(p, 2);
-    put_u64(p, "done", w->load_done);
-    put_u64(p, "total", w->load_total);
+    put_u64(p, "done", f->load_done);
+    put_u64(p, "total", f->load_total);
     msg_key(p, "arenas");
-    msgpack_pack_array(p, w->arenas.n);
-    for (uint32_t i = 0; i < w->arenas.n; i++) {
+    msgpack_pack_array(p, a->n);
+    for (uint32_t i = 0; i < a->n; i++) {
         msgpack_pack_map(p, 2);
-        put_text(p, "name", w->arenas.at[i].note.name);
-        put_u64(p, "bytes", w->arenas.at[i].note.bytes);
+        put_text(p, "name", a->at[i].note.name);
+        put_u64(p, "bytes", a->at[i].note.bytes);
     }
     msg_key(p, "stats");
     msgpack_pack_map(p, STAT_COUNT);
-    for (uint32_t i = 0; i < STAT_COUNT; i++) put_u64(p, stat_rows[i].name, w->stats.v[i]);
+    for (uint32_t i = 0; i < STAT_COUNT; i++) put_u64(p, stat_rows[i].name, f->stats.v[i]);
     msg_key(p, "kv");
     msgpack_pack_array(p, has_kv);
     if (!has_kv) return;
     msgpack_pack_map(p, 5);
-    put_device_pool(p, w);
+    put_device_pool(p, f);
 }
 
 static void
@@ -168,10 +176,8 @@ put_workers(msgpack_packer *p, struct daemon *d)
 {
     msgpack_pack_array(p, d->n_workers);
     for (uint32_t i = 0; i < d->n_workers; i++) {
-        struct worker *w = d->worker[i];
-
-        worker_look(w);
-        put_worker(p, w);
+        worker_look(d->worker[i]);
+        put_worker(p, d->config, d->worker[i]);
     }
 }
 
@@ -179,41 +185,35 @@ static void
 cmd_status(struct ask *a)
 {
     struct daemon *d = a->d;
-    msgpack_packer p;
+    msgpack_packer *p = reply(a);
 
-    frontend_reply(d, a->rid, &p);
-    msgpack_pack_map(&p, 16);
-    put_text(&p, "version", PACKAGE_VERSION);
-    put_u64(&p, "pid", (uint64_t)getpid());
-    msg_key(&p, "uptime_s");
-    msgpack_pack_double(&p, (double)(d->now - d->started) / NSEC_S);
-    put_text(&p, "state", command_state(d));
-    put_text(&p, "runtime_dir", d->runtime->dir);
-    put_text(&p, "config", d->config->has_file ? d->config->o.config : "");
-    msg_key(&p, "models");
-    msgpack_pack_array(&p, d->config->n_models);
-    for (uint32_t i = 0; i < d->config->n_models; i++) msg_text(&p, d->config->model[i].keys.name);
-    put_u64(&p, "clients", session_n(d->sessions));
-    put_u64(&p, "requests", ledger_n(d->ledger));
-    put_u64(&p, "max_requests", ledger_capacity(d->ledger));
-    put_u64(&p, "queued", ledger_n_queued(d->ledger));
-    put_u64(&p, "accepted", d->n_requests);
-    put_u64(&p, "refused", d->n_refused);
-    put_u64(&p, "finished", d->n_finished);
-    put_u64(&p, "failed", d->n_failed);
-    msg_key(&p, "workers");
-    put_workers(&p, d);
-    frontend_send_or_drop(d, a->c);
+    msgpack_pack_map(p, 16);
+    put_text(p, "version", PACKAGE_VERSION);
+    put_u64(p, "pid", (uint64_t)getpid());
+    msg_key(p, "uptime_s");
+    msgpack_pack_double(p, (double)(d->now - d->started) / NSEC_S);
+    put_text(p, "state", command_state(d));
+    put_text(p, "runtime_dir", d->runtime->dir);
+    put_text(p, "config", d->config->has_file ? d->config->o.config : "");
+    msg_key(p, "models");
+    msgpack_pack_array(p, d->config->n_models);
+    for (uint32_t i = 0; i < d->config->n_models; i++) msg_text(p, d->config->model[i].keys.name);
+    put_u64(p, "clients", session_n(d->sessions));
+    put_u64(p, "requests", ledger_n(d->ledger));
+    put_u64(p, "max_requests", ledger_capacity(d->ledger));
+    put_u64(p, "queued", ledger_n_queued(d->ledger));
+    put_u64(p, "accepted", d->n_requests);
+    put_u64(p, "refused", d->n_refused);
+    put_u64(p, "finished", d->n_finished);
+    put_u64(p, "failed", d->n_failed);
+    msg_key(p, "workers");
+    put_workers(p, d);
 }
 
 static void
 cmd_workers_list(struct ask *a)
 {
-    msgpack_packer p;
-
-    frontend_reply(a->d, a->rid, &p);
-    put_workers(&p, a->d);
-    frontend_send_or_drop(a->d, a->c);
+    put_workers(reply(a), a->d);
 }
 
 static void
@@ -221,30 +221,28 @@ cmd_kv_stats(struct ask *a)
 {
     struct daemon *d = a->d;
     uint32_t n_hosts = 0;
-    msgpack_packer p;
+    msgpack_packer *p;
 
     for (uint32_t i = 0; i < d->n_workers; i++) {
-        struct worker *w = d->worker[i];
-
-        worker_look(w);
-        n_hosts += w->stats.v[STAT_host_blocks] > 0;
+        worker_look(d->worker[i]);
+        n_hosts += worker_info(d->worker[i])->stats.v[STAT_host_blocks] > 0;
     }
-    frontend_reply(d, a->rid, &p);
-    msgpack_pack_array(&p, d->n_workers + n_hosts);
+    p = reply(a);
+    msgpack_pack_array(p, d->n_workers + n_hosts);
     for (uint32_t i = 0; i < d->n_workers; i++) {
-        const struct worker *w = d->worker[i];
+        const struct worker_info *f = worker_info(d->worker[i]);
+        const uint64_t *v = f->stats.v;
 
-        msgpack_pack_map(&p, 7);
-        put_text(&p, "worker", w->name);
-        put_device_pool(&p, w);
-        put_u64(&p, "bytes", d->facts[w->model].kv_bytes);
-        if (!w->stats.v[STAT_host_blocks]) continue;
-        msgpack_pack_map(&p, 7);
-        put_text(&p, "worker", w->name);
-        put_host_pool(&p, w);
-        put_u64(&p, "bytes", d->config->model[w->model].keys.kv_host_memory);
+        msgpack_pack_map(p, 7);
+        put_text(p, "worker", f->name);
+        put_device_pool(p, f);
+        put_u64(p, "bytes", d->facts[f->model].kv_bytes);
+        if (!v[STAT_host_blocks]) continue;
+        msgpack_pack_map(p, 7);
+        put_text(p, "worker", f->name);
+        put_pool(p, "host", v[STAT_host_blocks], v[STAT_host_blocks_loading], v[STAT_host_cached]);
+        put_u64(p, "bytes", d->config->model[f->model].keys.kv_host_memory);
     }
-    frontend_send_or_drop(d, a->c);
 }
 
 /* One line for each KV group, also for cross attention. */
@@ -253,29 +251,29 @@ cmd_kv_pools(struct ask *a)
 {
     struct daemon *d = a->d;
     uint32_t n = 0;
-    msgpack_packer p;
+    msgpack_packer *p;
 
     for (uint32_t i = 0; i < d->n_workers; i++) {
-        struct worker *w = d->worker[i];
+        const struct worker_info *f = worker_info(d->worker[i]);
 
-        worker_look(w);
-        for (uint32_t g = 0; g < SHM_MAX_GROUPS; g++) n += w->stats.group[g][GROUP_STAT_kind] > 0;
+        worker_look(d->worker[i]);
+        for (uint32_t g = 0; g < SHM_MAX_GROUPS; g++) n += f->stats.group[g][GROUP_STAT_kind] > 0;
     }
-    frontend_reply(d, a->rid, &p);
-    msgpack_pack_array(&p, n);
+    p = reply(a);
+    msgpack_pack_array(p, n);
     for (uint32_t i = 0; i < d->n_workers; i++)
         for (uint32_t g = 0; g < SHM_MAX_GROUPS; g++) {
-            const uint64_t *v = d->worker[i]->stats.group[g];
+            const struct worker_info *f = worker_info(d->worker[i]);
+            const uint64_t *v = f->stats.group[g];
 
             if (v[GROUP_STAT_kind] == 0) continue;
-            msgpack_pack_map(&p, 2 + GROUP_STAT_COUNT);
-            put_text(&p, "worker", d->worker[i]->name);
-            put_u64(&p, "group", g);
-            put_text(&p, "kind", group_kinds[MIN(v[GROUP_STAT_kind], ARRAY_LEN(group_kinds) - 1)]);
+            msgpack_pack_map(p, 2 + GROUP_STAT_COUNT);
+            put_text(p, "worker", f->name);
+            put_u64(p, "group", g);
+            put_text(p, "kind", group_kinds[MIN(v[GROUP_STAT_kind], ARRAY_LEN(group_kinds) - 1)]);
             for (uint32_t k = GROUP_STAT_kind + 1; k < GROUP_STAT_COUNT; k++)
-                put_u64(&p, group_stat_rows[k].name, v[k]);
+                put_u64(p, group_stat_rows[k].name, v[k]);
         }
-    frontend_send_or_drop(d, a->c);
 }
 
 /* All clients for an operator, else only the client itself. */
@@ -284,12 +282,12 @@ cmd_requests_list(struct ask *a)
 {
     struct daemon *d = a->d;
     uint32_t n = 0;
-    msgpack_packer p;
+    msgpack_packer *p = NULL;
 
     for (int pass = 0; pass < 2; pass++) {
         if (pass) {
-            frontend_reply(d, a->rid, &p);
-            msgpack_pack_array(&p, n);
+            p = reply(a);
+            msgpack_pack_array(p, n);
         }
         for (uint32_t i = 0; i < ledger_capacity(d->ledger); i++) {
             struct request *r = ledger_request(d->ledger, i);
@@ -303,19 +301,18 @@ cmd_requests_list(struct ask *a)
             n += !pass;
             if (!pass) continue;
             if (f.attached) snprintf(client, sizeof client, "c%u", f.client);
-            msgpack_pack_map(&p, 8);
-            put_u64(&p, "id", f.id);
-            put_text(&p, "client", client);
-            put_text(&p, "model", d->config->model[f.model].keys.name);
-            put_text(&p, "worker", f.held ? d->worker[f.worker]->name : "");
-            put_text(&p, "state",
+            msgpack_pack_map(p, 8);
+            put_u64(p, "id", f.id);
+            put_text(p, "client", client);
+            put_text(p, "model", d->config->model[f.model].keys.name);
+            put_text(p, "worker", f.held ? worker_info(d->worker[f.worker])->name : "");
+            put_text(p, "state",
                      f.suspended && f.held ? "suspended" : request_state_name(request_state(r)));
-            put_u64(&p, "prompt", f.n_prompt_tokens);
-            put_u64(&p, "generated", request_n_tokens(r));
-            put_u64(&p, "age_ms", (uint64_t)((d->now - f.accepted) / NSEC_MS));
+            put_u64(p, "prompt", f.n_prompt_tokens);
+            put_u64(p, "generated", request_n_tokens(r));
+            put_u64(p, "age_ms", (uint64_t)((d->now - f.accepted) / NSEC_MS));
         }
     }
-    frontend_send_or_drop(d, a->c);
 }
 
 static void
@@ -347,42 +344,34 @@ static void
 cmd_config_show(struct ask *a)
 {
     struct config *c = a->d->config;
-    msgpack_packer p;
+    msgpack_packer *p = reply(a);
 
-    frontend_reply(a->d, a->rid, &p);
-    msgpack_pack_array(&p, n_shown(daemon_opts) + c->n_models * n_shown(model_opts));
-    put_table(&p, c, daemon_opts, &c->o, c->from, "");
+    msgpack_pack_array(p, n_shown(daemon_opts) + c->n_models * n_shown(model_opts));
+    put_table(p, c, daemon_opts, &c->o, c->from, "");
     for (uint32_t i = 0; i < c->n_models; i++) {
         char prefix[32];
 
         snprintf(prefix, sizeof prefix, "models[%u].", i);
-        put_table(&p, c, model_opts, &c->model[i].keys, c->model[i].from, prefix);
+        put_table(p, c, model_opts, &c->model[i].keys, c->model[i].from, prefix);
     }
-    frontend_send_or_drop(a->d, a->c);
 }
 
 static void
 cmd_version(struct ask *a)
 {
-    msgpack_packer p;
+    msgpack_packer *p = reply(a);
 
-    frontend_reply(a->d, a->rid, &p);
-    msgpack_pack_map(&p, 2);
-    put_text(&p, "version", PACKAGE_VERSION);
-    put_u64(&p, "protocol", LAGAN_WIRE_VERSION);
-    frontend_send_or_drop(a->d, a->c);
+    msgpack_pack_map(p, 2);
+    put_text(p, "version", PACKAGE_VERSION);
+    put_u64(p, "protocol", LAGAN_WIRE_VERSION);
 }
 
 /* ---- commands */
 
 static void
-nothing_to_say(struct ask *a)
+reply_empty(struct ask *a)
 {
-    msgpack_packer p;
-
-    frontend_reply(a->d, a->rid, &p);
-    msgpack_pack_map(&p, 0);
-    frontend_send_or_drop(a->d, a->c);
+    msgpack_pack_map(reply(a), 0);
 }
 
 static void
@@ -403,7 +392,7 @@ cmd_cancel(struct ask *a)
                (unsigned long long)id);
     } else {
         lifecycle_cancel(a->d, r, LAGAN_E_CANCELLED, "cancelled by an operator");
-        nothing_to_say(a);
+        reply_empty(a);
     }
 }
 
@@ -411,7 +400,7 @@ cmd_cancel(struct ask *a)
 static struct worker *
 worker_named(struct ask *a)
 {
-    const struct worker *whose = NULL; /* w0.1 is a rank, w0.standby a standby */
+    const char *whose = NULL; /* w0.1 is a rank, w0.standby a standby */
     struct msg_span name = { 0 };
 
     if (!a->args || msg_str(a->args, "worker", &name) < 0) {
@@ -422,15 +411,15 @@ worker_named(struct ask *a)
         return NULL;
     }
     for (uint32_t i = 0; i < a->d->n_workers; i++) {
-        struct worker *w = a->d->worker[i];
-        size_t n = strlen(w->name);
+        const char *of = worker_info(a->d->worker[i])->name;
+        size_t n = strlen(of);
 
-        if (is(&name, w->name)) return w;
-        if (name.n > n && name.p[n] == '.' && !memcmp(name.p, w->name, n)) whose = w;
+        if (is(&name, of)) return a->d->worker[i];
+        if (name.n > n && name.p[n] == '.' && !memcmp(name.p, of, n)) whose = of;
     }
     if (whose)
         REFUSE(a, LAGAN_E_NOT_FOUND, "%.*s is a rank or a standby; give the name of its worker, %s",
-               (int)MIN(name.n, 60u), name.p, whose->name);
+               (int)MIN(name.n, 60u), name.p, whose);
     else
         REFUSE(a, LAGAN_E_NOT_FOUND,
                "there is no worker %.*s; `laganctl workers list` prints their "
@@ -439,45 +428,34 @@ worker_named(struct ask *a)
     return NULL;
 }
 
+/* drain and restart. */
 static void
-control_worker(struct ask *a, enum super_event ev)
+control_worker(struct ask *a)
 {
+    enum super_event ev = strcmp(a->verb, "drain") ? EV_RESTART : EV_STOP;
     struct worker *w = worker_named(a);
+    msgpack_packer *p;
     uint32_t n;
-    msgpack_packer p;
 
     if (!w) return;
     if (ev == EV_RESTART && a->d->draining) {
         REFUSE(a, LAGAN_E_DRAINING, "lagand is stopping");
         return;
     }
-    n = w->n_requests;
-    event_log_add(a->d, "operator", w->name, ev == EV_STOP ? "drain" : "restart");
+    n = worker_requests(w)->n;
+    event_log_add(a->d, "operator", worker_info(w)->name, "%s", a->verb);
     worker_event(w, ev);
-    frontend_reply(a->d, a->rid, &p);
-    msgpack_pack_map(&p, 3);
-    put_text(&p, "worker", w->name);
-    put_u64(&p, "requests", n);
-    put_text(&p, "state", super_state_name(w->super.state));
-    frontend_send_or_drop(a->d, a->c);
-}
-
-static void
-cmd_drain(struct ask *a)
-{
-    control_worker(a, EV_STOP);
-}
-
-static void
-cmd_restart(struct ask *a)
-{
-    control_worker(a, EV_RESTART);
+    p = reply(a);
+    msgpack_pack_map(p, 3);
+    put_text(p, "worker", worker_info(w)->name);
+    put_u64(p, "requests", n);
+    put_text(p, "state", super_state_name(worker_state(w)));
 }
 
 static void
 cmd_reload(struct ask *a)
 {
-    msgpack_packer p;
+    msgpack_packer *p;
     struct err e;
     int r;
 
@@ -492,10 +470,9 @@ cmd_reload(struct ask *a)
                            : "lagand is stopping");
         return;
     }
-    frontend_reply(a->d, a->rid, &p);
-    msgpack_pack_map(&p, 1);
-    put_u64(&p, "workers", (uint32_t)r);
-    frontend_send_or_drop(a->d, a->c);
+    p = reply(a);
+    msgpack_pack_map(p, 1);
+    put_u64(p, "workers", (uint32_t)r);
 }
 
 static void
@@ -506,11 +483,11 @@ cmd_daemon_reexec(struct ask *a)
 
 /* Sends the command over the control channel; the worker replies. */
 static void
-ask_worker(struct ask *a, struct worker *w, const char *verb)
+ask_worker(struct ask *a, struct worker *w)
 {
     uint64_t number = worker_calls_control(a->d, a->c, a->rid, w);
 
-    if (number && control_channel_call(w->control, number, verb, a->args) < 0)
+    if (number && control_channel_call(worker_info(w)->control, number, a->verb, a->args) < 0)
         worker_calls_control_done(w, number, LAGAN_E_WORKER_LOST, NULL);
 }
 
@@ -537,11 +514,11 @@ cmd_loglevel(struct ask *a)
         struct worker *w = worker_named(a);
 
         if (!w) return;
-        ask_worker(a, w, "loglevel");
+        ask_worker(a, w);
         return;
     }
     log_level_set(levels[i].level);
-    nothing_to_say(a);
+    reply_empty(a);
 }
 
 /* The worker that args name, if it is READY; optional if there is only one. NULL: an ERROR was
@@ -554,66 +531,24 @@ open_worker(struct ask *a)
 
     if (!w || worker_open(w)) return w;
     if (worker_over(w))
-        REFUSE(a, LAGAN_E_WORKER_LOST, "worker %s is %s; `laganctl restart %s` starts it", w->name,
-               super_state_name(w->super.state), w->name);
+        REFUSE(a, LAGAN_E_WORKER_LOST, "worker %s is %s; `laganctl restart %s` starts it",
+               worker_info(w)->name, super_state_name(worker_state(w)), worker_info(w)->name);
     else
-        REFUSE(a, LAGAN_E_WORKER_LOST, "worker %s is %s; try again when it is ready", w->name,
-               super_state_name(w->super.state));
+        REFUSE(a, LAGAN_E_WORKER_LOST, "worker %s is %s; try again when it is ready",
+               worker_info(w)->name, super_state_name(worker_state(w)));
     return NULL;
 }
 
+/* A verb that a READY worker runs. */
 static void
-ask_only(struct ask *a, const char *verb)
-{
-    struct worker *w = open_worker(a);
-
-    if (w) ask_worker(a, w, verb);
-}
-
-static void
-cmd_kv_flush(struct ask *a)
+ask_open(struct ask *a)
 {
     struct worker *w = open_worker(a);
 
     if (!w) return;
-    event_log_add(a->d, "operator", w->name, "kv flush");
-    ask_worker(a, w, "kv flush");
-}
-
-static void
-cmd_tune(struct ask *a)
-{
-    ask_only(a, "tune");
-}
-
-static void
-cmd_tune_status(struct ask *a)
-{
-    ask_only(a, "tune status");
-}
-
-static void
-cmd_split_show(struct ask *a)
-{
-    ask_only(a, "split show");
-}
-
-static void
-cmd_split_auto(struct ask *a)
-{
-    ask_only(a, "split auto");
-}
-
-static void
-cmd_split_off(struct ask *a)
-{
-    ask_only(a, "split off");
-}
-
-static void
-cmd_split_set(struct ask *a)
-{
-    ask_only(a, "split set");
+    if (!strcmp(a->verb, "kv flush"))
+        event_log_add(a->d, "operator", worker_info(w)->name, "kv flush");
+    ask_worker(a, w);
 }
 
 /* A worker with the tokenizer of the model. NULL: an ERROR was sent. */
@@ -631,7 +566,7 @@ reader(struct ask *a)
     for (uint32_t i = 0; i < d->n_workers; i++) {
         struct worker *w = d->worker[i];
 
-        if (named && !is(&model, d->config->model[w->model].keys.name)) continue;
+        if (named && !is(&model, d->config->model[worker_info(w)->model].keys.name)) continue;
         known = true;
         if (worker_open(w)) return w;
     }
@@ -721,27 +656,26 @@ cmd_events(struct ask *a)
     const struct event_log *h = a->d->event_log;
     const struct event *e;
     uint64_t from = 1, n = 0, at;
-    msgpack_packer p;
+    msgpack_packer *p;
 
     if (a->args) msg_u64(a->args, "from", &from);
     if (from > event_log_next(h))
         from = 1; /* the number is of a previous lagand whose events are lost */
     for (at = from; n < EVENTS_A_CALL && (e = event_log_event(h, at)); n++) at = e->number + 1;
-    frontend_reply(a->d, a->rid, &p);
-    msgpack_pack_map(&p, 2);
-    put_u64(&p, "next", at);
-    msg_key(&p, "events");
-    msgpack_pack_array(&p, n);
+    p = reply(a);
+    msgpack_pack_map(p, 2);
+    put_u64(p, "next", at);
+    msg_key(p, "events");
+    msgpack_pack_array(p, n);
     for (at = from; n && (e = event_log_event(h, at)); n--) {
         at = e->number + 1;
-        msgpack_pack_map(&p, 5);
-        put_u64(&p, "number", e->number);
-        put_u64(&p, "at_ms", (uint64_t)e->at_ms);
-        put_text(&p, "kind", e->kind);
-        put_text(&p, "worker", e->subject);
-        put_text(&p, "text", e->text);
+        msgpack_pack_map(p, 5);
+        put_u64(p, "number", e->number);
+        put_u64(p, "at_ms", (uint64_t)e->at_ms);
+        put_text(p, "kind", e->kind);
+        put_text(p, "worker", e->subject);
+        put_text(p, "text", e->text);
     }
-    frontend_send_or_drop(a->d, a->c);
 }
 
 static void
@@ -749,32 +683,31 @@ cmd_panic(struct ask *a)
 {
     const struct event_log *h = a->d->event_log;
     uint32_t n = 0;
-    msgpack_packer p;
+    msgpack_packer *p;
 
     while (event_log_dead(h, n)) n++;
-    frontend_reply(a->d, a->rid, &p);
-    msgpack_pack_array(&p, n);
+    p = reply(a);
+    msgpack_pack_array(p, n);
     for (uint32_t i = 0; i < n; i++) {
         const struct death_entry *x = event_log_dead(h, i);
 
-        msgpack_pack_map(&p, 9);
-        put_u64(&p, "at_ms", (uint64_t)x->at_ms);
-        put_text(&p, "worker", x->worker);
-        put_u64(&p, "pid", (uint64_t)x->pid);
-        put_u64(&p, "epoch", x->epoch);
-        put_text(&p, "cause", x->cause);
-        put_text(&p, "how", x->how);
-        put_u64(&p, "requests", x->n_requests);
-        put_text(&p, "words", x->panic);
-        msg_key(&p, "log");
-        msgpack_pack_array(&p, x->n_lines);
+        msgpack_pack_map(p, 9);
+        put_u64(p, "at_ms", (uint64_t)x->at_ms);
+        put_text(p, "worker", x->worker);
+        put_u64(p, "pid", (uint64_t)x->pid);
+        put_u64(p, "epoch", x->epoch);
+        put_text(p, "cause", x->cause);
+        put_text(p, "how", x->how);
+        put_u64(p, "requests", x->n_requests);
+        put_text(p, "words", x->panic);
+        msg_key(p, "log");
+        msgpack_pack_array(p, x->n_lines);
         for (uint32_t k = 0; k < x->n_lines; k++) {
             const char *s = x->line[k];
 
-            msg_text(&p, msg_utf8(s, strlen(s)) ? s : "(not UTF-8)");
+            msg_text(p, msg_utf8(s, strlen(s)) ? s : "(not UTF-8)");
         }
     }
-    frontend_send_or_drop(a->d, a->c);
 }
 
 static void
@@ -783,7 +716,7 @@ cmd_metrics(struct ask *a)
     char *text = NULL;
     size_t n;
     FILE *out = open_memstream(&text, &n);
-    msgpack_packer p;
+    msgpack_packer *p;
 
     if (!out) {
         REFUSE(a, LAGAN_E_OUT_OF_MEMORY, "lagand has no memory for its metrics");
@@ -791,15 +724,25 @@ cmd_metrics(struct ask *a)
     }
     metrics_print(a->d, out);
     fclose(out);
-    frontend_reply(a->d, a->rid, &p);
-    msgpack_pack_map(&p, 1);
-    msg_key(&p, "text");
-    msg_bytes(&p, text, n);
-    frontend_send_or_drop(a->d, a->c);
+    p = reply(a);
+    msgpack_pack_map(p, 1);
+    msg_key(p, "text");
+    msg_bytes(p, text, n);
     free(text);
 }
 
 /* ---- table */
+
+/* Verbs that share a function. */
+#define cmd_drain control_worker
+#define cmd_restart control_worker
+#define cmd_kv_flush ask_open
+#define cmd_tune ask_open
+#define cmd_tune_status ask_open
+#define cmd_split_show ask_open
+#define cmd_split_auto ask_open
+#define cmd_split_off ask_open
+#define cmd_split_set ask_open
 
 /* A verb without a function cmd_ID() does not compile. */
 static const struct command {
@@ -815,7 +758,7 @@ static const struct command {
 void
 command_call(struct daemon *d, struct client *c, const struct msg *m)
 {
-    struct ask a = { d, c, m->rid, msg_get(&m->map, "args") };
+    struct ask a = { .d = d, .c = c, .rid = m->rid, .args = msg_get(&m->map, "args") };
     struct msg_span verb = { 0 };
 
     if (a.args && a.args->type != MSGPACK_OBJECT_MAP) a.args = NULL;
@@ -829,7 +772,9 @@ command_call(struct daemon *d, struct client *c, const struct msg *m)
             REFUSE(&a, LAGAN_E_UNAUTHORIZED, "%s is for operators: ask at %s/ctl.sock",
                    commands[i].verb, d->runtime->dir);
         } else {
+            a.verb = commands[i].verb;
             commands[i].run(&a);
+            if (a.replied) frontend_send_or_drop(d, c);
         }
         return;
     }

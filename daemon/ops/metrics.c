@@ -30,11 +30,10 @@ label(FILE *out, const char *s)
 }
 
 static void
-of_worker(FILE *out, const char *name, const struct worker *w)
+of_worker(const struct daemon *d, FILE *out, const char *name, const struct worker_info *f)
 {
-    fprintf(out, "%s{worker=\"%s\",model=\"", name, w->name);
-    label(out, w->d->config->model[w->model].keys.name);
-    fputs("\"} ", out);
+    fprintf(out, "%s{worker=\"%s\",model=\"", name, f->name);
+    label(out, d->config->model[f->model].keys.name);
 }
 
 /* lagan_worker_NAME; nanoseconds are printed as seconds. */
@@ -49,9 +48,11 @@ print_stat(struct daemon *d, const struct stat_row *stat, uint32_t id, FILE *out
              counter ? "_total" : "");
     head(out, name, counter ? "counter" : "gauge", stat->sentence);
     for (uint32_t i = 0; i < d->n_workers; i++) {
-        uint64_t v = d->worker[i]->stats.v[id] + d->worker[i]->former.v[id];
+        const struct worker_info *f = worker_info(d->worker[i]);
+        uint64_t v = f->stats.v[id] + f->former.v[id];
 
-        of_worker(out, name, d->worker[i]);
+        of_worker(d, out, name, f);
+        fputs("\"} ", out);
         if (ns) {
             fprintf(out, "%.9f\n", (double)v / NSEC_S);
         } else {
@@ -71,17 +72,16 @@ print_group_stat(const struct daemon *d, const struct stat_row *stat, uint32_t i
     head(out, name, counter ? "counter" : "gauge", stat->sentence);
     for (uint32_t i = 0; i < d->n_workers; i++)
         for (uint32_t g = 0; g < SHM_MAX_GROUPS; g++) {
-            const struct worker *w = d->worker[i];
-            const uint64_t *v = w->stats.group[g];
+            const struct worker_info *f = worker_info(d->worker[i]);
+            const uint64_t *v = f->stats.group[g];
 
             if (v[GROUP_STAT_kind] == 0) continue;
-            fprintf(out, "%s{worker=\"%s\",model=\"", name, w->name);
-            label(out, w->d->config->model[w->model].keys.name);
+            of_worker(d, out, name, f);
             fprintf(out, "\",group=\"%u\",kind=\"%s\",window=\"%llu\",pool=\"%llu\"} %llu\n", g,
                     group_kinds[MIN(v[GROUP_STAT_kind], ARRAY_LEN(group_kinds) - 1)],
                     (unsigned long long)v[GROUP_STAT_window],
                     (unsigned long long)v[GROUP_STAT_pool],
-                    (unsigned long long)(v[id] + w->former.group[g][id]));
+                    (unsigned long long)(v[id] + f->former.group[g][id]));
         }
 }
 
@@ -117,15 +117,9 @@ enum unit { UNIT_COUNT, UNIT_BYTES, UNIT_SECONDS }; /* UNIT_SECONDS: the value i
 /* The same for each worker w. */
 #define WORKER_METRICS(X) \
     X(lagan_worker_ready,          "gauge",   UNIT_COUNT, "1 if the worker accepts requests, else 0", worker_open(w)) \
-    X(lagan_worker_standby,        "gauge",   UNIT_COUNT, "1 if a standby process is loaded and can replace the worker, else 0", standby_is_loaded(w)) \
-    X(lagan_worker_restarts_total, "counter", UNIT_COUNT, "unrequested ends of the worker after which it was started again", w->restarts)
+    X(lagan_worker_standby,        "gauge",   UNIT_COUNT, "1 if a standby process is loaded and can replace the worker, else 0", !strcmp(worker_standby(w), "standby")) \
+    X(lagan_worker_restarts_total, "counter", UNIT_COUNT, "unrequested ends of the worker after which it was started again", worker_info(w)->restarts)
 /* clang-format on */
-
-static bool
-standby_is_loaded(const struct worker *w)
-{
-    return w->standby->super.state == SUPER_STANDBY && w->standby->prepare_sent;
-}
 
 static void
 print_value(FILE *out, enum unit unit, uint64_t v)
@@ -156,7 +150,8 @@ print_workers(struct daemon *d, FILE *out)
     for (uint32_t i = 0; i < d->n_workers; i++) { \
         const struct worker *w = d->worker[i]; \
 \
-        of_worker(out, #name, w); \
+        of_worker(d, out, #name, worker_info(w)); \
+        fputs("\"} ", out); \
         print_value(out, unit, (uint64_t)(value)); \
     }
     WORKER_METRICS(X)

@@ -4,8 +4,8 @@
  *     ledger           ledger log
  *     history          event log
  *     w0.pid           pidfd of worker 0: its memory is not used before it has ended
- *     w0=weights=...   arena of worker 0, with its note (ipc/fd_channel.h) in the name, because lagand
- *                      cannot read device memory
+ *     w0=weights=...   arena of worker 0, with its note (ipc/fd_channel.h) in the name,
+ *                      because lagand cannot read device memory
  *     api.sock         clients' socket, if systemd opened it (systemd/lagand.socket)
  *
  * Without systemd the calls have no effect.

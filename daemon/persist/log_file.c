@@ -28,7 +28,7 @@ padded(uint64_t n)
     return ROUND_UP(n, (uint64_t)LOG_FILE_ALIGN);
 }
 
-/* Of all bytes after the crc. */
+/* Covers all bytes after the crc. */
 static uint32_t
 checksum(const struct log_file_record *r)
 {

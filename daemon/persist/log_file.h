@@ -18,9 +18,9 @@
 #include "base/base.h"
 #include "base/err.h"
 
-#define LOG_FILE_MAGIC "LAGANLG\3"
+#define LOG_FILE_MAGIC "LAGANLG\4"
 #define LOG_FILE_LAYOUT \
-    UINT64_C(2484825265) /* LEDGER_LOG_LAYOUT_SUM (daemon/ledger/ledger_save.h) of this magic */
+    UINT64_C(2494679568) /* LEDGER_LOG_LAYOUT_SUM (daemon/ledger/ledger_save.h) of this magic */
 enum { LOG_FILE_PAGE = 4096, LOG_FILE_ALIGN = 8 };
 
 struct log_file_hdr {

@@ -172,6 +172,9 @@ fits_in_length(const struct model_facts *f, const struct rec_submit *s, struct e
                        : s->text_bytes ? "text"
                                        : "stop");
     }
+    if (f->max_source && !s->n_decoder && f->decoder_start < 0)
+        return REFUSED(e, INVALID_REQUEST,
+                       "the model has no decoder_start_token_id: set decoder_ids");
     if (f->max_source && s->n_prompt > f->max_source) {
         return REFUSED(e, TOO_LONG, "the encoder input is %u tokens; the model takes at most %u",
                        s->n_prompt, f->max_source);
@@ -199,17 +202,39 @@ fits_in_length(const struct model_facts *f, const struct rec_submit *s, struct e
 static int
 tensors_fit(const struct model_facts *f, const struct rec_submit *s, uint64_t most, struct err *e)
 {
-    uint64_t rows = MIN(s->max_tokens, f->max_len), bytes = 4 * rows * f->vocab;
+    uint64_t n = MIN(s->max_tokens, f->max_len), bytes = 4 * n * f->vocab;
 
     if ((s->flags & SUBMIT_ENCODER_OUTPUT) && !f->max_source)
         return REFUSED(e, INVALID_REQUEST,
                        "return_encoder_output is given, but %s is a decoder-only model", f->family);
     if ((s->flags & SUBMIT_LOGITS) && !(s->absent & ABSENT_max_tokens) && bytes > most)
-        return REFUSED(e, TOO_LONG,
-                       "logits of %llu tokens are %llu MiB; limits.tensor_bytes is %llu MiB",
-                       (unsigned long long)rows, (unsigned long long)bytes >> 20,
-                       (unsigned long long)most >> 20);
+        return REFUSED(
+            e, TOO_LONG, "logits of %llu tokens are %llu MiB; limits.tensor_bytes is %llu MiB",
+            (unsigned long long)n, (unsigned long long)bytes >> 20, (unsigned long long)most >> 20);
     return 0;
+}
+
+/* Checks the combinations of keys that depend on defaults of the model. */
+static int
+defaults_fit(const struct model_facts *f, const struct rec_submit *s, struct err *e)
+{
+    const struct msg_combination c = {
+        .n = s->n,
+        .beams = s->beams,
+        .temperature = (double)(s->absent & ABSENT_temperature ? f->temperature : s->temperature),
+        .logprobs = s->flags & SUBMIT_LOGPROBS,
+        .prompt_logprobs = s->flags & SUBMIT_PROMPT_LOGPROBS,
+        .stop = s->n_stop > 0,
+        .return_logits = s->flags & SUBMIT_LOGITS,
+    };
+
+    if (!s->absent) return 0;
+    if (*f->unserved)
+        return REFUSED(e, UNSUPPORTED, "model_defaults: %s of generation_config.json is not served",
+                       f->unserved);
+    if (msg_combine(&c, e) == 0) return 0;
+    err_while(e, -EINVAL, "with the defaults of generation_config.json");
+    return LAGAN_E_INVALID_REQUEST;
 }
 
 int
@@ -231,11 +256,14 @@ admission_fits(const struct model_facts *f, const struct rec_submit *s, uint64_t
     p += ROUND_UP((size_t)n_eos * 4, (size_t)8);
     if (k == 0) k = in_vocabulary(f, "stop_ids", p, s->n_stop_ids, e);
     if (k) return k;
-    if (MAX(s->n, s->beams) > MAX(f->n_slots, 1u)) {
+    if (MAX(s->n, s->beams) > MAX(f->max_request_seqs, 1u)) {
         return REFUSED(e, INVALID_REQUEST,
-                       "%s is %u, but the model runs at most max_num_seqs = %u sequences",
-                       s->beams > 1 ? "beams" : "n", MAX(s->n, s->beams), f->n_slots);
+                       "%s is %u; the limit is %u, the smaller of max_num_seqs and "
+                       "max_num_batched_tokens",
+                       s->beams > 1 ? "beams" : "n", MAX(s->n, s->beams), f->max_request_seqs);
     }
+    k = defaults_fit(f, s, e);
+    if (k) return k;
     if (s->forced_bos >= 0 && (uint32_t)s->forced_bos >= f->vocab) {
         return REFUSED(e, INVALID_REQUEST,
                        "forced_bos is %d, but the vocabulary has only %u tokens", s->forced_bos,
@@ -310,14 +338,9 @@ will_be_served(const struct daemon *d, uint32_t model)
     uint32_t n = 0;
 
     for (uint32_t i = 0; i < d->n_workers; i++) {
-        const struct super *s = &d->worker[i]->super;
-        bool leaves = s->state == SUPER_DRAINING || s->state == SUPER_STOPPING;
-
-        if (d->worker[i]->model != model) continue;
+        if (worker_info(d->worker[i])->model != model) continue;
         n++;
-        if (s->state != SUPER_DOWN && s->state != SUPER_FAILED && s->state != SUPER_LOST &&
-            !(leaves && !s->restart_wanted))
-            return true;
+        if (worker_returns(d->worker[i])) return true;
     }
     return n == 0;
 }

@@ -111,7 +111,7 @@ put_output(msgpack_packer *p, const struct request *r, uint32_t output)
     };
 
     if (r->outputs.each) o = r->outputs.each[output];
-    msgpack_pack_map(p, 10);
+    msgpack_pack_map(p, 11);
     put_u64(p, "o", output);
     put_u64(p, "reason", o.reason);
     msg_key(p, "reason_name");
@@ -124,6 +124,7 @@ put_output(msgpack_packer *p, const struct request *r, uint32_t output)
     put_u64(p, "resumed", r->dispatch.resumed);
     put_u64(p, "adopted", o.adopted);
     put_u64(p, "recomputed", o.recomputed);
+    put_u64(p, "n_prompt_tokens", r->result.n_prompt_tokens);
 }
 
 /* Tokens and text of the next chunk, which has one output. */
@@ -479,7 +480,7 @@ deliver_resume(struct daemon *d, struct request *r, struct client *c, uint64_t r
             d, old, old_rid, LAGAN_E_CANCELLED, r->delivery.n_tokens,
             old == c ? "it continues under the id of a later request with the same idempotency key"
                      : "another connection of this session has taken over the request") < 0)
-        log_debug("a closed connection was not told that its request continues elsewhere");
+        log_debug("a closed connection did not get the ERROR of its resumed request");
     r->delivery.n_tokens = n_tokens;
     r->delivery.n_text = n_text;
     r->delivery.ack_window = ack_window;

@@ -17,6 +17,7 @@
 #include "daemon/request/deliver.h"
 #include "daemon/request/lifecycle.h"
 #include "daemon/request/worker_notify.h"
+#include "ipc/ring.h"
 #include "route/route.h"
 
 #include <string.h>
@@ -28,58 +29,68 @@ static const nsec STAY = 10 * NSEC_S; /* after a restart of lagand, in which all
 static void
 send_fragments(struct worker *w, const struct request *r)
 {
-    uint32_t most = (w->channel.out.max_rec - RING_HEADER) & ~(uint32_t)(SHM_REC_ALIGN - 1);
-    uint32_t bytes = request_record_bytes(r);
+    uint32_t most = worker_max_record(w), bytes = request_record_bytes(r);
+    struct worker_requests *q = worker_requests(w);
 
-    while (w->sent_bytes < bytes) {
-        uint32_t n = MIN(bytes - w->sent_bytes, most);
-        bool more = w->sent_bytes + n < bytes;
+    while (q->sent_bytes < bytes) {
+        uint32_t n = MIN(bytes - q->sent_bytes, most);
+        uint16_t flags = q->sent_bytes + n < bytes ? RING_MORE : 0;
         void *to;
-        int k = ring_reserve(&w->channel.out, REC_SUBMIT, more ? RING_MORE : 0, n, CANCEL_SPARE,
-                             &to);
 
-        if (k < 0) {
-            channel_publish(&w->channel);
-            worker_notify_reserved(w, k);
-            return;
-        }
-        request_record(r, w->sent_bytes, to, n);
-        w->sent_bytes += n;
+        if (worker_reserve(w, REC_SUBMIT, flags, n, CANCEL_SPARE, &to) < 0) break;
+        request_record(r, q->sent_bytes, to, n);
+        q->sent_bytes += n;
     }
-    w->sending = REQUEST_NONE;
-    channel_publish(&w->channel);
+    if (q->sent_bytes == bytes) q->sending = REQUEST_NONE;
+    worker_publish(w);
 }
 
 static void
 start_sending(struct worker *w, struct request *r)
 {
-    request_move(w->d->ledger, r, REQUEST_DISPATCHED);
-    fair_queue_take(&w->d->fair_queues[r->terms.model], r->fair_tag);
-    r->dispatch.worker = w->index;
+    struct worker_requests *q = worker_requests(w);
+    struct daemon *d = worker_daemon(w);
+
+    request_move(d->ledger, r, REQUEST_DISPATCHED);
+    fair_queue_take(&d->fair_queues[r->terms.model], r->fair_tag);
+    r->dispatch.worker = worker_info(w)->index;
     r->dispatch.held = true;
     r->dispatch.home = 0;
     r->submit->deadline_ns = r->terms.deadline == NSEC_NEVER ? 0 : r->terms.deadline;
-    w->n_requests++;
-    w->n_seqs += request_n_seqs(r);
-    w->tokens += r->accounting.n_tokens;
-    if (quarantine_is_suspect(r)) w->alone = r->index;
-    w->sending = r->index;
-    w->sent_bytes = 0;
+    q->n++;
+    q->n_seqs += request_n_seqs(r);
+    q->tokens += r->accounting.n_tokens;
+    if (quarantine_is_suspect(r)) q->alone = r->index;
+    q->sending = r->index;
+    q->sent_bytes = 0;
     worker_notify_dispatched(r);
     FP(relay_giving);
-    ledger_save_state(w->d->ledger_log, r);
+    ledger_save_state(d->ledger_log, r);
     send_fragments(w, r);
 }
 
 void
 dispatch_release(struct worker *w, struct request *r)
 {
+    struct worker_requests *q = worker_requests(w);
+
     worker_notify_clear(w, r);
     r->dispatch.held = false;
-    w->n_requests--;
-    w->n_seqs -= request_n_seqs(r);
-    w->tokens -= r->accounting.n_tokens;
-    if (w->alone == r->index) w->alone = REQUEST_NONE;
+    q->n--;
+    q->n_seqs -= request_n_seqs(r);
+    q->tokens -= r->accounting.n_tokens;
+    if (q->alone == r->index) q->alone = REQUEST_NONE;
+}
+
+/* w may get a request: it has no partly written SUBMIT and runs no suspect alone. */
+static bool
+is_free(const struct daemon *d, struct worker *w)
+{
+    const struct worker_requests *q = worker_requests(w);
+
+    return worker_open(w) && q->sending == REQUEST_NONE &&
+           (q->alone == REQUEST_NONE ||
+            !quarantine_is_suspect(ledger_request(d->ledger, q->alone)));
 }
 
 static void
@@ -87,15 +98,15 @@ fill_routes(struct daemon *d, struct route_worker *t)
 {
     for (uint32_t i = 0; i < d->n_workers; i++) {
         struct worker *w = d->worker[i];
+        const struct worker_requests *q = worker_requests(w);
 
         t[i] = (struct route_worker){
-            .open = worker_open(w) && w->sending == REQUEST_NONE && w->alone == REQUEST_NONE &&
-                    !w->full,
-            .model = w->model,
-            .n_seqs = w->n_seqs, /* each takes a slot, and a worker queues REQUESTS_AHEAD more */
-            .max_seqs = d->facts[w->model].n_slots + REQUESTS_AHEAD,
-            .tokens = w->tokens,
-            .comes = !worker_over(w) && w->super.state != SUPER_BACKOFF,
+            .open = is_free(d, w),
+            .model = worker_info(w)->model,
+            .n_seqs = q->n_seqs, /* each takes a slot, and a worker queues REQUESTS_AHEAD more */
+            .max_seqs = d->facts[worker_info(w)->model].n_slots + REQUESTS_AHEAD,
+            .tokens = q->tokens,
+            .comes = !worker_over(w) && worker_state(w) != SUPER_BACKOFF,
         };
     }
 }
@@ -137,11 +148,12 @@ static void
 send_to(struct daemon *d, struct route_worker *t, uint32_t i, struct request *r)
 {
     struct worker *w = d->worker[i];
+    const struct worker_requests *q = worker_requests(w);
 
     start_sending(w, r);
-    t[i].n_seqs = w->n_seqs;
-    t[i].tokens = w->tokens;
-    t[i].open = w->sending == REQUEST_NONE && w->alone == REQUEST_NONE && worker_open(w);
+    t[i].n_seqs = q->n_seqs;
+    t[i].tokens = q->tokens;
+    t[i].open = is_free(d, w);
 }
 
 /* Suspects first, each alone. While a suspect is queued and no worker of its model is about to
@@ -178,12 +190,11 @@ dispatch(struct daemon *d)
     struct request *r, *next;
 
     for (uint32_t i = 0; i < d->n_workers; i++) {
-        struct worker *w = d->worker[i];
+        const struct worker_requests *q = worker_requests(d->worker[i]);
 
-        w->full = false;
-        if (!w->alive || w->super.suspect != DEATH_NONE) continue;
-        if (w->n_notices_due) worker_notify_flush(w);
-        if (w->sending != REQUEST_NONE) send_fragments(w, ledger_request(d->ledger, w->sending));
+        if (q->n_notices_due) worker_notify_flush(d->worker[i]);
+        if (q->sending != REQUEST_NONE)
+            send_fragments(d->worker[i], ledger_request(d->ledger, q->sending));
     }
     ledger_save_new(d->ledger_log);
     if (!ledger_n_queued(d->ledger)) return;
@@ -207,13 +218,14 @@ dispatch(struct daemon *d)
 static void
 requeue(struct worker *w, struct request *r, const struct death *death)
 {
-    struct daemon *d = w->d;
+    const struct worker_info *f = worker_info(w);
+    struct daemon *d = worker_daemon(w);
     uint32_t n_received = r->outputs.n_received;
 
     if (death->adopt_kv && n_received &&
-        route_stays(w->start_took, r->n_prompt_tokens + n_received, w->rate)) {
-        r->dispatch.home = w->index + 1;
-        r->dispatch.home_until = d->now + 2 * w->start_took;
+        route_stays(f->start_took, r->n_prompt_tokens + n_received, f->prefill_rate)) {
+        r->dispatch.home = f->index + 1;
+        r->dispatch.home_until = d->now + 2 * f->start_took;
     }
     outputs_restart(r);
     if (!n_received) deliver_restart(d, r);
@@ -226,7 +238,7 @@ requeue(struct worker *w, struct request *r, const struct death *death)
 static void
 survive(struct worker *w, struct request *r, const struct death *death, bool named)
 {
-    struct daemon *d = w->d;
+    struct daemon *d = worker_daemon(w);
     enum quarantine_verdict v = quarantine_fault(d->quarantine, r, death->fault, named);
     const char *cause = death_name(death->cause);
     uint32_t n = outputs_n_tokens(r);
@@ -234,7 +246,7 @@ survive(struct worker *w, struct request *r, const struct death *death, bool nam
     if (r->terms.no_resume) {
         lifecycle_end(d, r, LAGAN_E_WORKER_LOST,
                       "worker %s died (%s) after %u tokens of this request, and resume is false",
-                      w->name, cause, n);
+                      worker_info(w)->name, cause, n);
     } else if (v == QUARANTINE_POISONED) {
         log_warn("request %llu: poisoned, three workers died running it; its prompt is refused for "
                  "10 minutes",
@@ -246,9 +258,7 @@ survive(struct worker *w, struct request *r, const struct death *death, bool nam
         lifecycle_end(d, r, LAGAN_E_WORKER_LOST,
                       "%u workers died (%s) before they generated another token of this request",
                       r->suspicion.n_stuck, cause);
-    } else if (!r->outputs.each && n >= r->submit->max_tokens) {
-        lifecycle_end(d, r, LAGAN_FINISH_LENGTH, "%s", msg_reason_sentence(LAGAN_FINISH_LENGTH));
-    } else {
+    } else if (!lifecycle_finish_complete(d, r)) {
         requeue(w, r, death);
     }
 }
@@ -257,14 +267,15 @@ void
 dispatch_worker_lost(struct worker *w, const struct death *death)
 {
     static struct fault_trace trace; /* 55 KiB; one thread */
-    struct daemon *d = w->d;
+    struct worker_requests *q = worker_requests(w);
+    struct daemon *d = worker_daemon(w);
 
-    fault_trace_read(&trace, death->fault && w->channel.w.base ? shm_trace(&w->channel.w) : NULL);
-    w->alone = REQUEST_NONE;
-    for (uint32_t i = 0; w->n_requests && i < ledger_capacity(d->ledger); i++) {
+    fault_trace_read(&trace, death->fault ? worker_trace(w) : NULL);
+    q->alone = REQUEST_NONE;
+    for (uint32_t i = 0; q->n && i < ledger_capacity(d->ledger); i++) {
         struct request *r = ledger_request(d->ledger, i);
 
-        if (!r || !r->dispatch.held || r->dispatch.worker != w->index) continue;
+        if (!r || !r->dispatch.held || r->dispatch.worker != worker_info(w)->index) continue;
         dispatch_release(w, r);
         if (r->state != REQUEST_ENDED) {
             survive(w, r, death, fault_trace_has(&trace, r->id));
@@ -272,8 +283,8 @@ dispatch_worker_lost(struct worker *w, const struct death *death)
             lifecycle_settle(d, r);
         }
     }
-    check(w->n_requests == 0 && w->n_seqs == 0 && w->tokens == 0 && w->n_notices_due == 0);
-    w->sending = REQUEST_NONE;
+    check(q->n == 0 && q->n_seqs == 0 && q->tokens == 0 && q->n_notices_due == 0);
+    q->sending = REQUEST_NONE;
 }
 
 uint32_t
@@ -294,9 +305,8 @@ dispatch_restore(struct daemon *d)
         accounting_reserve(d, r);
         if (r->terms.no_resume && r->dispatch.home)
             lifecycle_end(d, r, LAGAN_E_WORKER_LOST, "lagand was restarted, and resume is false");
-        else if (!r->outputs.each && outputs_n_tokens(r) >= r->submit->max_tokens)
-            lifecycle_end(d, r, LAGAN_FINISH_LENGTH, "%s",
-                          msg_reason_sentence(LAGAN_FINISH_LENGTH));
+        else
+            lifecycle_finish_complete(d, r);
     }
     return n;
 }

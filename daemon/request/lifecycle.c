@@ -80,8 +80,18 @@ lifecycle_finish(struct daemon *d, struct request *r, const struct rec_finish *f
     r->result.cached = f->cached;
     r->result.adopted = f->adopted;
     r->result.recomputed = f->recomputed;
+    r->result.n_prompt_tokens = f->n_prompt_tokens;
     lifecycle_end(d, r, f->reason == LAGAN_FINISH_CANCELLED ? LAGAN_E_CANCELLED : f->reason, "%s",
                   msg_reason_sentence(f->reason));
+}
+
+bool
+lifecycle_finish_complete(struct daemon *d, struct request *r)
+{
+    if (r->outputs.each || outputs_n_tokens(r) < r->submit->max_tokens) return false;
+    r->result.n_prompt_tokens = r->submit->n_prompt; /* 0 if the prompt was text */
+    lifecycle_end(d, r, LAGAN_FINISH_LENGTH, "%s", msg_reason_sentence(LAGAN_FINISH_LENGTH));
+    return true;
 }
 
 /* Replaces the result of a request whose tokens are not all delivered. */

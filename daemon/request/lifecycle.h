@@ -16,6 +16,9 @@ void lifecycle_end(struct daemon *d, struct request *r, uint16_t reason, const c
     PRINTF_LIKE(4, 5);
 /* Ends r as its worker has reported. */
 void lifecycle_finish(struct daemon *d, struct request *r, const struct rec_finish *f);
+/* Ends r if all its tokens were received and its worker ended before it sent FINISH. Returns true
+ * if r has ended. */
+bool lifecycle_finish_complete(struct daemon *d, struct request *r);
 /* Ends r and notifies the worker that has it. A finished request whose tokens are not all delivered
  * ends with this error instead. */
 void lifecycle_cancel(struct daemon *d, struct request *r, uint16_t reason, const char *fmt, ...)

@@ -5,7 +5,6 @@
  */
 #include "daemon/request/receive.h"
 
-#include "base/failpoint.h"
 #include "daemon/config/options.h"
 #include "daemon/ledger/ledger_save.h"
 #include "daemon/ledger/outputs.h"
@@ -21,7 +20,7 @@
 #include <errno.h>
 #include <string.h>
 
-enum { MAX_RECORDS = 1024, MAX_BYTES = 256 << 10, MAX_ENTRIES = 65536 }; /* in one loop iteration */
+enum { MAX_ENTRIES = 65536 }; /* of a STEP */
 /* Bytes of unread log-probabilities or tensors of a request: above the first bound the worker
  * suspends it; what was in flight then fits below the second bound. */
 enum { SUSPEND_BYTES = 1 << 20, MAX_UNDELIVERED = 16 << 20 };
@@ -53,14 +52,14 @@ wrong(struct err *e, const char *what, uint32_t got, uint32_t want)
 static struct request *
 find_held(struct worker *w, uint32_t index, uint32_t gen, struct err *e)
 {
-    struct request *r = ledger_request(w->d->ledger, index);
+    struct request *r = ledger_request(worker_daemon(w)->ledger, index);
 
-    if (!r || r->gen != gen || !r->dispatch.held || r->dispatch.worker != w->index) {
+    if (!r || r->gen != gen || !r->dispatch.held || r->dispatch.worker != worker_info(w)->index) {
         err_set(e, -EBADMSG, "record refers to request %u, generation %u, which it does not have",
                 index, gen);
         return NULL;
     }
-    if (w->sending == index) {
+    if (worker_requests(w)->sending == index) {
         err_set(e, -EBADMSG, "record refers to request %u before its SUBMIT was complete", index);
         return NULL;
     }
@@ -72,13 +71,14 @@ static void
 end_without_memory(struct worker *w, struct request *r)
 {
     worker_notify_cancel(w, r, LAGAN_E_OUT_OF_MEMORY);
-    lifecycle_end(w->d, r, LAGAN_E_OUT_OF_MEMORY, "lagand has no memory for the generated tokens");
+    lifecycle_end(worker_daemon(w), r, LAGAN_E_OUT_OF_MEMORY,
+                  "lagand has no memory for the generated tokens");
 }
 
 static void
 keep_tokens(struct worker *w, struct request *r, const struct output_tokens *t)
 {
-    struct daemon *d = w->d;
+    struct daemon *d = worker_daemon(w);
     size_t undelivered;
 
     if (outputs_add(r, t) < 0) {
@@ -97,10 +97,7 @@ keep_tokens(struct worker *w, struct request *r, const struct output_tokens *t)
     }
     if (r->state == REQUEST_DISPATCHED) request_move(d->ledger, r, REQUEST_STREAMING);
     ledger_save_tokens(d->ledger_log, r, t->n, t->n_text);
-    if (quarantine_progress(d->quarantine, r)) {
-        w->alone = REQUEST_NONE;
-        ledger_save_state(d->ledger_log, r);
-    }
+    if (quarantine_progress(d->quarantine, r)) ledger_save_state(d->ledger_log, r);
     ledger_add_pending(d->ledger, r);
 }
 
@@ -145,34 +142,36 @@ check_entry(const struct worker *w, const struct request *r, const struct rec_ou
             const struct output_tokens *t, struct err *e)
 {
     uint32_t n = outputs_n_received(r, o->output), n_text = outputs_n_text_received(r, o->output);
+    uint32_t vocab = worker_info(w)->vocab;
     bool lp = r->submit->flags & SUBMIT_LOGPROBS;
 
     if (o->first != n) return wrong(e, "STEP: first", o->first, n);
     if (o->text_first != n_text) return wrong(e, "STEP: text_first", o->text_first, n_text);
     if (r->outputs.each && r->outputs.each[o->output].reason) {
-        return err_set(e, -EBADMSG, "STEP: output %u of request %u has ended", o->output, o->row);
+        return err_set(e, -EBADMSG, "STEP: output %u of request %u has ended", o->output,
+                       o->ledger_index);
     }
     if (t->n > r->submit->max_tokens - n) {
-        return err_set(e, -EBADMSG, "STEP: request %u gets more than its max_tokens of %u", o->row,
-                       r->submit->max_tokens);
+        return err_set(e, -EBADMSG, "STEP: request %u gets more than its max_tokens of %u",
+                       o->ledger_index, r->submit->max_tokens);
     }
     if ((o->has_logprobs != 0) != lp || (lp && o->n_top != r->submit->logprobs)) {
         return err_set(e, -EBADMSG,
                        "STEP: request %u has other log-probabilities than it asked for: %u tops "
                        "instead of %u",
-                       o->row, o->n_top, r->submit->logprobs);
+                       o->ledger_index, o->n_top, r->submit->logprobs);
     }
     for (size_t i = 0; i < t->n; i++) {
         uint32_t id;
 
         memcpy(&id, (const char *)t->token + 4 * i, 4);
-        if (id >= w->vocab) {
+        if (id >= vocab) {
             return err_set(e, -EBADMSG, "STEP: token id %u, but the vocabulary has %u tokens", id,
-                           w->vocab);
+                           vocab);
         }
     }
     if (!msg_utf8(t->text, t->n_text)) {
-        return err_set(e, -EBADMSG, "STEP: the text of request %u is not UTF-8", o->row);
+        return err_set(e, -EBADMSG, "STEP: the text of request %u is not UTF-8", o->ledger_index);
     }
     return 0;
 }
@@ -186,7 +185,7 @@ take_entry(struct worker *w, struct rest *b, struct err *e)
     struct request *r;
 
     TRY(parse_entry(b, &o, &t, e));
-    r = find_held(w, o.row, o.gen, e);
+    r = find_held(w, o.ledger_index, o.gen, e);
     if (!r) return -EBADMSG;
     if (o.output >= r->submit->n) {
         return err_set(e, -EBADMSG, "STEP: output %u of a request with %u outputs", o.output,
@@ -224,12 +223,13 @@ keep_prompt(struct worker *w, struct request *r, const struct output_prompt *p)
         end_without_memory(w, r);
     } else if (o->prompt_logprob.n + o->prompt_top.n > MAX_UNDELIVERED) {
         worker_notify_cancel(w, r, LAGAN_E_SLOW_READER);
-        lifecycle_end(w->d, r, LAGAN_E_SLOW_READER,
+        lifecycle_end(worker_daemon(w), r, LAGAN_E_SLOW_READER,
                       "the client has not read %d MiB of prompt log-probabilities",
                       MAX_UNDELIVERED >> 20);
     } else {
-        if (o->prompt_logprob.n + o->prompt_top.n > SUSPEND_BYTES) lifecycle_suspend(w->d, r, true);
-        ledger_add_pending(w->d->ledger, r);
+        if (o->prompt_logprob.n + o->prompt_top.n > SUSPEND_BYTES)
+            lifecycle_suspend(worker_daemon(w), r, true);
+        ledger_add_pending(worker_daemon(w)->ledger, r);
     }
 }
 
@@ -252,13 +252,13 @@ take_prompt(struct worker *w, struct rest *b, struct err *e)
     tops = lps ? next(b, (size_t)s.n * s.n_top * 8) : NULL;
     if (!tops || b->n > 7)
         return err_set(e, -EBADMSG, "PROMPT: the record's length differs from its header");
-    r = find_held(w, s.row, s.gen, e);
+    r = find_held(w, s.ledger_index, s.gen, e);
     if (!r) return -EBADMSG;
     if (!(r->submit->flags & SUBMIT_PROMPT_LOGPROBS) || s.n_top != r->submit->prompt_logprobs) {
-        return err_set(e, -EBADMSG, "PROMPT: request %u did not ask for that", s.row);
+        return err_set(e, -EBADMSG, "PROMPT: request %u did not ask for that", s.ledger_index);
     }
     if (r->outputs.n_received)
-        return err_set(e, -EBADMSG, "PROMPT: request %u has tokens already", s.row);
+        return err_set(e, -EBADMSG, "PROMPT: request %u has tokens already", s.ledger_index);
     if (s.first != r->outputs.n_prompt_received || s.n > LAGAN_MAX_IDS - s.first) {
         return wrong(e, "PROMPT: first", s.first, r->outputs.n_prompt_received);
     }
@@ -281,18 +281,18 @@ static void
 keep_tensor(struct worker *w, struct request *r, uint32_t kind, const char *values, uint32_t n)
 {
     const struct output_tensor *t = r->outputs.tensor;
-    uint64_t most = w->d->config->o.tensor_bytes;
+    uint64_t most = worker_daemon(w)->config->o.tensor_bytes;
 
     if (4 * (t[0].n_received + t[1].n_received) > most) {
         worker_notify_cancel(w, r, LAGAN_E_TOO_LONG);
-        lifecycle_end(w->d, r, LAGAN_E_TOO_LONG,
+        lifecycle_end(worker_daemon(w), r, LAGAN_E_TOO_LONG,
                       "the tensors of the request exceed limits.tensor_bytes, which is %llu MiB",
                       (unsigned long long)most >> 20);
     } else if (outputs_add_tensor(r, kind, values, n) < 0) {
         end_without_memory(w, r);
     } else {
-        if (t[kind - 1].value.n > SUSPEND_BYTES) lifecycle_suspend(w->d, r, true);
-        ledger_add_pending(w->d->ledger, r);
+        if (t[kind - 1].value.n > SUSPEND_BYTES) lifecycle_suspend(worker_daemon(w), r, true);
+        ledger_add_pending(worker_daemon(w)->ledger, r);
     }
 }
 
@@ -315,11 +315,11 @@ take_tensor(struct worker *w, struct rest *b, struct err *e)
     values = next(b, (size_t)s.n * 4);
     if (!values || b->n > 7)
         return err_set(e, -EBADMSG, "TENSOR: the record's length differs from its header");
-    r = find_held(w, s.row, s.gen, e);
+    r = find_held(w, s.ledger_index, s.gen, e);
     if (!r) return -EBADMSG;
     t = &r->outputs.tensor[s.kind - 1];
     if (!(r->submit->flags & asked[s.kind - 1]) || (t->n_received && s.cols != t->cols))
-        return err_set(e, -EBADMSG, "TENSOR: request %u did not ask for that", s.row);
+        return err_set(e, -EBADMSG, "TENSOR: request %u did not ask for that", s.ledger_index);
     if (!t->start_unknown && s.first > t->n_received)
         return err_set(e, -EBADMSG, "TENSOR: first is %llu, but %llu values were received",
                        (unsigned long long)s.first, (unsigned long long)t->n_received);
@@ -340,7 +340,7 @@ take_finish(struct worker *w, struct rest *b, struct err *e)
     if (!p || b->n)
         return err_set(e, -EBADMSG, "FINISH: the record is not %zu bytes long", sizeof f);
     memcpy(&f, p, sizeof f);
-    r = find_held(w, f.row, f.gen, e);
+    r = find_held(w, f.ledger_index, f.gen, e);
     if (!r) return -EBADMSG;
     if (f.output >= r->submit->n) {
         return err_set(e, -EBADMSG, "FINISH: output %u of a request with %u outputs", f.output,
@@ -354,15 +354,15 @@ take_finish(struct worker *w, struct rest *b, struct err *e)
     if (r->outputs.each) {
         if (r->outputs.each[f.output].reason)
             return err_set(e, -EBADMSG, "FINISH: output %u of request %u has ended", f.output,
-                           f.row);
+                           f.ledger_index);
         if (!outputs_finish(r, &f)) return 0;
         f.reason = outputs_reason(r, f.reason);
     }
     dispatch_release(w, r);
     if (r->state == REQUEST_ENDED)
-        lifecycle_settle(w->d, r);
+        lifecycle_settle(worker_daemon(w), r);
     else
-        lifecycle_finish(w->d, r, &f);
+        lifecycle_finish(worker_daemon(w), r, &f);
     return 0;
 }
 
@@ -379,40 +379,41 @@ take_reject(struct worker *w, struct rest *b, struct err *e)
     if (ROUND_UP((size_t)j.text_bytes, (size_t)8) < b->n || j.text_bytes > b->n) {
         return err_set(e, -EBADMSG, "REJECT: the record's length differs from its header");
     }
-    r = find_held(w, j.row, j.gen, e);
+    r = find_held(w, j.ledger_index, j.gen, e);
     if (!r) return -EBADMSG;
     /* Tokens from the previous worker do not count. */
     if (r->state == REQUEST_STREAMING)
-        return err_set(e, -EBADMSG, "REJECT: request %u has tokens already", j.row);
+        return err_set(e, -EBADMSG, "REJECT: request %u has tokens already", j.ledger_index);
     if (j.reason < LAGAN_E_INVALID_REQUEST || !msg_reason(j.reason, NULL)) {
         return err_set(e, -EBADMSG, "REJECT: error %u is unknown", j.reason);
     }
     dispatch_release(w, r);
     if (r->state == REQUEST_ENDED) {
-        lifecycle_settle(w->d, r);
+        lifecycle_settle(worker_daemon(w), r);
         return 0;
     }
     n = msg_utf8(b->p, j.text_bytes) ? j.text_bytes : 0;
-    lifecycle_end(w->d, r, j.reason, "%.*s", n, b->p);
+    lifecycle_end(worker_daemon(w), r, j.reason, "%.*s", n, b->p);
     return 0;
 }
 
 static int
 take_ready(struct worker *w, struct rest *b, struct err *e)
 {
-    struct model_facts *f = &w->d->facts[w->model];
+    struct model_facts *f = &worker_daemon(w)->facts[worker_info(w)->model];
+    enum super_state state = worker_state(w);
     struct rec_ready y;
     const void *p = next(b, sizeof y);
 
     if (!p) return err_set(e, -EBADMSG, "READY is shorter than its header");
     memcpy(&y, p, sizeof y);
-    if (w->super.state != SUPER_LOADING && w->super.state != SUPER_STOPPING &&
-        w->super.state != SUPER_DYING) {
+    if (state != SUPER_LOADING && state != SUPER_STOPPING && state != SUPER_DYING) {
         return err_set(e, -EBADMSG, "a second READY");
     }
     if (!y.vocab || y.vocab > INT32_MAX || !y.max_len || !y.n_slots || y.n_slots > 65536 ||
         y.beams > LAGAN_MAX_BEAMS || y.name_bytes > b->n || y.name_bytes >= sizeof f->family ||
-        b->n - y.name_bytes > 7) {
+        b->n - y.name_bytes > 7 || !(y.temperature >= 0) ||
+        !memchr(y.unserved, 0, sizeof y.unserved) || !msg_utf8(y.unserved, strlen(y.unserved))) {
         return err_set(e, -EBADMSG,
                        "READY: vocabulary %u, length %u, %u slots, %u beams, name of %u bytes",
                        y.vocab, y.max_len, y.n_slots, y.beams, y.name_bytes);
@@ -425,15 +426,16 @@ take_ready(struct worker *w, struct rest *b, struct err *e)
         .n_slots = y.n_slots,
         .has_text = y.has_text != 0,
         .beams = MAX(y.beams, 1u),
+        .max_request_seqs = y.max_request_seqs ? y.max_request_seqs : y.n_slots,
+        .temperature = y.temperature,
+        .decoder_start = y.decoder_start,
         .max_tokens = y.max_tokens,
         .weight_bytes = y.weight_bytes,
         .kv_bytes = y.kv_bytes,
     };
+    memcpy(f->unserved, y.unserved, sizeof f->unserved);
     if (msg_utf8(b->p, y.name_bytes)) memcpy(f->family, b->p, y.name_bytes);
-    w->vocab = y.vocab;
-    w->ready_at = w->d->now;
-    w->start_took = w->ready_at - w->spawned_at;
-    worker_event(w, EV_READY);
+    worker_ready(w, y.vocab);
     return 0;
 }
 
@@ -462,56 +464,9 @@ receive_record(struct worker *w, const struct ring_record *rec, struct err *e)
     case REC_PHASE:
         if (rec->len != sizeof phase) return wrong(e, "PHASE: length", rec->len, sizeof phase);
         memcpy(&phase, rec->data, sizeof phase);
-        w->load_done = MIN(phase.done, phase.total);
-        w->load_total = phase.total;
+        worker_loading(w, phase.done, phase.total);
         return 0;
     default: /* KV_EVENTS have no reader yet */
         return 0;
     }
-}
-
-/* -EBADMSG: the rest of the ring is not read. */
-static int
-drain(struct worker *w, uint32_t records, size_t n_bytes, struct err *e)
-{
-    struct ring_record rec;
-    size_t bytes = 0;
-    uint32_t n = 0;
-    int r = 0;
-
-    while (n < records && bytes < n_bytes && (r = ring_peek(&w->channel.in, &rec)) > 0) {
-        n++;
-        w->n_records++;
-        bytes += rec.len;
-        r = receive_record(w, &rec, e);
-        FP(relay_taken);
-        if (r < 0) break;
-    }
-    if (r == -EBADMSG && *ring_why(&w->channel.in)) {
-        err_set(e, r, "response ring: %s", ring_why(&w->channel.in));
-    }
-    if (n) channel_release(&w->channel);
-    return r;
-}
-
-bool
-receive_drain(struct worker *w)
-{
-    struct err e;
-
-    if (!w->alive || w->protocol_error) return false;
-    if (drain(w, MAX_RECORDS, MAX_BYTES, &e) < 0) {
-        worker_broken(w, DEATH_CORRUPTION, "%s", e.text);
-        return false;
-    }
-    return !ring_empty(&w->channel.in);
-}
-
-void
-receive_drain_dead(struct worker *w)
-{
-    struct err e;
-
-    /* Complete records are used, up to a protocol error. */
-    if (!w->protocol_error) w->protocol_error = drain(w, UINT32_MAX, SIZE_MAX, &e) < 0;
 }

@@ -11,10 +11,5 @@
 
 struct worker;
 
-/* Reads at most 1024 records or 256 KiB. Returns true if the ring has more. */
-bool receive_drain(struct worker *w);
-/* Reads every complete record of a worker that has ended. */
-void receive_drain_dead(struct worker *w);
-
-/* Applies one record; for receive_drain(), tests and fuzzers. -EBADMSG: protocol error. */
+/* Applies one record; called by daemon_events. -EBADMSG: protocol error. */
 int receive_record(struct worker *w, const struct ring_record *rec, struct err *e) MUST_USE;

@@ -64,7 +64,7 @@ take(struct daemon *d, struct client *c, uint64_t rid, struct worker *w, uint8_t
             .op = op,
             .gen = k->gen + 1,
             .client = c->handle,
-            .worker = w->index,
+            .worker = worker_info(w)->index,
             .rid = rid,
             .deadline = d->now + CALL_TIME,
         };
@@ -94,14 +94,13 @@ worker_calls_text(struct daemon *d, struct client *c, uint64_t rid, struct worke
     int r;
 
     if (!k) return;
-    rec = (struct rec_text){ .row = (uint32_t)(k - d->calls->call),
+    rec = (struct rec_text){ .call = (uint32_t)(k - d->calls->call),
                              .gen = k->gen,
                              .op = op,
                              .flags = flags,
                              .n_ids = ids->n,
                              .text_bytes = text->n };
-    r = n > UINT32_MAX / 2 ? -EMSGSIZE
-                           : ring_reserve(&w->channel.out, REC_TEXT, 0, (uint32_t)n, SPARE, &to);
+    r = n > UINT32_MAX / 2 ? -EMSGSIZE : worker_reserve(w, REC_TEXT, 0, (uint32_t)n, SPARE, &to);
     if (r < 0) {
         refuse(d, c->handle, rid, r == -EMSGSIZE ? LAGAN_E_TOO_LONG : LAGAN_E_QUEUE_FULL,
                r == -EMSGSIZE ? "the text is too long for a command"
@@ -113,7 +112,7 @@ worker_calls_text(struct daemon *d, struct client *c, uint64_t rid, struct worke
     to = (char *)to + sizeof rec;
     msg_ids_copy(ids, to);
     if (text->n) memcpy((char *)to + 4 * (size_t)ids->n, text->p, text->n);
-    channel_publish(&w->channel);
+    worker_publish(w);
 }
 
 uint64_t
@@ -128,9 +127,10 @@ worker_calls_control(struct daemon *d, struct client *c, uint64_t rid, struct wo
 static struct call *
 named(struct worker *w, uint32_t index, uint32_t gen, bool text)
 {
-    struct call *k = index < MAX_CALLS ? &w->d->calls->call[index] : NULL;
+    struct call *k = index < MAX_CALLS ? &worker_daemon(w)->calls->call[index] : NULL;
 
-    if (!k || !k->used || k->gen != gen || k->worker != w->index || (k->op != 0) != text)
+    if (!k || !k->used || k->gen != gen || k->worker != worker_info(w)->index ||
+        (k->op != 0) != text)
         return NULL;
     return k;
 }
@@ -139,7 +139,7 @@ void
 worker_calls_control_done(struct worker *w, uint64_t number, uint32_t code,
                           const msgpack_object *map)
 {
-    struct daemon *d = w->d;
+    struct daemon *d = worker_daemon(w);
     struct call *k = named(w, (uint32_t)number, (uint32_t)(number >> 32), /* text= */ false);
     struct client *c = k ? session_find(d->sessions, k->client) : NULL;
     const msgpack_object *result = map ? msg_get(map, "result") : NULL;
@@ -171,7 +171,7 @@ worker_calls_control_done(struct worker *w, uint64_t number, uint32_t code,
 int
 worker_calls_text_done(struct worker *w, const void *data, size_t n, struct err *e)
 {
-    struct daemon *d = w->d;
+    struct daemon *d = worker_daemon(w);
     const char *ids = (const char *)data + sizeof(struct rec_text_done), *text;
     struct rec_text_done t;
     struct call *k;
@@ -192,7 +192,7 @@ worker_calls_text_done(struct worker *w, const void *data, size_t n, struct err 
     if (!msg_utf8(text, t.text_bytes)) {
         return err_set(e, -EBADMSG, "TEXT_DONE: the text is not UTF-8");
     }
-    k = named(w, t.row, t.gen, /* text= */ true);
+    k = named(w, t.call, t.gen, /* text= */ true);
     if (!k) return 0;
     c = session_find(d->sessions, k->client);
     if (c && t.reason) {
@@ -223,15 +223,16 @@ worker_calls_text_done(struct worker *w, const void *data, size_t n, struct err 
 void
 worker_calls_lost(struct worker *w)
 {
-    struct worker_calls *t = w->d->calls;
+    struct daemon *d = worker_daemon(w);
+    struct worker_calls *t = d->calls;
 
     for (uint32_t i = 0; t->n && i < MAX_CALLS; i++) {
         struct call *k = &t->call[i];
 
-        if (!k->used || k->worker != w->index) continue;
-        refuse(w->d, k->client, k->rid, LAGAN_E_WORKER_LOST,
+        if (!k->used || k->worker != worker_info(w)->index) continue;
+        refuse(d, k->client, k->rid, LAGAN_E_WORKER_LOST,
                "the worker died while it ran this command");
-        give(w->d, k);
+        give(d, k);
     }
 }
 

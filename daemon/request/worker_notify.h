@@ -1,4 +1,4 @@
-/* worker_notify.h - short records to a worker: cancel, suspend or continue a request, drain.
+/* worker_notify.h - short records to a worker: cancel, suspend or continue a request.
  *
  * If the request ring is full, the notice is stored in the request and worker_notify_flush() sends
  * it.
@@ -20,8 +20,3 @@ void worker_notify_dispatched(struct request *r);
 void worker_notify_clear(struct worker *w, struct request *r);
 /* Sends the notices that did not fit before. */
 void worker_notify_flush(struct worker *w);
-/* Sends DRAIN: w finishes its requests and exits. */
-void worker_notify_drain(struct worker *w);
-/* Handles the result of ring_reserve(): -EBADMSG is a protocol error and kills w. Returns result.
- */
-int worker_notify_reserved(struct worker *w, int result);

@@ -4,6 +4,7 @@
 #include "base/log.h"
 #include "daemon/config/runtime_dir.h"
 #include "daemon/net/zmq_router.h"
+#include "daemon/supervise/worker_struct.h"
 #include "wire/msg.h"
 
 #include <errno.h>
@@ -75,12 +76,12 @@ control_channel_open(struct worker *w, const char **endpoint, const char **token
             snprintf(c->token + 2 * i, 3, "%02x", secret[i]);
         }
         snprintf(c->endpoint, sizeof c->endpoint, "ipc://%s/w/%u.%llu", w->d->runtime->dir,
-                 w->index, (unsigned long long)w->epoch);
+                 w->info.index, (unsigned long long)w->info.epoch);
         r = bind_it(c);
     }
     if (r < 0) {
         log_warn("worker %s: no control channel: %s; operator commands to this worker will fail",
-                 w->name, zmq_strerror(-r));
+                 w->info.name, zmq_strerror(-r));
         return control_channel_close(c);
     }
     *endpoint = c->endpoint;

@@ -7,10 +7,10 @@
 #pragma once
 
 #include "base/base.h"
-#include "daemon/supervise/worker.h"
 #include "wire/msg.h"
 
 struct control_channel;
+struct worker;
 
 /* NULL: it could not be opened, which is logged; the worker runs without. */
 struct control_channel *control_channel_open(struct worker *w, const char **endpoint,

@@ -4,7 +4,7 @@
 #include "base/log.h"
 #include "daemon/persist/fdstore.h"
 #include "daemon/supervise/control_channel.h"
-#include "daemon/supervise/worker.h"
+#include "daemon/supervise/worker_struct.h"
 
 #include <errno.h>
 #include <signal.h>
@@ -32,8 +32,8 @@ say(const struct worker *w, enum log_level level, const char *text)
     char name[32], epoch[40];
     const char *const fields[] = { name, epoch, NULL };
 
-    snprintf(name, sizeof name, "WORKER=%s", w->name);
-    snprintf(epoch, sizeof epoch, "EPOCH=%llu", (unsigned long long)w->epoch);
+    snprintf(name, sizeof name, "WORKER=%s", w->info.name);
+    snprintf(epoch, sizeof epoch, "EPOCH=%llu", (unsigned long long)w->info.epoch);
     log_fields(level, fields, "%s", text);
 }
 
@@ -41,10 +41,11 @@ void
 process_log(const struct worker *w, enum log_level level, const char *fmt, ...)
 {
     char text[1200];
+    int n = snprintf(text, sizeof text, "worker %s: ", w->info.name);
     va_list ap;
 
     va_start(ap, fmt);
-    vsnprintf(text, sizeof text, fmt, ap);
+    vsnprintf(text + n, sizeof text - (size_t)n, fmt, ap);
     va_end(ap);
     say(w, level, text);
 }
@@ -56,7 +57,7 @@ static const char *
 without_subject(const struct worker *w, const char *text)
 {
     char subject[48];
-    int n = snprintf(subject, sizeof subject, "worker %s: ", w->name);
+    int n = snprintf(subject, sizeof subject, "worker %s: ", w->info.name);
 
     return strncmp(text, subject, (size_t)n) ? text : text + n;
 }
@@ -79,7 +80,7 @@ take_line(struct worker *w)
     if (level <= LOG_LEVEL_ERR) {
         struct worker *place = w->lead ? w->lead : w;
 
-        snprintf(place->why, sizeof place->why, "%.239s", w->lead ? text : kept);
+        snprintf(place->info.why, sizeof place->info.why, "%.239s", w->lead ? text : kept);
     }
     say(w, level, text);
 }
@@ -151,10 +152,10 @@ process_read_panic(struct worker *w, char *ret, size_t n_ret)
         used += (size_t)snprintf(frames + used, sizeof frames - used, " %#llx",
                                  (unsigned long long)f);
     }
-    process_log(w, LOG_LEVEL_ERR, "worker %s: panic message%s: signal %d, step %llu: %s; frames%s",
-                w->name, state == 2 ? "" : " (incomplete)", words->signal,
-                (unsigned long long)words->step, n ? text : "none", frames);
-    if (n) snprintf(w->why, sizeof w->why, "%.239s", text);
+    process_log(w, LOG_LEVEL_ERR, "panic message%s: signal %d, step %llu: %s; frames%s",
+                state == 2 ? "" : " (incomplete)", words->signal, (unsigned long long)words->step,
+                n ? text : "none", frames);
+    if (n) snprintf(w->info.why, sizeof w->info.why, "%.239s", text);
     snprintf(ret, n_ret, "%s", text);
 }
 
@@ -167,13 +168,13 @@ process_release(struct worker *w)
     w->on_log = sd_event_source_disable_unref(w->on_log);
     w->on_no_end = sd_event_source_disable_unref(w->on_no_end);
     w->on_calm = sd_event_source_disable_unref(w->on_calm);
-    w->control = control_channel_close(w->control);
+    w->info.control = control_channel_close(w->info.control);
     channel_close(&w->channel);
     if (w->fd_channel_sock >= 0) close(w->fd_channel_sock);
     if (w->log >= 0) close(w->log);
     w->fd_channel_sock = w->log = -1;
     w->alive = false;
-    w->pid = 0;
+    w->info.pid = 0;
     w->n_line = 0;
     w->doorbell_closed_at = w->fd_channel_closed_at = 0;
 }
@@ -197,11 +198,11 @@ process_is_standby(const struct worker *w)
 void
 process_store_pid(const struct worker *w)
 {
-    int fd = process_is_standby(w) ? -1 : (int)syscall(SYS_pidfd_open, w->pid, 0);
+    int fd = process_is_standby(w) ? -1 : (int)syscall(SYS_pidfd_open, w->info.pid, 0);
     char name[FDSTORE_NAME];
 
     if (fd < 0) return;
-    process_pid_name(w->index, w->rank, name, sizeof name);
+    process_pid_name(w->info.index, w->rank, name, sizeof name);
     fdstore_put(name, fd);
     close(fd);
 }
@@ -212,7 +213,7 @@ process_drop_pid(const struct worker *w)
     char name[FDSTORE_NAME];
 
     if (process_is_standby(w)) return;
-    process_pid_name(w->index, w->rank, name, sizeof name);
+    process_pid_name(w->info.index, w->rank, name, sizeof name);
     fdstore_drop(name);
 }
 
@@ -242,8 +243,7 @@ process_read_output(struct worker *w)
     at = last_lines(last, n, &skipped);
     if (skipped) {
         w->n_line = 0; /* the first of those lines */
-        process_log(w, LOG_LEVEL_WARN,
-                    "worker %s: omitting %u lines of its output before the last %d", w->name,
+        process_log(w, LOG_LEVEL_WARN, "omitting %u lines of its output before the last %d",
                     skipped, LAST_LINES);
     }
     take_bytes(w, last + at, n - at);
@@ -251,10 +251,45 @@ process_read_output(struct worker *w)
 }
 
 void
+process_take_arenas(struct worker *w)
+{
+    struct err e;
+
+    if (w->fd_channel_sock >= 0 && arenas_take(&w->arenas, w->fd_channel_sock, &e) == -EBADMSG)
+        process_log(w, LOG_LEVEL_WARN, "%s; ignoring", e.text);
+}
+
+bool
+process_exited(const struct worker *w)
+{
+    siginfo_t si = { .si_pid = 0 };
+
+    return waitid(P_PID, (id_t)w->info.pid, &si, WEXITED | WNOHANG | WNOWAIT) == 0 && si.si_pid;
+}
+
+void
 process_kill(struct worker *w)
 {
-    kill(w->pid, SIGKILL);
-    while (waitpid(w->pid, NULL, 0) < 0 && errno == EINTR) {
+    kill(w->info.pid, SIGKILL);
+    while (waitpid(w->info.pid, NULL, 0) < 0 && errno == EINTR) {
     }
     w->alive = false;
+}
+
+void
+process_broken(struct worker *w, enum death_cause cause, const char *fmt, ...)
+{
+    struct worker *place = w->lead ? w->lead : w;
+    char text[400];
+    va_list ap;
+
+    va_start(ap, fmt);
+    vsnprintf(text, sizeof text, fmt, ap);
+    va_end(ap);
+    if (place->super.suspect == DEATH_NONE) {
+        process_log(w, LOG_LEVEL_ERR, "%s; killing pid %d", text, (int)w->info.pid);
+        snprintf(place->info.why, sizeof place->info.why, "%.239s", text);
+    }
+    place->protocol_error |= cause == DEATH_CORRUPTION;
+    super_broken(&place->super, cause, w->d->now);
 }

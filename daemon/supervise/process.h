@@ -9,13 +9,14 @@
 
 #include "base/base.h"
 #include "base/log.h"
+#include "daemon/supervise/supervisor.h"
 
 #include <stdint.h>
 #include <systemd/sd-event.h>
 
 struct worker;
 
-/* Logs one line with the fields WORKER and EPOCH of w; longer than 1199 bytes it is cut. */
+/* Logs "worker NAME: ...", cut at 1199 bytes, with the fields WORKER and EPOCH of w. */
 void process_log(const struct worker *w, enum log_level level, const char *fmt, ...)
     PRINTF_LIKE(3, 4);
 
@@ -34,8 +35,15 @@ void process_pid_name(uint32_t index, uint32_t rank, char *buf, size_t n);
 void process_store_pid(const struct worker *w); /* a standby's is not stored */
 void process_drop_pid(const struct worker *w);
 
-/* Kills the process and is_standby until it has ended. */
+/* The process has ended: takes the arenas that it has sent before. */
+void process_take_arenas(struct worker *w);
+/* Returns true if the process has ended and is not reaped. */
+bool process_exited(const struct worker *w);
+/* Kills the process and waits until it has ended. */
 void process_kill(struct worker *w);
+/* Protocol error or hung: logs one line and ends the worker, or the rank group, with this cause. */
+void process_broken(struct worker *w, enum death_cause cause, const char *fmt, ...)
+    PRINTF_LIKE(3, 4);
 /* Closes the rings, pipes, sockets and event sources of the process. The process must have ended,
  * or never have been started. */
 void process_release(struct worker *w);

@@ -26,18 +26,19 @@ static const struct super_ops none; /* only rank 0 has a state table */
 int
 rank_group_new(struct worker *w, struct err *e)
 {
-    uint32_t ranks = MIN(w->d->config->model[w->model].keys.tensor_parallel, (uint32_t)MAX_RANKS);
+    uint32_t ranks = MIN(w->d->config->model[w->info.model].keys.tensor_parallel,
+                         (uint32_t)MAX_RANKS);
 
     for (uint32_t r = 1; r < ranks; r++) {
-        char name[sizeof w->name];
+        char name[sizeof w->info.name];
         struct worker *o;
 
-        snprintf(name, sizeof name, "%.12s.%u", w->name, r % MAX_RANKS);
-        o = worker_new(w->d, w->index, w->model, name, &none);
-        if (!o) return err_set(e, -ENOMEM, "no memory for rank %u of worker %u", r, w->index);
+        snprintf(name, sizeof name, "%.12s.%u", w->info.name, r % MAX_RANKS);
+        o = worker_new(w->d, w->info.index, w->info.model, name, &none);
+        if (!o) return err_set(e, -ENOMEM, "no memory for rank %u of worker %u", r, w->info.index);
         o->lead = w;
         o->rank = r;
-        o->arenas.worker = w->index + r * MAX_WORKERS; /* in the fd store */
+        o->arenas.worker = w->info.index + r * MAX_WORKERS; /* in the fd store */
         w->other[w->n_others++] = o;
     }
     return 0;
@@ -55,14 +56,6 @@ rank_group_free(struct worker *w)
     }
 }
 
-static void
-pass(struct heritage *h, const char *name, uint32_t rank, int fd)
-{
-    check(h->n < HERITAGE_MAX);
-    snprintf(h->at[h->n].name, sizeof h->at[h->n].name, "%s%.0u", name, rank);
-    h->at[h->n++].fd = fd;
-}
-
 /* The struct worker whose name the process gets: for a rank of a standby the one that it will
  * replace. */
 static struct worker *
@@ -74,31 +67,31 @@ place_of(struct worker *o)
 static int
 start_rank(struct worker *o, struct spawn *s, struct heritage *lead, int group, struct err *e)
 {
-    int fd_channel_sock[2], bell[2], r;
+    int fd_channel_sock[2], doorbell[2], r;
 
-    o->epoch = s->heritage.epoch;
-    r = channel_make_plan(&o->channel, o->index, o->epoch, o->d->id, bell, e);
+    o->info.epoch = s->heritage.epoch;
+    r = channel_make_plan(&o->channel, o->info.index, o->info.epoch, o->d->id, doorbell, e);
     if (r < 0) return r;
-    pass(lead, "plan", o->rank, o->channel.d.fd);
-    pass(lead, "reply", o->rank, o->channel.w.fd);
-    pass(lead, "ring", o->rank, bell[0]);
+    spawn_pass(lead, "plan", o->rank, o->channel.d.fd);
+    spawn_pass(lead, "reply", o->rank, o->channel.w.fd);
+    spawn_pass(lead, "ring", o->rank, doorbell[0]);
     r = fd_channel_pair(fd_channel_sock, e);
     if (r == 0) {
         o->fd_channel_sock = fd_channel_sock[0];
-        s->name = place_of(o)->name;
+        s->name = place_of(o)->info.name;
         s->rank = o->rank;
         s->heritage.n = 0;
-        pass(&s->heritage, "d", 0, o->channel.d.fd);
-        pass(&s->heritage, "w", 0, o->channel.w.fd);
-        pass(&s->heritage, "doorbell", 0, bell[1]);
-        pass(&s->heritage, "fd_channel", 0, fd_channel_sock[1]);
-        pass(&s->heritage, SHARED, 0, group);
+        spawn_pass(&s->heritage, "d", 0, o->channel.d.fd);
+        spawn_pass(&s->heritage, "w", 0, o->channel.w.fd);
+        spawn_pass(&s->heritage, "doorbell", 0, doorbell[1]);
+        spawn_pass(&s->heritage, "fd_channel", 0, fd_channel_sock[1]);
+        spawn_pass(&s->heritage, SHARED, 0, group);
         r = o->lead->of ? standby_share(o->lead, &place_of(o)->arenas, o->fd_channel_sock, e)
                         : arenas_give(&o->arenas, o->fd_channel_sock, o->d->now, e);
-        if (r >= 0) r = spawn_worker(s, &o->pid, &o->log, e);
+        if (r >= 0) r = spawn_worker(s, &o->info.pid, &o->log, e);
         close(fd_channel_sock[1]);
     }
-    close(bell[1]);
+    close(doorbell[1]);
     if (r < 0) return r;
     o->alive = true;
     o->heartbeat_at = o->spawned_at = o->d->now;
@@ -121,13 +114,13 @@ rank_group_start(struct worker *w, struct spawn *lead, struct err *e)
     if (group < 0)
         return err_set(e, -errno, "cannot create the shared memory of the rank group: %s",
                        strerror(errno));
-    pass(&lead->heritage, SHARED, 0, group);
+    spawn_pass(&lead->heritage, SHARED, 0, group);
     for (uint32_t i = 0; i < w->n_others; i++) {
         struct worker *o = w->other[i];
 
         TRY(start_rank(o, &s, &lead->heritage, group, e));
-        log_info("worker %s: started, pid %d, rank %u of %u", o->name, (int)o->pid, o->rank,
-                 w->n_others + 1);
+        process_log(o, LOG_LEVEL_INFO, "started, pid %d, rank %u of %u", (int)o->info.pid, o->rank,
+                    w->n_others + 1);
     }
     return 0;
 }
@@ -149,30 +142,36 @@ void
 rank_group_kill(struct worker *w)
 {
     for (uint32_t i = 0; i < w->n_others; i++)
-        if (w->other[i]->alive) kill(w->other[i]->pid, SIGKILL);
+        if (w->other[i]->alive) kill(w->other[i]->info.pid, SIGKILL);
+}
+
+static bool
+any_alive(const struct worker *w)
+{
+    for (uint32_t i = 0; i < w->n_others; i++)
+        if (w->other[i]->alive) return true;
+    return w->alive;
 }
 
 void
 rank_group_process_exited(struct worker *one, int code, int status, bool has_panic)
 {
     struct worker *w = one->lead ? one->lead : one;
-    bool anybody = w->alive;
 
     if (one->lead && w->alive && code == CLD_EXITED && status == 0) {
-        one->doorbell_closed_at =
-            w->d->now; /* it has seen the exit of rank 0, whose event follows */
+        /* It has seen the exit of rank 0, whose event follows. */
+        one->doorbell_closed_at = w->d->now;
         return;
     }
     if (!w->end.known) {
         w->end = (struct end){ true, has_panic, code, status, w->d->now };
         if (one->lead)
-            log_err("worker %s: pid %d ended (%s %d); killing its rank group", one->name,
-                    (int)one->pid, code == CLD_EXITED ? "exit status" : "signal", status);
+            process_log(one, LOG_LEVEL_ERR, "pid %d ended (%s %d); killing its rank group",
+                        (int)one->info.pid, code == CLD_EXITED ? "exit status" : "signal", status);
         rank_group_kill(w);
-        if (w->alive) kill(w->pid, SIGKILL);
+        if (w->alive) kill(w->info.pid, SIGKILL);
     }
-    for (uint32_t i = 0; i < w->n_others; i++) anybody |= w->other[i]->alive;
-    if (!anybody) worker_ended(w, w->end.code, w->end.status, w->end.has_panic);
+    if (!any_alive(w)) worker_ended(w, w->end.code, w->end.status, w->end.has_panic);
 }
 
 void
@@ -181,12 +180,10 @@ rank_group_reap(struct worker *w, const struct death *d)
     for (uint32_t i = 0; i < w->n_others; i++) {
         struct worker *o = w->other[i];
         char panic[400];
-        struct err e;
 
-        if (o->fd_channel_sock >= 0 && arenas_take(&o->arenas, o->fd_channel_sock, &e) == -EBADMSG)
-            log_warn("worker %s: %s; ignoring", o->name, e.text);
+        process_take_arenas(o);
         process_read_output(o);
-        if (o->pid) process_read_panic(o, panic, sizeof panic);
+        if (o->info.pid) process_read_panic(o, panic, sizeof panic);
         process_drop_pid(o);
         arenas_after_death(&o->arenas, d, o->d->now);
         process_release(o);
@@ -198,14 +195,12 @@ rank_group_end(struct worker *w)
 {
     for (uint32_t i = 0; i < w->n_others; i++) {
         struct worker *o = w->other[i];
-        struct err e;
 
         if (o->alive) {
             process_kill(o);
             process_drop_pid(o);
         }
-        if (o->fd_channel_sock >= 0 && arenas_take(&o->arenas, o->fd_channel_sock, &e) == -EBADMSG)
-            log_warn("worker %s: %s; ignoring", o->name, e.text);
+        process_take_arenas(o);
         process_release(o);
     }
 }
@@ -215,11 +210,8 @@ rank_group_alive(const struct worker *s)
 {
     for (uint32_t i = 0; i <= s->n_others; i++) {
         const struct worker *o = i ? s->other[i - 1] : s;
-        siginfo_t si = { .si_pid = 0 };
 
-        if (!o->alive || waitid(P_PID, (id_t)o->pid, &si, WEXITED | WNOHANG | WNOWAIT) < 0 ||
-            si.si_pid)
-            return false;
+        if (!o->alive || process_exited(o)) return false;
     }
     return true;
 }
@@ -236,31 +228,28 @@ rank_group_tick(struct worker *w, nsec now, nsec late)
         /* Rank 0 exits next, and may be starved. */
         if (o->doorbell_closed_at) o->doorbell_closed_at = MIN(o->doorbell_closed_at + late, now);
         if (!o->alive && o->doorbell_closed_at && now - o->doorbell_closed_at > LEAVE_TIME)
-            worker_broken(o, DEATH_EXITED, "exited while rank 0 continues to run");
+            process_broken(o, DEATH_EXITED, "exited while rank 0 continues to run");
         if (!o->alive) continue;
         heartbeat = atomic_load_explicit(&shm_ctl(&o->channel.w)->hb_count, memory_order_relaxed);
         o->heartbeat_at = MIN(o->heartbeat_at + worker_discount(o, now, late), now);
         if (heartbeat != o->heartbeat) o->heartbeat_at = now;
         o->heartbeat = heartbeat;
         if (now - o->heartbeat_at >= stall)
-            worker_broken(o, DEATH_SILENT, "no heartbeat for %.1f s",
-                          (double)(now - o->heartbeat_at) / NSEC_S);
+            process_broken(o, DEATH_SILENT, "no heartbeat for %.1f s",
+                           (double)(now - o->heartbeat_at) / NSEC_S);
     }
 }
 
 void
 rank_group_check_exit(struct worker *w, nsec now)
 {
-    bool anybody = false;
-
-    for (uint32_t i = 0; i < w->n_others; i++) anybody |= w->other[i]->alive;
-    if (!anybody || !w->end.known || w->super.suspect != DEATH_NONE ||
+    if (!any_alive(w) || !w->end.known || w->super.suspect != DEATH_NONE ||
         now - w->end.at < w->d->config->o.stall_timeout)
         return;
     /* Keeps the cause; super_broken() starts the timer. */
     super_died(&w->super, w->end.code, w->end.status, w->end.has_panic);
-    log_err("worker %s: rank 0 has ended, another rank has not; waiting 10 s longer for it",
-            w->name);
+    process_log(w, LOG_LEVEL_ERR,
+                "rank 0 has ended, another rank has not; waiting 10 s longer for it");
     super_broken(&w->super, w->super.death.cause, now);
 }
 

@@ -9,7 +9,7 @@
  */
 #pragma once
 
-#include "daemon/supervise/worker.h"
+#include "daemon/supervise/worker_struct.h"
 #include "ipc/heritage.h"
 
 struct spawn;
@@ -21,7 +21,7 @@ void rank_group_free(struct worker *w);
 int rank_group_start(struct worker *w, struct spawn *lead, struct err *e) MUST_USE;
 /* Closes lagand's copies of these descriptors after rank 0 was spawned. */
 void rank_group_close_passed(const struct worker *w, const struct heritage *h);
-/* One process of a group has ended: kills the others. A rank above 0 that exits with status 0 has
+/* A process of a worker has ended: kills the others of its group. A rank above 0 that exits with status 0 has
  * seen the end of rank 0; then only the wait for rank 0 starts. */
 void rank_group_process_exited(struct worker *one, int code, int status, bool has_panic);
 void rank_group_kill(struct worker *w);

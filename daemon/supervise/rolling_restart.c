@@ -19,7 +19,7 @@ replace(struct daemon *d)
 {
     struct worker *w = d->worker[d->rolling - 1];
 
-    d->rolled_epoch = w->epoch;
+    d->rolled_epoch = worker_info(w)->epoch;
     worker_event(w, EV_REPLACE);
 }
 
@@ -45,15 +45,15 @@ rolling_restart_step(struct daemon *d)
     if (d->draining) d->rolling = 0; /* a stopping lagand starts no worker */
     while (d->rolling) {
         const struct worker *w = d->worker[d->rolling - 1];
-        bool replaced = w->epoch != d->rolled_epoch,
-             fails = replaced && w->super.state == SUPER_BACKOFF;
+        bool replaced = worker_info(w)->epoch != d->rolled_epoch,
+             fails = replaced && worker_state(w) == SUPER_BACKOFF;
 
-        if (!fails && !worker_over(w) && !(replaced && w->super.state == SUPER_READY)) return;
-        if (fails || w->super.state == SUPER_FAILED)
+        if (!fails && !worker_over(w) && !(replaced && worker_state(w) == SUPER_READY)) return;
+        if (fails || worker_state(w) == SUPER_FAILED)
             log_err("reload stopped: worker %s did not become ready; the other workers keep "
                     "running the "
                     "previous program",
-                    w->name);
+                    worker_info(w)->name);
         d->rolling = fails || d->rolling == d->n_workers ? 0 : d->rolling + 1;
         if (d->rolling)
             replace(d);

@@ -11,6 +11,7 @@
 #include <fcntl.h>
 #include <limits.h>
 #include <signal.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/prctl.h>
@@ -31,35 +32,27 @@ struct child {
     char text[ARG_BYTES];
     size_t used;
     int n_args, n_env;
+    bool too_long;
 };
 
-static char *
-keep(struct child *c, const char *a, const char *b, const char *d)
+/* Adds a string to argv or envp. If there is no space, sets c->too_long. */
+static void PRINTF_LIKE(5, 6)
+    add(struct child *c, char **list, int *n, int max, const char *fmt, ...)
 {
     size_t space = sizeof c->text - c->used;
-    char *at = c->text + c->used;
-    int n = snprintf(at, space, "%s%s%s", a, b, d);
+    va_list ap;
+    int len;
 
-    if (n < 0 || (size_t)n >= space) return NULL;
-    c->used += (size_t)n + 1;
-    return at;
+    va_start(ap, fmt);
+    len = vsnprintf(c->text + c->used, space, fmt, ap);
+    va_end(ap);
+    c->too_long |= *n == max || len < 0 || (size_t)len >= space;
+    if (c->too_long) return;
+    list[(*n)++] = c->text + c->used;
+    c->used += (size_t)len + 1;
 }
-
-static int
-add_arg(struct child *c, const char *a, const char *b, const char *d)
-{
-    if (c->n_args == MAX_ARGS) return -E2BIG;
-    c->argv[c->n_args] = keep(c, a, b, d);
-    return c->argv[c->n_args++] ? 0 : -E2BIG;
-}
-
-static int
-add_env(struct child *c, const char *a, const char *b)
-{
-    if (c->n_env == MAX_ENV) return -E2BIG;
-    c->envp[c->n_env] = keep(c, a, b, "");
-    return c->envp[c->n_env++] ? 0 : -E2BIG;
-}
+#define ADD_ARG(c, ...) add(c, (c)->argv, &(c)->n_args, MAX_ARGS, __VA_ARGS__)
+#define ADD_ENV(c, ...) add(c, (c)->envp, &(c)->n_env, MAX_ENV, __VA_ARGS__)
 
 /* Environment variables that a worker gets: search paths and variables of debugging tools. */
 static bool
@@ -81,44 +74,29 @@ passes(const char *v)
 static int
 prepare(struct child *c, const struct spawn *s, struct err *e)
 {
-    char names[512], epoch[40];
-    int r = add_arg(c, s->path, "", "");
+    struct model_options plain;
+    char names[512];
 
-    if (r == 0) r = add_arg(c, "--worker=", s->name, "");
-    if (r == 0) r = add_arg(c, "--log_level=", s->log_level, "");
-    if (r == 0 && s->is_standby) r = add_arg(c, "--as_standby", "", "");
-    if (r == 0 && s->rank) {
-        char rank[12];
-
-        snprintf(rank, sizeof rank, "%u", s->rank);
-        r = add_arg(c, "--rank=", rank, "");
-    }
-    for (const struct opt *o = model_opts; o->key && r == 0; o++) {
-        struct model_options plain;
+    ADD_ARG(c, "%s", s->path);
+    ADD_ARG(c, "--worker=%s", s->name);
+    ADD_ARG(c, "--log_level=%s", s->log_level);
+    if (s->is_standby) ADD_ARG(c, "--as_standby");
+    if (s->rank) ADD_ARG(c, "--rank=%u", s->rank);
+    opt_defaults(model_opts, &plain);
+    for (const struct opt *o = model_opts; o->key; o++) {
         char now[1100], def[1100];
 
-        opt_defaults(model_opts, &plain);
         opt_text(o, s->keys, now, sizeof now);
-        if (strcmp(now, opt_text(o, &plain, def, sizeof def)) == 0) continue;
-        r = add_arg(c, "--", o->key, "=");
-        if (r == 0) {
-            char *arg = c->argv[c->n_args - 1];
-
-            c->used -= 1; /* the NUL: the value is the next argument */
-            r = keep(c, now, "", "") ? 0 : -E2BIG;
-            check(r < 0 || c->argv[c->n_args - 1] == arg);
-        }
+        if (strcmp(now, opt_text(o, &plain, def, sizeof def))) ADD_ARG(c, "--%s=%s", o->key, now);
     }
-    for (char **v = environ; *v && r == 0; v++) {
-        if (passes(*v)) r = add_env(c, *v, "");
-    }
-    snprintf(epoch, sizeof epoch, "LAGAN_EPOCH=%llu", (unsigned long long)s->heritage.epoch);
-    if (r == 0) r = heritage_env(&s->heritage, names, sizeof names);
-    if (r == 0) r = add_env(c, names, "");
-    if (r == 0) r = add_env(c, epoch, "");
-    if (r == 0 && s->control) r = add_env(c, "LAGAN_CONTROL=", s->control);
-    if (r == 0 && s->control) r = add_env(c, "LAGAN_TOKEN=", s->token);
-    return r < 0 ? err_set(e, r, "the arguments of the worker are too long") : 0;
+    for (char **v = environ; *v; v++)
+        if (passes(*v)) ADD_ENV(c, "%s", *v);
+    c->too_long |= heritage_env(&s->heritage, names, sizeof names) < 0;
+    ADD_ENV(c, "%s", names);
+    ADD_ENV(c, "LAGAN_EPOCH=%llu", (unsigned long long)s->heritage.epoch);
+    if (s->control) ADD_ENV(c, "LAGAN_CONTROL=%s", s->control);
+    if (s->control) ADD_ENV(c, "LAGAN_TOKEN=%s", s->token);
+    return c->too_long ? err_set(e, -E2BIG, "the arguments of the worker are too long") : 0;
 }
 
 /* In the child: moves the descriptors to 3, 4, ..., in two steps because the numbers may overlap.
@@ -177,6 +155,7 @@ spawn_worker(const struct spawn *s, pid_t *pid, int *log, struct err *e)
 
     c.used = 0;
     c.n_args = c.n_env = 0;
+    c.too_long = false;
     TRY(prepare(&c, s, e));
     c.argv[c.n_args] = c.envp[c.n_env] = NULL;
     null = open("/dev/null", O_RDWR | O_CLOEXEC);
@@ -208,6 +187,14 @@ spawn_worker(const struct spawn *s, pid_t *pid, int *log, struct err *e)
     *pid = child;
     *log = pipe[0];
     return 0;
+}
+
+void
+spawn_pass(struct heritage *h, const char *name, uint32_t rank, int fd)
+{
+    check(h->n < HERITAGE_MAX);
+    snprintf(h->at[h->n].name, sizeof h->at[h->n].name, "%s%.0u", name, rank);
+    h->at[h->n++].fd = fd;
 }
 
 int

@@ -23,5 +23,8 @@ struct spawn {
  * descriptor, gets a signal when lagand ends, and leads a process group of its own. */
 int spawn_worker(const struct spawn *s, pid_t *pid, int *log, struct err *e) MUST_USE;
 
+/* Adds a descriptor that the process inherits under that name, with the rank behind it if above 0. */
+void spawn_pass(struct heritage *h, const char *name, uint32_t rank, int fd);
+
 /* Path of lagan-worker: beside the running program, else the installed one. -ENOENT. */
 int spawn_find(char *buf, size_t n, struct err *e) MUST_USE;

@@ -23,7 +23,7 @@ static const nsec CALM_TIME = 100 * NSEC_MS, BRIEF_TIME = 10 * NSEC_MS;
 static const struct model_options *
 keys_of(const struct worker *w)
 {
-    return &w->d->config->model[w->model].keys;
+    return &w->d->config->model[w->info.model].keys;
 }
 
 const char *
@@ -41,11 +41,11 @@ moved(void *arg, enum super_state from, enum super_state to)
 
     if (!*was) was = super_state_name(from);
     if (!*is) is = super_state_name(to);
-    log_debug("%s: %s -> %s", s->name, was, is);
-    event_log_add(s->d, "standby", s->name, "%s -> %s", was, is);
+    log_debug("%s: %s -> %s", s->info.name, was, is);
+    event_log_add(s->d, "standby", s->info.name, "%s -> %s", was, is);
     if (to == SUPER_FAILED)
-        log_err("worker %s: continues without a standby; %s failed for good: %s", s->of->name,
-                s->name, s->why);
+        process_log(s->of, LOG_LEVEL_ERR, "continues without a standby; %s failed for good: %s",
+                    s->info.name, s->info.why);
 }
 
 static void
@@ -55,11 +55,11 @@ reap(void *arg, const struct death *d)
 
     process_read_output(s);
     if (d->cause == DEATH_DRAINED || d->cause == DEATH_OPERATOR) {
-        log_info("standby %s: pid %d ended", s->name, (int)s->pid);
+        log_info("standby %s: pid %d ended", s->info.name, (int)s->info.pid);
     } else {
-        log_warn("standby %s: pid %d died of %s: %s; no request is affected", s->name, (int)s->pid,
-                 death_name(d->cause), death_sentence(d->cause));
-        s->restarts++;
+        log_warn("standby %s: pid %d died of %s: %s; no request is affected", s->info.name,
+                 (int)s->info.pid, death_name(d->cause), death_sentence(d->cause));
+        s->info.restarts++;
     }
     rank_group_reap(s, d);
     process_release(s);
@@ -77,11 +77,12 @@ static const struct super_ops ops = { worker_spawn, tell_drain, worker_kill, rea
 int
 standby_new(struct worker *w, struct err *e)
 {
-    char name[sizeof w->name];
+    char name[sizeof w->info.name];
 
-    snprintf(name, sizeof name, "w%u.standby", w->index);
-    w->standby = worker_new(w->d, w->index, w->model, name, &ops);
-    if (!w->standby) return err_set(e, -ENOMEM, "no memory for the standby of worker %u", w->index);
+    snprintf(name, sizeof name, "w%u.standby", w->info.index);
+    w->standby = worker_new(w->d, w->info.index, w->info.model, name, &ops);
+    if (!w->standby)
+        return err_set(e, -ENOMEM, "no memory for the standby of worker %u", w->info.index);
     w->standby->of = w;
     return rank_group_new(w->standby, e);
 }
@@ -166,7 +167,7 @@ standby_prepare_now(struct worker *w)
     if (!s->alive || s->prepare_sent) return;
     s->prepare_sent = true;
     if (standby_share(s, &w->arenas, s->fd_channel_sock, &e) < 0)
-        log_warn("%s: %s", s->name, e.text);
+        log_warn("%s: %s", s->info.name, e.text);
 }
 
 /* Moves one process; s has none afterwards. */
@@ -175,8 +176,8 @@ take_process(struct worker *w, struct worker *s)
 {
     sd_event_source *const sources[] = { s->on_exit, s->on_doorbell, s->on_fd_channel, s->on_log };
 
-    w->epoch = s->epoch;
-    w->pid = s->pid;
+    w->info.epoch = s->info.epoch;
+    w->info.pid = s->info.pid;
     w->alive = true;
     w->channel = s->channel;
     w->fd_channel_sock = s->fd_channel_sock;
@@ -185,18 +186,18 @@ take_process(struct worker *w, struct worker *s)
     w->on_doorbell = s->on_doorbell;
     w->on_fd_channel = s->on_fd_channel;
     w->on_log = s->on_log;
-    w->control = s->control;
+    w->info.control = s->info.control;
     w->doorbell_closed_at = s->doorbell_closed_at;
     w->fd_channel_closed_at = s->fd_channel_closed_at;
     memcpy(w->line, s->line, s->n_line);
     w->n_line = s->n_line;
     for (size_t i = 0; i < ARRAY_LEN(sources); i++)
         if (sources[i]) sd_event_source_set_userdata(sources[i], w);
-    if (w->control) control_channel_move(w->control, w);
+    if (w->info.control) control_channel_move(w->info.control, w);
     process_store_pid(w);
 
     s->on_exit = s->on_doorbell = s->on_fd_channel = s->on_log = NULL;
-    s->control = NULL;
+    s->info.control = NULL;
     s->channel = (struct channel){ .d.fd = -1, .w.fd = -1, .doorbell.fd = -1 };
     s->fd_channel_sock = s->log = -1;
     process_release(s);

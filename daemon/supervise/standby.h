@@ -24,8 +24,7 @@
 
 #include "base/base.h"
 #include "base/err.h"
-#include "daemon/supervise/supervisor.h"
-#include "daemon/supervise/worker.h"
+#include "daemon/supervise/worker_struct.h"
 
 /* Its stage for people and programs: the name of the state, "driver up", or "" if there is none. */
 const char *standby_stage(const struct worker *s, enum super_state state);

@@ -2,7 +2,7 @@
  *
  * The callbacks of supervisor.c come first, then the checks of worker_tick().
  */
-#include "daemon/supervise/worker.h"
+#include "daemon/supervise/worker_struct.h"
 
 #include "base/failpoint.h"
 #include "base/log.h"
@@ -25,17 +25,13 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-/* The doorbell is edge-triggered. Its bytes are read at every 32nd event, or after an event without
- * new records: the socket holds some hundred bytes. */
-static const uint32_t DOORBELL_EVENTS = EPOLLIN | EPOLLRDHUP | EPOLLET, DRAIN_EVERY = 32;
+/* The doorbell is edge-triggered: see worker_on_doorbell(). */
+static const uint32_t DOORBELL_EVENTS = EPOLLIN | EPOLLRDHUP | EPOLLET;
 static const nsec DOORBELL_GRACE = NSEC_S; /* from a closed doorbell to the kill */
 /* From a closed fd channel to the kill, beyond stall_timeout: a driver may have to unpin much
  * memory meanwhile. */
 static const nsec FD_CHANNEL_GRACE = NSEC_S;
 static const nsec DEATH_TIME = 2 * NSEC_MS; /* usual time of an exit without a GPU driver */
-static const nsec STORM_TIME = NSEC_S;
-enum { STORM_FACTOR = 10, STORM_LEAST = 2000 };
-
 /* ---- the fd channel */
 
 static int
@@ -74,29 +70,7 @@ on_fd_channel(sd_event_source *s, int fd, uint32_t revents, void *arg)
     if (r == -EPIPE && !w->lead)
         fd_channel_ended(w);
     else if (r != -EPIPE)
-        worker_broken(w, DEATH_CORRUPTION, "%s", e.text);
-    return 0;
-}
-
-/* ---- the doorbell: the loop iteration after the event reads the rings */
-
-static int
-on_doorbell(sd_event_source *s, int fd, uint32_t revents, void *arg)
-{
-    const uint32_t shut = EPOLLRDHUP | EPOLLHUP;
-    struct worker *w = arg;
-    bool of_use = w->n_records != w->signalled_records; /* since the previous event */
-    int r;
-
-    (void)fd;
-    w->signalled_records = w->n_records;
-    if (++w->n_signals % DRAIN_EVERY && of_use && !(revents & shut)) return 0;
-    do r = doorbell_drain(&w->channel.doorbell);
-    while (r > 0 && revents & shut); /* no further event follows */
-    if (r == -EPIPE) {
-        sd_event_source_set_enabled(s, SD_EVENT_OFF);
-        w->doorbell_closed_at = w->d->now;
-    }
+        process_broken(w, DEATH_CORRUPTION, "%s", e.text);
     return 0;
 }
 
@@ -106,9 +80,8 @@ void
 worker_ended(struct worker *w, int code, int status, bool has_panic)
 {
     /* SIGUSR2 asked for a panic message before the worker had installed its handler. */
-    if (w->asked && status == SIGUSR2 && w->super.suspect == DEATH_NONE) {
+    if (w->asked && status == SIGUSR2 && w->super.suspect == DEATH_NONE)
         w->super.suspect = DEATH_SILENT;
-    }
     super_died(&w->super, code, status, has_panic);
     worker_event(w, EV_EXIT);
 }
@@ -124,10 +97,7 @@ on_exit_(sd_event_source *s, const siginfo_t *si, void *arg)
     (void)s;
     w->d->now = clock_now();
     w->alive = false;
-    if (w->lead || w->n_others)
-        rank_group_process_exited(w, si->si_code, si->si_status, has_panic);
-    else
-        worker_ended(w, si->si_code, si->si_status, has_panic);
+    rank_group_process_exited(w, si->si_code, si->si_status, has_panic);
     return 0;
 }
 
@@ -144,33 +114,33 @@ describe(const struct death *d, char *buf, size_t n)
 void
 worker_look(struct worker *w)
 {
-    if (w->alive) stat_read(shm_ctl(&w->channel.w), &w->stats);
+    if (w->alive) stat_read(shm_ctl(&w->channel.w), &w->info.stats);
 }
 
 static void
 add_up(struct worker *w)
 {
-    stat_read(shm_ctl(&w->channel.w), &w->stats);
+    stat_read(shm_ctl(&w->channel.w), &w->info.stats);
     for (uint32_t i = 0; i < STAT_COUNT; i++)
-        if (stat_rows[i].kind == STAT_COUNTER) w->former.v[i] += w->stats.v[i];
+        if (stat_rows[i].kind == STAT_COUNTER) w->info.former.v[i] += w->info.stats.v[i];
     for (uint32_t g = 0; g < SHM_MAX_GROUPS; g++)
         for (uint32_t i = 0; i < GROUP_STAT_COUNT; i++)
             if (group_stat_rows[i].kind == STAT_COUNTER)
-                w->former.group[g][i] += w->stats.group[g][i];
-    memset(&w->stats, 0, sizeof w->stats);
+                w->info.former.group[g][i] += w->info.stats.group[g][i];
+    memset(&w->info.stats, 0, sizeof w->info.stats);
 }
 
 static void
 note_death(const struct worker *w, const struct death *d, const char *how, const char *panic)
 {
-    struct death_entry x = { .epoch = w->epoch,
-                             .pid = w->pid,
-                             .n_requests = w->n_requests,
+    struct death_entry x = { .epoch = w->info.epoch,
+                             .pid = w->info.pid,
+                             .n_requests = w->requests.n,
                              .n_lines = MIN(w->n_lines, (uint32_t)LOG_LINES) };
 
-    event_log_add(w->d, "death", w->name, "pid %d, %s: %s, %s", (int)w->pid, death_name(d->cause),
-                  how, death_sentence(d->cause));
-    snprintf(x.worker, sizeof x.worker, "%s", w->name);
+    event_log_add(w->d, "death", w->info.name, "pid %d, %s: %s, %s", (int)w->info.pid,
+                  death_name(d->cause), how, death_sentence(d->cause));
+    snprintf(x.worker, sizeof x.worker, "%s", w->info.name);
     snprintf(x.cause, sizeof x.cause, "%s", death_name(d->cause));
     snprintf(x.how, sizeof x.how, "%s", how);
     snprintf(x.panic, sizeof x.panic, "%s", panic);
@@ -187,31 +157,27 @@ reap(void *arg, const struct death *d)
     struct worker *w = arg;
     bool wanted = d->cause == DEATH_DRAINED || d->cause == DEATH_OPERATOR;
     char how[96], panic[400];
-    struct err e;
 
     FP(reap_began);
-    w->d->events->worker_dead(w->d, w, NULL);
-    if (w->fd_channel_sock >= 0 && arenas_take(&w->arenas, w->fd_channel_sock, &e) == -EBADMSG) {
-        process_log(w, LOG_LEVEL_WARN, "worker %s: %s; ignoring", w->name, e.text);
-    }
+    worker_receive_rest(w);
+    process_take_arenas(w);
     process_read_output(w);
     add_up(w);
     describe(d, how, sizeof how);
     if (wanted) {
-        process_log(w, LOG_LEVEL_INFO, "worker %s: pid %d ended, %s", w->name, (int)w->pid,
+        process_log(w, LOG_LEVEL_INFO, "pid %d ended, %s", (int)w->info.pid,
                     death_sentence(d->cause));
     } else {
-        process_log(w, LOG_LEVEL_ERR, "worker %s: pid %d died of %s: %s, %s; requeuing %u requests",
-                    w->name, (int)w->pid, death_name(d->cause), how, death_sentence(d->cause),
-                    w->n_requests);
+        process_log(w, LOG_LEVEL_ERR, "pid %d died of %s: %s, %s; requeuing %u requests",
+                    (int)w->info.pid, death_name(d->cause), how, death_sentence(d->cause),
+                    w->requests.n);
         process_read_panic(w, panic, sizeof panic);
         note_death(w, d, how, panic);
-        for (uint32_t i = w->n_lines > LOG_LINES ? w->n_lines - LOG_LINES : 0; i < w->n_lines;
-             i++) {
-            log_debug("worker %s: earlier output: %s", w->name, w->last_line[i % LOG_LINES]);
-        }
+        for (uint32_t i = w->n_lines - MIN(w->n_lines, (uint32_t)LOG_LINES); i < w->n_lines; i++)
+            process_log(w, LOG_LEVEL_DEBUG, "earlier output: %s", w->last_line[i % LOG_LINES]);
     }
-    if (!*w->why) snprintf(w->why, sizeof w->why, "%s: %s", death_name(d->cause), how);
+    if (!*w->info.why)
+        snprintf(w->info.why, sizeof w->info.why, "%s: %s", death_name(d->cause), how);
     FP(reap_drained);
     w->d->events->worker_dead(w->d, w, d);
     process_drop_pid(w);
@@ -220,8 +186,8 @@ reap(void *arg, const struct death *d)
     if (arenas_given_up(&w->arenas, d)) standby_stop(w->standby);
     process_release(w);
     if (!wanted) {
-        w->restarts++;
-        event_log_set_restarts(w->d, w->index, w->restarts);
+        w->info.restarts++;
+        event_log_set_restarts(w->d, w->info.index, w->info.restarts);
     }
 }
 
@@ -231,11 +197,11 @@ int
 worker_watch(struct worker *w, struct err *e)
 {
     sd_event *ev = w->d->event;
-    int r = sd_event_add_child(ev, &w->on_exit, w->pid, WEXITED, on_exit_, w);
+    int r = sd_event_add_child(ev, &w->on_exit, w->info.pid, WEXITED, on_exit_, w);
 
     if (r >= 0 && !w->lead)
         r = sd_event_add_io(ev, &w->on_doorbell, w->channel.doorbell.fd, DOORBELL_EVENTS,
-                            on_doorbell, w);
+                            worker_on_doorbell, w);
     if (r >= 0)
         r = sd_event_add_io(ev, &w->on_fd_channel, w->fd_channel_sock, EPOLLIN, on_fd_channel, w);
     if (r >= 0) r = sd_event_add_io(ev, &w->on_log, w->log, EPOLLIN, process_on_log, w);
@@ -255,39 +221,36 @@ start(struct worker *w, struct err *e)
     struct config *c = w->d->config;
     struct spawn s = {
         .path = w->d->worker_path,
-        .name = place->name,
+        .name = place->info.name,
         .log_level = levels[c->o.log_level],
-        .keys = &c->model[w->model].keys,
+        .keys = &c->model[w->info.model].keys,
         .is_standby = w->of != NULL,
-        .heritage = { .epoch = ++place->last_epoch, .n = 4 },
+        .heritage = { .epoch = ++place->last_epoch },
     };
-    static const char *const names[] = { "d", "w", "doorbell", "fd_channel" };
-    int bell = -1, fd_channel_sock[2] = { -1, -1 }, r;
+    int doorbell = -1, fd_channel_sock[2] = { -1, -1 }, r;
 
-    w->epoch = s.heritage.epoch;
+    w->info.epoch = s.heritage.epoch;
     w->prepare_sent = w->of && standby_may_prepare(w);
-    r = channel_make(&w->channel, w->index, w->epoch, w->d->id, FP_RINGS, &bell, e);
+    r = channel_make(&w->channel, w->info.index, w->info.epoch, w->d->id, FP_RINGS, &doorbell, e);
     if (r < 0) return r;
     r = fd_channel_pair(fd_channel_sock, e);
     /* The arenas are in the socket before the worker reads it. */
     if (r == 0 && w->of) r = standby_share(w, &place->arenas, fd_channel_sock[0], e);
     if (r == 0 && !w->of) r = arenas_give(&w->arenas, fd_channel_sock[0], w->d->now, e);
     if (r >= 0) {
-        const int fds[] = { w->channel.d.fd, w->channel.w.fd, bell, fd_channel_sock[1] };
-
-        for (uint32_t i = 0; i < ARRAY_LEN(fds); i++) {
-            snprintf(s.heritage.at[i].name, sizeof s.heritage.at[i].name, "%s", names[i]);
-            s.heritage.at[i].fd = fds[i];
-        }
+        spawn_pass(&s.heritage, "d", 0, w->channel.d.fd);
+        spawn_pass(&s.heritage, "w", 0, w->channel.w.fd);
+        spawn_pass(&s.heritage, "doorbell", 0, doorbell);
+        spawn_pass(&s.heritage, "fd_channel", 0, fd_channel_sock[1]);
         r = rank_group_start(w, &s, e);
     }
     if (r >= 0) {
-        w->control = control_channel_open(w, &s.control, &s.token);
-        r = spawn_worker(&s, &w->pid, &w->log, e);
+        w->info.control = control_channel_open(w, &s.control, &s.token);
+        r = spawn_worker(&s, &w->info.pid, &w->log, e);
         FP(spawned);
     }
     rank_group_close_passed(w, &s.heritage);
-    close(bell);
+    close(doorbell);
     if (fd_channel_sock[1] >= 0) close(fd_channel_sock[1]);
     w->fd_channel_sock = fd_channel_sock[0];
     if (r < 0) return r;
@@ -295,8 +258,8 @@ start(struct worker *w, struct err *e)
     process_store_pid(w);
     r = worker_watch(w, e);
     if (r < 0) {
-        kill(w->pid, SIGKILL);
-        waitpid(w->pid, NULL, 0);
+        kill(w->info.pid, SIGKILL);
+        waitpid(w->info.pid, NULL, 0);
     }
     return r;
 }
@@ -309,8 +272,7 @@ continue_standby(struct worker *w)
     struct err e;
 
     if (standby_continue(w, &e) < 0) {
-        process_log(w, LOG_LEVEL_WARN, "worker %s: %s; killing its new process, the former standby",
-                    w->name, e.text);
+        process_log(w, LOG_LEVEL_WARN, "%s; killing its new process, the former standby", e.text);
         worker_kill(w, SIGKILL);
     }
 }
@@ -323,33 +285,30 @@ worker_spawn(void *arg)
     int r;
 
     w->n_lines = 0;
-    w->why[0] = 0;
-    w->load_done = w->load_total = 0;
-    w->sending = w->alone = REQUEST_NONE;
-    w->n_requests = w->n_seqs = w->n_notices_due = 0;
-    w->tokens = 0;
-    w->warned = w->asked = w->full = w->protocol_error = false;
+    w->info.why[0] = 0;
+    w->info.load_done = w->info.load_total = 0;
+    w->warned = w->asked = w->protocol_error = false;
     w->n_records = w->storm_signals = w->storm_records = 0;
     w->spawned_at = w->heartbeat_at = w->storm_at = clock_now();
     w->heartbeat = 0;
     w->deadline = w->discount = 0;
-    memset(&w->stats, 0, sizeof w->stats);
+    memset(&w->info.stats, 0, sizeof w->info.stats);
     if (standby_take(w)) {
         continue_standby(w);
-        process_log(w, LOG_LEVEL_INFO, "worker %s: the standby takes over, pid %d, epoch %llu",
-                    w->name, (int)w->pid, (unsigned long long)w->epoch);
+        process_log(w, LOG_LEVEL_INFO, "the standby takes over, pid %d, epoch %llu",
+                    (int)w->info.pid, (unsigned long long)w->info.epoch);
         return 0;
     }
     r = start(w, &e);
     if (r < 0) {
-        process_log(w, LOG_LEVEL_ERR, "worker %s: %s", w->name, e.text);
-        snprintf(w->why, sizeof w->why, "%s", e.text);
+        process_log(w, LOG_LEVEL_ERR, "%s", e.text);
+        snprintf(w->info.why, sizeof w->info.why, "%s", e.text);
         rank_group_end(w);
         process_release(w);
         return r;
     }
-    process_log(w, LOG_LEVEL_INFO, "worker %s: started, pid %d, epoch %llu, model %s", w->name,
-                (int)w->pid, (unsigned long long)w->epoch, w->d->config->model[w->model].keys.name);
+    process_log(w, LOG_LEVEL_INFO, "started, pid %d, epoch %llu, model %s", (int)w->info.pid,
+                (unsigned long long)w->info.epoch, w->d->config->model[w->info.model].keys.name);
     return 0;
 }
 
@@ -358,7 +317,7 @@ op_tell_drain(void *arg)
 {
     struct worker *w = arg;
 
-    w->d->events->worker_drain(w->d, w);
+    worker_send_drain(w);
 }
 
 void
@@ -368,9 +327,8 @@ worker_kill(void *arg, int sig)
 
     if (sig == SIGKILL) rank_group_kill(w);
     /* The process is not reaped, so that the pid cannot belong to another one. */
-    if (w->alive && kill(w->pid, sig) < 0) {
-        process_log(w, LOG_LEVEL_WARN, "worker %s: cannot send signal %d: %s", w->name, sig,
-                    strerror(errno));
+    if (w->alive && kill(w->info.pid, sig) < 0) {
+        process_log(w, LOG_LEVEL_WARN, "cannot send signal %d: %s", sig, strerror(errno));
     }
 }
 
@@ -383,15 +341,13 @@ op_moved(void *arg, enum super_state from, enum super_state to)
     if (to == SUPER_READY) {
         w->arenas.verify_contents = false; /* the worker has verified them */
     } else if (to == SUPER_BACKOFF) {
-        process_log(w, LOG_LEVEL_WARN, "worker %s: restarting in %.2f s", w->name,
-                    (double)wait / NSEC_S);
+        process_log(w, LOG_LEVEL_WARN, "restarting in %.2f s", (double)wait / NSEC_S);
     } else if (to == SUPER_FAILED) {
-        process_log(w, LOG_LEVEL_ERR, "worker %s: failed for good: %s", w->name, w->why);
+        process_log(w, LOG_LEVEL_ERR, "failed for good: %s", w->info.why);
     } else if (to == SUPER_LOST) {
-        process_log(
-            w, LOG_LEVEL_ERR,
-            "worker %s: pid %d did not exit after SIGKILL; starting no other process on its device",
-            w->name, (int)w->pid);
+        process_log(w, LOG_LEVEL_ERR,
+                    "pid %d did not exit after SIGKILL; starting no other process on its device",
+                    (int)w->info.pid);
         /* No more records come from this process. */
         w->d->events->worker_dead(w->d, w, &(struct death){ .cause = w->super.suspect });
     }
@@ -411,12 +367,12 @@ worker_new(struct daemon *d, uint32_t index, uint32_t model, const char *name,
     if (!w) return NULL;
     if (getrandom(&seed, sizeof seed, GRND_NONBLOCK) < 0) seed = (uint64_t)clock_now();
     w->d = d;
-    w->index = w->arenas.worker = index;
-    w->model = model;
+    w->info.index = w->arenas.worker = index;
+    w->info.model = model;
     w->fd_channel_sock = w->log = -1;
     w->channel.d.fd = w->channel.w.fd = w->channel.doorbell.fd = -1;
-    w->sending = w->alone = REQUEST_NONE;
-    snprintf(w->name, sizeof w->name, "%s", name);
+    w->requests.sending = w->requests.alone = REQUEST_NONE;
+    snprintf(w->info.name, sizeof w->info.name, "%s", name);
     super_init(&w->super, hands, w, seed);
     w->super.start_timeout = d->config->o.start_timeout;
     w->super.drain_timeout = d->config->o.shutdown_timeout;
@@ -433,7 +389,7 @@ worker_make(struct daemon *d, uint32_t index, uint32_t model, struct err *e)
     w = worker_new(d, index, model, name, &ops);
     if (!w) return err_set(e, -ENOMEM, "no memory for worker %u", index);
     d->worker[index] = w;
-    w->restarts = event_log_restarts(d, index, d->config->model[model].keys.name);
+    w->info.restarts = event_log_restarts(d, index, d->config->model[model].keys.name);
     TRY(rank_group_new(w, e));
     return standby_new(w, e);
 }
@@ -454,41 +410,42 @@ worker_free(struct worker *w)
 void
 worker_end(struct worker *w)
 {
-    struct err e;
-
     if (w->standby && w->standby->alive) process_kill(w->standby);
     if (w->standby) rank_group_end(w->standby);
     rank_group_end(w);
     if (!w->alive) return;
     process_kill(w);
     process_drop_pid(w);
-    if (w->super.state != SUPER_LOADING) w->d->events->worker_dead(w->d, w, NULL);
-    if (arenas_take(&w->arenas, w->fd_channel_sock, &e) == -EBADMSG)
-        process_log(w, LOG_LEVEL_WARN, "worker %s: %s; ignoring", w->name, e.text);
+    if (w->super.state != SUPER_LOADING) worker_receive_rest(w);
+    process_take_arenas(w);
+}
+
+void
+worker_stop(struct worker *w, nsec drain_timeout)
+{
+    w->super.drain_timeout = drain_timeout;
+    worker_event(w, EV_STOP);
+}
+
+void
+worker_ready(struct worker *w, uint32_t vocab)
+{
+    w->info.vocab = vocab;
+    w->info.start_took = w->d->now - w->spawned_at;
+    worker_event(w, EV_READY);
+}
+
+void
+worker_loading(struct worker *w, uint64_t done, uint64_t total)
+{
+    w->info.load_done = MIN(done, total);
+    w->info.load_total = total;
 }
 
 void
 worker_event(struct worker *w, enum super_event ev)
 {
     super_event(&w->super, ev, w->d->now);
-}
-
-void
-worker_broken(struct worker *w, enum death_cause cause, const char *fmt, ...)
-{
-    struct worker *place = w->lead ? w->lead : w;
-    char text[400];
-    va_list ap;
-
-    va_start(ap, fmt);
-    vsnprintf(text, sizeof text, fmt, ap);
-    va_end(ap);
-    if (place->super.suspect == DEATH_NONE) {
-        process_log(w, LOG_LEVEL_ERR, "worker %s: %s; killing pid %d", w->name, text, (int)w->pid);
-        snprintf(place->why, sizeof place->why, "%.239s", text);
-    }
-    place->protocol_error |= cause == DEATH_CORRUPTION;
-    super_broken(&place->super, cause, w->d->now);
 }
 
 /* ---- heartbeat, deadlines, doorbell storms */
@@ -504,7 +461,7 @@ worker_discount(struct worker *w, nsec now, nsec late)
     owes = owes || now - w->heartbeat_at >= w->d->config->o.stall_timeout / 4 ||
            (w->deadline &&
             atomic_load_explicit(&c->phase_deadline_ns, memory_order_relaxed) == w->deadline);
-    if (owes) return MAX(late, cpu_starvation_since(&w->starved, w->pid, now));
+    if (owes) return MAX(late, cpu_starvation_since(&w->starved, w->info.pid, now));
     w->starved.at = 0;
     return late;
 }
@@ -520,8 +477,7 @@ check_heartbeat(struct worker *w, nsec now, nsec late)
     /* Time in which lagand or the worker could not run is not silence. */
     w->heartbeat_at = MIN(w->heartbeat_at + late, now);
     if (heartbeat != w->heartbeat) {
-        if (w->warned)
-            process_log(w, LOG_LEVEL_WARN, "worker %s: the heartbeat has resumed", w->name);
+        if (w->warned) process_log(w, LOG_LEVEL_WARN, "the heartbeat has resumed");
         w->heartbeat = heartbeat;
         w->heartbeat_at = now;
         w->warned = w->asked = false;
@@ -532,18 +488,17 @@ check_heartbeat(struct worker *w, nsec now, nsec late)
     silent = now - w->heartbeat_at;
     /* If both are true, the overdue step is the cause, because the step may block the loop. */
     if (deadline && now - w->discount > deadline && !rank_group_silent(w, now)) {
-        worker_broken(w, DEATH_OVERDUE, "a step is %.1f s past its deadline",
-                      (double)(now - w->discount - deadline) / NSEC_S);
+        process_broken(w, DEATH_OVERDUE, "a step is %.1f s past its deadline",
+                       (double)(now - w->discount - deadline) / NSEC_S);
     } else if (silent >= stall) {
-        worker_broken(w, DEATH_SILENT, "no heartbeat for %.1f s, with %u requests",
-                      (double)silent / NSEC_S, w->n_requests);
+        process_broken(w, DEATH_SILENT, "no heartbeat for %.1f s, with %u requests",
+                       (double)silent / NSEC_S, w->requests.n);
     } else if (silent >= stall * 5 / 6 && !w->asked) {
         w->asked = true;
         worker_kill(w, SIGUSR2);
     } else if (silent >= stall / 2 && !w->warned) {
         w->warned = true;
-        process_log(w, LOG_LEVEL_WARN,
-                    "worker %s: no heartbeat for %.1f s; killing the process after %.1f s", w->name,
+        process_log(w, LOG_LEVEL_WARN, "no heartbeat for %.1f s; killing the process after %.1f s",
                     (double)silent / NSEC_S, (double)stall / NSEC_S);
     }
 }
@@ -553,30 +508,13 @@ check_heartbeat(struct worker *w, nsec now, nsec late)
 static void
 measure(struct worker *w, nsec now)
 {
-    uint64_t in = w->stats.v[STAT_prompt_tokens], more = in - w->taken_in;
+    uint64_t in = w->info.stats.v[STAT_prompt_tokens], more = in - w->prompt_tokens;
 
-    if (in > w->taken_in && more < UINT32_MAX && now > w->rate_at)
-        w->rate = MAX(w->rate, more * NSEC_S / (uint64_t)(now - w->rate_at));
-    w->taken_in = in;
+    if (in > w->prompt_tokens && more < UINT32_MAX && now > w->rate_at)
+        w->info.prefill_rate = MAX(w->info.prefill_rate,
+                                   more * NSEC_S / (uint64_t)(now - w->rate_at));
+    w->prompt_tokens = in;
     w->rate_at = now;
-}
-
-static void
-check_storm(struct worker *w, nsec now)
-{
-    uint64_t signals, records = w->n_records - w->storm_records;
-
-    if (now - w->storm_at < STORM_TIME) return;
-    /* A socket that was filled within one loop iteration gives no event until it is drained. */
-    (void)doorbell_drain(&w->channel.doorbell);
-    signals = w->channel.doorbell.n_received - w->storm_signals;
-    w->storm_at = now;
-    w->storm_signals += signals;
-    w->storm_records += records;
-    if (signals > STORM_LEAST && signals > STORM_FACTOR * records) {
-        worker_broken(w, DEATH_STORM, "signalled the doorbell %llu times in 1 s for %llu records",
-                      (unsigned long long)signals, (unsigned long long)records);
-    }
 }
 
 /* Returns true if the process has ended and on_exit_() has not run yet. Under a debugger the pidfd
@@ -585,11 +523,7 @@ check_storm(struct worker *w, nsec now)
 static bool
 has_ended(struct worker *w)
 {
-    siginfo_t si = { .si_pid = 0 };
-
-    if (!w->alive || waitid(P_PID, (id_t)w->pid, &si, WEXITED | WNOHANG | WNOWAIT) < 0)
-        return false;
-    if (!si.si_pid) return false;
+    if (!w->alive || !process_exited(w)) return false;
     if (sd_event_source_get_pending(w->on_exit) > 0) return true; /* its event is queued */
     sd_event_source_set_enabled(w->on_exit, SD_EVENT_OFF);
     sd_event_source_set_enabled(w->on_exit, SD_EVENT_ONESHOT);
@@ -622,20 +556,20 @@ worker_tick(struct worker *w, nsec now, nsec late)
     if (w->fd_channel_closed_at) w->fd_channel_closed_at = MIN(w->fd_channel_closed_at + late, now);
     if (now >= w->super.timer) worker_event(w, EV_TIMER);
     if (!w->alive || w->super.state == SUPER_DYING || w->super.state == SUPER_LOST) return;
-    stat_read(shm_ctl(&w->channel.w), &w->stats);
+    stat_read(shm_ctl(&w->channel.w), &w->info.stats);
     measure(w, now);
     rank_group_tick(w, now, late);
     if (w->alive) check_heartbeat(w, now, late);
-    if (w->alive) check_storm(w, now);
+    if (w->alive) worker_check_storm(w, now);
     check_phase(w);
     if (w->doorbell_closed_at && now - w->doorbell_closed_at > DOORBELL_GRACE) {
-        worker_broken(w, DEATH_CORRUPTION, "closed its doorbell but did not exit within %.1f s",
-                      (double)DOORBELL_GRACE / NSEC_S);
+        process_broken(w, DEATH_CORRUPTION, "closed its doorbell but did not exit within %.1f s",
+                       (double)DOORBELL_GRACE / NSEC_S);
     }
     if (w->fd_channel_closed_at &&
         now - w->fd_channel_closed_at > w->d->config->o.stall_timeout + FD_CHANNEL_GRACE) {
-        worker_broken(w, DEATH_CORRUPTION, "closed its fd channel but did not exit within %.1f s",
-                      (double)(w->d->config->o.stall_timeout + FD_CHANNEL_GRACE) / NSEC_S);
+        process_broken(w, DEATH_CORRUPTION, "closed its fd channel but did not exit within %.1f s",
+                       (double)(w->d->config->o.stall_timeout + FD_CHANNEL_GRACE) / NSEC_S);
     }
 }
 
@@ -656,4 +590,67 @@ worker_over(const struct worker *w)
 {
     return w->super.state == SUPER_DOWN || w->super.state == SUPER_FAILED ||
            w->super.state == SUPER_LOST;
+}
+
+bool
+worker_returns(const struct worker *w)
+{
+    bool leaves = w->super.state == SUPER_DRAINING || w->super.state == SUPER_STOPPING;
+
+    return !worker_over(w) && !(leaves && !w->super.restart_wanted);
+}
+
+enum super_state
+worker_state(const struct worker *w)
+{
+    return w->super.state;
+}
+
+const struct death *
+worker_death(const struct worker *w)
+{
+    return &w->super.death;
+}
+
+const char *
+worker_standby(const struct worker *w)
+{
+    return standby_stage(w->standby, w->standby->super.state);
+}
+
+const struct worker_info *
+worker_info(const struct worker *w)
+{
+    return &w->info;
+}
+
+struct daemon *
+worker_daemon(const struct worker *w)
+{
+    return w->d;
+}
+
+struct worker_requests *
+worker_requests(struct worker *w)
+{
+    return &w->requests;
+}
+
+struct worker *
+worker_rank(struct worker *w, uint32_t rank)
+{
+    if (rank > w->n_others) return NULL;
+    return rank ? w->other[rank - 1] : w;
+}
+
+struct arenas *
+worker_arenas(struct worker *w)
+{
+    return &w->arenas;
+}
+
+const struct step_trace *
+worker_trace(struct worker *w)
+{
+    return w->channel.w.base ? shm_trace(&w->channel.w) : NULL;
 }

@@ -210,24 +210,15 @@ cpu_range_begin(struct lane *l, const char *name)
     (void)l, (void)name;
 }
 
-static void
-cpu_range_end(struct lane *l)
-{
-    (void)l;
-}
-
 /* Device time is measured on a GPU only. */
 static void
-cpu_work_begin(struct lane *l)
+cpu_no_profile(struct lane *l)
 {
     (void)l;
 }
-
-static void
-cpu_work_end(struct lane *l)
-{
-    (void)l;
-}
+#define cpu_range_end cpu_no_profile
+#define cpu_work_begin cpu_no_profile
+#define cpu_work_end cpu_no_profile
 
 static void
 cpu_lane_gaps(struct lane *l, uint64_t *n, uint64_t *ns)
@@ -308,14 +299,12 @@ cpu_open(struct gpu **ret, const struct gpu_options *o, struct err *e)
     if (avx2 && !has_avx2()) return err_set(e, -ENOTSUP, "this processor lacks AVX2, FMA or F16C");
     c = calloc(1, sizeof *c);
     if (!c) return err_set(e, -ENOMEM, "cpu device: no memory");
+    c->gpu.close = cpu_close;
     r = cpu_collective_open(&c->group, o->rank, MAX(o->n_ranks, 1u), o->group_fd, e);
-    if (r < 0) {
-        free(c);
-        return r;
-    }
+    if (r < 0) cpu_close(&c->gpu);
+    if (r < 0) return r;
     c->isa = scalar || !has_avx2() ? ISA_SCALAR : ISA_AVX2;
     c->gpu.device = &ops;
-    c->gpu.close = cpu_close;
     c->gpu.memory = cpu_memory;
     c->gpu.acts = 1 << DT_F32;
     c->gpu.weights = 1 << DT_F32 | 1 << DT_BF16 | 1 << DT_F16;

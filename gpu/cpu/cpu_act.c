@@ -2,11 +2,6 @@
 #include "gpu/cpu/cpu_math.h"
 #include "gpu/cpu/cpu_ops.h"
 
-CPU_LOOP(add);
-CPU_LOOP(act);
-CPU_LOOP(gate);
-CPU_LOOP(scale);
-
 struct act_args {
     struct tensor y, x;
     enum act act;
@@ -96,42 +91,31 @@ act_any(float *y, const float *x, const float *times, uint32_t n, enum act act)
     }
 }
 
-void
-ISA(act)(const void *args, uint32_t part, uint32_t parts, void *scratch)
+CPU_LOOP(act)
 {
     const struct act_args *a = args;
-    uint32_t first, end;
 
-    (void)scratch;
-    cpu_share(a->y.dim[0], part, parts, &first, &end);
-    for (uint32_t i = first; i < end; i++)
+    for (CPU_SHARE(i, a->y.dim[0]))
         act_any(row_of(&a->y, i), row_of(&a->x, i), NULL, a->y.dim[1], a->act);
 }
 
-void
-ISA(gate)(const void *args, uint32_t part, uint32_t parts, void *scratch)
+CPU_LOOP(gate)
 {
     const struct act_args *a = args;
-    uint32_t first, end, n = a->y.dim[1];
+    uint32_t n = a->y.dim[1];
 
-    (void)scratch;
-    cpu_share(a->y.dim[0], part, parts, &first, &end);
-    for (uint32_t i = first; i < end; i++) {
+    for (CPU_SHARE(i, a->y.dim[0])) {
         const float *gate = row_of(&a->x, i);
 
         act_any(row_of(&a->y, i), gate, gate + n, n, a->act);
     }
 }
 
-void
-ISA(add)(const void *args, uint32_t part, uint32_t parts, void *scratch)
+CPU_LOOP(add)
 {
     const struct act_args *a = args;
-    uint32_t first, end;
 
-    (void)scratch;
-    cpu_share(a->y.dim[0], part, parts, &first, &end);
-    for (uint32_t i = first; i < end; i++) {
+    for (CPU_SHARE(i, a->y.dim[0])) {
         const float *x = row_of(&a->x, i);
         float *y = row_of(&a->y, i);
 
@@ -140,16 +124,12 @@ ISA(add)(const void *args, uint32_t part, uint32_t parts, void *scratch)
     }
 }
 
-void
-ISA(scale)(const void *args, uint32_t part, uint32_t parts, void *scratch)
+CPU_LOOP(scale)
 {
     const struct act_args *a = args;
     v8 factor = v8_set(a->factor), cap = v8_set(a->softcap);
-    uint32_t first, end;
 
-    (void)scratch;
-    cpu_share(a->y.dim[0], part, parts, &first, &end);
-    for (uint32_t i = first; i < end; i++) {
+    for (CPU_SHARE(i, a->y.dim[0])) {
         float *y = row_of(&a->y, i);
 
         V8_ROW(a->y.dim[1], at, width, {
@@ -168,10 +148,7 @@ enum { ACT_PART = 8 << 10 }; /* elements worth another thread */
 static int
 queue(struct lane *l, cpu_run body, const struct act_args *a)
 {
-    uint32_t n = a->y.dim[0];
-
-    return cpu_queue(l, body, a, sizeof *a,
-                     (uint32_t)MIN((uint64_t)n, 1 + (uint64_t)n * a->y.dim[1] / ACT_PART));
+    return cpu_queue(l, body, a, sizeof *a, cpu_row_parts(a->y, ACT_PART));
 }
 
 int

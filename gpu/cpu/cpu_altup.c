@@ -2,11 +2,6 @@
 #include "gpu/cpu/cpu_dot.h"
 #include "gpu/cpu/cpu_ops.h"
 
-CPU_LOOP(mul);
-CPU_LOOP(gaussian_topk);
-CPU_LOOP(match_rms);
-CPU_LOOP(altup);
-
 enum { ROW_PART = 8 << 10 }; /* elements worth another thread */
 
 struct streams_args {
@@ -14,15 +9,12 @@ struct streams_args {
     float factor;
 };
 
-void
-ISA(mul)(const void *args, uint32_t part, uint32_t parts, void *scratch)
+CPU_LOOP(mul)
 {
     const struct streams_args *a = args;
-    uint32_t first, end, n = a->y.dim[1];
+    uint32_t n = a->y.dim[1];
 
-    (void)scratch;
-    cpu_share(a->y.dim[0], part, parts, &first, &end);
-    for (uint32_t i = first; i < end; i++) {
+    for (CPU_SHARE(i, a->y.dim[0])) {
         const float *x = row_of(&a->x, i);
         const void *w = a->w.data ? row_of(&a->w, a->w.dim[0] == 1 ? 0 : i) : NULL;
         float *y = row_of(&a->y, i);
@@ -36,24 +28,12 @@ ISA(mul)(const void *args, uint32_t part, uint32_t parts, void *scratch)
     }
 }
 
-/* Sum of a row. */
-ALWAYS float
-sum_of(const float *x, uint32_t n)
-{
-    v8 sum[2] = { v8_set(0), v8_set(0) };
-
-    V8_ROW(n, at, width, sum[at / 8 % 2] = v8_add(sum[at / 8 % 2], v8_at(x, at, width)));
-    return v8_sum(v8_add(sum[0], sum[1]));
-}
-
-void
-ISA(gaussian_topk)(const void *args, uint32_t part, uint32_t parts, void *scratch)
+CPU_LOOP(gaussian_topk)
 {
     const struct streams_args *a = args;
-    uint32_t first, end, n = a->y.dim[1];
+    uint32_t n = a->y.dim[1];
 
-    cpu_share(a->y.dim[0], part, parts, &first, &end);
-    for (uint32_t i = first; i < end; i++) {
+    for (CPU_SHARE(i, a->y.dim[0])) {
         float *x = row_of(&a->y, i), mean = sum_of(x, n) / (float)n, *off = scratch, edge;
         uint32_t piece = CPU_SCRATCH / sizeof *off;
         float squares = 0;
@@ -76,15 +56,12 @@ ISA(gaussian_topk)(const void *args, uint32_t part, uint32_t parts, void *scratc
     }
 }
 
-void
-ISA(match_rms)(const void *args, uint32_t part, uint32_t parts, void *scratch)
+CPU_LOOP(match_rms)
 {
     const struct streams_args *a = args;
-    uint32_t first, end, n = a->y.dim[1];
+    uint32_t n = a->y.dim[1];
 
-    (void)scratch;
-    cpu_share(a->y.dim[0], part, parts, &first, &end);
-    for (uint32_t i = first; i < end; i++) {
+    for (CPU_SHARE(i, a->y.dim[0])) {
         const float *like = row_of(&a->x, i);
         float *y = row_of(&a->y, i), want = dot_1x1(DT_F32, like, like, n) / (float)n;
         float have = dot_1x1(DT_F32, y, y, n) / (float)n;
@@ -96,15 +73,12 @@ ISA(match_rms)(const void *args, uint32_t part, uint32_t parts, void *scratch)
 
 enum { MOST_STREAMS = 8 };
 
-void
-ISA(altup)(const void *args, uint32_t part, uint32_t parts, void *scratch)
+CPU_LOOP(altup)
 {
     const struct altup *a = args;
-    uint32_t first, end, n = a->n_streams, d = a->x.dim[1] / n;
+    uint32_t n = a->n_streams, d = a->x.dim[1] / n;
 
-    (void)scratch;
-    cpu_share(a->x.dim[0], part, parts, &first, &end);
-    for (uint32_t i = first; i < end; i++) {
+    for (CPU_SHARE(i, a->x.dim[0])) {
         const float *coef = row_of(&a->coef, i);
         const float *in = a->step == ALTUP_CORRECT ? row_of(&a->in, i) : NULL;
         float *x = row_of(&a->x, i);
@@ -132,10 +106,7 @@ ISA(altup)(const void *args, uint32_t part, uint32_t parts, void *scratch)
 static int
 queue(struct lane *l, cpu_run body, const struct streams_args *a)
 {
-    uint32_t n = a->y.dim[0];
-
-    return cpu_queue(l, body, a, sizeof *a,
-                     (uint32_t)MIN((uint64_t)n, 1 + (uint64_t)n * a->y.dim[1] / ROW_PART));
+    return cpu_queue(l, body, a, sizeof *a, cpu_row_parts(a->y, ROW_PART));
 }
 
 int
@@ -159,10 +130,7 @@ cpu_match_rms(struct lane *l, struct tensor y, struct tensor like, float least)
 int
 cpu_altup(struct lane *l, const struct altup *a)
 {
-    uint32_t n = a->x.dim[0];
-
-    return cpu_queue(l, run_altup, a, sizeof *a,
-                     (uint32_t)MIN((uint64_t)n, 1 + (uint64_t)n * a->x.dim[1] / ROW_PART));
+    return cpu_queue(l, run_altup, a, sizeof *a, cpu_row_parts(a->x, ROW_PART));
 }
 
 #endif

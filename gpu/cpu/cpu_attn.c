@@ -18,8 +18,6 @@
 #include "gpu/cpu/cpu_ops.h"
 #include "gpu/device.h"
 
-CPU_LOOP(attend);
-
 enum { TILE = 64 };
 
 struct attend_args {
@@ -223,16 +221,16 @@ attend_heads(const struct attend *a, const struct segment *segment, uint32_t row
     }
 }
 
-void
-ISA(attend)(const void *args, uint32_t part, uint32_t parts, void *scratch)
+CPU_LOOP(attend)
 {
     const struct attend_args *g = args;
     const struct attend *a = &g->a;
-    uint32_t group = a->n_heads / a->n_kv_heads, rows = 0, first, end, before = 0;
+    uint32_t group = a->n_heads / a->n_kv_heads, rows = 0, before = 0, first, end;
     uint32_t most = MIN(CPU_SCRATCH / (a->head_dim * (uint32_t)sizeof(float)), 64u);
 
     for (uint32_t i = 0; i < g->r.n_segments; i++) rows += g->r.segment[i].n_tokens;
-    cpu_share(rows * a->n_heads, part, parts, &first, &end); /* (row, head) pairs, head by head */
+    first = cpu_first(rows * a->n_heads, part, parts); /* (row, head) pairs, head by head */
+    end = cpu_first(rows * a->n_heads, part + 1, parts);
     for (uint32_t i = 0; i < g->r.n_segments; i++) {
         const struct segment *segment = &g->r.segment[i];
         uint32_t last = before + segment->n_tokens * a->n_heads, stop = MIN(end, last);

@@ -3,7 +3,6 @@
 
 #include "base/clock.h"
 #include "gpu/cpu/cpu_ops.h"
-#include "gpu/rank_memory.h"
 
 #include <errno.h>
 #include <limits.h>
@@ -36,21 +35,13 @@ struct cpu_collective {
     bool taken[CHANNELS];
 };
 
-struct reduce {
+struct cpu_exchange {
     struct cpu_collective *g;
     int channel;
-    struct tensor x;
+    struct tensor x, out; /* all_reduce, all_gather */
+    struct sample s;      /* all_same */
 };
-struct gather {
-    struct cpu_collective *g;
-    int channel;
-    struct tensor out, x;
-};
-struct drawn {
-    struct cpu_collective *g;
-    int channel;
-    struct sample s;
-};
+_Static_assert(sizeof(struct cpu_exchange) <= CPU_ARGS, "an exchange's arguments fit a job");
 
 int
 cpu_collective_open(struct cpu_collective **ret, uint32_t rank, uint32_t ranks, int fd,
@@ -113,9 +104,7 @@ wait_for(_Atomic uint32_t *round, uint32_t ours)
 
     for (unsigned n = 0;
          (seen = atomic_load_explicit(round, memory_order_acquire)) - ours > INT_MAX; n++) {
-#ifdef __x86_64__
-        __builtin_ia32_pause();
-#endif
+        cpu_relax();
         if (n % 64 != 63) continue;
         if (!until) until = clock_now() + SPIN;
         if (clock_now() >= until) futex(round, FUTEX_WAIT, seen);
@@ -139,13 +128,6 @@ post_and_wait(const struct cpu_collective *g, int channel)
     futex(&place[g->rank].round, FUTEX_WAKE, INT_MAX);
     for (uint32_t r = 0; r < g->ranks; r++)
         if (r != g->rank) wait_for(&place[r].round, round);
-}
-
-/* A rank's share of n columns. */
-static void
-share(const struct cpu_collective *g, uint32_t rank, uint32_t n, uint32_t *first, uint32_t *end)
-{
-    cpu_share(n, rank, g->ranks, first, end);
 }
 
 static void
@@ -172,14 +154,12 @@ reduce_piece(struct cpu_collective *g, int channel, float *x, size_t stride, uin
     g->round[channel]++;
 }
 
-static void
-run_reduce(const void *args, uint32_t part, uint32_t parts, enum cpu_isa isa, void *scratch)
+CPU_JOB(run_reduce)
 {
-    const struct reduce *a = args;
+    const struct cpu_exchange *a = args;
     uint32_t cols = MIN(a->x.dim[1], (uint32_t)SLOT), rows = SLOT / cols;
     float *x = a->x.data;
 
-    (void)part, (void)parts, (void)isa, (void)scratch;
     for (uint32_t i = 0; i < a->x.dim[0]; i += rows)
         for (uint32_t j = 0; j < a->x.dim[1]; j += cols)
             reduce_piece(a->g, a->channel, x + (size_t)i * a->x.stride + j, a->x.stride,
@@ -189,7 +169,7 @@ run_reduce(const void *args, uint32_t part, uint32_t parts, enum cpu_isa isa, vo
 /* Gathers rows [row, row + rows) and, of every rank's share, columns [col, col + cols) as far as
  * they exist. */
 static void
-gather_piece(const struct gather *a, uint32_t row, uint32_t rows, uint32_t col, uint32_t cols)
+gather_piece(const struct cpu_exchange *a, uint32_t row, uint32_t rows, uint32_t col, uint32_t cols)
 {
     struct cpu_collective *g = a->g;
     const float *x = (const float *)a->x.data + (size_t)row * a->x.stride;
@@ -200,9 +180,9 @@ gather_piece(const struct gather *a, uint32_t row, uint32_t rows, uint32_t col, 
                   MIN(cols, a->x.dim[1] - col));
     post_and_wait(g, a->channel);
     for (uint32_t r = 0; r < g->ranks; r++) {
-        uint32_t first, end;
+        uint32_t first = cpu_first(a->out.dim[1], r, g->ranks);
+        uint32_t end = cpu_first(a->out.dim[1], r + 1, g->ranks);
 
-        share(g, r, a->out.dim[1], &first, &end);
         if (first + col < end)
             copy_rows(out + first + col, a->out.stride, slot_of(g, a->channel, r), cols, rows,
                       MIN(cols, end - first - col));
@@ -210,26 +190,22 @@ gather_piece(const struct gather *a, uint32_t row, uint32_t rows, uint32_t col, 
     g->round[a->channel]++;
 }
 
-static void
-run_gather(const void *args, uint32_t part, uint32_t parts, enum cpu_isa isa, void *scratch)
+CPU_JOB(run_gather)
 {
-    const struct gather *a = args;
+    const struct cpu_exchange *a = args;
     uint32_t widest = CEIL_DIV(a->out.dim[1], a->g->ranks);
     uint32_t cols = MIN(widest, (uint32_t)SLOT), rows = SLOT / cols;
 
-    (void)part, (void)parts, (void)isa, (void)scratch;
     for (uint32_t i = 0; i < a->out.dim[0]; i += rows)
         for (uint32_t j = 0; j < widest; j += cols)
             gather_piece(a, i, MIN(rows, a->out.dim[0] - i), j, cols);
 }
 
-static void
-run_same(const void *args, uint32_t part, uint32_t parts, enum cpu_isa isa, void *scratch)
+CPU_JOB(run_same)
 {
-    const struct drawn *a = args;
+    const struct cpu_exchange *a = args;
     float *mine;
 
-    (void)part, (void)parts, (void)isa, (void)scratch;
     for (uint32_t i = 0, n; i < a->s.n; i += n, a->g->round[a->channel]++) {
         n = MIN(a->s.n - i, (uint32_t)SLOT);
         mine = slot_of(a->g, a->channel, a->g->rank);
@@ -242,26 +218,28 @@ run_same(const void *args, uint32_t part, uint32_t parts, enum cpu_isa isa, void
     }
 }
 
+static int
+queue(struct lane *l, cpu_run run, struct cpu_exchange a)
+{
+    a.g = ((struct cpu *)l->gpu)->group;
+    a.channel = cpu_lane_channel(l);
+    return cpu_queue(l, run, &a, sizeof a, 1);
+}
+
 int
 cpu_all_reduce(struct lane *l, struct tensor x)
 {
-    struct reduce a = { ((struct cpu *)l->gpu)->group, cpu_lane_channel(l), x };
-
-    return cpu_queue(l, run_reduce, &a, sizeof a, 1);
+    return queue(l, run_reduce, (struct cpu_exchange){ .x = x });
 }
 
 int
 cpu_all_gather(struct lane *l, struct tensor out, struct tensor x)
 {
-    struct gather a = { ((struct cpu *)l->gpu)->group, cpu_lane_channel(l), out, x };
-
-    return cpu_queue(l, run_gather, &a, sizeof a, 1);
+    return queue(l, run_gather, (struct cpu_exchange){ .x = x, .out = out });
 }
 
 int
 cpu_all_same(struct lane *l, const struct sample *s)
 {
-    struct drawn a = { ((struct cpu *)l->gpu)->group, cpu_lane_channel(l), *s };
-
-    return cpu_queue(l, run_same, &a, sizeof a, 1);
+    return queue(l, run_same, (struct cpu_exchange){ .s = *s });
 }

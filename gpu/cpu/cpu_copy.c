@@ -11,13 +11,11 @@ struct copy {
     size_t bytes;
 };
 
-static void
-run_copy(const void *args, uint32_t part, uint32_t parts, enum cpu_isa isa, void *scratch)
+CPU_JOB(run_copy)
 {
     const struct copy *c = args;
     size_t first = c->bytes * part / parts, end = c->bytes * (part + 1) / parts;
 
-    (void)isa, (void)scratch;
     memmove(c->dst + first, c->src + first, end - first);
 }
 
@@ -26,19 +24,7 @@ cpu_copy(struct lane *l, void *dst, const void *src, size_t bytes)
 {
     struct copy c = { dst, src, bytes };
 
-    return cpu_queue(l, run_copy, &c, sizeof c, (uint32_t)MIN(bytes / COPY_PART + 1, 64u));
-}
-
-int
-cpu_put(struct lane *l, void *dst, const void *host, size_t bytes)
-{
-    return cpu_copy(l, dst, host, bytes);
-}
-
-int
-cpu_get(struct lane *l, void *host, const void *src, size_t bytes)
-{
-    return cpu_copy(l, host, src, bytes);
+    return cpu_queue(l, run_copy, &c, sizeof c, cpu_parts(64, bytes, COPY_PART));
 }
 
 struct blocks_args {
@@ -47,15 +33,11 @@ struct blocks_args {
     struct block_size size;
 };
 
-static void
-run_copy_blocks(const void *args, uint32_t part, uint32_t parts, enum cpu_isa isa, void *scratch)
+CPU_JOB(run_copy_blocks)
 {
     const struct blocks_args *a = args;
-    uint32_t first, end;
 
-    (void)isa, (void)scratch;
-    cpu_share(a->n, part, parts, &first, &end);
-    for (uint32_t i = first; i < end; i++)
+    for (CPU_SHARE(i, a->n))
         for (size_t at = 0; at < a->size.bytes; at += a->size.pitch)
             memcpy((char *)a->copy[i].to + at, (const char *)a->copy[i].from + at, a->size.used);
 }
@@ -68,12 +50,12 @@ cpu_copy_blocks(struct lane *l, const struct block_copy *copy, const struct bloc
     uint64_t all = (uint64_t)n * (size.bytes / size.pitch * size.used);
 
     (void)same;
-    return cpu_queue(l, run_copy_blocks, &a, sizeof a, (uint32_t)MIN(all / COPY_PART + 1, n));
+    return cpu_queue(l, run_copy_blocks, &a, sizeof a, cpu_parts(n, all, COPY_PART));
 }
 
 struct checksum_args {
     uint64_t *sum;
-    const char *p;
+    const uint64_t *p; /* 16-byte aligned */
     size_t bytes;
 };
 
@@ -86,27 +68,23 @@ mix64(uint64_t z)
     return z ^ z >> 31;
 }
 
-static void
-run_clear(const void *args, uint32_t part, uint32_t parts, enum cpu_isa isa, void *scratch)
+CPU_JOB(run_clear)
 {
     const struct checksum_args *a = args;
 
-    (void)part, (void)parts, (void)isa, (void)scratch;
     *a->sum = 0;
 }
 
 /* Sums of the parts, modulo 2^64: their order does not matter. */
-static void
-run_checksum(const void *args, uint32_t part, uint32_t parts, enum cpu_isa isa, void *scratch)
+CPU_JOB(run_checksum)
 {
     const struct checksum_args *a = args;
     const uint64_t golden = UINT64_C(0x9e3779b97f4a7c15);
-    const uint64_t *p = (const uint64_t *)(const void *)a->p; /* 16-byte aligned */
+    const uint64_t *p = a->p;
     size_t words = a->bytes / sizeof *p, rest = a->bytes % sizeof *p;
     size_t end = words * (part + 1) / parts;
     uint64_t sum = 0, last = 0;
 
-    (void)isa, (void)scratch;
     for (size_t i = words * part / parts; i < end; i++) sum += mix64(p[i] + golden * (i + 1));
     if (rest && part + 1 == parts) {
         memcpy(&last, p + words, rest);
@@ -121,7 +99,7 @@ cpu_checksum(struct lane *l, uint64_t *sum, const void *p, size_t bytes)
     struct checksum_args a = { sum, p, bytes };
 
     TRY(cpu_queue(l, run_clear, &a, sizeof a, 1));
-    return cpu_queue(l, run_checksum, &a, sizeof a, (uint32_t)MIN(bytes / COPY_PART + 1, 64u));
+    return cpu_queue(l, run_checksum, &a, sizeof a, cpu_parts(64, bytes, COPY_PART));
 }
 
 struct rows_args {
@@ -129,16 +107,12 @@ struct rows_args {
     const uint32_t *which;
 };
 
-static void
-run_rows(const void *args, uint32_t part, uint32_t parts, enum cpu_isa isa, void *scratch)
+CPU_JOB(run_rows)
 {
     const struct rows_args *a = args;
     size_t bytes = dtype_bytes(a->x.dtype, a->x.dim[1]);
-    uint32_t first, end;
 
-    (void)isa, (void)scratch;
-    cpu_share(a->y.dim[0], part, parts, &first, &end);
-    for (uint32_t i = first; i < end; i++) {
+    for (CPU_SHARE(i, a->y.dim[0])) {
         check(a->which[i] < a->x.dim[0]);
         memcpy((char *)a->y.data + dtype_bytes(a->y.dtype, (size_t)i * a->y.stride),
                (char *)a->x.data + dtype_bytes(a->x.dtype, (size_t)a->which[i] * a->x.stride),
@@ -152,7 +126,7 @@ cpu_gather_rows(struct lane *l, struct tensor y, struct tensor x, const uint32_t
     struct rows_args a = { y, x, which };
     size_t bytes = dtype_bytes(x.dtype, x.dim[1]) * y.dim[0];
 
-    return cpu_queue(l, run_rows, &a, sizeof a, (uint32_t)MIN(bytes / COPY_PART + 1, y.dim[0]));
+    return cpu_queue(l, run_rows, &a, sizeof a, cpu_parts(y.dim[0], bytes, COPY_PART));
 }
 
 struct edit_args {
@@ -161,12 +135,10 @@ struct edit_args {
     uint32_t n;
 };
 
-static void
-run_edit(const void *args, uint32_t part, uint32_t parts, enum cpu_isa isa, void *scratch)
+CPU_JOB(run_edit)
 {
     const struct edit_args *a = args;
 
-    (void)part, (void)parts, (void)isa, (void)scratch;
     for (uint32_t i = 0; i < a->n; i++) {
         const struct table_edit *e = &a->edit[i];
 
@@ -188,12 +160,10 @@ struct tokens_args {
     const int32_t *last;
 };
 
-static void
-run_tokens(const void *args, uint32_t part, uint32_t parts, enum cpu_isa isa, void *scratch)
+CPU_JOB(run_tokens)
 {
     const struct tokens_args *a = args;
 
-    (void)part, (void)parts, (void)isa, (void)scratch;
     for (uint32_t i = 0; i < a->r.n_tokens; i++)
         if (a->r.token[i] == -1 && a->r.slot[i] != SLOT_NONE) a->r.token[i] = a->last[a->r.slot[i]];
 }
@@ -213,12 +183,10 @@ struct see_args {
     uint32_t seen_words, n_segments;
 };
 
-static void
-run_see(const void *args, uint32_t part, uint32_t parts, enum cpu_isa isa, void *scratch)
+CPU_JOB(run_see)
 {
     const struct see_args *a = args;
 
-    (void)part, (void)parts, (void)isa, (void)scratch;
     for (uint32_t i = 0; i < a->n_segments; i++) {
         const struct segment *segment = &a->segment[i];
         uint32_t *seen;

@@ -7,9 +7,6 @@
 #include "gpu/cpu/cpu_dot.h"
 #include "gpu/cpu/cpu_ops.h"
 
-CPU_LOOP(embed);
-CPU_LOOP(matmul);
-
 enum {
     FEW_ROWS = 4,         /* below, converting a panel costs more than it saves */
     PANEL = 24,           /* weight rows of a panel: K = 4,096 in fp32 is 384 KiB of L2 */
@@ -22,16 +19,13 @@ struct embed_args {
     float scale;
 };
 
-void
-ISA(embed)(const void *args, uint32_t part, uint32_t parts, void *scratch)
+CPU_LOOP(embed)
 {
     const struct embed_args *a = args;
-    uint32_t first, end, n = a->x.dim[1];
+    uint32_t n = a->x.dim[1];
     v8 scale = v8_set(a->scale);
 
-    (void)scratch;
-    cpu_share(a->x.dim[0], part, parts, &first, &end);
-    for (uint32_t i = first; i < end; i++) {
+    for (CPU_SHARE(i, a->x.dim[0])) {
         float *x = row_of(&a->x, i);
         int32_t token = a->token[i];
 
@@ -57,11 +51,12 @@ finish(const struct matmul_args *a, uint32_t row, uint32_t col, float sum)
     float *y = (float *)row_of(&a->y, row) + col;
 
     if (a->bias.data) {
-        size_t at = col;
+        const float *wide = a->bias.data;
+        const uint16_t *half = a->bias.data;
 
-        sum += a->bias.dtype == DT_F32    ? ((const float *)a->bias.data)[at]
-               : a->bias.dtype == DT_BF16 ? float_of_bf16(((const uint16_t *)a->bias.data)[at])
-                                          : float_of_f16(((const uint16_t *)a->bias.data)[at]);
+        sum += a->bias.dtype == DT_F32    ? wide[col]
+               : a->bias.dtype == DT_BF16 ? float_of_bf16(half[col])
+                                          : float_of_f16(half[col]);
     }
     *y = a->beta == 0 ? sum : fma_1(a->beta, *y, sum);
 }
@@ -100,7 +95,7 @@ panel(const struct matmul_args *a, const float *const *w, uint32_t first, uint32
             const void *three[3] = { w[j], w[j + 1], w[j + 2] };
             float sum[6];
 
-            dot_2x3(DT_F32, x, three, k, sum, 3);
+            dot_2x3(x, three, k, sum);
             for (uint32_t s = 0; s < 6; s++) finish(a, i + s / 3, first + j + s % 3, sum[s]);
         }
         for (; j < n; j++) {
@@ -135,14 +130,13 @@ many_rows(const struct matmul_args *a, uint32_t first, uint32_t end, float *scra
     }
 }
 
-void
-ISA(matmul)(const void *args, uint32_t part, uint32_t parts, void *scratch)
+CPU_LOOP(matmul)
 {
     const struct matmul_args *a = args;
     bool too_long = a->w.dtype != DT_F32 && a->x.dim[1] > CPU_SCRATCH / sizeof(float);
-    uint32_t first, end;
+    uint32_t first = cpu_first(a->w.dim[0], part, parts);
+    uint32_t end = cpu_first(a->w.dim[0], part + 1, parts);
 
-    cpu_share(a->w.dim[0], part, parts, &first, &end);
     if (a->x.dim[0] >= FEW_ROWS && !too_long)
         many_rows(a, first, end, scratch);
     else if (a->w.dtype == DT_F32)
@@ -160,8 +154,7 @@ cpu_embed(struct lane *l, struct tensor x, struct tensor table, const int32_t *t
 {
     struct embed_args a = { x, table, token, scale };
 
-    return cpu_queue(l, run_embed, &a, sizeof a,
-                     MIN(x.dim[0], 1 + x.dim[0] * x.dim[1] / WORK_PART));
+    return cpu_queue(l, run_embed, &a, sizeof a, cpu_row_parts(x, WORK_PART));
 }
 
 int
@@ -171,7 +164,7 @@ cpu_matmul(struct lane *l, struct tensor y, struct tensor x, struct tensor w, st
     struct matmul_args a = { y, x, w, bias, beta };
     uint64_t work = (uint64_t)x.dim[0] * w.dim[0] * w.dim[1];
 
-    return cpu_queue(l, run_matmul, &a, sizeof a, (uint32_t)MIN(1 + work / WORK_PART, w.dim[0]));
+    return cpu_queue(l, run_matmul, &a, sizeof a, cpu_parts(w.dim[0], work, WORK_PART));
 }
 
 #endif

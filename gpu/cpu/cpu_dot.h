@@ -9,88 +9,75 @@
 
 #include "gpu/cpu/cpu_vec.h"
 
-/* The remainder of k after the last 16 elements: up to two more steps, padded with zeros. */
-#define DOT_TAIL(k, at, step) \
-    do { \
-        uint32_t dot_left = (k) - (at); \
-        if (dot_left) step(lo, at, MIN(dot_left, 8u)); \
-        if (dot_left > 8) step(hi, at + 8, dot_left - 8); \
-    } while (0)
+/* A product of constant numbers of rows, n_x * n_w <= 6, over k; t: type of w. */
+struct dot {
+    uint32_t n_x, n_w, k;
+    enum dtype t;
+};
 
-/* out[i] = x . w[i] for four rows of w of one type. */
+/* out[i * n_w + j] = x[i] . w[j] */
+ALWAYS void
+dot_rows(struct dot d, const float *const *x, const void *const *w, float *out)
+{
+    v8 sum[2][6]; /* of partials 0 to 7, of partials 8 to 15 */
+    uint32_t at = 0, n = d.n_x * d.n_w;
+
+#pragma GCC unroll 6
+    for (uint32_t i = 0; i < n; i++) sum[0][i] = sum[1][i] = v8_set(0);
+    for (; at + 16 <= d.k; at += 16) {
+#pragma GCC unroll 2
+        for (uint32_t half = 0; half < 2; half++) {
+            v8 a = v8_load(x[0] + at + 8 * half), b = a;
+
+            if (d.n_x == 2) b = v8_load(x[1] + at + 8 * half);
+#pragma GCC unroll 4
+            for (uint32_t j = 0; j < d.n_w; j++) {
+                v8 c = v8_load_as(d.t, w[j], at + 8 * half);
+
+                sum[half][j] = v8_fma(a, c, sum[half][j]);
+                if (d.n_x == 2) sum[half][d.n_w + j] = v8_fma(b, c, sum[half][d.n_w + j]);
+            }
+        }
+    }
+    /* The remainder: up to two more steps, padded with zeros. */
+#pragma GCC unroll 2
+    for (uint32_t half = 0; half < 2; half++, at += 8)
+        for (uint32_t i = 0; at < d.k && i < n; i++)
+            sum[half][i] = v8_fma(v8_at(x[i / d.n_w], at, MIN(d.k - at, 8u)),
+                                  v8_at_as(d.t, w[i % d.n_w], at, MIN(d.k - at, 8u)), sum[half][i]);
+#pragma GCC unroll 6
+    for (uint32_t i = 0; i < n; i++) out[i] = v8_sum(v8_add(sum[0][i], sum[1][i]));
+}
+
+/* One row of x with four rows of w. */
 ALWAYS void
 dot_1x4(enum dtype t, const float *x, const void *const w[4], uint32_t k, float out[4])
 {
-    v8 lo[4], hi[4];
-    uint32_t at = 0;
-
-#pragma GCC unroll 4
-    for (int i = 0; i < 4; i++) lo[i] = hi[i] = v8_set(0);
-    for (; at + 16 <= k; at += 16) {
-        v8 a = v8_load(x + at), b = v8_load(x + at + 8);
-
-#pragma GCC unroll 4
-        for (int i = 0; i < 4; i++) {
-            lo[i] = v8_fma(a, v8_load_as(t, w[i], at), lo[i]);
-            hi[i] = v8_fma(b, v8_load_as(t, w[i], at + 8), hi[i]);
-        }
-    }
-#define STEP(acc, from, n) \
-    for (int i = 0; i < 4; i++) \
-    acc[i] = v8_fma(v8_at(x, from, n), v8_at_as(t, w[i], from, n), acc[i])
-    DOT_TAIL(k, at, STEP);
-#undef STEP
-#pragma GCC unroll 4
-    for (int i = 0; i < 4; i++) out[i] = v8_sum(v8_add(lo[i], hi[i]));
+    dot_rows((struct dot){ 1, 4, k, t }, &x, w, out);
 }
 
-/* out[j * stride + i] = x[j] . w[i] for two rows of x and three of w: uses all registers. */
+/* Two rows of x with three fp32 rows of w: uses all registers. */
 ALWAYS void
-dot_2x3(enum dtype t, const float *const x[2], const void *const w[3], uint32_t k, float *out,
-        size_t stride)
+dot_2x3(const float *const x[2], const void *const w[3], uint32_t k, float out[6])
 {
-    v8 lo[6], hi[6];
-    uint32_t at = 0;
-
-#pragma GCC unroll 6
-    for (int i = 0; i < 6; i++) lo[i] = hi[i] = v8_set(0);
-    for (; at + 16 <= k; at += 16) {
-#define HALF(acc, from) \
-    do { \
-        v8 a = v8_load(x[0] + (from)), b = v8_load(x[1] + (from)); \
-        _Pragma("GCC unroll 3") for (int i = 0; i < 3; i++) \
-        { \
-            v8 c = v8_load_as(t, w[i], from); \
-            acc[i] = v8_fma(a, c, acc[i]); \
-            acc[3 + i] = v8_fma(b, c, acc[3 + i]); \
-        } \
-    } while (0)
-        HALF(lo, at);
-        HALF(hi, at + 8);
-#undef HALF
-    }
-#define STEP(acc, from, n) \
-    for (int i = 0; i < 6; i++) \
-    acc[i] = v8_fma(v8_at(x[i / 3], from, n), v8_at_as(t, w[i % 3], from, n), acc[i])
-    DOT_TAIL(k, at, STEP);
-#undef STEP
-#pragma GCC unroll 6
-    for (int i = 0; i < 6; i++)
-        out[(size_t)(i / 3) * stride + (size_t)(i % 3)] = v8_sum(v8_add(lo[i], hi[i]));
+    dot_rows((struct dot){ 2, 3, k, DT_F32 }, x, w, out);
 }
 
 ALWAYS float
 dot_1x1(enum dtype t, const float *x, const void *w, uint32_t k)
 {
-    v8 lo[1] = { v8_set(0) }, hi[1] = { v8_set(0) };
-    uint32_t at = 0;
+    float out;
 
-    for (; at + 16 <= k; at += 16) {
-        lo[0] = v8_fma(v8_load(x + at), v8_load_as(t, w, at), lo[0]);
-        hi[0] = v8_fma(v8_load(x + at + 8), v8_load_as(t, w, at + 8), hi[0]);
-    }
-#define STEP(acc, from, n) acc[0] = v8_fma(v8_at(x, from, n), v8_at_as(t, w, from, n), acc[0])
-    DOT_TAIL(k, at, STEP);
-#undef STEP
-    return v8_sum(v8_add(lo[0], hi[0]));
+    dot_rows((struct dot){ 1, 1, k, t }, &x, &w, &out);
+    return out;
+}
+
+/* Sum of a row. */
+ALWAYS float
+sum_of(const float *x, uint32_t n)
+{
+    v8 sum[2] = { v8_set(0), v8_set(0) };
+
+    V8_ROW(n, at, width, sum[at / 8 % 2] = v8_add(sum[at / 8 % 2], v8_at(x, at, width)));
+    return v8_sum(v8_add(sum[0], sum[1]));
 }

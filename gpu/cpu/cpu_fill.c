@@ -9,8 +9,6 @@
 #include "gpu/cpu/cpu_ops.h"
 #include "gpu/philox.h"
 
-CPU_LOOP(fill);
-
 struct fill_args {
     struct tensor t;
     uint64_t seed, first, pitch;
@@ -45,13 +43,10 @@ normals(uint64_t seed, uint64_t n, float out[16])
     r = v8_sqrt(v8_mul(v8_set(-2.0f), v8_log(v8_load(u))));
     v8_store(u, r);
     for (uint32_t i = 0; i < 8; i++) {
-        float c = cosine[i], s = sine[i], k = u[i];
+        const float turned[4] = { cosine[i], -sine[i], -cosine[i], sine[i] }, k = u[i];
 
-        out[2 * i] = k * (quadrant[i] == 0 ? c : quadrant[i] == 1 ? -s : quadrant[i] == 2 ? -c : s);
-        out[2 * i + 1] = k * (quadrant[i] == 0   ? s
-                              : quadrant[i] == 1 ? c
-                              : quadrant[i] == 2 ? -s
-                                                 : -c);
+        out[2 * i] = k * turned[quadrant[i]];
+        out[2 * i + 1] = k * turned[(quadrant[i] + 3) % 4];
     }
 }
 
@@ -81,17 +76,14 @@ put(const struct tensor *t, void *row, uint32_t col, float x)
         ((uint16_t *)row)[col] = t->dtype == DT_BF16 ? bf16_of_float(x) : f16_of_float(x);
 }
 
-void
-ISA(fill)(const void *args, uint32_t part, uint32_t parts, void *scratch)
+CPU_LOOP(fill)
 {
     const struct fill_args *a = args;
-    uint32_t first, end, n = a->t.dim[1];
+    uint32_t n = a->t.dim[1];
     uint64_t have = UINT64_MAX;
     float value[16];
 
-    (void)scratch;
-    cpu_share(a->t.dim[0], part, parts, &first, &end);
-    for (uint32_t i = first; i < end; i++) {
+    for (CPU_SHARE(i, a->t.dim[0])) {
         void *row = row_of(&a->t, i);
 
         if (a->t.dtype == DT_U8) fill_bytes(a, row, a->first + i * a->pitch, n);

@@ -94,9 +94,7 @@ gate_wait(struct gate *g, uint32_t old)
     nsec until = 0;
 
     for (unsigned n = 0; atomic_load_explicit(&g->value, memory_order_acquire) == old; n++) {
-#ifdef __x86_64__
-        __builtin_ia32_pause();
-#endif
+        cpu_relax();
         if (n % 64 != 63) continue;
         if (!until) until = clock_now() + SPIN;
         if (clock_now() < until) continue;

@@ -7,9 +7,6 @@
 #include "gpu/cpu/cpu_math.h"
 #include "gpu/cpu/cpu_ops.h"
 
-CPU_LOOP(conv);
-CPU_LOOP(scan);
-
 struct conv_args {
     struct conv conv;
     struct step_tokens rows;
@@ -70,18 +67,15 @@ conv_run(const struct conv *c, const struct segment *r, const float *w, uint32_t
                 (end - first) * sizeof *kept);
 }
 
-void
-ISA(conv)(const void *args, uint32_t part, uint32_t parts, void *scratch)
+CPU_LOOP(conv)
 {
     const struct conv *c = &((const struct conv_args *)args)->conv;
     const struct step_tokens *rows = &((const struct conv_args *)args)->rows;
-    uint32_t first, end, n = c->x.dim[1], some;
+    uint32_t n = c->x.dim[1], some, first = cpu_first(CEIL_DIV(n, 8u), part, parts) * 8;
+    uint32_t end = MIN(cpu_first(CEIL_DIV(n, 8u), part + 1, parts) * 8, n);
     const float *from = c->w.data;
     float *w = scratch;
 
-    cpu_share(CEIL_DIV(n, 8u), part, parts, &first, &end);
-    first *= 8;
-    end = MIN(end * 8, n);
     for (; first < end; first += some) {
         some = MIN(end - first, (uint32_t)(CPU_SCRATCH / sizeof *w / c->n_taps));
         for (uint32_t k = 0; k < c->n_taps; k++)
@@ -149,16 +143,12 @@ scan_head(const struct scan *s, const struct segment *r, uint32_t head)
     }
 }
 
-void
-ISA(scan)(const void *args, uint32_t part, uint32_t parts, void *scratch)
+CPU_LOOP(scan)
 {
     const struct scan *s = &((const struct scan_args *)args)->scan;
     const struct step_tokens *rows = &((const struct scan_args *)args)->rows;
-    uint32_t first, end;
 
-    (void)scratch;
-    cpu_share(rows->n_segments * s->n_heads, part, parts, &first, &end);
-    for (uint32_t i = first; i < end; i++) {
+    for (CPU_SHARE(i, rows->n_segments * s->n_heads)) {
         const struct segment *r = &rows->segment[i / s->n_heads];
 
         if (r->slot != SLOT_NONE && r->n_tokens) scan_head(s, r, i % s->n_heads);
@@ -173,18 +163,20 @@ int
 cpu_conv(struct lane *l, const struct conv *c, struct step_tokens r)
 {
     struct conv_args a = { .conv = *c, .rows = r };
-    uint64_t worth = 1 + (uint64_t)c->x.dim[0] * c->x.dim[1] * c->n_taps / STATE_PART;
+    uint64_t work = (uint64_t)c->x.dim[0] * c->x.dim[1] * c->n_taps;
 
-    return cpu_queue(l, run_conv, &a, sizeof a, (uint32_t)MIN(worth, CEIL_DIV(c->x.dim[1], 8u)));
+    return cpu_queue(l, run_conv, &a, sizeof a,
+                     cpu_parts(CEIL_DIV(c->x.dim[1], 8u), work, STATE_PART));
 }
 
 int
 cpu_scan(struct lane *l, const struct scan *s, struct step_tokens r)
 {
     struct scan_args a = { .scan = *s, .rows = r };
-    uint64_t worth = 1 + (uint64_t)s->x.dim[0] * s->x.dim[1] * s->state_dim / STATE_PART;
+    uint64_t work = (uint64_t)s->x.dim[0] * s->x.dim[1] * s->state_dim;
 
-    return cpu_queue(l, run_scan, &a, sizeof a, (uint32_t)MIN(worth, r.n_segments * s->n_heads));
+    return cpu_queue(l, run_scan, &a, sizeof a,
+                     cpu_parts(r.n_segments * s->n_heads, work, STATE_PART));
 }
 
 #endif

@@ -11,11 +11,6 @@
 
 #include <errno.h>
 
-CPU_LOOP(choose);
-CPU_LOOP(place);
-CPU_LOOP(expert_matmul);
-CPU_LOOP(combine);
-
 enum {
     ABREAST = 4,          /* weight rows */
     WORK_PART = 64 << 10, /* multiply-adds worth another thread */
@@ -46,16 +41,14 @@ sigmoid(float x)
     return 1.0f / (1.0f + exp_1(-x));
 }
 
-void
-ISA(choose)(const void *args, uint32_t part, uint32_t parts, void *scratch)
+CPU_LOOP(choose)
 {
     const struct route *r = args;
     const struct pairs *p = &r->pairs;
-    uint32_t first, end, k = p->n_top;
+    uint32_t k = p->n_top;
 
     check(p->n_experts <= CPU_SCRATCH / sizeof(float));
-    cpu_share(p->n_tokens, part, parts, &first, &end);
-    for (uint32_t i = first; i < end; i++) {
+    for (CPU_SHARE(i, p->n_tokens)) {
         const float *logit = row_of(&r->logits, i), *scale = r->scale.data;
         uint32_t *expert = p->expert + (size_t)i * k;
         float *share = p->share + (size_t)i * k, sum = 0;
@@ -83,13 +76,11 @@ ISA(choose)(const void *args, uint32_t part, uint32_t parts, void *scratch)
     }
 }
 
-void
-ISA(place)(const void *args, uint32_t part, uint32_t parts, void *scratch)
+CPU_LOOP(place)
 {
     const struct pairs *p = args;
     uint32_t n = p->n_tokens * p->n_top, *first = p->first;
 
-    (void)part, (void)parts, (void)scratch;
     memset(first, 0, (p->n_experts + 1) * sizeof *first);
     for (uint32_t i = 0; i < n; i++)
         if (p->expert[i] < p->n_experts) first[p->expert[i] + 1]++;
@@ -162,15 +153,14 @@ columns(const struct product_args *a, uint32_t expert, uint32_t col, uint32_t n,
     }
 }
 
-void
-ISA(expert_matmul)(const void *args, uint32_t part, uint32_t parts, void *scratch)
+CPU_LOOP(expert_matmul)
 {
     const struct product_args *a = args;
-    uint32_t pitch = ROUND_UP(a->m.w.dim[1], 16u), first, end;
+    uint32_t first = cpu_first(a->m.y.dim[1], part, parts), pitch = ROUND_UP(a->m.w.dim[1], 16u);
+    uint32_t end = cpu_first(a->m.y.dim[1], part + 1, parts);
     uint32_t fits = (uint32_t)(CPU_SCRATCH / sizeof(float)) / pitch;
     uint32_t abreast = MIN(fits, (uint32_t)ABREAST);
 
-    cpu_share(a->m.y.dim[1], part, parts, &first, &end);
     for (uint32_t e = 0; e < a->p.n_experts; e++) {
         if (a->p.first[e] == a->p.first[e + 1]) continue;
         for (uint32_t col = first; col < end; col += abreast)
@@ -183,15 +173,12 @@ struct combine_args {
     struct pairs p;
 };
 
-void
-ISA(combine)(const void *args, uint32_t part, uint32_t parts, void *scratch)
+CPU_LOOP(combine)
 {
     const struct combine_args *a = args;
-    uint32_t first, end, k = a->p.n_top, n = a->y.dim[1];
+    uint32_t k = a->p.n_top, n = a->y.dim[1];
 
-    (void)scratch;
-    cpu_share(a->p.n_tokens, part, parts, &first, &end);
-    for (uint32_t i = first; i < end; i++) {
+    for (CPU_SHARE(i, a->p.n_tokens)) {
         const float *share = a->p.share + (size_t)i * k;
         const uint32_t *place = a->p.place + (size_t)i * k;
         bool padding = a->p.expert[(size_t)i * k] == a->p.n_experts;
@@ -215,8 +202,7 @@ cpu_route(struct lane *l, const struct route *r)
 {
     uint64_t work = (uint64_t)r->pairs.n_tokens * r->pairs.n_experts * r->pairs.n_top;
 
-    TRY(cpu_queue(l, run_choose, r, sizeof *r,
-                  (uint32_t)MIN(1 + work / WORK_PART, r->pairs.n_tokens)));
+    TRY(cpu_queue(l, run_choose, r, sizeof *r, cpu_parts(r->pairs.n_tokens, work, WORK_PART)));
     return cpu_queue(l, run_place, &r->pairs, sizeof r->pairs, 1);
 }
 
@@ -228,8 +214,7 @@ cpu_expert_matmul(struct lane *l, const struct expert_matmul *m, const struct pa
 
     _Static_assert(sizeof a <= CPU_ARGS, "expert_matmul's arguments fit a job");
     if (ROUND_UP(m->w.dim[1], 16u) > CPU_SCRATCH / sizeof(float)) return -ENOTSUP;
-    return cpu_queue(l, run_expert_matmul, &a, sizeof a,
-                     (uint32_t)MIN(1 + work / WORK_PART, m->y.dim[1]));
+    return cpu_queue(l, run_expert_matmul, &a, sizeof a, cpu_parts(m->y.dim[1], work, WORK_PART));
 }
 
 int
@@ -238,8 +223,7 @@ cpu_combine(struct lane *l, struct tensor y, struct tensor x, const struct pairs
     struct combine_args a = { y, x, *p };
     uint64_t work = (uint64_t)p->n_tokens * p->n_top * y.dim[1];
 
-    return cpu_queue(l, run_combine, &a, sizeof a,
-                     (uint32_t)MIN(1 + work / WORK_PART, p->n_tokens));
+    return cpu_queue(l, run_combine, &a, sizeof a, cpu_parts(p->n_tokens, work, WORK_PART));
 }
 
 #endif

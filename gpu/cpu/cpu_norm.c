@@ -3,23 +3,16 @@
 #include "gpu/cpu/cpu_norm.h"
 #include "gpu/cpu/cpu_ops.h"
 
-CPU_LOOP(rms_norm);
-CPU_LOOP(residual);
-
 struct norm_args {
     struct tensor y, x, w;
     float eps, plus;
 };
 
-void
-ISA(rms_norm)(const void *args, uint32_t part, uint32_t parts, void *scratch)
+CPU_LOOP(rms_norm)
 {
     const struct norm_args *a = args;
-    uint32_t first, end;
 
-    (void)scratch;
-    cpu_share(a->x.dim[0], part, parts, &first, &end);
-    for (uint32_t i = first; i < end; i++)
+    for (CPU_SHARE(i, a->x.dim[0]))
         rms_row(row_of(&a->y, i), row_of(&a->x, i), a->x.dim[1], &a->w, a->eps, a->plus);
 }
 
@@ -38,16 +31,7 @@ add_row(float *x, const float *in, uint32_t n, const struct residual *r)
     });
 }
 
-/* Sum of a row; below, the sum of squares of the row minus its mean. */
-ALWAYS float
-sum_of(const float *x, uint32_t n)
-{
-    v8 sum[2] = { v8_set(0), v8_set(0) };
-
-    V8_ROW(n, at, width, sum[at / 8 % 2] = v8_add(sum[at / 8 % 2], v8_at(x, at, width)));
-    return v8_sum(v8_add(sum[0], sum[1]));
-}
-
+/* Sum of squares of the row minus its mean. */
 ALWAYS float
 sum_of_squares(const float *x, uint32_t n, float mean)
 {
@@ -87,15 +71,12 @@ layer_row(float *y, const float *x, uint32_t n, const struct tensor *weight,
     });
 }
 
-void
-ISA(residual)(const void *args, uint32_t part, uint32_t parts, void *scratch)
+CPU_LOOP(residual)
 {
     const struct residual *r = args;
-    uint32_t first, end, n = r->x.dim[1];
+    uint32_t n = r->x.dim[1];
 
-    (void)scratch;
-    cpu_share(r->x.dim[0], part, parts, &first, &end);
-    for (uint32_t i = first; i < end; i++) {
+    for (CPU_SHARE(i, r->x.dim[0])) {
         float *x = row_of(&r->x, i), *y = r->y.data ? row_of(&r->y, i) : NULL;
 
         if (r->in.data) add_row(x, row_of(&r->in, i), n, r);
@@ -120,16 +101,14 @@ cpu_rms_norm(struct lane *l, struct tensor y, struct tensor x, struct tensor w, 
 {
     struct norm_args a = { y, x, w, eps, plus };
 
-    return cpu_queue(l, run_rms_norm, &a, sizeof a,
-                     MIN(x.dim[0], 1 + x.dim[0] * x.dim[1] / NORM_PART));
+    return cpu_queue(l, run_rms_norm, &a, sizeof a, cpu_row_parts(x, NORM_PART));
 }
 
 int
 cpu_residual(struct lane *l, const struct residual *r)
 {
     if (r->parts && l->gpu->ranks > 1) TRY(cpu_all_reduce(l, r->in));
-    return cpu_queue(l, run_residual, r, sizeof *r,
-                     MIN(r->x.dim[0], 1 + r->x.dim[0] * r->x.dim[1] / NORM_PART));
+    return cpu_queue(l, run_residual, r, sizeof *r, cpu_row_parts(r->x, NORM_PART));
 }
 
 #endif

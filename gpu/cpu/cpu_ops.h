@@ -12,6 +12,15 @@ struct cpu {
     struct cpu_collective *group; /* NULL: one rank */
 };
 
+/* In a loop that polls: gives the other hyperthread the core's units. */
+static inline void
+cpu_relax(void)
+{
+#ifdef __x86_64__
+    __asm__ volatile("rep; nop");
+#endif
+}
+
 /* cpu_lane.c */
 int cpu_lane_open(struct gpu *g, uint32_t units, struct lane **ret, struct err *e);
 void cpu_lane_close(struct lane *l);
@@ -25,10 +34,10 @@ int cpu_lane_channel(const struct lane *l); /* in the rank group */
 /* Reports invalid input that a running op found: lane.error() is -EIO from now on. */
 void cpu_lane_fail(struct lane *l);
 
-/* cpu_copy.c */
-int cpu_put(struct lane *l, void *dst, const void *host, size_t bytes);
-int cpu_get(struct lane *l, void *host, const void *src, size_t bytes);
+/* cpu_copy.c. The memory of the device is host memory. */
 int cpu_copy(struct lane *l, void *dst, const void *src, size_t bytes);
+#define cpu_put cpu_copy
+#define cpu_get cpu_copy
 
 /* The ops: cpu_matmul() and so on, in the file of their kind. */
 GPU_EVERY_OP(GPU_PROTOTYPE, cpu)

@@ -3,8 +3,6 @@
 #include "gpu/cpu/cpu_norm.h"
 #include "gpu/cpu/cpu_ops.h"
 
-CPU_LOOP(rope_store);
-
 struct rope_args {
     struct rope_store s;
     struct step_tokens r;
@@ -58,15 +56,13 @@ norm_and_rotate(const struct rope_store *s, float *x, const struct tensor *norm,
     if (cs) rotate(x, cs, s->cos_sin.dim[1]);
 }
 
-void
-ISA(rope_store)(const void *args, uint32_t part, uint32_t parts, void *scratch)
+CPU_LOOP(rope_store)
 {
     const struct rope_args *a = args;
     const struct rope_store *s = &a->s;
-    uint32_t first, end, d = s->head_dim;
+    uint32_t d = s->head_dim;
 
-    cpu_share(a->r.n_tokens, part, parts, &first, &end);
-    for (uint32_t i = first; i < end; i++) {
+    for (CPU_SHARE(i, a->r.n_tokens)) {
         bool stores = s->kv.base && s->k.data && a->r.slot[i] != SLOT_NONE;
         const float *cs = NULL;
 
@@ -112,8 +108,7 @@ cpu_rope_store(struct lane *l, const struct rope_store *s, struct step_tokens r)
     uint64_t work = (uint64_t)r.n_tokens * (s->n_heads + 2 * s->n_kv_heads) * s->head_dim;
 
     _Static_assert(sizeof a <= CPU_ARGS, "rope_store's arguments fit a job");
-    return cpu_queue(l, run_rope_store, &a, sizeof a,
-                     (uint32_t)MIN(1 + work / ROPE_PART, r.n_tokens));
+    return cpu_queue(l, run_rope_store, &a, sizeof a, cpu_parts(r.n_tokens, work, ROPE_PART));
 }
 
 #endif

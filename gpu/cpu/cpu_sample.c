@@ -20,8 +20,6 @@
 
 #include <float.h>
 
-CPU_LOOP(sample);
-
 /* BLOCK: weights are added in blocks, each relative to its own best value, so that a device that
  * reads the row once, in pieces, gets the same sums. */
 enum { BUCKETS = 2048, BLOCK = 1024, MAX_BLOCKS = 1024 };
@@ -469,14 +467,11 @@ sample_one(const struct sample_args *a, uint32_t i, struct scratch *scratch)
     if (s->logprob) s->logprob[i] = x[id] - max - log_total;
 }
 
-void
-ISA(sample)(const void *args, uint32_t part, uint32_t parts, void *scratch)
+CPU_LOOP(sample)
 {
     const struct sample_args *a = args;
-    uint32_t first, end;
 
-    cpu_share(a->s.n, part, parts, &first, &end);
-    for (uint32_t i = first; i < end; i++) sample_one(a, i, scratch);
+    for (CPU_SHARE(i, a->s.n)) sample_one(a, i, scratch);
 }
 
 #ifdef CPU_OPS

@@ -5,8 +5,8 @@
  * the order of its sums is the same in both. Each operation below is an IEEE operation. The C
  * library's mathematics is not used: fma_1() is our own.
  *
- * ISA(name) names a function of the current pass. CPU_LOOP(name) makes the dispatcher for
- * cpu_queue(). Code under #ifdef CPU_OPS is compiled in the first pass only.
+ * CPU_LOOP(name) starts the definition of a loop for the current pass; run_name() is the dispatcher
+ * for cpu_queue(). Code under #ifdef CPU_OPS is compiled in the first pass only.
  */
 #pragma once
 
@@ -20,13 +20,9 @@
 
 #ifdef CPU_AVX2
 #include <immintrin.h>
-#define ISA(name) name##_avx2
 #else
-#define ISA(name) name##_scalar
 #define CPU_OPS
 #endif
-
-typedef void (*cpu_loop)(const void *args, uint32_t part, uint32_t parts, void *scratch);
 
 #ifdef __x86_64__
 #define CPU_PICK(name, isa) ((isa) == ISA_AVX2 ? name##_avx2 : name##_scalar)
@@ -34,21 +30,22 @@ typedef void (*cpu_loop)(const void *args, uint32_t part, uint32_t parts, void *
 #define CPU_PICK(name, isa) ((void)(isa), name##_scalar)
 #endif
 
-/* The prototypes of both passes, and the dispatcher run_name(). */
-#define CPU_LOOP_PROTOTYPES(name) \
-    void name##_scalar(const void *args, uint32_t part, uint32_t parts, void *scratch); \
-    void name##_avx2(const void *args, uint32_t part, uint32_t parts, void *scratch)
+#define CPU_LOOP_HEAD(name) \
+    void name(const void *args, CPU_UNUSED uint32_t part, CPU_UNUSED uint32_t parts, \
+              CPU_UNUSED void *scratch)
 #ifdef CPU_OPS
 #define CPU_LOOP(name) \
-    CPU_LOOP_PROTOTYPES(name); \
-    static void run_##name(const void *args, uint32_t part, uint32_t parts, enum cpu_isa isa, \
-                           void *scratch) \
+    CPU_LOOP_HEAD(name##_scalar); \
+    CPU_LOOP_HEAD(name##_avx2); \
+    CPU_JOB(run_##name) \
     { \
         CPU_PICK(name, isa)(args, part, parts, scratch); \
     } \
-    _Static_assert(1, "a semicolon")
+    CPU_LOOP_HEAD(name##_scalar)
 #else
-#define CPU_LOOP(name) CPU_LOOP_PROTOTYPES(name)
+#define CPU_LOOP(name) \
+    CPU_LOOP_HEAD(name##_avx2); \
+    CPU_LOOP_HEAD(name##_avx2)
 #endif
 
 #ifdef CPU_AVX2
@@ -91,15 +88,19 @@ v8_if_less(v8 a, v8 b, v8 x, v8 y)
 ALWAYS v8
 v8_load_bf16(const uint16_t *p)
 {
-    __m256i u = _mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)p));
-
-    return _mm256_castsi256_ps(_mm256_slli_epi32(u, 16));
+    return v8_of_bits(n8_shl(_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)p)), 16));
 }
 
 ALWAYS v8
 v8_load_f16(const uint16_t *p)
 {
     return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)p));
+}
+
+ALWAYS n8
+n8_load_bytes(const uint8_t *p)
+{
+    return _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)(const void *)p));
 }
 
 /* The tree of every sum: lanes i and i + 4, then i and i + 2, then the last two. */
@@ -160,6 +161,7 @@ ALWAYS v8 v8_of_int(n8 a) { return V8_EACH((float)a.i[i]); }
 ALWAYS v8 v8_if_less(v8 a, v8 b, v8 x, v8 y) { return V8_EACH(a.f[i] < b.f[i] ? x.f[i] : y.f[i]); }
 ALWAYS v8 v8_load_bf16(const uint16_t *p) { return V8_EACH(float_of_bf16(p[i])); }
 ALWAYS v8 v8_load_f16(const uint16_t *p) { return V8_EACH(float_of_f16(p[i])); }
+ALWAYS n8 n8_load_bytes(const uint8_t *p) { return N8_EACH(p[i]); }
 /* clang-format on */
 
 ALWAYS float
@@ -170,20 +172,6 @@ v8_sum(v8 a)
     return (s0 + s2) + (s1 + s3);
 }
 
-#endif
-
-#ifdef CPU_AVX2
-ALWAYS n8
-n8_load_bytes(const uint8_t *p)
-{
-    return _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)(const void *)p));
-}
-#else
-ALWAYS n8
-n8_load_bytes(const uint8_t *p)
-{
-    return N8_EACH(p[i]);
-}
 #endif
 
 /* float_of_e4m3() of eight values. */

@@ -3,9 +3,9 @@
  *     cuda_device     opens the device            cuda_copy        copies, blocks
  *     cuda_error      errors, current device      cuda_ranks       the other ranks of the group
  *     cuda_arena      memory                      cuda_collective  all_reduce and all_gather
- *     cuda_lane       queues                      cuda_pick        candidates of every op
+ *     cuda_lane       queues; gaps between steps  cuda_pick        candidates of every op
  *     cuda_partition  parts of the device         cuda_candidates  the option that restricts them
- *     cuda_graph      recorded parts of a step    cuda_idle_clock  gaps between steps
+ *     cuda_graph      recorded parts of a step
  *
  * A CUDA error becomes a message and a code in one place each: err_set() where a struct err is at
  * hand (open, arenas, lanes), cuda_failed() on a lane. The lane has failed from then on.
@@ -162,68 +162,33 @@ void cuda_enter(const struct cuda *c);
 /* 0 for cudaSuccess, else -EIO: keeps the message for gpu_why() and, unless the lane records a
  * graph, marks the lane as failed. what: the call, for the message. */
 int cuda_failed(struct lane *l, cudaError_t r, const char *what);
+/* 0, or -EINVAL while the lane records a graph. what: the call, for the message. */
+int cuda_not_recording(struct lane *l, const char *what);
+/* Looks up a function of the driver, of that version of its interface. */
+bool cuda_driver_call(void **ret, const char *name, unsigned version);
 /* The driver's text for r. Never NULL. */
 const char *cuda_driver_says(const struct cuda *c, CUresult r);
 /* Sets FD_CLOEXEC on this process's descriptors of the driver, because a child process must not
  * hold the device (ARCHITECTURE 2). Call after everything that may open one. */
 void cuda_close_on_exec(void);
 
+/* Implementations of the entries of struct gpu_ops: gpu.h. */
+GPU_CALLS(GPU_CALL_PROTOTYPE, cuda)
+
 /* cuda_arena.c */
 int cuda_arena_open(struct cuda *c, struct err *e);
-int cuda_arena_make(struct gpu *g, const char *name, uint64_t bytes, struct arena *ret,
-                    struct err *e);
-int cuda_arena_adopt(struct gpu *g, int fd, uint64_t bytes, struct arena *ret, struct err *e);
-void cuda_arena_drop(struct gpu *g, struct arena *a);
-int cuda_host_open(struct gpu *g, uint64_t bytes, struct host_memory *ret, struct err *e);
-int cuda_host_make(struct gpu *g, struct host_memory *m, uint32_t piece, struct err *e);
-int cuda_host_map(struct gpu *g, struct host_memory *m, struct err *e);
-void cuda_host_close(struct gpu *g, struct host_memory *m);
-int cuda_host_pin(struct gpu *g, void *p, size_t bytes);
-void cuda_host_unpin(struct gpu *g, void *p, size_t bytes);
-
-/* cuda_lane.c */
-int cuda_lane_open(struct gpu *g, uint32_t units, struct lane **ret, struct err *e);
-void cuda_lane_close(struct lane *l);
-int cuda_lane_mark(struct lane *l, uint64_t step);
-uint64_t cuda_lane_done(const struct lane *l);
-int cuda_lane_after(struct lane *l, const struct lane *other, uint64_t step);
-int cuda_lane_fd(const struct lane *l);
-int cuda_lane_error(const struct lane *l);
 
 /* cuda_partition.c */
 void cuda_partition_inspect(struct cuda *c); /* gpu.parts */
-int cuda_lane_part(struct lane *l, uint32_t first, uint32_t n);
 /* Adds `more` (1 or -1) to the graphs recorded on partition r; r may be NULL. */
 void cuda_partition_count_graph(struct cuda *c, struct cuda_partition *r, int more);
 void cuda_partition_leave(struct cuda_lane *l); /* destroys its idle streams */
 void cuda_partition_close(struct cuda *c);
 
-/* cuda_graph.c */
-int cuda_graph_begin(struct lane *l);
-int cuda_graph_end(struct lane *l, struct graph **ret, uint64_t *bytes);
-int cuda_graph_launch(struct lane *l, struct graph *g);
-void cuda_graph_drop(struct lane *l, struct graph *g);
-void cuda_range_begin(struct lane *l, const char *name);
-void cuda_range_end(struct lane *l);
-
-/* cuda_idle_clock.c */
-int cuda_idle_clock_open(struct cuda_lane *l);
-void cuda_idle_clock_close(struct cuda_lane *l);
-void cuda_work_begin(struct lane *l);
-void cuda_work_end(struct lane *l);
-void cuda_lane_gaps(struct lane *l, uint64_t *n, uint64_t *ns);
-
 /* cuda_copy.c */
 enum { CUDA_PIECE = 64 << 20 }; /* host memory is pinned in pieces that end at multiples of it */
-int cuda_put(struct lane *l, void *dst, const void *host, size_t bytes);
-int cuda_get(struct lane *l, void *host, const void *src, size_t bytes);
-int cuda_copy(struct lane *l, void *dst, const void *src, size_t bytes);
-cudaError_t cuda_blocks_by_kernel(const struct k_launch *l, const struct block_copy *copy,
-                                  const struct block_copy *same, uint32_t n,
-                                  struct block_size size);
-cudaError_t cuda_blocks_by_engine(const struct k_launch *l, const struct block_copy *copy,
-                                  const struct block_copy *same, uint32_t n,
-                                  struct block_size size);
+k_copy_blocks_kernel cuda_blocks_by_kernel;
+k_copy_blocks_kernel cuda_blocks_by_engine;
 
 /* cuda_pick.c */
 extern const struct gpu_ops cuda_ops;

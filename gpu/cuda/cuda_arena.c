@@ -46,33 +46,38 @@ on_device(const struct cuda *c)
     return kind_in(device_of(c), c->grain);
 }
 
+/* Sets k->grain. */
+static int
+find_grain(const struct cuda *c, struct kind *k, const char *where, struct err *e)
+{
+    CUresult r = c->driver.cuMemGetAllocationGranularity(&k->grain, &k->prop,
+                                                         CU_MEM_ALLOC_GRANULARITY_RECOMMENDED);
+
+    if (r == CUDA_SUCCESS && k->grain) return 0;
+    return err_set(e, -ENOTSUP, "%s: %s memory cannot be shared by file descriptor: %s",
+                   c->gpu.describe, where, cuda_driver_says(c, r));
+}
+
 static int
 on_host(const struct cuda *c, struct kind *ret, struct err *e)
 {
     CUmemLocation where = { .type = CU_MEM_LOCATION_TYPE_HOST_NUMA };
-    CUresult r;
 
     if (cudaDeviceGetAttribute(&where.id, cudaDevAttrHostNumaId, c->ordinal) != cudaSuccess ||
         where.id < 0)
         where.id = 0;
     *ret = kind_in(where, 0);
-    r = c->driver.cuMemGetAllocationGranularity(&ret->grain, &ret->prop,
-                                                CU_MEM_ALLOC_GRANULARITY_RECOMMENDED);
-    if (r == CUDA_SUCCESS && ret->grain) return 0;
-    return err_set(e, -ENOTSUP, "%s: host memory cannot be shared by file descriptor: %s",
-                   c->gpu.describe, cuda_driver_says(c, r));
+    return find_grain(c, ret, "host", e);
 }
 
 int
 cuda_arena_open(struct cuda *c, struct err *e)
 {
     struct kind k = on_device(c);
-    CUresult r = c->driver.cuMemGetAllocationGranularity(&c->grain, &k.prop,
-                                                         CU_MEM_ALLOC_GRANULARITY_RECOMMENDED);
 
-    if (r == CUDA_SUCCESS && c->grain) return 0;
-    return err_set(e, -ENOTSUP, "%s: device memory cannot be shared by file descriptor: %s",
-                   c->gpu.describe, cuda_driver_says(c, r));
+    TRY(find_grain(c, &k, "device", e));
+    c->grain = k.grain;
+    return 0;
 }
 
 static CUresult

@@ -294,6 +294,16 @@ make_call(const struct blas *b, struct call *c, const struct tensor *y, const st
            lay_out(b, &c->y, y, rows);
 }
 
+/* A number of an algorithm; `value` if the library does not know it. */
+static int32_t
+attribute(const struct blas *b, const cublasLtMatmulAlgo_t *algorithm,
+          cublasLtMatmulAlgoConfigAttributes_t what, int32_t value)
+{
+
+    b->cublasLtMatmulAlgoConfigGetAttribute(algorithm, what, &value, sizeof value, NULL);
+    return value;
+}
+
 /* Stores at most n algorithms, best heuristic first; returns their number. */
 static int
 ask(const struct blas_lane *bl, const struct tuning_key *k, struct call *c,
@@ -324,13 +334,11 @@ ask(const struct blas_lane *bl, const struct tuning_key *k, struct call *c,
                                           ret, &found) != CUBLAS_STATUS_SUCCESS)
         return 0;
     for (int i = 0; i < found; i++) {
-        int32_t parts = 1;
+        int32_t parts;
 
         if (ret[i].state != CUBLAS_STATUS_SUCCESS) continue;
-        b->cublasLtMatmulAlgoConfigGetAttribute(&ret[i].algo, CUBLASLT_ALGO_CONFIG_SPLITK_NUM,
-                                                &parts, sizeof parts, NULL);
-        if (whole && parts != 1 && parts != 0) continue;
-        ret[kept++] = ret[i];
+        parts = attribute(b, &ret[i].algo, CUBLASLT_ALGO_CONFIG_SPLITK_NUM, 1);
+        if (!whole || parts == 1 || parts == 0) ret[kept++] = ret[i];
     }
     return kept;
 }
@@ -366,21 +374,18 @@ cuda_blas_open(struct cuda *c, const struct gpu_options *o, struct err *e)
     struct blas *b = c->blas;
     struct tuning_machine m = { .sms = c->gpu.units };
     struct cudaDeviceProp p;
-    int r = wait_for_library(b, e);
 
-    if (r == 0 && cudaGetDeviceProperties(&p, c->ordinal) != cudaSuccess)
-        r = err_set(e, -EIO, "%s: cannot query the GPU", LIBRARY);
-    if (r == 0 && o->tuning_file && !(b->tuning_path = strdup(o->tuning_file)))
-        r = err_set(e, -ENOMEM, "%s: no memory", LIBRARY);
-    if (r == 0) {
-        snprintf(m.gpu, sizeof m.gpu, "%.63s", p.name);
-        cudaDriverGetVersion(&m.driver);
-        m.library = b->cublasLtGetVersion();
-        r = tuning_open(&b->tuning, o->tuning_file, &m, e);
-    }
-    if (r < 0) cuda_blas_close(c);
-    if (r == 0) b->opening = pthread_create(&b->opener, NULL, primer, c) == 0;
-    return r;
+    TRY(wait_for_library(b, e));
+    if (cudaGetDeviceProperties(&p, c->ordinal) != cudaSuccess)
+        return err_set(e, -EIO, "%s: cannot query the GPU", LIBRARY);
+    if (o->tuning_file && !(b->tuning_path = strdup(o->tuning_file)))
+        return err_set(e, -ENOMEM, "%s: no memory", LIBRARY);
+    snprintf(m.gpu, sizeof m.gpu, "%.63s", p.name);
+    cudaDriverGetVersion(&m.driver);
+    m.library = b->cublasLtGetVersion();
+    TRY(tuning_open(&b->tuning, o->tuning_file, &m, e));
+    b->opening = pthread_create(&b->opener, NULL, primer, c) == 0;
+    return 0;
 }
 
 static struct plan *
@@ -399,16 +404,6 @@ place_of(struct blas_lane *bl, const struct tuning_key *k, uint32_t sms)
     }
     p->key.n = 0;
     return p;
-}
-
-static int32_t
-family(const struct blas *b, const cublasLtMatmulAlgo_t *algorithm)
-{
-    int32_t id = -1;
-
-    b->cublasLtMatmulAlgoConfigGetAttribute(algorithm, CUBLASLT_ALGO_CONFIG_ID, &id, sizeof id,
-                                            NULL);
-    return id;
 }
 
 /* SMs that an algorithm should use; 0: the whole device. */
@@ -433,13 +428,14 @@ find_fixed(const struct k_launch *l, const struct blas_lane *bl, struct plan *p,
         return;
     p->none = false;
     p->algorithm = found[0].algo;
-    p->alike = cuda_of(&cuda_lane_of(l)->lane)->sm == 90 && family(bl->b, &p->algorithm) == ALIKE;
+    p->alike = cuda_of(&cuda_lane_of(l)->lane)->sm == 90 &&
+               attribute(bl->b, &p->algorithm, CUBLASLT_ALGO_CONFIG_ID, -1) == ALIKE;
     if (!p->alike || (uint64_t)p->key.n * p->key.k < LARGE ||
         !make_call(bl->b, &c, y, x, w, then, p->key.rows, 0))
         return;
     n = ask(bl, &p->key, &c, found, ASKED);
     for (int i = 0; i < n; i++) {
-        if (family(bl->b, &found[i].algo) != ALIKE) continue;
+        if (attribute(bl->b, &found[i].algo, CUBLASLT_ALGO_CONFIG_ID, -1) != ALIKE) continue;
         p->algorithm = found[i].algo;
         return;
     }
@@ -671,6 +667,8 @@ time_all(const struct k_launch *l, const struct blas_lane *bl, const struct plan
     return n;
 }
 
+/* No effect for a lane on a part of the SMs, and none in invariant mode, where a row's bits must not
+ * change while serving. */
 int
 cuda_lane_tune(struct lane *lane, struct tune_result *ret)
 {

@@ -31,20 +31,12 @@ void cuda_blas_lane_close(struct cuda_lane *l);
 /* Candidates of cuda_pick.c: x and w of one dtype (fp32, bf16, fp16), y of that dtype or fp32. With
  * a bias a 16-bit product is kept in the work area in fp32 and rounded once; beta without a bias is
  * then refused. */
-cudaError_t cuda_blas_matmul(const struct k_launch *l, struct tensor y, struct tensor x,
-                             struct tensor w, struct tensor bias, float beta);
+k_matmul_kernel cuda_blas_matmul;
 /* For invariant lanes with few rows: an algorithm chosen for many rows, which adds in the same
  * order. */
-cudaError_t cuda_blas_matmul_line(const struct k_launch *l, struct tensor y, struct tensor x,
-                                  struct tensor w, struct tensor bias, float beta);
+k_matmul_kernel cuda_blas_matmul_line;
 /* relu without a bias uses the library's epilogue, which gives the same bits. Other activations are
  * applied after rounding, with a bias before rounding. */
-cudaError_t cuda_blas_act_matmul(const struct k_launch *l, struct tensor y, struct tensor x,
-                                 struct tensor w, struct tensor bias, enum act a);
+k_act_matmul_kernel cuda_blas_act_matmul;
 /* both = x w^T, then gate: the result includes the rounding of both. */
-cudaError_t cuda_blas_gate_matmul(const struct k_launch *l, struct tensor y, struct tensor both,
-                                  struct tensor x, struct tensor w, enum act a);
-
-/* Implements gpu_ops.lane.tune. No effect for a lane on a part of the SMs, and none in invariant
- * mode, where a row's bits must not change while serving. */
-int cuda_lane_tune(struct lane *l, struct tune_result *ret);
+k_gate_matmul_kernel cuda_blas_gate_matmul;

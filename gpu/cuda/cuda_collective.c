@@ -16,19 +16,6 @@ channel_of(const struct k_launch *l)
     return cuda_lane_of(l)->channel;
 }
 
-static size_t
-bytes_of(const struct tensor *x)
-{
-    return dtype_bytes(x->dtype, (size_t)x->dim[0] * x->dim[1]);
-}
-
-/* Whether x is contiguous, as NCCL requires. */
-static bool
-dense(const struct tensor *x)
-{
-    return x->dim[0] == 1 || x->stride == x->dim[1];
-}
-
 static cudaError_t
 nccl_result(struct channel *ch, int result, const char *what)
 {
@@ -64,37 +51,39 @@ cudaError_t
 cuda_reduce_small(const struct k_launch *l, struct tensor x)
 {
     size_t others = channel_of(l)->group->rendezvous.ranks - 1;
+    size_t bytes = dtype_bytes(x.dtype, (size_t)x.dim[0] * x.dim[1]);
 
-    return bytes_of(&x) * others <= SMALL_SUM ? cuda_reduce_peer(l, x) : cudaErrorInvalidValue;
+    return bytes * others <= SMALL_SUM ? cuda_reduce_peer(l, x) : cudaErrorInvalidValue;
 }
 
-/* Rows with a stride are packed in the work area, as many at once as it holds. */
+static cudaError_t
+sum_by_nccl(const struct k_launch *l, struct channel *ch, void *x, size_t n, enum dtype t)
+{
+    int type = t == DT_F32 ? NCCL_F32 : t == DT_BF16 ? NCCL_BF16 : NCCL_F16;
+
+    return nccl_result(ch, ch->group->nccl.AllReduce(x, x, n, type, NCCL_SUM, ch->comm, l->st),
+                       "all_reduce");
+}
+
+/* NCCL requires contiguous memory: rows with a stride are packed in the work area, as many at once
+ * as it holds. */
 cudaError_t
 cuda_reduce_nccl(const struct k_launch *l, struct tensor x)
 {
     struct channel *ch = channel_of(l);
-    struct ncclComm *comm = ch->comm;
-    int type = x.dtype == DT_F32 ? NCCL_F32 : x.dtype == DT_BF16 ? NCCL_BF16 : NCCL_F16;
     size_t row = dtype_bytes(x.dtype, x.dim[1]), stride = dtype_bytes(x.dtype, x.stride);
     uint32_t most = (uint32_t)MIN(l->work_bytes / row, (size_t)x.dim[0]);
 
     if (l->invariant && ch->exchange.ranks > 2) return cudaErrorInvalidValue;
-    if (dense(&x))
-        return nccl_result(ch,
-                           ch->group->nccl.AllReduce(x.data, x.data, (size_t)x.dim[0] * x.dim[1],
-                                                     type, NCCL_SUM, comm, l->st),
-                           "all_reduce");
+    if (x.dim[0] == 1 || x.stride == x.dim[1])
+        return sum_by_nccl(l, ch, x.data, (size_t)x.dim[0] * x.dim[1], x.dtype);
     if (!most) return cudaErrorInvalidValue;
     for (uint32_t i = 0; i < x.dim[0]; i += most) {
         uint32_t rows = MIN(most, x.dim[0] - i);
         char *at = (char *)x.data + i * stride;
         cudaError_t r = copy_rows(l, l->work, row, at, stride, rows, row);
 
-        if (r == cudaSuccess)
-            r = nccl_result(ch,
-                            ch->group->nccl.AllReduce(l->work, l->work, (size_t)rows * x.dim[1],
-                                                      type, NCCL_SUM, comm, l->st),
-                            "all_reduce");
+        if (r == cudaSuccess) r = sum_by_nccl(l, ch, l->work, (size_t)rows * x.dim[1], x.dtype);
         if (r == cudaSuccess) r = copy_rows(l, at, stride, l->work, row, rows, row);
         if (r != cudaSuccess) return r;
     }

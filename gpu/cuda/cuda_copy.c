@@ -36,14 +36,18 @@ by_kernel(struct lane *lane, void *dst, const void *src, size_t bytes, const voi
     return *r != cudaErrorInvalidValue;
 }
 
+/* Copies to the device (put) or to the host. */
 static int
-engine(struct lane *lane, char *dst, const char *src, size_t bytes, enum cudaMemcpyKind kind,
-       const char *what)
+host_copy(struct lane *lane, char *dst, const char *src, size_t bytes, bool put)
 {
-    const char *host = kind == cudaMemcpyHostToDevice ? src : dst;
+    enum cudaMemcpyKind kind = put ? cudaMemcpyHostToDevice : cudaMemcpyDeviceToHost;
+    const char *what = put ? "put" : "get", *host = put ? src : dst;
     cudaError_t r = cudaSuccess;
 
-    while (bytes && r == cudaSuccess) {
+    TRY(cuda_not_recording(lane, what));
+    cuda_enter(cuda_of(lane));
+    if (by_kernel(lane, dst, src, bytes, host, put, &r)) return cuda_failed(lane, r, what);
+    for (r = cudaSuccess; bytes && r == cudaSuccess;) {
         size_t n = MIN(bytes, CUDA_PIECE - (uintptr_t)host % CUDA_PIECE);
 
         r = cudaMemcpyAsync(dst, src, n, kind, ((struct cuda_lane *)lane)->k.st);
@@ -52,33 +56,16 @@ engine(struct lane *lane, char *dst, const char *src, size_t bytes, enum cudaMem
     return cuda_failed(lane, r, what);
 }
 
-static int
-refuse_recording(struct lane *lane, const char *what)
-{
-    if (!((struct cuda_lane *)lane)->recording) return 0;
-    return err_set(&lane->gpu->why, -EINVAL, "%s: not while a graph is being recorded", what);
-}
-
 int
 cuda_put(struct lane *l, void *dst, const void *host, size_t bytes)
 {
-    cudaError_t r;
-
-    TRY(refuse_recording(l, "put"));
-    cuda_enter(cuda_of(l));
-    if (by_kernel(l, dst, host, bytes, host, true, &r)) return cuda_failed(l, r, "put");
-    return engine(l, dst, host, bytes, cudaMemcpyHostToDevice, "put");
+    return host_copy(l, dst, host, bytes, true);
 }
 
 int
 cuda_get(struct lane *l, void *host, const void *src, size_t bytes)
 {
-    cudaError_t r;
-
-    TRY(refuse_recording(l, "get"));
-    cuda_enter(cuda_of(l));
-    if (by_kernel(l, host, src, bytes, host, false, &r)) return cuda_failed(l, r, "get");
-    return engine(l, host, src, bytes, cudaMemcpyDeviceToHost, "get");
+    return host_copy(l, host, src, bytes, false);
 }
 
 int

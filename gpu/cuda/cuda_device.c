@@ -15,13 +15,8 @@
 static int
 find_driver(struct cuda *c, struct err *e)
 {
-    enum cudaDriverEntryPointQueryResult how;
-    cudaError_t r;
-
 #define X(name, version) \
-    r = cudaGetDriverEntryPointByVersion(#name, (void **)&c->driver.name, version, \
-                                         cudaEnableDefault, &how); \
-    if (r != cudaSuccess || how != cudaDriverEntryPointSuccess) \
+    if (!cuda_driver_call((void **)&c->driver.name, #name, version)) \
         return err_set(e, -ENODEV, "the CUDA driver lacks %s: update the driver", #name);
     DRIVER_CALLS(X)
 #undef X
@@ -45,10 +40,9 @@ static int
 find_device(uint32_t ordinal, uint32_t ranks, struct err *e)
 {
     int driver = 0, runtime = 0, n = 0;
-    cudaError_t r;
+    cudaError_t r = cudaDriverGetVersion(&driver);
 
     cudaRuntimeGetVersion(&runtime);
-    r = cudaDriverGetVersion(&driver);
     if (r != cudaSuccess || driver == 0)
         return err_set(e, -ENODEV,
                        "there is no CUDA driver (libcuda.so.1): install the NVIDIA driver on this "

@@ -42,6 +42,26 @@ cuda_failed(struct lane *lane, cudaError_t r, const char *what)
                    cudaGetErrorString(r));
 }
 
+int
+cuda_not_recording(struct lane *lane, const char *what)
+{
+    if (!((struct cuda_lane *)lane)->recording) return 0;
+    return err_set(&lane->gpu->why, -EINVAL, "%s: not while a graph is being recorded", what);
+}
+
+bool
+cuda_driver_call(void **ret, const char *name, unsigned version)
+{
+    enum cudaDriverEntryPointQueryResult how;
+
+    if (cudaGetDriverEntryPointByVersion(name, ret, version, cudaEnableDefault, &how) ==
+            cudaSuccess &&
+        how == cudaDriverEntryPointSuccess)
+        return true;
+    cudaGetLastError();
+    return false;
+}
+
 void
 cuda_close_on_exec(void)
 {

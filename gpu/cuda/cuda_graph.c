@@ -19,6 +19,12 @@ struct graph {
     uint32_t sms;
 };
 
+static void
+destroy(cudaGraph_t *g)
+{
+    if (*g) cudaGraphDestroy(*g);
+}
+
 int
 cuda_graph_begin(struct lane *lane)
 {
@@ -40,7 +46,7 @@ cuda_graph_end(struct lane *lane, struct graph **ret, uint64_t *bytes)
 {
     struct cuda_lane *l = (struct cuda_lane *)lane;
     size_t nodes = 0;
-    cudaGraph_t graph = NULL;
+    CLEAN(destroy) cudaGraph_t graph = NULL;
     struct graph *g;
     cudaError_t r;
     int failed;
@@ -53,19 +59,13 @@ cuda_graph_end(struct lane *lane, struct graph **ret, uint64_t *bytes)
     failed = cuda_failed(lane, r, "graph_end");
     l->recording = false;
     if (failed) return failed;
-    if (cudaGraphGetNodes(graph, NULL, &nodes) != cudaSuccess || nodes > MOST_NODES) {
-        cudaGraphDestroy(graph);
+    if (cudaGraphGetNodes(graph, NULL, &nodes) != cudaSuccess || nodes > MOST_NODES)
         return err_set(&lane->gpu->why, -E2BIG, "graph_end: %zu nodes, at most %d", nodes,
                        MOST_NODES);
-    }
     g = calloc(1, sizeof *g);
-    if (!g) {
-        cudaGraphDestroy(graph);
-        return err_set(&lane->gpu->why, -ENOMEM, "graph_end: no memory");
-    }
+    if (!g) return err_set(&lane->gpu->why, -ENOMEM, "graph_end: no memory");
     r = cudaGraphInstantiate(&g->exec, graph, 0);
     if (r == cudaSuccess) r = cudaGraphUpload(g->exec, l->k.st);
-    cudaGraphDestroy(graph);
     if (r == cudaErrorMemoryAllocation) {
         cudaGetLastError();
         cuda_graph_drop(lane, g);
@@ -89,9 +89,7 @@ cuda_graph_launch(struct lane *lane, struct graph *g)
 {
     struct cuda_lane *l = (struct cuda_lane *)lane;
 
-    if (l->recording)
-        return err_set(&lane->gpu->why, -EINVAL,
-                       "graph_launch: not while a graph is being recorded");
+    TRY(cuda_not_recording(lane, "graph_launch"));
     if (g->partition != l->partition || g->sms != l->k.sms)
         return err_set(&lane->gpu->why, -EINVAL,
                        "graph_launch: recorded on another part of the device, with %u SMs", g->sms);

@@ -1,8 +1,13 @@
-/* cuda_lane.c - a lane: its stream (or one per partition), work area, marks and failures.
+/* cuda_lane.c - a lane: its stream (or one per partition), work area, marks, failures, idle clock.
  *
  * A kernel writes a mark into pinned host memory after all work queued before it; lane.done() is a
  * load. lane.after() waits for the event that every mark records. Because an event belongs to
  * queued work, no order of lane.after() calls can deadlock. Only lane.close() blocks.
+ *
+ * The idle clock measures the time that the device was idle between two intervals of work, for
+ * benchmarks. With gpu_options.timing every interval records an event at its start and end. A gap is
+ * the time from an end to the next start, read once both events are complete. It includes the cost
+ * of the two events. Without the option nothing is queued.
  */
 #include "gpu/cuda/cuda.h"
 #include "gpu/cuda/cuda_blas.h"
@@ -17,6 +22,26 @@
 
 /* Interval at which lane.error() asks the driver: an illegal access shows only there. */
 #define LOOK NSEC_MS
+
+static int
+open_idle_clock(struct cuda_lane *l)
+{
+    for (size_t i = 0; i < ARRAY_LEN(l->idle_clock.at); i++)
+        if (cudaEventCreate(&l->idle_clock.at[i].begin) != cudaSuccess ||
+            cudaEventCreate(&l->idle_clock.at[i].end) != cudaSuccess)
+            return -ENOMEM;
+    l->idle_clock.on = true;
+    return 0;
+}
+
+static void
+close_idle_clock(struct cuda_lane *l)
+{
+    for (size_t i = 0; i < ARRAY_LEN(l->idle_clock.at); i++) {
+        if (l->idle_clock.at[i].begin) cudaEventDestroy(l->idle_clock.at[i].begin);
+        if (l->idle_clock.at[i].end) cudaEventDestroy(l->idle_clock.at[i].end);
+    }
+}
 
 static void
 end(struct cuda_lane *l)
@@ -33,7 +58,7 @@ end(struct cuda_lane *l)
         if (l->mark[i].event) cudaEventDestroy(l->mark[i].event);
     cuda_ranks_leave(l);
     cuda_blas_lane_close(l);
-    cuda_idle_clock_close(l);
+    close_idle_clock(l);
     cuda_partition_leave(l);
     if (l->moved) cudaEventDestroy(l->moved);
     if (l->whole) cudaStreamDestroy(l->whole);
@@ -91,7 +116,7 @@ cuda_lane_open(struct gpu *g, uint32_t units, struct lane **ret, struct err *e)
     for (size_t i = 0; i < ARRAY_LEN(l->mark); i++)
         TRY(cuda_err(cudaEventCreateWithFlags(&l->mark[i].event, cudaEventDisableTiming), "marks",
                      e));
-    if (((struct cuda *)g)->timing && cuda_idle_clock_open(l) < 0)
+    if (((struct cuda *)g)->timing && open_idle_clock(l) < 0)
         return err_set(e, -ENOMEM, "a lane's clock: %s", cudaGetErrorString(cudaGetLastError()));
     TRY(cuda_err(cudaStreamSynchronize(l->k.st), "counters", e));
     TRY(cuda_blas_lane_open(l, e));
@@ -111,8 +136,7 @@ cuda_lane_mark(struct lane *lane, uint64_t step)
 {
     struct cuda_lane *l = (struct cuda_lane *)lane;
 
-    if (l->recording)
-        return err_set(&lane->gpu->why, -EINVAL, "lane_mark: not while a graph is being recorded");
+    TRY(cuda_not_recording(lane, "lane_mark"));
     cuda_enter(cuda_of(lane));
     TRY(cuda_failed(lane, cudaEventRecord(l->mark[l->n_marks % CUDA_EVENTS].event, l->k.st),
                     "lane_mark"));
@@ -133,8 +157,7 @@ cuda_lane_after(struct lane *lane, const struct lane *other, uint64_t step)
     const struct cuda_lane *o = (const struct cuda_lane *)other;
     uint64_t first = o->n_marks > CUDA_EVENTS ? o->n_marks - CUDA_EVENTS : 0, i = o->n_marks;
 
-    if (l->recording)
-        return err_set(&lane->gpu->why, -EINVAL, "lane_after: not while a graph is being recorded");
+    TRY(cuda_not_recording(lane, "lane_after"));
     /* The earliest mark that suffices, within the current numbering. check.c guarantees that the
      * last suffices. */
     while (i > first && o->mark[(i - 1) % CUDA_EVENTS].step >= step) i--;
@@ -175,4 +198,44 @@ cuda_lane_error(const struct lane *lane)
     r = cudaStreamQuery(l->k.st);
     if (r != cudaErrorNotReady) return cuda_failed(&l->lane, r, "a step");
     return l->error = cuda_ranks_error(l);
+}
+
+void
+cuda_work_begin(struct lane *lane)
+{
+    struct cuda_lane *l = (struct cuda_lane *)lane;
+
+    if (!l->idle_clock.on || l->recording) return;
+    cudaEventRecord(l->idle_clock.at[l->idle_clock.n % CUDA_STRETCHES].begin, l->k.st);
+}
+
+void
+cuda_work_end(struct lane *lane)
+{
+    struct cuda_lane *l = (struct cuda_lane *)lane;
+
+    if (!l->idle_clock.on || l->recording) return;
+    cudaEventRecord(l->idle_clock.at[l->idle_clock.n++ % CUDA_STRETCHES].end, l->k.st);
+}
+
+/* The interval read next is not overwritten, because at most two steps of a lane are in flight. */
+void
+cuda_lane_gaps(struct lane *lane, uint64_t *n, uint64_t *ns)
+{
+    struct cuda_lane *l = (struct cuda_lane *)lane;
+
+    while (l->idle_clock.read + 1 < l->idle_clock.n) {
+        cudaEvent_t end = l->idle_clock.at[l->idle_clock.read % CUDA_STRETCHES].end;
+        cudaEvent_t begin = l->idle_clock.at[(l->idle_clock.read + 1) % CUDA_STRETCHES].begin;
+        float ms;
+
+        if (cudaEventQuery(begin) != cudaSuccess) break;
+        if (cudaEventElapsedTime(&ms, end, begin) != cudaSuccess) break;
+        l->idle_clock.gaps++;
+        l->idle_clock.ns += (uint64_t)(ms * 1e6f);
+        l->idle_clock.read++;
+    }
+    cudaGetLastError(); /* not ready is not an error */
+    *n = l->idle_clock.gaps;
+    *ns = l->idle_clock.ns;
 }

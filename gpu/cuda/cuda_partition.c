@@ -35,14 +35,8 @@ failed(const struct cuda *c, CUresult r, const char *what, uint32_t at, struct e
 static bool
 find_calls(struct cuda *c)
 {
-    enum cudaDriverEntryPointQueryResult how;
-    cudaError_t r;
-
 #define X(name, version) \
-    r = cudaGetDriverEntryPointByVersion(#name, (void **)&c->partitions.name, version, \
-                                         cudaEnableDefault, &how); \
-    if (r != cudaSuccess || how != cudaDriverEntryPointSuccess) { \
-        cudaGetLastError(); \
+    if (!cuda_driver_call((void **)&c->partitions.name, #name, version)) { \
         err_set(&c->partitions.why, -ENOTSUP, "%s cannot be divided by " NEWER, c->gpu.describe, \
                 #name); \
         return false; \
@@ -258,8 +252,7 @@ cuda_lane_part(struct lane *lane, uint32_t first, uint32_t n)
     struct cuda *c = cuda_of(lane);
     int r;
 
-    if (l->recording)
-        return err_set(&c->gpu.why, -EINVAL, "lane_part: not while a graph is being recorded");
+    TRY(cuda_not_recording(lane, "lane_part"));
     cuda_enter(c);
     pthread_mutex_lock(&c->partitions.lock);
     r = to_part(c, l, first, n);

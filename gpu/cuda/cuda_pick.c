@@ -42,7 +42,7 @@
 #define CANDIDATE(p, name, params, args) \
     struct name##_candidate { \
         struct candidate c; \
-        cudaError_t (*launch)(const struct k_launch *l, GPU_UNPAREN params); \
+        k_##name##_kernel *launch; \
     };
 GPU_EVERY_OP(CANDIDATE, )
 
@@ -146,11 +146,8 @@ cuda_pick_may(const struct cuda *c, enum cuda_op op, const char *name)
 static int
 refused(struct lane *l, enum cuda_op op)
 {
-    bool any = ((const struct candidate *)op_table[op].first)->name;
-
-    return err_set(&l->gpu->why, -ENOTSUP, "%s: %s", op_table[op].op,
-                   any ? "no kernel supports these shapes and dtypes"
-                       : "this device has no kernel for this op");
+    return err_set(&l->gpu->why, -ENOTSUP, "%s: no kernel supports these shapes and dtypes",
+                   op_table[op].op);
 }
 
 /* Runs the first allowed candidate that does not refuse; returns `none` if there is none. */

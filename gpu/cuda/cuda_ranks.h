@@ -68,10 +68,10 @@ const char *cuda_ranks_describe(const struct gpu *g);
  * nccl: refuses more than two ranks with invariant numerics. peer: any size. */
 /* with r->parts */
 cudaError_t cuda_residual_small(const struct k_launch *l, const struct residual *r);
-cudaError_t cuda_reduce_small(const struct k_launch *l, struct tensor x);
-cudaError_t cuda_reduce_nccl(const struct k_launch *l, struct tensor x);
-cudaError_t cuda_reduce_peer(const struct k_launch *l, struct tensor x);
+k_all_reduce_kernel cuda_reduce_small;
+k_all_reduce_kernel cuda_reduce_nccl;
+k_all_reduce_kernel cuda_reduce_peer;
 cudaError_t cuda_sample_parts(const struct k_launch *l, const struct sample *s);
-cudaError_t cuda_gather_small(const struct k_launch *l, struct tensor out, struct tensor x);
-cudaError_t cuda_gather_nccl(const struct k_launch *l, struct tensor out, struct tensor x);
-cudaError_t cuda_gather_peer(const struct k_launch *l, struct tensor out, struct tensor x);
+k_all_gather_kernel cuda_gather_small;
+k_all_gather_kernel cuda_gather_nccl;
+k_all_gather_kernel cuda_gather_peer;

@@ -2,8 +2,7 @@
 #include "gpu/cuda/cuda_rendezvous.h"
 
 #include "base/clock.h"
-#include "gpu/gpu.h"
-#include "gpu/rank_memory.h"
+#include "gpu/device.h"
 
 #include <errno.h>
 #include <stdatomic.h>

@@ -102,13 +102,14 @@ static void
 send_done(const struct peer *to, uint64_t rid, uint32_t n_tokens)
 {
     begin(LAGAN_MSG_DONE, rid, 1);
-    msg_key(&p, "outputs"), msgpack_pack_array(&p, 1), msgpack_pack_map(&p, 6);
+    msg_key(&p, "outputs"), msgpack_pack_array(&p, 1), msgpack_pack_map(&p, 7);
     msg_key(&p, "o"), msgpack_pack_int(&p, 0);
     msg_key(&p, "reason"), msgpack_pack_int(&p, LAGAN_FINISH_EOS);
     msg_key(&p, "n_tokens"), msgpack_pack_uint32(&p, n_tokens);
     msg_key(&p, "score"), msgpack_pack_double(&p, -0.5);
     msg_key(&p, "seed"), msgpack_pack_int(&p, 99);
     msg_key(&p, "cached"), msgpack_pack_int(&p, 3);
+    msg_key(&p, "n_prompt_tokens"), msgpack_pack_int(&p, 4);
     send_out(to);
 }
 

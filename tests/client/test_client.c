@@ -48,6 +48,7 @@ tokens_arrive_in_order_with_their_indices(void **state)
     assert_int_equal(ev.n_tokens, 5);
     assert_int_equal(ev.seed, 99);
     assert_int_equal(ev.cached, 3);
+    assert_int_equal(ev.n_prompt_tokens, 4);
     assert_true(ev.score == -0.5f);
     assert_int_equal(next(c, LAGAN_EVENT_DONE).id, id);
     ev.size = sizeof ev;

@@ -70,12 +70,13 @@ finish(struct active *a, uint16_t reason)
 {
     struct rec_finish *f = plain_text_buffer(&l, REC_FINISH, sizeof *f);
 
-    *f = (struct rec_finish){ .row = a->s.row,
+    *f = (struct rec_finish){ .ledger_index = a->s.ledger_index,
                               .gen = a->s.gen,
                               .reason = reason,
                               .score = -1.5f,
                               .n_tokens = is("bad-finish") ? a->n + 1 : a->n,
-                              .cached = a->last_id };
+                              .cached = a->last_id,
+                              .n_prompt_tokens = a->s.n_prompt };
     a->used = false;
 }
 
@@ -87,7 +88,9 @@ report_prompt(struct active *a)
                                              (uint32_t)sizeof *p + n * 8 + n * k * 8);
     float *lp = (float *)(p + 1) + n;
 
-    *p = (struct rec_prompt){ .row = a->s.row, .gen = a->s.gen, .n = n, .n_top = k };
+    *p = (struct rec_prompt){
+        .ledger_index = a->s.ledger_index, .gen = a->s.gen, .n = n, .n_top = k
+    };
     for (uint32_t i = 0; i < n; i++) lp[i] = i ? -(float)i : 0.0f / 1.0f;
     a->prompt_reported = true;
 }
@@ -107,7 +110,7 @@ report_token(struct active *a)
     float f = fake_logprob(a->n);
 
     *s = (struct rec_step){ .step = ++n_step_records, .n_ent = 1 };
-    *o = (struct rec_out){ .row = a->s.row,
+    *o = (struct rec_out){ .ledger_index = a->s.ledger_index,
                            .gen = a->s.gen,
                            .n_tokens = 1,
                            .has_logprobs = lp,
@@ -116,7 +119,7 @@ report_token(struct active *a)
                            .text_first = a->n,
                            .n_top = k };
     if (bad && is("bad-token")) t = FAKE_VOCAB;
-    if (bad && is("bad-row")) o->row = 4000000;
+    if (bad && is("bad-row")) o->ledger_index = 4000000;
     if (bad && is("bad-first")) o->first++;
     memcpy(to, &t, 4);
     to += 4;
@@ -201,7 +204,7 @@ text_call(const char *data)
     char *to = (char *)(d + 1);
 
     *d = (struct rec_text_done){
-        .row = t->row, .gen = t->gen, .n_ids = n_ids, .text_bytes = n_text
+        .call = t->call, .gen = t->gen, .n_ids = n_ids, .text_bytes = n_text
     };
     for (uint32_t i = 0; i < n_ids; i++) ((int32_t *)(void *)to)[i] = (uint8_t)p[i];
     for (uint32_t i = 0; i < n_text; i++) to[i] = (char)p[4 * i];
@@ -229,7 +232,7 @@ submit(const struct ring_record *rec)
         if (a->s.n_prompt && *(int32_t *)(void *)(whole + sizeof a->s) == FAKE_REJECT) {
             struct rec_reject *j = plain_text_buffer(&l, REC_REJECT, sizeof *j + 16);
 
-            *j = (struct rec_reject){ a->s.row, a->s.gen, LAGAN_E_TOO_LONG, 13, 0 };
+            *j = (struct rec_reject){ a->s.ledger_index, a->s.gen, LAGAN_E_TOO_LONG, 13, 0 };
             memcpy(j + 1, "fake says no.", 13);
             a->used = false;
         }
@@ -239,10 +242,10 @@ submit(const struct ring_record *rec)
 }
 
 static struct active *
-active_of(const struct rec_row *c)
+active_of(const struct rec_notice *c)
 {
     for (struct active *a = active; a < active + MAX_ACTIVE; a++)
-        if (a->used && a->s.row == c->row && a->s.gen == c->gen) return a;
+        if (a->used && a->s.ledger_index == c->ledger_index && a->s.gen == c->gen) return a;
     return NULL;
 }
 
@@ -253,7 +256,7 @@ intake(void)
     int n = 0;
 
     while (ring_peek(&l.in, &rec) > 0) {
-        const struct rec_row *c = rec.data;
+        const struct rec_notice *c = rec.data;
         struct active *a;
 
         n++;

@@ -205,8 +205,9 @@ invalid_combinations_of_beams_and_n_are_refused(void **state)
             fail_msg("%d \"%s\", not \"%s\"", code, e.text, rows[i].words);
         }
     }
-    d.facts[0] = (struct model_facts){ .known = true, .vocab = 9, .max_len = 50, .n_slots = 3 };
-    refused(LAGAN_E_INVALID_REQUEST, "max_num_seqs = 3", 30, 2, NULL, "beams", 4);
+    d.facts[0] =
+        (struct model_facts){ .known = true, .vocab = 9, .max_len = 50, .max_request_seqs = 3 };
+    refused(LAGAN_E_INVALID_REQUEST, "the limit is 3", 30, 2, NULL, "beams", 4);
 }
 
 static void
@@ -221,8 +222,9 @@ default_beams_are_charged_after_ready(void **state)
     d.fair_queues[0].quantum = 100;
     assert_int_equal(submit(1, 3, NULL, more, 2, &r, &e), 0); /* no facts are known */
     assert_int_equal(request_n_seqs(r), 1);
-    d.facts[0] =
-        (struct model_facts){ .known = true, .vocab = 9, .max_len = 50, .n_slots = 4, .beams = 4 };
+    d.facts[0] = (struct model_facts){
+        .known = true, .vocab = 9, .max_len = 50, .max_request_seqs = 4, .beams = 4
+    };
     for (int i = 0; i < 2; i++) {
         accounting_recount(&d, r);
         assert_int_equal(request_n_seqs(r), 4);
@@ -236,7 +238,15 @@ default_beams_are_charged_after_ready(void **state)
     assert_int_equal(submit(2, 3, NULL, more, 2, &r, &e), 0);
     assert_int_equal(request_n_seqs(r), 4);
     assert_int_equal(r->accounting.n_tokens, 3 + 4 * 10);
-    d.facts[0].n_slots = 3;
+    d.facts[0].temperature = 0.5f;
+    refused(LAGAN_E_INVALID_REQUEST, "temperature cannot be combined with beams", 3, 2, NULL,
+            "model_defaults", true);
+    strcpy(d.facts[0].unserved, "top_h");
+    refused(LAGAN_E_UNSUPPORTED, "top_h of generation_config.json", 3, 2, NULL, "model_defaults",
+            true);
+    d.facts[0].temperature = 0;
+    d.facts[0].unserved[0] = 0;
+    d.facts[0].max_request_seqs = 3;
     refused(LAGAN_E_INVALID_REQUEST, "beams is 4", 3, 2, NULL, "model_defaults", true);
 }
 
@@ -330,6 +340,8 @@ encoder_limits_bound_input_and_decoder_prefix(void **state)
         (struct model_facts){ .known = true, .vocab = 40, .max_len = 100, .max_source = 20 };
     refused(LAGAN_E_TOO_LONG, "the encoder input is 21 tokens", 1, 21, NULL, NULL, 0);
     refused(LAGAN_E_INVALID_REQUEST, "decoder_ids[0] is 40", 1, 1, NULL, "decoder_ids", 40);
+    d.facts[0].decoder_start = -1;
+    refused(LAGAN_E_INVALID_REQUEST, "no decoder_start_token_id", 1, 20, NULL, NULL, 0);
     assert_int_equal(submit(1, 20, NULL, &prefix, 1, &r, &e), 0);
 }
 

@@ -45,6 +45,7 @@ request_streams_and_ends_with_done(void **state)
     assert_int_equal(number(outputs->via.array.ptr, "n_tokens"), 1);
     assert_int_equal(number(outputs->via.array.ptr, "seed"), 78);
     assert_int_equal(number(outputs->via.array.ptr, "cached"), 1); /* the last id of the prompt */
+    assert_int_equal(number(outputs->via.array.ptr, "n_prompt_tokens"), 2);
     dealer_close(c);
     assert_int_equal(lagand_stop(&r), 0);
 }

@@ -49,7 +49,7 @@ record_has_its_index_and_ids_are_unique(void **state)
     req_id id = r->id;
 
     (void)state;
-    assert_int_equal(r->submit->row, index);
+    assert_int_equal(r->submit->ledger_index, index);
     assert_int_equal(r->submit->gen, gen);
     assert_int_equal(r->submit->id, id);
     end(l, r);

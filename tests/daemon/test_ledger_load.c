@@ -231,6 +231,7 @@ ended_request_is_retained_and_does_not_run_again(void **state)
     request_move(was.ledger, r, REQUEST_DISPATCHED);
     grow(r, 2);
     r->result.cached = 9;
+    r->result.n_prompt_tokens = 3;
     lifecycle_end(&was, r, LAGAN_E_DEADLINE, "after %d", 2);
     next_lagand(1);
     n = ledger_find_key(is.ledger, &one, "blue", 4);
@@ -239,6 +240,7 @@ ended_request_is_retained_and_does_not_run_again(void **state)
     assert_int_equal(n->result.reason, LAGAN_E_DEADLINE);
     assert_string_equal(n->result.message, "after 2");
     assert_int_equal(n->result.cached, 9);
+    assert_int_equal(n->result.n_prompt_tokens, 3);
     same_bytes(&n->outputs.token, &r->outputs.token);
     assert_int_equal(ledger_n_queued(is.ledger), 0);
 }
@@ -256,6 +258,7 @@ request_with_its_last_token_is_ended(void **state)
     r = ledger_find_rid(is.ledger, &one, 7);
     assert_true(r->retained);
     assert_int_equal(r->result.reason, LAGAN_FINISH_LENGTH);
+    assert_int_equal(r->result.n_prompt_tokens, 3);
 }
 
 static void

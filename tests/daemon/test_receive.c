@@ -5,6 +5,7 @@
 #include "daemon/request/lifecycle.h"
 #include "daemon/request/receive.h"
 #include "daemon/supervise/process.h"
+#include "daemon/supervise/worker_struct.h"
 
 #include "daemon/ledger/outputs.h"
 #include "daemon/ledger/request.h"
@@ -25,8 +26,9 @@ enum { VOCAB = 100, MAX_TOKENS = 8 };
 
 static struct config config;
 static struct daemon d;
+static const struct daemon_events events = { .worker_record = receive_record };
 static struct worker w;
-static struct request *row;
+static struct request *request;
 static union {
     char b[4096];
     uint64_t align;
@@ -72,8 +74,8 @@ dispatched(uint64_t rid, uint32_t logprobs, uint8_t flags)
     request_move(d.ledger, r, REQUEST_DISPATCHED);
     r->dispatch.held = true;
     r->delivery.ack_window = 4;
-    w.n_requests++, w.n_seqs++;
-    w.tokens += r->accounting.n_tokens;
+    w.requests.n++, w.requests.n_seqs++;
+    w.requests.tokens += r->accounting.n_tokens;
     return r;
 }
 
@@ -85,19 +87,21 @@ set_up(void **state)
     memset(&w, 0, sizeof w);
     opt_defaults(daemon_opts, &config.o);
     d.config = &config;
+    d.events = &events;
     d.n_workers = 1;
     d.worker[0] = &w;
     d.ledger = ledger_new(16, 1);
     d.sessions = sessions_new(1);
     d.calls = worker_calls_new();
     d.quarantine = quarantine_new();
-    d.facts[0] = (struct model_facts){ .known = true, .vocab = VOCAB, .n_slots = 4 };
+    d.facts[0] =
+        (struct model_facts){ .known = true, .vocab = VOCAB, .n_slots = 4, .max_request_seqs = 4 };
     w.d = &d;
-    w.vocab = VOCAB;
-    w.sending = w.alone = REQUEST_NONE;
+    w.info.vocab = VOCAB;
+    w.requests.sending = w.requests.alone = REQUEST_NONE;
     super_init(&w.super, &ops, &w, 1);
     w.super.state = SUPER_READY;
-    row = dispatched(1, 0, 0);
+    request = dispatched(1, 0, 0);
     return 0;
 }
 
@@ -131,7 +135,7 @@ lies(uint16_t type, size_t n, const char *words)
     }
 }
 
-/* Makes a STEP with one entry of `row` in buf, which the test may then corrupt. */
+/* Makes a STEP with one entry of `request` in buf, which the test may then corrupt. */
 static struct rec_out *
 step(const struct request *r, uint8_t n_tokens, const char *text, size_t *bytes)
 {
@@ -142,7 +146,7 @@ step(const struct request *r, uint8_t n_tokens, const char *text, size_t *bytes)
 
     memset(&buf, 0, sizeof buf);
     s->n_ent = 1;
-    *o = (struct rec_out){ .row = r->index,
+    *o = (struct rec_out){ .ledger_index = r->index,
                            .gen = r->gen,
                            .n_tokens = n_tokens,
                            .has_logprobs = lp,
@@ -164,17 +168,17 @@ valid_steps_are_stored(void **state)
     int32_t id;
 
     (void)state;
-    step(row, 2, "ab", &n);
+    step(request, 2, "ab", &n);
     assert_int_equal(record(REC_STEP, n, &e), 0);
-    assert_int_equal(row->state, REQUEST_STREAMING);
-    step(row, 1, "\xc3\xa4", &n);
+    assert_int_equal(request->state, REQUEST_STREAMING);
+    step(request, 1, "\xc3\xa4", &n);
     assert_int_equal(record(REC_STEP, n, &e), 0);
-    assert_int_equal(request_n_tokens(row), 3);
-    memcpy(&id, row->outputs.token.p + 4, 4);
+    assert_int_equal(request_n_tokens(request), 3);
+    memcpy(&id, request->outputs.token.p + 4, 4);
     assert_int_equal(id, 11);
-    assert_int_equal(row->outputs.text.n, 4);
-    assert_memory_equal(row->outputs.text.p, "ab\xc3\xa4", 4);
-    assert_true(row->pending);
+    assert_int_equal(request->outputs.text.n, 4);
+    assert_memory_equal(request->outputs.text.p, "ab\xc3\xa4", 4);
+    assert_true(request->pending);
 }
 
 static void
@@ -186,12 +190,12 @@ every_invalid_step_is_found(void **state)
     (void)state;
 #define LIE(words, ...) \
     do { \
-        o = step(row, 2, "ab", &n); \
+        o = step(request, 2, "ab", &n); \
         __VA_ARGS__; \
         lies(REC_STEP, n, words); \
     } while (0)
-    LIE("does not have", o->row = 4000000);
-    LIE("does not have", o->row = row->index + 1);
+    LIE("does not have", o->ledger_index = 4000000);
+    LIE("does not have", o->ledger_index = request->index + 1);
     LIE("does not have", o->gen++);
     LIE("first is 1, not 0", o->first = 1);
     LIE("text_first is 1", o->text_first = 1);
@@ -208,15 +212,15 @@ every_invalid_step_is_found(void **state)
     LIE("shorter", n = 8);
     LIE("ends inside", n -= 8);
     LIE("n_ent", ((struct rec_step *)buf.b)->n_ent = UINT32_MAX);
-    LIE("does not have", row->dispatch.held = false);
-    row->dispatch.held = true;
-    LIE("before its SUBMIT was complete", w.sending = row->index);
-    w.sending = REQUEST_NONE;
-    assert_int_equal(request_n_tokens(row), 0);
+    LIE("does not have", request->dispatch.held = false);
+    request->dispatch.held = true;
+    LIE("before its SUBMIT was complete", w.requests.sending = request->index);
+    w.requests.sending = REQUEST_NONE;
+    assert_int_equal(request_n_tokens(request), 0);
     /* Entries before the violation are stored. */
     LIE("longer", n += 8);
     LIE("ends inside", ((struct rec_step *)buf.b)->n_ent = 2);
-    assert_int_equal(request_n_tokens(row), 4);
+    assert_int_equal(request_n_tokens(request), 4);
 }
 
 /* The facts of the model are from the last worker that was READY. */
@@ -228,10 +232,10 @@ token_ids_are_checked_against_the_workers_vocabulary(void **state)
 
     (void)state;
     d.facts[0].vocab = 10;
-    step(row, 1, "", &n);
+    step(request, 1, "", &n);
     assert_int_equal(record(REC_STEP, n, &e), 0);
-    w.vocab = 10;
-    step(row, 1, "", &n);
+    w.info.vocab = 10;
+    step(request, 1, "", &n);
     lies(REC_STEP, n, "token id 10, but the vocabulary has 10");
 }
 
@@ -243,10 +247,10 @@ more_than_max_tokens_is_a_protocol_error(void **state)
 
     (void)state;
     for (int i = 0; i < MAX_TOKENS / 2; i++) {
-        step(row, 2, "", &n);
+        step(request, 2, "", &n);
         assert_int_equal(record(REC_STEP, n, &e), 0);
     }
-    step(row, 1, "", &n);
+    step(request, 1, "", &n);
     lies(REC_STEP, n, "more than its max_tokens of 8");
 }
 
@@ -283,7 +287,7 @@ out_of_memory_ends_only_the_request(void **state)
     size_t n;
 
     (void)state;
-    *p = (struct rec_prompt){ .row = r->index, .gen = r->gen, .n = 2, .n_top = 3 };
+    *p = (struct rec_prompt){ .ledger_index = r->index, .gen = r->gen, .n = 2, .n_top = 3 };
     r->outputs.prompt_top.n = PTRDIFF_MAX; /* more than that was not stored */
     assert_int_equal(record(REC_PROMPT_LOGPROBS, sizeof *p + 2 * 8 + 2 * 24, &e), 0);
     r->outputs.prompt_top.n = 0;
@@ -313,14 +317,15 @@ finish_ends_the_request_and_its_figures_are_checked(void **state)
     size_t n;
 
     (void)state;
-    step(row, 2, "", &n);
+    step(request, 2, "", &n);
     assert_int_equal(record(REC_STEP, n, &e), 0);
-    *f = (struct rec_finish){
-        .row = row->index, .gen = row->gen, .reason = LAGAN_FINISH_EOS, .n_tokens = 3
-    };
+    *f = (struct rec_finish){ .ledger_index = request->index,
+                              .gen = request->gen,
+                              .reason = LAGAN_FINISH_EOS,
+                              .n_tokens = 3 };
     lies(REC_FINISH, sizeof *f, "n_tokens is 3, not 2");
     f->n_tokens = 2;
-    lies(REC_FINISH, sizeof *f - 8, "is not 32 bytes long");
+    lies(REC_FINISH, sizeof *f - 8, "is not 40 bytes long");
     f->reason = 7;
     lies(REC_FINISH, sizeof *f, "reason 7 is unknown");
     f->reason = LAGAN_FINISH_EOS;
@@ -328,10 +333,10 @@ finish_ends_the_request_and_its_figures_are_checked(void **state)
     lies(REC_FINISH, sizeof *f, "output");
     f->output = 0;
     assert_int_equal(record(REC_FINISH, sizeof *f, &e), 0);
-    assert_int_equal(row->state, REQUEST_ENDED);
-    assert_false(row->dispatch.held);
-    assert_int_equal(w.n_requests, 0);
-    assert_int_equal(w.tokens, 0);
+    assert_int_equal(request->state, REQUEST_ENDED);
+    assert_false(request->dispatch.held);
+    assert_int_equal(w.requests.n, 0);
+    assert_int_equal(w.requests.tokens, 0);
     lies(REC_FINISH, sizeof *f, "does not have"); /* once */
 }
 
@@ -344,20 +349,20 @@ reject_must_come_before_the_first_token(void **state)
 
     (void)state;
 #define REJECT(why) \
-    *j = (struct rec_reject){ row->index, row->gen, why, 5, 0 }; \
+    *j = (struct rec_reject){ request->index, request->gen, why, 5, 0 }; \
     memcpy(j + 1, "sorry", 5)
     REJECT(LAGAN_FINISH_EOS);
     lies(REC_REJECT, sizeof *j + 8, "error 1 is unknown");
     REJECT(LAGAN_E_TOO_LONG);
     lies(REC_REJECT, sizeof *j, "length");
-    step(row, 1, "", &n);
+    step(request, 1, "", &n);
     assert_int_equal(record(REC_STEP, n, &e), 0);
     REJECT(LAGAN_E_TOO_LONG);
     lies(REC_REJECT, sizeof *j + 8, "has tokens already");
-    row->state = REQUEST_DISPATCHED; /* as if a previous worker had sent them */
+    request->state = REQUEST_DISPATCHED; /* as if a previous worker had sent them */
     assert_int_equal(record(REC_REJECT, sizeof *j + 8, &e), 0);
-    assert_int_equal(row->result.reason, LAGAN_E_TOO_LONG);
-    assert_string_equal(row->result.message, "sorry");
+    assert_int_equal(request->result.reason, LAGAN_E_TOO_LONG);
+    assert_string_equal(request->result.message, "sorry");
 }
 
 static void
@@ -370,7 +375,7 @@ prompt_logprobs_come_in_order_before_tokens(void **state)
 
     (void)state;
     memset(&buf, 0, sizeof buf);
-    *p = (struct rec_prompt){ .row = r->index, .gen = r->gen, .n = 2, .n_top = 1 };
+    *p = (struct rec_prompt){ .ledger_index = r->index, .gen = r->gen, .n = 2, .n_top = 1 };
     assert_int_equal(record(REC_PROMPT_LOGPROBS, sizeof *p + 32, &e), 0);
     lies(REC_PROMPT_LOGPROBS, sizeof *p + 32, "first is 0, not 2");
     p->first = 2;
@@ -381,7 +386,9 @@ prompt_logprobs_come_in_order_before_tokens(void **state)
     lies(REC_PROMPT_LOGPROBS, sizeof *p + 40, "positions");
     step(r, 1, "", &n);
     assert_int_equal(record(REC_STEP, n, &e), 0);
-    *p = (struct rec_prompt){ .row = r->index, .gen = r->gen, .first = 2, .n = 1, .n_top = 1 };
+    *p = (struct rec_prompt){
+        .ledger_index = r->index, .gen = r->gen, .first = 2, .n = 1, .n_top = 1
+    };
     lies(REC_PROMPT_LOGPROBS, sizeof *p + 16, "has tokens already");
 }
 
@@ -411,7 +418,7 @@ ready_comes_once_and_is_validated(void **state)
     READY;
     assert_int_equal(record(REC_READY, sizeof *y + 8, &e), 0);
     assert_int_equal(w.super.state, SUPER_READY);
-    assert_int_equal(w.vocab, 50);
+    assert_int_equal(w.info.vocab, 50);
     assert_int_equal(d.facts[0].vocab, 50);
     assert_string_equal(d.facts[0].family, "t5");
     lies(REC_READY, sizeof *y + 8, "a second READY");
@@ -423,20 +430,21 @@ records_of_a_cancelled_request_are_validated_and_dropped(void **state)
     struct rec_finish *f = (struct rec_finish *)buf.b;
     struct rec_out *o;
     struct err e;
-    uint32_t index = row->index;
+    uint32_t index = request->index;
     size_t n;
 
     (void)state;
-    lifecycle_end(&d, row, LAGAN_E_CANCELLED, "by the test");
-    step(row, 2, "ab", &n);
+    lifecycle_end(&d, request, LAGAN_E_CANCELLED, "by the test");
+    step(request, 2, "ab", &n);
     assert_int_equal(record(REC_STEP, n, &e), 0);
-    assert_int_equal(request_n_tokens(row), 0);
-    o = step(row, 1, "", &n);
+    assert_int_equal(request_n_tokens(request), 0);
+    o = step(request, 1, "", &n);
     o->first = 0;
     lies(REC_STEP, n, "first is 0, not 2");
-    *f = (struct rec_finish){
-        .row = row->index, .gen = row->gen, .reason = LAGAN_FINISH_CANCELLED, .n_tokens = 2
-    };
+    *f = (struct rec_finish){ .ledger_index = request->index,
+                              .gen = request->gen,
+                              .reason = LAGAN_FINISH_CANCELLED,
+                              .n_tokens = 2 };
     assert_int_equal(record(REC_FINISH, sizeof *f, &e), 0);
     assert_non_null(ledger_request(d.ledger, index)); /* its client does not have the ERROR yet */
 }
@@ -455,7 +463,7 @@ requests_of_a_dead_worker_continue_after_received_tokens(void **state)
     full = dispatched(4, 0, 0);
     mine->terms.no_resume = true;
     lifecycle_end(&d, ended, LAGAN_E_CANCELLED, "before");
-    step(row, 2, "ab", &n);
+    step(request, 2, "ab", &n);
     assert_int_equal(record(REC_STEP, n, &e), 0);
     step(full, MAX_TOKENS, "", &n);
     assert_int_equal(record(REC_STEP, n, &e), 0);
@@ -463,19 +471,19 @@ requests_of_a_dead_worker_continue_after_received_tokens(void **state)
     assert_int_equal(ended->result.reason, LAGAN_E_CANCELLED);
     assert_int_equal(mine->result.reason, LAGAN_E_WORKER_LOST);
     assert_int_equal(full->result.reason, LAGAN_FINISH_LENGTH); /* nothing was left to send */
-    assert_int_equal(row->state, REQUEST_QUEUED);
-    assert_int_equal(row->dispatch.resumed, 1);
-    assert_false(row->dispatch.held || ended->dispatch.held || mine->dispatch.held);
-    request_record(row, 0, &head, sizeof head);
+    assert_int_equal(request->state, REQUEST_QUEUED);
+    assert_int_equal(request->dispatch.resumed, 1);
+    assert_false(request->dispatch.held || ended->dispatch.held || mine->dispatch.held);
+    request_record(request, 0, &head, sizeof head);
     assert_int_equal(head.n_done, 2);
     assert_int_equal(head.done_text, 2);
     for (int i = 0; i < 100; i++) { /* an external death: no limit */
-        request_move(d.ledger, row, REQUEST_DISPATCHED);
-        row->dispatch.held = true;
-        w.n_requests++, w.n_seqs++;
-        w.tokens += row->accounting.n_tokens;
+        request_move(d.ledger, request, REQUEST_DISPATCHED);
+        request->dispatch.held = true;
+        w.requests.n++, w.requests.n_seqs++;
+        w.requests.tokens += request->accounting.n_tokens;
         dispatch_worker_lost(&w, &from_outside);
-        assert_int_equal(row->state, REQUEST_QUEUED);
+        assert_int_equal(request->state, REQUEST_QUEUED);
     }
 }
 
@@ -483,15 +491,15 @@ static void
 client_that_acks_with_full_queue_is_not_slow(void **state)
 {
     (void)state;
-    row->delivery.n_chunks = 2;
-    row->delivery.send_blocked = true;
+    request->delivery.n_chunks = 2;
+    request->delivery.send_blocked = true;
     d.now = 26000 * NSEC_S;
-    row->delivery.stalled_since = d.now - NSEC_S;
-    deliver_acked(&d, row, 1, 0);
+    request->delivery.stalled_since = d.now - NSEC_S;
+    deliver_acked(&d, request, 1, 0);
     deliver_tick(&d, d.now + NSEC_S, 0);
-    assert_true(row->attached);
+    assert_true(request->attached);
     deliver_tick(&d, d.now + config.o.ack_timeout, 0); /* no longer suspended */
-    assert_false(row->attached);
+    assert_false(request->attached);
 }
 
 static void
@@ -506,15 +514,15 @@ time_without_lagand_does_not_count_against_clients(void **state)
     c = session_of(d.sessions, LISTENER_API, "c", 1, d.now, &gone);
     assert_non_null(c);
     c->n_open = 1;
-    row->delivery.stalled_since = d.now;
+    request->delivery.stalled_since = d.now;
     d.now += idle_timeout + ack_timeout;
     deliver_tick(&d, d.now, idle_timeout + ack_timeout - NSEC_MS);
-    assert_true(row->attached);
+    assert_true(request->attached);
     assert_int_equal(d.now - c->received_at, NSEC_MS);
-    assert_int_equal(d.now - row->delivery.stalled_since, NSEC_MS);
+    assert_int_equal(d.now - request->delivery.stalled_since, NSEC_MS);
     deliver_tick(&d, d.now, NSEC_S); /* no client sent a message after now */
     assert_int_equal(c->received_at, d.now);
-    assert_int_equal(row->delivery.stalled_since, d.now);
+    assert_int_equal(request->delivery.stalled_since, d.now);
 }
 
 /* Otherwise a client could acknowledge without reading, and have unlimited unread bytes. */
@@ -552,15 +560,15 @@ chunk_is_not_encoded_without_space(void **state)
 
     (void)state;
     c = session_of(d.sessions, LISTENER_API, "c", 1, 1, &gone);
-    assert_int_equal(ledger_name(d.ledger, row, &session, NULL, 0), 0);
-    assert_int_equal(ledger_attach(d.ledger, row, c->handle, 1), 0);
-    assert_int_equal(bytes_add(&row->outputs.token, "0123", 4), 0);
+    assert_int_equal(ledger_name(d.ledger, request, &session, NULL, 0), 0);
+    assert_int_equal(ledger_attach(d.ledger, request, c->handle, 1), 0);
+    assert_int_equal(bytes_add(&request->outputs.token, "0123", 4), 0);
     c->sent = 8 << 20;
     c->ping_pending = true;
     d.now = NSEC_S;
-    ledger_add_pending(d.ledger, row);
+    ledger_add_pending(d.ledger, request);
     assert_false(deliver_flush(&d));
-    assert_true(row->delivery.send_blocked);
+    assert_true(request->delivery.send_blocked);
     assert_int_equal(d.out.size, 0);
 }
 
@@ -609,15 +617,15 @@ prompt_logprobs_are_delivered_once(void **state)
 
     (void)state;
     memset(&buf, 0, sizeof buf);
-    *p = (struct rec_prompt){ .row = r->index, .gen = r->gen, .n = 5 };
+    *p = (struct rec_prompt){ .ledger_index = r->index, .gen = r->gen, .n = 5 };
     assert_int_equal(record(REC_PROMPT_LOGPROBS, n, &e), 0);
     r->delivery.n_prompt = 3;
     dispatch_worker_lost(&w, &from_outside);
     assert_int_equal(r->outputs.prompt_logprob.n, 0);
     request_move(d.ledger, r, REQUEST_DISPATCHED);
     r->dispatch.held = true;
-    w.n_requests++, w.n_seqs++;
-    w.tokens += r->accounting.n_tokens;
+    w.requests.n++, w.requests.n_seqs++;
+    w.requests.tokens += r->accounting.n_tokens;
     for (uint32_t i = 0; i < 5; i++) memcpy((char *)(p + 1) + 4 * i, &i, 4);
     assert_int_equal(record(REC_PROMPT_LOGPROBS, n, &e), 0);
     assert_int_equal(r->outputs.n_prompt_received, 5);
@@ -636,7 +644,7 @@ restarted_request_does_not_wait_for_old_acks(void **state)
 
     (void)state;
     memset(&buf, 0, sizeof buf);
-    *p = (struct rec_prompt){ .row = r->index, .gen = r->gen, .n = 5 };
+    *p = (struct rec_prompt){ .ledger_index = r->index, .gen = r->gen, .n = 5 };
     assert_int_equal(record(REC_PROMPT_LOGPROBS, sizeof *p + 5 * 8, &e), 0);
     d.now = 26000 * NSEC_S;
     r->delivery.stalled_since = d.now - NSEC_S;
@@ -661,7 +669,7 @@ tensors_come_in_order_and_are_delivered_once(void **state)
     (void)state;
     memset(&buf, 0, sizeof buf);
     *t = (struct rec_tensor){
-        .row = r->index, .gen = r->gen, .n = 4, .cols = 4, .kind = LAGAN_TENSOR_LOGITS
+        .ledger_index = r->index, .gen = r->gen, .n = 4, .cols = 4, .kind = LAGAN_TENSOR_LOGITS
     };
     ((float *)(t + 1))[3] = 1.5f;
     assert_int_equal(record(REC_TENSOR, sizeof *t + 16, &e), 0);
@@ -717,17 +725,17 @@ records_after_a_protocol_error_are_ignored(void **state)
         channel_attach(&theirs, dup(w.channel.d.fd), dup(w.channel.w.fd), doorbell, 1, &e), 0);
     w.alive = true;
     w.super.suspect = DEATH_SILENT;
-    step(row, 1, "", &n);
+    step(request, 1, "", &n);
     publish(&theirs, REC_STEP, n);
-    o = step(row, 1, "", &n);
+    o = step(request, 1, "", &n);
     o->first = 7;
     publish(&theirs, REC_STEP, n);
-    o = step(row, 1, "", &n);
+    o = step(request, 1, "", &n);
     o->first = 1;
     publish(&theirs, REC_STEP, n);
-    for (int i = 0; i < 3; i++) assert_false(receive_drain(&w));
-    receive_drain_dead(&w);
-    assert_int_equal(row->outputs.n_received, 1);
+    for (int i = 0; i < 3; i++) assert_false(worker_receive(&w));
+    worker_receive_rest(&w);
+    assert_int_equal(request->outputs.n_received, 1);
     channel_close(&theirs);
     channel_close(&w.channel);
 }
@@ -769,7 +777,7 @@ each_continuing_output_is_checked_against_its_length(void **state)
 static void
 rank_group_that_does_not_end_is_lost(void **state)
 {
-    struct worker o = { .d = &d, .lead = &w, .rank = 1, .alive = true, .pid = INT_MAX };
+    struct worker o = { .d = &d, .lead = &w, .rank = 1, .alive = true, .info.pid = INT_MAX };
 
     (void)state;
     w.other[w.n_others++] = &o;
@@ -803,7 +811,7 @@ output_of_a_dead_worker_is_read_completely(void **state)
     close(pipe_[1]);
     w.log = pipe_[0];
     process_read_output(&w);
-    assert_string_equal(w.why, "this is why");
+    assert_string_equal(w.info.why, "this is why");
     assert_string_equal(w.last_line[(w.n_lines - 1) % LOG_LINES], "this is why");
     close(pipe_[0]);
 }
@@ -825,7 +833,7 @@ last_lines_of_long_output_are_logged(void **state)
     process_read_output(&w);
     assert_in_range(w.n_lines, 20, 256);
     assert_string_equal(w.last_line[(w.n_lines - 1) % LOG_LINES], "this is why");
-    assert_string_equal(w.why, "this is why");
+    assert_string_equal(w.info.why, "this is why");
     close(ends[0]);
     close(ends[1]);
 }
@@ -848,16 +856,16 @@ random_records_do_no_harm(void **state)
         for (size_t k = 0; k < n; k++) exact[k] = (char)(test_below(3) ? 0 : test_below(256));
         if (n >= 8 && test_below(2)) {
             memcpy(exact + (type == REC_STEP && n > 24 ? 16 : 0),
-                   (uint32_t[]){ row->index, row->gen }, 8);
+                   (uint32_t[]){ request->index, request->gen }, 8);
         }
         if (type == REC_STEP && n > 16) memcpy(exact + 12, &(uint32_t){ 1 }, 4);
         w.super.state = SUPER_READY;
-        if (receive_record(&w, &rec, &e) == 0 && row->state == REQUEST_ENDED) {
-            row->dispatch.held = false;
-            w.n_requests = w.n_seqs = 1;
-            row = dispatched(1000 + (uint64_t)i, 0, 0);
-            w.tokens = row->accounting.n_tokens;
-            w.n_requests = w.n_seqs = 1;
+        if (receive_record(&w, &rec, &e) == 0 && request->state == REQUEST_ENDED) {
+            request->dispatch.held = false;
+            w.requests.n = w.requests.n_seqs = 1;
+            request = dispatched(1000 + (uint64_t)i, 0, 0);
+            w.requests.tokens = request->accounting.n_tokens;
+            w.requests.n = w.requests.n_seqs = 1;
         }
         free(exact);
         if (ledger_n(d.ledger) == ledger_capacity(d.ledger)) {

@@ -1,8 +1,9 @@
-/* fuzz.h - what every fuzzer is: one function that takes hostile bytes and returns 0, or dies.
+/* fuzz.h - what every fuzzer is: one function that takes hostile bytes and returns 0, or
+ * aborts.
  *
  * Built with --enable-fuzzing (CC=clang) each fuzz_NAME.c is a libFuzzer program. Otherwise it is
  * linked with replay.c and is a test: it replays tests/data/fuzz_NAME/ and then 20,000 mutations of
- * those files. tools/fuzz.sh and tools/planted.sh build and judge them; see tests/fuzz/README.md.
+ * these files. tools/fuzz.sh and tools/planted.sh build and test them; see tests/fuzz/README.md.
  */
 #pragma once
 
@@ -10,10 +11,10 @@
 #include <stdint.h>
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
-/* Calls made so far, of a fuzzer that counts them: replay.c tells. */
+/* Calls made so far, of a fuzzer that counts them; replay.c prints the number. */
 extern uint64_t fuzz_operations __attribute__((weak));
 
-/* What is left of the bytes; behind their end there are zeros. */
+/* The bytes that are not read yet; after the end byte() returns zeros. */
 struct in {
     const uint8_t *p, *end;
 };

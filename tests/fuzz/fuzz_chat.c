@@ -1,21 +1,23 @@
-/* fuzz_chat.c - hostile conversations: refused with a sentence, or the text that a naive ref writes.
+/* fuzz_chat.c - hostile conversations: rejected with a sentence, or rendered like the reference.
  *
- * Input: a byte that picks the template, a byte of flags, then the bytes that a client sent behind a day, or (BUILT)
- * choices of roles and contents from which a conversation is written as JSON. What is taken must come out alike in exact
- * room and not at all in one byte less. A built one must be the ref's text, or refused where the ref refuses it. And a
- * reply of any tokens shows what a ref says that it shows.
+ * Input: a byte that selects the template, a byte of flags, then the bytes that a client sent after
+ * a date, or (BUILT) choices of roles and contents from which a conversation is written as JSON. An
+ * accepted conversation must be rendered equally into a buffer of the exact size, and must fail in
+ * one that is 1 byte smaller. A built one must give the text of the reference, or be rejected if
+ * the reference rejects it. The text shown of a reply of any tokens must equal the text of a
+ * reference.
  */
 #include "tests/fuzz/fuzz.h"
 
 #include "worker/text/chat.h"
-#include "worker/text/tokenizer_json.h"
+#include "worker/text/tokenizer_parts.h"
 
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { BUILT = 1, MAX_TURNS = 12, MAX_TEXT = 1 << 15 };
+enum { BUILT = 1, MAX_MESSAGES = 12, MAX_TEXT = 1 << 15 };
 
 static const char DAY[] = "2026-03-09\n";
 
@@ -95,10 +97,11 @@ static const struct content {
 };
 static const char *const roles[] = { "system", "user", "assistant", "developer", "tool" };
 
-/* What stands beside a content: nothing; a key with what was thought, or without; one that is no string. */
+/* The second key of a message, beside its content: none; reasoning with a content, without one, or
+ * empty; or a content that is not a string. */
 enum beside { BARE, CONTENT_THOUGHT, THOUGHT, NO_THOUGHT, NO_WORDS };
 
-struct said {
+struct message {
     int role;
     const struct content *c;
     enum beside beside;
@@ -153,13 +156,13 @@ ref_thought(struct text *t, const char *x, bool later, bool last)
 
 /* By hand, template by template. false: refused. */
 static bool
-ref(const char *name, const struct said *s, uint32_t n, struct text *t)
+ref(const char *name, const struct message *s, uint32_t n, struct text *t)
 {
     bool llama3 = !strncmp(name, "llama3", 6), plain3 = !strcmp(name, "llama3");
     bool harmony = !strcmp(name, "harmony"), gemma4 = !strncmp(name, "gemma4", 6);
     bool gemma = !strncmp(name, "gemma", 5) && !gemma4, developer = harmony || gemma4;
     bool llama2 = !strcmp(name, "llama2"), mistral = !strncmp(name, "mistral", 7);
-    bool turns = llama2 || gemma || mistral, qwen = !strncmp(name, "qwen", 4);
+    bool alternates = llama2 || gemma || mistral, qwen = !strncmp(name, "qwen", 4);
     bool qwen3 = !strcmp(name, "qwen3");
     uint32_t query = n - 1;
     bool first_is_system = n && (s[0].role == 0 || (developer && s[0].role == 3));
@@ -183,7 +186,7 @@ ref(const char *name, const struct said *s, uint32_t n, struct text *t)
     for (uint32_t i = 0; i < n; i++) {
         if (s[i].role == 4 || (s[i].role == 3 && !(developer && i == 0))) return false;
         if (s[i].role == 0 && i >= from && !llama3 && !qwen && !gemma4) return false;
-        if (turns && i >= from && (s[i].role == 1) != ((i - from) % 2 == 0)) return false;
+        if (alternates && i >= from && (s[i].role == 1) != ((i - from) % 2 == 0)) return false;
     }
     if (sys && (!strcmp(name, "mistral") || !strcmp(name, "gemma"))) return false;
     if (plain3) add(t, "<|begin_of_text|>");
@@ -283,19 +286,19 @@ static int
 render(const struct chat *c, const char *json, size_t n, char *buf, size_t cap)
 {
     size_t len = sizeof DAY - 1 + n;
-    char *text = malloc(len), *room = malloc(len), *exact = malloc(cap + !cap);
+    char *text = malloc(len), *scratch = malloc(len), *exact = malloc(cap + !cap);
     struct err e = { 0 };
     int r;
 
-    check(text && room && exact);
+    check(text && scratch && exact);
     memcpy(text, DAY, sizeof DAY - 1);
     if (n) memcpy(text + sizeof DAY - 1, json, n);
-    r = chat_render(c, text, len, room, exact, cap, &e);
+    r = chat_render(c, text, len, scratch, exact, cap, &e);
     check(r >= 0 || (*e.text && (r == -EINVAL || r == -EBADMSG || r == -EMSGSIZE)));
     check(r <= (int)cap);
     if (r > 0) memcpy(buf, exact, (size_t)r);
     free(exact);
-    free(room);
+    free(scratch);
     free(text);
     return r;
 }
@@ -312,12 +315,12 @@ examine(const struct chat *c, const char *json, size_t n, char *buf)
     return r;
 }
 
-/* What is wrong with it: nothing; a turn without a role, without content, with another content; something behind
- * the list, or no end of it. */
+/* A fault of the built JSON: none; a message without a role, without content, or with a content of
+ * another type; bytes after the list, or a list without an end. */
 enum fault { NONE, NO_ROLE, NO_CONTENT, NO_STRING, MORE, NO_END };
 
 static void
-add_turn(struct text *t, const struct said *s, uint32_t how, enum fault f)
+add_message(struct text *t, const struct message *s, uint32_t how, enum fault f)
 {
     add(t, how & 1 ? "{\"name\": [{}]" : "{\"name\": 1");
     if (f != NO_ROLE) ADD(t, ", \"role\": \"", roles[s->role], "\"");
@@ -336,8 +339,8 @@ examine_built(const struct chat *c, const char *name, struct in *in)
 {
     static struct text json, want;
     static char got[MAX_TEXT];
-    struct said said[MAX_TURNS] = { { .role = 1 } };
-    uint32_t choice = byte(in), n = choice % (MAX_TURNS + 1), at = n ? choice / 16 % n : 0;
+    struct message message[MAX_MESSAGES] = { { .role = 1 } };
+    uint32_t choice = byte(in), n = choice % (MAX_MESSAGES + 1), at = n ? choice / 16 % n : 0;
     enum fault fault = (enum fault)(byte(in) % 8);
     int r;
 
@@ -347,17 +350,17 @@ examine_built(const struct chat *c, const char *name, struct in *in)
     for (uint32_t i = 0; i < n; i++) {
         uint32_t how = byte(in);
 
-        said[i].role = how & 128 ? (int)(how & 7) % 5 : (i + !said[0].role) % 2 ? 2 : 1;
-        if (i == 0 && how & 64) said[i].role = 0;
-        said[i].c = &contents[(how >> 3 & 7) + (how & 4) + (i && how & 64 ? 3 : 0)];
-        said[i].beside = (enum beside)(byte(in) % 16);
-        if (said[i].beside > NO_WORDS) said[i].beside = BARE;
+        message[i].role = how & 128 ? (int)(how & 7) % 5 : (i + !message[0].role) % 2 ? 2 : 1;
+        if (i == 0 && how & 64) message[i].role = 0;
+        message[i].c = &contents[(how >> 3 & 7) + (how & 4) + (i && how & 64 ? 3 : 0)];
+        message[i].beside = (enum beside)(byte(in) % 16);
+        if (message[i].beside > NO_WORDS) message[i].beside = BARE;
         if (i) add(&json, ", ");
-        add_turn(&json, &said[i], how, i == at ? fault : NONE);
+        add_message(&json, &message[i], how, i == at ? fault : NONE);
     }
     add(&json, fault == NO_END ? "" : fault == MORE ? "] []" : "]");
     r = examine(c, json.p, json.n, got);
-    if (fault == NONE && ref(name, said, n, &want))
+    if (fault == NONE && ref(name, message, n, &want))
         check(r == (int)want.n && !memcmp(got, want.p, want.n));
     else
         check(r < 0);

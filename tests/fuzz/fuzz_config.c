@@ -1,8 +1,9 @@
-/* fuzz_config.c - config.json from anybody, through the reader and through every family.
+/* fuzz_config.c - hostile config.json files in the reader and in every model family.
  *
- * Held against: jansson itself where the text is plain JSON; naive getters over the same object; the
- * ranges that config.h promises for rotary parameters, which must give finite tables; and the limits of
- * model.c for every shape that a family accepts, whose layers must all find their KV group.
+ * Compared with jansson if the text is plain JSON, and with reference getters over the same object.
+ * Checked: the ranges that config.h guarantees for rotary parameters, which must give finite
+ * tables; the limits of model.c for every shape that a family accepts, and a KV group for each of
+ * its layers.
  *
  * Input: the file's bytes.
  */
@@ -21,7 +22,7 @@
 
 enum { LEAST = 2, MOST = 1000 };
 
-/* What gpu.c has, and a configuration alone asks for nothing of: it would bring the devices with it. */
+/* Stands for gpu.c, which would link the devices. Reading a configuration calls no op. */
 const struct gpu_ops *
 gpu_ops(const struct gpu *g)
 {
@@ -284,7 +285,7 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         examine_rope(config, "sliding_attention");
         examine_families(config);
     }
-    check(json_equal(before, whole)); /* nobody writes in it */
+    check(json_equal(before, whole)); /* the readers changed nothing */
     json_decref(before);
     json_decref(config);
     json_decref(whole);

@@ -1,9 +1,11 @@
-/* fuzz_control.c - what a worker sends beside its rings: descriptors over hand, frames over the control channel.
+/* fuzz_control.c - what a worker sends besides its rings: descriptors over the fd channel, frames
+ * over the control channel.
  *
- * Input is a list of operations. Messages with any note and any descriptors wait in a real socket until lagand
- * takes them, the worker dies of any cause, and its successor is given what is left. Frames come
- * from the worker and from others that may not speak; libzmq's side is played here, and so is the fd store. A
- * naive ref says what lagand keeps, gives on, has in the store and hears; no descriptor may stay open.
+ * Input is a list of operations. Messages with any note and any descriptors are queued in a real
+ * socket until lagand reads them, the worker exits for any cause, and its replacement gets the
+ * descriptors. Frames come from the worker and from peers that may not send any. This file
+ * implements libzmq's side and the fd store. A reference computes what lagand keeps, passes on,
+ * stores and receives; no descriptor may stay open.
  */
 #include "tests/fuzz/fuzz.h"
 
@@ -13,6 +15,7 @@
 #include "daemon/persist/fdstore.h"
 #include "daemon/supervise/arenas.h"
 #include "daemon/supervise/control_channel.h"
+#include "daemon/supervise/worker_struct.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -26,7 +29,7 @@
 #include <zmq.h>
 
 enum { KINDS = 5, ARENA_BYTES = 4096, MAX_SENT = 80, MOST_FDS = 12, LOOKED_AT = 160 };
-enum { FRAME = 512, INBOX = 64, PEERS = 4, LONG_ID = 300, MOST_HEARD = INBOX };
+enum { FRAME = 512, INBOX = 64, PEERS = 4, LONG_ID = 300, MAX_RECEIVED = INBOX };
 
 /* ---- the ref of what is handed up */
 
@@ -52,7 +55,7 @@ static int
     kind_fd[KINDS]; /* a file of ARENA_BYTES, an empty one, a pipe, a folder, the socket itself */
 
 static uint64_t
-size_of(int kind) /* UINT64_MAX: nobody can say */
+size_of(int kind) /* UINT64_MAX: unknown */
 {
     return kind == 0 ? ARENA_BYTES : kind == 1 ? 0 : UINT64_MAX;
 }
@@ -150,7 +153,7 @@ static struct arenas arenas;
 static int sock[2];
 
 static void
-open_hand(void)
+open_channel(void)
 {
     check(fd_channel_pair(sock, NULL) == 0);
     kind_fd[KINDS - 1] = sock[1];
@@ -158,7 +161,7 @@ open_hand(void)
 }
 
 static void
-close_hand(void)
+close_channel(void)
 {
     close(sock[0]);
     close(sock[1]);
@@ -261,7 +264,7 @@ send_up(struct in *in)
     if (sendmsg(sock[1], &m, MSG_DONTWAIT | MSG_NOSIGNAL) == (ssize_t)s->bytes) n_sent++;
 }
 
-/* The worker is dead; whoever comes next finds in its hand what may be used again. */
+/* The worker has exited; the fd channel of its replacement has the arenas that may be reused. */
 static void
 succeed(struct in *in)
 {
@@ -277,8 +280,8 @@ succeed(struct in *in)
     arenas_after_death(&arenas, &d, now);
     ref_death(&d, now);
     compare_arenas();
-    close_hand();
-    open_hand();
+    close_channel();
+    open_channel();
     r = arenas_give(&arenas, sock[0], now, NULL);
     adopted_at = now;
     for (uint32_t i = 0; i < n_arenas; i++) n_whole += arena[i].whole;
@@ -425,7 +428,7 @@ zmq_msg_size(const zmq_msg_t *m)
     return n;
 }
 
-/* Of the one that was received last, and no other is asked. */
+/* m is always the message that was received last. */
 int
 zmq_msg_more(const zmq_msg_t *m)
 {
@@ -459,14 +462,14 @@ sd_event_source_disable_unref(sd_event_source *s)
     return s;
 }
 
-/* ---- the ref of who is heard */
+/* ---- the reference of the received frames */
 
-static struct heard {
+static struct received {
     uint64_t number;
     uint32_t code;
     bool result;
-} heard[MOST_HEARD], want[MOST_HEARD];
-static uint32_t n_heard, n_want;
+} received[MAX_RECEIVED], want[MAX_RECEIVED];
+static uint32_t n_received, n_want;
 static int known; /* a peer; -1: the worker has not come yet */
 static const char *token;
 static struct control_channel *control;
@@ -478,8 +481,8 @@ control_reply(struct daemon *of, struct worker *who, uint64_t number, uint32_t c
               const msgpack_object *map)
 {
     (void)of;
-    check(who == &w && n_heard < MOST_HEARD && map);
-    heard[n_heard++] = (struct heard){ number, code, msg_get(map, "result") != NULL };
+    check(who == &w && n_received < MAX_RECEIVED && map);
+    received[n_received++] = (struct received){ number, code, msg_get(map, "result") != NULL };
 }
 
 int
@@ -501,9 +504,9 @@ zmq_send(void *socket, const void *data, size_t n, int flags)
     return (int)n;
 }
 
-/* The frames' form has a fuzzer of its own (fuzz_request), so that its judgement is good enough here. */
+/* fuzz_request tests the form of frames, so the real parser is good enough here. */
 static void
-ref_hear(const struct parcel *p)
+ref_receive(const struct parcel *p)
 {
     const msgpack_object *t;
     uint64_t code = LAGAN_E_INTERNAL;
@@ -519,8 +522,8 @@ ref_hear(const struct parcel *p)
         known = (int)p->peer;
     } else if ((int)p->peer == known && (m.type == LAGAN_MSG_REPLY || m.type == LAGAN_MSG_ERROR)) {
         msg_u64(&m.map, "code", &code);
-        want[n_want++] = (struct heard){ m.rid, (uint32_t)MIN(code, (uint64_t)UINT32_MAX),
-                                         msg_get(&m.map, "result") != NULL };
+        want[n_want++] = (struct received){ m.rid, (uint32_t)MIN(code, (uint64_t)UINT32_MAX),
+                                            msg_get(&m.map, "result") != NULL };
         if (m.type == LAGAN_MSG_REPLY) want[n_want - 1].code = 0;
     }
     msg_done(&m);
@@ -531,14 +534,14 @@ pump(void)
 {
     bool more = true;
 
-    n_heard = n_want = 0;
-    for (uint32_t i = 0; i < n_inbox; i++) ref_hear(&inbox[i]);
+    n_received = n_want = 0;
+    for (uint32_t i = 0; i < n_inbox; i++) ref_receive(&inbox[i]);
     *has_come = true;
     while (more) more = control_channel_pump(control);
-    check(n_read == n_inbox && n_heard == n_want);
-    for (uint32_t i = 0; i < n_heard; i++)
-        check(heard[i].number == want[i].number && heard[i].code == want[i].code &&
-              heard[i].result == want[i].result);
+    check(n_read == n_inbox && n_received == n_want);
+    for (uint32_t i = 0; i < n_received; i++)
+        check(received[i].number == want[i].number && received[i].code == want[i].code &&
+              received[i].result == want[i].result);
     n_inbox = n_read = next_frame = 0;
 }
 
@@ -665,7 +668,7 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     n_arenas = n_stored = strikes = n_inbox = n_read = next_frame = 0;
     verify_contents = adopted = false;
     adopted_at = NSEC_S;
-    open_hand();
+    open_channel();
     open_control();
     while (in.p < in.end) {
         uint32_t op = byte(&in);
@@ -697,7 +700,7 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     take_arenas();
     control_channel_close(control);
     arenas_close(&arenas);
-    close_hand();
+    close_channel();
     check(descriptors() == n_open);
     return 0;
 }

@@ -1,4 +1,5 @@
-/* fuzz_curve.c - a keys file against a naive reading of curve.h: lines, words, and what each may be. */
+/* fuzz_curve.c - a keys file against a reference written from curve.h: lines, words, and the values
+ * that each may have. */
 #include "tests/fuzz/fuzz.h"
 
 #include "wire/curve.h"

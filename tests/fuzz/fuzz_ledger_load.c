@@ -1,8 +1,9 @@
-/* fuzz_ledger_load.c - records of the mirror against a naive ref: taken or dropped, and what a row then is.
+/* fuzz_ledger_load.c - records of the ledger log against a reference: accepted or dropped, and the
+ * state of the request afterwards.
  *
- * Input is a list of records in a short form: a type, a few numbers that mean ids, names and lengths, and
- * bytes to spoil. The ref is written from recall.h and ledger.h alone. What was taken is used as lagand
- * would use it, so that a count that lies reads where it may not.
+ * Input is a list of records in a short form: a type, a few numbers for ids, names and lengths, and
+ * bytes to corrupt. The reference is written from ledger_load.h and ledger.h alone. Accepted
+ * records are used as lagand would use them, so that a wrong count reads out of bounds.
  */
 #include "tests/fuzz/fuzz.h"
 
@@ -16,7 +17,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_ROWS = 300, ROOM = 8192 };
+enum { MAX_ROWS = 300, RECORD_BYTES = 8192 };
 
 /* ---- the ref: rows as plain lists */
 
@@ -28,7 +29,7 @@ struct ref_row {
     char key[LAGAN_MAX_KEY];
     uint32_t n_out; /* outputs */
     uint64_t n_received[64];
-    int32_t token[ROOM / 4];
+    int32_t token[RECORD_BYTES / 4];
 };
 static struct ref_row rows[MAX_ROWS];
 static uint32_t n_tokens;
@@ -104,20 +105,20 @@ ref_take_row(const struct saved_request *k, const uint8_t *p, uint32_t n)
 static bool
 ref_spans(struct ref_row *t, const struct saved_tokens *k, const uint8_t *p)
 {
-    uint64_t said[64] = { 0 }, n = 0, n_text = 0;
+    uint64_t n_new[64] = { 0 }, n = 0, n_text = 0;
 
     for (uint32_t i = 0; i < k->n_spans; i++) {
         struct output_span one;
 
         memcpy(&one, p + i * sizeof one, sizeof one);
         if (one.output >= t->n_out) return false;
-        said[one.output] += one.n;
+        n_new[one.output] += one.n;
         n += one.n;
         n_text += one.n_text;
-        if (t->n_received[one.output] + said[one.output] > t->most) return false;
+        if (t->n_received[one.output] + n_new[one.output] > t->most) return false;
     }
     if (n != k->n || n_text != k->n_text) return false;
-    for (uint32_t i = 0; i < t->n_out; i++) t->n_received[i] += said[i];
+    for (uint32_t i = 0; i < t->n_out; i++) t->n_received[i] += n_new[i];
     return true;
 }
 
@@ -268,7 +269,7 @@ make(struct in *in, uint16_t type, uint8_t *p)
     struct saved_state state = { 0 };
     uint64_t id;
 
-    memset(p, 0, ROOM);
+    memset(p, 0, RECORD_BYTES);
     if (type == SAVED_REQUEST) return make_row(in, p);
     if (type == SAVED_TOKENS) return make_tokens(in, p);
     id = byte(in) % 32;
@@ -294,7 +295,8 @@ make(struct in *in, uint16_t type, uint8_t *p)
     return 16;
 }
 
-/* What lagand does with a row that waits: the whole record for a worker, its place among poisons. */
+/* What lagand does with a queued request: the whole record for a worker, its place among poisoned
+ * requests. */
 static void
 use(struct ledger *l)
 {
@@ -338,7 +340,7 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     while (in.p < in.end && n_tokens < MAX_ROWS) {
         uint32_t op = byte(&in), n;
         uint16_t type = (uint16_t)(op % 8);
-        uint8_t made[ROOM], *record;
+        uint8_t made[RECORD_BYTES], *record;
         struct err e = { .text = "" };
         bool taken;
 
@@ -346,7 +348,7 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         for (uint32_t k = op >> 6; k; k--) { /* spoil some of it */
             uint32_t at = byte(&in);
 
-            made[(at + 256 * (byte(&in) % 4)) % ROOM] ^= (uint8_t)byte(&in);
+            made[(at + 256 * (byte(&in) % 4)) % RECORD_BYTES] ^= (uint8_t)byte(&in);
         }
         if (op & 32) n -= MIN(n, 2 * byte(&in));
         record = malloc(n ? n : 1); /* so that a read beyond it is seen */

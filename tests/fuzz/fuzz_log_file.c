@@ -1,7 +1,8 @@
-/* fuzz_log_file.c - the mirror's reader against a naive ref: any bytes, the same records.
+/* fuzz_log_file.c - the reader of the ledger log against a reference: any bytes, the same records.
  *
- * Input is a list of operations: the real writer appends and turns, now and then without an end, a
- * hostile one pokes bytes and forges records that would fit. Whatever lies there then is read by both.
+ * Input is a list of operations. The real writer appends records and switches halves, sometimes
+ * without finishing; a hostile writer changes bytes and forges records that would fit. The real
+ * reader and the reference then read the file.
  */
 #include "tests/fuzz/fuzz.h"
 
@@ -51,7 +52,7 @@ struct record {
     const uint8_t *data;
 };
 
-/* How many; -1: it is no mirror. */
+/* Returns the number of records; -1: the bytes are no ledger log. */
 static int
 ref_read(const uint8_t *b, struct record *out)
 {
@@ -90,7 +91,7 @@ struct hearing {
 };
 
 static int
-hear(void *arg, uint16_t type, const void *data, uint32_t n)
+collect(void *arg, uint16_t type, const void *data, uint32_t n)
 {
     struct hearing *h = arg;
 
@@ -106,7 +107,7 @@ both_read(const uint8_t *b, int stop)
     static struct record want[MAX_RECORDS];
     struct hearing h = { .want = want, .n = ref_read(b, want), .stop = stop };
     struct err e = { .text = "" };
-    int r = log_file_read(b, BYTES, hear, &h, &e);
+    int r = log_file_read(b, BYTES, collect, &h, &e);
 
     if (h.n < 0) {
         check(r == -EBADMSG && *e.text);
@@ -166,22 +167,22 @@ inherit(struct log_file *m)
     static struct record none[MAX_RECORDS];
     bool good = ref_read(m->base, none) >= 0 && number(m->base + 8, 8) == HALF;
     int fd = dup(m->fd);
-    struct log_file heir;
+    struct log_file next;
     struct err e;
 
-    check(fd >= 0 && (log_file_open(&heir, fd, &e) == 0) == good);
+    check(fd >= 0 && (log_file_open(&next, fd, &e) == 0) == good);
     if (!good) {
         close(fd);
         return;
     }
-    check(!log_file_reserve(&heir, 1, 0)); /* the old half takes nothing more */
-    log_file_switch(&heir);
-    check(log_file_reserve(&heir, 1, 8));
-    log_file_commit(&heir);
-    log_file_switched(&heir);
-    check(log_file_bytes(&heir) == 40 && ref_read(heir.base, none) == 1);
-    both_read(heir.base, 0);
-    log_file_close(&heir);
+    check(!log_file_reserve(&next, 1, 0)); /* the old half takes nothing more */
+    log_file_switch(&next);
+    check(log_file_reserve(&next, 1, 8));
+    log_file_commit(&next);
+    log_file_switched(&next);
+    check(log_file_bytes(&next) == 40 && ref_read(next.base, none) == 1);
+    both_read(next.base, 0);
+    log_file_close(&next);
 }
 
 int

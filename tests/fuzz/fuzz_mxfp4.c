@@ -1,10 +1,10 @@
-/* fuzz_mxfp4.c - a checkpoint of GPT-OSS that is almost right, through the loader: the same verdict as a naive
- * ref, and every weight of every expert where gpu.h says it is.
+/* fuzz_mxfp4.c - the loader on an almost valid checkpoint of GPT-OSS: the same verdict as a
+ * reference, and every weight of every expert at the place that gpu.h states.
  *
- * Input: a byte of flags (FP4: codes and scales, else bf16 as [in, out]; then the number of experts and two
- * sizes), up to EDITS edits of three bytes (which tensor, what, by how much), then bytes that tensors are
- * filled with, again and again; of the first of them bits 1 and 2 say which of two ranks opens it, if any. The device is
- * a heap: what ops do is not looked at here.
+ * Input: a byte of flags (FP4: codes and scales, else bf16 as [in, out]; then the number of experts
+ * and two sizes), up to EDITS edits of three bytes (which tensor, what, by how much), then bytes
+ * with which tensors are filled repeatedly. Bits 1 and 2 of the first of these bytes select which
+ * of two ranks opens the checkpoint, if any. The device is a heap; ops are not tested here.
  */
 #include "tests/fuzz/fuzz.h"
 
@@ -344,7 +344,7 @@ good(const struct made *t)
             return t->dim[0] == t->want[0];
         return t->n_dims == 1 || t->dim[0] == 1;
     }
-    /* All dimensions but the last of what is wanted as they are; what follows multiplies to the last. */
+    /* All wanted dimensions but the last are equal; the product of the others is the last one. */
     uint32_t fixed = t->want_dims > 2 ? 2 : 1;
 
     for (uint32_t i = fixed; i < t->n_dims; i++) rest *= t->dim[i];
@@ -362,7 +362,8 @@ find(const struct ckpt *c, const char *name)
     return NULL;
 }
 
-/* Of every expert our rows, and of those our columns, a byte of which is so many. */
+/* Compares this rank's rows of every expert, and in each row this rank's columns; a byte has
+ * several columns. */
 static void
 same_bytes(const struct ckpt *c, const void *ours, const char *name, struct span row, uint32_t rows,
            struct span col, uint32_t cols, uint32_t per_byte)

@@ -8,7 +8,7 @@
 #include "tests/fuzz/fuzz.h"
 
 #include "base/base.h"
-#include "worker/sched/batch_check.h"
+#include "worker/sched/batch.h"
 
 #include <stdlib.h>
 

@@ -1,8 +1,9 @@
-/* fuzz_receive.c - what a hostile worker says against a naive ref: believed or not, and what a row then is.
+/* fuzz_receive.c - records of a hostile worker against a reference: accepted or rejected, and the
+ * state of the request afterwards.
  *
- * Input is a table of requests and a list of records in a short form: a type, whose request, numbers
- * that are right, and words to spoil. The ref is written from records.h and relay.h alone, on plain
- * bytes. A record that cannot be true ends the input, as it ends the worker.
+ * Input is a table of requests and a list of records in a short form: a type, the request, correct
+ * numbers, and words to corrupt. The reference is written from records.h and receive.h alone, on
+ * plain bytes. A protocol error ends the input, as it ends the worker.
  */
 #include "daemon/config/options.h"
 #include "tests/fuzz/fuzz.h"
@@ -14,6 +15,7 @@
 #include "daemon/request/lifecycle.h"
 #include "daemon/request/receive.h"
 #include "daemon/request/worker_calls.h"
+#include "daemon/supervise/worker_struct.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -24,7 +26,7 @@ enum {
     MAX_TOKENS = 12,
     MAX_OUTPUTS = 3,
     MAX_TEXT = 1 << 15,
-    ROOM = 4096,
+    RECORD_BYTES = 4096,
     VOCAB = 100,
     RING_LOG2 = 16
 };
@@ -39,9 +41,9 @@ struct ref_row {
     bool wants[2]; /* encoder's output, logits */
     uint64_t values[2], kept[2];
     uint32_t cols[2];
-    uint32_t tops, ptops, max, n_received, prompt_said;
+    uint32_t tops, ptops, max, n_received, prompt_received;
     struct ref_output {
-        uint32_t n_received, text_said;
+        uint32_t n_received, text_received;
         bool over;
     } out[MAX_OUTPUTS];
     uint32_t n_outs;
@@ -120,7 +122,7 @@ ref_out(const uint8_t *p, uint64_t n, uint64_t *taken)
     if (!t || output >= t->n_outs) return false;
     o = &t->out[output];
     if (o->over || word(p + 12, 4) != o->n_received) return false;
-    if (!t->start_unknown && word(p + 20, 4) != o->text_said) return false;
+    if (!t->start_unknown && word(p + 20, 4) != o->text_received) return false;
     if (tokens > t->max - o->n_received) return false;
     if (p[11] != t->lp || (t->lp && tops != t->tops)) return false;
     for (uint64_t i = 0; i < tokens; i++)
@@ -128,7 +130,7 @@ ref_out(const uint8_t *p, uint64_t n, uint64_t *taken)
     if (!is_utf8(p + 32 + tokens * each, text)) return false;
     t->n_received += (uint32_t)tokens;
     o->n_received += (uint32_t)tokens;
-    o->text_said = word(p + 20, 4) + (uint32_t)text;
+    o->text_received = word(p + 20, 4) + (uint32_t)text;
     t->start_unknown = false;
     if (t->ended) return true;
     for (uint64_t i = 0; i < tokens; i++) {
@@ -157,7 +159,7 @@ ref_step(const uint8_t *p, uint64_t n)
 static bool
 ref_finish(const uint8_t *p, uint64_t n)
 {
-    struct ref_row *t = n == 32 ? named(p) : NULL;
+    struct ref_row *t = n == 40 ? named(p) : NULL;
     struct ref_output *o;
 
     if (!t || word(p + 8, 2) >= t->n_outs || !is_reason(word(p + 10, 2))) return false;
@@ -202,8 +204,8 @@ ref_prompt(const uint8_t *p, uint64_t n)
     if (tops > 1024 || some > 4u << 20 || need > n || n - need > 7) return false;
     t = named(p);
     if (!t || !t->plp || tops != t->ptops || t->n_received) return false;
-    if (first != t->prompt_said || first + some > 4u << 20) return false;
-    t->prompt_said += (uint32_t)some;
+    if (first != t->prompt_received || first + some > 4u << 20) return false;
+    t->prompt_received += (uint32_t)some;
     return true;
 }
 
@@ -233,19 +235,23 @@ ref_tensor(const uint8_t *p, uint64_t n)
 static bool
 ref_ready(const uint8_t *p, uint64_t n)
 {
-    uint32_t name;
+    uint32_t name, unserved;
+    float temperature;
 
-    if (n < 72 || !loading) return false;
+    if (n < 136 || !loading) return false;
+    memcpy(&temperature, p + 72, 4);
+    unserved = (uint32_t)strnlen((const char *)p + 88, 48);
+    if (!(temperature >= 0) || unserved == 48 || !is_utf8(p + 88, unserved)) return false;
     name = word(p + 24, 4);
     if (!word(p, 4) || word(p, 4) > INT32_MAX || !word(p + 4, 4)) return false;
     if (!word(p + 12, 4) || word(p + 12, 4) > 65536 || word(p + 68, 4) > 16) return false;
-    if (name >= 64 || name > n - 72 || n - 72 - name > 7) return false;
+    if (name >= 64 || name > n - 136 || n - 136 - name > 7) return false;
     vocab = word(p, 4);
     loading = false;
     return true;
 }
 
-/* Nobody has asked for text here: what comes is judged and dropped. */
+/* No request here has text output: records with text are validated and dropped. */
 static bool
 ref_text(const uint8_t *p, uint64_t n)
 {
@@ -311,13 +317,13 @@ make_step(struct in *in, uint8_t *p)
         uint32_t k = byte(in) % n_tokens, at, what = byte(in);
         const struct ref_row *t = &rows[k];
         struct ref_output *of = &out[k][what / 3 % t->n_outs];
-        struct rec_out o = { .row = t->index,
+        struct rec_out o = { .ledger_index = t->index,
                              .gen = t->gen,
                              .output = (uint16_t)(what > 250 ? t->n_outs : of - out[k]),
                              .n_tokens = (uint8_t)(1 + what % 3),
                              .has_logprobs = t->lp,
                              .first = of->n_received,
-                             .text_first = of->text_said,
+                             .text_first = of->text_received,
                              .n_top = t->lp ? t->tops : 0 };
 
         at = n + (uint32_t)sizeof o;
@@ -328,7 +334,7 @@ make_step(struct in *in, uint8_t *p)
         memcpy(p + n, &o, sizeof o);
         n = ROUND_UP(at + o.text_bytes, 8u);
         of->n_received += o.n_tokens;
-        of->text_said += o.text_bytes;
+        of->text_received += o.text_bytes;
     }
     return n;
 }
@@ -338,7 +344,7 @@ make(struct in *in, uint16_t type, uint8_t *p)
 {
     const struct ref_row *t = &rows[byte(in) % n_tokens];
 
-    memset(p, 0, ROOM);
+    memset(p, 0, RECORD_BYTES);
     if (type == REC_STEP) return make_step(in, p);
     if (type == REC_FINISH) {
         struct rec_finish f = { t->index, t->gen, .reason = (uint16_t)(byte(in) % 64) };
@@ -357,7 +363,7 @@ make(struct in *in, uint16_t type, uint8_t *p)
         return (uint32_t)sizeof j + ROUND_UP(j.text_bytes, 8u);
     }
     if (type == REC_PROMPT_LOGPROBS) {
-        struct rec_prompt o = { t->index, t->gen, t->prompt_said, byte(in) % 4, t->ptops, 0 };
+        struct rec_prompt o = { t->index, t->gen, t->prompt_received, byte(in) % 4, t->ptops, 0 };
 
         memcpy(p, &o, sizeof o);
         return (uint32_t)sizeof o + o.n * (8 + 8 * o.n_top);
@@ -366,7 +372,7 @@ make(struct in *in, uint16_t type, uint8_t *p)
         uint32_t kind = byte(in) % 2;
         struct rec_tensor o = { t->index, t->gen, t->values[kind], byte(in) % 9, 0, kind + 1, 0 };
 
-        o.first -= o.first % (1 + o.n); /* now and then some of it was said */
+        o.first -= o.first % (1 + o.n); /* sometimes a part was received already */
         o.cols = t->values[kind] ? t->cols[kind] : 3;
         memcpy(p, &o, sizeof o);
         return (uint32_t)sizeof o + ROUND_UP(4 * o.n, 8u);
@@ -408,6 +414,7 @@ spoil(struct in *in, uint8_t *p, uint32_t n)
 
 static struct config config;
 static struct daemon d;
+static const struct daemon_events events = { .worker_record = receive_record };
 static struct worker w;
 static struct channel ours, theirs; /* both ends of a pair of rings, until one is broken */
 
@@ -415,15 +422,15 @@ static void
 connect_worker(void)
 {
     static const uint8_t id[16] = { 1 };
-    int bell;
+    int doorbell;
 
     if (ours.in.data && !*ring_why(&ours.in)) return;
     if (ours.in.data) {
         channel_close(&theirs);
         channel_close(&ours);
     }
-    check(channel_make(&ours, 0, 1, id, RING_LOG2, RING_LOG2, &bell, NULL) == 0);
-    check(channel_attach(&theirs, dup(ours.d.fd), dup(ours.w.fd), bell, 1, NULL) == 0);
+    check(channel_make(&ours, 0, 1, id, RING_LOG2, RING_LOG2, &doorbell, NULL) == 0);
+    check(channel_attach(&theirs, dup(ours.d.fd), dup(ours.w.fd), doorbell, 1, NULL) == 0);
 }
 
 static int
@@ -463,6 +470,7 @@ begin(struct in *in)
     w.alive = true;
     opt_defaults(daemon_opts, &config.o);
     d.config = &config;
+    d.events = &events;
     d.n_workers = 1;
     d.worker[0] = &w;
     d.ledger = ledger_new(2 * MAX_ROWS, 1);
@@ -470,10 +478,11 @@ begin(struct in *in)
     d.calls = worker_calls_new();
     d.quarantine = quarantine_new();
     check(d.ledger && d.sessions && d.calls);
-    d.facts[0] = (struct model_facts){ .known = true, .vocab = VOCAB, .n_slots = 4 };
+    d.facts[0] =
+        (struct model_facts){ .known = true, .vocab = VOCAB, .n_slots = 4, .max_request_seqs = 4 };
     w.d = &d;
-    w.vocab = VOCAB;
-    w.sending = w.alone = REQUEST_NONE;
+    w.info.vocab = VOCAB;
+    w.requests.sending = w.requests.alone = REQUEST_NONE;
     super_init(&w.super, &ops, &w, 1);
     loading = byte(in) % 4 == 3;
     w.super.state = loading ? SUPER_LOADING : SUPER_READY;
@@ -489,16 +498,16 @@ take_row(uint32_t i, struct in *in)
     uint32_t what = byte(in), tops = byte(in);
     struct rec_submit *s = calloc(1, sizeof *s);
     struct request *r;
-    bool blamed;
+    bool suspected;
 
     check(s);
     *t = (struct ref_row){
         .held = true, .lp = what & 1, .plp = what & 2, .start_unknown = what & 4
     };
     t->other = (what >> 3) % 8 == 1;
-    t->partly = (what >> 3) % 8 == 2 && w.sending == REQUEST_NONE;
+    t->partly = (what >> 3) % 8 == 2 && w.requests.sending == REQUEST_NONE;
     t->ended = (what >> 3) % 8 == 3;
-    blamed = (what >> 3) % 8 == 4;
+    suspected = (what >> 3) % 8 == 4;
     t->tops = t->lp ? tops % 3 : 0;
     t->ptops = t->plp ? tops / 4 % 3 : 0;
     t->wants[0] = tops & 64;
@@ -520,21 +529,21 @@ take_row(uint32_t i, struct in *in)
     r->delivery.ack_window = 4;
     r->outputs.text_start_unknown = t->start_unknown;
     r->dispatch.worker = t->other;
-    w.n_requests++;
-    w.n_seqs += request_n_seqs(r);
-    w.tokens += r->accounting.n_tokens;
+    w.requests.n++;
+    w.requests.n_seqs += request_n_seqs(r);
+    w.requests.tokens += r->accounting.n_tokens;
     t->index = r->index;
     t->gen = r->gen;
-    if (t->partly) w.sending = r->index;
-    if (blamed) {
+    if (t->partly) w.requests.sending = r->index;
+    if (suspected) {
         r->suspicion.n_faults = 2; /* it runs alone, until it has got past its deaths */
-        w.alone = r->index;
+        w.requests.alone = r->index;
         d.quarantine->n_suspects++;
     }
     if (t->ended) lifecycle_end(&d, r, LAGAN_E_CANCELLED, "by its client");
 }
 
-/* Whose the tokens are, piece by piece. */
+/* Compares the spans of tokens and their outputs. */
 static void
 compare_outputs(const struct ref_row *t, const struct request *r)
 {
@@ -543,7 +552,7 @@ compare_outputs(const struct ref_row *t, const struct request *r)
     check((r->outputs.each != NULL) == (t->n_outs > 1));
     for (uint32_t i = 0; r->outputs.each && i < t->n_outs; i++) {
         check(r->outputs.each[i].n_received == t->out[i].n_received &&
-              r->outputs.each[i].n_text_received == t->out[i].text_said);
+              r->outputs.each[i].n_text_received == t->out[i].text_received);
         check((r->outputs.each[i].reason != 0) == t->out[i].over);
     }
     for (uint32_t i = 0; i < outputs_n_spans(r); i++) {
@@ -569,7 +578,7 @@ compare(void)
         held += t->held;
         check(r && r->gen == t->gen && r->dispatch.held == t->held);
         check((r->state == REQUEST_ENDED) == t->ended &&
-              r->outputs.n_prompt_received == t->prompt_said);
+              r->outputs.n_prompt_received == t->prompt_received);
         check(r->outputs.n_received == t->n_received && request_n_tokens(r) == t->n &&
               r->outputs.text.n == t->n_text);
         compare_outputs(t, r);
@@ -581,7 +590,7 @@ compare(void)
             check(r->outputs.tensor[k].n_received == t->values[k] &&
                   r->outputs.tensor[k].value.n == 4 * t->kept[k]);
     }
-    check(w.n_requests == held && d.facts[0].vocab == vocab && w.vocab == vocab);
+    check(w.requests.n == held && d.facts[0].vocab == vocab && w.info.vocab == vocab);
     ledger_check(d.ledger);
 }
 
@@ -594,7 +603,7 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     begin(&in);
     for (uint32_t i = 0; i < n_tokens; i++) take_row(i, &in);
     while (in.p < in.end && taken) {
-        static uint8_t made[ROOM];
+        static uint8_t made[RECORD_BYTES];
         uint32_t op = byte(&in), n;
         uint16_t type = (uint16_t)(REC_READY + op % 10), flags = op >= 250 ? RING_MORE : 0;
         void *record;
@@ -606,11 +615,11 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         memcpy(record, made, n);
         ring_publish(&theirs.out);
         taken = ref_take(type, flags, made, n);
-        receive_drain(&w);
-        check((w.super.suspect == DEATH_NONE) == taken && (taken || *w.why));
+        worker_receive(&w);
+        check((w.super.suspect == DEATH_NONE) == taken && (taken || *w.info.why));
         compare();
     }
-    receive_drain_dead(&w);
+    worker_receive_rest(&w);
     ours = w.channel;
     ledger_free(d.ledger);
     sessions_free(d.sessions);

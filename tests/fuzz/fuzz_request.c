@@ -1,10 +1,10 @@
-/* fuzz_request.c - a client's frame against naive refs: the bounded pass, and SUBMIT's keys.
+/* fuzz_request.c - a client's frame against references: the bounded pass, and SUBMIT's keys.
  *
- * The first byte of an input chooses: an odd one is followed by a frame as it is, an even one by a recipe
- * for a RESUME (4) or for a SUBMIT whose keys exist and whose values are of any kind, because bytes at
- * random spell no key.
- * The refs are written from lagan_wire.h and msg.h alone: one recursive walk that is not afraid of the
- * stack, and one if for each key. Both must give the verdict of the real code, for every input.
+ * An odd first byte is followed by a frame as it is, an even one by a recipe for a RESUME (4) or
+ * for a SUBMIT. A recipe has existing keys and values of any kind, because random bytes contain no
+ * key. The references are written from lagan_wire.h and msg.h alone: one recursive walk without a
+ * bound of the stack, and one if for each key. Both must give the verdict of the real code, for
+ * every input.
  */
 #include "tests/fuzz/fuzz.h"
 
@@ -361,7 +361,8 @@ ref_agrees(const msgpack_object *map)
 static bool
 ref_request(const msgpack_object *map)
 {
-    bool ids = msg_get(map, "ids"), text = msg_get(map, "text"), said = msg_get(map, "messages");
+    bool ids = msg_get(map, "ids"), text = msg_get(map, "text"),
+         messages = msg_get(map, "messages");
     uint32_t i;
 
     for (i = 0; i < map->via.map.size; i++) {
@@ -369,8 +370,8 @@ ref_request(const msgpack_object *map)
 
         if (!value_ok(kv->key.via.str.ptr, kv->key.via.str.size, &kv->val)) return false;
     }
-    if (ids + text + said > 1) return false;
-    if (!ids && !text && !said && !msg_get(map, "encoder_features")) return false;
+    if (ids + text + messages > 1) return false;
+    if (!ids && !text && !messages && !msg_get(map, "encoder_features")) return false;
     if (n_ids(map, "generated_ids") >= most_tokens(map)) return false;
     if (!ref_agrees(map)) return false;
     return whole_or(map, "min_tokens", 0) <= most_tokens(map);
@@ -617,7 +618,7 @@ pack_typed(struct in *in, msgpack_packer *p, const struct field *f)
 
     memset(s, 's', sizeof s);
     switch (f->kind) {
-    case IDS: /* as bytes; a list is a wild value */
+    case IDS: /* as bytes; the other kinds of values make lists */
         n = byte(in) % 24;
         for (i = 0; i < 4 * n; i++) s[i] = i % 4 ? 0 : (char)byte(in);
         if (n && byte(in) % 16 == 0) s[4 * n - 1] = (char)byte(in);
@@ -662,7 +663,8 @@ pack_typed(struct in *in, msgpack_packer *p, const struct field *f)
     }
 }
 
-/* A prompt, unless the recipe is without one, then keys that differ, so that many recipes are taken. */
+/* Adds a prompt, unless the recipe has none, then different keys, so that many recipes are
+ * valid. */
 static void
 cook(struct in *in, msgpack_sbuffer *b)
 {

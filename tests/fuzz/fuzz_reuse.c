@@ -12,7 +12,7 @@
 #include "worker/exec/copy_order.h"
 #include "worker/kv/kv_fork.h"
 #include "worker/kv/kv_internal.h"
-#include "worker/kv/kv_slab.h"
+#include "worker/kv/kv_pool.h"
 
 #include <errno.h>
 #include <stdlib.h>

@@ -1,8 +1,8 @@
-/* fuzz_ring.c - the ring against a naive ref: any bytes, any indices, the same verdict.
+/* fuzz_ring.c - the ring against a reference: any bytes, any indices, the same verdict.
  *
- * Input is a list of operations: the real writer reserves and publishes, a hostile one pokes bytes into
- * the ring, the tail or the head, the real reader peeks and releases. The ref is written from the
- * rules of ring.h alone, on plain bytes, and says for every call what must come out.
+ * Input is a list of operations. The real writer reserves and publishes, a hostile one changes
+ * bytes of the ring, the tail or the head, the real reader peeks and releases. The reference is
+ * written from the rules of ring.h alone, on plain bytes, and computes the result of every call.
  */
 #include "tests/fuzz/fuzz.h"
 
@@ -65,7 +65,7 @@ ref_peek(struct ref *t, const uint8_t *ring, uint64_t tail, const uint8_t **ret)
     if (t->dead) return -EBADMSG;
     for (int pads = 0;; pads++) {
         const uint8_t *h;
-        uint64_t room = CAP - t->read % CAP, len, type, size;
+        uint64_t to_end = CAP - t->read % CAP, len, type, size;
 
         if (t->seen == t->read) {
             /* Between what we have read and what fits behind what we still hold. */
@@ -82,10 +82,10 @@ ref_peek(struct ref *t, const uint8_t *ring, uint64_t tail, const uint8_t **ret)
         for (size = 32; size < 16 + len; size += 32) {
             if (size > CAP) break;
         }
-        t->dead = size > t->seen - t->read || size > room || number(h + 8, 4) != EPOCH;
+        t->dead = size > t->seen - t->read || size > to_end || number(h + 8, 4) != EPOCH;
         if (type == 0) {
-            t->dead = t->dead || len + 16 != room || room >= MAX_REC || number(h + 12, 4) != 0 ||
-                      number(h + 6, 2) != 0 || pads;
+            t->dead = t->dead || len + 16 != to_end || to_end >= MAX_REC ||
+                      number(h + 12, 4) != 0 || number(h + 6, 2) != 0 || pads;
         } else {
             t->dead = t->dead || number(h + 12, 4) != t->next || (type != 1 && type != 2) ||
                       len > MAX_REC - 16 || (type == 1 && len > 40) || number(h + 6, 2) > 1;
@@ -100,7 +100,7 @@ ref_peek(struct ref *t, const uint8_t *ring, uint64_t tail, const uint8_t **ret)
     }
 }
 
-/* ---- the ref of the writer: what reserve must answer */
+/* ---- the reference of the writer: the result of a reservation */
 
 struct pen {
     uint64_t at, published, head; /* head as last looked at */
@@ -116,11 +116,11 @@ struct pen {
 static int
 pen_reserve(struct pen *p, uint32_t len, uint64_t spare, uint64_t head)
 {
-    uint64_t size = (16 + (uint64_t)len + 31) / 32 * 32, room = CAP - p->at % CAP, need;
+    uint64_t size = (16 + (uint64_t)len + 31) / 32 * 32, to_end = CAP - p->at % CAP, need;
 
     if (p->dead) return -EBADMSG;
     if (len > MAX_REC - 16) return -EMSGSIZE;
-    need = size > room ? room + size : size;
+    need = size > to_end ? to_end + size : size;
     if (p->at - p->head + need + spare > CAP) {
         p->dead = head % 32 != 0 || head - p->head > p->published - p->head;
         if (p->dead) return -EBADMSG;
@@ -140,7 +140,7 @@ pen_fill(struct pen *p, void *to, uint32_t len, uint16_t type, uint16_t flags, u
     p->line[p->n++] = (struct line){ p->at - size, { len, type, flags, EPOCH, p->seq++ }, fill };
 }
 
-/* What was reserved stands where it belongs, whole. */
+/* The published record is complete at its place. */
 static void
 pen_published(struct pen *p, const uint8_t *ring)
 {
@@ -181,12 +181,12 @@ poke(struct in *in, uint8_t *ring, uint32_t n)
     }
 }
 
-/* A header where the next record would be, as a reader that has read everything would like it; the bits
- * of op take that back in one place each. */
+/* Writes a header at the place of the next record, valid for a reader that has read everything;
+ * each bit of op makes one field invalid. */
 static void
 forge(struct in *in, uint8_t *ring, uint32_t op, uint64_t tail, const struct ref *t)
 {
-    uint64_t room = CAP - tail % CAP;
+    uint64_t to_end = CAP - tail % CAP;
     struct ring_header h = {
         .len = word(in) % (2 * MAX_REC), .type = 2, .epoch = EPOCH, .seq = t->next
     };
@@ -194,7 +194,7 @@ forge(struct in *in, uint8_t *ring, uint32_t op, uint64_t tail, const struct ref
     if (op & 16) {
         h.type = RING_PAD;
         h.seq = 0;
-        h.len = (uint32_t)room - RING_HEADER;
+        h.len = (uint32_t)to_end - RING_HEADER;
     }
     if (op & 32) h.len += (uint32_t)(int8_t)byte(in);
     if (op & 64) {
@@ -205,8 +205,8 @@ forge(struct in *in, uint8_t *ring, uint32_t op, uint64_t tail, const struct ref
     if (tail % CAP + sizeof h <= CAP) memcpy(ring + tail % CAP, &h, sizeof h);
 }
 
-/* Where a hostile tail goes: behind the record that is there, about a ring's length beyond what was read, or
- * anywhere. */
+/* Returns a hostile tail: after the present record, about a ring's length after the read position,
+ * or anywhere. */
 static uint64_t
 moved(struct in *in, uint32_t op, uint64_t tail, const uint8_t *ring, const struct ref *t)
 {
@@ -292,13 +292,13 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
             break;
         default: {
             bool empty = tail == ref.read && ref.seen == ref.read;
-            uint64_t room;
+            uint64_t to_end;
 
             check(ring_empty(&r) == empty);
             if (!pen.dead) pen.dead = head % 32 != 0 || head - pen.head > pen.published - pen.head;
             if (!pen.dead) pen.head = head;
-            room = pen.dead ? 0 : CAP - (pen.at - pen.head);
-            check(ring_free_bytes(&w) == room);
+            to_end = pen.dead ? 0 : CAP - (pen.at - pen.head);
+            check(ring_free_bytes(&w) == to_end);
         }
         }
     }

@@ -1,13 +1,13 @@
-/* fuzz_safetensors.c - a safetensors header against a naive ref over jansson: the same verdict, the same
- * tensors, and every byte of every tensor is there.
+/* fuzz_safetensors.c - a safetensors header against a reference that uses jansson: the same
+ * verdict, the same tensors, and every byte of every tensor is in the file.
  *
- * Input: a byte of flags, two of data length, then the header's text, or (BUILT) choices from which a
- * header is put together that is almost right. LENGTH: eight bytes in front of it, the length that the
- * file claims. CUT: the file ends within its header.
+ * Input: a byte of flags, two of data length, then the header's text, or (BUILT) choices from which
+ * an almost valid header is built. LENGTH: eight bytes before the text, the length that the file
+ * states. CUT: the file ends within its header.
  */
 #include "tests/fuzz/fuzz.h"
 
-#include "worker/model/safetensors_header.h"
+#include "worker/model/safetensors.h"
 
 #include <errno.h>
 #include <jansson.h>
@@ -49,7 +49,7 @@ build(struct in *in, char *text)
         if (op & 32) bytes += byte(in) % 16 - 8; /* a length that is not the shape's */
         if (kind & 8)
             s += (size_t)snprintf(shape + s, sizeof shape - s, "%s1,1,1,1,1,1", s ? "," : "");
-        if (op & 64) { /* 2^64: nothing, to who does not look */
+        if (op & 64) { /* 2^64 elements: 0 for code that does not check for overflow */
             s += (size_t)snprintf(shape + s, sizeof shape - s, "%s65536,65536,65536,65536",
                                   s ? "," : "");
             bytes = 0;
@@ -113,9 +113,9 @@ whole(const json_t *j, uint64_t *ret)
     return true;
 }
 
-/* One tensor by the rules of safetensors_header.h; *t: what must come out. */
+/* One tensor by the rules of safetensors.h; *t: what must come out. */
 static bool
-good_tensor(const char *name, const json_t *j, uint64_t room, struct safetensors_tensor *t)
+good_tensor(const char *name, const json_t *j, uint64_t data_bytes, struct safetensors_tensor *t)
 {
     const json_t *shape = json_object_get(j, "shape"), *at = json_object_get(j, "data_offsets");
     const char *type = json_string_value(json_object_get(j, "dtype"));
@@ -135,13 +135,14 @@ good_tensor(const char *name, const json_t *j, uint64_t room, struct safetensors
     if (!whole(json_array_get(at, 0), &t->offset) || !whole(json_array_get(at, 1), &end))
         return false;
     t->bytes = (uint64_t)bytes;
-    return end >= t->offset && end - t->offset == bytes && end <= room;
+    return end >= t->offset && end - t->offset == bytes && end <= data_bytes;
 }
 
-/* Compare the verdict and the table with what jansson reads. No verdict where the two may differ: -0, zero
- * bytes, which jansson skips behind numbers, and what jansson itself refuses. */
+/* Compares the verdict and the table with what jansson reads. No comparison where the two may
+ * differ: -0, zero bytes, which jansson skips after numbers, and texts that jansson itself
+ * rejects. */
 static void
-compare(const char *text, size_t len, uint64_t room, int code, struct safetensors_table *table)
+compare(const char *text, size_t len, uint64_t data_bytes, int code, struct safetensors *table)
 {
     json_t *whole_header = json_loadb(text, len, JSON_REJECT_DUPLICATES, NULL), *j;
     struct safetensors_tensor *want;
@@ -157,7 +158,7 @@ compare(const char *text, size_t len, uint64_t room, int code, struct safetensor
     {
         if (strcmp(name, "__metadata__") == 0) continue;
         want[n].name = name;
-        good = good && good_tensor(name, j, room, &want[n]);
+        good = good && good_tensor(name, j, data_bytes, &want[n]);
         n++;
     }
     for (uint32_t a = 0; good && a < n; a++)
@@ -169,7 +170,7 @@ compare(const char *text, size_t len, uint64_t room, int code, struct safetensor
     if (code == 0) {
         check(n == table->n);
         for (uint32_t i = 0; i < n; i++) {
-            const struct safetensors_tensor *t = safetensors_table_find(table, want[i].name);
+            const struct safetensors_tensor *t = safetensors_find(table, want[i].name);
 
             check(t && t->n_dims == want[i].n_dims && t->offset == want[i].offset);
             check(t->bytes == want[i].bytes);
@@ -182,7 +183,7 @@ compare(const char *text, size_t len, uint64_t room, int code, struct safetensor
 
 /* What holds for every table, whatever the text was. */
 static void
-examine(const struct safetensors_table *t, const struct st_shard *f)
+examine(const struct safetensors *t, const struct st_shard *f)
 {
     volatile uint8_t sum = 0;
 
@@ -205,10 +206,10 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     static char text[MAX_TEXT];
     struct in in = { data, data + size };
-    uint32_t flags = byte(&in), room = byte(&in) | (byte(&in) & 3) << 8;
+    uint32_t flags = byte(&in), data_bytes = byte(&in) | (byte(&in) & 3) << 8;
     uint64_t claimed = 0;
     struct st_shard f = { .name = "m" };
-    struct safetensors_table t = { 0 };
+    struct safetensors t = { 0 };
     struct err e = { 0 };
     uint8_t *bytes;
     size_t len;
@@ -222,7 +223,7 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         memcpy(text, in.p, len);
     }
     if (!(flags & LENGTH)) claimed = len;
-    f.bytes = flags & CUT ? room % (8 + len) : 8 + len + room;
+    f.bytes = flags & CUT ? data_bytes % (8 + len) : 8 + len + data_bytes;
     /* Exactly as long as the file, so that one byte too far is seen. */
     bytes = malloc(f.bytes ? f.bytes : 1);
     check(bytes);
@@ -231,20 +232,20 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     f.map = bytes;
 
     code = safetensors_header_read(&t, &f, 0, &e);
-    if (code == 0) code = safetensors_table_sort(&t, &e);
+    if (code == 0) code = safetensors_sort(&t, &e);
     check(code == 0 || (code == -EBADMSG && e.code == code && *e.text));
     if (code == 0) examine(&t, &f);
     /* jansson has no such key, and so no verdict; none of build()'s stands anywhere else. */
     if (flags & BUILT && code == 0) check(!memmem(text, len, "\\u0000", 6));
     if (!(flags & (LENGTH | CUT))) {
         /* Too short to be a header at all, or else the ref knows. */
-        if (len >= 2) compare(text, len, room, code, &t);
+        if (len >= 2) compare(text, len, data_bytes, code, &t);
         if (len < 2) check(code < 0);
     } else if (code == 0) {
         check(claimed >= 2 && f.bytes >= 8 && claimed <= f.bytes - 8);
         compare((const char *)bytes + 8, claimed, f.bytes - 8 - claimed, code, &t);
     }
-    safetensors_table_done(&t);
+    safetensors_done(&t);
     free(bytes);
     return 0;
 }

@@ -7,7 +7,7 @@
  */
 #include "tests/fuzz/fuzz.h"
 
-#include "sim/scenario_run.h"
+#include "sim/scenario.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,18 +1,19 @@
-/* fuzz_tokenizer.c - a hostile tokenizer.json is rejected with a sentence or gives a correct tokenizer.
+/* fuzz_tokenizer.c - a hostile tokenizer.json is rejected with a sentence, or gives a correct
+ * tokenizer.
  *
  * Input: a byte of flags, a length and that many choices for a text, then the document, or (BUILT)
  * choices that build an almost valid document. A tokenizer that opens must encode any text equally
  * into a buffer of exactly the needed size, and fail if the buffer is one entry shorter. Words must
- * give the tokens of simple references that merge pair by pair or try every piece at every position.
- * Decoded text must be whole characters, also as a stream, within the size that detok.h states. If
- * bytes are tokens and no other rule changes the text, decoding must return the text.
+ * give the tokens of simple references that merge pair by pair or try every piece at every
+ * position. Decoded text must be whole characters, also as a stream, within the size that detok.h
+ * states. If bytes are tokens and no other rule changes the text, decoding must return the text.
  */
 #include "tests/fuzz/fuzz.h"
 
+#include "base/utf8.h"
 #include "worker/text/detok.h"
 #include "worker/text/tokenizer.h"
-#include "worker/text/tokenizer_json.h"
-#include "worker/text/utf8.h"
+#include "worker/text/tokenizer_parts.h"
 
 #include <errno.h>
 #include <math.h>
@@ -413,7 +414,7 @@ compare_unigram(struct tokenizer *t, const char *word, size_t n)
     check(at == n && fabs(sum - best[n]) <= 1e-9 * (1 + fabs(sum)));
 }
 
-/* ---- promises */
+/* ---- guarantees */
 
 static void
 stream_is_whole(const struct tokenizer *t, const token_id *ids, int n, const char *want, int n_want)

@@ -1,8 +1,8 @@
-/* fuzz_zmtp.c - a connection's bytes in pieces against a naive reading of the whole of them.
+/* fuzz_zmtp.c - a connection's bytes in pieces against a reference that reads all of them at once.
  *
- * Input is a greeting and a list of parts in a short form: READY, frames, commands, and bytes as they are, each of
- * which may be spoiled; then the lengths of the pieces in which all that comes. The ref is written from zmtp.h
- * alone and has everything at once.
+ * Input is a greeting and a list of parts in a short form: READY, frames, commands, and bytes as
+ * they are. Each part may be corrupted. Then follow the lengths of the pieces in which the bytes
+ * arrive. The reference is written from zmtp.h alone.
  */
 #include "tests/fuzz/fuzz.h"
 
@@ -12,18 +12,18 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { ROOM = 1 << 15, MOST = 20000, MAX_ITEMS = ROOM, LEAST_ROOM = 4096 };
+enum { STREAM_BYTES = 1 << 15, MOST = 20000, MAX_ITEMS = STREAM_BYTES, MIN_CAPACITY = 4096 };
 
-struct heard {
+struct event {
     enum zmtp_what what;
     uint32_t n, n_frames;
     uint64_t sum; /* of its bytes and where they are */
 };
 
-static uint8_t stream[ROOM];
+static uint8_t stream[STREAM_BYTES];
 static uint32_t n_stream;
-static struct heard said[MAX_ITEMS], heard[MAX_ITEMS];
-static uint32_t n_said, n_heard, ref_missing;
+static struct event want[MAX_ITEMS], got[MAX_ITEMS];
+static uint32_t n_want, n_got, ref_missing;
 
 static uint64_t
 sum(const uint8_t *p, uint32_t n)
@@ -39,7 +39,7 @@ sum(const uint8_t *p, uint32_t n)
 static void
 say(enum zmtp_what what, const uint8_t *p, uint32_t n, uint32_t n_frames)
 {
-    said[n_said++] = (struct heard){ what, n, n_frames, sum(p, n) };
+    want[n_want++] = (struct event){ what, n, n_frames, sum(p, n) };
 }
 
 static bool
@@ -77,7 +77,7 @@ named(const uint8_t *p, uint32_t n, const char *name)
     return n > strlen(name) && p[0] == strlen(name) && !memcmp(p + 1, name, p[0]);
 }
 
-/* 1: it is understood, and if it is READY that is said. */
+/* True: the command is known. READY is recorded as an event. */
 static bool
 ref_command(const uint8_t *p, uint32_t n, bool *open)
 {
@@ -100,7 +100,7 @@ ref(const uint8_t *p, uint32_t n)
     uint32_t at = 64, frames = 0, spent = 0;
     bool open = false;
 
-    n_said = ref_missing = 0;
+    n_want = ref_missing = 0;
     if ((n > 0 && p[0] != 0xff) || (n > 9 && p[9] != 0x7f) || (n > 10 && p[10] < 3)) return -EPROTO;
     if (n >= 32 && memcmp(p + 12, null, 20)) return -EPROTO;
     while (at < n) {
@@ -136,7 +136,7 @@ ref(const uint8_t *p, uint32_t n)
 static void
 put(const void *p, uint32_t n)
 {
-    n = MIN(n, (uint32_t)ROOM - n_stream);
+    n = MIN(n, (uint32_t)STREAM_BYTES - n_stream);
     memcpy(stream + n_stream, p, n);
     n_stream += n;
 }
@@ -176,7 +176,7 @@ put_ready(uint32_t a, uint32_t b)
 static void
 put_any(struct in *in)
 {
-    static uint8_t bytes[ROOM];
+    static uint8_t bytes[STREAM_BYTES];
     uint32_t op = byte(in), a = byte(in), b = byte(in), n = (a & 15) * b, before = n_stream;
     uint8_t frame[64] = "\x04PING\0\0";
 
@@ -244,7 +244,7 @@ feed(struct in *in, int wrong)
     uint32_t at = 0, n, i;
     int r = 0;
 
-    n_heard = 0;
+    n_got = 0;
     while (at < n_stream && r >= 0) {
         uint32_t len = byte(in);
 
@@ -254,11 +254,10 @@ feed(struct in *in, int wrong)
         for (i = 0; i < n && (r = zmtp_take(&z, MOST, piece + i, n - i, &item)) >= 0;
              i += (uint32_t)r) {
             check(r > 0 && (uint32_t)r <= n - i);
-            check(z.capacity <= MAX(2 * z.got, (uint32_t)LEAST_ROOM) && z.capacity <= z.size);
+            check(z.capacity <= MAX(2 * z.got, (uint32_t)MIN_CAPACITY) && z.capacity <= z.size);
             if (item.what == ZMTP_NOTHING) continue;
-            check(n_heard < MAX_ITEMS);
-            heard[n_heard++] = (struct heard){ item.what, item.n, item.n_frames,
-                                               sum(item.p, item.n) };
+            check(n_got < MAX_ITEMS);
+            got[n_got++] = (struct event){ item.what, item.n, item.n_frames, sum(item.p, item.n) };
             if (len & 1) zmtp_done(&z);
             check(!(len & 1) || !z.capacity);
         }
@@ -279,12 +278,12 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 
     n_stream = 0;
     put_hello(&in);
-    while (parts-- && n_stream < ROOM) put_any(&in);
+    while (parts-- && n_stream < STREAM_BYTES) put_any(&in);
     wrong = ref(stream, n_stream);
     feed(&in, wrong);
-    check(n_heard == n_said);
-    for (uint32_t i = 0; i < n_said; i++)
-        check(heard[i].what == said[i].what && heard[i].n == said[i].n &&
-              heard[i].n_frames == said[i].n_frames && heard[i].sum == said[i].sum);
+    check(n_got == n_want);
+    for (uint32_t i = 0; i < n_want; i++)
+        check(got[i].what == want[i].what && got[i].n == want[i].n &&
+              got[i].n_frames == want[i].n_frames && got[i].sum == want[i].sum);
     return 0;
 }

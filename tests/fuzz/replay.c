@@ -3,8 +3,8 @@
  *     fuzz_NAME                  tests/data/fuzz_NAME/ in $srcdir, then mutations of what is in it
  *     fuzz_NAME FILE...          only these files: to look at one finding
  *
- * LAGAN_TEST_SEED=n repeats a run, LAGAN_FUZZ_RUNS=n changes the number of mutations. What was being run
- * when the program died is left in fuzz_NAME.crash in the present directory.
+ * LAGAN_TEST_SEED=n repeats a run, LAGAN_FUZZ_RUNS=n changes the number of mutations. If the
+ * program aborts, the input is left in fuzz_NAME.crash in the present directory.
  */
 #include "tests/fuzz/fuzz.h"
 
@@ -119,7 +119,8 @@ load_all(void)
     }
 }
 
-/* One to eight changes of a file of the corpus, of the kinds that libFuzzer makes; one in eight is all new. */
+/* Makes 1 to 8 changes of a file of the corpus, of the kinds that libFuzzer makes; 1 of 8 inputs is
+ * new. */
 static size_t
 mutate(uint8_t *to)
 {
@@ -191,7 +192,8 @@ main(int argc, char **argv)
     signal(SIGSEGV, died);
     signal(SIGBUS, died);
     signal(SIGFPE, died);
-    /* What one run gives back the next one takes: half of fuzz_sched's time was the kernel's, clearing pages. */
+    /* malloc() keeps freed memory for the next run: otherwise fuzz_sched spends half of its time in
+     * the kernel, which clears pages. */
     mallopt(M_MMAP_THRESHOLD, 32 << 20);
     mallopt(M_TRIM_THRESHOLD, 256 << 20);
     if (argc > 1) {

@@ -62,9 +62,9 @@ every_record_type_passes_in_its_direction(void **state)
     (void)state;
     assert_int_equal(channel_attach(&peer, dup(l.d.fd), dup(l.w.fd), doorbell, 5, &e), 0);
     send_and_expect(&l, &peer, REC_SUBMIT, sizeof(struct rec_submit) + 200);
-    send_and_expect(&l, &peer, REC_CANCEL, sizeof(struct rec_row));
+    send_and_expect(&l, &peer, REC_CANCEL, sizeof(struct rec_notice));
     send_and_expect(&l, &peer, REC_DRAIN, 0);
-    send_and_expect(&l, &peer, REC_SUSPEND, sizeof(struct rec_row));
+    send_and_expect(&l, &peer, REC_SUSPEND, sizeof(struct rec_notice));
     send_and_expect(&l, &peer, REC_TEXT, 300);
     send_and_expect(&peer, &l, REC_READY, sizeof(struct rec_ready) + 64);
     send_and_expect(&peer, &l, REC_STEP, 900);

@@ -1,7 +1,7 @@
 /* test_seq.c - reservations, allocation, trimming and release of a slot, and fences. */
 #include "tests/kv/kv_fixture.h"
 
-#include "worker/kv/kv_kind.h"
+#include "worker/kv/kv_need.h"
 #include "worker/kv/kv_seq.h"
 
 #include <errno.h>

@@ -16,7 +16,7 @@ static struct err e;
 
 /* Reads a header followed by n bytes of data. */
 static int
-read_header(const char *header, size_t n, struct safetensors_table *t, uint8_t **bytes)
+read_header(const char *header, size_t n, struct safetensors *t, uint8_t **bytes)
 {
     struct st_shard f = { .name = "m.safetensors" };
     int code;
@@ -24,37 +24,37 @@ read_header(const char *header, size_t n, struct safetensors_table *t, uint8_t *
     memset(t, 0, sizeof *t);
     f.map = *bytes = ckpt_raw(header, n, &f.bytes);
     code = safetensors_header_read(t, &f, 0, &e);
-    return code < 0 ? code : safetensors_table_sort(t, &e);
+    return code < 0 ? code : safetensors_sort(t, &e);
 }
 
 static void
 refused(const char *header, size_t n, const char *sentence)
 {
-    struct safetensors_table t;
+    struct safetensors t;
     uint8_t *bytes;
 
     assert_int_equal(read_header(header, n, &t, &bytes), -EBADMSG);
     assert_string_equal(e.text, sentence);
-    safetensors_table_done(&t);
+    safetensors_done(&t);
     free(bytes);
 }
 
 static void
 taken(const char *header, size_t n, uint32_t n_tensors)
 {
-    struct safetensors_table t;
+    struct safetensors t;
     uint8_t *bytes;
 
     assert_int_equal(read_header(header, n, &t, &bytes), 0);
     assert_int_equal(t.n, n_tensors);
-    safetensors_table_done(&t);
+    safetensors_done(&t);
     free(bytes);
 }
 
 static void
 tensors_are_found_by_name_with_dtype_shape_and_offset(void **state)
 {
-    struct safetensors_table t;
+    struct safetensors t;
     struct safetensors_tensor *x;
     uint8_t *bytes;
 
@@ -66,19 +66,19 @@ tensors_are_found_by_name_with_dtype_shape_and_offset(void **state)
                     32, &t, &bytes),
         0);
     assert_int_equal(t.n, 4);
-    x = safetensors_table_find(&t, "b");
+    x = safetensors_find(&t, "b");
     assert_non_null(x);
     assert_int_equal(x->dtype, DT_BF16);
     assert_int_equal(x->n_dims, 2);
     assert_int_equal(x->dim[1], 3);
     assert_int_equal(x->bytes, 12);
     assert_string_equal(x->file, "m.safetensors");
-    x = safetensors_table_find(&t, "a");
-    assert_ptr_equal(x->data, (const uint8_t *)safetensors_table_find(&t, "b")->data + 16);
-    assert_int_equal(safetensors_table_find(&t, "c")->dtype, DT_COUNT);
-    assert_int_equal(safetensors_table_find(&t, "d")->bytes, 0);
-    assert_null(safetensors_table_find(&t, "e"));
-    safetensors_table_done(&t);
+    x = safetensors_find(&t, "a");
+    assert_ptr_equal(x->data, (const uint8_t *)safetensors_find(&t, "b")->data + 16);
+    assert_int_equal(safetensors_find(&t, "c")->dtype, DT_COUNT);
+    assert_int_equal(safetensors_find(&t, "d")->bytes, 0);
+    assert_null(safetensors_find(&t, "e"));
+    safetensors_done(&t);
     free(bytes);
 }
 
@@ -87,7 +87,7 @@ absurd_header_length_is_refused(void **state)
 {
     uint8_t bytes[64] = { 0 };
     struct st_shard f = { .name = "m", .map = bytes, .bytes = sizeof bytes };
-    struct safetensors_table t = { 0 };
+    struct safetensors t = { 0 };
     uint64_t len = 1;
 
     (void)state;
@@ -104,7 +104,7 @@ absurd_header_length_is_refused(void **state)
     f.bytes = 7;
     assert_int_equal(safetensors_header_read(&t, &f, 0, &e), -EBADMSG);
     assert_string_equal(e.text, "m is 7 bytes, too short for a safetensors file");
-    safetensors_table_done(&t);
+    safetensors_done(&t);
 }
 
 static void
@@ -190,17 +190,17 @@ missing_unknown_or_duplicate_fields_are_refused(void **state)
 static void
 error_of_an_invalid_json_header_states_the_place(void **state)
 {
-    struct safetensors_table t;
+    struct safetensors t;
     uint8_t *bytes;
 
     (void)state;
     assert_int_equal(read_header("{\"a\":{\"shape\":[1 2]}}", 8, &t, &bytes), -EBADMSG);
     assert_non_null(strstr(e.text, "m.safetensors: a: line 1, column"));
-    safetensors_table_done(&t);
+    safetensors_done(&t);
     free(bytes);
     assert_int_equal(read_header("{} x", 8, &t, &bytes), -EBADMSG);
     assert_non_null(strstr(e.text, "m.safetensors: header: line 1, column"));
-    safetensors_table_done(&t);
+    safetensors_done(&t);
     free(bytes);
 }
 
@@ -225,7 +225,7 @@ single_file_checkpoint_is_opened_and_mapped(void **state)
     ckpt_add(&c, "y.weight", "F32", 0, 3);
     ckpt_write(&c, "model.safetensors", 0);
     assert_int_equal(open_dir(&c, &s), 0);
-    assert_int_equal(safetensors_n(s), 2);
+    assert_int_equal(s->n, 2);
     t = safetensors_find(s, "y.weight");
     memcpy(&f, (const char *)t->data + 4, 4);
     assert_true(f == ckpt_value("y.weight", 1));
@@ -250,7 +250,7 @@ shards_are_opened_by_the_index(void **state)
     ckpt_text(&c, "model.safetensors.index.json",
               INDEX("\"a\":\"m-1.safetensors\",\"b\":\"m-2.safetensors\""));
     assert_int_equal(open_dir(&c, &s), 0);
-    assert_int_equal(safetensors_n_shards(s), 2);
+    assert_int_equal(s->n_shards, 2);
     assert_string_equal(safetensors_find(s, "b")->file, "m-2.safetensors");
     safetensors_close(s);
 

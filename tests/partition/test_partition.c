@@ -399,8 +399,8 @@ rows_of(const struct partition_load *x, double n)
 }
 
 static void
-open_split(struct split *s, const struct partition_choose_limits *limits,
-           const struct partition_list *l, const struct truth *d)
+open_split(struct split *s, const struct partition_limits *limits, const struct partition_list *l,
+           const struct truth *d)
 {
     static const struct kv_config kv;
     static const struct step_costs costs;
@@ -474,7 +474,7 @@ rate_of(const struct truth *d, const struct partition_load *x, struct partition_
 static void
 selected_partition_is_close_to_the_best(void **state)
 {
-    const struct partition_choose_limits limits = { 64, 8192, 50 * NSEC_MS };
+    const struct partition_limits limits = { 64, 8192, 50 * NSEC_MS };
     double target = (double)limits.target;
     uint32_t apart = 0, together = 0, late = 0, n = 0;
 
@@ -535,12 +535,12 @@ prefill_steps_on_a_partition_ignore_the_target(void **state)
         draw_device(&d, &l);
         load.n_tokens = 40000;
         for (size_t i = 0; i < ARRAY_LEN(target); i++) {
-            const struct partition_choose_limits limits = { 64, 8192, target[i] };
+            const struct partition_limits limits = { 64, 8192, target[i] };
             struct split s;
-            struct partition_choose_expect x;
+            struct partition_expect x;
 
             open_split(&s, &limits, &l, &d);
-            x = partition_choose_expect(&s, 1, &load);
+            x = partition_expect(&s, 1, &load);
             if (i == 0) rows = x.way.rows;
             assert_int_equal(x.way.rows, rows);
             assert_true(x.row * rows < 410. * NSEC_MS || rows == 64);
@@ -551,7 +551,7 @@ prefill_steps_on_a_partition_ignore_the_target(void **state)
 static void
 empty_or_unknown_phase_changes_no_partition(void **state)
 {
-    const struct partition_choose_limits limits = { 64, 8192, 50 * NSEC_MS };
+    const struct partition_limits limits = { 64, 8192, 50 * NSEC_MS };
     struct partition_load x = some_load(), no_prompts, no_decode;
     struct truth d;
     struct partition_list l;
@@ -577,8 +577,8 @@ first_prompt_during_decode_keeps_the_target(void **state)
 {
     static const struct kv_config kv;
     static const struct step_costs costs = { .weights = 16000000000, .row_flops = 15e9 };
-    const struct partition_choose_limits limits = { 64, 8192, 50 * NSEC_MS },
-                                         tiled = { 64, 8192, 50 * NSEC_MS, .tile = 256 };
+    const struct partition_limits limits = { 64, 8192, 50 * NSEC_MS },
+                                  tiled = { 64, 8192, 50 * NSEC_MS, .tile = 256 };
     struct truth d;
     struct partition_list l;
     struct split s;
@@ -618,7 +618,7 @@ merged_steps_are_whole_tiles_and_keep_prompts_flowing(void **state)
     } as[] = {
         { .06, 32, 512 }, { .06, 16, 512 }, { 1, 128, 256 }, { 1, 64, 192 }, { 1e-4, 4, 1792 }
     };
-    const struct partition_choose_limits limits = { 64, 8192, 50 * NSEC_MS, .tile = 256 };
+    const struct partition_limits limits = { 64, 8192, 50 * NSEC_MS, .tile = 256 };
     struct partition_load x = some_load();
     struct truth d = { 0 };
     struct partition_list l;
@@ -645,7 +645,7 @@ request_shape_is_stable_while_a_prefill_step_runs(void **state)
 {
     static const struct kv_config kv;
     static const struct step_costs costs = { .weights = 16000000000, .row_flops = 15e9 };
-    const struct partition_choose_limits limits = { 64, 8192, 50 * NSEC_MS };
+    const struct partition_limits limits = { 64, 8192, 50 * NSEC_MS };
     const nsec took[] = { 380 * NSEC_MS, 21 * NSEC_MS };
     struct batch_segment run[] = { { .n_tokens = 8192, .work = WORK_PREFILL },
                                    { .n_tokens = 28, .work = WORK_DECODE } };
@@ -684,7 +684,7 @@ request_shape_is_stable_while_a_prefill_step_runs(void **state)
 static void
 partition_is_kept_and_left_only_for_a_better_one(void **state)
 {
-    const struct partition_choose_limits limits = { 64, 8192, 50 * NSEC_MS };
+    const struct partition_limits limits = { 64, 8192, 50 * NSEC_MS };
     uint64_t n_changes = 0;
 
     (void)state;
@@ -701,13 +701,13 @@ partition_is_kept_and_left_only_for_a_better_one(void **state)
         teach(&s, &d, &l);
         for (int k = 0; k < 1000; k++, kept++) { /* independent loads */
             struct partition_load x = some_load();
-            struct partition_choose_expect before = partition_choose_expect(&s, was, &x), after;
+            struct partition_expect before = partition_expect(&s, was, &x), after;
             unsigned now = partition_choose_for(&s, &l, &x).partition;
             double edge;
 
             if (now == was) continue;
             assert_true(kept >= 7 || s.n_changes == 1);
-            after = partition_choose_expect(&s, now, &x);
+            after = partition_expect(&s, now, &x);
             /* 10 % at first, less the longer it was kept; 2 % less from a partition, 2 % more to
              * one unless its inter-token time is lower. */
             edge = -(was > 0) * .02;
@@ -761,9 +761,9 @@ any_reported_times_give_a_valid_partition_and_recovery(void **state)
 
     (void)state;
     for (int round = 0; round < 60; round++) {
-        const struct partition_choose_limits limits = { round % 3 ? 64 : 1, round % 3 ? 8192 : 1,
-                                                        (round % 2) * times[1 + test_below(4)],
-                                                        round % 4 ? 256 : 0 };
+        const struct partition_limits limits = { round % 3 ? 64 : 1, round % 3 ? 8192 : 1,
+                                                 (round % 2) * times[1 + test_below(4)],
+                                                 round % 4 ? 256 : 0 };
         struct step_cost w = { 1.6e10, 0, 1.5e10, 0 };
         struct partition_list l;
         struct split s;

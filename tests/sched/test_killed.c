@@ -11,7 +11,7 @@
 #include "tests/test.h"
 
 #include "base/failpoint.h"
-#include "worker/kv/kv_kind.h"
+#include "worker/kv/kv_need.h"
 #include "worker/manifest/manifest.h"
 
 #include <stdlib.h>

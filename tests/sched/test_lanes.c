@@ -356,7 +356,7 @@ merging_lanes_never_delays_decode_behind_a_prefill_step(void **state)
 static void
 partition_of_the_next_prompt_is_chosen_before_it_arrives(void **state)
 {
-    const struct partition_choose_limits limits = { 64, 8192, 50 * NSEC_MS };
+    const struct partition_limits limits = { 64, 8192, 50 * NSEC_MS };
     const struct step_costs costs = { .weights = 16000000000, .row_flops = 16e9 };
     struct seq *q = seq_new(1, 10, 30, 0);
     struct step_cost prompt = { .weights = 1.6e10, .matmul = 8192 * 1.6e10 };

@@ -3,7 +3,7 @@
  * block changes the output.
  */
 #include "tests/test.h"
-#include "worker/kv/kv_kind.h"
+#include "worker/kv/kv_need.h"
 #include "worker/sched/scheduler.h"
 
 #include "include/lagan_wire.h"

@@ -401,8 +401,8 @@ auto_equals_the_best_mode_and_keeps_its_target(void **state)
     }
 }
 
-/* Measured on one H200 with a constant number in flight (docs/lab/partitions.md): requests per second, p99
- * of TPOT; 0: as auto's mode. */
+/* Measured on one H200 with a constant number in flight (docs/lab/partitions.md): requests per
+ * second, p99 of TPOT; 0: as auto's mode. */
 static void
 simulated_partition_matches_the_gpu_measurements(void **state)
 {

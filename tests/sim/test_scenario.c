@@ -1,5 +1,5 @@
 /* test_scenario.c - scenario files: errors name the line, and differences are printed. */
-#include "sim/scenario_run.h"
+#include "sim/scenario.h"
 
 #include "tests/test.h"
 

@@ -1,8 +1,8 @@
 #include "worker/text/detok.h"
 
+#include "base/utf8.h"
 #include "tests/test.h"
 #include "tests/text/golden.h"
-#include "worker/text/utf8.h"
 
 #include <errno.h>
 #include <stdio.h>

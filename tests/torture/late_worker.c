@@ -6,6 +6,7 @@
  */
 #include "worker/exec/exec.h"
 #include "worker/handover/adopt_log.h"
+#include "worker/worker.h"
 
 #include <poll.h>
 

@@ -35,7 +35,7 @@ static struct channel l;
 static struct shm_ctl *ctl;
 static int fd_channel;
 static uint64_t chance;
-static struct rec_row row[ROWS]; /* received requests; flags: tokens generated */
+static struct rec_notice row[ROWS]; /* received requests; flags: tokens generated */
 static uint32_t n_tokens;
 
 static uint32_t
@@ -112,7 +112,7 @@ intake(void)
 
         if (rec.type == REC_DRAIN) _exit(0);
         if (rec.type == REC_SUBMIT && !rec.flags && n_tokens < ROWS)
-            row[n_tokens++] = (struct rec_row){ s->row, s->gen, s->n_done, 0 };
+            row[n_tokens++] = (struct rec_notice){ s->ledger_index, s->gen, s->n_done, 0 };
     }
     channel_release(&l);
 }
@@ -122,10 +122,10 @@ put_step(char *to)
 {
     struct rec_step *s = (struct rec_step *)(void *)to;
     struct rec_out *o = (struct rec_out *)(s + 1);
-    struct rec_row *r = &row[below(MAX(n_tokens, 1u))];
+    struct rec_notice *r = &row[below(MAX(n_tokens, 1u))];
 
     *s = (struct rec_step){ .step = 1, .n_ent = 1 };
-    *o = (struct rec_out){ .row = r->row,
+    *o = (struct rec_out){ .ledger_index = r->ledger_index,
                            .gen = r->gen,
                            .n_tokens = 1,
                            .first = r->flags,
@@ -199,11 +199,12 @@ torn_records(void)
 static uint32_t
 put_finish(char *to)
 {
-    struct rec_row *r = &row[below(MAX(n_tokens, 1u))];
+    struct rec_notice *r = &row[below(MAX(n_tokens, 1u))];
 
-    *(struct rec_finish *)(void *)to = (struct rec_finish){
-        .row = r->row, .gen = r->gen, .reason = LAGAN_FINISH_EOS, .n_tokens = r->flags
-    };
+    *(struct rec_finish *)(void *)to = (struct rec_finish){ .ledger_index = r->ledger_index,
+                                                            .gen = r->gen,
+                                                            .reason = LAGAN_FINISH_EOS,
+                                                            .n_tokens = r->flags };
     return sizeof(struct rec_finish);
 }
 

@@ -59,7 +59,7 @@ reject(const struct rec_submit *s, const char *why)
     struct rec_reject *j = plain_text_buffer(&l, REC_REJECT,
                                              (uint32_t)(sizeof *j + ROUND_UP(n, (size_t)8)));
 
-    *j = (struct rec_reject){ s->row, s->gen, LAGAN_E_INTERNAL, (uint16_t)n, 0 };
+    *j = (struct rec_reject){ s->ledger_index, s->gen, LAGAN_E_INTERNAL, (uint16_t)n, 0 };
     memcpy(j + 1, why, n);
 }
 
@@ -127,15 +127,15 @@ submit(const struct ring_record *rec)
 }
 
 static struct active *
-active_of(const struct rec_row *c)
+active_of(const struct rec_notice *c)
 {
     for (struct active *a = active; a < active + ARRAY_LEN(active); a++)
-        if (a->used && a->s.row == c->row && a->s.gen == c->gen) return a;
+        if (a->used && a->s.ledger_index == c->ledger_index && a->s.gen == c->gen) return a;
     return NULL;
 }
 
 static void
-cancel(const struct rec_row *c)
+cancel(const struct rec_notice *c)
 {
     struct active *a = active_of(c);
 
@@ -143,7 +143,7 @@ cancel(const struct rec_row *c)
 }
 
 static void
-set_suspended(const struct rec_row *c)
+set_suspended(const struct rec_notice *c)
 {
     struct active *a = active_of(c);
 
@@ -207,7 +207,7 @@ step(void)
 
         if (!a->used || a->suspended) continue;
         if (a->poison && a->n == MOCK_POISON_AT) abort();
-        *o = (struct rec_out){ .row = a->s.row,
+        *o = (struct rec_out){ .ledger_index = a->s.ledger_index,
                                .gen = a->s.gen,
                                .n_tokens = 1,
                                .first = a->n,

@@ -167,7 +167,7 @@ harness_submit(struct harness *p, const struct rec_submit *s, const void *tails,
 void
 harness_suspend(struct harness *p, uint32_t row, bool suspend)
 {
-    struct rec_row rec = { .row = row, .gen = 1, .flags = suspend };
+    struct rec_notice rec = { .ledger_index = row, .gen = 1, .flags = suspend };
     void *to;
 
     assert_int_equal(ring_reserve(&p->channel.out, REC_SUSPEND, 0, sizeof rec, 0, &to), 0);

@@ -97,7 +97,7 @@ static void
 submit(struct harness *p, uint32_t row, uint32_t gen, const struct job *j, const struct stream *s)
 {
     struct rec_submit sub = {
-        .row = row,
+        .ledger_index = row,
         .gen = gen,
         .id = 1000 + row,
         .seed = 77 * row + 5,
@@ -145,8 +145,8 @@ take_out(const char *at, struct stream *streams, uint32_t gen)
 
     memcpy(&o, at, sizeof o);
     tail = at + sizeof o;
-    assert_true(o.row < JOBS && o.gen == gen && o.n_tokens == 1 && o.has_logprobs);
-    s = &streams[o.row];
+    assert_true(o.ledger_index < JOBS && o.gen == gen && o.n_tokens == 1 && o.has_logprobs);
+    s = &streams[o.ledger_index];
     assert_int_equal(o.first, s->n); /* no token is repeated or missing */
     assert_int_equal(o.text_first, s->n_text);
     assert_true(s->n < MAX_NEW && s->n_text + o.text_bytes < TEXT);
@@ -172,10 +172,10 @@ take(const struct ring_record *r, struct stream *streams, uint32_t gen)
         struct rec_finish f;
 
         memcpy(&f, r->data, sizeof f);
-        assert_true(f.row < JOBS && f.gen == gen && !streams[f.row].reason);
-        streams[f.row].reason = f.reason;
-        streams[f.row].adopted += f.adopted;
-        streams[f.row].recomputed += f.recomputed;
+        assert_true(f.ledger_index < JOBS && f.gen == gen && !streams[f.ledger_index].reason);
+        streams[f.ledger_index].reason = f.reason;
+        streams[f.ledger_index].adopted += f.adopted;
+        streams[f.ledger_index].recomputed += f.recomputed;
     } else if (r->type == REC_REJECT) {
         fail_msg("rejected: %s", (const char *)r->data + sizeof(struct rec_reject));
     }

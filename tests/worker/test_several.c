@@ -37,18 +37,18 @@ request_that_may_suppress_every_token_is_refused(void **state)
     harness_start(&p, "tests/data/golden/gemma4_big", large, NULL);
     harness_wait_ready(&p, &ready);
     assert_int_equal(ready.vocab, VOCAB);
-    for (s.row = 0; s.row < 4; s.row++) {
+    for (s.ledger_index = 0; s.ledger_index < 4; s.ledger_index++) {
         const struct ring_record *r;
 
-        s.id = 1000 + s.row;
-        s.beams = s.row % 2 ? 2 : 1;
-        s.n_prompt = s.row < 2 ? VOCAB : VOCAB - 8;
-        s.max_tokens = s.row < 2 ? 1 : 7;
+        s.id = 1000 + s.ledger_index;
+        s.beams = s.ledger_index % 2 ? 2 : 1;
+        s.n_prompt = s.ledger_index < 2 ? VOCAB : VOCAB - 8;
+        s.max_tokens = s.ledger_index < 2 ? 1 : 7;
         harness_submit(&p, &s, ids, s.n_prompt * (uint32_t)sizeof *ids);
         do r = harness_next(&p);
         while (r && r->type == REC_STEP);
         assert_non_null(r);
-        assert_int_equal(r->type, s.row < 2 ? REC_REJECT : REC_FINISH);
+        assert_int_equal(r->type, s.ledger_index < 2 ? REC_REJECT : REC_FINISH);
     }
     harness_kill(&p, &(struct harness_arenas){ 0 });
     harness_close(&p);
@@ -60,8 +60,14 @@ static void
 score_beyond_float_is_reported_as_the_largest(void **state)
 {
     struct rec_submit s = {
-        PLAIN,       .row = 1, .id = 1001,       .n_prompt = 4,
-        .beams = 2,  .n = 2,   .max_tokens = 14, .length_penalty = -100,
+        PLAIN,
+        .ledger_index = 1,
+        .id = 1001,
+        .n_prompt = 4,
+        .beams = 2,
+        .n = 2,
+        .max_tokens = 14,
+        .length_penalty = -100,
         .n_bias = 2, /* scores above 0: the search runs to its end */
     };
     const struct ring_record *r;
@@ -118,7 +124,7 @@ second_output(int32_t token[SECOND_NEW], bool others)
         uint8_t whose[ROUND_UP(SECOND_NEW, 8)];
         float score[2];
     } with = { .score = { 0 } };
-    struct rec_submit s = { PLAIN,           .row = 1,
+    struct rec_submit s = { PLAIN,           .ledger_index = 1,
                             .id = 1001,      .seed = 3,
                             .n_prompt = 8,   .n_done = SECOND_NEW,
                             .n = 2,          .max_tokens = SECOND_NEW,
@@ -144,8 +150,8 @@ second_output(int32_t token[SECOND_NEW], bool others)
 
             harness_suspend(&p, 1, true);
             s.n_done = s.n = 0;
-            for (s.row = 2; s.row < 4; s.row++) {
-                s.id = 1000 + s.row;
+            for (s.ledger_index = 2; s.ledger_index < 4; s.ledger_index++) {
+                s.id = 1000 + s.ledger_index;
                 harness_submit(&p, &s, other, sizeof other);
             }
         }
@@ -156,7 +162,7 @@ second_output(int32_t token[SECOND_NEW], bool others)
             struct rec_out o;
 
             memcpy(&o, at, sizeof o);
-            if (o.row == 1 && o.output == 1) {
+            if (o.ledger_index == 1 && o.output == 1) {
                 assert_int_equal(o.first, n);
                 memcpy(&token[n++], at + sizeof o, sizeof token[0]);
             }
@@ -219,7 +225,7 @@ resume_after_a_stop(bool text)
         float score[2];
     } with = { .prompt = { 5, 9 }, .stop_bytes = 1, .stop = "x", .whose = { 0, 1 } };
     struct rec_submit s = { PLAIN,
-                            .row = 1,
+                            .ledger_index = 1,
                             .id = 1001,
                             .seed = 3,
                             .n_prompt = text ? 0 : 2,
@@ -331,7 +337,7 @@ static void
 submit_delivered(struct harness *p, uint32_t each, uint32_t missing, uint32_t text)
 {
     const uint32_t n = COMING * each - missing;
-    const struct rec_submit s = { PLAIN,           .row = 1,
+    const struct rec_submit s = { PLAIN,           .ledger_index = 1,
                                   .id = 1001,      .n_prompt = COMING_SOURCE,
                                   .n_done = n,     .done_text = text,
                                   .n = COMING,     .max_tokens = each,
@@ -409,7 +415,8 @@ resumed_request_that_is_too_long_is_refused(void **state)
     static const char *const small[] = { "--max_num_seqs=64",    "--kv.memory=32MiB",
                                          "--threads=1",          "--max_source_tokens=64",
                                          "--max_model_len=2200", NULL };
-    const struct rec_submit next = { PLAIN, .row = 2, .id = 1002, .n_prompt = 3, .max_tokens = 4 };
+    const struct rec_submit next = { PLAIN, .ledger_index = 2, .id = 1002, .n_prompt = 3,
+                                     .max_tokens = 4 };
     const int32_t ids[4] = { 60, 61, 62 }; /* padded to 8 bytes */
     const struct ring_record *r;
     struct rec_ready ready;
@@ -423,7 +430,7 @@ resumed_request_that_is_too_long_is_refused(void **state)
     r = harness_next(&p);
     assert_non_null(r);
     assert_int_equal(r->type, REC_REJECT);
-    assert_int_equal(((const struct rec_reject *)r->data)->row, 1);
+    assert_int_equal(((const struct rec_reject *)r->data)->ledger_index, 1);
     assert_int_equal(((const struct rec_reject *)r->data)->reason, LAGAN_E_TOO_LONG);
     harness_submit(&p, &next, ids, sizeof ids);
     harness_finish(&p, &n);
@@ -455,8 +462,10 @@ long_outputs_of_a_search_are_reported_at_its_end(void **state)
         } bias;
         float score[N];
     } with = { { 60, 61, 62, 63 }, { LONG_TOKEN, 100 }, { 0 } };
-    const struct rec_submit s = { PLAIN,       .row = 1, .id = 1001, .n_prompt = SOURCE,
-                                  .n_bias = 1, .n = N,   .beams = N, .max_tokens = EACH };
+    const struct rec_submit s = { PLAIN,       .ledger_index = 1,
+                                  .id = 1001,  .n_prompt = SOURCE,
+                                  .n_bias = 1, .n = N,
+                                  .beams = N,  .max_tokens = EACH };
     uint64_t text = 0;
     char dir[32], sed[100];
     struct rec_ready ready;

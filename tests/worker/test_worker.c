@@ -39,7 +39,7 @@ submit_flagged(struct harness *p, uint32_t row, const int32_t *ids, uint32_t n, 
                int32_t eos, uint32_t min_tokens, uint32_t max_tokens, uint8_t flags)
 {
     struct rec_submit s = {
-        .row = row,
+        .ledger_index = row,
         .gen = 1,
         .id = 1000 + row,
         .n_prompt = n - n_done,
@@ -105,7 +105,7 @@ request_returns_its_tokens_in_order_and_one_finish(void **state)
         assert_int_equal(s.n_ent, 1);
         memcpy(&o, (const char *)r->data + sizeof s, sizeof o);
         memcpy(&token, (const char *)r->data + sizeof s + sizeof o, sizeof token);
-        assert_int_equal(o.row, 3);
+        assert_int_equal(o.ledger_index, 3);
         assert_int_equal(o.gen, 1);
         assert_int_equal(o.first, tokens);
         assert_int_equal(o.n_tokens, 1);
@@ -117,6 +117,7 @@ request_returns_its_tokens_in_order_and_one_finish(void **state)
     assert_int_equal(r->type, REC_FINISH);
     assert_int_equal(((const struct rec_finish *)r->data)->reason, LAGAN_FINISH_LENGTH);
     assert_int_equal(((const struct rec_finish *)r->data)->n_tokens, 12);
+    assert_int_equal(((const struct rec_finish *)r->data)->n_prompt_tokens, 3);
 
     assert_int_equal(ring_reserve(&p.channel.out, REC_DRAIN, 0, 0, 0, &drain), 0);
     channel_publish(&p.channel);
@@ -300,6 +301,7 @@ request_resumed_after_its_last_token_ends_at_once(void **state)
     submit_rest(&p, 1, ids, 5, 2, 8, 0, 20); /* end-of-sequence was delivered, FINISH was not */
     assert_int_equal(harness_finish(&p, &n), LAGAN_FINISH_EOS);
     assert_int_equal(n, 2);
+    assert_int_equal(((const struct rec_finish *)p.rec.data)->n_prompt_tokens, 3);
     submit_rest(&p, 2, ids, 5, 2, 8, 2, 6); /* below min_tokens: continues */
     harness_finish(&p, &n);
     assert_true(n > 2);
@@ -425,7 +427,7 @@ results_of_calls_wait_for_a_reader_that_hangs(void **state)
     (void)state;
     harness_start(&p, "models/recall-gemma3", small, NULL);
     harness_wait_ready(&p, &ready);
-    for (call.row = 0; call.row < CALLS; call.row++) {
+    for (call.call = 0; call.call < CALLS; call.call++) {
         while (ring_reserve(&p.channel.out, REC_TEXT, 0, (uint32_t)sizeof call + BYTES, 0,
                             (void **)&to) == -EAGAIN)
             usleep(1000);
@@ -442,8 +444,8 @@ results_of_calls_wait_for_a_reader_that_hangs(void **state)
         assert_int_equal(r->type, REC_TEXT_DONE);
         memcpy(&d, r->data, sizeof d);
         assert_int_equal(d.reason, 0);
-        assert_true(d.n_ids > BYTES / 2 && d.row < CALLS && !seen[d.row]);
-        seen[d.row] = true;
+        assert_true(d.n_ids > BYTES / 2 && d.call < CALLS && !seen[d.call]);
+        seen[d.call] = true;
     }
     harness_kill(&p, &(struct harness_arenas){ 0 });
     harness_close(&p);

@@ -32,16 +32,16 @@ struct bart {
     struct bart_norm encoder_norm, decoder_norm; /* mBART: after the last layer */
 };
 
-struct bart_layer { /* of the decoder */
-    struct bart_norm self_norm, cross_norm, ff_norm;
-    struct bart_linear qkv, o;                     /* [3 q, hidden], [hidden, q] */
-    struct bart_linear cross_q, cross_kv, cross_o; /* [q, hidden], [2 q, hidden], [hidden, q] */
-    struct bart_linear up, down;                   /* [ff, hidden], [hidden, ff] */
+struct bart_block { /* a layer of the encoder */
+    struct bart_norm self_norm, ff_norm;
+    struct bart_linear qkv, o;   /* [3 q, hidden], [hidden, q] */
+    struct bart_linear up, down; /* [ff, hidden], [hidden, ff] */
 };
 
-struct bart_encoder {
-    struct bart_norm self_norm, ff_norm;
-    struct bart_linear qkv, o, up, down;
+struct bart_layer { /* of the decoder */
+    struct bart_block base;
+    struct bart_norm cross_norm;
+    struct bart_linear cross_q, cross_kv, cross_o; /* [q, hidden], [2 q, hidden], [hidden, q] */
 };
 
 struct bart_cfg {
@@ -51,8 +51,9 @@ struct bart_cfg {
 };
 
 #define TOP(f) IN_TOP, offsetof(struct bart, f)
-#define ENC(f) IN_ENCODER, offsetof(struct bart_encoder, f)
+#define ENC(f) IN_ENCODER, offsetof(struct bart_block, f)
 #define DEC(f) IN_LAYER, offsetof(struct bart_layer, f)
+#define DEC_BASE(f) DEC(base.f)
 #define DIM_POSITIONS DIM_OWN_0
 #define DIM_FINAL DIM_OWN_1 /* hidden; 0: no norm at the end of a stack */
 #define E "encoder.layers.%u."
@@ -61,7 +62,7 @@ struct bart_cfg {
 #define BELOW (W_SPLIT_ROWS | W_STACKED)
 
 /* clang-format off */
-/* Lines that encoder (P E, TO ENC) and decoder (P D, TO DEC) share. */
+/* Lines that encoder (P E, TO ENC) and decoder (P D, TO DEC_BASE) share. */
 #define SELF_ATTENTION(P, TO) \
     { P "self_attn.q_proj.weight",           TO(qkv.weight),            DIM_Q,         DIM_HIDDEN, ROWS }, \
     { P "self_attn.k_proj.weight",           TO(qkv.weight),            DIM_Q,         DIM_HIDDEN, BELOW }, \
@@ -98,7 +99,7 @@ static const struct weight_rule weights[] = {
 
     SELF_ATTENTION(E, ENC),
     FEED_FORWARD(E, ENC),
-    SELF_ATTENTION(D, DEC),
+    SELF_ATTENTION(D, DEC_BASE),
     { D "encoder_attn.q_proj.weight",        DEC(cross_q.weight),        DIM_Q,         DIM_HIDDEN, ROWS },
     { D "encoder_attn.q_proj.bias",          DEC(cross_q.bias),          DIM_Q,         DIM_1,      W_FP32 | ROWS },
     { D "encoder_attn.k_proj.weight",        DEC(cross_kv.weight),       DIM_Q,         DIM_HIDDEN, ROWS },
@@ -109,7 +110,7 @@ static const struct weight_rule weights[] = {
     { D "encoder_attn.out_proj.bias",        DEC(cross_o.bias),          DIM_1,         DIM_HIDDEN, W_FP32 },
     { D "encoder_attn_layer_norm.weight",    DEC(cross_norm.weight),     DIM_1,         DIM_HIDDEN, W_FP32 },
     { D "encoder_attn_layer_norm.bias",      DEC(cross_norm.bias),       DIM_1,         DIM_HIDDEN, W_FP32 },
-    FEED_FORWARD(D, DEC),
+    FEED_FORWARD(D, DEC_BASE),
     { 0 },
 };
 /* clang-format on */
@@ -222,55 +223,74 @@ add_and_norm(const struct model *m, struct tensor x, struct tensor bias, struct 
                               .norm = cfg->post ? RESIDUAL_POST : RESIDUAL_LAYER };
 }
 
-/* The same at the end of a range inside a stack: the next range starts with the norm. */
-static struct residual
-add_without_norm(struct tensor x, struct tensor bias)
-{
-    return (struct residual){ .x = x, .in_bias = bias };
-}
+/* A range of layers of the encoder or the decoder. */
+struct stack {
+    struct tensor x, h, out; /* h: input of a sublayer; out: normed x after the last layer */
+    struct step_tokens tokens;
+    struct tensor positions;
+    const struct bart_norm *embed_norm, *last_norm; /* last_norm: mBART */
+    uint32_t end, n_layers;                         /* of the range; of all */
+};
 
-/* x = norm(scale * embedding + position); in BART y is the same. */
+/* x = norm(scale * embedding + position); in BART h is the same. */
 static int
-embed(const struct model *m, struct step *s, struct tensor x, struct tensor y, struct step_tokens r,
-      struct tensor positions, const struct bart_norm *norm)
+embed(const struct model *m, struct step *s, const struct stack *k)
 {
     const struct bart_cfg *cfg = m->cfg;
     const struct bart *top = m->top;
-    uint32_t n = positions.dim[0] - FIRST_POSITION;
-    struct residual sum = add_and_norm(m, x, NO_TENSOR, cfg->post ? y : NO_TENSOR, norm);
+    uint32_t n = k->positions.dim[0] - FIRST_POSITION;
+    struct residual sum = add_and_norm(m, k->x, NO_TENSOR, cfg->post ? k->h : NO_TENSOR,
+                                       k->embed_norm);
 
     sum.norm = RESIDUAL_POST;
-    sum.in = block_scratch(s, BLOCK_OUT, r.n_tokens, m->shape.hidden);
-    TRY(m->op->embed(s->lane, x, top->shared, r.token, cfg->embed_scale));
-    TRY(m->op->embed(s->lane, sum.in, tensor_rows(positions, FIRST_POSITION, n), r.pos, 1));
+    sum.in = block_scratch(s, BLOCK_OUT, k->tokens.n_tokens, m->shape.hidden);
+    TRY(m->op->embed(s->lane, k->x, top->shared, k->tokens.token, cfg->embed_scale));
+    TRY(m->op->embed(s->lane, sum.in, tensor_rows(k->positions, FIRST_POSITION, n), k->tokens.pos,
+                     1));
     return m->op->residual(s->lane, &sum);
 }
 
+/* h = input of the first sublayer of the range. x is the sum after the layer `before` (NULL: there
+ * is none); in BART it is not normed yet. */
 static int
-feed_forward(const struct model *m, struct step *s, struct tensor h, const struct bart_linear *up,
-             struct tensor down, struct residual end)
+begin(const struct model *m, struct step *s, const struct stack *k, const struct bart_block *before,
+      const struct bart_block *w)
 {
     const struct bart_cfg *cfg = m->cfg;
-    struct tensor inner = block_scratch(s, BLOCK_INNER, h.dim[0], up->weight.dim[0]);
+    struct residual norm;
 
-    TRY(m->op->act_matmul(s->lane, inner, h, up->weight, up->bias, cfg->act));
-    return block_residual(m, s, inner, down, end);
+    if (!before) TRY(embed(m, s, k));
+    if (!before && cfg->post) return 0;
+    norm = add_and_norm(m, k->x, NO_TENSOR, k->h, cfg->post ? &before->ff_norm : &w->self_norm);
+    return m->op->residual(s->lane, &norm);
 }
 
-/* h = input of the first sublayer of a range. x is the sum after layer first - 1; in BART it is not
- * normed yet. */
+/* Ends attention: x += o heads; h = norm(x). */
 static int
-begin_encoder(const struct model *m, struct step *s, const struct bart_encoder *w, uint32_t first,
-              struct tensor h)
+end_attention(const struct model *m, struct step *s, const struct stack *k, struct tensor heads,
+              const struct bart_linear *o, const struct bart_norm *norm)
+{
+    return block_residual(m, s, heads, o->weight, add_and_norm(m, k->x, o->bias, k->h, norm));
+}
+
+/* At the end of a range inside a stack x is not normed, because the next range starts with the
+ * norm. */
+static int
+feed_forward(const struct model *m, struct step *s, const struct stack *k, uint32_t l,
+             const struct bart_block *w, const struct bart_block *next)
 {
     const struct bart_cfg *cfg = m->cfg;
-    const struct bart *top = m->top;
-    struct residual norm = add_and_norm(m, s->enc_x, NO_TENSOR, h, &w->self_norm);
+    bool last = l + 1 == k->n_layers;
+    struct tensor inner = block_scratch(s, BLOCK_INNER, k->h.dim[0], w->up.weight.dim[0]);
+    struct residual end = { .x = k->x, .in_bias = w->down.bias };
 
-    if (first == 0) TRY(embed(m, s, s->enc_x, h, s->enc, top->encoder_pos, &top->encoder_emb));
-    if (first == 0 && cfg->post) return 0;
-    if (cfg->post) norm = add_and_norm(m, s->enc_x, NO_TENSOR, h, &w[-1].ff_norm);
-    return m->op->residual(s->lane, &norm);
+    if (last || l + 1 < k->end)
+        end = add_and_norm(m, k->x, w->down.bias, last ? k->out : k->h,
+                           cfg->post ? &w->ff_norm
+                           : last    ? k->last_norm
+                                     : &next->self_norm);
+    TRY(m->op->act_matmul(s->lane, inner, k->h, w->up.weight, w->up.bias, cfg->act));
+    return block_residual(m, s, inner, w->down.weight, end);
 }
 
 static struct block_attention
@@ -286,28 +306,27 @@ encode(const struct model *m, struct step *s, uint32_t first, uint32_t n)
 {
     const struct bart_cfg *cfg = m->cfg;
     const struct bart *top = m->top;
-    const struct bart_encoder *w = (const struct bart_encoder *)m->encoder + first;
-    struct tensor h = block_scratch(s, BLOCK_NORMED, s->enc.n_tokens, m->shape.hidden);
+    const struct bart_block *w = (const struct bart_block *)m->encoder + first;
+    const struct stack k = {
+        .x = s->enc_x,
+        .h = block_scratch(s, BLOCK_NORMED, s->enc.n_tokens, m->shape.hidden),
+        .out = s->enc_out,
+        .tokens = s->enc,
+        .positions = top->encoder_pos,
+        .embed_norm = &top->encoder_emb,
+        .last_norm = &top->encoder_norm,
+        .end = first + n,
+        .n_layers = m->shape.n_encoder_layers,
+    };
 
-    TRY(begin_encoder(m, s, w, first, h));
+    TRY(begin(m, s, &k, first ? &w[-1] : NULL, w));
     for (uint32_t l = first; l < first + n; l++, w++) {
-        const struct bart_norm *after_self = cfg->post ? &w->self_norm : &w->ff_norm;
         struct block_attention a = attention_of(&w->qkv, &m->shape.encoder[0]);
-        struct residual end;
         struct tensor heads;
 
-        if (l + 1 == m->shape.n_encoder_layers)
-            end = add_and_norm(m, s->enc_x, w->down.bias, s->enc_out,
-                               cfg->post ? &w->ff_norm : &top->encoder_norm);
-        else if (l + 1 == first + n)
-            end = add_without_norm(s->enc_x, w->down.bias);
-        else
-            end = add_and_norm(m, s->enc_x, w->down.bias, h,
-                               cfg->post ? &w->ff_norm : &w[1].self_norm);
-        TRY(block_attend_encoder(m, s, h, &a, &heads));
-        TRY(block_residual(m, s, heads, w->o.weight,
-                           add_and_norm(m, s->enc_x, w->o.bias, h, after_self)));
-        TRY(feed_forward(m, s, h, &w->up, w->down.weight, end));
+        TRY(block_attend_encoder(m, s, k.h, &a, &heads));
+        TRY(end_attention(m, s, &k, heads, &w->o, cfg->post ? &w->self_norm : &w->ff_norm));
+        TRY(feed_forward(m, s, &k, l, w, &w[1]));
     }
     return 0;
 }
@@ -322,71 +341,37 @@ project_cross(const struct model *m, struct step *s, uint32_t first, uint32_t n)
     return 0;
 }
 
-/* h: in, the input of this sublayer; out, the input of the next one. */
-static int
-self_attention(const struct model *m, struct step *s, const struct bart_layer *w, uint32_t l,
-               struct tensor h)
-{
-    const struct bart_cfg *cfg = m->cfg;
-    struct block_attention a = attention_of(&w->qkv, &m->shape.layer[l]);
-    struct tensor heads;
-
-    TRY(block_attend_decoder(m, s, l, h, &a, &heads));
-    return block_residual(
-        m, s, heads, w->o.weight,
-        add_and_norm(m, s->x, w->o.bias, h, cfg->post ? &w->self_norm : &w->cross_norm));
-}
-
-static int
-cross_attention(const struct model *m, struct step *s, const struct bart_layer *w, uint32_t l,
-                struct tensor h)
-{
-    const struct bart_cfg *cfg = m->cfg;
-    struct block_attention a = attention_of(&w->cross_q, &m->shape.cross);
-    struct tensor heads;
-
-    TRY(block_attend_cross(m, s, l, h, &a, &heads));
-    return block_residual(
-        m, s, heads, w->cross_o.weight,
-        add_and_norm(m, s->x, w->cross_o.bias, h, cfg->post ? &w->cross_norm : &w->ff_norm));
-}
-
-static int
-begin_decoder(const struct model *m, struct step *s, const struct bart_layer *w, uint32_t first,
-              struct tensor h)
-{
-    const struct bart_cfg *cfg = m->cfg;
-    const struct bart *top = m->top;
-    struct residual norm = add_and_norm(m, s->x, NO_TENSOR, h, &w->self_norm);
-
-    if (first == 0) TRY(embed(m, s, s->x, h, s->rows, top->decoder_pos, &top->decoder_emb));
-    if (first == 0 && cfg->post) return 0;
-    if (cfg->post) norm = add_and_norm(m, s->x, NO_TENSOR, h, &w[-1].ff_norm);
-    return m->op->residual(s->lane, &norm);
-}
-
 static int
 forward(const struct model *m, struct step *s, uint32_t first, uint32_t n)
 {
     const struct bart_cfg *cfg = m->cfg;
     const struct bart *top = m->top;
     const struct bart_layer *w = (const struct bart_layer *)m->layer + first;
-    struct tensor h = block_scratch(s, BLOCK_NORMED, s->rows.n_tokens, m->shape.hidden);
+    const struct stack k = {
+        .x = s->x,
+        .h = block_scratch(s, BLOCK_NORMED, s->rows.n_tokens, m->shape.hidden),
+        .out = s->normed,
+        .tokens = s->rows,
+        .positions = top->decoder_pos,
+        .embed_norm = &top->decoder_emb,
+        .last_norm = &top->decoder_norm,
+        .end = first + n,
+        .n_layers = m->shape.n_layers,
+    };
 
-    TRY(begin_decoder(m, s, w, first, h));
+    TRY(begin(m, s, &k, first ? &w[-1].base : NULL, &w->base));
     for (uint32_t l = first; l < first + n; l++, w++) {
-        struct residual end;
+        struct block_attention self = attention_of(&w->base.qkv, &m->shape.layer[l]);
+        struct block_attention cross = attention_of(&w->cross_q, &m->shape.cross);
+        struct tensor heads;
 
-        if (l + 1 == m->shape.n_layers)
-            end = add_and_norm(m, s->x, w->down.bias, s->normed,
-                               cfg->post ? &w->ff_norm : &top->decoder_norm);
-        else if (l + 1 == first + n)
-            end = add_without_norm(s->x, w->down.bias);
-        else
-            end = add_and_norm(m, s->x, w->down.bias, h, cfg->post ? &w->ff_norm : &w[1].self_norm);
-        TRY(self_attention(m, s, w, l, h));
-        TRY(cross_attention(m, s, w, l, h));
-        TRY(feed_forward(m, s, h, &w->up, w->down.weight, end));
+        TRY(block_attend_decoder(m, s, l, k.h, &self, &heads));
+        TRY(end_attention(m, s, &k, heads, &w->base.o,
+                          cfg->post ? &w->base.self_norm : &w->cross_norm));
+        TRY(block_attend_cross(m, s, l, k.h, &cross, &heads));
+        TRY(end_attention(m, s, &k, heads, &w->cross_o,
+                          cfg->post ? &w->cross_norm : &w->base.ff_norm));
+        TRY(feed_forward(m, s, &k, l, &w->base, &w[1].base));
     }
     return 0;
 }
@@ -405,7 +390,7 @@ const struct arch arch_bart = {
     .cfg_bytes = sizeof(struct bart_cfg),
     .top_bytes = sizeof(struct bart),
     .layer_bytes = sizeof(struct bart_layer),
-    .encoder_bytes = sizeof(struct bart_encoder),
+    .encoder_bytes = sizeof(struct bart_block),
     .weights = weights,
     .divide = sharding_agrees,
     .prefixes = (const char *const[]){ "", "model.", NULL },

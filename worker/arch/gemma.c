@@ -1,11 +1,20 @@
 /* gemma.c - see gemma.h. */
 #include "worker/arch/gemma.h"
 
-#include "worker/model/config.h"
-
 #include <errno.h>
 #include <math.h>
 #include <string.h>
+
+const char *const gemma_prefixes[] = { "model.", "model.language_model.", "language_model.model.",
+                                       NULL };
+
+int
+gemma_ropes(const json_t *config, unsigned types, struct causal_cfg *cfg, struct err *e)
+{
+    cfg->n_ropes = 2;
+    TRY(cfg_rope_only(config, "full_attention", 1e6, types, &cfg->rope[CAUSAL_FULL], e));
+    return cfg_rope_only(config, "sliding_attention", 1e4, types, &cfg->rope[CAUSAL_WINDOW], e);
+}
 
 static bool
 same_kv_size(const struct layer_shape *a, const struct layer_shape *b)
@@ -64,25 +73,43 @@ gemma_input_words(uint32_t n_layers, uint32_t each)
 }
 
 int
-gemma_inputs(const struct model *m, struct step *s, const struct gemma_inputs *g, uint32_t first,
-             uint32_t n, struct tensor h, struct tensor *ret)
+gemma_read_inputs(const json_t *config, uint32_t min, struct model_shape *s, uint32_t *each,
+                  struct err *e)
+{
+    TRY(cfg_u32(config, "hidden_size_per_layer_input", 256, min, 4096, each, e));
+    if (*each == 0) return 0;
+    TRY(cfg_u32(config, "vocab_size_per_layer_input", 262144, 1, CFG_MAX_VOCAB, &s->dim[DIM_TOKENS],
+                e));
+    s->dim[DIM_EACH] = *each;
+    s->dim[DIM_EACH_ALL] = *each * s->n_layers;
+    s->dim[DIM_INPUT] = s->hidden;
+    s->own_cols = gemma_input_words(s->n_layers, *each);
+    return 0;
+}
+
+int
+gemma_inputs(const struct model *m, struct step *s, uint32_t each, uint32_t first, uint32_t n,
+             struct tensor h, struct tensor *ret)
 {
     const struct gpu_ops *op = m->op;
-    uint32_t rows = s->rows.n_tokens, cols = n * g->each;
-    uint32_t all = ROUND_UP(m->shape.n_layers * g->each, 4u);
+    const struct causal_cfg *cfg = m->cfg;
+    const struct gemma_top *top = m->top;
+    uint32_t rows = s->rows.n_tokens, cols = n * each;
+    uint32_t all = ROUND_UP(m->shape.n_layers * each, 4u);
     struct tensor sum = block_area(s, BLOCK_OWN, 0, rows, cols, m->act);
     struct tensor token = block_area(s, BLOCK_OWN, all, rows, cols, m->act);
-    struct tensor projection = tensor_rows(g->projection, first * g->each, cols);
-    struct tensor table = tensor_cols(g->table, first * g->each, cols);
-    struct tensor each = sum; /* one row for each token and layer */
+    struct tensor projection = tensor_rows(top->projection, first * each, cols);
+    struct tensor table = tensor_cols(top->table, first * each, cols);
+    struct tensor split = sum; /* one row for each token and layer */
 
-    each.dim[0] = rows * n;
-    each.dim[1] = each.stride = g->each;
-    TRY(op->embed(s->lane, h, g->embed, s->rows.token, g->embed_scale));
+    split.dim[0] = rows * n;
+    split.dim[1] = split.stride = each;
+    TRY(op->embed(s->lane, h, top->base.embed, s->rows.token, cfg->embed_scale));
     TRY(op->matmul(s->lane, sum, h, projection, NO_TENSOR, 0));
     /* The factor 1 / sqrt(hidden) before the norm equals a factor of eps. */
-    TRY(op->rms_norm(s->lane, each, each, g->norm, g->eps * (float)m->shape.hidden, 0));
-    TRY(op->embed(s->lane, token, table, s->rows.token, sqrtf((float)g->each)));
+    TRY(op->rms_norm(s->lane, split, split, top->projection_norm, cfg->eps * (float)m->shape.hidden,
+                     0));
+    TRY(op->embed(s->lane, token, table, s->rows.token, sqrtf((float)each)));
     TRY(op->add(s->lane, sum, token));
     *ret = sum;
     return op->scale(s->lane, sum, (float)M_SQRT1_2, 0);
@@ -90,14 +117,31 @@ gemma_inputs(const struct model *m, struct step *s, const struct gemma_inputs *g
 
 int
 gemma_use_input(const struct model *m, struct step *s, struct tensor out, struct tensor h,
-                struct tensor gate, struct tensor projection, struct tensor input)
+                const struct gemma_input *w, struct tensor input)
 {
     const struct gpu_ops *op = m->op;
-    uint32_t each = gate.dim[0], before = 2 * ROUND_UP(m->shape.n_layers * each, 4u);
+    uint32_t each = w->gate.dim[0], before = 2 * ROUND_UP(m->shape.n_layers * each, 4u);
     struct tensor g = block_area(s, BLOCK_OWN, before, h.dim[0], each, m->act);
 
-    TRY(op->matmul(s->lane, g, h, gate, NO_TENSOR, 0));
+    TRY(op->matmul(s->lane, g, h, w->gate, NO_TENSOR, 0));
     TRY(op->act(s->lane, g, g, ACT_GELU_TANH));
     TRY(op->mul(s->lane, g, g, input));
-    return op->matmul(s->lane, out, g, projection, NO_TENSOR, 0);
+    return op->matmul(s->lane, out, g, w->projection, NO_TENSOR, 0);
+}
+
+int
+gemma_attend(const struct model *m, struct step *s, uint32_t l, const struct dense_layer *w,
+             struct tensor h, struct tensor *heads)
+{
+    struct block_attention a = {
+        .qkv = w->qkv,
+        .q_norm = w->q_norm,
+        .k_norm = w->k_norm,
+        .v_norm = true,
+        .norm_eps = ((const struct causal_cfg *)m->cfg)->eps,
+        .cos_sin = causal_rope(m, l),
+        .scale = 1,
+    };
+
+    return block_attend(m, s, l, h, &a, heads);
 }

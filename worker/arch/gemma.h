@@ -1,4 +1,4 @@
-/* gemma.h - steps that Gemma 3n and Gemma 4 share.
+/* gemma.h - what Gemma 3, Gemma 3n and Gemma 4 share.
  *
  * Per-layer inputs: besides the hidden states, a layer reads `each` numbers for every token,
  *
@@ -9,9 +9,13 @@
  */
 #pragma once
 
-#include "worker/model/blocks.h"
+#include "worker/arch/causal.h"
 
-#include <jansson.h>
+extern const char *const gemma_prefixes[];
+
+/* Reads both rotary tables; types: as for cfg_rope_only(). */
+int gemma_ropes(const json_t *config, unsigned types, struct causal_cfg *cfg,
+                struct err *e) MUST_USE;
 
 /* Sets kv_from of all layers. Each of the last num_kv_shared_layers (default: otherwise) reads the
  * KV of the last earlier layer of its kind (window or full). Windows and heads must be set. */
@@ -22,20 +26,65 @@ int gemma_share_kv(const json_t *config, uint32_t otherwise, struct model_shape 
  * tie_word_embeddings. */
 int gemma_refuse_others(const json_t *config, struct err *e) MUST_USE;
 
-struct gemma_inputs {
-    struct tensor embed;      /* [vocab, hidden] */
-    struct tensor table;      /* [tokens, layers * each] */
-    struct tensor projection; /* [layers * each, hidden] */
-    struct tensor norm;       /* [each] */
-    uint32_t each;
-    float embed_scale, eps;
+/* The family's struct for the top begins with this. */
+struct gemma_top {
+    struct block_top base;           /* embed is also the head */
+    struct tensor table, projection; /* [tokens, layers * each], [layers * each, hidden] */
+    struct tensor projection_norm;   /* [each] */
 };
+/* Weights of one layer. The family's struct begins with a struct dense_layer and has this as the
+ * field `input`. */
+struct gemma_input {
+    struct tensor gate, projection; /* [each, hidden], [hidden, each] */
+    struct tensor post;             /* [hidden]: norm of the output of gemma_use_input() */
+};
+
+/* 0 without per-layer inputs. DIM_INPUT: hidden. */
+#define DIM_EACH DIM_OWN_0
+#define DIM_EACH_ALL DIM_OWN_1
+#define DIM_TOKENS DIM_OWN_2
+#define DIM_INPUT DIM_OWN_3
+#define L "layers.%u."
+
+/* clang-format off */
+#define GEMMA_TOP_RULES \
+    { "embed_tokens.weight",                 TOP(embed),              DIM_VOCAB,  DIM_HIDDEN, 0 }, \
+    { "norm.weight",                         TOP(norm),               DIM_1,      DIM_HIDDEN, W_FP32 }
+/* The fields of struct dense_layer. */
+#define GEMMA_DENSE_RULES \
+    { L "input_layernorm.weight",            DENSE(attn_norm),        DIM_1,      DIM_HIDDEN, W_FP32 }, \
+    QKV_RULES(L "self_attn.", DENSE, W_OWN_KV), \
+    { L "self_attn.q_norm.weight",           DENSE(q_norm),           DIM_1,      DIM_HEAD,   W_FP32 }, \
+    { L "self_attn.k_norm.weight",           DENSE(k_norm),           DIM_1,      DIM_HEAD,   W_FP32 | W_OWN_KV }, \
+    { L "self_attn.o_proj.weight",           DENSE(o),                DIM_HIDDEN, DIM_Q,      W_SPLIT_COLS }, \
+    { L "post_attention_layernorm.weight",   DENSE(attn_post),        DIM_1,      DIM_HIDDEN, W_FP32 }, \
+    { L "pre_feedforward_layernorm.weight",  DENSE(ff_norm),          DIM_1,      DIM_HIDDEN, W_FP32 }, \
+    GATED_RULES(L "mlp.", DENSE), \
+    { L "post_feedforward_layernorm.weight", DENSE(ff_post),          DIM_1,      DIM_HIDDEN, W_FP32 }
+/* Per-layer inputs, of struct gemma_top and of a layer; TO: the macro of the family's layers. */
+#define GEMMA_TOP(f) IN_TOP, offsetof(struct gemma_top, f)
+#define GEMMA_INPUT_TOP_RULES \
+    { "embed_tokens_per_layer.weight",       GEMMA_TOP(table),         DIM_TOKENS, DIM_EACH_ALL, W_EMBEDDING }, \
+    { "per_layer_model_projection.weight",   GEMMA_TOP(projection),    DIM_EACH_ALL, DIM_HIDDEN, 0 }, \
+    { "per_layer_projection_norm.weight",    GEMMA_TOP(projection_norm), DIM_1,     DIM_EACH,   W_FP32 }
+#define GEMMA_INPUT_RULES(TO) \
+    { L "per_layer_input_gate.weight",       TO(input.gate),          DIM_EACH,   DIM_HIDDEN, 0 }, \
+    { L "per_layer_projection.weight",       TO(input.projection),    DIM_HIDDEN, DIM_EACH,   0 }, \
+    { L "post_per_layer_input_norm.weight",  TO(input.post),          DIM_1,      DIM_INPUT,  W_FP32 }
+/* clang-format on */
+
+/* Reads the sizes of per-layer inputs, after causal_sizes(). *each >= min. Sets own_cols. */
+int gemma_read_inputs(const json_t *config, uint32_t min, struct model_shape *s, uint32_t *each,
+                      struct err *e) MUST_USE;
 /* Words per token at the start of BLOCK_OWN for these inputs. */
 uint32_t gemma_input_words(uint32_t n_layers, uint32_t each);
 /* Queues the inputs of layers [first, first + n): *ret [rows, n * each]. Overwrites h [rows,
  * hidden]. */
-int gemma_inputs(const struct model *m, struct step *s, const struct gemma_inputs *g,
-                 uint32_t first, uint32_t n, struct tensor h, struct tensor *ret);
+int gemma_inputs(const struct model *m, struct step *s, uint32_t each, uint32_t first, uint32_t n,
+                 struct tensor h, struct tensor *ret);
 /* out = (gelu(h gate^T) input) projection^T; input [rows, each]. */
 int gemma_use_input(const struct model *m, struct step *s, struct tensor out, struct tensor h,
-                    struct tensor gate, struct tensor projection, struct tensor input);
+                    const struct gemma_input *w, struct tensor input);
+/* block_attend() with normed v and scores that are not scaled. */
+int gemma_attend(const struct model *m, struct step *s, uint32_t l, const struct dense_layer *w,
+                 struct tensor h, struct tensor *heads);

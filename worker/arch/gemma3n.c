@@ -8,11 +8,6 @@
  * Source: Gemma3nForCausalLM of transformers 5.17.
  */
 #include "worker/arch/gemma.h"
-#include "worker/arch/registry.h"
-#include "worker/model/config.h"
-#include "worker/model/host_tables.h"
-#include "worker/model/model.h"
-#include "worker/model/sharding.h"
 
 #include <errno.h>
 #include <math.h>
@@ -23,77 +18,45 @@ enum { STREAMS = 4, COEFS = STREAMS * STREAMS, SPARSE = 10 };
 static const float LEAST = 1e-5f; /* lower limit of the mean square in match_rms() */
 
 struct gemma3n {
-    struct block_top base;             /* embed is also the head */
-    struct tensor table, projection;   /* of per-layer inputs: gemma.h */
-    struct tensor projection_norm;     /* [each] */
+    struct gemma_top base;
     struct tensor altup_in, altup_out; /* [3 hidden, hidden]: streams 1, 2, 3 */
 };
 
 struct gemma3n_layer {
-    struct tensor attn_norm, attn_post;         /* [hidden] */
-    struct tensor qkv;                          /* [q, own k, own v; hidden] */
-    struct tensor q_norm, k_norm;               /* [head_dim] */
-    struct tensor o;                            /* [hidden, q] */
-    struct tensor ff_norm, ff_post;             /* [hidden] */
-    struct tensor gate_up, down;                /* [2 ff, hidden], gate rows first; [hidden, ff] */
-    struct tensor router_norm, router;          /* [hidden], [4, hidden] */
-    struct tensor predict, correct;             /* [16, 4], [4, 4] */
-    struct tensor output_scale;                 /* [hidden] */
-    struct tensor left, right, laurel_post;     /* [rank, hidden], [hidden, rank], [hidden] */
-    struct tensor input_gate, input_projection; /* [each, hidden], [hidden, each] */
-    struct tensor input_post;                   /* [hidden] */
+    struct dense_layer dense; /* qkv: [q, own k, own v; hidden] */
+    struct gemma_input input;
+    struct tensor router_norm, router;      /* [hidden], [4, hidden] */
+    struct tensor predict, correct;         /* [16, 4], [4, 4] */
+    struct tensor output_scale;             /* [hidden] */
+    struct tensor left, right, laurel_post; /* [rank, hidden], [hidden, rank], [hidden] */
 };
 
-enum { TABLE_FULL, TABLE_WINDOW }; /* m->table[], cfg->rope[] */
-
 struct gemma3n_cfg {
-    float eps, embed_scale;
+    struct causal_cfg base;
     uint32_t each, rank, active;
-    uint32_t gates_at; /* words of BLOCK_OWN before the gates of all ranks */
-    struct rope_params rope[2];
+    uint32_t gates_at;      /* words of BLOCK_OWN before the gates of all ranks */
     float edge[MAX_LAYERS]; /* gates below mean + edge * deviation become 0; -inf: keep all */
 };
 
-#define TOP(f) IN_TOP, offsetof(struct gemma3n, f)
+#define ALL(f) IN_TOP, offsetof(struct gemma3n, f)
 #define LAYER(f) IN_LAYER, offsetof(struct gemma3n_layer, f)
-#define DIM_EACH DIM_OWN_0
-#define DIM_EACH_ALL DIM_OWN_1
-#define DIM_TOKENS DIM_OWN_2
-#define DIM_STREAMS DIM_OWN_3
-#define DIM_COEFS DIM_OWN_4
-#define DIM_RANK DIM_OWN_5
-#define L "layers.%u."
-#define ATTN L "self_attn."
+#define DIM_STREAMS DIM_OWN_4
+#define DIM_COEFS DIM_OWN_5
+#define DIM_RANK DIM_OWN_6
 #define ALTUP L "altup."
-#define OWN (W_SPLIT_ROWS | W_STACKED | W_OWN_KV)
 
 /* clang-format off */
 static const struct weight_rule weights[] = {
     /* in the checkpoint                      field                    rows          cols */
-    { "embed_tokens.weight",                  TOP(base.embed),         DIM_VOCAB,    DIM_HIDDEN,  0 },
-    { "norm.weight",                          TOP(base.norm),          DIM_1,        DIM_HIDDEN,  W_FP32 },
-    { "embed_tokens_per_layer.weight",        TOP(table),              DIM_TOKENS,   DIM_EACH_ALL, W_EMBEDDING },
-    { "per_layer_model_projection.weight",    TOP(projection),         DIM_EACH_ALL, DIM_HIDDEN,  0 },
-    { "per_layer_projection_norm.weight",     TOP(projection_norm),    DIM_1,        DIM_EACH,    W_FP32 },
-    { "altup_projections.0.weight",           TOP(altup_in),           DIM_HIDDEN,   DIM_HIDDEN,  0 },
-    { "altup_projections.1.weight",           TOP(altup_in),           DIM_HIDDEN,   DIM_HIDDEN,  W_STACKED },
-    { "altup_projections.2.weight",           TOP(altup_in),           DIM_HIDDEN,   DIM_HIDDEN,  W_STACKED },
-    { "altup_unembed_projections.0.weight",   TOP(altup_out),          DIM_HIDDEN,   DIM_HIDDEN,  0 },
-    { "altup_unembed_projections.1.weight",   TOP(altup_out),          DIM_HIDDEN,   DIM_HIDDEN,  W_STACKED },
-    { "altup_unembed_projections.2.weight",   TOP(altup_out),          DIM_HIDDEN,   DIM_HIDDEN,  W_STACKED },
-    { L "input_layernorm.weight",             LAYER(attn_norm),        DIM_1,        DIM_HIDDEN,  W_FP32 },
-    { ATTN "q_proj.weight",                   LAYER(qkv),              DIM_Q,        DIM_HIDDEN,  W_SPLIT_ROWS },
-    { ATTN "k_proj.weight",                   LAYER(qkv),              DIM_KV,       DIM_HIDDEN,  OWN },
-    { ATTN "v_proj.weight",                   LAYER(qkv),              DIM_KV,       DIM_HIDDEN,  OWN },
-    { ATTN "q_norm.weight",                   LAYER(q_norm),           DIM_1,        DIM_HEAD,    W_FP32 },
-    { ATTN "k_norm.weight",                   LAYER(k_norm),           DIM_1,        DIM_HEAD,    W_FP32 | W_OWN_KV },
-    { ATTN "o_proj.weight",                   LAYER(o),                DIM_HIDDEN,   DIM_Q,       W_SPLIT_COLS },
-    { L "post_attention_layernorm.weight",    LAYER(attn_post),        DIM_1,        DIM_HIDDEN,  W_FP32 },
-    { L "pre_feedforward_layernorm.weight",   LAYER(ff_norm),          DIM_1,        DIM_HIDDEN,  W_FP32 },
-    { L "mlp.gate_proj.weight",               LAYER(gate_up),          DIM_FF,       DIM_HIDDEN,  W_SPLIT_ROWS },
-    { L "mlp.up_proj.weight",                 LAYER(gate_up),          DIM_FF,       DIM_HIDDEN,  W_SPLIT_ROWS | W_STACKED },
-    { L "mlp.down_proj.weight",               LAYER(down),             DIM_HIDDEN,   DIM_FF,      W_SPLIT_COLS },
-    { L "post_feedforward_layernorm.weight",  LAYER(ff_post),          DIM_1,        DIM_HIDDEN,  W_FP32 },
+    GEMMA_TOP_RULES,
+    GEMMA_INPUT_TOP_RULES,
+    { "altup_projections.0.weight",           ALL(altup_in),           DIM_HIDDEN,   DIM_HIDDEN,  0 },
+    { "altup_projections.1.weight",           ALL(altup_in),           DIM_HIDDEN,   DIM_HIDDEN,  W_STACKED },
+    { "altup_projections.2.weight",           ALL(altup_in),           DIM_HIDDEN,   DIM_HIDDEN,  W_STACKED },
+    { "altup_unembed_projections.0.weight",   ALL(altup_out),          DIM_HIDDEN,   DIM_HIDDEN,  0 },
+    { "altup_unembed_projections.1.weight",   ALL(altup_out),          DIM_HIDDEN,   DIM_HIDDEN,  W_STACKED },
+    { "altup_unembed_projections.2.weight",   ALL(altup_out),          DIM_HIDDEN,   DIM_HIDDEN,  W_STACKED },
+    GEMMA_DENSE_RULES,
     { ALTUP "router_norm.weight",             LAYER(router_norm),      DIM_1,        DIM_HIDDEN,  W_FP32 },
     { ALTUP "modality_router.weight",         LAYER(router),           DIM_STREAMS,  DIM_HIDDEN,  0 },
     { ALTUP "prediction_coefs.weight",        LAYER(predict),          DIM_COEFS,    DIM_STREAMS, 0 },
@@ -102,9 +65,7 @@ static const struct weight_rule weights[] = {
     { L "laurel.linear_left.weight",          LAYER(left),             DIM_RANK,     DIM_HIDDEN,  0 },
     { L "laurel.linear_right.weight",         LAYER(right),            DIM_HIDDEN,   DIM_RANK,    0 },
     { L "laurel.post_laurel_norm.weight",     LAYER(laurel_post),      DIM_1,        DIM_HIDDEN,  W_FP32 },
-    { L "per_layer_input_gate.weight",        LAYER(input_gate),       DIM_EACH,     DIM_HIDDEN,  0 },
-    { L "per_layer_projection.weight",        LAYER(input_projection), DIM_HIDDEN,   DIM_EACH,    0 },
-    { L "post_per_layer_input_norm.weight",   LAYER(input_post),       DIM_1,        DIM_HIDDEN,  W_FP32 },
+    GEMMA_INPUT_RULES(LAYER),
     { 0 },
 };
 /* clang-format on */
@@ -165,9 +126,7 @@ read_layers(const json_t *config, struct model_shape *s, struct gemma3n_cfg *cfg
             return err_set(e, -EINVAL, "activation_sparsity_pattern of layer %u is %g", i, sparse);
         TRY(cfg_slides(config, i, s->n_layers, (i + 1) % 5, &slides, e));
         l.n_ff = (uint32_t)ff;
-        l.window = slides ? window : 0;
-        l.kv = slides ? KV_WINDOW : KV_FULL;
-        s->layer[i] = l;
+        causal_layer(s, i, l, slides ? window : 0);
         cfg->edge[i] = sparse > 0 ? (float)normal_quantile(sparse) : -INFINITY;
     }
     return gemma_share_kv(config, MIN(15u, s->n_layers - 1), s, e);
@@ -176,6 +135,7 @@ read_layers(const json_t *config, struct model_shape *s, struct gemma3n_cfg *cfg
 static int
 configure(json_t *config, struct model_shape *s, void *out, struct err *e)
 {
+    static const struct causal_defaults defaults = { 35, 2048, 262400, 32768, 1e-6 };
     struct gemma3n_cfg *cfg = out;
     uint32_t streams;
 
@@ -187,25 +147,14 @@ configure(json_t *config, struct model_shape *s, void *out, struct err *e)
                        STREAMS);
     TRY(cfg_u32(config, "altup_active_idx", 0, 0, STREAMS - 1, &cfg->active, e));
     TRY(cfg_u32(config, "laurel_rank", 64, 1, CFG_MAX_HIDDEN, &cfg->rank, e));
-    TRY(cfg_u32(config, "hidden_size_per_layer_input", 256, 1, 4096, &cfg->each, e));
-    TRY(cfg_u32(config, "num_hidden_layers", 35, 1, MAX_LAYERS, &s->n_layers, e));
-    TRY(cfg_u32(config, "hidden_size", 2048, 1, CFG_MAX_HIDDEN, &s->hidden, e));
-    TRY(cfg_u32(config, "vocab_size", 262400, 1, CFG_MAX_VOCAB, &s->vocab, e));
-    TRY(cfg_u32(config, "vocab_size_per_layer_input", 262144, 1, CFG_MAX_VOCAB, &s->dim[DIM_TOKENS],
-                e));
-    TRY(cfg_u32(config, "max_position_embeddings", 32768, 1, CFG_MAX_POSITIONS, &s->max_len, e));
-    TRY(cfg_f32(config, "rms_norm_eps", 1e-6, 0, 1, &cfg->eps, e));
+    TRY(causal_sizes(config, defaults, s, &cfg->base, e));
+    TRY(gemma_read_inputs(config, 1, s, &cfg->each, e));
     TRY(cfg_f32(config, "final_logit_softcapping", 30, 0, 1e6, &s->logit_cap, e));
-    TRY(cfg_rope_only(config, "full_attention", 1e6, 1 << ROPE_DEFAULT, &cfg->rope[TABLE_FULL], e));
-    TRY(cfg_rope_only(config, "sliding_attention", 1e4, 1 << ROPE_DEFAULT, &cfg->rope[TABLE_WINDOW],
-                      e));
+    TRY(gemma_ropes(config, 1 << ROPE_DEFAULT, &cfg->base, e));
     TRY(read_layers(config, s, cfg, e));
-    cfg->embed_scale = sqrtf((float)s->hidden); /* not rounded to bf16: gemma3.c */
+    cfg->base.embed_scale = sqrtf((float)s->hidden); /* not rounded to bf16: gemma3.c */
     s->n_streams = STREAMS;
-    s->own_cols = gemma_input_words(s->n_layers, cfg->each) + 2 * ROUND_UP(s->hidden, 4u) +
-                  STREAMS + COEFS + ROUND_UP(cfg->rank, 4u);
-    s->dim[DIM_EACH] = cfg->each;
-    s->dim[DIM_EACH_ALL] = cfg->each * s->n_layers;
+    s->own_cols += 2 * ROUND_UP(s->hidden, 4u) + STREAMS + COEFS + ROUND_UP(cfg->rank, 4u);
     s->dim[DIM_STREAMS] = STREAMS;
     s->dim[DIM_COEFS] = COEFS;
     s->dim[DIM_RANK] = cfg->rank;
@@ -223,16 +172,6 @@ divide(struct model *m, struct err *e)
     for (uint32_t i = 0; i < m->shape.n_layers; i++) ff = MAX(ff, m->whole.layer[i].n_ff);
     cfg->gates_at = ROUND_UP(m->shape.own_cols, 4u);
     m->shape.own_cols = cfg->gates_at + ff;
-    return 0;
-}
-
-static int
-prepare(struct model *m, struct err *e)
-{
-    const struct gemma3n_cfg *cfg = m->cfg;
-
-    for (uint32_t i = TABLE_FULL; i <= TABLE_WINDOW; i++)
-        TRY(host_tables_rope(m, i, &cfg->rope[i], m->shape.layer[0].head_dim, e));
     return 0;
 }
 
@@ -278,27 +217,10 @@ route(const struct model *m, struct step *s, const struct gemma3n_scratch *o,
     const struct gpu_ops *op = m->op;
     const struct gemma3n_cfg *cfg = m->cfg;
 
-    TRY(op->rms_norm(s->lane, o->h, x, w->router_norm, cfg->eps, 0));
+    TRY(op->rms_norm(s->lane, o->h, x, w->router_norm, cfg->base.eps, 0));
     TRY(op->matmul(s->lane, o->modal, o->h, w->router, NO_TENSOR, 0));
     TRY(op->scale(s->lane, o->modal, 1 / (float)m->shape.hidden, 1)); /* tanh */
     return op->matmul(s->lane, coefs, o->modal, matrix, NO_TENSOR, 0);
-}
-
-static int
-attention(const struct model *m, struct step *s, uint32_t l, struct tensor h, struct tensor *heads)
-{
-    const struct gemma3n_layer *w = (const struct gemma3n_layer *)m->layer + l;
-    struct block_attention a = {
-        .qkv = w->qkv,
-        .q_norm = w->q_norm,
-        .k_norm = w->k_norm,
-        .v_norm = true,
-        .norm_eps = ((const struct gemma3n_cfg *)m->cfg)->eps,
-        .cos_sin = m->table[m->shape.layer[l].window ? TABLE_WINDOW : TABLE_FULL],
-        .scale = 1,
-    };
-
-    return block_attend(m, s, l, h, &a, heads);
 }
 
 /* Mean and deviation are those of the whole row, so the gates of all ranks are gathered first. */
@@ -328,9 +250,9 @@ feed_forward(const struct model *m, struct step *s, uint32_t l, struct tensor h,
     uint32_t ff = m->shape.layer[l].n_ff;
     struct tensor gate_up = block_scratch(s, BLOCK_GATE_UP, h.dim[0], 2 * ff);
 
-    if (isinf(cfg->edge[l])) return block_gated(m, s, h, w->gate_up, ACT_GELU_TANH, inner);
+    if (isinf(cfg->edge[l])) return block_gated(m, s, h, w->dense.gate_up, ACT_GELU_TANH, inner);
     *inner = block_scratch(s, BLOCK_INNER, h.dim[0], ff);
-    TRY(op->matmul(s->lane, gate_up, h, w->gate_up, NO_TENSOR, 0));
+    TRY(op->matmul(s->lane, gate_up, h, w->dense.gate_up, NO_TENSOR, 0));
     TRY(keep_outliers(m, s, l, tensor_cols(gate_up, 0, ff)));
     return op->gate(s->lane, *inner, gate_up, ACT_GELU_TANH);
 }
@@ -344,11 +266,11 @@ sublayers(const struct model *m, struct step *s, uint32_t l, const struct gemma3
     const struct gemma3n_layer *w = (const struct gemma3n_layer *)m->layer + l;
     struct tensor heads, inner;
     struct tensor x = stream(m, s, cfg->active);
-    struct residual laurel = { .x = o->work, .in = o->h, .eps = cfg->eps };
-    struct residual add = { .x = o->work, .eps = cfg->eps };
+    struct residual laurel = { .x = o->work, .in = o->h, .eps = cfg->base.eps };
+    struct residual add = { .x = o->work, .eps = cfg->base.eps };
 
     TRY(op->mul(s->lane, o->work, x, NO_TENSOR));
-    TRY(op->rms_norm(s->lane, o->h, x, w->attn_norm, cfg->eps, 0));
+    TRY(op->rms_norm(s->lane, o->h, x, w->dense.attn_norm, cfg->base.eps, 0));
     TRY(op->residual(s->lane, &laurel));
     TRY(op->matmul(s->lane, o->rank, o->h, w->left, NO_TENSOR, 0));
     TRY(op->matmul(s->lane, o->out, o->rank, w->right, NO_TENSOR, 0));
@@ -356,15 +278,15 @@ sublayers(const struct model *m, struct step *s, uint32_t l, const struct gemma3
     laurel.in_norm = w->laurel_post;
     TRY(op->residual(s->lane, &laurel));
 
-    TRY(attention(m, s, l, o->h, &heads));
-    add.in_norm = w->attn_post;
-    TRY(block_residual(m, s, heads, w->o, add));
+    TRY(gemma_attend(m, s, l, &w->dense, o->h, &heads));
+    add.in_norm = w->dense.attn_post;
+    TRY(block_residual(m, s, heads, w->dense.o, add));
     TRY(op->scale(s->lane, o->work, (float)M_SQRT1_2, 0));
 
-    TRY(op->rms_norm(s->lane, o->h, o->work, w->ff_norm, cfg->eps, 0));
+    TRY(op->rms_norm(s->lane, o->h, o->work, w->dense.ff_norm, cfg->base.eps, 0));
     TRY(feed_forward(m, s, l, o->h, &inner));
-    add.in_norm = w->ff_post;
-    return block_residual(m, s, inner, w->down, add);
+    add.in_norm = w->dense.ff_post;
+    return block_residual(m, s, inner, w->dense.down, add);
 }
 
 /* Streams 1 to 3 start as projections of stream 0, scaled to its RMS. */
@@ -376,8 +298,9 @@ begin_streams(const struct model *m, struct step *s, const struct gemma3n_scratc
     const struct gemma3n *top = m->top;
     uint32_t hidden = m->shape.hidden;
 
-    TRY(op->embed(s->lane, o->h, top->base.embed, s->rows.token, cfg->embed_scale));
-    TRY(op->embed(s->lane, stream(m, s, 0), top->base.embed, s->rows.token, cfg->embed_scale));
+    TRY(op->embed(s->lane, o->h, top->base.base.embed, s->rows.token, cfg->base.embed_scale));
+    TRY(op->embed(s->lane, stream(m, s, 0), top->base.base.embed, s->rows.token,
+                  cfg->base.embed_scale));
     TRY(op->matmul(s->lane, tensor_cols(s->x, hidden, (STREAMS - 1) * hidden), o->h, top->altup_in,
                    NO_TENSOR, 0));
     for (uint32_t i = 1; i < STREAMS; i++)
@@ -404,7 +327,7 @@ join_streams(const struct model *m, struct step *s, const struct gemma3n_scratch
         TRY(op->add(s->lane, o->work, o->other));
     }
     TRY(op->scale(s->lane, o->work, 1.0f / STREAMS, 0));
-    return op->rms_norm(s->lane, s->normed, o->work, top->base.norm, cfg->eps, 0);
+    return op->rms_norm(s->lane, s->normed, o->work, top->base.base.norm, cfg->base.eps, 0);
 }
 
 static int
@@ -412,12 +335,7 @@ forward(const struct model *m, struct step *s, uint32_t first, uint32_t n)
 {
     const struct gpu_ops *op = m->op;
     const struct gemma3n_cfg *cfg = m->cfg;
-    const struct gemma3n *top = m->top;
     const struct gemma3n_layer *w = (const struct gemma3n_layer *)m->layer + first;
-    const struct gemma_inputs g = { top->base.embed, top->table,
-                                    top->projection, top->projection_norm,
-                                    cfg->each,       cfg->embed_scale,
-                                    cfg->eps };
     const struct gemma3n_scratch o = scratch_of(m, s);
     struct tensor inputs, active = stream(m, s, cfg->active);
     struct altup predict = { ALTUP_PREDICT, s->x, o.coefs, NO_TENSOR, STREAMS, cfg->active };
@@ -425,7 +343,7 @@ forward(const struct model *m, struct step *s, uint32_t first, uint32_t n)
                              o.work,        STREAMS, cfg->active };
 
     if (first == 0) TRY(begin_streams(m, s, &o));
-    TRY(gemma_inputs(m, s, &g, first, n, o.h, &inputs));
+    TRY(gemma_inputs(m, s, cfg->each, first, n, o.h, &inputs));
     for (uint32_t l = first; l < first + n; l++, w++) {
         TRY(route(m, s, &o, w, active, predict.coef, w->predict));
         TRY(op->altup(s->lane, &predict));
@@ -434,11 +352,11 @@ forward(const struct model *m, struct step *s, uint32_t first, uint32_t n)
         TRY(op->altup(s->lane, &correct));
 
         TRY(op->mul(s->lane, o.h, active, w->output_scale));
-        TRY(gemma_use_input(m, s, o.out, o.h, w->input_gate, w->input_projection,
+        TRY(gemma_use_input(m, s, o.out, o.h, &w->input,
                             tensor_cols(inputs, (l - first) * cfg->each, cfg->each)));
         for (uint32_t i = 1; i < STREAMS; i++) { /* never stream 0, whichever is active */
             struct residual add = {
-                .x = stream(m, s, i), .in = o.out, .in_norm = w->input_post, .eps = cfg->eps
+                .x = stream(m, s, i), .in = o.out, .in_norm = w->input.post, .eps = cfg->base.eps
             };
 
             TRY(op->residual(s->lane, &add));
@@ -455,10 +373,9 @@ const struct arch arch_gemma3n = {
     .layer_bytes = sizeof(struct gemma3n_layer),
     .weights = weights,
     .divide = divide,
-    .prefixes = (const char *const[]){ "model.", "model.language_model.", "language_model.model.",
-                                       NULL },
+    .prefixes = gemma_prefixes,
     .configure = configure,
-    .prepare = prepare,
+    .tables = causal_tables,
     .forward = forward,
     .logits = block_logits,
 };

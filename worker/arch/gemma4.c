@@ -9,11 +9,7 @@
  * Source: Gemma4ForCausalLM of transformers 5.17.
  */
 #include "worker/arch/gemma.h"
-#include "worker/arch/registry.h"
-#include "worker/model/config.h"
 #include "worker/model/host_tables.h"
-#include "worker/model/model.h"
-#include "worker/model/sharding.h"
 
 #include <ctype.h>
 #include <errno.h>
@@ -21,77 +17,36 @@
 #include <stdlib.h>
 #include <string.h>
 
-struct gemma4 {
-    struct block_top base;           /* embed is also the head */
-    struct tensor table, projection; /* of per-layer inputs: gemma.h */
-    struct tensor projection_norm;   /* [each] */
-};
-
 struct gemma4_layer {
-    struct tensor attn_norm, attn_post;     /* [hidden] */
-    struct tensor qkv;                      /* [q, own k, own v; hidden] */
-    struct tensor q_norm, k_norm;           /* [head_dim] */
-    struct tensor o;                        /* [hidden, q] */
-    struct tensor ff_norm, ff_post;         /* [hidden] */
-    struct tensor gate_up, down;            /* [2 ff, hidden], gate rows first; [hidden, ff] */
+    struct dense_layer dense; /* qkv: [q, own k, own v; hidden] */
+    struct gemma_input input;
     struct tensor router, router_scale;     /* [experts, hidden], [hidden] */
     struct tensor expert_scale;             /* [experts] */
     struct tensor experts_norm;             /* [hidden]: before the experts */
     struct tensor dense_post, experts_post; /* [hidden]: before the sum of both */
     struct tensor expert_gate_up;           /* [experts * 2 ff, hidden] */
     struct tensor expert_down;              /* [experts * hidden, ff] */
-    struct tensor input_gate;               /* [each, hidden] */
-    struct tensor input_projection;         /* [hidden, each] */
-    struct tensor input_post;               /* [hidden] */
     struct tensor scalar;                   /* [1] */
 };
 
-enum { TABLE_FULL, TABLE_WINDOW }; /* m->table[], cfg->rope[] */
-
 struct gemma4_cfg {
-    float eps, embed_scale;
-    uint32_t each; /* per-layer inputs of a token; 0: none */
-    struct rope_params rope[2];
-    uint32_t head_dim[2];
+    struct causal_cfg base;
+    uint32_t each;            /* per-layer inputs of a token; 0: none */
     float scalar[MAX_LAYERS]; /* read by prepare() */
 };
 
-#define TOP(f) IN_TOP, offsetof(struct gemma4, f)
 #define LAYER(f) IN_LAYER, offsetof(struct gemma4_layer, f)
-/* 0: the model has no such tensor. DIM_BESIDE is hidden with experts, DIM_INPUT is hidden with
- * per-layer inputs. */
-#define DIM_EACH DIM_OWN_0
-#define DIM_EACH_ALL DIM_OWN_1
-#define DIM_TOKENS DIM_OWN_2
-#define DIM_INPUT DIM_OWN_3
+/* 0 without experts. DIM_BESIDE: hidden. */
 #define DIM_EXPERT_FF DIM_OWN_4
 #define DIM_EXPERT_2FF DIM_OWN_5
 #define DIM_BESIDE DIM_OWN_6
-#define L "layers.%u."
-#define ATTN L "self_attn."
-#define OWN (W_SPLIT_ROWS | W_STACKED | W_OWN_KV)
 
 /* clang-format off */
 static const struct weight_rule weights[] = {
     /* in the checkpoint                      field                    rows         cols */
-    { "embed_tokens.weight",                  TOP(base.embed),         DIM_VOCAB,   DIM_HIDDEN,  0 },
-    { "norm.weight",                          TOP(base.norm),          DIM_1,       DIM_HIDDEN,  W_FP32 },
-    { "embed_tokens_per_layer.weight",        TOP(table),              DIM_TOKENS,  DIM_EACH_ALL, W_EMBEDDING },
-    { "per_layer_model_projection.weight",    TOP(projection),         DIM_EACH_ALL, DIM_HIDDEN, 0 },
-    { "per_layer_projection_norm.weight",     TOP(projection_norm),    DIM_1,       DIM_EACH,    W_FP32 },
-    { L "input_layernorm.weight",             LAYER(attn_norm),        DIM_1,       DIM_HIDDEN,  W_FP32 },
-    { ATTN "q_proj.weight",                   LAYER(qkv),              DIM_Q,       DIM_HIDDEN,  W_SPLIT_ROWS },
-    { ATTN "k_proj.weight",                   LAYER(qkv),              DIM_KV,      DIM_HIDDEN,  OWN },
-    { ATTN "v_proj.weight",                   LAYER(qkv),              DIM_V,       DIM_HIDDEN,  OWN },
-    { ATTN "q_norm.weight",                   LAYER(q_norm),           DIM_1,       DIM_HEAD,    W_FP32 },
-    { ATTN "k_norm.weight",                   LAYER(k_norm),           DIM_1,       DIM_HEAD,    W_FP32 | W_OWN_KV },
-    { ATTN "o_proj.weight",                   LAYER(o),                DIM_HIDDEN,  DIM_Q,       W_SPLIT_COLS },
-    { L "post_attention_layernorm.weight",    LAYER(attn_post),        DIM_1,       DIM_HIDDEN,  W_FP32 },
-    { L "pre_feedforward_layernorm.weight",   LAYER(ff_norm),          DIM_1,       DIM_HIDDEN,  W_FP32 },
-    { L "mlp.gate_proj.weight",               LAYER(gate_up),          DIM_FF,      DIM_HIDDEN,  W_SPLIT_ROWS },
-    { L "mlp.up_proj.weight",                 LAYER(gate_up),          DIM_FF,      DIM_HIDDEN,  W_SPLIT_ROWS | W_STACKED },
-    { L "mlp.down_proj.weight",               LAYER(down),             DIM_HIDDEN,  DIM_FF,      W_SPLIT_COLS },
-    { L "post_feedforward_layernorm.weight",  LAYER(ff_post),          DIM_1,       DIM_HIDDEN,  W_FP32 },
+    GEMMA_TOP_RULES,
+    GEMMA_INPUT_TOP_RULES,
+    GEMMA_DENSE_RULES,
     { L "router.proj.weight",                 LAYER(router),           DIM_EXPERTS, DIM_HIDDEN,  0 },
     { L "router.scale",                       LAYER(router_scale),     DIM_1,       DIM_BESIDE,  W_FP32 },
     { L "router.per_expert_scale",            LAYER(expert_scale),     DIM_1,       DIM_EXPERTS, W_FP32 },
@@ -100,25 +55,24 @@ static const struct weight_rule weights[] = {
     { L "experts.down_proj",                  LAYER(expert_down),      DIM_HIDDEN,  DIM_EXPERT_FF, W_EXPERTS | W_SPLIT_COLS },
     { L "post_feedforward_layernorm_1.weight", LAYER(dense_post),      DIM_1,       DIM_BESIDE,  W_FP32 },
     { L "post_feedforward_layernorm_2.weight", LAYER(experts_post),    DIM_1,       DIM_BESIDE,  W_FP32 },
-    { L "per_layer_input_gate.weight",        LAYER(input_gate),       DIM_EACH,    DIM_HIDDEN,  0 },
-    { L "per_layer_projection.weight",        LAYER(input_projection), DIM_HIDDEN,  DIM_EACH,    0 },
-    { L "post_per_layer_input_norm.weight",   LAYER(input_post),       DIM_1,       DIM_INPUT,   W_FP32 },
+    GEMMA_INPUT_RULES(LAYER),
     { L "layer_scalar",                       LAYER(scalar),           DIM_1,       DIM_1,       W_FP32 },
     { 0 },
 };
 /* clang-format on */
 
 static int
-read_rope(const json_t *config, struct gemma4_cfg *cfg, struct err *e)
+read_rope(const json_t *config, struct causal_cfg *cfg, struct err *e)
 {
     static const char *const older[] = { "rope_theta", "rope_local_base_freq", "rope_scaling",
                                          "partial_rotary_factor" };
-    struct rope_params *full = &cfg->rope[TABLE_FULL], *window = &cfg->rope[TABLE_WINDOW];
+    struct rope_params *full = &cfg->rope[CAUSAL_FULL], *window = &cfg->rope[CAUSAL_WINDOW];
 
     for (size_t i = 0; i < ARRAY_LEN(older); i++) /* the original reads rope_parameters only */
         if (cfg_state(config, older[i]) == CFG_SET)
             return err_set(e, -ENOTSUP, "%s outside of rope_parameters is not implemented",
                            older[i]);
+    cfg->n_ropes = 2;
     TRY(cfg_rope(config, "full_attention", 1e6, full, e));
     TRY(cfg_rope(config, "sliding_attention", 1e4, window, e));
     if (cfg_state(config, "rope_parameters") != CFG_SET) {
@@ -215,9 +169,10 @@ read_experts(const json_t *config, struct model_shape *s, struct layer_shape *l,
 }
 
 static int
-read_layers(const json_t *config, struct model_shape *s, struct gemma4_cfg *cfg, struct err *e)
+read_layers(const json_t *config, struct model_shape *s, struct err *e)
 {
     struct layer_shape sliding = { .mixer = MIX_ATTENTION, .kv_parts = 2, .kv = KV_WINDOW }, full;
+    uint32_t head_dim[2] = { 0 }; /* of full and sliding layers */
     bool slides, wide;
 
     TRY(cfg_u32(config, "intermediate_size", 9216, 1, CFG_MAX_FF / 2, &sliding.n_ff, e));
@@ -229,21 +184,19 @@ read_layers(const json_t *config, struct model_shape *s, struct gemma4_cfg *cfg,
     TRY(cfg_u32(config, "sliding_window", 512, 1, CFG_MAX_POSITIONS, &sliding.window, e));
     TRY(cfg_bool(config, "use_double_wide_mlp", false, &wide, e));
     for (uint32_t i = 0; i < s->n_layers; i++) {
-        uint32_t kind;
+        struct layer_shape *l = &s->layer[i];
 
         TRY(cfg_slides(config, i, s->n_layers, (i + 1) % 6, &slides, e));
         slides &= i + 1 < s->n_layers; /* the last layer always has full attention */
-        s->layer[i] = slides ? sliding : full;
-        TRY(read_override(config, i, s->n_layers, &s->layer[i], e));
-        kind = slides ? TABLE_WINDOW : TABLE_FULL;
-        if (!cfg->head_dim[kind]) cfg->head_dim[kind] = s->layer[i].head_dim;
-        if (cfg->head_dim[kind] != s->layer[i].head_dim || s->layer[i].head_dim % 2 ||
-            s->layer[i].n_heads % s->layer[i].n_kv_heads)
+        *l = slides ? sliding : full;
+        TRY(read_override(config, i, s->n_layers, l, e));
+        if (!head_dim[slides]) head_dim[slides] = l->head_dim;
+        if (head_dim[slides] != l->head_dim || l->head_dim % 2 || l->n_heads % l->n_kv_heads)
             return err_set(
                 e, -ENOTSUP,
                 "layer %u has head_dim %u and %u K/V heads; head_dim must be even and the same "
                 "in all layers of its type, and K/V heads must divide %u heads",
-                i, s->layer[i].head_dim, s->layer[i].n_kv_heads, s->layer[i].n_heads);
+                i, l->head_dim, l->n_kv_heads, l->n_heads);
     }
     TRY(gemma_share_kv(config, 0, s, e));
     for (uint32_t i = 0; i < s->n_layers; i++)
@@ -252,35 +205,18 @@ read_layers(const json_t *config, struct model_shape *s, struct gemma4_cfg *cfg,
 }
 
 static int
-read_inputs(const json_t *config, struct model_shape *s, struct gemma4_cfg *cfg, struct err *e)
-{
-    TRY(cfg_u32(config, "hidden_size_per_layer_input", 256, 0, 4096, &cfg->each, e));
-    if (cfg->each == 0) return 0;
-    TRY(cfg_u32(config, "vocab_size_per_layer_input", 262144, 1, CFG_MAX_VOCAB, &s->dim[DIM_TOKENS],
-                e));
-    s->dim[DIM_EACH] = cfg->each;
-    s->dim[DIM_EACH_ALL] = cfg->each * s->n_layers;
-    s->dim[DIM_INPUT] = s->hidden;
-    s->own_cols = gemma_input_words(s->n_layers, cfg->each);
-    return 0;
-}
-
-static int
 configure(json_t *config, struct model_shape *s, void *out, struct err *e)
 {
+    static const struct causal_defaults defaults = { 30, 2304, 262144, 131072, 1e-6 };
     struct gemma4_cfg *cfg = out;
 
     TRY(gemma_refuse_others(config, e));
-    TRY(cfg_u32(config, "num_hidden_layers", 30, 1, MAX_LAYERS, &s->n_layers, e));
-    TRY(cfg_u32(config, "hidden_size", 2304, 1, CFG_MAX_HIDDEN, &s->hidden, e));
-    TRY(cfg_u32(config, "vocab_size", 262144, 1, CFG_MAX_VOCAB, &s->vocab, e));
-    TRY(cfg_u32(config, "max_position_embeddings", 131072, 1, CFG_MAX_POSITIONS, &s->max_len, e));
-    TRY(cfg_f32(config, "rms_norm_eps", 1e-6, 0, 1, &cfg->eps, e));
+    TRY(causal_sizes(config, defaults, s, &cfg->base, e));
     TRY(cfg_f32(config, "final_logit_softcapping", 0, 0, 1e6, &s->logit_cap, e));
-    TRY(read_rope(config, cfg, e));
-    TRY(read_inputs(config, s, cfg, e));
-    TRY(read_layers(config, s, cfg, e));
-    cfg->embed_scale = sqrtf((float)s->hidden); /* not rounded to bf16: gemma3.c */
+    TRY(read_rope(config, &cfg->base, e));
+    TRY(gemma_read_inputs(config, 0, s, &cfg->each, e));
+    TRY(read_layers(config, s, e));
+    cfg->base.embed_scale = sqrtf((float)s->hidden); /* not rounded to bf16: gemma3.c */
     return 0;
 }
 
@@ -290,28 +226,9 @@ prepare(struct model *m, struct err *e)
     struct gemma4_cfg *cfg = m->cfg;
     const struct gemma4_layer *w = m->layer;
 
-    for (uint32_t i = TABLE_FULL; i <= TABLE_WINDOW; i++)
-        if (cfg->head_dim[i]) TRY(host_tables_rope(m, i, &cfg->rope[i], cfg->head_dim[i], e));
     for (uint32_t i = 0; i < m->shape.n_layers; i++)
         TRY(host_tables_read(m, &cfg->scalar[i], w[i].scalar, e));
     return 0;
-}
-
-static int
-attention(const struct model *m, struct step *s, uint32_t l, struct tensor h, struct tensor *heads)
-{
-    const struct gemma4_layer *w = (const struct gemma4_layer *)m->layer + l;
-    struct block_attention a = {
-        .qkv = w->qkv,
-        .q_norm = w->q_norm,
-        .k_norm = w->k_norm,
-        .v_norm = true,
-        .norm_eps = ((const struct gemma4_cfg *)m->cfg)->eps,
-        .cos_sin = m->table[m->shape.layer[l].window ? TABLE_WINDOW : TABLE_FULL],
-        .scale = 1,
-    };
-
-    return block_attend(m, s, l, h, &a, heads);
 }
 
 /* sum: in, the output of the dense feed-forward; out, the sum of both normed outputs. */
@@ -333,13 +250,13 @@ add_experts(const struct model *m, struct step *s, uint32_t l, struct tensor sum
         .act = ACT_GELU_TANH,
     };
 
-    TRY(op->rms_norm(s->lane, sum, sum, w->dense_post, cfg->eps, 0));
-    TRY(op->rms_norm(s->lane, h, s->x, w->router_scale, cfg->eps, 0));
+    TRY(op->rms_norm(s->lane, sum, sum, w->dense_post, cfg->base.eps, 0));
+    TRY(op->rms_norm(s->lane, h, s->x, w->router_scale, cfg->base.eps, 0));
     TRY(op->matmul(s->lane, block_router_logits(s, shape, h.dim[0]), h, w->router, NO_TENSOR, 0));
-    TRY(op->rms_norm(s->lane, h, s->x, w->experts_norm, cfg->eps, 0));
+    TRY(op->rms_norm(s->lane, h, s->x, w->experts_norm, cfg->base.eps, 0));
     TRY(block_experts(m, s, shape, expert_out, h, &experts));
     TRY(op->collective.all_reduce(s->lane, expert_out));
-    TRY(op->rms_norm(s->lane, expert_out, expert_out, w->experts_post, cfg->eps, 0));
+    TRY(op->rms_norm(s->lane, expert_out, expert_out, w->experts_post, cfg->base.eps, 0));
     return op->add(s->lane, sum, expert_out);
 }
 
@@ -348,47 +265,48 @@ forward(const struct model *m, struct step *s, uint32_t first, uint32_t n)
 {
     const struct gpu_ops *op = m->op;
     const struct gemma4_cfg *cfg = m->cfg;
-    const struct gemma4 *top = m->top;
+    const struct gemma_top *top = m->top;
     const struct gemma4_layer *w = (const struct gemma4_layer *)m->layer + first;
-    const struct gemma_inputs g = { top->base.embed, top->table,
-                                    top->projection, top->projection_norm,
-                                    cfg->each,       cfg->embed_scale,
-                                    cfg->eps };
     uint32_t rows = s->rows.n_tokens;
     struct tensor h = block_scratch(s, BLOCK_NORMED, rows, m->shape.hidden);
     struct tensor sum = block_scratch(s, BLOCK_OUT, rows, m->shape.hidden), inputs = NO_TENSOR;
 
-    if (first == 0) TRY(op->embed(s->lane, s->x, top->base.embed, s->rows.token, cfg->embed_scale));
-    if (cfg->each) TRY(gemma_inputs(m, s, &g, first, n, h, &inputs));
+    if (first == 0)
+        TRY(op->embed(s->lane, s->x, top->base.embed, s->rows.token, cfg->base.embed_scale));
+    if (cfg->each) TRY(gemma_inputs(m, s, cfg->each, first, n, h, &inputs));
     for (uint32_t l = first; l < first + n; l++, w++) {
         const struct layer_shape *shape = &m->shape.layer[l];
         struct tensor heads, inner;
-        struct residual middle = {
-            .x = s->x, .in_norm = w->attn_post, .y = h, .y_norm = w->ff_norm, .eps = cfg->eps
+        struct residual middle = { .x = s->x,
+                                   .in_norm = w->dense.attn_post,
+                                   .y = h,
+                                   .y_norm = w->dense.ff_norm,
+                                   .eps = cfg->base.eps };
+        struct residual end = {
+            .x = s->x, .in = sum, .in_norm = w->dense.ff_post, .eps = cfg->base.eps
         };
-        struct residual end = { .x = s->x, .in = sum, .in_norm = w->ff_post, .eps = cfg->eps };
 
-        TRY(op->rms_norm(s->lane, h, s->x, w->attn_norm, cfg->eps, 0));
-        TRY(attention(m, s, l, h, &heads));
-        TRY(block_residual(m, s, heads, w->o, middle));
+        TRY(op->rms_norm(s->lane, h, s->x, w->dense.attn_norm, cfg->base.eps, 0));
+        TRY(gemma_attend(m, s, l, &w->dense, h, &heads));
+        TRY(block_residual(m, s, heads, w->dense.o, middle));
 
-        TRY(block_gated(m, s, h, w->gate_up, ACT_GELU_TANH, &inner));
-        TRY(op->matmul(s->lane, sum, inner, w->down, NO_TENSOR, 0));
+        TRY(block_gated(m, s, h, w->dense.gate_up, ACT_GELU_TANH, &inner));
+        TRY(op->matmul(s->lane, sum, inner, w->dense.down, NO_TENSOR, 0));
         TRY(op->collective.all_reduce(s->lane, sum));
         if (shape->n_experts) TRY(add_experts(m, s, l, sum, h));
         TRY(op->residual(s->lane, &end));
 
         if (cfg->each) {
             TRY(op->mul(s->lane, h, s->x, NO_TENSOR));
-            TRY(gemma_use_input(m, s, sum, h, w->input_gate, w->input_projection,
+            TRY(gemma_use_input(m, s, sum, h, &w->input,
                                 tensor_cols(inputs, (l - first) * cfg->each, cfg->each)));
-            end.in_norm = w->input_post;
+            end.in_norm = w->input.post;
             TRY(op->residual(s->lane, &end));
         }
         TRY(op->scale(s->lane, s->x, cfg->scalar[l], 0));
     }
     if (first + n < m->shape.n_layers) return 0;
-    return op->rms_norm(s->lane, s->normed, s->x, top->base.norm, cfg->eps, 0);
+    return op->rms_norm(s->lane, s->normed, s->x, top->base.norm, cfg->base.eps, 0);
 }
 
 const struct arch arch_gemma4 = {
@@ -396,13 +314,13 @@ const struct arch arch_gemma4 = {
     .by_layer = true,
     .hf_types = (const char *const[]){ "gemma4_text", "gemma4", NULL },
     .cfg_bytes = sizeof(struct gemma4_cfg),
-    .top_bytes = sizeof(struct gemma4),
+    .top_bytes = sizeof(struct gemma_top),
     .layer_bytes = sizeof(struct gemma4_layer),
     .weights = weights,
     .divide = sharding_agrees,
-    .prefixes = (const char *const[]){ "model.", "model.language_model.", "language_model.model.",
-                                       NULL },
+    .prefixes = gemma_prefixes,
     .configure = configure,
+    .tables = causal_tables,
     .prepare = prepare,
     .forward = forward,
     .logits = block_logits,

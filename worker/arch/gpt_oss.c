@@ -5,16 +5,9 @@
  * experts, whose gate and up rows are interleaved.
  * Source: GptOssForCausalLM of transformers 5.17.
  */
-#include "worker/arch/registry.h"
-#include "worker/model/blocks.h"
-#include "worker/model/config.h"
-#include "worker/model/host_tables.h"
-#include "worker/model/model.h"
-#include "worker/model/sharding.h"
+#include "worker/arch/causal.h"
 
 #include <errno.h>
-#include <math.h>
-#include <string.h>
 
 struct gpt_oss_layer {
     struct tensor attn_norm;             /* [hidden] */
@@ -27,13 +20,6 @@ struct gpt_oss_layer {
     struct tensor down, down_bias;       /* [experts * hidden, ff], [experts, hidden] */
 };
 
-struct gpt_oss_cfg {
-    float eps;
-    float scale; /* 1 / sqrt(head_dim) */
-    struct rope_params rope;
-};
-
-#define TOP(f) IN_TOP, offsetof(struct block_top, f)
 #define LAYER(f) IN_LAYER, offsetof(struct gpt_oss_layer, f)
 #define DIM_EXPERT_2FF DIM_OWN_0
 #define DIM_EXPERT_FF DIM_OWN_1
@@ -45,13 +31,9 @@ struct gpt_oss_cfg {
 /* clang-format off */
 static const struct weight_rule weights[] = {
     /* in the checkpoint                  field                rows         cols */
-    { "model.embed_tokens.weight",        TOP(embed),          DIM_VOCAB,   DIM_HIDDEN,   0 },
-    { "model.norm.weight",                TOP(norm),           DIM_1,       DIM_HIDDEN,   W_FP32 },
-    { "lm_head.weight",                   TOP(head),           DIM_VOCAB,   DIM_HIDDEN,   W_TIED | W_SPLIT_ROWS },
+    TOP_RULES("model.embed_tokens.weight", "model.norm.weight"),
     { L "input_layernorm.weight",         LAYER(attn_norm),    DIM_1,       DIM_HIDDEN,   W_FP32 },
-    { ATTN "q_proj.weight",               LAYER(qkv),          DIM_Q,       DIM_HIDDEN,   W_SPLIT_ROWS },
-    { ATTN "k_proj.weight",               LAYER(qkv),          DIM_KV,      DIM_HIDDEN,   W_SPLIT_ROWS | W_STACKED },
-    { ATTN "v_proj.weight",               LAYER(qkv),          DIM_KV,      DIM_HIDDEN,   W_SPLIT_ROWS | W_STACKED },
+    QKV_RULES(ATTN, LAYER, 0),
     { ATTN "q_proj.bias",                 LAYER(qkv_bias),     DIM_Q,       DIM_1,        W_FP32 | W_SPLIT_ROWS },
     { ATTN "k_proj.bias",                 LAYER(qkv_bias),     DIM_KV,      DIM_1,        W_FP32 | W_SPLIT_ROWS | W_STACKED },
     { ATTN "v_proj.bias",                 LAYER(qkv_bias),     DIM_KV,      DIM_1,        W_FP32 | W_SPLIT_ROWS | W_STACKED },
@@ -127,60 +109,45 @@ read_experts(const json_t *config, struct model_shape *s, struct layer_shape *l,
 static int
 configure(json_t *config, struct model_shape *s, void *out, struct err *e)
 {
-    struct gpt_oss_cfg *cfg = out;
+    static const struct causal_defaults defaults = { 36, 2880, 201088, 131072, 1e-5 };
+    struct causal_cfg *cfg = out;
     struct layer_shape l = { .mixer = MIX_ATTENTION, .kv_parts = 2 };
     uint32_t window;
     bool slides;
 
     TRY(refuse_others(config, e));
     TRY(cfg_bool(config, "tie_word_embeddings", false, &s->tied, e));
-    TRY(cfg_u32(config, "num_hidden_layers", 36, 1, MAX_LAYERS, &s->n_layers, e));
-    TRY(cfg_u32(config, "hidden_size", 2880, 1, CFG_MAX_HIDDEN, &s->hidden, e));
-    TRY(cfg_u32(config, "vocab_size", 201088, 1, CFG_MAX_VOCAB, &s->vocab, e));
+    TRY(causal_sizes(config, defaults, s, cfg, e));
     TRY(cfg_heads(config, 64, 8, 64, &l, e));
-    TRY(cfg_u32(config, "max_position_embeddings", 131072, 1, CFG_MAX_POSITIONS, &s->max_len, e));
     TRY(cfg_u32(config, "sliding_window", 128, 1, CFG_MAX_POSITIONS, &window, e));
-    TRY(cfg_f32(config, "rms_norm_eps", 1e-5, 0, 1, &cfg->eps, e));
-    TRY(read_rope(config, &cfg->rope, e));
+    TRY(read_rope(config, &cfg->rope[0], e));
     TRY(read_experts(config, s, &l, e));
+    cfg->n_ropes = 1;
+    cfg->embed_scale = 1;
     cfg->scale = 1 / sqrtf((float)l.head_dim);
     for (uint32_t i = 0; i < s->n_layers; i++) {
         TRY(cfg_slides(config, i, s->n_layers, i % 2 == 0, &slides, e));
-        l.window = slides ? window : 0;
-        l.kv = slides ? KV_WINDOW : KV_FULL;
-        l.kv_from = (uint16_t)i;
-        s->layer[i] = l;
+        causal_layer(s, i, l, slides ? window : 0);
     }
     return 0;
-}
-
-static int
-prepare(struct model *m, struct err *e)
-{
-    const struct gpt_oss_cfg *cfg = m->cfg;
-
-    return host_tables_rope(m, 0, &cfg->rope, m->shape.layer[0].head_dim, e);
 }
 
 static int
 forward(const struct model *m, struct step *s, uint32_t first, uint32_t n)
 {
     const struct gpu_ops *op = m->op;
-    const struct gpt_oss_cfg *cfg = m->cfg;
-    const struct block_top *top = m->top;
+    const struct causal_cfg *cfg = m->cfg;
     const struct gpt_oss_layer *w = (const struct gpt_oss_layer *)m->layer + first;
     uint32_t rows = s->rows.n_tokens;
-    struct tensor h = block_scratch(s, BLOCK_NORMED, rows, m->shape.hidden);
-    struct tensor sum = block_scratch(s, BLOCK_OUT, rows, m->shape.hidden);
+    struct tensor sum = block_scratch(s, BLOCK_OUT, rows, m->shape.hidden), h;
 
-    if (first == 0) TRY(op->embed(s->lane, s->x, top->embed, s->rows.token, 1));
-    TRY(op->rms_norm(s->lane, h, s->x, w->attn_norm, cfg->eps, 0));
+    TRY(causal_begin(m, s, first, w->attn_norm, 0, &h));
     for (uint32_t l = first; l < first + n; l++, w++) {
         const struct layer_shape *shape = &m->shape.layer[l];
         struct block_attention a = {
             .qkv = w->qkv,
             .bias = w->qkv_bias,
-            .cos_sin = m->table[0],
+            .cos_sin = causal_rope(m, l),
             .sinks = w->sinks,
             .scale = cfg->scale,
         };
@@ -195,8 +162,7 @@ forward(const struct model *m, struct step *s, uint32_t first, uint32_t n)
         struct residual middle = {
             .x = s->x, .in_bias = w->o_bias, .y = h, .y_norm = w->ff_norm, .eps = cfg->eps
         };
-        struct residual end = block_layer_end(
-            m, s, h, l, first + n, l + 1 < m->shape.n_layers ? w[1].attn_norm : top->norm);
+        struct residual end = causal_end(m, s, h, l, first + n, &w[1].attn_norm);
         struct tensor heads;
 
         TRY(block_attend(m, s, l, h, &a, &heads));
@@ -207,7 +173,6 @@ forward(const struct model *m, struct step *s, uint32_t first, uint32_t n)
         TRY(block_experts(m, s, shape, sum, h, &experts));
         TRY(op->collective.all_reduce(s->lane, sum));
         end.in = sum;
-        end.eps = cfg->eps;
         TRY(op->residual(s->lane, &end));
     }
     return 0;
@@ -216,14 +181,13 @@ forward(const struct model *m, struct step *s, uint32_t first, uint32_t n)
 const struct arch arch_gpt_oss = {
     .name = "gpt_oss",
     .hf_types = (const char *const[]){ "gpt_oss", NULL },
-    .cfg_bytes = sizeof(struct gpt_oss_cfg),
+    .cfg_bytes = sizeof(struct causal_cfg),
     .top_bytes = sizeof(struct block_top),
     .layer_bytes = sizeof(struct gpt_oss_layer),
     .weights = weights,
     .divide = sharding_agrees,
-    .prefixes = (const char *const[]){ "", NULL },
     .configure = configure,
-    .prepare = prepare,
+    .tables = causal_tables,
     .forward = forward,
     .logits = block_logits,
 };

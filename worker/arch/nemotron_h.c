@@ -5,34 +5,26 @@
  * sigmoid(logit) plus a correction and weights them without the correction. Source:
  * NemotronHForCausalLM of transformers 5.17.
  */
-#include "worker/arch/registry.h"
-#include "worker/model/blocks.h"
-#include "worker/model/config.h"
-#include "worker/model/mamba.h"
-#include "worker/model/model.h"
+#include "worker/arch/causal.h"
 
 #include <errno.h>
-#include <math.h>
 #include <string.h>
 
 struct nemotron_layer { /* norm, and the tensors of one mixer */
     struct tensor norm; /* [hidden] */
-    struct mamba_weights mamba;
-    struct tensor qkv, o;   /* [q + kv + kv, hidden], [hidden, q] */
+    struct hybrid_mixer mixer;
     struct tensor up, down; /* [ff, hidden], [hidden, ff]: feed-forward or shared expert */
     struct tensor router, correction;       /* [experts, hidden], [experts] */
     struct tensor experts_up, experts_down; /* [experts * ff, hidden], [experts * hidden, ff] */
 };
 
 struct nemotron_cfg {
-    struct mamba_shape mamba;
-    float eps;
-    float scale; /* 1 / sqrt(head_dim) */
+    struct hybrid_cfg hybrid;
     float expert_scale;
 };
 
-#define TOP(f) IN_TOP, offsetof(struct block_top, f)
 #define LAYER(f) IN_LAYER, offsetof(struct nemotron_layer, f)
+#define MIX(f) LAYER(mixer.f)
 #define DIM_EXPERT_FF DIM_OWN_5
 #define L "layers.%u."
 #define MIXER L "mixer."
@@ -41,15 +33,11 @@ struct nemotron_cfg {
 /* clang-format off */
 static const struct weight_rule weights[] = {
     /* in the checkpoint                      field                   rows                cols */
-    { "embeddings.weight",                    TOP(embed),             DIM_VOCAB,          DIM_HIDDEN,         0 },
-    { "norm_f.weight",                        TOP(norm),              DIM_1,              DIM_HIDDEN,         W_FP32 },
-    { "lm_head.weight",                       TOP(head),              DIM_VOCAB,          DIM_HIDDEN,         W_TIED | W_SPLIT_ROWS },
+    TOP_RULES("embeddings.weight", "norm_f.weight"),
     { L "norm.weight",                        LAYER(norm),            DIM_1,              DIM_HIDDEN,         W_FP32 },
-    MAMBA_RULES(MIXER, LAYER, W_SPLIT_COLS),
-    { MIXER "q_proj.weight",                  LAYER(qkv),             DIM_Q,              DIM_HIDDEN,         W_SPLIT_ROWS },
-    { MIXER "k_proj.weight",                  LAYER(qkv),             DIM_KV,             DIM_HIDDEN,         W_SPLIT_ROWS | W_STACKED },
-    { MIXER "v_proj.weight",                  LAYER(qkv),             DIM_KV,             DIM_HIDDEN,         W_SPLIT_ROWS | W_STACKED },
-    { MIXER "o_proj.weight",                  LAYER(o),               DIM_HIDDEN,         DIM_Q,              W_SPLIT_COLS },
+    MAMBA_RULES(MIXER, MIX, W_SPLIT_COLS),
+    QKV_RULES(MIXER, MIX, 0),
+    { MIXER "o_proj.weight",                  MIX(o),                 DIM_HIDDEN,         DIM_Q,              W_SPLIT_COLS },
     { MIXER "gate.weight",                    LAYER(router),          DIM_EXPERTS,        DIM_HIDDEN,         0 },
     { MIXER "gate.e_score_correction_bias",   LAYER(correction),      DIM_1,              DIM_EXPERTS,        W_FP32 },
     { MIXER "experts.%u.up_proj.weight",      LAYER(experts_up),      DIM_EXPERT_FF,      DIM_HIDDEN,         EXPERTS | W_SPLIT_ROWS },
@@ -191,6 +179,7 @@ static int
 configure(json_t *config, struct model_shape *s, void *out, struct err *e)
 {
     struct nemotron_cfg *cfg = out;
+    struct hybrid_cfg *hybrid = &cfg->hybrid;
     struct layer_shape of[] = {
         [MAMBA] = { 0 },
         [ATTENTION] = { .mixer = MIX_ATTENTION, .kv = KV_FULL, .kv_parts = 2 },
@@ -204,13 +193,14 @@ configure(json_t *config, struct model_shape *s, void *out, struct err *e)
     TRY(cfg_u32(config, "hidden_size", 4096, 1, CFG_MAX_HIDDEN, &s->hidden, e));
     TRY(cfg_u32(config, "vocab_size", 131072, 1, CFG_MAX_VOCAB, &s->vocab, e));
     TRY(cfg_u32(config, "max_position_embeddings", 4096, 1, CFG_MAX_POSITIONS, &s->max_len, e));
-    TRY(cfg_f32(config, "layer_norm_epsilon", 1e-5, 0, 1, &cfg->eps, e));
+    TRY(cfg_f32(config, "layer_norm_epsilon", 1e-5, 0, 1, &hybrid->base.eps, e));
     TRY(cfg_heads(config, 32, 8, 128, &of[ATTENTION], e));
     TRY(cfg_u32(config, "intermediate_size", 21504, 1, CFG_MAX_FF, &of[MLP].n_ff, e));
-    TRY(read_mamba(config, s, &cfg->mamba, e));
-    mamba_layer(&cfg->mamba, &of[MAMBA]);
-    cfg->mamba.eps = cfg->eps;
-    cfg->scale = 1 / sqrtf((float)of[ATTENTION].head_dim);
+    TRY(read_mamba(config, s, &hybrid->mamba, e));
+    mamba_layer(&hybrid->mamba, &of[MAMBA]);
+    hybrid->mamba.eps = hybrid->base.eps;
+    hybrid->base.embed_scale = 1;
+    hybrid->base.scale = 1 / sqrtf((float)of[ATTENTION].head_dim);
     for (uint32_t i = 0; i < s->n_layers; i++) {
         enum kind kind = MLP;
 
@@ -220,12 +210,6 @@ configure(json_t *config, struct model_shape *s, void *out, struct err *e)
         s->layer[i].kv_from = (uint16_t)i;
     }
     return 0;
-}
-
-static int
-divide(struct model *m, struct err *e)
-{
-    return mamba_divide(m, &((struct nemotron_cfg *)m->cfg)->mamba, e);
 }
 
 /* sum = routed experts + shared expert, or the feed-forward. */
@@ -261,40 +245,27 @@ static int
 mix(const struct model *m, struct step *s, uint32_t l, const struct nemotron_layer *w,
     struct tensor sum, struct tensor h)
 {
-    const struct nemotron_cfg *cfg = m->cfg;
-    struct block_attention a = { .qkv = w->qkv, .scale = cfg->scale };
-    struct tensor y;
+    struct tensor y, out;
 
     if (m->shape.layer[l].mixer == MIX_NONE) return feed_forward(m, s, l, w, sum, h);
-    if (m->shape.layer[l].mixer == MIX_ATTENTION) {
-        TRY(block_attend(m, s, l, h, &a, &y));
-        return m->op->matmul(s->lane, sum, y, w->o, NO_TENSOR, 0);
-    }
-    TRY(mamba_mix(m, s, l, &cfg->mamba, &w->mamba, h, &y));
-    return m->op->matmul(s->lane, sum, y, w->mamba.out, NO_TENSOR, 0);
+    TRY(hybrid_mix(m, s, l, &w->mixer, h, &y, &out));
+    return m->op->matmul(s->lane, sum, y, out, NO_TENSOR, 0);
 }
 
 static int
 forward(const struct model *m, struct step *s, uint32_t first, uint32_t n)
 {
     const struct gpu_ops *op = m->op;
-    const struct nemotron_cfg *cfg = m->cfg;
-    const struct block_top *top = m->top;
     const struct nemotron_layer *w = (const struct nemotron_layer *)m->layer + first;
-    uint32_t rows = s->rows.n_tokens;
-    struct tensor h = block_scratch(s, BLOCK_NORMED, rows, m->shape.hidden);
-    struct tensor sum = block_scratch(s, BLOCK_OUT, rows, m->shape.hidden);
+    struct tensor sum = block_scratch(s, BLOCK_OUT, s->rows.n_tokens, m->shape.hidden), h;
 
-    if (first == 0) TRY(op->embed(s->lane, s->x, top->embed, s->rows.token, 1));
-    TRY(op->rms_norm(s->lane, h, s->x, w->norm, cfg->eps, 0));
+    TRY(causal_begin(m, s, first, w->norm, 0, &h));
     for (uint32_t l = first; l < first + n; l++, w++) {
-        struct residual end = block_layer_end(m, s, h, l, first + n,
-                                              l + 1 < m->shape.n_layers ? w[1].norm : top->norm);
+        struct residual end = causal_end(m, s, h, l, first + n, &w[1].norm);
 
         TRY(mix(m, s, l, w, sum, h));
         TRY(op->collective.all_reduce(s->lane, sum));
         end.in = sum;
-        end.eps = cfg->eps;
         TRY(op->residual(s->lane, &end));
     }
     return 0;
@@ -307,7 +278,7 @@ const struct arch arch_nemotron_h = {
     .top_bytes = sizeof(struct block_top),
     .layer_bytes = sizeof(struct nemotron_layer),
     .weights = weights,
-    .divide = divide,
+    .divide = hybrid_divide,
     .prefixes = (const char *const[]){ "", "backbone.", "model.", NULL },
     .configure = configure,
     .forward = forward,

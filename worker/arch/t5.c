@@ -60,6 +60,21 @@ enum { TABLE_ENCODER, TABLE_DECODER };
 #define D "decoder.block.%u.layer."
 
 /* clang-format off */
+/* Lines that encoder (P E, TO ENC) and decoder (P D, TO DEC) share. */
+#define SELF_ATTENTION(P, TO) \
+    { P "0.SelfAttention.relative_attention_bias.weight", TO(bias), DIM_BUCKETS, DIM_HEADS, W_FIRST | W_FP32 | W_SPLIT_COLS }, \
+    { P "0.layer_norm.weight",             TO(self_norm),     DIM_1,       DIM_HIDDEN, W_FP32 }, \
+    { P "0.SelfAttention.q.weight",        TO(qkv),           DIM_Q,       DIM_HIDDEN, W_SPLIT_ROWS }, \
+    { P "0.SelfAttention.k.weight",        TO(qkv),           DIM_Q,       DIM_HIDDEN, W_SPLIT_ROWS | W_STACKED }, \
+    { P "0.SelfAttention.v.weight",        TO(qkv),           DIM_Q,       DIM_HIDDEN, W_SPLIT_ROWS | W_STACKED }, \
+    { P "0.SelfAttention.o.weight",        TO(o),             DIM_HIDDEN,  DIM_Q,      W_SPLIT_COLS }
+#define FEED_FORWARD(P, TO) \
+    { P "layer_norm.weight",               TO(ff_norm),       DIM_1,       DIM_HIDDEN, W_FP32 }, \
+    { P "DenseReluDense.wi.weight",        TO(plain),         DIM_PLAIN,   DIM_HIDDEN, W_SPLIT_ROWS }, \
+    { P "DenseReluDense.wi_0.weight",      TO(gate_up),       DIM_GATED,   DIM_HIDDEN, W_SPLIT_ROWS }, \
+    { P "DenseReluDense.wi_1.weight",      TO(gate_up),       DIM_GATED,   DIM_HIDDEN, W_SPLIT_ROWS | W_STACKED }, \
+    { P "DenseReluDense.wo.weight",        TO(down),          DIM_HIDDEN,  DIM_FF,     W_SPLIT_COLS }
+
 static const struct weight_rule weights[] = {
     /* in the checkpoint                     field              rows         cols        */
     { "shared.weight",                       TOP(shared),       DIM_VOCAB,   DIM_HIDDEN, 0 },
@@ -67,34 +82,15 @@ static const struct weight_rule weights[] = {
     { "encoder.final_layer_norm.weight",     TOP(encoder_norm), DIM_1,       DIM_HIDDEN, W_FP32 },
     { "decoder.final_layer_norm.weight",     TOP(decoder_norm), DIM_1,       DIM_HIDDEN, W_FP32 },
 
-    { E "0.SelfAttention.relative_attention_bias.weight", ENC(bias), DIM_BUCKETS, DIM_HEADS, W_FIRST | W_FP32 | W_SPLIT_COLS },
-    { E "0.layer_norm.weight",               ENC(self_norm),    DIM_1,       DIM_HIDDEN, W_FP32 },
-    { E "0.SelfAttention.q.weight",          ENC(qkv),          DIM_Q,       DIM_HIDDEN, W_SPLIT_ROWS },
-    { E "0.SelfAttention.k.weight",          ENC(qkv),          DIM_Q,       DIM_HIDDEN, W_SPLIT_ROWS | W_STACKED },
-    { E "0.SelfAttention.v.weight",          ENC(qkv),          DIM_Q,       DIM_HIDDEN, W_SPLIT_ROWS | W_STACKED },
-    { E "0.SelfAttention.o.weight",          ENC(o),            DIM_HIDDEN,  DIM_Q,      W_SPLIT_COLS },
-    { E "1.layer_norm.weight",               ENC(ff_norm),      DIM_1,       DIM_HIDDEN, W_FP32 },
-    { E "1.DenseReluDense.wi.weight",        ENC(plain),        DIM_PLAIN,   DIM_HIDDEN, W_SPLIT_ROWS },
-    { E "1.DenseReluDense.wi_0.weight",      ENC(gate_up),      DIM_GATED,   DIM_HIDDEN, W_SPLIT_ROWS },
-    { E "1.DenseReluDense.wi_1.weight",      ENC(gate_up),      DIM_GATED,   DIM_HIDDEN, W_SPLIT_ROWS | W_STACKED },
-    { E "1.DenseReluDense.wo.weight",        ENC(down),         DIM_HIDDEN,  DIM_FF,     W_SPLIT_COLS },
-
-    { D "0.SelfAttention.relative_attention_bias.weight", DEC(bias), DIM_BUCKETS, DIM_HEADS, W_FIRST | W_FP32 | W_SPLIT_COLS },
-    { D "0.layer_norm.weight",               DEC(self_norm),    DIM_1,       DIM_HIDDEN, W_FP32 },
-    { D "0.SelfAttention.q.weight",          DEC(qkv),          DIM_Q,       DIM_HIDDEN, W_SPLIT_ROWS },
-    { D "0.SelfAttention.k.weight",          DEC(qkv),          DIM_Q,       DIM_HIDDEN, W_SPLIT_ROWS | W_STACKED },
-    { D "0.SelfAttention.v.weight",          DEC(qkv),          DIM_Q,       DIM_HIDDEN, W_SPLIT_ROWS | W_STACKED },
-    { D "0.SelfAttention.o.weight",          DEC(o),            DIM_HIDDEN,  DIM_Q,      W_SPLIT_COLS },
+    SELF_ATTENTION(E, ENC),
+    FEED_FORWARD(E "1.", ENC),
+    SELF_ATTENTION(D, DEC),
     { D "1.layer_norm.weight",               DEC(cross_norm),   DIM_1,       DIM_HIDDEN, W_FP32 },
     { D "1.EncDecAttention.q.weight",        DEC(cross_q),      DIM_Q,       DIM_HIDDEN, W_SPLIT_ROWS },
     { D "1.EncDecAttention.k.weight",        DEC(cross_kv),     DIM_Q,       DIM_HIDDEN, W_SPLIT_ROWS },
     { D "1.EncDecAttention.v.weight",        DEC(cross_kv),     DIM_Q,       DIM_HIDDEN, W_SPLIT_ROWS | W_STACKED },
     { D "1.EncDecAttention.o.weight",        DEC(cross_o),      DIM_HIDDEN,  DIM_Q,      W_SPLIT_COLS },
-    { D "2.layer_norm.weight",               DEC(ff_norm),      DIM_1,       DIM_HIDDEN, W_FP32 },
-    { D "2.DenseReluDense.wi.weight",        DEC(plain),        DIM_PLAIN,   DIM_HIDDEN, W_SPLIT_ROWS },
-    { D "2.DenseReluDense.wi_0.weight",      DEC(gate_up),      DIM_GATED,   DIM_HIDDEN, W_SPLIT_ROWS },
-    { D "2.DenseReluDense.wi_1.weight",      DEC(gate_up),      DIM_GATED,   DIM_HIDDEN, W_SPLIT_ROWS | W_STACKED },
-    { D "2.DenseReluDense.wo.weight",        DEC(down),         DIM_HIDDEN,  DIM_FF,     W_SPLIT_COLS },
+    FEED_FORWARD(D "2.", DEC),
     { 0 },
 };
 /* clang-format on */
@@ -292,35 +288,6 @@ project_cross(const struct model *m, struct step *s, uint32_t first, uint32_t n)
     return 0;
 }
 
-/* h: in, the input of this sublayer; out, the input of the next one. */
-static int
-self_attention(const struct model *m, struct step *s, const struct t5_layer *w, uint32_t l,
-               struct tensor h)
-{
-    const struct t5_cfg *cfg = m->cfg;
-    struct block_attention a = {
-        .qkv = w->qkv,
-        .distance_bias = m->table[TABLE_DECODER],
-        .reach = cfg->reach[TABLE_DECODER],
-        .scale = 1,
-    };
-    struct tensor heads;
-
-    TRY(block_attend_decoder(m, s, l, h, &a, &heads));
-    return block_residual(m, s, heads, w->o, add_and_norm(m, s->x, h, w->cross_norm));
-}
-
-static int
-cross_attention(const struct model *m, struct step *s, const struct t5_layer *w, uint32_t l,
-                struct tensor h)
-{
-    struct block_attention a = { .qkv = w->cross_q, .scale = 1 };
-    struct tensor heads;
-
-    TRY(block_attend_cross(m, s, l, h, &a, &heads));
-    return block_residual(m, s, heads, w->cross_o, add_and_norm(m, s->x, h, w->ff_norm));
-}
-
 static int
 forward(const struct model *m, struct step *s, uint32_t first, uint32_t n)
 {
@@ -332,12 +299,22 @@ forward(const struct model *m, struct step *s, uint32_t first, uint32_t n)
     if (first == 0) TRY(m->op->embed(s->lane, s->x, top->shared, s->rows.token, 1));
     TRY(m->op->rms_norm(s->lane, h, s->x, w->self_norm, cfg->eps, 0));
     for (uint32_t l = first; l < first + n; l++, w++) {
+        struct block_attention self = {
+            .qkv = w->qkv,
+            .distance_bias = m->table[TABLE_DECODER],
+            .reach = cfg->reach[TABLE_DECODER],
+            .scale = 1,
+        };
+        struct block_attention cross = { .qkv = w->cross_q, .scale = 1 };
         struct residual end = block_layer_end(
             m, s, h, l, first + n, l + 1 < m->shape.n_layers ? w[1].self_norm : top->decoder_norm);
+        struct tensor heads;
 
         end.eps = cfg->eps;
-        TRY(self_attention(m, s, w, l, h));
-        TRY(cross_attention(m, s, w, l, h));
+        TRY(block_attend_decoder(m, s, l, h, &self, &heads));
+        TRY(block_residual(m, s, heads, w->o, add_and_norm(m, s->x, h, w->cross_norm)));
+        TRY(block_attend_cross(m, s, l, h, &cross, &heads));
+        TRY(block_residual(m, s, heads, w->cross_o, add_and_norm(m, s->x, h, w->ff_norm)));
         TRY(feed_forward(m, s, h, w->plain, w->gate_up, w->down, end));
     }
     return 0;
@@ -362,7 +339,6 @@ const struct arch arch_t5 = {
     .encoder_bytes = sizeof(struct t5_encoder),
     .weights = weights,
     .divide = sharding_agrees,
-    .prefixes = (const char *const[]){ "", NULL },
     .configure = configure,
     .prepare = prepare,
     .forward = forward,

@@ -2,8 +2,9 @@
  * needed.
  *
  * A GPU driver needs 0.3 s to map 32 GiB, which would delay clients, and every mapped GiB makes the
- * exit of a killed worker 2 ms longer (docs/lab/serving.md), for which the replacement must wait. So only
- * the first piece of a new tier is mapped, and the next piece when half of the last one is in use.
+ * exit of a killed worker 2 ms longer (docs/lab/serving.md), for which the replacement must wait.
+ * So only the first piece of a new tier is mapped, and the next piece when half of the last one is
+ * in use.
  *
  * A previous worker's tier of the right size is passed to lagand at once. The mapper thread maps
  * it, as far as it was used, after the first step of the resumed requests. Until then the KV

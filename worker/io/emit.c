@@ -50,7 +50,13 @@ emit_ready(struct worker *w, nsec load_ns)
         .load_ns = load_ns,
         .adopted = w->model->adopted,
         .beams = w->model->generation.beams,
+        .temperature = w->model->generation.temperature,
+        .decoder_start = w->model->decoder_start,
+        .max_request_seqs = MIN(w->limits->max_seqs, w->limits->max_tokens),
     };
+
+    _Static_assert(sizeof r.unserved == sizeof w->model->generation.unserved, "rec_ready.unserved");
+    memcpy(r.unserved, w->model->generation.unserved, sizeof r.unserved);
 
     outbox_begin(w->outbox, REC_READY);
     outbox_add(w->outbox, &r, sizeof r);
@@ -71,7 +77,7 @@ emit_phase(struct worker *w, uint64_t done, uint64_t total)
 void
 emit_reject(struct worker *w, uint32_t ledger_index, uint32_t gen, uint16_t reason, const char *why)
 {
-    struct rec_reject r = { .row = ledger_index, .gen = gen, .reason = reason };
+    struct rec_reject r = { .ledger_index = ledger_index, .gen = gen, .reason = reason };
 
     r.text_bytes = (uint16_t)strlen(why);
     outbox_begin(w->outbox, REC_REJECT);
@@ -95,7 +101,7 @@ finish_output(struct worker *w, struct worker_request *r, uint16_t reason)
     /* what a resumed request finds in the cache was computed by the previous worker */
     uint32_t found = r->seq.n_cached, again = MIN(found, r->recomputed);
     struct rec_finish f = {
-        .row = r->ledger_index,
+        .ledger_index = r->ledger_index,
         .gen = r->gen,
         .output = r->output,
         .reason = reason,
@@ -104,6 +110,7 @@ finish_output(struct worker *w, struct worker_request *r, uint16_t reason)
         .cached = r->recomputed ? 0 : found,
         .adopted = r->adopted + again,
         .recomputed = r->recomputed - again,
+        .n_prompt_tokens = r->n_prompt_tokens,
     };
 
     check(!r->finished && reason);
@@ -131,7 +138,7 @@ emit_prompt(struct worker *w, const struct batch_segment *segment, const struct 
     for (uint32_t at = 0; at < n + start;) {
         uint32_t k = MIN(max, n + start - at);
         struct rec_prompt p = {
-            .row = r->ledger_index,
+            .ledger_index = r->ledger_index,
             .gen = r->gen,
             .first = (uint32_t)segment->first_pos + at + !start,
             .n = k,
@@ -174,7 +181,7 @@ emit_tensor(struct worker *w, const struct worker_request *r, enum lagan_tensor 
     uint32_t max = (w->channel->out.max_rec - 256) / sizeof *values;
 
     for (uint32_t at = 0, k; at < n; at += k) {
-        struct rec_tensor t = { .row = r->ledger_index,
+        struct rec_tensor t = { .ledger_index = r->ledger_index,
                                 .gen = r->gen,
                                 .first = first + at,
                                 .n = k = MIN(max, n - at),
@@ -245,7 +252,7 @@ emit_token(struct worker *w, struct rec_step **head, const struct batch *b,
     bool stopped, logprobs = r->want_logprobs && row != NO_ROW;
     uint32_t len = detokenize(w, r, token, ended, &stopped);
     struct rec_out o = {
-        .row = r->ledger_index,
+        .ledger_index = r->ledger_index,
         .gen = r->gen,
         .output = r->output,
         .n_tokens = 1,

@@ -41,19 +41,19 @@ intake_text_done(struct worker *w, struct worker_request *r, nsec now)
 /* Finds the request that a record names. Returns 0 if it has already ended. */
 static int
 find_named_request(struct worker *w, const char *data, size_t n, const char *if_short,
-                   struct rec_row *c, struct worker_request **ret, struct err *e)
+                   struct rec_notice *c, struct worker_request **ret, struct err *e)
 {
     *ret = NULL;
     if (n < sizeof *c) return record_tail_corrupt(e, if_short);
     memcpy(c, data, sizeof *c);
-    *ret = request_find(w->requests, c->row, c->gen);
+    *ret = request_find(w->requests, c->ledger_index, c->gen);
     return *ret != NULL;
 }
 
 static int
 cancel_request(struct worker *w, const char *data, size_t n, struct err *e)
 {
-    struct rec_row c;
+    struct rec_notice c;
     struct worker_request *r;
     int known = find_named_request(w, data, n, "CANCEL is shorter than its header", &c, &r, e);
 
@@ -67,7 +67,7 @@ cancel_request(struct worker *w, const char *data, size_t n, struct err *e)
 static int
 suspend_request(struct worker *w, const char *data, size_t n, struct err *e)
 {
-    struct rec_row c;
+    struct rec_notice c;
     struct worker_request *r;
     int known = find_named_request(w, data, n, "SUSPEND is shorter than its header", &c, &r, e);
 
@@ -132,7 +132,7 @@ submit_whole(struct worker *w, nsec now, struct err *e)
     } else { /* lagand validated it for other files of the model */
         memcpy(&s, w->intake->fragments, sizeof s);
         emit_reject(
-            w, s.row, s.gen, LAGAN_E_TOO_LONG,
+            w, s.ledger_index, s.gen, LAGAN_E_TOO_LONG,
             "the request and its delivered tokens are longer than this worker's model allows");
     }
     if (has > KEPT_BYTES) madvise(w->intake->fragments, has, MADV_DONTNEED);

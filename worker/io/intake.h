@@ -1,10 +1,10 @@
 /* intake.h - the only reader of the request ring: converts records to sequences.
  *
- * lagand validates requests with the facts of READY and words those refusals. The intake bounds
- * what it reads: a record that contradicts itself is corruption and ends the worker. intake_admit.h
- * lists the refusals that need more facts than READY has; intake_submit.c refuses combinations with
- * the model's own defaults, more sequences than max_num_batched_tokens, and requests for which no
- * slots are free. Engine thread only; serving allocates nothing.
+ * lagand validates requests with the facts of READY. The intake bounds what it reads: a record that
+ * contradicts itself is corruption and ends the worker. intake_admit.h lists the refusals that need
+ * more than the facts of READY; intake_submit.c refuses requests that were validated with READY of
+ * another worker, and requests for which no slots are free. Engine thread only; serving allocates
+ * nothing.
  */
 #pragma once
 

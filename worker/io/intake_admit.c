@@ -33,15 +33,13 @@ intake_refuse(struct worker *w, struct worker_request *r, uint16_t reason, const
     outputs_give(w, r);
 }
 
-static bool
-ids_in_range(const token_id *ids, uint32_t n, uint32_t vocab, uint32_t *bad)
+/* Returns the first id outside the vocabulary, or NULL. */
+static const token_id *
+find_foreign_id(const token_id *ids, uint32_t n, uint32_t vocab)
 {
     for (uint32_t i = 0; i < n; i++)
-        if (ids[i] < 0 || (uint32_t)ids[i] >= vocab) {
-            *bad = i;
-            return false;
-        }
-    return true;
+        if ((uint32_t)ids[i] >= vocab) return &ids[i];
+    return NULL;
 }
 
 bool
@@ -77,21 +75,18 @@ may_suppress_all(const struct sampling *s, uint32_t n_tokens, uint32_t vocab)
 static bool
 tokens_fit(struct worker *w, struct worker_request *r, uint32_t n_done)
 {
-    const struct model_shape *shape = &w->model->shape;
-    uint32_t first = w->max_source, bad;
-    const char *key = first ? "decoder_ids" : "ids";
+    uint32_t vocab = w->model->shape.vocab, first = w->max_source;
+    const token_id *foreign = find_foreign_id(r->ids, r->n_source, vocab);
 
+    if (!foreign) foreign = find_foreign_id(r->ids + first, r->n_decoder, vocab);
     if (!r->n_decoder || (first && !r->n_source))
         intake_refuse(w, r, LAGAN_E_INVALID_REQUEST, "the prompt is empty");
-    else if (!ids_in_range(r->ids, r->n_source, shape->vocab, &bad))
-        intake_refuse(w, r, LAGAN_E_INVALID_REQUEST, "ids[%u] is %d, the vocabulary has %u tokens",
-                      bad, r->ids[bad], shape->vocab);
-    else if (!ids_in_range(r->ids + first, r->n_decoder, shape->vocab, &bad))
-        intake_refuse(w, r, LAGAN_E_INVALID_REQUEST, "%s[%u] is %d, the vocabulary has %u tokens",
-                      key, bad, r->ids[first + bad], shape->vocab);
-    else if (r->n_source > w->max_source)
-        intake_refuse(w, r, LAGAN_E_TOO_LONG, "the encoder input is %u tokens; the limit is %u",
-                      r->n_source, w->max_source);
+    else if (foreign && r->n_text)
+        intake_refuse(w, r, LAGAN_E_INVALID_REQUEST,
+                      "the text has token %d, but the vocabulary of the model has only %u tokens",
+                      *foreign, vocab);
+    else if (foreign)
+        intake_refuse(w, r, LAGAN_E_INVALID_REQUEST, INTAKE_OTHER_FILES);
     else if (!fit_lengths(r, r->n_decoder - n_done))
         intake_refuse(w, r, LAGAN_E_TOO_LONG,
                       "the prompt is %u tokens; max_length of generation_config.json is %u: set "
@@ -186,7 +181,8 @@ admit(struct worker *w, struct worker_request *r, nsec now)
     if (r->n_decoder >= shape->max_len) {
         intake_refuse(
             w, r, LAGAN_E_TOO_LONG,
-            "the prompt is %u tokens; the model's length is %u including at least 1 output token",
+            "the prompt is %u tokens; the model's length of %u includes at least one generated "
+            "token",
             r->n_decoder, shape->max_len);
         return;
     }
@@ -207,16 +203,12 @@ intake_admit(struct worker *w, struct worker_request *r, uint32_t n_prompt, nsec
 {
     uint32_t done = r->first ? 0 : r->n_sent;
 
+    r->n_prompt_tokens = n_prompt;
     if (!w->max_source) {
         r->n_decoder = n_prompt + done;
     } else {
         r->n_source = n_prompt;
         if (!r->n_decoder) {
-            if (w->model->decoder_start < 0) {
-                intake_refuse(w, r, LAGAN_E_INVALID_REQUEST,
-                              "the model has no decoder_start_token_id: set decoder_ids");
-                return;
-            }
             r->ids[w->max_source] = w->model->decoder_start;
             r->n_decoder = 1 + done;
         }
@@ -230,17 +222,12 @@ intake_admit_text(struct worker *w, struct worker_request *r, nsec now)
     uint32_t n_done = r->n_sent;
 
     if (intake_ends_whole(r)) {
+        r->n_prompt_tokens = r->n_ids;
         outputs_end(w, r);
         return;
     }
     if (r->reason) {
         intake_refuse(w, r, r->reason, "%s", r->why);
-        return;
-    }
-    if (!w->max_source && (uint64_t)r->n_ids + n_done > w->requests->max_ids) {
-        intake_refuse(w, r, LAGAN_E_TOO_LONG,
-                      "the prompt is %u tokens and generated_ids %u: together too long", r->n_ids,
-                      n_done);
         return;
     }
     /* Delivered tokens are at the end of the slot's ids until the prompt's length is known. */

@@ -1,11 +1,9 @@
 /* intake_admit.h - admits a request whose tokens are in place to the scheduler, or refuses it.
  *
- * lagand has validated the record against the facts of READY. Refusals here need facts that READY
- * does not have:
+ * lagand has validated the record against the facts of READY. The refusals here need the tokens of
+ * the prompt, which the tokenizer of the worker makes, or the free memory of the worker:
  *
- *     tokens of a text                the tokenizer runs in the worker: empty, too long, outside
- *                                     the vocabulary
- *     no decoder_start_token_id       generation_config.json
+ *     tokens of a text                empty, too long, outside the vocabulary
  *     prompt longer than max_length   generation_config.json
  *     penalties over many tokens      EXEC_LOOK_BACK
  *     no token may be left to sample  no_repeat_ngram and min_tokens against prompt and output
@@ -23,6 +21,11 @@
 void intake_admit(struct worker *w, struct worker_request *r, uint32_t n_prompt, nsec now);
 /* Like intake_admit(), for a prompt that the text thread has tokenized. */
 void intake_admit_text(struct worker *w, struct worker_request *r, nsec now);
+
+/* Sentence of a request that lagand has validated with READY of another worker. */
+#define INTAKE_OTHER_FILES \
+    "the request does not fit this worker's model: its files or options differ from those of " \
+    "another worker of the model; restart all workers of the model"
 
 /* Queues REJECT with the sentence and frees all slots of r. reason: enum lagan_reason. */
 PRINTF_LIKE(4, 5)

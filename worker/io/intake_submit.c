@@ -4,7 +4,7 @@
  *     apply_defaults()   fills in the model's defaults
  *     take_slots()       a slot for each output or beam, and the numbers of the record
  *     read_tails()       end ids, stop strings, logit biases, outputs of delivered tokens
- *     fits_worker()      compares lagand's facts with this worker's
+ *     facts_fit()        compares lagand's facts with this worker's
  *     place_delivered(), place_decoder(), place_prompt()
  *                        copy the tokens, then call the text thread or intake_admit()
  */
@@ -23,7 +23,6 @@
 #include "worker/sched/scheduler.h"
 #include "worker/text/chat.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -65,11 +64,10 @@ read_record(struct submit *q, const void *data, size_t n, struct err *e)
     return 0;
 }
 
-/* ---- defaults of the model; READY does not have them, so conflicts are refused here */
-
-/* Replaces absent keys by the model's defaults; a default may only lower max_tokens. */
-static void
-take_defaults(const struct generation *g, struct rec_submit *s)
+/* Replaces absent keys by the model's defaults; a default may only lower max_tokens. -EBADMSG: a
+ * value is out of range. */
+static int
+apply_defaults(const struct generation *g, struct rec_submit *s, struct err *e)
 {
     uint32_t most = s->max_tokens;
 
@@ -79,49 +77,13 @@ take_defaults(const struct generation *g, struct rec_submit *s)
 #define X(kind, name, least, most_, preset, record, fallback, sentence) DEFAULT_##fallback(name)
     LAGAN_FIELDS(X)
 #undef X
-    s->max_tokens = g->max_tokens ? MIN(s->max_tokens, most) : most;
-}
-
-/* The rules of msg_request_agrees(), which need the defaults. Returns the conflict or NULL. */
-static const char *
-default_conflict(const struct rec_submit *s)
-{
-    if (s->beams > 1 && s->n > s->beams) return "n above num_beams";
-    if (s->beams > 1 && s->temperature > 0) return "num_beams and a temperature";
-    if (s->beams > 1 && (s->flags & (SUBMIT_LOGPROBS | SUBMIT_PROMPT_LOGPROBS)))
-        return "num_beams and log-probabilities";
-    if (s->beams > 1 && (s->flags & SUBMIT_LOGITS)) return "num_beams and return_logits";
-    if (s->beams > 1 && s->n_stop) return "num_beams and stop";
-    if (s->n > 1 && s->beams == 1 && s->temperature <= 0) return "n without num_beams or do_sample";
-    return NULL;
-}
-
-/* Returns 1 to continue, 0 if the request was refused. */
-static int
-apply_defaults(struct worker *w, struct rec_submit *s, struct err *e)
-{
-    const struct generation *g = &w->model->generation;
-    const char *odd;
-    char why[240];
-
-    if (s->absent) {
-        take_defaults(g, s);
-        odd = default_conflict(s);
-        if (odd || *g->unserved) {
-            snprintf(why, sizeof why, "model_defaults: %s of generation_config.json %s",
-                     odd ? odd : g->unserved, odd ? "cannot be combined" : "is not served");
-            emit_reject(w, s->row, s->gen, odd ? LAGAN_E_INVALID_REQUEST : LAGAN_E_UNSUPPORTED,
-                        why);
-            return 0;
-        }
-    }
-    if (s->n > INTAKE_MAX_OUTPUTS || s->beams > MAX_BEAMS || (s->beams > 1 && s->n > s->beams) ||
-        s->early_stopping > BEAM_EARLY_NEVER)
+    if (!s->max_tokens || s->max_tokens > most) s->max_tokens = most;
+    if (s->n > INTAKE_MAX_OUTPUTS || s->beams > MAX_BEAMS || s->early_stopping > BEAM_EARLY_NEVER)
         return record_tail_corrupt(e, "SUBMIT has an invalid number of beams or outputs");
     /* With several outputs, all tokens may have been delivered and only FINISH is missing. */
     if (!s->max_tokens || (s->n == 1 && s->n_done >= s->max_tokens && !s->absent))
         return record_tail_corrupt(e, "SUBMIT requests no token");
-    return 1;
+    return 0;
 }
 
 /* ---- into the slot */
@@ -138,7 +100,7 @@ read_numbers(struct worker *w, struct worker_request *r, const struct rec_submit
 {
     const struct model *m = w->model;
 
-    r->ledger_index = s->row;
+    r->ledger_index = s->ledger_index;
     r->gen = s->gen;
     r->max_tokens = s->max_tokens;
     if (s->absent & ABSENT_max_tokens) r->max_length = m->generation.max_length;
@@ -190,7 +152,7 @@ take_slots(struct worker *w, const struct rec_submit *s)
         r = NULL;
     }
     if (!r) {
-        emit_reject(w, s->row, s->gen, LAGAN_E_QUEUE_FULL,
+        emit_reject(w, s->ledger_index, s->gen, LAGAN_E_QUEUE_FULL,
                     "all request slots of the worker are in use");
         return NULL;
     }
@@ -318,6 +280,17 @@ most_delivered(const struct submit *q)
     return most;
 }
 
+/* The rules of msg_combine(). */
+static bool
+keys_combine(const struct rec_submit *s)
+{
+    uint8_t logs = SUBMIT_LOGPROBS | SUBMIT_PROMPT_LOGPROBS;
+
+    if ((s->flags & SUBMIT_LOGITS) && n_slots(s) > 1) return false;
+    if (s->beams == 1) return s->n == 1 || s->temperature > 0;
+    return s->n <= s->beams && s->temperature <= 0 && !(s->flags & logs) && !s->n_stop;
+}
+
 /* lagand has validated the request with the model's last READY. Another worker of the model,
  * started from other files, may have sent that READY: then the request is refused and not treated
  * as corruption. */
@@ -328,33 +301,16 @@ facts_fit(const struct worker *w, const struct submit *q)
     uint32_t first = w->max_source, all = w->requests->max_ids, done = most_delivered(q);
     uint64_t prefix = MAX(s->n_decoder, (uint32_t)(first > 0));
 
+    if (n_slots(s) > MIN(w->limits->max_seqs, w->limits->max_tokens) || !keys_combine(s))
+        return false;
+    if (s->absent && *w->model->generation.unserved) return false;
     if ((s->text_bytes || s->n_stop) && !w->tokenizer) return false;
     if (!first && (s->n_decoder || (s->flags & SUBMIT_ENCODER_OUTPUT))) return false;
+    if (first && !s->n_decoder && w->model->decoder_start < 0) return false;
     if (s->text_bytes > w->requests->max_text_bytes) return false;
     if (prefix + done > all - first) return false;
-    return first ? s->n_prompt <= first : (uint64_t)s->n_prompt + done <= all;
-}
-
-/* false: r was refused. */
-static bool
-fits_worker(struct worker *w, struct worker_request *r, const struct submit *q)
-{
-    const struct rec_submit *s = &q->s;
-    uint32_t most = MIN(w->limits->max_seqs,
-                        w->limits->max_tokens); /* READY does not contain max_tokens */
-
-    if (n_slots(s) > most)
-        intake_refuse(w, r, LAGAN_E_INVALID_REQUEST,
-                      "%s is %u; the limit is %u (the smaller of max_num_seqs and "
-                      "max_num_batched_tokens)",
-                      s->beams > 1 ? "beams" : "n", n_slots(s), most);
-    else if (!facts_fit(w, q))
-        intake_refuse(w, r, LAGAN_E_INVALID_REQUEST,
-                      "the request does not fit this worker's model: its files differ from those "
-                      "of another worker of the model; restart all workers of the model");
-    else
-        return true;
-    return false;
+    if (first) return s->n_prompt <= first;
+    return (uint64_t)(s->text_bytes ? w->model->shape.max_len : s->n_prompt) + done <= all;
 }
 
 /* ---- tokens */
@@ -432,15 +388,16 @@ intake_submit(struct worker *w, const void *data, size_t n, nsec now, struct err
 {
     struct worker_request *r;
     struct submit q;
-    int k;
 
     TRY(read_record(&q, data, n, e));
-    k = apply_defaults(w, &q.s, e);
-    if (k <= 0) return k;
+    TRY(apply_defaults(&w->model->generation, &q.s, e));
     r = take_slots(w, &q.s);
     if (!r) return 0;
     TRY(read_tails(w, r, &q, e));
-    if (!fits_worker(w, r, &q)) return 0;
+    if (!facts_fit(w, &q)) {
+        intake_refuse(w, r, LAGAN_E_INVALID_REQUEST, INTAKE_OTHER_FILES);
+        return 0;
+    }
     place_delivered(w, r, &q);
     if (w->max_source) place_decoder(w, r, &q);
     place_prompt(w, r, &q, now);

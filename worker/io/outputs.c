@@ -95,6 +95,7 @@ copy_to_output(struct worker *w, struct worker_request *m, const struct worker_r
     m->max_tokens = r->max_tokens;
     m->n_source = r->n_source;
     m->n_decoder = r->n_decoder;
+    m->n_prompt_tokens = r->n_prompt_tokens;
     m->want_logprobs = r->want_logprobs;
     m->seq = r->seq;
     m->seq.owner = m;

@@ -53,6 +53,7 @@ struct worker_request {
     uint32_t max_tokens;             /* requested, delivered tokens included */
     uint32_t max_length, min_length; /* the model's defaults, prompt included; 0: none */
     uint32_t n_source, n_decoder;    /* tokens in ids, once known */
+    uint32_t n_prompt_tokens;        /* of the encoder input or the prompt, once known */
     /* Generated tokens and text bytes reported, delivered ones included. */
     uint32_t n_sent, n_text_sent;
     float score;                           /* sum of log-probabilities */

@@ -16,7 +16,7 @@
 void
 text_call_done(struct worker *w, struct worker_request *r)
 {
-    struct rec_text_done d = { .row = r->ledger_index, .gen = r->gen, .reason = r->reason };
+    struct rec_text_done d = { .call = r->ledger_index, .gen = r->gen, .reason = r->reason };
     bool decode = r->kind == REQUEST_DETOKENIZE;
 
     if (!d.reason) {
@@ -70,14 +70,14 @@ text_call(struct worker *w, const void *data, size_t n, struct err *e)
     text = t.p + (size_t)c.n_ids * sizeof *ids;
     r = request_take(w->requests);
     if (!r) {
-        struct rec_text_done d = { .row = c.row, .gen = c.gen, .reason = LAGAN_E_QUEUE_FULL };
+        struct rec_text_done d = { .call = c.call, .gen = c.gen, .reason = LAGAN_E_QUEUE_FULL };
 
         outbox_put(w->outbox, REC_TEXT_DONE, &d, sizeof d);
         return 0;
     }
     r->state = REQUEST_TEXT;
     r->kind = c.op == 1 ? REQUEST_TOKENIZE : REQUEST_DETOKENIZE;
-    r->ledger_index = c.row;
+    r->ledger_index = c.call;
     r->gen = c.gen;
     r->bare = c.flags & 1;
     r->chat = c.flags & 2;

@@ -100,6 +100,7 @@ struct kv_copy {
     uint8_t group, from_tier, to_tier;
     uint8_t after;     /* 1: copy after the step's work (snapshots); 0: before */
     uint16_t n_tokens; /* leading tokens that must be copied; 0: the whole block */
+    uint16_t zero;
     slice_id from, to;
 };
 

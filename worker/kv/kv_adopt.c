@@ -4,9 +4,8 @@
  * kv_init() left them until kv_adopt_end() rebuilds them.
  */
 #include "worker/kv/kv_internal.h"
-#include "worker/kv/kv_kind.h"
+#include "worker/kv/kv_pool.h"
 #include "worker/kv/kv_seq.h"
-#include "worker/kv/kv_slab.h"
 #include "worker/kv/kv_tree.h"
 #include "worker/kv/kv_tree_export.h"
 
@@ -245,21 +244,11 @@ kv_adopt_end(struct kv *kv)
     kv_tree_export_end(kv);
 }
 
-/* Returns true if the slot alone holds its blocks from entry `first` on, which it will write. */
+/* Visits the slot's blocks from entry `first` on, which the slot will write. Returns false if
+ * another slot holds one of them. detach: removes them from the tree, because their tokens may
+ * change. */
 static bool
-is_sole_holder(const struct kv *kv, seq_slot slot, uint32_t first)
-{
-    const struct kv_seq *s = &kv_seqs(kv)[slot];
-
-    for (uint32_t g = 0; g < kv->c.n_groups; g++)
-        for (uint32_t i = MAX(first, s->first[g]); kv_is_positions(kv, g) && i < s->end[g]; i++)
-            if (kv_blocks(kv)[kv_table(kv, g, slot)[i] - 1].n_refs > 1) return false;
-    return true;
-}
-
-/* Removes these blocks from the tree, because their tokens may change. */
-static void
-detach_from(struct kv *kv, seq_slot slot, uint32_t first)
+is_sole_holder(struct kv *kv, seq_slot slot, uint32_t first, bool detach)
 {
     const struct kv_seq *s = &kv_seqs(kv)[slot];
 
@@ -267,14 +256,17 @@ detach_from(struct kv *kv, seq_slot slot, uint32_t first)
         for (uint32_t i = MAX(first, s->first[g]); kv_is_positions(kv, g) && i < s->end[g]; i++) {
             uint32_t block = kv_table(kv, g, slot)[i] - 1;
 
-            if (kv_blocks(kv)[block].node) kv_tree_detach(kv, block, KV_ASKED);
+            if (kv_blocks(kv)[block].n_refs > 1) return false;
+            if (detach && kv_blocks(kv)[block].node) kv_tree_detach(kv, block, KV_ASKED);
         }
+    return true;
 }
 
 int
 kv_resume(struct kv *kv, seq_slot slot, uint32_t pos, const struct kv_need *n)
 {
     struct kv_seq *s = &kv_seqs(kv)[slot];
+    uint32_t first = pos / kv->c.tokens_per_block;
 
     check(slot < kv->c.n_slots && s->live);
     for (uint32_t i = 0; i < kv->c.n_groups; i++) {
@@ -285,9 +277,9 @@ kv_resume(struct kv *kv, seq_slot slot, uint32_t pos, const struct kv_need *n)
         if (s->first[i] > kv_kind_first(g, kv->c.tokens_per_block, pos)) return -ENODATA;
         if (s->end[i] < CEIL_DIV(pos, kv->c.tokens_per_block)) return -ENODATA;
     }
-    if (!is_sole_holder(kv, slot, pos / kv->c.tokens_per_block)) return -ENODATA;
+    if (!is_sole_holder(kv, slot, first, /* detach= */ false)) return -ENODATA;
     TRY(kv_raise(kv, slot, n));
-    detach_from(kv, slot, pos / kv->c.tokens_per_block);
+    is_sole_holder(kv, slot, first, /* detach= */ true);
     s->starting = true;
     return 0;
 }

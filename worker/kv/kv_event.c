@@ -3,12 +3,6 @@
 
 #include "worker/kv/kv_internal.h"
 
-static struct kv_event *
-event_ring(const struct kv *kv)
-{
-    return (struct kv_event *)((uintptr_t)kv + kv->event_at);
-}
-
 static struct kv_event
 event_of(const struct kv *kv, enum kv_event_op op, uint32_t block)
 {
@@ -41,7 +35,7 @@ kv_event_put(struct kv *kv, enum kv_event_op op, uint32_t block, uint8_t was, en
     struct kv_event *e;
 
     if (kv->c.max_events == 0 || !has_event(kv, block)) return;
-    e = &event_ring(kv)[kv->n_events++ % kv->c.max_events];
+    e = &kv_event_ring(kv)[kv->n_events++ % kv->c.max_events];
     *e = event_of(kv, op, block);
     e->was = was;
     e->why = (uint8_t)why;
@@ -64,7 +58,7 @@ kv_events(const struct kv *kv, uint64_t *next, struct kv_event *ret, uint32_t ma
     *n_missed = *next < first ? first - *next : 0;
     *next += *n_missed;
     for (; n < max && *next < kv->n_events; ++*next)
-        ret[n++] = event_ring(kv)[*next % kv->c.max_events];
+        ret[n++] = kv_event_ring(kv)[*next % kv->c.max_events];
     return n;
 }
 

@@ -1,7 +1,6 @@
 /* kv_find.c - see kv_find.h. */
 #include "worker/kv/kv_find.h"
 
-#include "worker/kv/kv_kind.h"
 #include "worker/kv/kv_tree.h"
 
 enum { MAX_CHILDREN = 32 }; /* children compared for a partial block */

@@ -2,7 +2,6 @@
 #include "worker/kv/kv_fork.h"
 
 #include "worker/kv/kv_internal.h"
-#include "worker/kv/kv_kind.h"
 #include "worker/kv/kv_pool.h"
 
 enum { MAX_SLOTS = 16 };

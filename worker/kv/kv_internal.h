@@ -33,7 +33,6 @@
 #pragma once
 
 #include "worker/kv/kv_event.h"
-#include "worker/kv/kv_kind.h"
 #include "worker/kv/kv_reuse.h"
 
 enum block_state { BLOCK_FREE, BLOCK_HELD, BLOCK_CACHED, BLOCK_SCRATCH };
@@ -157,29 +156,21 @@ struct kv {
     uint64_t n_events;
 };
 
-static inline struct kv_block *
-kv_blocks(const struct kv *kv)
-{
-    return (struct kv_block *)((uintptr_t)kv + kv->block_at);
-}
-
-static inline struct kv_slab *
-kv_slabs(const struct kv *kv)
-{
-    return (struct kv_slab *)((uintptr_t)kv + kv->slab_at);
-}
-
-static inline struct kv_seq *
-kv_seqs(const struct kv *kv)
-{
-    return (struct kv_seq *)((uintptr_t)kv + kv->slot_at);
-}
-
-static inline seq_slot *
-kv_end_ring(const struct kv *kv)
-{
-    return (seq_slot *)((uintptr_t)kv + kv->end_at);
-}
+/* The arrays: name(kv) returns the first element. */
+#define KV_ARRAY(name, type, at) \
+    static inline type *name(const struct kv *kv) \
+    { \
+        return (type *)((uintptr_t)kv + kv->at); \
+    }
+KV_ARRAY(kv_blocks, struct kv_block, block_at)
+KV_ARRAY(kv_slabs, struct kv_slab, slab_at)
+KV_ARRAY(kv_seqs, struct kv_seq, slot_at)
+KV_ARRAY(kv_end_ring, seq_slot, end_at)
+KV_ARRAY(kv_nodes, struct kv_node, node_at)
+KV_ARRAY(kv_buckets, uint32_t, bucket_at)
+KV_ARRAY(kv_all_tokens, token_id, token_at)
+KV_ARRAY(kv_all_extras, uint64_t, extra_at)
+KV_ARRAY(kv_event_ring, struct kv_event, event_at)
 
 /* Returns the slot's row of the group's table, an array of refs. */
 static inline uint32_t *
@@ -193,7 +184,7 @@ kv_table(const struct kv *kv, uint32_t group, seq_slot slot)
 static inline struct kv_node *
 kv_node(const struct kv *kv, uint32_t ref)
 {
-    return (struct kv_node *)((uintptr_t)kv + kv->node_at) + ref - 1;
+    return kv_nodes(kv) + ref - 1;
 }
 
 static inline bool

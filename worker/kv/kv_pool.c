@@ -4,8 +4,157 @@
 #include "worker/kv/kv_evict_queue.h"
 #include "worker/kv/kv_host_tier.h"
 #include "worker/kv/kv_internal.h"
-#include "worker/kv/kv_slab.h"
 #include "worker/kv/kv_tree.h"
+
+#include <errno.h>
+
+void
+kv_slab_open_first(struct kv *kv, uint32_t slab)
+{
+    struct kv_slab *all = kv_slabs(kv), *s = &all[slab];
+    struct kv_pool *p = &kv->pool[s->pool - 1];
+
+    s->prev = 0;
+    s->next = p->first_open;
+    if (s->next) all[s->next - 1].prev = slab + 1;
+    p->first_open = slab + 1;
+    if (!p->last_open) p->last_open = slab + 1;
+}
+
+static void
+close_slab(struct kv *kv, uint32_t slab)
+{
+    struct kv_slab *all = kv_slabs(kv), *s = &all[slab];
+    struct kv_pool *p = &kv->pool[s->pool - 1];
+
+    *(s->prev ? &all[s->prev - 1].next : &p->first_open) = s->next;
+    *(s->next ? &all[s->next - 1].prev : &p->last_open) = s->prev;
+    s->prev = s->next = 0;
+}
+
+void
+kv_slab_claim(struct kv *kv, uint32_t slab, uint32_t pool)
+{
+    kv_slabs(kv)[slab].pool = (uint8_t)(pool + 1);
+    kv->n_drawn++;
+    kv->pool[pool].n_slabs++;
+}
+
+void
+kv_slab_cold(struct kv *kv, uint32_t slab)
+{
+    struct kv_slab *all = kv_slabs(kv), *s = &all[slab];
+    struct kv_pool *p = &kv->pool[s->pool - 1];
+
+    s->stamp = kv->releases;
+    s->cold_next = 0;
+    s->cold_prev = p->last_cold;
+    *(s->cold_prev ? &all[s->cold_prev - 1].cold_next : &p->first_cold) = slab + 1;
+    p->last_cold = slab + 1;
+}
+
+static void
+leave_cold(struct kv *kv, uint32_t slab)
+{
+    struct kv_slab *all = kv_slabs(kv), *s = &all[slab];
+    struct kv_pool *p = &kv->pool[s->pool - 1];
+
+    *(s->cold_prev ? &all[s->cold_prev - 1].cold_next : &p->first_cold) = s->cold_next;
+    *(s->cold_next ? &all[s->cold_next - 1].cold_prev : &p->last_cold) = s->cold_prev;
+    s->cold_prev = s->cold_next = 0;
+}
+
+static bool
+must_wait(const struct kv *kv, const struct kv_slab *s, unsigned lane)
+{
+    for (unsigned l = 0; l < kv->c.n_lanes; l++)
+        if (l != lane && s->before[l] > kv->done[l]) return true;
+    return false;
+}
+
+/* Returns a slab for the pool, on the pool's list of slabs with a free block. any_slab() must be
+ * true. Prefers a slab that needs no wait on the lane. */
+static uint32_t
+draw_slab(struct kv *kv, uint32_t pool, unsigned lane)
+{
+    struct kv_slab *all = kv_slabs(kv);
+    uint32_t slab = kv->first_slab - 1;
+
+    if (!kv->first_slab || (kv->n_fresh < kv->n_slabs && must_wait(kv, &all[slab], lane))) {
+        check(kv->n_fresh < kv->n_slabs); /* a reserved block can always be allocated */
+        slab = kv->n_fresh++;
+    } else {
+        kv->first_slab = all[slab].next;
+        if (!kv->first_slab) kv->last_slab = 0;
+    }
+    check(all[slab].pool == 0 && all[slab].n_used == 0 && all[slab].n_cached == 0);
+    all[slab].n_fresh = all[slab].first_free = 0;
+    kv_slab_claim(kv, slab, pool);
+    kv_slab_open_first(kv, slab);
+    return slab;
+}
+
+static bool
+any_slab(const struct kv *kv)
+{
+    return kv->first_slab || kv->n_fresh < kv->n_slabs;
+}
+
+static void
+return_slab(struct kv *kv, uint32_t slab)
+{
+    struct kv_slab *all = kv_slabs(kv), *s = &all[slab];
+
+    close_slab(kv, slab);
+    kv->pool[s->pool - 1].n_slabs--;
+    kv->n_drawn--;
+    s->pool = 0;
+    for (unsigned l = 0; l < MAX_LANES; l++) {
+        s->before[l] = MAX(s->before[l], s->freed[l]);
+        s->freed[l] = 0;
+    }
+    s->next = 0;
+    *(kv->last_slab ? &all[kv->last_slab - 1].next : &kv->first_slab) = slab + 1;
+    kv->last_slab = slab + 1;
+}
+
+/* Adds `held` and `cached` (may be negative) to the slab's counts, moves the slab to the right
+ * lists and returns it when it is empty. */
+void kv_slab_count(struct kv *kv, uint32_t slab, int held, int cached);
+static void
+count_slab(struct kv *kv, uint32_t slab, int held, int cached)
+{
+    struct kv_slab *s = &kv_slabs(kv)[slab];
+    struct kv_pool *p = &kv->pool[s->pool - 1];
+    bool was_hot = s->n_used > 0, was_cold = !was_hot && s->n_cached > 0, hot, cold;
+    bool was_full = s->n_used + s->n_cached == p->per_slab, full;
+
+    s->n_used += (uint32_t)held;
+    s->n_cached += (uint32_t)cached;
+    hot = s->n_used > 0;
+    cold = !hot && s->n_cached > 0;
+    full = s->n_used + s->n_cached == p->per_slab;
+    check(s->n_used + s->n_cached <= p->per_slab);
+    p->n_hot += (uint32_t)hot - (uint32_t)was_hot;
+    if (was_cold && !cold) leave_cold(kv, slab);
+    if (cold && !was_cold) kv_slab_cold(kv, slab);
+    if (full && !was_full) close_slab(kv, slab);
+    if (was_full && !full) kv_slab_open_first(kv, slab);
+    if (!hot && !cold) return_slab(kv, slab);
+}
+
+int
+kv_block_at(const struct kv *kv, uint32_t group, slice_id at, uint32_t *ret)
+{
+    const struct kv_pool *p = &kv->pool[kv->c.group[group].pool];
+    uint64_t byte = (uint64_t)at * kv->c.group[group].slice_bytes;
+    uint64_t slab = byte / kv->c.slab_bytes, in_slab = byte % kv->c.slab_bytes;
+
+    if (at == SLICE_NONE || slab >= kv->n_slabs) return -EBADMSG;
+    if (in_slab % p->block_bytes || in_slab / p->block_bytes >= p->per_slab) return -EBADMSG;
+    *ret = (uint32_t)(slab * kv->stride + in_slab / p->block_bytes);
+    return 0;
+}
 
 uint32_t
 kv_pool_slabs(const struct kv *kv, uint32_t pool, uint64_t n)
@@ -48,6 +197,25 @@ free_block(struct kv *kv, uint32_t block)
     s->first_free = at + 1;
 }
 
+/* Removes a cached block from its queue. The slab still counts the block. */
+static void
+uncache(struct kv *kv, uint32_t block)
+{
+    uint32_t group = kv_blocks(kv)[block].group;
+
+    kv_evict_queue_remove(kv, block);
+    kv->cached[group]--;
+    kv->pool[kv->c.group[group].pool].n_cached--;
+}
+
+/* Frees a block that was cached. */
+static void
+free_cached(struct kv *kv, uint32_t block)
+{
+    free_block(kv, block);
+    count_slab(kv, kv_slab_of(kv, block), 0, -1);
+}
+
 /* Frees the other layers of a snapshot that loses this one. Returns their number. */
 static uint32_t
 free_layers(struct kv *kv, uint32_t block)
@@ -58,38 +226,36 @@ free_layers(struct kv *kv, uint32_t block)
     while (at != block) {
         uint32_t next = all[at].more - 1;
 
-        kv_evict_queue_remove(kv, at);
-        kv->cached[all[at].group]--;
-        kv->pool[kv->c.group[all[at].group].pool].n_cached--;
-        free_block(kv, at);
-        kv_slab_count(kv, kv_slab_of(kv, at), 0, -1);
+        uncache(kv, at);
+        free_cached(kv, at);
         at = next;
         n++;
     }
     return n;
 }
 
-/* Removes the block from its queue and its node. The slab still counts it. */
-static void
+/* Removes a cached block from its queue and its node. The slab still counts the block. Returns how
+ * many blocks left the tree. t NULL: an operator flushes the block, which is not offloaded. */
+static uint32_t
 evict_block(struct kv *kv, uint32_t block, struct pool_take *t)
 {
     struct kv_block *b = &kv_blocks(kv)[block];
-    struct kv_pool *p = &kv->pool[kv->c.group[b->group].pool];
+    uint32_t n = 1;
 
-    kv_evict_queue_remove(kv, block);
-    kv->cached[b->group]--;
-    p->n_cached--;
-    if (b->node) {
-        kv->stats[b->group].evicted++;
+    uncache(kv, block);
+    if (!b->node) {
+        kv->pool[kv->c.group[b->group].pool].n_nodeless--;
+        return 0;
+    }
+    if (t) {
         b->state = BLOCK_HELD; /* not queued: an eviction in the host tier may make it an orphan */
         kv_host_tier_offload(kv, block, t->lane, t->out);
         b->state = BLOCK_CACHED;
-        if (kv->c.group[b->group].kind == KV_STATE)
-            kv->stats[b->group].evicted += free_layers(kv, block);
-        kv_tree_detach(kv, block, kv_evict_queue_why(kv, block));
-    } else {
-        p->n_nodeless--;
     }
+    if (kv->c.group[b->group].kind == KV_STATE) n += free_layers(kv, block);
+    if (t) kv->stats[b->group].evicted += n;
+    kv_tree_detach(kv, block, t ? kv_evict_queue_why(kv, block) : KV_FLUSHED);
+    return n;
 }
 
 static void
@@ -100,8 +266,7 @@ evict_slab(struct kv *kv, uint32_t slab, struct pool_take *t)
     for (uint32_t i = 0; i < n; i++) {
         if (kv_blocks(kv)[first + i].state != BLOCK_CACHED) continue;
         evict_block(kv, first + i, t);
-        free_block(kv, first + i);
-        kv_slab_count(kv, slab, 0, -1);
+        free_cached(kv, first + i);
     }
     check(kv_slabs(kv)[slab].pool == 0);
 }
@@ -177,7 +342,7 @@ take_free(struct kv *kv, uint32_t slab, struct pool_take *t)
         check(at < kv->pool[s->pool - 1].per_slab);
         t->fresh = true;
     }
-    kv_slab_count(kv, slab, 1, 0);
+    count_slab(kv, slab, 1, 0);
     return slab * kv->stride + at;
 }
 
@@ -185,7 +350,7 @@ static uint32_t
 take_cached(struct kv *kv, uint32_t block, struct pool_take *t)
 {
     evict_block(kv, block, t);
-    kv_slab_count(kv, kv_slab_of(kv, block), 1, -1);
+    count_slab(kv, kv_slab_of(kv, block), 1, -1);
     return block;
 }
 
@@ -220,8 +385,7 @@ take_own(struct kv *kv, uint32_t group, bool warm, struct pool_take *t)
     if (warm || kv_slabs(kv)[kv_slab_of(kv, own - 1)].n_used > 0)
         return take_cached(kv, own - 1, t);
     evict_block(kv, own - 1, t);
-    free_block(kv, own - 1);
-    kv_slab_count(kv, kv_slab_of(kv, own - 1), 0, -1);
+    free_cached(kv, own - 1);
     return take_in_place(kv, kv->c.group[group].pool, t);
 }
 
@@ -244,12 +408,12 @@ take_any(struct kv *kv, uint32_t group, struct pool_take *t)
         return take_cached(kv, own - 1, t);
     if (p->first_open && (warm || kv_slabs(kv)[p->first_open - 1].n_used > 0))
         return take_free(kv, p->first_open - 1, t);
-    if (warm && kv_slab_any(kv)) return take_free(kv, kv_slab_draw(kv, g->pool, t->lane), t);
+    if (warm && any_slab(kv)) return take_free(kv, draw_slab(kv, g->pool, t->lane), t);
     own = first_victim(kv, g->pool);
     cold = warm ? coldest_slab(kv, g->pool) : 0;
     if (cold && (!own || prefer_slab(kv, g->pool, &all[own - 1], cold - 1))) {
         evict_slab(kv, cold - 1, t);
-        return take_free(kv, kv_slab_draw(kv, g->pool, t->lane), t);
+        return take_free(kv, draw_slab(kv, g->pool, t->lane), t);
     }
     if (own && (warm || kv_slabs(kv)[kv_slab_of(kv, own - 1)].n_used > 0))
         return take_cached(kv, own - 1, t);
@@ -280,17 +444,14 @@ void
 kv_pool_share(struct kv *kv, uint32_t block)
 {
     struct kv_block *b = &kv_blocks(kv)[block];
-    struct kv_pool *p = &kv->pool[kv->c.group[b->group].pool];
 
     check(b->state == BLOCK_HELD || (b->state == BLOCK_CACHED && b->node));
     if (b->n_refs++ > 0) return;
-    kv_evict_queue_remove(kv, block);
+    uncache(kv, block);
     b->state = BLOCK_HELD;
-    kv->cached[b->group]--;
     kv->used[b->group]++;
-    p->n_cached--;
-    p->n_used++;
-    kv_slab_count(kv, kv_slab_of(kv, block), 1, -1);
+    kv->pool[kv->c.group[b->group].pool].n_used++;
+    count_slab(kv, kv_slab_of(kv, block), 1, -1);
 }
 
 void
@@ -304,28 +465,6 @@ kv_pool_hold(struct kv *kv, uint32_t group, uint32_t block)
     kv_pool_share(kv, block);
 }
 
-/* Frees the first block of a queue. Returns how many blocks left the tree. */
-static uint32_t
-flush_block(struct kv *kv, uint32_t block)
-{
-    struct kv_block *b = &kv_blocks(kv)[block];
-    struct kv_pool *p = &kv->pool[kv->c.group[b->group].pool];
-    uint32_t n = 0;
-
-    kv_evict_queue_remove(kv, block);
-    kv->cached[b->group]--;
-    p->n_cached--;
-    if (b->node) {
-        n = 1 + (kv->c.group[b->group].kind == KV_STATE ? free_layers(kv, block) : 0);
-        kv_tree_detach(kv, block, KV_FLUSHED);
-    } else {
-        p->n_nodeless--;
-    }
-    free_block(kv, block);
-    kv_slab_count(kv, kv_slab_of(kv, block), 0, -1);
-    return n;
-}
-
 uint32_t
 kv_pool_flush(struct kv *kv, uint32_t max, uint64_t *bytes)
 {
@@ -333,8 +472,9 @@ kv_pool_flush(struct kv *kv, uint32_t max, uint64_t *bytes)
 
     for (uint32_t g = 0; g < kv->c.n_groups; g++)
         while (n < max && (at = kv_evict_queue_first(kv, g))) {
-            uint32_t some = flush_block(kv, at - 1);
+            uint32_t some = evict_block(kv, at - 1, NULL);
 
+            free_cached(kv, at - 1);
             *bytes += some * kv_block_bytes(&kv->c.group[g]);
             n += some;
         }
@@ -362,6 +502,6 @@ kv_pool_give(struct kv *kv, uint32_t block, unsigned lane, uint64_t step)
     } else {
         free_block(kv, block);
     }
-    kv_slab_count(kv, kv_slab_of(kv, block), -1, keep);
+    count_slab(kv, kv_slab_of(kv, block), -1, keep);
     return true;
 }

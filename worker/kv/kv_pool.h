@@ -1,4 +1,7 @@
-/* kv_pool.h - the blocks of one pool: take, share, give.
+/* kv_pool.h - the blocks of one pool: take, share, give; and slabs: equal pieces of the arena.
+ *
+ * A pool draws a slab when it has no free block and returns a slab that is empty; memory moves
+ * between pools in no other way.
  *
  * A given block carries, per lane, the last step that may still use it. Steps of one lane run in
  * order, so the next step of the same lane may take the block at once. A step of another lane waits
@@ -37,3 +40,15 @@ uint32_t kv_pool_flush(struct kv *kv, uint32_t max, uint64_t *bytes);
 /* Returns the slabs that the pool needs for n blocks more than it has reserved, at least the slabs
  * with a held block. */
 uint32_t kv_pool_slabs(const struct kv *kv, uint32_t pool, uint64_t n);
+
+/* For adoption: assigns the slab to the pool; puts a slab without held blocks on the cold list. */
+void kv_slab_claim(struct kv *kv, uint32_t slab, uint32_t pool);
+void kv_slab_cold(struct kv *kv, uint32_t slab);
+
+/* Puts the slab first on its pool's list of slabs with a free block. Because filling nearly full
+ * slabs first lets others become empty. */
+void kv_slab_open_first(struct kv *kv, uint32_t slab);
+
+/* Writes the number of the block whose first slice is `at` to *ret. -EBADMSG: no block of the
+ * group's pool can begin there; *ret is unchanged. */
+int kv_block_at(const struct kv *kv, uint32_t group, slice_id at, uint32_t *ret) MUST_USE;

@@ -3,12 +3,10 @@
 
 #include "worker/kv/kv_host_tier.h"
 #include "worker/kv/kv_internal.h"
-#include "worker/kv/kv_kind.h"
 #include "worker/kv/kv_pool.h"
 #include "worker/kv/kv_tree.h"
 
 #include <errno.h>
-#include <string.h>
 
 static bool
 reserve_more(struct kv *kv, seq_slot slot, const struct kv_need *more)
@@ -260,17 +258,10 @@ kv_drop(struct kv *kv, seq_slot slot)
         kv_give_tail(kv, slot, g, s->lane, s->step);
         drop_group(kv, s, kv_table(kv, g, slot), g);
         set_reserved(kv, s, g, 0);
-        s->first[g] = s->end[g] = s->n_host[g] = 0;
     }
     kv_tree_pin(kv, 0, &s->cursor);
-    s->n_stored = 0;
-    s->next_snapshot = 0;
-    memset(s->snapshot, 0, sizeof s->snapshot);
-    s->starting = s->cross_stored = s->tree_full = false;
-    s->live = false;
-    if (s->ending) return;
-    s->ending = true;
-    kv_end_ring(kv)[(kv->first_end + kv->n_ends++) % kv->c.n_slots] = slot;
+    if (!s->ending) kv_end_ring(kv)[(kv->first_end + kv->n_ends++) % kv->c.n_slots] = slot;
+    *s = (struct kv_seq){ .step = s->step, .lane = s->lane, .ending = true };
 }
 
 void

@@ -12,11 +12,10 @@
  *
  * A slot that kv_adopt() filled starts with kv_resume() instead of kv_reserve(). kv_start() then
  * sends its table rows with its first step, as after a prefix hit (kv_reuse.h). kv_reserve() is in
- * kv_reuse.h, kv_fence() in kv_fence.h. Changes are appended to a struct kv_out (kv_table.h).
+ * kv_reuse.h, kv_fence() in kv_table.h. Changes are appended to a struct kv_out (kv_table.h).
  */
 #pragma once
 
-#include "worker/kv/kv_fence.h"
 #include "worker/kv/kv_need.h"
 #include "worker/kv/kv_table.h"
 

@@ -67,3 +67,20 @@ kv_entry(const struct kv *kv, seq_slot slot, uint32_t group, uint32_t entry)
 
     return block && !kv_is_host_block(kv, block - 1) ? kv_slice(kv, group, block - 1) : SLICE_NONE;
 }
+
+void
+kv_fence(struct kv *kv, seq_slot slot, unsigned lane, uint64_t step)
+{
+    struct kv_seq *s = &kv_seqs(kv)[slot];
+
+    check(lane < kv->c.n_lanes && step > kv->done[lane]);
+    s->lane = (uint8_t)lane;
+    s->step = step;
+}
+
+void
+kv_done(struct kv *kv, unsigned lane, uint64_t step)
+{
+    check(lane < kv->c.n_lanes && step >= kv->done[lane]);
+    kv->done[lane] = step;
+}

@@ -1,5 +1,5 @@
-/* kv_table.h - the block tables: one row of every group for each sequence slot, and the edits and
- * copies of a step.
+/* kv_table.h - the block tables: one row of every group for each sequence slot; the edits and
+ * copies of a step; the step that may still use a row.
  *
  * The functions that change a table append the change to a struct kv_out, which is a view of the
  * batch that is being planned; the caller owns its arrays. kv_live() and the functions after it
@@ -20,6 +20,17 @@ struct kv_out {
     uint64_t step;            /* the step that is being planned; for the host tier */
     uint64_t wait[MAX_LANES]; /* the step of that lane that the planned step waits for; 0: none */
 };
+
+/* The steps of a lane are numbered from 1 and run in order. A block carries, for each lane, the
+ * last step that may still read or write it. The next step of the same lane may use the block at
+ * once; a step of another lane waits on the device for the steps that kv_out.wait names.
+ *
+ * kv_fence: the step reads or writes the blocks and table rows of the slot; step > the last
+ * kv_done() of the lane. The steps of a slot are passed in order. A step that is done before the
+ * next call for the slot may be left out. */
+void kv_fence(struct kv *kv, seq_slot slot, unsigned lane, uint64_t step);
+/* The step of the lane, and every earlier one, is finished on the device. */
+void kv_done(struct kv *kv, unsigned lane, uint64_t step);
 
 /* Appends a copy of a whole block; stops the program if the array is full. Blocks are block numbers
  * of the arena, or of the host tier (kv_internal.h). Returns the copy, for the caller to set

@@ -40,7 +40,7 @@ kv_tree_init(struct kv *kv)
 static uint32_t *
 bucket_of(const struct kv *kv, const uint64_t name[2])
 {
-    return (uint32_t *)((uintptr_t)kv + kv->bucket_at) + (name[0] & (kv->n_buckets - 1));
+    return kv_buckets(kv) + (name[0] & (kv->n_buckets - 1));
 }
 
 void
@@ -59,7 +59,7 @@ kv_tree_note(struct kv *kv, uint32_t node)
 token_id *
 kv_tree_tokens(const struct kv *kv, uint32_t node)
 {
-    return (token_id *)((uintptr_t)kv + kv->token_at) + (size_t)(node - 1) * kv->c.tokens_per_block;
+    return kv_all_tokens(kv) + (size_t)(node - 1) * kv->c.tokens_per_block;
 }
 
 uint32_t
@@ -74,7 +74,7 @@ kv_tree_depth(const struct kv *kv, uint32_t node)
 static uint64_t *
 extra_of(const struct kv *kv, uint32_t node)
 {
-    return (uint64_t *)((uintptr_t)kv + kv->extra_at) + (size_t)(node - 1) * kv->c.tokens_per_block;
+    return kv_all_extras(kv) + (size_t)(node - 1) * kv->c.tokens_per_block;
 }
 
 struct kv_piece
@@ -364,9 +364,7 @@ kv_tree_check(const struct kv *kv)
         for (uint32_t c = *bucket_of(kv, n->key); c != i; c = kv_node(kv, c)->chain) check(c);
     }
     for (uint32_t i = 0; kv->n_nodes && i < kv->n_buckets; i++)
-        for (uint32_t c = ((uint32_t *)((uintptr_t)kv + kv->bucket_at))[i]; c;
-             c = kv_node(kv, c)->chain)
-            check(++chained <= live);
+        for (uint32_t c = kv_buckets(kv)[i]; c; c = kv_node(kv, c)->chain) check(++chained <= live);
     for (uint32_t i = kv->first_free_node; i; i = kv_node(kv, i)->next)
         check(++free <= kv->n_nodes);
     for (uint32_t i = kv->first_changed; i; i = kv_node(kv, i)->next_changed) {

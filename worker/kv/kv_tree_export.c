@@ -3,7 +3,7 @@
 
 #include "worker/kv/kv_evict_queue.h"
 #include "worker/kv/kv_internal.h"
-#include "worker/kv/kv_slab.h"
+#include "worker/kv/kv_pool.h"
 #include "worker/kv/kv_tree.h"
 
 #include <errno.h>

@@ -1,18 +1,12 @@
-/* config.c - see config.h: JSON parsing, text_config, getters. config_file.c reads files,
- * config_rope.c rotary parameters. */
+/* config.c - see config.h: JSON parsing, text_config, getters. config_rope.c: rotary parameters. */
 #include "worker/model/config.h"
 
+#include "base/file.h"
 #include "worker/model/arch.h"
 
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-
-static void
-free_at(char **p)
-{
-    free(*p);
-}
 
 /* The length of a bare Infinity, -Infinity or NaN at p, or 0. */
 static size_t
@@ -59,7 +53,7 @@ int
 config_parse(json_t **ret, const char *text, size_t n, const char *name, struct err *e)
 {
     size_t len = spell_floats(text, n, NULL);
-    CLEAN(free_at) char *spelt = malloc(len + 1);
+    CLEAN(file_free_at) char *spelt = malloc(len + 1);
     json_error_t why;
     json_t *j;
 
@@ -75,6 +69,16 @@ config_parse(json_t **ret, const char *text, size_t n, const char *name, struct 
     }
     *ret = j;
     return 0;
+}
+
+int
+config_read(json_t **ret, const char *dir, const char *name, struct err *e)
+{
+    CLEAN(file_free_at) char *text = NULL;
+    size_t n;
+
+    TRY(file_read(&text, &n, dir, name, CFG_MAX_BYTES, e));
+    return config_parse(ret, text, n, name, e);
 }
 
 int
@@ -141,9 +145,8 @@ kind_of(const json_t *v)
     }
 }
 
-/* The value of key; NULL if absent or null. */
-static const json_t *
-value(const json_t *config, const char *key)
+const json_t *
+cfg_value(const json_t *config, const char *key)
 {
     const json_t *v = json_object_get(config, key);
 
@@ -160,7 +163,7 @@ int
 cfg_u32(const json_t *config, const char *key, int64_t otherwise, uint32_t min, uint32_t max,
         uint32_t *ret, struct err *e)
 {
-    const json_t *v = value(config, key);
+    const json_t *v = cfg_value(config, key);
     json_int_t n;
 
     if (!v && otherwise == CFG_REQUIRED) return unset(e, key);
@@ -204,7 +207,7 @@ int
 cfg_f64(const json_t *config, const char *key, double otherwise, double min, double max,
         double *ret, struct err *e)
 {
-    const json_t *v = value(config, key);
+    const json_t *v = cfg_value(config, key);
     double d;
 
     if (!v && isnan(otherwise)) return unset(e, key);
@@ -233,7 +236,7 @@ cfg_f32(const json_t *config, const char *key, double otherwise, double min, dou
 int
 cfg_bool(const json_t *config, const char *key, bool otherwise, bool *ret, struct err *e)
 {
-    const json_t *v = value(config, key);
+    const json_t *v = cfg_value(config, key);
 
     if (v && !json_is_boolean(v))
         return err_set(e, -EINVAL, "%s is %s, want true or false", key, kind_of(v));
@@ -245,7 +248,7 @@ int
 cfg_str(const json_t *config, const char *key, const char *otherwise, const char **ret,
         struct err *e)
 {
-    const json_t *v = value(config, key);
+    const json_t *v = cfg_value(config, key);
 
     if (v && !json_is_string(v))
         return err_set(e, -EINVAL, "%s is %s, want a string", key, kind_of(v));
@@ -287,7 +290,7 @@ int
 cfg_str_at(const json_t *config, const char *key, uint32_t layer, uint32_t n_layers,
            const char **ret, struct err *e)
 {
-    const json_t *list = value(config, key), *v;
+    const json_t *list = cfg_value(config, key), *v;
 
     check(layer < n_layers);
     if (!list) return unset(e, key);
@@ -343,7 +346,7 @@ cfg_dtype(const json_t *config, const char **ret, struct err *e)
 {
     const char *name;
 
-    TRY(cfg_str(config, value(config, "dtype") ? "dtype" : "torch_dtype", "", &name, e));
+    TRY(cfg_str(config, cfg_value(config, "dtype") ? "dtype" : "torch_dtype", "", &name, e));
     if (strncmp(name, "torch.", 6) == 0) name += 6;
     *ret = *name ? name : NULL;
     return 0;

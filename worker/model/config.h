@@ -39,11 +39,9 @@ int config_parse(json_t **ret, const char *text, size_t n, const char *name,
 /* The language model's config: `whole` itself, or its text_config plus the keys that a multimodal
  * file keeps outside of it (dtype, token ids, tie_word_embeddings). *ret is a new reference. */
 int config_text(json_t **ret, json_t *whole, struct err *e) MUST_USE;
-/* Reads the file's bytes, at most CFG_MAX_BYTES. The caller frees *ret. */
-int config_bytes(char **ret, size_t *n, const char *dir, const char *name, struct err *e) MUST_USE;
-
 enum cfg_state { CFG_ABSENT, CFG_NULL, CFG_SET };
 enum cfg_state cfg_state(const json_t *config, const char *key);
+const json_t *cfg_value(const json_t *config, const char *key); /* NULL: absent or null */
 
 /* Getters of one value. `otherwise`: the value of an absent key; CFG_REQUIRED, NAN or NULL: an
  * absent key is an error. -EINVAL: wrong type or out of range. *ret is written on success only. */

@@ -4,13 +4,6 @@
 #include <errno.h>
 #include <string.h>
 
-/* The value of key; NULL if absent or null. */
-static const json_t *
-value(const json_t *config, const char *key)
-{
-    return cfg_state(config, key) == CFG_SET ? json_object_get(config, key) : NULL;
-}
-
 /* By enum rope_type. */
 static const char *const type_names[] = { "default", "linear", "llama3", "yarn", "proportional" };
 
@@ -34,7 +27,8 @@ static int
 rope_object(const json_t *config, const char *kind, const json_t **ret, const char **in,
             struct err *e)
 {
-    const json_t *p = value(config, "rope_parameters"), *scaling = value(config, "rope_scaling");
+    const json_t *p = cfg_value(config, "rope_parameters"),
+                 *scaling = cfg_value(config, "rope_scaling");
     const json_t *full;
     bool scales = scaling && !(json_is_object(scaling) && json_object_size(scaling) == 0);
 
@@ -44,12 +38,12 @@ rope_object(const json_t *config, const char *kind, const json_t **ret, const ch
                        "rope_parameters and rope_scaling are both set, which is not implemented");
     if (!p || scales) p = scaling;
     if (p && !json_is_object(p)) return err_set(e, -EINVAL, "%s is not an object", *in);
-    full = value(p, "full_attention");
+    full = cfg_value(p, "full_attention");
     if (full && !kind)
         return err_set(e, -ENOTSUP, "%s has layer kinds, which is not implemented for this family",
                        *in);
     if (full) {
-        p = value(p, kind);
+        p = cfg_value(p, kind);
         if (!json_is_object(p))
             return err_set(e, -EINVAL, "%s: %s is not set or not an object", *in, kind);
     } else if (kind && strcmp(kind, "sliding_attention") == 0)
@@ -66,7 +60,7 @@ rope_original(const json_t *config, const json_t *p, const char *kind, double *r
     double all;
 
     TRY(cfg_f64(config, "max_position_embeddings", 0, 0, CFG_MAX_POSITIONS, &all, e));
-    if (!kind && value(config, key)) p = config;
+    if (!kind && cfg_value(config, key)) p = config;
     return cfg_f64(p, key, all > 0 ? all : NAN, 1, CFG_MAX_POSITIONS, ret, e);
 }
 
@@ -89,9 +83,9 @@ rope_details(const json_t *config, const json_t *p, const char *kind, struct rop
     if (r->type == ROPE_YARN) {
         TRY(cfg_f64(p, "beta_fast", 32, 1e-3, 1e6, &r->beta_fast, e));
         TRY(cfg_f64(p, "beta_slow", 1, 1e-3, 1e6, &r->beta_slow, e));
-        if (value(p, "attention_factor"))
+        if (cfg_value(p, "attention_factor"))
             TRY(cfg_f64(p, "attention_factor", 1, 1e-3, 1e3, &r->attention_factor, e));
-        if (value(p, "mscale") || value(p, "mscale_all_dim"))
+        if (cfg_value(p, "mscale") || cfg_value(p, "mscale_all_dim"))
             return err_set(e, -ENOTSUP, "mscale is set, which is not implemented");
         TRY(cfg_bool(p, "truncate", true, &r->truncate, e));
         TRY(rope_original(config, p, kind, &r->original_max, e));
@@ -115,11 +109,11 @@ cfg_rope(const json_t *config, const char *kind, double theta, struct rope_param
     /* theta 1 would divide by log 1; above 1e12 every angle except the first is 0. */
     TRY(cfg_f64(config, outer, theta, 1.001, 1e12, &r.theta, e));
     TRY(cfg_f64(config, "partial_rotary_factor", 1, 1e-3, 1, &partial, e));
-    code = cfg_str(p, value(p, "rope_type") ? "rope_type" : "type", "default", &type, e);
+    code = cfg_str(p, cfg_value(p, "rope_type") ? "rope_type" : "type", "default", &type, e);
     if (code == 0) code = rope_type(type, &r.type, e);
     if (code == 0) code = cfg_f64(p, "rope_theta", r.theta, 1.001, 1e12, &r.theta, e);
     if (code == 0) code = cfg_f64(p, "partial_rotary_factor", partial, 1e-3, 1, &r.partial, e);
-    r.own_partial = value(p, "partial_rotary_factor") != NULL;
+    r.own_partial = cfg_value(p, "partial_rotary_factor") != NULL;
     if (code == 0) code = rope_details(config, p, kind, &r, e);
     if (code < 0) return err_while(e, code, "%s", in);
     *ret = r;

@@ -1,5 +1,10 @@
-/* fingerprint.c - see fingerprint.h. */
-#include "worker/model/fingerprint.h"
+/* fingerprint.c - equal fingerprints mean that two loads give the same weights arena.
+ *
+ * XXH3-128 over config.json; header, size and content of every shard (up to 64 MiB all of it, above
+ * that samples of each tensor); the dtype option; the layout version; the family's name; and the
+ * seed of random weights. Times and paths are left out, because a copied checkpoint is the same
+ * checkpoint. */
+#include "worker/model/weights_plan.h"
 
 #include <errno.h>
 #include <string.h>
@@ -39,12 +44,12 @@ want_samples(struct safetensors *files)
 {
     uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
 
-    for (uint32_t i = 0; i < safetensors_n(files); i++) {
-        const struct safetensors_tensor *t = safetensors_at(files, i);
+    for (uint32_t i = 0; i < files->n; i++) {
+        const struct safetensors_tensor *t = &files->tensor[i];
         uint64_t n = MIN(t->bytes, (uint64_t)SAMPLE);
         uintptr_t place[2] = { (uintptr_t)t->data, (uintptr_t)t->data + (t->bytes - n) / 2 };
 
-        if (safetensors_shard(files, t->shard)->bytes <= WHOLE) continue;
+        if (files->shard[t->shard].bytes <= WHOLE) continue;
         for (int k = 0; k < 2; k++) {
             uintptr_t first = place[k] / page * page;
 
@@ -57,16 +62,16 @@ static void
 add_files(XXH3_state_t *x, struct safetensors *files)
 {
     want_samples(files);
-    for (uint32_t i = 0; i < safetensors_n_shards(files); i++) {
-        const struct st_shard *f = safetensors_shard(files, i);
+    for (uint32_t i = 0; i < files->n_shards; i++) {
+        const struct st_shard *f = &files->shard[i];
 
         add(x, &f->bytes, sizeof f->bytes);
         add(x, f->map, f->bytes <= WHOLE ? f->bytes : f->header_bytes);
     }
-    for (uint32_t i = 0; i < safetensors_n(files); i++) {
-        const struct safetensors_tensor *t = safetensors_at(files, i);
+    for (uint32_t i = 0; i < files->n; i++) {
+        const struct safetensors_tensor *t = &files->tensor[i];
 
-        if (safetensors_shard(files, t->shard)->bytes > WHOLE) add_sample(x, t);
+        if (files->shard[t->shard].bytes > WHOLE) add_sample(x, t);
     }
 }
 

@@ -38,10 +38,19 @@ work(void *arg)
 }
 
 static void
-step_cost(struct model *m, uint32_t which)
+wait_for(struct host_table_work *w)
+{
+    if (w->apart) pthread_join(w->thread, NULL);
+    w->apart = false;
+}
+
+static void
+drop_work(struct model *m, uint32_t which)
 {
     struct host_table_work *w = m->work[which];
 
+    if (!w) return;
+    wait_for(w);
     free(w->table);
     free(w);
     m->work[which] = NULL;
@@ -68,13 +77,6 @@ host_tables_rope(struct model *m, uint32_t which, const struct rope_params *p, u
     return 0;
 }
 
-static void
-wait_for(struct host_table_work *w)
-{
-    if (w->apart) pthread_join(w->thread, NULL);
-    w->apart = false;
-}
-
 int
 host_tables_put(struct model *m, struct err *e)
 {
@@ -84,7 +86,7 @@ host_tables_put(struct model *m, struct err *e)
         if (!w) continue;
         wait_for(w);
         TRY(host_tables_make(m, i, w->rows, w->cols, w->table, e));
-        step_cost(m, i);
+        drop_work(m, i);
     }
     return 0;
 }
@@ -102,10 +104,7 @@ void
 host_tables_drop(struct model *m)
 {
     for (unsigned i = 0; i < MAX_TABLES; i++) {
-        if (m->work[i]) {
-            wait_for(m->work[i]);
-            step_cost(m, i);
-        }
+        drop_work(m, i);
         if (m->table_arena[i].base) m->op->mem.arena_drop(m->gpu, &m->table_arena[i]);
         m->table[i] = NO_TENSOR;
     }

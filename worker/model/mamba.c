@@ -11,29 +11,31 @@ enum {
     MOST_STATE = 1 << 30 /* bytes of a layer; published models have 4 MiB */
 };
 
-uint32_t
-mamba_inner(const struct mamba_shape *c)
+static uint32_t
+inner_cols(const struct mamba_shape *c)
 {
     return c->n_heads * c->head_dim;
 }
 
-uint32_t
-mamba_channels(const struct mamba_shape *c)
+/* Columns of x, B and C. */
+static uint32_t
+channels_of(const struct mamba_shape *c)
 {
-    return mamba_inner(c) + 2 * c->n_groups * c->state_dim;
+    return inner_cols(c) + 2 * c->n_groups * c->state_dim;
 }
 
-uint32_t
-mamba_in(const struct mamba_shape *c)
+/* Rows of in_proj. */
+static uint32_t
+in_rows(const struct mamba_shape *c)
 {
-    return mamba_inner(c) + mamba_channels(c) + c->n_heads;
+    return inner_cols(c) + channels_of(c) + c->n_heads;
 }
 
 /* The convolution's last inputs come first, then the states of the heads. */
 static uint32_t
 kept_bytes(const struct mamba_shape *c)
 {
-    return ROUND_UP((c->n_taps - 1) * mamba_channels(c) * (uint32_t)sizeof(float),
+    return ROUND_UP((c->n_taps - 1) * channels_of(c) * (uint32_t)sizeof(float),
                     (uint32_t)STATE_ALIGN);
 }
 
@@ -43,7 +45,7 @@ mamba_layer(const struct mamba_shape *c, struct layer_shape *l)
     l->mixer = MIX_STATE;
     l->kv = KV_STATE;
     l->kv_parts = 1;
-    l->state_bytes = kept_bytes(c) + mamba_inner(c) * c->state_dim * (uint32_t)sizeof(float);
+    l->state_bytes = kept_bytes(c) + inner_cols(c) * c->state_dim * (uint32_t)sizeof(float);
 }
 
 /* Scratch areas start at a multiple of 4 words. */
@@ -85,7 +87,7 @@ mamba_configure(const json_t *config, struct model_shape *s, struct mamba_shape 
     TRY(cfg_u32(config, "mamba_n_groups", 1, 1, c->n_heads, &c->n_groups, e));
     TRY(cfg_u32(config, "mamba_d_state", 256, 1, CFG_MAX_HEAD_DIM, &c->state_dim, e));
     TRY(cfg_u32(config, "mamba_d_conv", 4, 2, MAMBA_MAX_TAPS, &c->n_taps, e));
-    if (mamba_inner(c) != s->hidden * expand)
+    if (inner_cols(c) != s->hidden * expand)
         return err_set(e, -EINVAL,
                        "%u heads * %u dims differ from mamba_expand %u * hidden_size %u",
                        c->n_heads, c->head_dim, expand, s->hidden);
@@ -98,25 +100,25 @@ mamba_configure(const json_t *config, struct model_shape *s, struct mamba_shape 
 static uint32_t
 own_words(const struct mamba_shape *c, uint32_t normed)
 {
-    return words(mamba_in(c)) + words(mamba_channels(c)) + 2 * words(normed);
+    return words(in_rows(c)) + words(channels_of(c)) + 2 * words(normed);
 }
 
 int
 mamba_sizes(struct model_shape *s, const struct mamba_shape *c, struct err *e)
 {
-    uint32_t inner = mamba_inner(c), bc = c->n_groups * c->state_dim;
+    uint32_t inner = inner_cols(c), bc = c->n_groups * c->state_dim;
 
     if ((uint64_t)inner * c->state_dim > MOST_STATE / sizeof(float))
         return err_set(e, -EINVAL,
                        "%u heads * %u dims with a state of %u need more than %d MiB for a layer",
                        c->n_heads, c->head_dim, c->state_dim, MOST_STATE >> 20);
-    if (c->n_heads % c->n_groups || mamba_inner(c) % c->n_groups)
+    if (c->n_heads % c->n_groups || inner % c->n_groups)
         return err_set(e, -EINVAL, "%u state heads are not a multiple of %u groups", c->n_heads,
                        c->n_groups);
-    s->dim[DIM_MAMBA_IN] = mamba_in(c);
-    s->dim[DIM_MAMBA_CHANNELS] = mamba_channels(c);
+    s->dim[DIM_MAMBA_IN] = in_rows(c);
+    s->dim[DIM_MAMBA_CHANNELS] = channels_of(c);
     s->dim[DIM_MAMBA_TAPS] = c->n_taps;
-    s->dim[DIM_MAMBA_INNER] = mamba_inner(c);
+    s->dim[DIM_MAMBA_INNER] = inner;
     s->dim[DIM_MAMBA_HEADS] = c->n_heads;
     s->parts[DIM_MAMBA_IN] =
         (struct dim_parts){ 5,
@@ -131,7 +133,7 @@ mamba_sizes(struct model_shape *s, const struct mamba_shape *c, struct err *e)
 int
 mamba_divide(struct model *m, struct mamba_shape *c, struct err *e)
 {
-    uint32_t ranks = m->ranks, inner = mamba_inner(c);
+    uint32_t ranks = m->ranks, inner = inner_cols(c);
 
     if (c->n_heads % ranks)
         return err_set(e, -ENOTSUP, "there are %u state heads, which %u ranks cannot share equally",
@@ -142,7 +144,7 @@ mamba_divide(struct model *m, struct mamba_shape *c, struct err *e)
     if (!c->norm_groups) c->normed = sharding_share(m, inner);
     c->n_heads /= ranks;
     c->n_groups = MAX(c->n_groups / ranks, 1u);
-    m->shape.own_cols = own_words(c, c->norm_groups ? mamba_inner(c) : inner);
+    m->shape.own_cols = own_words(c, c->norm_groups ? inner_cols(c) : inner);
     for (uint32_t i = 0; i < m->shape.n_layers; i++)
         if (m->shape.layer[i].mixer == MIX_STATE) mamba_layer(c, &m->shape.layer[i]);
     return 0;
@@ -153,9 +155,9 @@ mamba_mix(const struct model *m, struct step *s, uint32_t layer, const struct ma
           const struct mamba_weights *w, struct tensor h, struct tensor *y)
 {
     const struct gpu_ops *op = m->op;
-    uint32_t rows = h.dim[0], inner = mamba_inner(c), channels = mamba_channels(c);
-    uint32_t at = words(mamba_in(c));
-    struct tensor in = block_area(s, BLOCK_OWN, 0, rows, mamba_in(c), m->act);
+    uint32_t rows = h.dim[0], inner = inner_cols(c), channels = channels_of(c);
+    uint32_t at = words(in_rows(c));
+    struct tensor in = block_area(s, BLOCK_OWN, 0, rows, in_rows(c), m->act);
     struct tensor xbc = block_area(s, BLOCK_OWN, at, rows, channels, m->act);
     uint32_t whole = c->normed.n ? w->norm.dim[1] : inner;
     struct tensor all = block_area(s, BLOCK_OWN, at += words(channels), rows, whole, m->act);

@@ -63,10 +63,6 @@ int mamba_sizes(struct model_shape *s, const struct mamba_shape *c, struct err *
  * to this rank's part. */
 int mamba_divide(struct model *m, struct mamba_shape *c, struct err *e) MUST_USE;
 
-/* Sizes of a layer: heads * head_dim; x B C; rows of in_proj. */
-uint32_t mamba_inner(const struct mamba_shape *c);
-uint32_t mamba_channels(const struct mamba_shape *c);
-uint32_t mamba_in(const struct mamba_shape *c);
 /* Makes l a layer with recurrent state. */
 void mamba_layer(const struct mamba_shape *c, struct layer_shape *l);
 /* Queues the mixer of h [n, hidden] up to the norm. *y: [n, inner], the input of w->out. */

@@ -2,6 +2,7 @@
  * errors are found first. */
 #include "worker/model/model.h"
 
+#include "base/file.h"
 #include "worker/model/config.h"
 #include "worker/model/generation.h"
 #include "worker/model/host_tables.h"
@@ -9,8 +10,7 @@
 #include "worker/model/quant.h"
 #include "worker/model/safetensors.h"
 #include "worker/model/sharding.h"
-#include "worker/model/weights.h"
-#include "worker/model/weights_checksum.h"
+#include "worker/model/weights_plan.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -48,7 +48,7 @@ read_files(struct reading *r, const char *dir, struct err *e)
 {
     int code;
 
-    TRY(config_bytes(&r->bytes, &r->n, dir, CONFIG, e));
+    TRY(file_read(&r->bytes, &r->n, dir, CONFIG, CFG_MAX_BYTES, e));
     TRY(config_parse(&r->whole, r->bytes, r->n, CONFIG, e));
     code = config_text(&r->config, r->whole, e);
     if (code < 0) return err_while(e, code, CONFIG);
@@ -184,15 +184,6 @@ find_weights(struct model *m, const struct model_source *src, struct reading *r,
 }
 
 static int
-load(struct model *m, const struct model_source *src, struct reading *r, struct err *e)
-{
-    struct weights_from from;
-
-    TRY(find_weights(m, src, r, &from, e));
-    return weights_load(m, &from, e);
-}
-
-static int
 begin(struct model *m, const struct model_source *src, const struct arch *const *families,
       struct err *e)
 {
@@ -231,8 +222,11 @@ model_begin(struct model **ret, const struct model_source *src, const struct arc
 static int
 end(struct model *m, const struct model_source *src, struct err *e)
 {
+    struct weights_from from;
+
     TRY(load_lane_open(m, e));
-    TRY(load(m, src, m->reading, e));
+    TRY(find_weights(m, src, m->reading, &from, e));
+    TRY(weights_load(m, &from, e));
     if (m->arch->prepare) TRY(m->arch->prepare(m, e));
     return host_tables_put(m, e);
 }

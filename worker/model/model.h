@@ -52,7 +52,7 @@ struct model {
     uint64_t weight_bytes;
     bool adopted;
     uint32_t n_rebuilt; /* fields of the adopted arena with wrong checksums */
-    struct weights_checksum *weights_checksum; /* checksums at load (weights_checksum.h) */
+    struct weights_checksum *weights_checksum; /* checksums at load (weights_checksum.c) */
     uint64_t weights_checksum_at;
     struct lane *lane; /* load_lane.h; NULL once the model is open */
     uint64_t lane_step;

@@ -2,11 +2,10 @@
  * headers. */
 #include "worker/model/safetensors.h"
 
+#include "base/file.h"
 #include "worker/model/config.h"
-#include "worker/model/safetensors_header.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,22 +16,23 @@
 #define ONE_FILE "model.safetensors"
 #define INDEX "model.safetensors.index.json"
 
-struct safetensors {
-    struct safetensors_table table;
-    uint32_t n_shards;
-    struct st_shard *shard; /* [n_shards]; owns names and maps */
-};
-
-struct safetensors *
-safetensors_close(struct safetensors *s)
+void
+safetensors_done(struct safetensors *s)
 {
-    if (!s) return NULL;
-    safetensors_table_done(&s->table);
+    for (uint32_t i = 0; i < s->n; i++) free((void *)(uintptr_t)s->tensor[i].name);
+    free(s->tensor);
     for (uint32_t i = 0; i < s->n_shards; i++) {
         if (s->shard[i].map) munmap((void *)(uintptr_t)s->shard[i].map, s->shard[i].bytes);
         free((void *)(uintptr_t)s->shard[i].name);
     }
     free(s->shard);
+    *s = (struct safetensors){ 0 };
+}
+
+struct safetensors *
+safetensors_close(struct safetensors *s)
+{
+    if (s) safetensors_done(s);
     free(s);
     return NULL;
 }
@@ -46,38 +46,19 @@ new_with_shards(uint32_t n)
     return s && s->shard ? s : safetensors_close(s);
 }
 
-/* Adds a shard without content. */
-static struct st_shard *
-add_shard(struct safetensors *s, const char *name)
-{
-    struct st_shard *f = &s->shard[s->n_shards];
-
-    f->name = strdup(name);
-    if (!f->name) return NULL;
-    s->n_shards++;
-    return f;
-}
-
 static int
 map_shard(struct st_shard *f, const char *dir, struct err *e)
 {
-    char path[4096];
+    char path[FILE_PATH];
+    CLEAN(file_close_at) int fd = file_open(path, dir, f->name, e);
     struct stat st;
     void *map;
-    int fd;
 
-    if ((size_t)snprintf(path, sizeof path, "%s/%s", dir, f->name) >= sizeof path)
-        return err_set(e, -ENAMETOOLONG, "%.80s: the path is too long", f->name);
-    fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    if (fd < 0) return err_set(e, -errno, "%.180s: %s", path, strerror(errno));
-    if (fstat(fd, &st) < 0 || !S_ISREG(st.st_mode)) {
-        close(fd);
-        return err_set(e, -EINVAL, "%.180s is not a file", path);
-    }
+    if (fd < 0) return fd;
+    if (fstat(fd, &st) < 0) return err_set(e, -errno, "%.180s: %s", path, strerror(errno));
     f->bytes = (uint64_t)st.st_size;
     /* A length of 0 cannot be mapped; safetensors_header_read() refuses it. */
     map = f->bytes ? mmap(NULL, f->bytes, PROT_READ, MAP_SHARED, fd, 0) : NULL;
-    close(fd);
     if (map == MAP_FAILED) return err_set(e, -errno, "map %.180s: %s", path, strerror(errno));
     f->map = map;
     return 0;
@@ -86,11 +67,13 @@ map_shard(struct st_shard *f, const char *dir, struct err *e)
 static int
 open_shard(struct safetensors *s, const char *dir, const char *name, struct err *e)
 {
-    struct st_shard *f = add_shard(s, name);
+    struct st_shard *f = &s->shard[s->n_shards];
 
-    if (!f) return err_set(e, -ENOMEM, "%s: no memory for its name", name);
+    f->name = strdup(name);
+    if (!f->name) return err_set(e, -ENOMEM, "%s: no memory for its name", name);
+    s->n_shards++;
     TRY(map_shard(f, dir, e));
-    return safetensors_header_read(&s->table, f, s->n_shards - 1, e);
+    return safetensors_header_read(s, f, s->n_shards - 1, e);
 }
 
 static int
@@ -100,7 +83,7 @@ open_single(struct safetensors **ret, const char *dir, struct err *e)
 
     if (!s) return err_set(e, -ENOMEM, "no memory for a checkpoint");
     TRY(open_shard(s, dir, ONE_FILE, e));
-    TRY(safetensors_table_sort(&s->table, e));
+    TRY(safetensors_sort(s, e));
     *ret = TAKE(s);
     return 0;
 }
@@ -161,7 +144,7 @@ open_index(struct safetensors **ret, const char *dir, const json_t *index, struc
     if (!s) return err_set(e, -ENOMEM, "no memory for a checkpoint");
     if (!json_is_object(weight_map)) return err_set(e, -EBADMSG, INDEX " has no weight_map");
     TRY(open_shards(s, dir, weight_map, e));
-    TRY(safetensors_table_sort(&s->table, e));
+    TRY(safetensors_sort(s, e));
     TRY(check_index(s, weight_map, e));
     *ret = TAKE(s);
     return 0;
@@ -190,36 +173,4 @@ safetensors_open(struct safetensors **ret, const char *dir, struct err *e)
     code = open_index(ret, dir, index, e);
     json_decref(index);
     return code;
-}
-
-struct safetensors_tensor *
-safetensors_find(struct safetensors *s, const char *name)
-{
-    return safetensors_table_find(&s->table, name);
-}
-
-uint32_t
-safetensors_n(const struct safetensors *s)
-{
-    return s->table.n;
-}
-
-struct safetensors_tensor *
-safetensors_at(struct safetensors *s, uint32_t i)
-{
-    check(i < s->table.n);
-    return &s->table.tensor[i];
-}
-
-uint32_t
-safetensors_n_shards(const struct safetensors *s)
-{
-    return s->n_shards;
-}
-
-const struct st_shard *
-safetensors_shard(const struct safetensors *s, uint32_t i)
-{
-    check(i < s->n_shards);
-    return &s->shard[i];
 }

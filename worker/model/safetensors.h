@@ -1,17 +1,45 @@
-/* safetensors.h - the tensors of a checkpoint in its mapped files.
+/* safetensors.h - the tensors of a checkpoint in its mapped files, which are untrusted.
  *
  * Opens model.safetensors, or the shards that model.safetensors.index.json names, maps them
- * read-only and reads the headers only. Every tensor is validated (safetensors_header.h). A file
- * that is truncated while it is mapped causes a SIGBUS: replace checkpoints, do not rewrite them in
- * place.
+ * read-only and reads the headers only. A file that is truncated while it is mapped causes a
+ * SIGBUS: replace checkpoints, do not rewrite them in place.
+ *
+ * File: u64 little-endian header length, header (JSON: name -> dtype, shape, data_offsets from the
+ * header's end), data. Every tensor is inside its file, has the length of its shape, has a unique
+ * name, and overlaps no other tensor.
+ * Source: github.com/huggingface/safetensors; differs: holes between tensors are accepted.
  */
 #pragma once
 
 #include "base/base.h"
 #include "base/err.h"
-#include "worker/model/safetensors_header.h"
+#include "gpu/gpu.h"
 
-struct safetensors;
+enum { ST_MAX_DIMS = 8, ST_MAX_NAME = 512, ST_MAX_TENSORS = 1 << 20, ST_MAX_SHARDS = 4096 };
+
+struct safetensors_tensor {
+    const char *name;
+    const char *file;   /* shard name, for error messages */
+    const char *stored; /* dtype as the file spells it: "BF16" */
+    enum dtype dtype;   /* DT_COUNT: not a device dtype (I64, BOOL, F64) */
+    uint32_t shard, n_dims;
+    uint64_t dim[ST_MAX_DIMS];
+    uint64_t offset, bytes; /* offset: from the header's end */
+    const void *data;
+    bool used; /* set by the loader */
+};
+
+struct st_shard {
+    const char *name;
+    const uint8_t *map; /* header_bytes, then data */
+    uint64_t bytes, header_bytes;
+};
+
+struct safetensors {
+    uint32_t n, max, n_shards;
+    struct safetensors_tensor *tensor; /* [n], sorted by name; owns the names */
+    struct st_shard *shard;            /* [n_shards]; owns names and maps */
+};
 
 /* -ENOENT: dir has neither file. -EBADMSG: a file is invalid; the message names file and tensor. */
 int safetensors_open(struct safetensors **ret, const char *dir, struct err *e) MUST_USE;
@@ -19,9 +47,18 @@ struct safetensors *safetensors_close(struct safetensors *s); /* NULL in, NULL o
 CLEAN_FUNC(struct safetensors, safetensors_close)
 
 /* NULL: no such tensor. */
-struct safetensors_tensor *safetensors_find(struct safetensors *s, const char *name);
-/* In the order of names. */
-uint32_t safetensors_n(const struct safetensors *s);
-struct safetensors_tensor *safetensors_at(struct safetensors *s, uint32_t i);
-uint32_t safetensors_n_shards(const struct safetensors *s);
-const struct st_shard *safetensors_shard(const struct safetensors *s, uint32_t i);
+struct safetensors_tensor *safetensors_find(const struct safetensors *s, const char *name);
+/* "[14336, 4096]" into buf; returns buf. */
+const char *safetensors_shape(const struct safetensors_tensor *t, char *buf, size_t n);
+
+/* Steps of safetensors_open(), on a zero-initialised s; they do no I/O.
+ *
+ * Adds the tensors of shard `index`. The caller sets f's name, map and bytes; header_bytes is set
+ * here. s keeps pointers into f's name and map. -EBADMSG: the message names file and tensor; only
+ * safetensors_done() is then allowed. */
+int safetensors_header_read(struct safetensors *s, struct st_shard *f, uint32_t index,
+                            struct err *e) MUST_USE;
+/* Sorts by name, after the last file. -EBADMSG: a name occurs twice. */
+int safetensors_sort(struct safetensors *s, struct err *e) MUST_USE;
+/* Frees everything except s itself. */
+void safetensors_done(struct safetensors *s);

@@ -1,6 +1,7 @@
-/* safetensors_header.c - see safetensors_header.h. */
-#include "worker/model/safetensors_header.h"
+/* safetensors_header.c - see safetensors.h: parses and validates headers. */
+#include "worker/model/safetensors.h"
 
+#include "base/array.h"
 #include "base/json.h"
 
 #include <endian.h>
@@ -43,7 +44,7 @@ struct span {
 
 /* State of parsing a shard's header. */
 struct reading {
-    struct safetensors_table *s;
+    struct safetensors *s;
     const struct st_shard *shard;
     uint32_t index;
     struct json j;
@@ -169,18 +170,10 @@ check_bytes(const struct safetensors_tensor *t, uint32_t element, const struct s
 }
 
 static int
-append(struct safetensors_table *s, const struct safetensors_tensor *t, const char *name)
+append(struct safetensors *s, const struct safetensors_tensor *t, const char *name)
 {
-    if (s->n == s->max) {
-        uint32_t max = s->max ? 2 * s->max : 256;
-        struct safetensors_tensor *more;
-
-        if (s->n >= ST_MAX_TENSORS) return -E2BIG;
-        more = realloc(s->tensor, max * sizeof *more);
-        if (!more) return -ENOMEM;
-        s->tensor = more;
-        s->max = max;
-    }
+    if (s->n >= ST_MAX_TENSORS) return -E2BIG;
+    TRY(array_grow(&s->tensor, &s->max, s->n + 1, ST_MAX_TENSORS, sizeof *t));
     s->tensor[s->n] = *t;
     s->tensor[s->n].name = strdup(name);
     if (!s->tensor[s->n].name) return -ENOMEM;
@@ -220,7 +213,7 @@ by_place(const void *a, const void *b)
 
 /* Checks that no two tensors of the shard, tensor[first .. n), overlap. */
 static int
-check_overlaps(const struct safetensors_table *s, uint32_t first, struct err *e)
+check_overlaps(const struct safetensors *s, uint32_t first, struct err *e)
 {
     const struct safetensors_tensor **order = calloc(s->n - first + 1, sizeof *order);
     uint32_t n = 0;
@@ -267,8 +260,7 @@ read_header(struct reading *r, struct err *e)
 }
 
 int
-safetensors_header_read(struct safetensors_table *s, struct st_shard *f, uint32_t index,
-                        struct err *e)
+safetensors_header_read(struct safetensors *s, struct st_shard *f, uint32_t index, struct err *e)
 {
     struct reading r = { .s = s, .shard = f, .index = index };
     uint32_t first = s->n;
@@ -305,7 +297,7 @@ by_name(const void *a, const void *b)
 }
 
 int
-safetensors_table_sort(struct safetensors_table *s, struct err *e)
+safetensors_sort(struct safetensors *s, struct err *e)
 {
     if (s->n) qsort(s->tensor, s->n, sizeof *s->tensor, by_name);
     for (uint32_t i = 1; i < s->n; i++) {
@@ -320,17 +312,9 @@ safetensors_table_sort(struct safetensors_table *s, struct err *e)
 }
 
 struct safetensors_tensor *
-safetensors_table_find(struct safetensors_table *s, const char *name)
+safetensors_find(const struct safetensors *s, const char *name)
 {
     struct safetensors_tensor key = { .name = name };
 
     return s->n ? bsearch(&key, s->tensor, s->n, sizeof *s->tensor, by_name) : NULL;
-}
-
-void
-safetensors_table_done(struct safetensors_table *s)
-{
-    for (uint32_t i = 0; i < s->n; i++) free((void *)(uintptr_t)s->tensor[i].name);
-    free(s->tensor);
-    *s = (struct safetensors_table){ 0 };
 }

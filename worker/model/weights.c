@@ -1,11 +1,6 @@
 /* weights.c - see weights.h: adopts or fills the arena, then sets the model's tensors. */
 #include "worker/model/weights.h"
 
-#include "worker/model/fingerprint.h"
-#include "worker/model/safetensors.h"
-#include "worker/model/safetensors_header.h"
-#include "worker/model/weights_checksum.h"
-#include "worker/model/weights_fill.h"
 #include "worker/model/weights_plan.h"
 
 #include <errno.h>
@@ -49,7 +44,7 @@ rebuild_damaged(struct weights_plan *p, struct err *e)
 
     if (n <= 0) return n;
     p->m->n_rebuilt = (uint32_t)n;
-    if (p->seal_bad) TRY(weights_checksum_begin(p, e));
+    if (p->table_bad) TRY(weights_checksum_begin(p, e));
     TRY(weights_fill(p, e));
     return weights_checksum_end(p, e);
 }
@@ -74,6 +69,41 @@ set_tensors(const struct weights_plan *p)
     }
 }
 
+/* Patterns of tensor names. Parts of a multimodal checkpoint outside of its language model. */
+static const char *const other_parts[] = {
+    "vision_tower.*",
+    "model.vision_tower.*",
+    "audio_tower.*",
+    "model.audio_tower.*",
+    "embed_vision.*",
+    "model.embed_vision.*",
+    "embed_audio.*",
+    "model.embed_audio.*",
+    "multi_modal_projector.*",
+    "model.multi_modal_projector.*",
+    NULL,
+};
+
+/* Unused tensors with these names are copies of the embedding. */
+static const char *const copies[] = {
+    "*encoder.embed_tokens.weight",
+    "*decoder.embed_tokens.weight",
+    "lm_head.weight",
+    "language_model.lm_head.weight",
+    NULL,
+};
+
+/* Tensors that a text model never needs. */
+static const char *const not_needed[] = {
+    "*rotary_emb.inv_freq",
+    "*.masked_bias",
+    "mtp.*",
+    "decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight",
+    "*encoder.version",
+    "*decoder.version",
+    NULL,
+};
+
 static bool
 matches(const char *name, const char *const *pattern)
 {
@@ -81,71 +111,18 @@ matches(const char *name, const char *const *pattern)
     return *pattern;
 }
 
-/* Tensors of a multimodal checkpoint outside of its language model. */
-static bool
-is_other_part(const char *name)
-{
-    static const char *const pattern[] = {
-        "vision_tower.*",
-        "model.vision_tower.*",
-        "audio_tower.*",
-        "model.audio_tower.*",
-        "embed_vision.*",
-        "model.embed_vision.*",
-        "embed_audio.*",
-        "model.embed_audio.*",
-        "multi_modal_projector.*",
-        "model.multi_modal_projector.*",
-        NULL,
-    };
-
-    return matches(name, pattern);
-}
-
-/* Unused tensors with these names are copies of the embedding. */
-static bool
-is_copy(const char *name)
-{
-    static const char *const pattern[] = {
-        "*encoder.embed_tokens.weight",
-        "*decoder.embed_tokens.weight",
-        "lm_head.weight",
-        "language_model.lm_head.weight",
-        NULL,
-    };
-
-    return matches(name, pattern);
-}
-
-/* Tensors that a text model never needs. */
-static bool
-expected_unused(const char *name)
-{
-    static const char *const pattern[] = {
-        "*rotary_emb.inv_freq",
-        "*.masked_bias",
-        "mtp.*",
-        "decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight",
-        "*encoder.version",
-        "*decoder.version",
-        NULL,
-    };
-
-    return matches(name, pattern);
-}
-
 static int
 list_unused(struct model *m, struct err *e)
 {
-    uint32_t n = m->files ? safetensors_n(m->files) : 0;
+    uint32_t n = m->files ? m->files->n : 0;
 
     m->unused = calloc(n + 1, sizeof *m->unused);
     if (!m->unused) return err_set(e, -ENOMEM, "no memory to list tensors");
     for (uint32_t i = 0; i < n; i++) {
-        const struct safetensors_tensor *t = safetensors_at(m->files, i);
+        const struct safetensors_tensor *t = &m->files->tensor[i];
 
-        if (t->used || is_copy(t->name) || expected_unused(t->name)) continue;
-        if (!is_other_part(t->name))
+        if (t->used || matches(t->name, copies) || matches(t->name, not_needed)) continue;
+        if (!matches(t->name, other_parts))
             m->unused[m->n_unused++] = t->name;
         else if (m->n_other++ == 0)
             m->other = t->name;
@@ -161,10 +138,10 @@ check_copies(const struct weights_plan *p, struct err *e)
     struct safetensors *files = p->m->files;
     const struct safetensors_tensor *embed = p->part[p->field[0].first].stored;
 
-    for (uint32_t i = 0; files && i < safetensors_n(files); i++) {
-        const struct safetensors_tensor *t = safetensors_at(files, i);
+    for (uint32_t i = 0; files && i < files->n; i++) {
+        const struct safetensors_tensor *t = &files->tensor[i];
 
-        if (t->used || !is_copy(t->name)) continue;
+        if (t->used || !matches(t->name, copies)) continue;
         if (t->dtype != embed->dtype || t->bytes != embed->bytes ||
             memcmp(t->data, embed->data, t->bytes) != 0)
             return err_set(e, -ENOTSUP,
@@ -174,19 +151,21 @@ check_copies(const struct weights_plan *p, struct err *e)
     return 0;
 }
 
-static int
-load_plan(struct weights_plan *p, struct err *e)
+int
+weights_load(struct model *m, const struct weights_from *from, struct err *e)
 {
-    TRY(weights_plan_make(p, e));
-    TRY(list_unused(p->m, e));
-    TRY(fingerprint_make(p->m, p->from, e));
-    p->m->adopted = p->arena_bytes && adopt_arena(p);
-    if (!p->m->adopted) TRY(check_copies(p, e)); /* checked when the arena was filled */
-    if (p->arena_bytes) {
-        TRY(p->m->adopted ? rebuild_damaged(p, e) : make_arena(p, e));
-        TRY(weights_checksum_keep(p, e));
+    CLEAN(weights_plan_done) struct weights_plan p = { .m = m, .from = from };
+
+    TRY(weights_plan_make(&p, e));
+    TRY(list_unused(m, e));
+    TRY(fingerprint_make(m, from, e));
+    m->adopted = p.arena_bytes && adopt_arena(&p);
+    if (!m->adopted) TRY(check_copies(&p, e)); /* checked when the arena was filled */
+    if (p.arena_bytes) {
+        TRY(m->adopted ? rebuild_damaged(&p, e) : make_arena(&p, e));
+        TRY(weights_checksum_keep(&p, e));
     }
-    set_tensors(p);
+    set_tensors(&p);
     return 0;
 }
 
@@ -194,21 +173,9 @@ int
 weights_inspect(struct model *m, const struct weights_from *from, uint64_t *arena_bytes,
                 struct err *e)
 {
-    struct weights_plan p = { .m = m, .from = from };
+    CLEAN(weights_plan_done) struct weights_plan p = { .m = m, .from = from };
     int code = weights_plan_make(&p, e);
 
-    if (code >= 0) code = list_unused(m, e);
     *arena_bytes = p.arena_bytes;
-    weights_plan_done(&p);
-    return code;
-}
-
-int
-weights_load(struct model *m, const struct weights_from *from, struct err *e)
-{
-    struct weights_plan p = { .m = m, .from = from };
-    int code = load_plan(&p, e);
-
-    weights_plan_done(&p);
-    return code;
+    return code < 0 ? code : list_unused(m, e);
 }

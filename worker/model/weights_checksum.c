@@ -1,14 +1,19 @@
-/* weights_checksum.c - see weights_checksum.h. */
-#include "worker/model/weights_checksum.h"
-
+/* weights_checksum.c - the checksum table at the end of a weights arena.
+ *
+ *     head    magic, version, number of fields, complete, fingerprint
+ *     entry   [n] offset, bytes, checksum when filled, checksum of the last check
+ *
+ * The device writes the table while it fills the arena. A process that adopts the arena then finds
+ * damaged fields (a stray write of a dying kernel, a flipped bit) without reading the files. */
 #include "worker/model/load_lane.h"
+#include "worker/model/weights_plan.h"
 
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
-#define SEAL_MAGIC UINT64_C(0x6c616573676c)
-enum { SEAL_VERSION = 1 };
+#define TABLE_MAGIC UINT64_C(0x6c616573676c)
+enum { TABLE_VERSION = 1 };
 
 struct entry {
     uint64_t offset, bytes, sum, found;
@@ -30,43 +35,67 @@ weights_checksum_bytes(uint32_t n_fields)
     return sizeof(struct weights_checksum) + (uint64_t)n_fields * sizeof(struct entry);
 }
 
+static void
+free_table(struct weights_checksum **t)
+{
+    free(*t);
+}
+
 /* Device addresses. */
 static struct weights_checksum *
-weights_checksum_at(const struct weights_plan *p)
+on_device(const struct model *m, uint64_t at)
 {
-    return (struct weights_checksum *)((char *)p->m->weights.base + p->weights_checksum_at);
+    return (struct weights_checksum *)((char *)m->weights.base + at);
 }
 
 /* The table of an arena that is not filled yet. NULL: no memory. */
 static struct weights_checksum *
-seal_new(const struct weights_plan *p)
+table_new(const struct weights_plan *p, struct err *e)
 {
-    struct weights_checksum *s = calloc(1, weights_checksum_bytes(p->n_fields));
+    struct weights_checksum *t = calloc(1, weights_checksum_bytes(p->n_fields));
 
-    if (!s) return NULL;
-    s->magic = SEAL_MAGIC;
-    s->version = SEAL_VERSION;
-    s->n = p->n_fields;
-    memcpy(s->fingerprint, p->m->fingerprint, sizeof s->fingerprint);
-    for (uint32_t i = 0; i < p->n_fields; i++) {
-        s->entry[i].offset = p->field[i].offset;
-        s->entry[i].bytes = p->field[i].bytes;
+    if (!t) {
+        err_set(e, -ENOMEM, "no memory for the checksums of %u tensors", p->n_fields);
+        return NULL;
     }
-    return s;
+    t->magic = TABLE_MAGIC;
+    t->version = TABLE_VERSION;
+    t->n = p->n_fields;
+    memcpy(t->fingerprint, p->m->fingerprint, sizeof t->fingerprint);
+    for (uint32_t i = 0; i < p->n_fields; i++) {
+        t->entry[i].offset = p->field[i].offset;
+        t->entry[i].bytes = p->field[i].bytes;
+    }
+    return t;
+}
+
+/* Computes the checksum of every field that t lists; t becomes a copy of the table at `at`, whose
+ * `found` are the results. */
+static int
+compute(struct model *m, uint64_t at, struct weights_checksum *t, const char *what, struct err *e)
+{
+    struct weights_checksum *there = on_device(m, at);
+    int r = 0;
+
+    for (uint32_t i = 0; i < t->n && r == 0; i++)
+        if (t->entry[i].bytes)
+            r = m->op->mem.checksum(m->lane, &there->entry[i].found,
+                                    (char *)m->weights.base + t->entry[i].offset,
+                                    t->entry[i].bytes);
+    if (r == 0) r = m->op->mem.get(m->lane, t, there, weights_checksum_bytes(t->n));
+    return load_lane_end(m, r, what, e);
 }
 
 int
 weights_checksum_begin(const struct weights_plan *p, struct err *e)
 {
-    struct weights_checksum *s = seal_new(p);
-    int r;
+    CLEAN(free_table) struct weights_checksum *t = table_new(p, e);
 
-    if (!s) return err_set(e, -ENOMEM, "no memory for the checksums of %u tensors", p->n_fields);
-    r = p->m->op->mem.put(p->m->lane, weights_checksum_at(p), s,
-                          weights_checksum_bytes(p->n_fields));
-    r = load_lane_end(p->m, r, "write the checksum table", e);
-    free(s);
-    return r;
+    if (!t) return -ENOMEM;
+    return load_lane_end(p->m,
+                         p->m->op->mem.put(p->m->lane, on_device(p->m, p->weights_checksum_at), t,
+                                           weights_checksum_bytes(p->n_fields)),
+                         "write the checksum table", e);
 }
 
 int
@@ -74,7 +103,8 @@ weights_checksum_field(const struct weights_plan *p, uint32_t field)
 {
     const struct field *f = &p->field[field];
 
-    return p->m->op->mem.checksum(p->m->lane, &weights_checksum_at(p)->entry[field].sum,
+    return p->m->op->mem.checksum(p->m->lane,
+                                  &on_device(p->m, p->weights_checksum_at)->entry[field].sum,
                                   (char *)p->m->weights.base + f->offset, f->bytes);
 }
 
@@ -82,8 +112,8 @@ int
 weights_checksum_end(const struct weights_plan *p, struct err *e)
 {
     static const uint64_t complete = 1;
-    int r = p->m->op->mem.put(p->m->lane, &weights_checksum_at(p)->complete, &complete,
-                              sizeof complete);
+    int r = p->m->op->mem.put(p->m->lane, &on_device(p->m, p->weights_checksum_at)->complete,
+                              &complete, sizeof complete);
 
     return load_lane_end(p->m, r, "write the checksum table", e);
 }
@@ -102,82 +132,55 @@ is_ours(const struct weights_checksum *s, const struct weights_checksum *want)
     return true;
 }
 
-static int
-read_fields(struct weights_plan *p, struct weights_checksum *s, struct err *e)
-{
-    const struct gpu_ops *op = p->m->op;
-    int r = 0;
-
-    for (uint32_t i = 0; i < p->n_fields && r == 0; i++)
-        if (p->field[i].bytes)
-            r = op->mem.checksum(p->m->lane, &weights_checksum_at(p)->entry[i].found,
-                                 (char *)p->m->weights.base + p->field[i].offset,
-                                 p->field[i].bytes);
-    if (r == 0)
-        r = op->mem.get(p->m->lane, s, weights_checksum_at(p), weights_checksum_bytes(p->n_fields));
-    return load_lane_end(p->m, r, "check adopted weights", e);
-}
-
 int
 weights_checksum_keep(const struct weights_plan *p, struct err *e)
 {
     struct model *m = p->m;
     uint64_t bytes = weights_checksum_bytes(p->n_fields);
-    struct weights_checksum *there = malloc(bytes);
-    int r = 0;
+    CLEAN(free_table) struct weights_checksum *there = malloc(bytes);
 
-    m->weights_checksum = seal_new(p);
+    m->weights_checksum = table_new(p, e);
     m->weights_checksum_at = p->weights_checksum_at;
-    if (!there || !m->weights_checksum)
-        r = err_set(e, -ENOMEM, "no memory for %u checksums", p->n_fields);
-    if (r == 0)
-        r = load_lane_end(m, m->op->mem.get(m->lane, there, weights_checksum_at(p), bytes),
-                          "read the checksum table", e);
-    for (uint32_t i = 0; i < p->n_fields && r == 0; i++)
+    if (!m->weights_checksum) return -ENOMEM;
+    if (!there) return err_set(e, -ENOMEM, "no memory for %u checksums", p->n_fields);
+    TRY(load_lane_end(m,
+                      m->op->mem.get(m->lane, there, on_device(m, p->weights_checksum_at), bytes),
+                      "read the checksum table", e));
+    for (uint32_t i = 0; i < p->n_fields; i++)
         m->weights_checksum->entry[i].sum = there->entry[i].sum;
-    free(there);
-    return r;
+    return 0;
 }
 
 int
 weights_checksum_again(struct model *m, struct err *e)
 {
-    struct weights_checksum *s = m->weights_checksum,
-                            *there = (struct weights_checksum *)((char *)m->weights.base +
-                                                                 m->weights_checksum_at);
-    struct entry *found = malloc(s->n * sizeof *found);
-    int r = found ? 0 : err_set(e, -ENOMEM, "no memory to check %u tensors", s->n);
+    const struct weights_checksum *s = m->weights_checksum;
+    CLEAN(free_table) struct weights_checksum *now = malloc(weights_checksum_bytes(s->n));
+    int n = 0;
 
-    for (uint32_t i = 0; i < s->n && r == 0; i++)
-        if (s->entry[i].bytes)
-            r = m->op->mem.checksum(m->lane, &there->entry[i].found,
-                                    (char *)m->weights.base + s->entry[i].offset,
-                                    s->entry[i].bytes);
-    if (r == 0) r = m->op->mem.get(m->lane, found, there->entry, s->n * sizeof *found);
-    if (found) r = load_lane_end(m, r, "check the weights again", e);
-    for (uint32_t i = 0, n = r < 0 ? 0 : s->n; i < n; i++)
-        r += s->entry[i].bytes && found[i].found != s->entry[i].sum;
-    free(found);
-    return r;
+    if (!now) return err_set(e, -ENOMEM, "no memory to check %u tensors", s->n);
+    memcpy(now, s, weights_checksum_bytes(s->n));
+    TRY(compute(m, m->weights_checksum_at, now, "check the weights again", e));
+    for (uint32_t i = 0; i < s->n; i++)
+        n += s->entry[i].bytes && now->entry[i].found != s->entry[i].sum;
+    return n;
 }
 
 int
 weights_checksum_check(struct weights_plan *p, struct err *e)
 {
-    struct weights_checksum *want = seal_new(p), *s = seal_new(p);
-    int r = want && s ? read_fields(p, s, e)
-                      : err_set(e, -ENOMEM, "no memory to check %u tensors", p->n_fields);
+    CLEAN(free_table) struct weights_checksum *want = table_new(p, e);
+    CLEAN(free_table) struct weights_checksum *s = table_new(p, e);
+    int n = 0;
 
-    if (r == 0) {
-        p->seal_bad = !is_ours(s, want);
-        for (uint32_t i = 0; i < p->n_fields; i++) {
-            struct field *f = &p->field[i];
+    if (!want || !s) return -ENOMEM;
+    TRY(compute(p->m, p->weights_checksum_at, s, "check adopted weights", e));
+    p->table_bad = !is_ours(s, want);
+    for (uint32_t i = 0; i < p->n_fields; i++) {
+        struct field *f = &p->field[i];
 
-            f->stale = f->bytes && (p->seal_bad || s->entry[i].sum != s->entry[i].found);
-            r += f->stale;
-        }
+        f->stale = f->bytes && (p->table_bad || s->entry[i].sum != s->entry[i].found);
+        n += f->stale;
     }
-    free(want);
-    free(s);
-    return r;
+    return n;
 }

@@ -1,12 +1,13 @@
-/* weights_fill.c - see weights_fill.h. */
-#include "worker/model/weights_fill.h"
-
+/* weights_fill.c - writes the stale fields of a plan at the speed of the storage or the bus.
+ *
+ * Reader threads (weights_read.h) fill pinned memory while the device copies from it; the device
+ * computes the checksum of each complete field. The device also generates random weights. */
+#include "base/array.h"
 #include "worker/model/load_lane.h"
-#include "worker/model/weights_checksum.h"
+#include "worker/model/weights_plan.h"
 #include "worker/model/weights_read.h"
 
 #include <errno.h>
-#include <stdlib.h>
 #include <string.h>
 #include <xxhash.h>
 
@@ -25,7 +26,7 @@ struct filling {
     const struct weights_plan *plan;
     struct read_piece *piece; /* [n] */
     struct piece_copy *move;  /* [n] */
-    uint32_t n;
+    uint32_t n, piece_cap, move_cap;
     uint64_t done, total, reported;
 };
 
@@ -78,37 +79,45 @@ piece_of(const struct field *f, const struct part *q, size_t at, size_t n)
     return p;
 }
 
-/* Lists every piece of every stale field, in arena order; without memory only counts them. */
-static void
-list_pieces(struct filling *w)
+/* Lists the pieces of part j of a field; *to: their place in the arena. */
+static int
+list_part(struct filling *w, uint32_t field, uint32_t j, char **to)
+{
+    const struct field *f = &w->plan->field[field];
+    const struct part *q = &w->plan->part[f->first + j];
+    size_t all = (size_t)q->row.n * q->col.n, each = piece_elements(f, q);
+
+    for (size_t at = 0; at < all; at += each, w->n++) {
+        size_t n = MIN(each, all - at), bytes = dtype_bytes(f->dtype, n);
+
+        TRY(array_grow(&w->piece, &w->piece_cap, w->n + 1, UINT32_MAX, sizeof *w->piece));
+        TRY(array_grow(&w->move, &w->move_cap, w->n + 1, UINT32_MAX, sizeof *w->move));
+        w->piece[w->n] = piece_of(f, q, at, n);
+        w->move[w->n] = (struct piece_copy){
+            .to = *to,
+            .bytes = bytes,
+            .field = field,
+            .last = j + 1 == f->n_parts && at + n == all,
+        };
+        *to += bytes;
+    }
+    return 0;
+}
+
+/* Lists every piece of every stale field, in arena order. */
+static int
+list_pieces(struct filling *w, struct err *e)
 {
     const struct weights_plan *p = w->plan;
 
-    w->n = 0;
     for (uint32_t i = 0; i < p->n_fields; i++) {
-        const struct field *f = &p->field[i];
-        char *to = (char *)p->m->weights.base + f->offset;
+        char *to = (char *)p->m->weights.base + p->field[i].offset;
 
-        for (uint32_t j = 0; f->stale && j < f->n_parts; j++) {
-            const struct part *q = &p->part[f->first + j];
-            size_t all = (size_t)q->row.n * q->col.n, each = piece_elements(f, q);
-
-            for (size_t at = 0; at < all; at += each, w->n++) {
-                size_t n = MIN(each, all - at), bytes = dtype_bytes(f->dtype, n);
-
-                if (w->piece) {
-                    w->piece[w->n] = piece_of(f, q, at, n);
-                    w->move[w->n] = (struct piece_copy){
-                        .to = to,
-                        .bytes = bytes,
-                        .field = i,
-                        .last = j + 1 == f->n_parts && at + n == all,
-                    };
-                }
-                to += bytes;
-            }
-        }
+        for (uint32_t j = 0; p->field[i].stale && j < p->field[i].n_parts; j++)
+            if (list_part(w, i, j, &to) < 0)
+                return err_set(e, -ENOMEM, "no memory for %u pieces", w->n + 1);
     }
+    return 0;
 }
 
 /* Waits for the copies of pieces before `end`, reports progress and releases their buffers. */
@@ -148,12 +157,8 @@ fill_stored(struct filling *w, struct err *e)
     struct reading *r = NULL;
     int code;
 
-    list_pieces(w); /* counts */
+    TRY(list_pieces(w, e));
     if (w->n == 0) return 0;
-    w->piece = malloc(w->n * sizeof *w->piece);
-    w->move = malloc(w->n * sizeof *w->move);
-    if (!w->piece || !w->move) return err_set(e, -ENOMEM, "no memory for %u pieces", w->n);
-    list_pieces(w);
     TRY(weights_read_start(&r, m, w->plan->from->src->dir, w->piece, w->n, e));
     code = copy_pieces(w, r, e);
     if (code < 0) load_lane_drain(m); /* no copy may read the buffers when they are freed */
@@ -203,16 +208,19 @@ fill_random(struct filling *w, struct err *e)
     return 0;
 }
 
+static void
+filling_done(struct filling *w)
+{
+    free(w->piece);
+    free(w->move);
+}
+
 int
 weights_fill(const struct weights_plan *p, struct err *e)
 {
-    struct filling w = { .plan = p };
-    int code;
+    CLEAN(filling_done) struct filling w = { .plan = p };
 
     for (uint32_t i = 0; i < p->n_fields; i++)
         if (p->field[i].stale) w.total += p->field[i].bytes;
-    code = p->m->files ? fill_stored(&w, e) : fill_random(&w, e);
-    free(w.piece);
-    free(w.move);
-    return code;
+    return p->m->files ? fill_stored(&w, e) : fill_random(&w, e);
 }

@@ -1,8 +1,6 @@
 /* weights_plan.c - see weights_plan.h. */
 #include "worker/model/weights_plan.h"
 
-#include "worker/model/weights_checksum.h"
-
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>

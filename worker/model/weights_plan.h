@@ -4,7 +4,7 @@
  * A line and the W_STACKED lines after it form a field: one struct tensor of the family, made of
  * parts; a part is a tensor of the checkpoint. A quantised line forms one field for each stored
  * tensor (quant.h). Fields that are not used in place are in the arena in table order, 128-byte
- * aligned; the checksum table (weights_checksum.h) follows the last field.
+ * aligned; the checksum table (weights_checksum.c) follows the last field.
  */
 #pragma once
 
@@ -42,7 +42,7 @@ struct weights_plan {
     struct field *field;
     uint32_t n_parts, n_fields;
     uint64_t arena_bytes, weights_checksum_at; /* 0: every field is used in place */
-    bool seal_bad;                             /* the adopted arena has an invalid checksum table */
+    bool table_bad;                            /* the adopted arena has an invalid checksum table */
 };
 
 /* The first element of this rank's part in the mapped file. */
@@ -51,3 +51,26 @@ const void *part_data(const struct part *q);
  * weights_plan_done() also on failure. */
 int weights_plan_make(struct weights_plan *p, struct err *e) MUST_USE;
 void weights_plan_done(struct weights_plan *p);
+
+/* fingerprint.c: sets m->fingerprint and m->checkpoint. */
+int fingerprint_make(struct model *m, const struct weights_from *from, struct err *e) MUST_USE;
+
+/* weights_fill.c: writes the stale fields into the arena. m->weights and m->lane must be set. Calls
+ * src->progress. */
+int weights_fill(const struct weights_plan *p, struct err *e) MUST_USE;
+
+/* weights_checksum.c: the checksum table of an arena. */
+uint64_t weights_checksum_bytes(uint32_t n_fields);
+/* Writes an incomplete table into an arena that will be filled. Queues on m->lane and waits. */
+int weights_checksum_begin(const struct weights_plan *p, struct err *e) MUST_USE;
+/* Queues the checksum of a filled field. */
+int weights_checksum_field(const struct weights_plan *p, uint32_t field);
+/* Marks the table complete, after the last field. */
+int weights_checksum_end(const struct weights_plan *p, struct err *e) MUST_USE;
+/* Checks every field of an adopted arena and marks fields with a wrong checksum as stale, or all
+ * fields if the table itself is invalid. Returns the number of stale fields. */
+int weights_checksum_check(struct weights_plan *p, struct err *e) MUST_USE;
+/* weights_checksum_keep() copies the checksums of a complete arena to m->weights_checksum.
+ * weights_checksum_again() returns the number of fields whose checksum has changed since. */
+int weights_checksum_keep(const struct weights_plan *p, struct err *e) MUST_USE;
+int weights_checksum_again(struct model *m, struct err *e) MUST_USE;

@@ -8,12 +8,12 @@
  */
 #include "worker/model/weights_read.h"
 
+#include "base/file.h"
 #include "worker/model/weights.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -64,17 +64,15 @@ close_shard(struct reader *a)
 static int
 open_shard(struct reader *a, uint32_t index, struct err *e)
 {
-    const struct st_shard *f = safetensors_shard(a->r->m->files, index);
-    char path[4096];
+    const struct st_shard *f = &a->r->m->files->shard[index];
+    char path[FILE_PATH];
     struct stat st;
 
     if (a->fd >= 0 && a->shard == index) return 0;
     close_shard(a);
     a->shard = index;
-    if ((size_t)snprintf(path, sizeof path, "%s/%s", a->r->dir, f->name) >= sizeof path)
-        return err_set(e, -ENAMETOOLONG, "%.80s: the path is too long", f->name);
-    a->fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (a->fd < 0) return err_set(e, -errno, "%.180s: %s", path, strerror(errno));
+    a->fd = file_open(path, a->r->dir, f->name, e);
+    if (a->fd < 0) return a->fd;
     if (fstat(a->fd, &st) < 0 || (uint64_t)st.st_size != f->bytes)
         return err_set(e, -EBADMSG, "%.180s changed while it was read", path);
     a->direct = open(path, O_RDONLY | O_CLOEXEC | O_DIRECT);
@@ -86,7 +84,7 @@ open_shard(struct reader *a, uint32_t index, struct err *e)
 static bool
 is_cached(const struct reader *a, size_t n, uint64_t off)
 {
-    const char *map = (const char *)safetensors_shard(a->r->m->files, a->shard)->map;
+    const char *map = (const char *)a->r->m->files->shard[a->shard].map;
     uint64_t first = off / ALIGN * ALIGN, end = off + n;
     unsigned char resident[1024];
 
@@ -132,32 +130,26 @@ read_plain(const struct reader *a, char *to, size_t n, off_t off)
     return 0;
 }
 
-/* Reads n bytes of the shard at off into a buffer of n + 2 * ALIGN bytes. NULL: see errno. */
-static const char *
+/* Reads n bytes of the shard at off into a buffer of n + 2 * ALIGN bytes, at off % ALIGN. */
+static int
 read_bytes(const struct reader *a, char *buffer, size_t n, uint64_t off)
 {
     size_t before = off % ALIGN;
-    char *to = buffer + before;
-    int r;
 
     if (a->direct >= 0 && !is_cached(a, n, off) &&
         read_direct(a, buffer, ROUND_UP(before + n, (size_t)ALIGN), before + n,
                     (off_t)(off - before)))
-        return to;
-    r = read_plain(a, to, n, (off_t)off);
-    if (r == 0) return to;
-    errno = -r;
-    return NULL;
+        return 0;
+    return read_plain(a, buffer + before, n, (off_t)off);
 }
 
 /* Transposes from the mapped file, because a row of the result is a column of the stored matrix.
  * Neighbouring rows share cache lines. */
-static const char *
-read_transposed(const struct read_piece *p, char *buffer)
+static void
+read_transposed(const struct read_piece *p, char *to)
 {
     size_t each = dtype_bytes(p->t->dtype, 1), down = (size_t)p->rows * each;
     size_t row = p->first / p->cols, cols = p->row ? p->row : p->cols;
-    char *to = buffer;
 
     for (size_t i = 0; i < p->n; i += cols, row++) {
         const char *from = (const char *)p->t->data + row / p->rows * p->cols * down +
@@ -165,22 +157,16 @@ read_transposed(const struct read_piece *p, char *buffer)
 
         for (size_t k = 0; k < cols; k++, to += each, from += down) memcpy(to, from, each);
     }
-    return buffer;
 }
 
-/* Reads a part of each row into consecutive memory. NULL: see errno. */
-static const char *
+/* Reads a part of each row into consecutive memory. */
+static int
 read_rows(const struct reader *a, char *buffer, const struct read_piece *p, size_t each,
           uint64_t off)
 {
-    for (size_t at = 0; at < p->n; at += p->row, off += p->pitch * each) {
-        int r = read_plain(a, buffer + at * each, p->row * each, (off_t)off);
-
-        if (r == 0) continue;
-        errno = -r;
-        return NULL;
-    }
-    return buffer;
+    for (size_t at = 0; at < p->n; at += p->row, off += p->pitch * each)
+        TRY(read_plain(a, buffer + at * each, p->row * each, (off_t)off));
+    return 0;
 }
 
 static int
@@ -188,19 +174,22 @@ read_piece(struct reader *a, const struct read_piece *p, struct read_buffer *s, 
 {
     const struct safetensors_tensor *t = p->t;
     size_t each = dtype_bytes(t->dtype, 1);
-    const char *from, *map = (const char *)safetensors_shard(a->r->m->files, t->shard)->map;
+    const char *map = (const char *)a->r->m->files->shard[t->shard].map;
     uint64_t off = (uint64_t)((const char *)t->data - map) + p->first * each;
     bool same = t->dtype == p->dtype;
-    char *buffer = same ? s->buffer : a->raw;
+    char *buffer = same ? s->buffer : a->raw, *from = buffer;
+    int r = 0;
 
     TRY(open_shard(a, t->shard, e));
-    if (p->cols)
-        from = read_transposed(p, buffer);
-    else if (p->row)
-        from = read_rows(a, buffer, p, each, off);
-    else
-        from = read_bytes(a, buffer, p->n * each, off);
-    if (!from) return err_set(e, -errno, "%.60s: %.80s: %s", t->file, t->name, strerror(errno));
+    if (p->cols) {
+        read_transposed(p, buffer);
+    } else if (p->row) {
+        r = read_rows(a, buffer, p, each, off);
+    } else {
+        from += off % ALIGN;
+        r = read_bytes(a, buffer, p->n * each, off);
+    }
+    if (r < 0) return err_set(e, r, "%.60s: %.80s: %s", t->file, t->name, strerror(-r));
     s->data = from;
     if (same) return 0;
     s->data = s->buffer;
@@ -316,9 +305,7 @@ weights_read_next(struct reading *r, const void **host, struct err *e)
         pthread_cond_wait(&r->arrived, &r->lock);
     code = r->failed.code;
     pthread_mutex_unlock(&r->lock);
-    if (code < 0) {
-        return err_set(e, code, "%s", r->failed.text);
-    }
+    if (code < 0) return err_set(e, code, "%s", r->failed.text);
     r->returned++;
     *host = s->data;
     return 0;

@@ -30,8 +30,7 @@ struct control {
 static void
 send_buffer(struct control *c, const msgpack_sbuffer *b)
 {
-    while (zmq_send(c->socket, b->data, b->size, ZMQ_DONTWAIT) < 0 && errno == EINTR) {
-    }
+    while (zmq_send(c->socket, b->data, b->size, ZMQ_DONTWAIT) < 0 && errno == EINTR) continue;
 }
 
 static void
@@ -69,8 +68,7 @@ wake_engine(struct control *c)
 {
     uint64_t one = 1;
 
-    while (write(c->wake, &one, sizeof one) < 0 && errno == EINTR) {
-    }
+    while (write(c->wake, &one, sizeof one) < 0 && errno == EINTR) continue;
 }
 
 /* ---- verbs: each packs its result and returns 0, or returns an error code with the reason in e;
@@ -80,27 +78,16 @@ struct control_call {
     const msgpack_object *args; /* NULL: none */
     msgpack_packer *p;
     struct err *e;
-    uint32_t mode;
 };
 
+/* Returns 0 if the argument is absent, at most UINT32_MAX. */
 static uint32_t
-verb_stats(struct control *c, struct control_call *k)
+arg_u32(const struct control_call *k, const char *key)
 {
-    struct stats s = { { 0 } };
+    uint64_t v = 0;
 
-    stat_read(shm_ctl(&c->w->channel->w), &s);
-    msgpack_pack_map(k->p, STAT_COUNT);
-    for (uint32_t i = 0; i < STAT_COUNT; i++) put_u64(k->p, stat_rows[i].name, s.v[i]);
-    return 0;
-}
-
-static uint32_t
-verb_drain(struct control *c, struct control_call *k)
-{
-    atomic_store_explicit(&c->w->drain_asked, true, memory_order_relaxed);
-    wake_engine(c);
-    msgpack_pack_map(k->p, 0);
-    return 0;
+    if (k->args) msg_u64(k->args, key, &v);
+    return (uint32_t)MIN(v, (uint64_t)UINT32_MAX);
 }
 
 static uint32_t
@@ -147,20 +134,13 @@ verb_tune_status(struct control *c, struct control_call *k)
 {
     struct tune_result result[TUNE_RESULTS];
     struct tuning_state s;
-    uint64_t from = 0;
-    uint32_t n;
+    uint32_t n = tuning_read(c->w->tuning, &s, arg_u32(k, "from"), result, TUNE_RESULTS);
 
-    if (k->args) msg_u64(k->args, "from", &from);
-    n = tuning_read(c->w->tuning, &s, (uint32_t)MIN(from, (uint64_t)UINT32_MAX), result,
-                    TUNE_RESULTS);
     msgpack_pack_map(k->p, 5);
     put_u64(k->p, "done", s.done);
     put_u64(k->p, "total", s.total);
     msg_key(k->p, "running");
-    if (s.running)
-        msgpack_pack_true(k->p);
-    else
-        msgpack_pack_false(k->p);
+    s.running ? msgpack_pack_true(k->p) : msgpack_pack_false(k->p);
     msg_key(k->p, "why");
     msg_text(k->p, msg_utf8(s.why, strlen(s.why)) ? s.why : "(not UTF-8)");
     msg_key(k->p, "rows");
@@ -210,20 +190,33 @@ verb_split_show(struct control *c, struct control_call *k)
 }
 
 static uint32_t
-verb_split_select(struct control *c, struct control_call *k)
+select_partition(struct control *c, struct control_call *k, uint32_t mode)
 {
-    uint64_t prefill = 0, decode = 0;
-    int r;
+    int r = partition_ctl_select(c->w->partition_ctl, mode, arg_u32(k, "prefill_units"),
+                                 arg_u32(k, "decode_units"), k->e);
 
-    if (k->args) msg_u64(k->args, "prefill_units", &prefill);
-    if (k->args) msg_u64(k->args, "decode_units", &decode);
-    r = partition_ctl_select(c->w->partition_ctl, k->mode,
-                             (uint32_t)MIN(prefill, (uint64_t)UINT32_MAX),
-                             (uint32_t)MIN(decode, (uint64_t)UINT32_MAX), k->e);
     if (r < 0) return r == -ENOTSUP ? LAGAN_E_UNSUPPORTED : LAGAN_E_INVALID_REQUEST;
     wake_engine(c);
     msgpack_pack_map(k->p, 0);
     return 0;
+}
+
+static uint32_t
+verb_split_auto(struct control *c, struct control_call *k)
+{
+    return select_partition(c, k, SPLIT_AUTO);
+}
+
+static uint32_t
+verb_split_off(struct control *c, struct control_call *k)
+{
+    return select_partition(c, k, SPLIT_OFF);
+}
+
+static uint32_t
+verb_split_set(struct control *c, struct control_call *k)
+{
+    return select_partition(c, k, SPLIT_FIXED);
 }
 
 /* Waits until the engine thread has flushed. */
@@ -245,21 +238,28 @@ verb_kv_flush(struct control *c, struct control_call *k)
     return 0;
 }
 
-static const struct {
-    const char *verb;
-    uint32_t (*run)(struct control *c, struct control_call *k);
-    uint32_t mode; /* split verbs: SPLIT_* */
-} verbs[] = {
-    { "stats", verb_stats, 0 },
-    { "drain", verb_drain, 0 },
-    { "loglevel", verb_loglevel, 0 },
-    { "tune", verb_tune, 0 },
-    { "tune status", verb_tune_status, 0 },
-    { "split show", verb_split_show, 0 },
-    { "split auto", verb_split_select, SPLIT_AUTO },
-    { "split off", verb_split_select, SPLIT_OFF },
-    { "split set", verb_split_select, SPLIT_FIXED },
-    { "kv flush", verb_kv_flush, 0 },
+enum verb {
+#define X(id, name, operators, args, result) VERB_##id,
+    LAGAN_VERBS(X)
+#undef X
+};
+
+static const char *const verb_names[] = {
+#define X(id, name, operators, args, result) [VERB_##id] = name,
+    LAGAN_VERBS(X)
+#undef X
+};
+
+/* The verbs that lagand passes on unchanged, with args and result. */
+static uint32_t (*const verbs[ARRAY_LEN(verb_names)])(struct control *c, struct control_call *k) = {
+    [VERB_loglevel] = verb_loglevel,
+    [VERB_kv_flush] = verb_kv_flush,
+    [VERB_tune] = verb_tune,
+    [VERB_tune_status] = verb_tune_status,
+    [VERB_split_show] = verb_split_show,
+    [VERB_split_auto] = verb_split_auto,
+    [VERB_split_off] = verb_split_off,
+    [VERB_split_set] = verb_split_set,
 };
 
 static void
@@ -277,11 +277,8 @@ reply_to_call(struct control *c, const struct msg *m)
     msg_str(&m->map, "verb", &verb);
     msg_begin(&p, LAGAN_MSG_REPLY, m->rid, 1);
     msg_key(&p, "result");
-    for (size_t i = 0; i < ARRAY_LEN(verbs); i++) {
-        if (!span_is(&verb, verbs[i].verb)) continue;
-        call.mode = verbs[i].mode;
-        code = verbs[i].run(c, &call);
-    }
+    for (unsigned i = 0; i < ARRAY_LEN(verbs); i++)
+        if (verbs[i] && span_is(&verb, verb_names[i])) code = verbs[i](c, &call);
     if (code) {
         msgpack_sbuffer_clear(&b);
         msg_begin(&p, LAGAN_MSG_ERROR, m->rid, 1 + (e.text[0] != 0));

@@ -137,8 +137,8 @@ partition_ctl_open(struct partition_ctl *s, struct exec *x, struct scheduler *sc
     const struct partition_list *partition_list = &s->state.partition_list;
     const struct exec_rate all = exec_rate(x, 0, PREFILL_LANE);
     const bool measured = all.read != 0 || all.compute != 0;
-    const struct partition_choose_limits limits = { MIN(kv->tokens_per_block, l->max_tokens),
-                                                    l->max_tokens, target, measured ? TILE : 0 };
+    const struct partition_limits limits = { MIN(kv->tokens_per_block, l->max_tokens),
+                                             l->max_tokens, target, measured ? TILE : 0 };
     const struct exec_partition_times d = exec_partition_times(x);
 
     s->exec = x;

@@ -35,37 +35,40 @@ static const double OUT = 1.5;
 static const double OFTEN = 4;
 
 void
-partition_choose_init(struct split *s, const struct partition_choose_limits *l,
-                      const struct partition_list *partition_list, const struct step_costs *costs,
+partition_choose_init(struct split *s, const struct partition_limits *l,
+                      const struct partition_list *list, const struct step_costs *costs,
                       const struct kv_config *kv, double bandwidth, double peak)
 {
     *s = (struct split){ .l = *l, .costs = *costs, .kv = kv };
     check(l->min_tokens >= 1 && l->max_tokens >= l->min_tokens);
-    step_time_init(&s->time, partition_list, bandwidth, peak);
+    step_time_init(&s->time, list, bandwidth, peak);
     /* Initial load: a prompt token without attention, one decoding sequence. */
-    s->load.row = (struct step_cost){ .weights = (double)costs->weights,
-                                      .matmul = costs->row_flops };
+    s->load.row.weights = (double)costs->weights;
+    s->load.row.matmul = costs->row_flops;
     s->load.decode = s->load.row;
     s->load.n_decode = 1;
     partition_choose_start(s, 0);
+}
+
+/* n times the work of w; its weights are read once. */
+static struct step_cost
+scale_work(const struct step_cost *w, double n)
+{
+    return (struct step_cost){ w->weights, n * w->kv, n * w->matmul, n * w->attend };
 }
 
 /* Prefill of `rows` prompt tokens. */
 static struct step_cost
 prompt_work(const struct partition_load *load, double rows)
 {
-    return (struct step_cost){ load->row.weights, rows * load->row.kv, rows * load->row.matmul,
-                               rows * load->row.attend };
+    return scale_work(&load->row, rows);
 }
 
 /* Decode of n sequences. */
 static struct step_cost
 decode_work(const struct partition_load *load, double n)
 {
-    double more = load->n_decode ? n / load->n_decode : 0;
-
-    return (struct step_cost){ load->decode.weights, more * load->decode.kv,
-                               more * load->decode.matmul, more * load->decode.attend };
+    return scale_work(&load->decode, load->n_decode ? n / load->n_decode : 0);
 }
 
 static struct step_cost
@@ -227,14 +230,13 @@ rows_apart(const struct split *s, unsigned partition, const struct partition_loa
     return MIN(MAX(rows, (double)s->l.min_tokens), (double)s->l.max_tokens);
 }
 
-static struct partition_choose_expect
+static struct partition_expect
 expect_together(const struct split *s, const struct partition_load *load, double rows)
 {
     double some = rows_of_step(load, rows - load->n_decode), n, token,
            more = tile_padding(s, load->n_decode + some);
-    struct partition_choose_expect x = {
-        .token = merged_step_ns(s, load, load->n_decode, some, more), .way = { 0, (uint32_t)rows }
-    };
+    struct partition_expect x = { .token = merged_step_ns(s, load, load->n_decode, some, more),
+                                  .way = { 0, (uint32_t)rows } };
 
     x.row = x.token / some;
     n = n_fed(s, load, load->tokens * some, merged_step_ns(s, load, 0, some, more), x.token);
@@ -243,11 +245,10 @@ expect_together(const struct split *s, const struct partition_load *load, double
     return x;
 }
 
-static struct partition_choose_expect
+static struct partition_expect
 expect_apart(const struct split *s, unsigned partition, const struct partition_load *load)
 {
-    struct partition_choose_expect x = { .way = { partition,
-                                                  (uint32_t)rows_apart(s, partition, load) } };
+    struct partition_expect x = { .way = { partition, (uint32_t)rows_apart(s, partition, load) } };
     double none = decode_step_ns(s, partition, load, 0), n;
 
     x.row = row_alone(s, partition, load, rows_of_step(load, x.way.rows));
@@ -260,11 +261,10 @@ expect_apart(const struct split *s, unsigned partition, const struct partition_l
     return x;
 }
 
-struct partition_choose_expect
-partition_choose_expect(const struct split *s, unsigned partition,
-                        const struct partition_load *load)
+struct partition_expect
+partition_expect(const struct split *s, unsigned partition, const struct partition_load *load)
 {
-    struct partition_choose_expect few, more;
+    struct partition_expect few, more;
     double rows;
 
     if (partition) return expect_apart(s, partition, load);
@@ -278,8 +278,7 @@ partition_choose_expect(const struct split *s, unsigned partition,
 
 static double
 edge_of_partition(const struct split *s, const struct partition_load *load,
-                  const struct partition_choose_expect *partition,
-                  const struct partition_choose_expect *lane)
+                  const struct partition_expect *partition, const struct partition_expect *lane)
 {
     bool sooner = partition->token < (1 - SOONER) * lane->token;
 
@@ -289,8 +288,7 @@ edge_of_partition(const struct split *s, const struct partition_load *load,
 /* True if a is preferred: within the target by throughput, outside it by inter-token time. */
 static bool
 is_preferred(const struct split *s, const struct partition_load *load,
-             const struct partition_choose_expect *a, const struct partition_choose_expect *b,
-             double better)
+             const struct partition_expect *a, const struct partition_expect *b, double better)
 {
     double target = s->l.target ? (double)s->l.target : 1e300;
     bool a_fits = a->token <= target, b_fits = b->token <= target;
@@ -302,14 +300,14 @@ is_preferred(const struct split *s, const struct partition_load *load,
     return a->done * (1 - better) > b->done;
 }
 
-struct partition_choose_expect
-partition_choose_best(const struct split *s, const struct partition_list *partition_list,
+struct partition_expect
+partition_choose_best(const struct split *s, const struct partition_list *list,
                       const struct partition_load *load)
 {
-    struct partition_choose_expect best = partition_choose_expect(s, 0, load);
+    struct partition_expect best = partition_expect(s, 0, load);
 
-    for (unsigned r = 1; r < partition_list->n; r++) {
-        struct partition_choose_expect x = partition_choose_expect(s, r, load);
+    for (unsigned r = 1; r < list->n; r++) {
+        struct partition_expect x = partition_expect(s, r, load);
 
         if (is_preferred(s, load, &x, &best, 0)) best = x;
     }
@@ -317,10 +315,10 @@ partition_choose_best(const struct split *s, const struct partition_list *partit
 }
 
 struct partition_mode
-partition_choose_for(struct split *s, const struct partition_list *partition_list,
+partition_choose_for(struct split *s, const struct partition_list *list,
                      const struct partition_load *load)
 {
-    struct partition_choose_expect now, other;
+    struct partition_expect now, other;
 
     s->since += s->since < UINT32_MAX;
     /* With one phase idle or never measured there is no comparison. The step size still follows the
@@ -331,10 +329,10 @@ partition_choose_for(struct split *s, const struct partition_list *partition_lis
     if (step_time_known(&s->time, STEP_PREFILL) + step_time_known(&s->time, STEP_BOTH) == 0 ||
         step_time_known(&s->time, STEP_DECODE) + step_time_known(&s->time, STEP_BOTH) == 0)
         return s->now;
-    now = partition_choose_expect(s, s->now.partition, load);
+    now = partition_expect(s, s->now.partition, load);
     s->now.rows = now.way.rows;
     if (s->since < DWELL) return s->now;
-    other = partition_choose_best(s, partition_list, load);
+    other = partition_choose_best(s, list, load);
     if (other.way.partition == s->now.partition ||
         !is_preferred(s, load, &other, &now, BETTER * DWELL / s->since))
         return s->now;
@@ -346,7 +344,7 @@ partition_choose_for(struct split *s, const struct partition_list *partition_lis
 
 /* The lane's oldest step has not started: it depends on another lane's step. */
 static bool
-waits_for_lane(const struct split *s, const struct partition_choose_lane *l)
+waits_for_lane(const struct split *s, const struct partition_lane *l)
 {
     const struct step_dependency *w = &l->wait[(l->done + 1) % 2];
 
@@ -360,7 +358,7 @@ others_busy(const struct split *s, unsigned lane, nsec now)
     nsec busy = 0;
 
     for (unsigned i = 0; i < MAX_LANES; i++) {
-        const struct partition_choose_lane *l = &s->lane[i];
+        const struct partition_lane *l = &s->lane[i];
 
         if (i != lane) busy += l->busy + (l->n_out && !waits_for_lane(s, l) ? now - l->began : 0);
     }
@@ -383,7 +381,7 @@ has_prompts(const struct batch *b)
 void
 partition_choose_launched(struct split *s, const struct batch *b, nsec now)
 {
-    struct partition_choose_lane *l = &s->lane[b->lane];
+    struct partition_lane *l = &s->lane[b->lane];
     struct step_dependency *w = &l->wait[b->step % 2];
 
     w->step = 0;
@@ -426,9 +424,10 @@ observe_work(struct split *s, const struct batch *b, nsec took, nsec now)
     s->flow.work.kv += half * prompts.kv;
     s->flow.work.matmul += half * prompts.matmul;
     s->flow.work.attend += half * prompts.attend;
-    *row = (struct step_cost){ prompts.weights, s->flow.work.kv / s->flow.rows,
-                               s->flow.work.matmul / s->flow.rows,
-                               s->flow.work.attend / s->flow.rows };
+    row->weights = prompts.weights;
+    row->kv = s->flow.work.kv / s->flow.rows;
+    row->matmul = s->flow.work.matmul / s->flow.rows;
+    row->attend = s->flow.work.attend / s->flow.rows;
 }
 
 /* Output tokens per prompt token: updated when a step with prefill ends, or none is in flight. In
@@ -449,7 +448,7 @@ partition_choose_retired(struct split *s, const struct batch *b, nsec now)
 {
     static const unsigned all = WORK_ENCODER | WORK_PREFILL | WORK_DECODE;
     enum step_kind kind = step_kind(b->work);
-    struct partition_choose_lane *l = &s->lane[b->lane];
+    struct partition_lane *l = &s->lane[b->lane];
     struct step_cost w = step_cost_of(&s->costs, s->kv, b, all);
     nsec took = now - l->began;
     double beside = took > 0 ? (double)(others_busy(s, b->lane, now) - l->others) / (double)took
@@ -477,8 +476,7 @@ partition_choose_retired(struct split *s, const struct batch *b, nsec now)
 }
 
 struct partition_mode
-partition_choose(struct split *s, const struct partition_list *partition_list,
-                 const struct scheduler *sched)
+partition_choose(struct split *s, const struct partition_list *list, const struct scheduler *sched)
 {
     struct scheduler_load load;
 
@@ -496,5 +494,5 @@ partition_choose(struct split *s, const struct partition_list *partition_list,
      * mode suits the prompts to come, as many as recent steps ended. */
     s->load.n_tokens = MAX((uint64_t)load.prompt_tokens,
                            (uint64_t)MIN(s->load.prompt, (double)s->l.max_tokens));
-    return partition_choose_for(s, partition_list, &s->load);
+    return partition_choose_for(s, list, &s->load);
 }

@@ -38,7 +38,7 @@ struct partition_mode {
     unsigned partition;
     uint32_t rows; /* max tokens of a step with prefill while sequences decode */
 };
-struct partition_choose_limits {
+struct partition_limits {
     uint32_t min_tokens, max_tokens; /* prompt tokens in a step */
     nsec target;                     /* inter-token time; 0: none */
     uint32_t tile; /* matrix products round tokens up to a multiple of it; 0: they do not */
@@ -46,7 +46,7 @@ struct partition_choose_limits {
 
 struct split {
     struct step_time time;
-    struct partition_choose_limits l;
+    struct partition_limits l;
     struct partition_mode now;
     uint32_t since;     /* selections since the mode changed */
     uint64_t n_changes; /* of the partition */
@@ -55,7 +55,7 @@ struct split {
     struct step_costs costs;
     const struct kv_config *kv;
     struct partition_load load;
-    struct partition_choose_lane {
+    struct partition_lane {
         nsec busy, began;          /* total time of retired steps; start of the oldest in flight */
         nsec others;               /* busy time of the other lanes at `began` */
         uint32_t n_out, n_prompts; /* steps in flight; those with prefill */
@@ -73,10 +73,9 @@ struct split {
 };
 
 /* kv must outlive s. bandwidth, peak: bytes and FLOP per second of the whole device. */
-void partition_choose_init(struct split *s, const struct partition_choose_limits *l,
-                           const struct partition_list *partition_list,
-                           const struct step_costs *costs, const struct kv_config *kv,
-                           double bandwidth, double peak);
+void partition_choose_init(struct split *s, const struct partition_limits *l,
+                           const struct partition_list *list, const struct step_costs *costs,
+                           const struct kv_config *kv, double bandwidth, double peak);
 /* Call when a step is launched, and when the oldest step of its lane is retired. Partition 0 in a
  * step means that it had the whole device. Retired returns the step's time. */
 void partition_choose_launched(struct split *s, const struct batch *b, nsec now);
@@ -84,22 +83,21 @@ nsec partition_choose_retired(struct split *s, const struct batch *b, nsec now);
 /* Selects that partition now, without comparison. */
 void partition_choose_start(struct split *s, unsigned partition);
 /* The mode for the following plans. */
-struct partition_mode partition_choose(struct split *s, const struct partition_list *partition_list,
+struct partition_mode partition_choose(struct split *s, const struct partition_list *list,
                                        const struct scheduler *sched);
 /* As partition_choose(), for a given load. */
-struct partition_mode partition_choose_for(struct split *s,
-                                           const struct partition_list *partition_list,
+struct partition_mode partition_choose_for(struct split *s, const struct partition_list *list,
                                            const struct partition_load *load);
 
 /* Expected of a partition under a load with both phases: ns per prompt token, inter-token time in
  * ns, and throughput in prompt tokens per ns, each with its output tokens. */
-struct partition_choose_expect {
+struct partition_expect {
     double row, token, done;
     struct partition_mode way;
 };
-struct partition_choose_expect partition_choose_expect(const struct split *s, unsigned partition,
-                                                       const struct partition_load *load);
+struct partition_expect partition_expect(const struct split *s, unsigned partition,
+                                         const struct partition_load *load);
 /* The best mode for a load, independent of the current mode. */
-struct partition_choose_expect partition_choose_best(const struct split *s,
-                                                     const struct partition_list *partition_list,
-                                                     const struct partition_load *load);
+struct partition_expect partition_choose_best(const struct split *s,
+                                              const struct partition_list *list,
+                                              const struct partition_load *load);

@@ -1,7 +1,8 @@
 /* batch.c - see batch.h.
  *
- * Packed form: a head of fixed size, then the arrays in order, each as in memory. Structs with
- * padding are copied to packed structs, so that equal batches are equal bytes.
+ * Packed form: a head of 8 bytes, the counts (the first fields of struct batch), then the arrays in
+ * the order of arrays[]. All are packed as they are in memory. No packed struct has padding, so that
+ * equal batches are equal bytes.
  */
 #include "worker/sched/batch.h"
 
@@ -11,52 +12,65 @@
 
 #define BATCH_MAGIC 0x68637462u
 
+enum { COUNT_BYTES = offsetof(struct batch, n_masks) + sizeof(uint32_t) };
 struct head {
-    uint32_t magic, bytes; /* bytes: head and arrays */
-    uint64_t step;
-    uint8_t lane, partition, work, zero;
-    uint32_t bucket, n_tokens, n_segments, n_logits, n_encode, n_edits, n_copies, n_waits;
-    uint32_t n_masks;
+    uint32_t magic, bytes; /* bytes: head, counts and arrays */
 };
-struct packed_copy {
-    uint8_t group, from_tier, to_tier, after;
-    uint16_t n_tokens, zero;
-    slice_id from, to;
-};
-struct packed_wait {
-    uint64_t step;
-    uint32_t lane, zero;
-};
-_Static_assert(sizeof(struct head) == 56, "no padding");
+_Static_assert(COUNT_BYTES == 48, "no padding");
 _Static_assert(sizeof(struct batch_segment) == 36, "no padding");
 _Static_assert(sizeof(struct batch_encode) == 20, "no padding");
 _Static_assert(sizeof(struct kv_edit) == 24, "no padding");
-_Static_assert(sizeof(struct packed_copy) == 16, "no padding");
-_Static_assert(sizeof(struct packed_wait) == 16, "no padding");
+_Static_assert(sizeof(struct kv_copy) == 16, "no padding");
+_Static_assert(sizeof(struct step_dependency) == 16, "no padding");
 
-static size_t
-packed_bytes(const struct head *h)
+/* The arrays of a batch: offsets of the pointer, of the count and of the capacity. */
+#define ARRAY(name, n, max) \
+    { \
+        offsetof(struct batch, name), offsetof(struct batch, n), offsetof(struct batch, max), \
+            sizeof *((struct batch *)NULL)->name \
+    }
+static const struct {
+    size_t at, n_at, max_at, item_bytes;
+} arrays[] = {
+    ARRAY(token, n_tokens, max_tokens),       ARRAY(pos, n_tokens, max_tokens),
+    ARRAY(segment, n_segments, max_segments), ARRAY(encode, n_encode, max_encode),
+    ARRAY(mask, n_masks, max_tokens),         ARRAY(edit, n_edits, max_edits),
+    ARRAY(copy, n_copies, max_copies),        ARRAY(wait, n_waits, max_waits),
+};
+
+static uint32_t
+number_at(const struct batch *b, size_t at)
 {
-    return sizeof *h + (size_t)h->n_tokens * (sizeof(token_id) + sizeof(int32_t)) +
-           (size_t)h->n_segments * sizeof(struct batch_segment) +
-           (size_t)h->n_encode * sizeof(struct batch_encode) +
-           (size_t)h->n_masks * sizeof(uint32_t) + (size_t)h->n_edits * sizeof(struct kv_edit) +
-           (size_t)h->n_copies * sizeof(struct packed_copy) +
-           (size_t)h->n_waits * sizeof(struct packed_wait);
+    uint32_t n;
+
+    memcpy(&n, (const char *)b + at, sizeof n);
+    return n;
+}
+
+static void *
+array_at(const struct batch *b, size_t at)
+{
+    void *array;
+
+    memcpy(&array, (const char *)b + at, sizeof array);
+    return array;
+}
+
+/* most: of a batch that uses its capacities. */
+static size_t
+packed_bytes(const struct batch *b, bool most)
+{
+    size_t bytes = sizeof(struct head) + COUNT_BYTES;
+
+    for (size_t i = 0; i < ARRAY_LEN(arrays); i++)
+        bytes += number_at(b, most ? arrays[i].max_at : arrays[i].n_at) * arrays[i].item_bytes;
+    return bytes;
 }
 
 size_t
 batch_most_bytes(const struct batch *b)
 {
-    const struct head h = { .n_tokens = b->max_tokens,
-                            .n_segments = b->max_segments,
-                            .n_encode = b->max_encode,
-                            .n_edits = b->max_edits,
-                            .n_copies = b->max_copies,
-                            .n_waits = b->max_waits,
-                            .n_masks = b->max_tokens };
-
-    return packed_bytes(&h);
+    return packed_bytes(b, /* most= */ true);
 }
 
 struct batch *
@@ -70,33 +84,19 @@ batch_new(uint32_t max_tokens, uint32_t max_segments, uint32_t max_edits, uint32
     b->max_copies = max_copies;
     b->max_edits = max_edits;
     b->max_waits = MAX_LANES;
-    b->token = calloc(MAX(max_tokens, 1u), sizeof b->token[0]);
-    b->pos = calloc(MAX(max_tokens, 1u), sizeof b->pos[0]);
-    b->segment = calloc(MAX(max_segments, 1u), sizeof b->segment[0]);
-    b->encode = calloc(MAX(max_segments, 1u), sizeof b->encode[0]);
-    b->copy = calloc(MAX(b->max_copies, 1u), sizeof b->copy[0]);
-    b->mask = calloc(MAX(max_tokens, 1u), sizeof b->mask[0]);
-    b->edit = calloc(MAX(max_edits, 1u), sizeof b->edit[0]);
-    b->wait = calloc(b->max_waits, sizeof b->wait[0]);
-    if (!b->token || !b->pos || !b->segment || !b->encode || !b->copy || !b->mask || !b->edit ||
-        !b->wait)
-        return NULL;
+    for (size_t i = 0; i < ARRAY_LEN(arrays); i++) {
+        void *array = calloc(MAX(number_at(b, arrays[i].max_at), 1u), arrays[i].item_bytes);
+
+        if (!array) return NULL;
+        memcpy((char *)b + arrays[i].at, &array, sizeof array);
+    }
     return TAKE(b);
 }
 
 struct batch *
 batch_free(struct batch *b)
 {
-    if (b) {
-        free(b->token);
-        free(b->pos);
-        free(b->segment);
-        free(b->encode);
-        free(b->copy);
-        free(b->mask);
-        free(b->edit);
-        free(b->wait);
-    }
+    for (size_t i = 0; b && i < ARRAY_LEN(arrays); i++) free(array_at(b, arrays[i].at));
     free(b);
     return NULL;
 }
@@ -111,58 +111,18 @@ pack_bytes(uint8_t *to, const void *from, size_t bytes)
 int
 batch_pack(const struct batch *b, void *buf, size_t cap)
 {
-    struct head h = { .magic = BATCH_MAGIC,
-                      .step = b->step,
-                      .lane = b->lane,
-                      .partition = b->partition,
-                      .work = b->work,
-                      .bucket = b->bucket,
-                      .n_tokens = b->n_tokens,
-                      .n_segments = b->n_segments,
-                      .n_logits = b->n_logits,
-                      .n_encode = b->n_encode,
-                      .n_edits = b->n_edits,
-                      .n_copies = b->n_copies,
-                      .n_waits = b->n_waits,
-                      .n_masks = b->n_masks };
-    size_t bytes = packed_bytes(&h);
+    size_t bytes = packed_bytes(b, /* most= */ false);
+    struct head h = { .magic = BATCH_MAGIC, .bytes = (uint32_t)bytes };
     uint8_t *to = buf;
 
     if (bytes > cap || bytes > INT32_MAX) return -ENOSPC;
-    h.bytes = (uint32_t)bytes;
     to = pack_bytes(to, &h, sizeof h);
-    to = pack_bytes(to, b->token, b->n_tokens * sizeof b->token[0]);
-    to = pack_bytes(to, b->pos, b->n_tokens * sizeof b->pos[0]);
-    to = pack_bytes(to, b->segment, b->n_segments * sizeof b->segment[0]);
-    to = pack_bytes(to, b->encode, b->n_encode * sizeof b->encode[0]);
-    to = pack_bytes(to, b->mask, b->n_masks * sizeof b->mask[0]);
-    to = pack_bytes(to, b->edit, b->n_edits * sizeof b->edit[0]);
-    for (uint32_t i = 0; i < b->n_copies; i++) {
-        const struct kv_copy *c = &b->copy[i];
-        struct packed_copy p = { .group = c->group,
-                                 .from_tier = c->from_tier,
-                                 .to_tier = c->to_tier,
-                                 .after = c->after,
-                                 .n_tokens = c->n_tokens,
-                                 .from = c->from,
-                                 .to = c->to };
-
-        to = pack_bytes(to, &p, sizeof p);
-    }
-    for (uint32_t i = 0; i < b->n_waits; i++) {
-        struct packed_wait p = { .step = b->wait[i].step, .lane = b->wait[i].lane };
-
-        to = pack_bytes(to, &p, sizeof p);
-    }
+    to = pack_bytes(to, b, COUNT_BYTES);
+    for (size_t i = 0; i < ARRAY_LEN(arrays); i++)
+        to = pack_bytes(to, array_at(b, arrays[i].at),
+                        number_at(b, arrays[i].n_at) * arrays[i].item_bytes);
     check(to == (uint8_t *)buf + bytes);
     return (int)bytes;
-}
-
-static const uint8_t *
-unpack_bytes(void *to, const uint8_t *from, size_t bytes)
-{
-    if (bytes > 0) memcpy(to, from, bytes);
-    return from + bytes;
 }
 
 /* Each token attends to itself and to earlier tokens only. */
@@ -230,63 +190,36 @@ check_rows(const struct batch *b, struct err *e)
 int
 batch_unpack(struct batch *b, const void *buf, size_t n, struct err *e)
 {
-    const uint8_t *from = buf;
+    const uint8_t *from = (const uint8_t *)buf + sizeof(struct head) + COUNT_BYTES;
+    struct batch in = { 0 }; /* only the counts */
     struct head h;
+    bool fits = true;
     int r;
 
-    if (n < sizeof h) return err_set(e, -EBADMSG, "%zu bytes are too short for a batch head", n);
-    from = unpack_bytes(&h, from, sizeof h);
-    if (h.magic != BATCH_MAGIC || h.zero || h.lane >= MAX_LANES)
-        return err_set(e, -EBADMSG, "not a batch: magic %08x, lane %u", h.magic, h.lane);
-    if (h.n_tokens > b->max_tokens || h.n_segments > b->max_segments ||
-        h.n_encode > b->max_encode || h.n_edits > b->max_edits || h.n_copies > b->max_copies ||
-        h.n_waits > b->max_waits || h.n_logits > h.n_tokens || h.n_masks > h.n_logits)
+    if (n < sizeof h + COUNT_BYTES)
+        return err_set(e, -EBADMSG, "%zu bytes are too short for a batch head", n);
+    memcpy(&h, buf, sizeof h);
+    memcpy(&in, (const uint8_t *)buf + sizeof h, COUNT_BYTES);
+    if (h.magic != BATCH_MAGIC || in.zero || in.lane >= MAX_LANES)
+        return err_set(e, -EBADMSG, "not a batch: magic %08x, lane %u", h.magic, in.lane);
+    for (size_t i = 0; i < ARRAY_LEN(arrays); i++)
+        fits = fits && number_at(&in, arrays[i].n_at) <= number_at(b, arrays[i].max_at);
+    if (!fits || in.n_logits > in.n_tokens || in.n_masks > in.n_logits)
         return err_set(e, -EMSGSIZE,
                        "a batch of %u tokens, %u segments, %u encoder inputs, %u edits, %u copies, "
                        "%u waits; at most %u, %u, %u, %u, %u, %u are allowed",
-                       h.n_tokens, h.n_segments, h.n_encode, h.n_edits, h.n_copies, h.n_waits,
+                       in.n_tokens, in.n_segments, in.n_encode, in.n_edits, in.n_copies, in.n_waits,
                        b->max_tokens, b->max_segments, b->max_encode, b->max_edits, b->max_copies,
                        b->max_waits);
-    if (h.bytes != n || packed_bytes(&h) != n)
+    if (h.bytes != n || packed_bytes(&in, false) != n)
         return err_set(e, -EBADMSG, "a batch of %zu bytes: its head says %u, its arrays need %zu",
-                       n, h.bytes, packed_bytes(&h));
-    b->step = h.step;
-    b->lane = h.lane;
-    b->partition = h.partition;
-    b->work = h.work;
-    b->bucket = h.bucket;
-    b->n_tokens = h.n_tokens;
-    b->n_segments = h.n_segments;
-    b->n_logits = h.n_logits;
-    b->n_encode = h.n_encode;
-    b->n_edits = h.n_edits;
-    b->n_copies = h.n_copies;
-    b->n_waits = h.n_waits;
-    b->n_masks = h.n_masks;
-    from = unpack_bytes(b->token, from, b->n_tokens * sizeof b->token[0]);
-    from = unpack_bytes(b->pos, from, b->n_tokens * sizeof b->pos[0]);
-    from = unpack_bytes(b->segment, from, b->n_segments * sizeof b->segment[0]);
-    from = unpack_bytes(b->encode, from, b->n_encode * sizeof b->encode[0]);
-    from = unpack_bytes(b->mask, from, b->n_masks * sizeof b->mask[0]);
-    from = unpack_bytes(b->edit, from, b->n_edits * sizeof b->edit[0]);
-    for (uint32_t i = 0; i < b->n_copies; i++) {
-        struct packed_copy p;
+                       n, h.bytes, packed_bytes(&in, false));
+    memcpy(b, &in, COUNT_BYTES);
+    for (size_t i = 0; i < ARRAY_LEN(arrays); i++) {
+        size_t bytes = number_at(b, arrays[i].n_at) * arrays[i].item_bytes;
 
-        from = unpack_bytes(&p, from, sizeof p);
-        b->copy[i] = (struct kv_copy){ .group = p.group,
-                                       .from_tier = p.from_tier,
-                                       .to_tier = p.to_tier,
-                                       .after = p.after,
-                                       .n_tokens = p.n_tokens,
-                                       .from = p.from,
-                                       .to = p.to };
-    }
-    for (uint32_t i = 0; i < b->n_waits; i++) {
-        struct packed_wait p;
-
-        from = unpack_bytes(&p, from, sizeof p);
-        b->wait[i] = (struct step_dependency){ .lane = (uint8_t)MIN(p.lane, (uint32_t)UINT8_MAX),
-                                               .step = p.step };
+        if (bytes > 0) memcpy(array_at(b, arrays[i].at), from, bytes);
+        from += bytes;
     }
     r = check_rows(b, e);
     if (r < 0) /* leave an empty batch, not a partial one */

@@ -64,13 +64,13 @@ struct batch_encode {
 /* The step must not start before `lane` has finished `step`: a slot changes lanes, or a block was
  * last read by the other lane. */
 struct step_dependency {
-    uint8_t lane;
     uint64_t step;
+    uint32_t lane, zero;
 };
 
-struct batch {
+struct batch {     /* batch_pack() packs the fields from step to n_masks as they are */
     uint64_t step; /* of this lane, from 1 */
-    uint8_t lane, partition, work;
+    uint8_t lane, partition, work, zero;
     /* Decoder tokens that the graph computes, at least those of the batch; 0: no graph. The padding
      * has no slot. */
     uint32_t bucket;
@@ -101,6 +101,22 @@ size_t batch_most_bytes(const struct batch *b);
 /* Reads a packed batch. -EBADMSG: its parts are inconsistent; -EMSGSIZE: larger than b's
  * capacities. b is empty after an error of its parts. */
 int batch_unpack(struct batch *b, const void *buf, size_t n, struct err *e) MUST_USE;
+
+/* The limits of a worker. batch_unpack() checks that the parts of a batch fit each other;
+ * batch_check() checks them against the limits. After both, execution cannot read or write a slot,
+ * table entry, block or encoder state that does not exist. Batches of the worker's own scheduler
+ * need no check. */
+struct batch_limits {
+    const struct kv_config *kv; /* groups of model_groups(), n_slots, bytes of both tiers */
+    uint32_t n_lanes, n_partitions;
+    uint32_t max_tokens, max_enc_tokens; /* decoder and encoder tokens of a step */
+    uint32_t vocab, max_len, max_source, n_enc_layers;
+    const uint32_t *bucket; /* [n_buckets] graph sizes */
+    uint32_t n_buckets;
+};
+
+/* -EBADMSG: the message names the first part that is out of range, with its numbers. */
+int batch_check(const struct batch *b, const struct batch_limits *w, struct err *e) MUST_USE;
 
 struct batch_top {
     token_id id;

@@ -1,5 +1,5 @@
-/* batch_check.c - see batch_check.h. */
-#include "worker/sched/batch_check.h"
+/* batch_check.c - checks that a batch of another process fits this worker: see batch.h. */
+#include "worker/sched/batch.h"
 
 #include <errno.h>
 

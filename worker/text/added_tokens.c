@@ -6,6 +6,7 @@
  * tokenizers library. */
 #include "worker/text/added_tokens.h"
 
+#include "base/array.h"
 #include "worker/text/chars.h"
 #include "worker/text/json_section.h"
 
@@ -25,43 +26,38 @@ by_kind_then_bytes(const void *x, const void *y, void *arg)
     return d ? d : (a->len > b->len) - (a->len < b->len);
 }
 
-/* Reads one element; its content is stored in text, NUL-terminated. */
-static int MUST_USE
-read_token(struct json *j, struct added_token *t, bool *special, char *text, size_t capacity,
-           struct err *e)
-{
-    bool lstrip = false, rstrip = false, single_word = false, normalized = true;
-    token_id id = -1;
-    int more;
+struct element {
+    char content[VOCAB_MAX_PIECE];
+    bool lstrip, rstrip, normalized, special, single_word;
+    token_id id;
+};
 
-    *special = false;
-    text[0] = '\0';
-    TRY(json_section_object(j, "an element of added_tokens", e));
-    while ((more = json_section_key(j, e)) > 0) {
-        if (json_is(j, "id"))
-            TRY(json_section_id(j, "added_tokens: id", &id, e));
-        else if (json_is(j, "content"))
-            TRY(json_section_text(j, "added_tokens: content", text, capacity, e));
-        else if (json_is(j, "lstrip"))
-            TRY(json_section_bool(j, "added_tokens: lstrip", &lstrip, e));
-        else if (json_is(j, "rstrip"))
-            TRY(json_section_bool(j, "added_tokens: rstrip", &rstrip, e));
-        else if (json_is(j, "normalized"))
-            TRY(json_section_bool(j, "added_tokens: normalized", &normalized, e));
-        else if (json_is(j, "special"))
-            TRY(json_section_bool(j, "added_tokens: special", special, e));
-        else if (json_is(j, "single_word"))
-            TRY(json_section_bool(j, "added_tokens: single_word", &single_word, e));
-        else
-            TRY(json_skip(j, e));
-    }
-    TRY(more);
-    if (id < 0 || !*text) return err_set(e, -EBADMSG, "an added token has no id or no content");
-    *t = (struct added_token){ .id = id,
-                               .lstrip = lstrip,
-                               .rstrip = rstrip,
-                               .single_word = single_word,
-                               .normalized = normalized };
+static const struct section_field fields[] = {
+    SECTION(ID, element, "id", id),
+    SECTION(TEXT, element, "content", content),
+    SECTION(BOOL, element, "lstrip", lstrip),
+    SECTION(BOOL, element, "rstrip", rstrip),
+    SECTION(BOOL, element, "normalized", normalized),
+    SECTION(BOOL, element, "special", special),
+    SECTION(BOOL, element, "single_word", single_word),
+    { NULL },
+};
+
+static int MUST_USE
+read_token(struct json *j, struct added_token *t, struct element *m, struct err *e)
+{
+    m->content[0] = '\0';
+    m->lstrip = m->rstrip = m->special = m->single_word = false;
+    m->normalized = true;
+    m->id = -1;
+    TRY(json_section_read(j, "an element", fields, m, e));
+    if (m->id < 0 || !*m->content)
+        return err_set(e, -EBADMSG, "an element has no id or no content");
+    *t = (struct added_token){ .id = m->id,
+                               .lstrip = m->lstrip,
+                               .rstrip = m->rstrip,
+                               .single_word = m->single_word,
+                               .normalized = m->normalized };
     return 0;
 }
 
@@ -110,27 +106,23 @@ added_tokens_open(struct added *a, struct vocab *v, struct normal *m, struct jso
                   struct err *e)
 {
     struct text_buffer texts = { 0 };
-    char text[VOCAB_MAX_PIECE];
+    struct element element;
     uint32_t cap = 0;
-    int more, r = json_section_array(&list, "added_tokens", e);
+    int r = json_section_array(&list, "added_tokens", e);
 
-    while (r == 0 && (r = more = json_section_element(&list, e)) > 0) {
+    while (r == 0 && (r = json_section_element(&list, e)) > 0) {
         struct added_token *t;
-        bool special;
 
-        if (a->n == cap) {
-            cap = cap ? cap * 2 : 64;
-            t = realloc(a->token, cap * sizeof *t);
-            if (!t) {
-                r = err_set(e, -ENOMEM, "added tokens");
-                break;
-            }
-            a->token = t;
+        r = array_grow(&a->token, &cap, a->n + 1, UINT32_MAX, sizeof *t);
+        if (r < 0) {
+            err_set(e, r, "added tokens");
+            break;
         }
         t = &a->token[a->n];
-        r = read_token(&list, t, &special, text, sizeof text, e);
-        if (r == 0) r = put_text(&texts, t, m, text, e);
-        if (r == 0) r = enter(v, text, t->id, special, e);
+        r = read_token(&list, t, &element, e);
+        if (r < 0) err_while(e, r, "added_tokens");
+        if (r == 0) r = put_text(&texts, t, m, element.content, e);
+        if (r == 0) r = enter(v, element.content, t->id, element.special, e);
         if (r == 0) a->n++;
     }
     a->text = texts.p;

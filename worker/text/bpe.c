@@ -5,11 +5,11 @@
  * O(n log n), also if a client sends a megabyte of one letter. */
 #include "worker/text/bpe.h"
 
+#include "base/array.h"
+#include "base/utf8.h"
 #include "worker/text/json_section.h"
-#include "worker/text/utf8.h"
 
 #include <errno.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -28,20 +28,8 @@ struct part {
 static int MUST_USE
 grow(struct bpe *b, size_t n)
 {
-    size_t cap = MAX(n, (size_t)b->cap * 2);
-    struct part *part;
-    uint64_t *heap;
-
-    if (n <= b->cap) return 0;
-    if (cap > INT32_MAX / 3) return -ENOMEM;
-    part = realloc(b->part, cap * sizeof *part);
-    if (!part) return -ENOMEM;
-    b->part = part;
-    heap = realloc(b->heap, 3 * cap * sizeof *heap);
-    if (!heap) return -ENOMEM;
-    b->heap = heap;
-    b->cap = (uint32_t)cap;
-    return 0;
+    TRY(array_grow(&b->part, &b->cap, n, INT32_MAX / 3, sizeof *b->part));
+    return array_grow(&b->heap, &b->heap_cap, 3 * n, INT32_MAX, sizeof *b->heap);
 }
 
 /* The entry of the pair, or the empty entry where it would be inserted. */
@@ -145,17 +133,13 @@ int
 bpe_prepare(struct bpe *b, const struct vocab *v, struct err *e)
 {
     if (grow(b, WORD) < 0) return err_set(e, -ENOMEM, "merges");
-    for (unsigned c = 0; c < 256; c++) {
-        char byte = (char)c, name[8];
-
-        snprintf(name, sizeof name, "<0x%02X>", c);
-        b->of_byte[c] = v->byte_level ? vocab_find(v, &byte, 1) : vocab_find(v, name, 6);
-        if (v->byte_level && b->of_byte[c] < 0)
+    vocab_bytes(v, b->of_byte);
+    for (unsigned c = 0; v->byte_level && c < 256; c++)
+        if (b->of_byte[c] < 0)
             return err_set(e, -ENOTSUP,
                            "model.vocab has no token for byte 0x%02x: a byte-level "
                            "vocabulary must have all bytes",
                            c);
-    }
     return 0;
 }
 

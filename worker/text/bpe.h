@@ -21,8 +21,8 @@ struct bpe {
     token_id unk;       /* -1: unknown characters are dropped, as in the reference */
     token_id of_byte[256];
     struct part *part; /* work memory: [cap] */
-    uint64_t *heap;    /* work memory: [3 * cap] rank << 32 | part */
-    uint32_t cap;
+    uint64_t *heap;    /* work memory: [heap_cap] rank << 32 | part; 3 entries for each part */
+    uint32_t cap, heap_cap;
 };
 
 struct merge {

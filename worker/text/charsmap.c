@@ -1,8 +1,8 @@
 /* charsmap.c - see charsmap.h. */
 #include "worker/text/charsmap.h"
 
+#include "base/utf8.h"
 #include "worker/text/chars.h"
-#include "worker/text/utf8.h"
 
 #include <string.h>
 
@@ -38,12 +38,8 @@ charsmap_open(struct charsmap *m, const char *base64, size_t n, struct err *e)
         return err_set(e, -EBADMSG, "precompiled_charsmap: a trie of %u bytes in %zu", trie, m->n);
     m->n_units = trie / 4;
     m->text_at = 4 + trie;
-    for (size_t i = m->text_at; i < m->n;) {
-        int k = utf8_at((const char *)m->blob + i, m->n - i);
-
-        if (k <= 0) return err_set(e, -EBADMSG, "precompiled_charsmap: a text is not UTF-8");
-        i += (size_t)k;
-    }
+    if (utf8_valid((const char *)m->blob + m->text_at, m->n - m->text_at) < m->n - m->text_at)
+        return err_set(e, -EBADMSG, "precompiled_charsmap: a text is not UTF-8");
     return 0;
 }
 

@@ -28,16 +28,13 @@ bad(struct err *e, const struct talk *t, const char *what)
 static int
 read_role(struct talk *t, enum role *ret, struct err *e)
 {
-    static const struct {
-        const char *name;
-        enum role role;
-    } roles[] = { { "system", SYSTEM },
-                  { "developer", DEVELOPER },
-                  { "user", USER },
-                  { "assistant", ASSISTANT } };
+    static const char *const names[] = { "system", "user", "assistant", "developer" };
 
-    for (size_t i = 0; i < ARRAY_LEN(roles) && t->j.kind == JSON_STRING; i++)
-        if (json_is(&t->j, roles[i].name)) return *ret = roles[i].role, 0;
+    for (unsigned i = 0; i < ARRAY_LEN(names) && t->j.kind == JSON_STRING; i++)
+        if (json_is(&t->j, names[i])) {
+            *ret = (enum role)i;
+            return 0;
+        }
     return bad(e, t, "role must be system, developer, user or assistant");
 }
 
@@ -122,25 +119,41 @@ is_day(const char *text, size_t n)
 }
 
 static int
-put_message(const struct chat_template *m, struct chat_state *s, const struct message *t,
-            uint32_t index)
+put_begin(const struct chat_template *m, struct chat_state *s, struct err *e)
 {
-    if (t->role == DEVELOPER || (t->role == SYSTEM && !m->late_system))
-        return err_set(s->e, -EINVAL, "messages[%u]: a %s message is %s", index,
+    struct message system = { .role = SYSTEM, .content = s->system };
+
+    if (s->system.p && m->flags & CHAT_NO_SYSTEM)
+        return err_set(e, -EINVAL, "messages[0]: this model's template takes no system message");
+    chat_say(&s->o, m->begin);
+    if (m->system && !s->system.p) system.content = (struct span){ m->system, strlen(m->system) };
+    if (m->system && (s->system.p || *m->system)) chat_put(s, m->format, &system);
+    if (m->preamble) m->preamble(s);
+    return 0;
+}
+
+static int
+put_message(const struct chat_template *m, struct chat_state *s, const struct message *t,
+            uint32_t index, struct err *e)
+{
+    if (t->role == DEVELOPER || (t->role == SYSTEM && !(m->flags & CHAT_LATE_SYSTEM)))
+        return err_set(e, -EINVAL, "messages[%u]: a %s message is %s", index,
                        t->role == SYSTEM ? "system" : "developer",
                        t->role == SYSTEM ? "allowed only as the first message"
                                          : "not allowed by this model's template");
-    if (m->alternates && (t->role == USER) != (index % 2 == (s->system.p ? 1 : 0)))
+    if (m->flags & CHAT_ALTERNATES && (t->role == USER) != (index % 2 == (s->system.p ? 1 : 0)))
         return err_set(
-            s->e, -EINVAL,
+            e, -EINVAL,
             "messages[%u]: roles must alternate between user and assistant, beginning with user",
             index);
     s->at = (int32_t)index;
     if ((m->thinks & t->reasons) && t->role == ASSISTANT && s->at > s->query)
-        return err_set(s->e, -EINVAL,
-                       "messages[%u]: %s after the last user message is not supported", index,
-                       t->reasons & REASONING_CONTENT ? "reasoning_content" : "reasoning");
-    m->message(s, t);
+        return err_set(e, -EINVAL, "messages[%u]: %s after the last user message is not supported",
+                       index, t->reasons & REASONING_CONTENT ? "reasoning_content" : "reasoning");
+    if (m->message)
+        m->message(s, t);
+    else
+        chat_put(s, m->format, t);
     return 0;
 }
 
@@ -178,7 +191,7 @@ chat_render(const struct chat *c, const char *text, size_t n, char *work, char *
             struct err *e)
 {
     const struct chat_template *m = c->template;
-    struct chat_state s = { .o = { buf, 0, cap }, .day = text, .first = true, .e = e };
+    struct chat_state s = { .o = { buf, 0, cap }, .day = text, .first = true };
     struct talk t = { .buffer = work, .left = n };
     struct message now, next;
     uint32_t index = 0;
@@ -192,16 +205,17 @@ chat_render(const struct chat *c, const char *text, size_t n, char *work, char *
     if (m->thinks) TRY(find_query(m, t, &s.query, e));
     TRY(more = next_message(&t, &now, e));
     if (!more) return err_set(e, -EINVAL, "messages is empty");
-    if ((now.role == SYSTEM && !m->system_is_message) || (now.role == DEVELOPER && m->developer)) {
+    if ((now.role == SYSTEM && !(m->flags & CHAT_SYSTEM_IS_MESSAGE)) ||
+        (now.role == DEVELOPER && m->flags & CHAT_DEVELOPER)) {
         s.system = now.content;
         index = 1;
         TRY(more = next_message(&t, &now, e));
     }
-    TRY(m->begin(&s));
+    TRY(put_begin(m, &s, e));
     for (; more; now = next, s.first = false) {
         TRY(more = next_message(&t, &next, e));
         s.last = !more;
-        TRY(put_message(m, &s, &now, index++));
+        TRY(put_message(m, &s, &now, index++, e));
     }
     chat_say(&s.o, m->reply);
     if (s.o.n > cap)
@@ -287,7 +301,7 @@ usual(const char *type, struct tokenizer *t)
 static void
 set_tokens(struct chat *c, struct tokenizer *t)
 {
-    bool harmony = c->template && c->template->channels;
+    bool harmony = c->template && c->template->flags & CHAT_CHANNELS;
 
     c->channel = harmony ? find(t, "<|channel|>") : -1;
     c->message = harmony ? find(t, "<|message|>") : -1;

@@ -1,11 +1,13 @@
 /* chat_file.c - see chat_file.h. */
 #include "worker/text/chat_file.h"
 
+#include "base/file.h"
 #include "worker/text/json_section.h"
-#include "worker/text/vocab_cache.h"
+#include "worker/text/tokenizer_parts.h"
 
 #include <errno.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 /* Published templates. Both spellings of a line break in their strings are listed: literal and \n.
@@ -56,40 +58,40 @@ chat_file_known(const uint64_t hash[2])
 static int
 read_one(const char *dir, const char *name, char **text, size_t *n, struct err *e)
 {
-    char path[4096];
-    int r;
+    int r = file_read(text, n, dir, name, SECTION_FILE_MAX, e);
 
-    if (snprintf(path, sizeof path, "%s/%s", dir, name) >= (int)sizeof path)
-        return err_set(e, -ENAMETOOLONG, "%.64s...: the path is too long", dir);
-    r = json_section_file(path, text, n, e);
     if (r == -ENOENT) return 0;
     return r < 0 ? r : 1;
 }
 
-/* Decodes the string of a key of the document in place. Returns 1, or 0 if the key is absent. */
+/* Finds a key of the document. Returns 1 if *j has read the key, or 0. */
+static int
+find_key(struct json *j, const char *text, size_t n, const char *key, struct err *e)
+{
+    int more;
+
+    json_open(j, text, n);
+    TRY(json_next(j, e));
+    TRY(json_section_object(j, "the document", e));
+    while ((more = json_section_key(j, e)) > 0 && !json_is(j, key)) TRY(json_skip(j, e));
+    return more;
+}
+
+/* Decodes the string of a key in place. Returns 1, or 0 if the key is absent or null. */
 static int
 string_of(char **text, size_t *n, const char *key, struct err *e)
 {
     struct json j;
-    int k, more;
+    int r = find_key(&j, *text, *n, key, e);
 
-    json_open(&j, *text, *n);
+    if (r <= 0) return r;
     TRY(json_next(&j, e));
-    TRY(json_section_object(&j, "the document", e));
-    while ((more = json_section_key(&j, e)) > 0) {
-        if (!json_is(&j, key)) {
-            TRY(json_skip(&j, e));
-            continue;
-        }
-        TRY(json_next(&j, e));
-        if (j.kind == JSON_NULL) return 0;
-        if (j.kind != JSON_STRING) return err_set(e, -EBADMSG, "%s is not a string", key);
-        k = json_unescape(&j, *text, *n); /* shorter than the quoted string */
-        if (k < 0) return err_set(e, -EBADMSG, "%s cannot be read", key);
-        *n = (size_t)k;
-        return 1;
-    }
-    return more;
+    if (j.kind == JSON_NULL) return 0;
+    if (j.kind != JSON_STRING) return err_set(e, -EBADMSG, "%s is not a string", key);
+    r = json_unescape(&j, *text, *n); /* shorter than the quoted string */
+    if (r < 0) return err_set(e, -EBADMSG, "%s cannot be read", key);
+    *n = (size_t)r;
+    return 1;
 }
 
 static int
@@ -103,7 +105,7 @@ find_template(const char *dir, char **text, size_t *n, struct err *e)
         if (r <= 0) continue;
         r = string_of(text, n, "chat_template", e);
         if (r < 0) err_while(e, r, "%s/%s", dir, names[i]);
-        if (r == 0) json_section_free(text), *text = NULL;
+        if (r == 0) free(TAKE(*text));
     }
     return r;
 }
@@ -111,7 +113,7 @@ find_template(const char *dir, char **text, size_t *n, struct err *e)
 int
 chat_file_hash(const char *dir, uint64_t hash[2], struct err *e)
 {
-    CLEAN(json_section_free) char *text = NULL;
+    CLEAN(file_free_at) char *text = NULL;
     size_t n = 0;
     int r = find_template(dir, &text, &n, e);
 
@@ -121,50 +123,30 @@ chat_file_hash(const char *dir, uint64_t hash[2], struct err *e)
     return 1;
 }
 
-/* A token as a string, as an object with content, or null. */
-static int
-read_token(struct json *j, char *buf, size_t n, struct err *e)
-{
-    struct json at = *j;
-    int more;
-
-    TRY(json_next(&at, e));
-    if (at.kind != JSON_OBJECT) return json_section_text(j, "the token", buf, n, e);
-    buf[0] = '\0';
-    while ((more = json_section_key(&at, e)) > 0)
-        if (json_is(&at, "content"))
-            TRY(json_section_text(&at, "its content", buf, n, e));
-        else
-            TRY(json_skip(&at, e));
-    return more;
-}
-
+/* A token is a string, an object with content, or null. */
 int
 chat_file_token(const char *dir, const char *key, char *buf, size_t n, struct err *e)
 {
-    CLEAN(json_section_free) char *text = NULL;
-    struct json j;
+    const struct section_field fields[] = { { "content", SECTION_TEXT, 0, n }, { NULL } };
+    CLEAN(file_free_at) char *text = NULL;
+    struct json j, value;
     size_t len = 0;
-    int more = read_one(dir, "tokenizer_config.json", &text, &len, e);
+    int r = read_one(dir, "tokenizer_config.json", &text, &len, e);
 
-    if (more <= 0) return more;
-    json_open(&j, text, len);
-    TRY(json_next(&j, e));
-    TRY(json_section_object(&j, "the document", e));
-    while ((more = json_section_key(&j, e)) > 0) {
-        if (json_is(&j, key)) {
-            TRY(read_token(&j, buf, n, e));
-            return 1;
-        }
-        TRY(json_skip(&j, e));
-    }
-    return more;
+    if (r > 0) r = find_key(&j, text, len, key, e);
+    if (r <= 0) return r;
+    value = j;
+    TRY(json_next(&value, e));
+    buf[0] = '\0';
+    TRY(value.kind == JSON_OBJECT ? json_section_read(&value, "the token", fields, buf, e)
+                                  : json_section_text(&j, "the token", buf, n, e));
+    return 1;
 }
 
 const char *
 chat_file_type(const char *dir, char type[32])
 {
-    CLEAN(json_section_free) char *text = NULL;
+    CLEAN(file_free_at) char *text = NULL;
     size_t n = 0;
 
     if (read_one(dir, "config.json", &text, &n, NULL) <= 0 ||

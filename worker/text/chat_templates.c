@@ -1,11 +1,9 @@
-/* chat_templates.c - see chat_templates.h. Each function follows its Jinja program, including
- * trimming. */
+/* chat_templates.c - see chat_templates.h. Formats and functions follow the Jinja programs. */
 #include "worker/text/chat_templates.h"
 
 #include "worker/text/chars.h"
 #include "worker/text/chat.h"
 
-#include <errno.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -39,24 +37,19 @@ trim(struct span s)
     return s;
 }
 
-static int
-begin_s(struct chat_state *s)
+void
+chat_put(struct chat_state *s, const struct chat_format *f, const struct message *t)
 {
-    chat_say(&s->o, "<s>");
-    return 0;
-}
+    bool here = (f->with_system == FIRST_MESSAGE && s->first) ||
+                (f->with_system == LAST_MESSAGE && s->last);
 
-static int
-begin_nothing(struct chat_state *s)
-{
-    (void)s;
-    return 0;
-}
-
-static int
-refuse_system(struct chat_state *s)
-{
-    return err_set(s->e, -EINVAL, "messages[0]: this model's template takes no system message");
+    chat_say(&s->o, f->before[t->role]);
+    if (here && t->role == USER && s->system.p) {
+        put(&s->o, s->system);
+        chat_say(&s->o, "\n\n");
+    }
+    put(&s->o, f->trims & 1u << t->role ? trim(t->content) : t->content);
+    chat_say(&s->o, f->behind[t->role]);
 }
 
 /* The first user message is trimmed together with the system message in front of it. */
@@ -82,156 +75,64 @@ llama2_message(struct chat_state *s, const struct message *t)
     chat_say(&s->o, " [/INST]");
 }
 
-static void
-llama3_head(struct chat_state *s, const char *role)
-{
-    chat_say(&s->o, "<|start_header_id|>");
-    chat_say(&s->o, role);
-    chat_say(&s->o, "<|end_header_id|>\n\n");
-}
+#define HEADER(role) "<|start_header_id|>" role "<|end_header_id|>\n\n"
+
+static const struct chat_format llama3 = {
+    .before = { HEADER("system"), HEADER("user"), HEADER("assistant") },
+    .behind = { "<|eot_id|>", "<|eot_id|>", "<|eot_id|>" },
+    .trims = 1 << SYSTEM | 1 << USER | 1 << ASSISTANT,
+};
 
 static void
-llama3_message(struct chat_state *s, const struct message *t)
+say_today(struct chat_state *s, const char *today)
 {
-    static const char *const roles[] = { "system", "user", "assistant" };
-
-    llama3_head(s, roles[t->role]);
-    put(&s->o, trim(t->content));
-    chat_say(&s->o, "<|eot_id|>");
-}
-
-static int
-llama3_begin(struct chat_state *s)
-{
-    chat_say(&s->o, "<|begin_of_text|>");
-    return 0;
-}
-
-static void
-llama31_system(struct chat_state *s, const char *today)
-{
-    chat_say(&s->o, "<|begin_of_text|>");
-    llama3_head(s, "system");
-    chat_say(&s->o, "Cutting Knowledge Date: December 2023\nToday Date: ");
+    chat_say(&s->o, HEADER("system") "Cutting Knowledge Date: December 2023\nToday Date: ");
     chat_say(&s->o, today);
     chat_say(&s->o, "\n\n");
     if (s->system.p) put(&s->o, trim(s->system));
     chat_say(&s->o, "<|eot_id|>");
 }
 
-static int
-llama31_begin(struct chat_state *s)
+static void
+llama31_preamble(struct chat_state *s)
 {
-    llama31_system(s, "26 Jul 2024");
-    return 0;
+    say_today(s, "26 Jul 2024");
 }
 
-static int
-llama32_begin(struct chat_state *s)
+static void
+llama32_preamble(struct chat_state *s)
 {
     static const char months[] = "JanFebMarAprMayJunJulAugSepOctNovDec";
     uint32_t month = (uint32_t)(10 * (s->day[5] - '0') + s->day[6] - '0');
     char today[16];
 
     snprintf(today, sizeof today, "%.2s %.3s %.4s", s->day + 8, months + 3 * (month - 1), s->day);
-    llama31_system(s, today);
-    return 0;
+    say_today(s, today);
 }
 
-static int
-mistral_begin(struct chat_state *s)
-{
-    if (s->system.p) return refuse_system(s);
-    return begin_s(s);
-}
+/* clang-format off */
+static const struct chat_format
+    mistral  = { { "", "[INST] ", "" },   { "", " [/INST]", "</s>" },  0, NO_MESSAGE },
+    mistral1 = { { "", " [INST] ", " " }, { "", " [/INST]", "</s>" },  0, FIRST_MESSAGE },
+    mistral3 = { { "", "[INST] ", " " },  { "", "[/INST]", "</s>" },   1 << ASSISTANT, LAST_MESSAGE },
+    nemo     = { { "", "[INST]", "" },    { "", "[/INST]", "</s>" },   0, LAST_MESSAGE };
+/* clang-format on */
 
-static void
-user_between(struct chat_state *s, const struct message *t, bool with_system, const char *before,
-             const char *behind)
-{
-    chat_say(&s->o, before);
-    if (with_system && s->system.p) {
-        put(&s->o, s->system);
-        chat_say(&s->o, "\n\n");
-    }
-    put(&s->o, t->content);
-    chat_say(&s->o, behind);
-}
+static const struct chat_format gemma = {
+    .before = { "", "<start_of_turn>user\n", "<start_of_turn>model\n" },
+    .behind = { "", "<end_of_turn>\n", "<end_of_turn>\n" },
+    .trims = 1 << USER | 1 << ASSISTANT,
+    .with_system = FIRST_MESSAGE,
+};
 
-static void
-mistral_message(struct chat_state *s, const struct message *t)
-{
-    if (t->role == USER) {
-        user_between(s, t, false, "[INST] ", " [/INST]");
-        return;
-    }
-    put(&s->o, t->content);
-    chat_say(&s->o, "</s>");
-}
+/* Earlier reasoning is dropped. */
+static const struct chat_format harmony = {
+    .before = { "", "<|start|>user<|message|>", "<|start|>assistant<|channel|>final<|message|>" },
+    .behind = { "", "<|end|>", "<|end|>" },
+};
 
 static void
-mistral1_message(struct chat_state *s, const struct message *t)
-{
-    if (t->role == USER) {
-        user_between(s, t, s->first, " [INST] ", " [/INST]");
-        return;
-    }
-    chat_say(&s->o, " ");
-    put(&s->o, t->content);
-    chat_say(&s->o, "</s>");
-}
-
-static void
-mistral3_message(struct chat_state *s, const struct message *t)
-{
-    if (t->role == USER) {
-        user_between(s, t, s->last, "[INST] ", "[/INST]");
-        return;
-    }
-    chat_say(&s->o, " ");
-    put(&s->o, trim(t->content));
-    chat_say(&s->o, "</s>");
-}
-
-static void
-nemo_message(struct chat_state *s, const struct message *t)
-{
-    if (t->role == USER) {
-        user_between(s, t, s->last, "[INST]", "[/INST]");
-        return;
-    }
-    put(&s->o, t->content);
-    chat_say(&s->o, "</s>");
-}
-
-static int
-gemma3_begin(struct chat_state *s)
-{
-    chat_say(&s->o, "<bos>");
-    return 0;
-}
-
-static int
-gemma_begin(struct chat_state *s)
-{
-    if (s->system.p) return refuse_system(s);
-    return gemma3_begin(s);
-}
-
-static void
-gemma_message(struct chat_state *s, const struct message *t)
-{
-    chat_say(&s->o, t->role == USER ? "<start_of_turn>user\n" : "<start_of_turn>model\n");
-    if (s->first && s->system.p) {
-        put(&s->o, s->system);
-        chat_say(&s->o, "\n\n");
-    }
-    put(&s->o, trim(t->content));
-    chat_say(&s->o, "<end_of_turn>\n");
-}
-
-static int
-harmony_begin(struct chat_state *s)
+harmony_preamble(struct chat_state *s)
 {
     chat_say(&s->o, "<|start|>system<|message|>You are ChatGPT, a large language model trained by "
                     "OpenAI.\nKnowledge cutoff: 2024-06\nCurrent date: ");
@@ -239,60 +140,16 @@ harmony_begin(struct chat_state *s)
     chat_say(&s->o,
              "\n\nReasoning: medium\n\n# Valid channels: analysis, commentary, final. Channel "
              "must be included for every message.<|end|>");
-    if (!s->system.n) return 0;
+    if (!s->system.n) return;
     chat_say(&s->o, "<|start|>developer<|message|># Instructions\n\n");
     put(&s->o, s->system);
     chat_say(&s->o, "\n\n<|end|>");
-    return 0;
 }
 
-/* Earlier reasoning is dropped. */
-static void
-harmony_message(struct chat_state *s, const struct message *t)
-{
-    chat_say(&s->o, t->role == USER ? "<|start|>user<|message|>"
-                                    : "<|start|>assistant<|channel|>final<|message|>");
-    put(&s->o, t->content);
-    chat_say(&s->o, "<|end|>");
-}
-
-static void
-im_message(struct chat_state *s, const struct message *t)
-{
-    static const char *const roles[] = { "system\n", "user\n", "assistant\n" };
-
-    chat_say(&s->o, "<|im_start|>");
-    chat_say(&s->o, roles[t->role]);
-    put(&s->o, t->content);
-    chat_say(&s->o, "<|im_end|>\n");
-}
-
-static int
-im_begin(struct chat_state *s, const char *otherwise)
-{
-    struct span words = { otherwise, strlen(otherwise) };
-
-    im_message(s, &(struct message){ .role = SYSTEM, .content = s->system.p ? s->system : words });
-    return 0;
-}
-
-static int
-qwen2_begin(struct chat_state *s)
-{
-    return im_begin(s, "You are a helpful assistant.");
-}
-
-static int
-qwen25_begin(struct chat_state *s)
-{
-    return im_begin(s, "You are Qwen, created by Alibaba Cloud. You are a helpful assistant.");
-}
-
-static int
-qwen3_begin(struct chat_state *s)
-{
-    return s->system.p ? im_begin(s, "") : 0;
-}
+static const struct chat_format im = {
+    .before = { "<|im_start|>system\n", "<|im_start|>user\n", "<|im_start|>assistant\n" },
+    .behind = { "<|im_end|>\n", "<|im_end|>\n", "<|im_end|>\n" },
+};
 
 /* Removes line breaks at the beginning, and at the end if `end`. */
 static struct span
@@ -323,7 +180,7 @@ qwen3_message(struct chat_state *s, const struct message *t)
     const char *at = memmem(t->content.p, t->content.n, end, sizeof end - 1);
 
     if (t->role != ASSISTANT) {
-        im_message(s, t);
+        chat_put(s, &im, t);
         return;
     }
     if (at && !(t->reasons & REASONING_CONTENT)) {
@@ -332,7 +189,7 @@ qwen3_message(struct chat_state *s, const struct message *t)
         now.content = unlined(behind(now.content, end), false);
     }
     if (s->at <= s->query || !(s->last || thought.n)) {
-        im_message(s, &now);
+        chat_put(s, &im, &now);
         return;
     }
     chat_say(&s->o, "<|im_start|>assistant\n<think>\n");
@@ -382,39 +239,25 @@ put_visible(struct out *o, struct span text)
     }
 }
 
-static void
-gemma4_head(struct chat_state *s, const char *role)
-{
-    chat_say(&s->o, "<|turn>");
-    chat_say(&s->o, role);
-    chat_say(&s->o, "\n");
-}
-
-static int
-gemma4_begin(struct chat_state *s)
-{
-    chat_say(&s->o, "<bos>");
-    if (!s->system.p) return 0;
-    gemma4_head(s, "system");
-    put(&s->o, trim(s->system));
-    chat_say(&s->o, "<turn|>\n");
-    return 0;
-}
+static const struct chat_format gemma4 = {
+    .before = { "<|turn>system\n", "<|turn>user\n", "<|turn>model\n" },
+    .behind = { "<turn|>\n", "<turn|>\n", "<turn|>\n" },
+    .trims = 1 << SYSTEM | 1 << USER,
+};
 
 /* Consecutive replies are one message. */
 static void
 gemma4_message(struct chat_state *s, const struct message *t)
 {
-    static const char *const roles[] = { "system", "user", "model" };
-
-    if (s->open && t->role != ASSISTANT) chat_say(&s->o, "<turn|>\n");
-    if (!s->open || t->role != ASSISTANT) gemma4_head(s, roles[t->role]);
-    if (t->role == ASSISTANT)
+    if (s->open && t->role != ASSISTANT) chat_say(&s->o, gemma4.behind[ASSISTANT]);
+    if (t->role != ASSISTANT) {
+        chat_put(s, &gemma4, t);
+    } else {
+        if (!s->open) chat_say(&s->o, gemma4.before[ASSISTANT]);
         put_visible(&s->o, t->content);
-    else
-        put(&s->o, trim(t->content));
+        if (s->last) chat_say(&s->o, gemma4.behind[ASSISTANT]);
+    }
     s->open = t->role == ASSISTANT && !s->last;
-    if (!s->open) chat_say(&s->o, "<turn|>\n");
 }
 
 /* clang-format off */
@@ -425,27 +268,36 @@ gemma4_message(struct chat_state *s, const struct message *t)
 #define TURNED  { "<bos>", "<|turn>", "<turn|>" }
 #define MARKS   { "<|start|>", "<|channel|>", "<|message|>" }
 #define IM      { "<|im_start|>", "<|im_end|>" }
-/* clang-format on */
-#define LLAMA3_REPLY "<|start_header_id|>assistant<|end_header_id|>\n\n"
+
+#define ALT     CHAT_ALTERNATES
+#define ALT_NO  (CHAT_ALTERNATES | CHAT_NO_SYSTEM)
+#define LATE    CHAT_LATE_SYSTEM
+#define ANY     (CHAT_LATE_SYSTEM | CHAT_SYSTEM_IS_MESSAGE)
+#define CHANNEL (CHAT_DEVELOPER | CHAT_CHANNELS)
+#define DEV     (CHAT_DEVELOPER | CHAT_LATE_SYSTEM)
+
+#define BOT     "<|begin_of_text|>"
+#define HELPFUL "You are a helpful assistant."
+#define QWEN    "You are Qwen, created by Alibaba Cloud. You are a helpful assistant."
 
 const struct chat_template chat_templates[CHAT_TEMPLATES] = {
-    /* clang-format off */
-    /*                       named alternates system_is_message late_system developer channels thinks */
-    { "llama2",         S,       2, true,  false, false, false, false, 0, begin_nothing, llama2_message,   "" },
-    { "llama3",         HEADERS, 1, false, true,  true,  false, false, 0, llama3_begin,  llama3_message,   LLAMA3_REPLY },
-    { "llama3.1",       HEADERS, 1, false, false, true,  false, false, 0, llama31_begin, llama3_message,   LLAMA3_REPLY },
-    { "llama3.2",       HEADERS, 1, false, false, true,  false, false, 0, llama32_begin, llama3_message,   LLAMA3_REPLY },
-    { "mistral",        S,       2, true,  false, false, false, false, 0, mistral_begin, mistral_message,  "" },
-    { "mistral-v1",     S,       2, true,  false, false, false, false, 0, begin_s,       mistral1_message, "" },
-    { "mistral-v3",     S,       2, true,  false, false, false, false, 0, begin_s,       mistral3_message, "" },
-    { "mistral-nemo",   S,       2, true,  false, false, false, false, 0, begin_s,       nemo_message,     "" },
-    { "gemma",          GEMMA,   1, true,  false, false, false, false, 0, gemma_begin,   gemma_message,    "<start_of_turn>model\n" },
-    { "gemma3",         GEMMA,   1, true,  false, false, false, false, 0, gemma3_begin,  gemma_message,    "<start_of_turn>model\n" },
-    { "harmony",        MARKS,   0, false, false, false, true,  true,  0, harmony_begin, harmony_message,  "<|start|>assistant" },
-    { "qwen2",          IM,      0, false, false, true,  false, false, 0, qwen2_begin,   im_message,       "<|im_start|>assistant\n" },
-    { "qwen2.5",        IM,      0, false, false, true,  false, false, 0, qwen25_begin,  im_message,       "<|im_start|>assistant\n" },
-    { "qwen3",          IM,      0, false, false, true,  false, false, REASONING_CONTENT, qwen3_begin,   qwen3_message,    "<|im_start|>assistant\n" },
-    { "gemma4",         TURNED,  1, false, false, true,  true,  false, EITHER, gemma4_begin,  gemma4_message,   "<|turn>model\n<|channel>thought\n<channel|>" },
-    { "gemma4-e",       TURNED,  1, false, false, true,  true,  false, EITHER, gemma4_begin,  gemma4_message,   "<|turn>model\n" },
-    /* clang-format on */
+    /* name, needs, named, thinks, flags, begin, system, format, preamble, message, reply */
+    { "llama2",       S,       2, 0, ALT,     "", NULL, NULL, NULL, llama2_message, "" },
+    { "llama3",       HEADERS, 1, 0, ANY,     BOT, NULL, &llama3, NULL, NULL, HEADER("assistant") },
+    { "llama3.1",     HEADERS, 1, 0, LATE,    BOT, NULL, &llama3, llama31_preamble, NULL, HEADER("assistant") },
+    { "llama3.2",     HEADERS, 1, 0, LATE,    BOT, NULL, &llama3, llama32_preamble, NULL, HEADER("assistant") },
+    { "mistral",      S,       2, 0, ALT_NO,  "<s>", NULL, &mistral, NULL, NULL, "" },
+    { "mistral-v1",   S,       2, 0, ALT,     "<s>", NULL, &mistral1, NULL, NULL, "" },
+    { "mistral-v3",   S,       2, 0, ALT,     "<s>", NULL, &mistral3, NULL, NULL, "" },
+    { "mistral-nemo", S,       2, 0, ALT,     "<s>", NULL, &nemo, NULL, NULL, "" },
+    { "gemma",        GEMMA,   1, 0, ALT_NO,  "<bos>", NULL, &gemma, NULL, NULL, "<start_of_turn>model\n" },
+    { "gemma3",       GEMMA,   1, 0, ALT,     "<bos>", NULL, &gemma, NULL, NULL, "<start_of_turn>model\n" },
+    { "harmony",      MARKS,   0, 0, CHANNEL, "", NULL, &harmony, harmony_preamble, NULL, "<|start|>assistant" },
+    { "qwen2",        IM,      0, 0, LATE,    "", HELPFUL, &im, NULL, NULL, "<|im_start|>assistant\n" },
+    { "qwen2.5",      IM,      0, 0, LATE,    "", QWEN, &im, NULL, NULL, "<|im_start|>assistant\n" },
+    { "qwen3",        IM,      0, REASONING_CONTENT, LATE, "", "", &im, NULL, qwen3_message, "<|im_start|>assistant\n" },
+    { "gemma4",       TURNED,  1, EITHER, DEV, "<bos>", "", &gemma4, NULL, gemma4_message,
+      "<|turn>model\n<|channel>thought\n<channel|>" },
+    { "gemma4-e",     TURNED,  1, EITHER, DEV, "<bos>", "", &gemma4, NULL, gemma4_message, "<|turn>model\n" },
 };
+/* clang-format on */

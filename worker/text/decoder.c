@@ -12,77 +12,53 @@ enum stage { REPLACE, BYTES, FUSE, STRIP, NOTHING_MORE };
 
 struct config {
     char type[64], from[DECODE_STRING], to[DECODE_STRING], scheme[16];
-    bool no_prefix;
+    int8_t prefix; /* SECTION_SIGN */
     uint64_t start, stop;
-    struct json list; /* of Sequence; its first event is read */
+    struct json list;
 };
 
 static int MUST_USE
-read_count(struct json *j, uint64_t *ret, struct err *e)
+read_count(void *count, struct json *j, struct err *e)
 {
     TRY(json_next(j, e));
-    if (j->kind != JSON_NUMBER || json_u64(j, ret) < 0)
-        return err_set(e, -EBADMSG, "decoder: start and stop must be unsigned integers");
+    if (j->kind != JSON_NUMBER || json_u64(j, count) < 0)
+        return err_set(e, -EBADMSG, "start and stop must be unsigned integers");
     return 0;
 }
 
 static int MUST_USE
-read_pattern(struct json *j, struct config *c, struct err *e)
+read_pattern(void *from, struct json *j, struct err *e)
 {
     int more;
 
     TRY(json_next(j, e));
-    TRY(json_section_object(j, "decoder: pattern", e));
+    TRY(json_section_object(j, "pattern", e));
     while ((more = json_section_key(j, e)) > 0) {
         if (!json_is(j, "String"))
-            return err_set(e, -ENOTSUP, "decoder: Replace by a %.*s is not served yet",
+            return err_set(e, -ENOTSUP, "Replace by a %.*s is not served yet",
                            (int)MIN(j->text_len, (size_t)32), j->text);
-        TRY(json_section_text(j, "decoder: String", c->from, sizeof c->from, e));
+        TRY(json_section_text(j, "String", from, DECODE_STRING, e));
     }
     return more;
 }
 
-static int MUST_USE
-read_config(struct json *j, struct config *c, struct err *e)
-{
-    bool yes;
-    int more;
-
-    *c = (struct config){ 0 };
-    TRY(json_section_object(j, "decoder", e));
-    while ((more = json_section_key(j, e)) > 0) {
-        if (json_is(j, "type")) {
-            TRY(json_section_text(j, "decoder: type", c->type, sizeof c->type, e));
-        } else if (json_is(j, "pattern")) {
-            TRY(read_pattern(j, c, e));
-        } else if (json_is(j, "content")) {
-            TRY(json_section_text(j, "decoder: content", c->to, sizeof c->to, e));
-        } else if (json_is(j, "replacement")) {
-            TRY(json_section_text(j, "decoder: replacement", c->from, sizeof c->from, e));
-        } else if (json_is(j, "prepend_scheme")) {
-            TRY(json_section_text(j, "decoder: prepend_scheme", c->scheme, sizeof c->scheme, e));
-        } else if (json_is(j, "add_prefix_space")) {
-            TRY(json_section_bool(j, "decoder: add_prefix_space", &yes, e));
-            c->no_prefix = j->kind == JSON_FALSE;
-        } else if (json_is(j, "start")) {
-            TRY(read_count(j, &c->start, e));
-        } else if (json_is(j, "stop")) {
-            TRY(read_count(j, &c->stop, e));
-        } else if (json_is(j, "decoders")) {
-            TRY(json_next(j, e));
-            c->list = *j;
-            TRY(json_skip(j, e));
-        } else {
-            TRY(json_skip(j, e));
-        }
-    }
-    return more;
-}
+static const struct section_field fields[] = {
+    SECTION(TEXT, config, "type", type),
+    { "pattern", SECTION_READ, offsetof(struct config, from), 0, read_pattern },
+    SECTION(TEXT, config, "content", to),
+    SECTION(TEXT, config, "replacement", from),
+    SECTION(TEXT, config, "prepend_scheme", scheme),
+    SECTION(SIGN, config, "add_prefix_space", prefix),
+    { "start", SECTION_READ, offsetof(struct config, start), 0, read_count },
+    { "stop", SECTION_READ, offsetof(struct config, stop), 0, read_count },
+    SECTION(VALUE, config, "decoders", list),
+    { NULL },
+};
 
 static int MUST_USE
 set_replace(struct decoder *d, const char *from, const char *to, struct err *e)
 {
-    if (!*from) return err_set(e, -EBADMSG, "decoder: an empty pattern");
+    if (!*from) return err_set(e, -EBADMSG, "an empty pattern");
     snprintf(d->from, sizeof d->from, "%s", from);
     snprintf(d->to, sizeof d->to, "%s", to);
     return 0;
@@ -99,10 +75,9 @@ read_step(struct decoder *d, const struct config *c, enum stage *stage, struct e
     bool fused = *stage == STRIP;
 
     if (is == NOTHING_MORE)
-        return err_set(e, -ENOTSUP, "decoder %s is not served yet", *c->type ? c->type : "null");
+        return err_set(e, -ENOTSUP, "%s is not served yet", *c->type ? c->type : "null");
     if (is < *stage)
-        return err_set(e, -ENOTSUP, "decoder: %s at that place of a Sequence is not served yet",
-                       c->type);
+        return err_set(e, -ENOTSUP, "%s at that place of a Sequence is not served yet", c->type);
     *stage = is + 1;
     if (is == REPLACE) return set_replace(d, c->from, c->to, e);
     if (is == BYTES) d->bytes = true;
@@ -110,22 +85,37 @@ read_step(struct decoder *d, const struct config *c, enum stage *stage, struct e
         /* The end of the text is unknown while it is streamed. Without Fuse each token would be
          * stripped. */
         if (!fused || c->stop || strcmp(c->to, " ") || c->start > INT32_MAX)
-            return err_set(e, -ENOTSUP,
-                           "decoder: Strip is supported only for leading spaces after Fuse");
+            return err_set(e, -ENOTSUP, "Strip is supported only for leading spaces after Fuse");
         d->strip = (uint32_t)c->start;
     }
     return 0;
 }
 
+/* Steps of a Sequence. */
+struct steps {
+    struct decoder *d;
+    enum stage stage;
+};
+
+static int MUST_USE
+read_element(void *arg, struct json *j, int depth, struct err *e)
+{
+    struct steps *s = arg;
+    struct config c = { 0 };
+
+    (void)depth;
+    TRY(json_section_read(j, "an element", fields, &c, e));
+    return read_step(s->d, &c, &s->stage, e);
+}
+
 int
 decoder_open(struct decoder *d, struct json *j, struct err *e)
 {
-    enum stage stage = REPLACE;
-    struct config c, one;
-    int more;
+    struct steps steps = { d, REPLACE };
+    struct config c = { 0 };
 
-    if (j->kind == JSON_NULL) return err_set(e, -ENOTSUP, "decoder null is not served yet");
-    TRY(read_config(j, &c, e));
+    if (j->kind == JSON_NULL) return err_set(e, -ENOTSUP, "null is not served yet");
+    TRY(json_section_read(j, "its value", fields, &c, e));
     if (strcmp(c.type, "ByteLevel") == 0) {
         d->byte_level = true;
         return 0;
@@ -134,18 +124,12 @@ decoder_open(struct decoder *d, struct json *j, struct err *e)
         bool never = strcmp(c.scheme, "never") == 0;
 
         if (*c.scheme && !never && strcmp(c.scheme, "always") && strcmp(c.scheme, "first"))
-            return err_set(e, -ENOTSUP, "decoder: prepend_scheme %s", c.scheme);
-        d->drop_first = !never && !c.no_prefix;
+            return err_set(e, -ENOTSUP, "prepend_scheme %s", c.scheme);
+        d->drop_first = !never && c.prefix >= 0;
         return set_replace(d, c.from, " ", e);
     }
-    if (strcmp(c.type, "Sequence")) return read_step(d, &c, &stage, e);
-    if (!c.list.p) return err_set(e, -EBADMSG, "decoder: an empty Sequence");
-    TRY(json_section_array(&c.list, "decoder: decoders", e));
-    while ((more = json_section_element(&c.list, e)) > 0) {
-        TRY(read_config(&c.list, &one, e));
-        TRY(read_step(d, &one, &stage, e));
-    }
-    return more;
+    if (strcmp(c.type, "Sequence")) return read_step(d, &c, &steps.stage, e);
+    return json_section_sequence(c.list, 0, read_element, &steps, e);
 }
 
 uint32_t
@@ -191,28 +175,12 @@ put_replaced(const struct out *o, const char *text, size_t n)
     put(o, text, n);
 }
 
-/* A byte token; a malformed byte becomes one U+FFFD. */
 static void
-put_byte(const struct out *o, char byte)
+end_character(const struct out *o)
 {
-    struct utf8_part *u = &o->s->part;
-    int k;
+    char out[12];
 
-    u->byte[u->n++] = byte;
-    while (u->n && (k = utf8_at(u->byte, u->n)) != 0) {
-        uint32_t took = (uint32_t)(k < 0 ? -k : k);
-
-        if (k > 0) put(o, u->byte, took);
-        for (uint32_t i = 0; k < 0 && i < took; i++) put(o, UTF8_BAD, 3);
-        u->n -= took;
-        memmove(u->byte, u->byte + took, u->n);
-    }
-}
-
-static void
-end_bytes(const struct out *o)
-{
-    for (; o->s->part.n; o->s->part.n--) put(o, UTF8_BAD, 3);
+    put(o, out, utf8_end(&o->s->part, !o->d->byte_level, out));
 }
 
 void
@@ -221,18 +189,14 @@ decoder_add(const struct decoder *d, struct decoding *s, const struct vocab *v,
 {
     const struct out o = { d, s, sink, arg };
     const char *text = v->bytes + p->at;
-    char out[6];
+    bool byte = !d->byte_level && d->bytes && p->is_byte;
+    char out[12];
 
-    if (d->byte_level) {
-        for (uint32_t i = 0; i < p->len; i++) {
-            uint32_t n = utf8_feed(&s->part, text[i], out);
-
-            if (n) put(&o, out, n);
-        }
-    } else if (d->bytes && p->is_byte) {
-        put_byte(&o, (char)p->byte);
-    } else {
-        end_bytes(&o);
+    if (byte) put(&o, out, utf8_feed(&s->part, (char)p->byte, true, out));
+    for (uint32_t i = 0; d->byte_level && i < p->len; i++)
+        put(&o, out, utf8_feed(&s->part, text[i], false, out));
+    if (!byte && !d->byte_level) {
+        end_character(&o);
         put_replaced(&o, text, p->len);
     }
     s->begun = true;
@@ -242,12 +206,6 @@ void
 decoder_end(const struct decoder *d, struct decoding *s, decode_sink *sink, void *arg)
 {
     const struct out o = { d, s, sink, arg };
-    char out[6];
-    uint32_t n;
 
-    if (!d->byte_level) {
-        end_bytes(&o);
-    } else if ((n = utf8_end(&s->part, out)) > 0) {
-        put(&o, out, n);
-    }
+    end_character(&o);
 }

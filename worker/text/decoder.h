@@ -10,7 +10,7 @@
 
 #include "base/base.h"
 #include "base/err.h"
-#include "worker/text/utf8.h"
+#include "base/utf8.h"
 #include "worker/text/vocab.h"
 
 /* only declared, because base/json.h and jansson.h cannot be included together */

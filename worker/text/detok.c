@@ -21,13 +21,7 @@ detok_init(struct detok *d, const struct tokenizer *t, bool keep_special)
 int
 detok_stop(struct detok *d, const char *s, uint32_t n)
 {
-    if (n == 0 || n > STOP_MAX) return -EINVAL;
-    for (uint32_t i = 0; i < n;) {
-        int k = utf8_at(s + i, n - i);
-
-        if (k <= 0) return -EINVAL;
-        i += (uint32_t)k;
-    }
+    if (n == 0 || n > STOP_MAX || utf8_valid(s, n) < n) return -EINVAL;
     if (d->n_stop == DETOK_MAX_STOPS) return -ENOSPC;
     d->stop[d->n_stop] = s;
     d->stop_len[d->n_stop++] = n;

@@ -1,21 +1,53 @@
 /* json_section.h - helpers to read tokenizer.json.
  *
- *     TRY(json_section_object(j, "decoder", e));
- *     while ((more = json_section_key(j, e)) > 0) {
- *         if (json_is(j, "type")) TRY(json_section_text(j, "decoder.type", type, sizeof type, e));
- *         else TRY(json_skip(j, e));
- *     }
+ *     static const struct section_field fields[] = {
+ *         SECTION(TEXT, config, "type", type),
+ *         SECTION(BOOL, config, "invert", invert),
+ *         { NULL },
+ *     };
+ *     TRY(json_section_read(j, "the decoder", fields, &config, e));
  *
- * where: the position named in the sentence of -EBADMSG. */
+ * what, key: the name of a value in the sentence of -EBADMSG. Callers add the section. */
 #pragma once
 
 #include "base/base.h"
 #include "base/err.h"
 #include "base/json.h"
 
+/* One key of an object and the field of a struct that gets its value. */
+struct section_field {
+    const char *key; /* NULL ends the table */
+    enum {
+        SECTION_TEXT,  /* char[size]; null is "" */
+        SECTION_BOOL,  /* bool; null is false */
+        SECTION_SIGN,  /* int8_t: 1 true, -1 false, 0 null */
+        SECTION_ID,    /* token_id */
+        SECTION_VALUE, /* struct json: a scanner at the first event of the value */
+        SECTION_READ   /* read() reads the next event and the rest of the value */
+    } kind;
+    size_t at, size;
+    int (*read)(void *field, struct json *j, struct err *e);
+};
+#define SECTION(kind, s, key, field) \
+    { \
+        key, SECTION_##kind, offsetof(struct s, field), sizeof(((struct s *)0)->field), NULL \
+    }
+
+/* Reads the object that the last event opened into *to. Other keys are skipped; absent keys leave
+ * their fields unchanged. */
+int json_section_read(struct json *j, const char *what, const struct section_field *fields,
+                      void *to, struct err *e) MUST_USE;
+
+/* Calls read() for each element of a Sequence. list: the first event of its array; p NULL: the
+ * array is absent. depth: number of Sequences around it; read() gets depth + 1. -ENOTSUP: more than
+ * 4 are nested. */
+int json_section_sequence(struct json list, int depth,
+                          int (*read)(void *arg, struct json *j, int depth, struct err *e),
+                          void *arg, struct err *e) MUST_USE;
+
 /* Check that the last event opens an object or an array. */
-int json_section_object(const struct json *j, const char *where, struct err *e) MUST_USE;
-int json_section_array(const struct json *j, const char *where, struct err *e) MUST_USE;
+int json_section_object(const struct json *j, const char *what, struct err *e) MUST_USE;
+int json_section_array(const struct json *j, const char *what, struct err *e) MUST_USE;
 
 /* Inside an object: reads the next key and returns 1, or returns 0 at its end. */
 int json_section_key(struct json *j, struct err *e) MUST_USE;
@@ -24,14 +56,9 @@ int json_section_key(struct json *j, struct err *e) MUST_USE;
 int json_section_element(struct json *j, struct err *e) MUST_USE;
 
 /* Read the next event as a value of this type. json_section_text() accepts null as "" and writes at
- * most n - 1 bytes without a NUL inside; -EMSGSIZE (with a sentence) if longer. json_section_bool()
- * accepts null as false. */
-int json_section_text(struct json *j, const char *where, char *buf, size_t n,
+ * most n - 1 bytes without a NUL inside; -EMSGSIZE (with a sentence) if longer. */
+int json_section_text(struct json *j, const char *what, char *buf, size_t n,
                       struct err *e) MUST_USE;
-int json_section_bool(struct json *j, const char *where, bool *ret, struct err *e) MUST_USE;
-int json_section_id(struct json *j, const char *where, token_id *ret, struct err *e) MUST_USE;
+int json_section_id(struct json *j, const char *what, token_id *ret, struct err *e) MUST_USE;
 
-/* Reads a whole file, which the caller frees. *n is smaller than the file was if it shrank
- * meanwhile. -ENOENT, -EBADMSG, ... */
-int json_section_file(const char *path, char **text, size_t *n, struct err *e) MUST_USE;
-void json_section_free(char **text); /* for CLEAN() */
+enum { SECTION_FILE_MAX = 256 << 20 }; /* bytes; the largest published files are under 40 MB */

@@ -32,131 +32,94 @@ struct config {
     bool left, right, has_content;
     struct pattern pattern;
     char content[PATTERN_TEXT];
-    struct json map, list; /* their first event is read */
+    struct json map, list;
 };
 
-static int MUST_USE
-read_config(struct json *j, struct config *c, struct err *e)
+static void
+config_done(struct config *c)
 {
-    int more;
-
-    TRY(json_section_object(j, "normalizer", e));
-    while ((more = json_section_key(j, e)) > 0) {
-        struct json *keep = json_is(j, "precompiled_charsmap") ? &c->map
-                            : json_is(j, "normalizers")        ? &c->list
-                                                               : NULL;
-
-        if (keep) {
-            TRY(json_next(j, e));
-            *keep = *j;
-            TRY(json_skip(j, e));
-        } else if (json_is(j, "type")) {
-            TRY(json_section_text(j, "normalizer: type", c->type, sizeof c->type, e));
-        } else if (json_is(j, "strip_left")) {
-            TRY(json_section_bool(j, "normalizer: strip_left", &c->left, e));
-        } else if (json_is(j, "strip_right")) {
-            TRY(json_section_bool(j, "normalizer: strip_right", &c->right, e));
-        } else if (json_is(j, "pattern")) {
-            TRY(pattern_read(&c->pattern, "normalizer", j, e));
-        } else if (json_is(j, "content") || json_is(j, "prepend")) {
-            TRY(json_section_text(j, "normalizer: content", c->content, sizeof c->content, e));
-            c->has_content = true;
-        } else {
-            TRY(json_skip(j, e));
-        }
-    }
-    return more;
+    pattern_free(&c->pattern);
 }
 
 static int MUST_USE
-read_form(struct normal_step *s, const struct config *c)
+read_content(void *config, struct json *j, struct err *e)
 {
-    static const struct {
-        const char *type;
-        bool compat, compose;
-    } forms[] = {
-        { "NFC", false, true },
-        { "NFD", false, false },
-        { "NFKC", true, true },
-        { "NFKD", true, false },
-    };
+    struct config *c = config;
 
-    for (size_t i = 0; i < ARRAY_LEN(forms); i++) {
-        if (strcmp(c->type, forms[i].type)) continue;
-        *s = (struct normal_step){ .compat = forms[i].compat, .compose = forms[i].compose };
-        return 1;
-    }
-    return 0;
+    c->has_content = true;
+    return json_section_text(j, "content", c->content, sizeof c->content, e);
 }
+
+static const struct section_field fields[] = {
+    SECTION(TEXT, config, "type", type),
+    SECTION(BOOL, config, "strip_left", left),
+    SECTION(BOOL, config, "strip_right", right),
+    { "pattern", SECTION_READ, offsetof(struct config, pattern), 0, pattern_read },
+    { "content", SECTION_READ, 0, 0, read_content },
+    { "prepend", SECTION_READ, 0, 0, read_content },
+    SECTION(VALUE, config, "precompiled_charsmap", map),
+    SECTION(VALUE, config, "normalizers", list),
+    { NULL },
+};
 
 static int MUST_USE
 read_step(struct normal_step *s, struct config *c, struct err *e)
 {
-    if (read_form(s, c)) return 0;
-    if (strcmp(c->type, "Lowercase") == 0) {
-        s->kind = LOWERCASE;
-    } else if (strcmp(c->type, "StripAccents") == 0) {
-        s->kind = STRIP_ACCENTS;
-    } else if (strcmp(c->type, "Strip") == 0) {
-        s->kind = STRIP;
-        s->left = c->left;
-        s->right = c->right;
-    } else if (strcmp(c->type, "Precompiled") == 0) {
-        s->kind = PRECOMPILED;
-        if (!c->map.p || c->map.kind != JSON_STRING || c->map.escaped)
-            return err_set(e, -EBADMSG, "normalizer: Precompiled has no precompiled_charsmap");
-        return charsmap_open(&s->map, c->map.text, c->map.text_len, e);
-    } else if (strcmp(c->type, "Replace") == 0 || strcmp(c->type, "Prepend") == 0) {
-        s->kind = c->type[0] == 'R' ? REPLACE : PREPEND;
-        s->pattern = c->pattern;
-        c->pattern = (struct pattern){ 0 };
-        if (!c->has_content || (s->kind == REPLACE && !s->pattern.code && !s->pattern.text))
-            return err_set(e, -EBADMSG, "normalizer: %s is not complete", c->type);
-        if (s->pattern.may_be_empty)
-            return err_set(e, -ENOTSUP,
-                           "normalizer: Replace with a pattern that matches the empty string");
-        s->content = strdup(c->content);
-        if (!s->content) return err_set(e, -ENOMEM, "normalizer");
-    } else {
-        return err_set(e, -ENOTSUP, "normalizer %s is not served yet", c->type);
-    }
-    return 0;
-}
+    static const struct {
+        const char *type;
+        struct normal_step step;
+    } types[] = {
+        { "NFC", { FORM, .compose = true } },
+        { "NFD", { FORM } },
+        { "NFKC", { FORM, .compat = true, .compose = true } },
+        { "NFKD", { FORM, .compat = true } },
+        { "Lowercase", { LOWERCASE } },
+        { "StripAccents", { STRIP_ACCENTS } },
+        { "Strip", { STRIP } },
+        { "Precompiled", { PRECOMPILED } },
+        { "Replace", { REPLACE } },
+        { "Prepend", { PREPEND } },
+    };
+    size_t i = 0;
 
-static int MUST_USE read_steps(struct normal *m, struct json *j, int depth, struct err *e);
+    while (i < ARRAY_LEN(types) && strcmp(c->type, types[i].type)) i++;
+    if (i == ARRAY_LEN(types)) return err_set(e, -ENOTSUP, "%s is not served yet", c->type);
+    *s = types[i].step;
+    s->left = c->left;
+    s->right = c->right;
+    if (s->kind == PRECOMPILED) {
+        if (!c->map.p || c->map.kind != JSON_STRING || c->map.escaped)
+            return err_set(e, -EBADMSG, "Precompiled has no precompiled_charsmap");
+        return charsmap_open(&s->map, c->map.text, c->map.text_len, e);
+    }
+    if (s->kind != REPLACE && s->kind != PREPEND) return 0;
+    s->pattern = c->pattern;
+    c->pattern = (struct pattern){ 0 };
+    if (!c->has_content || (s->kind == REPLACE && !s->pattern.code && !s->pattern.text))
+        return err_set(e, -EBADMSG, "%s is not complete", c->type);
+    if (s->pattern.may_be_empty)
+        return err_set(e, -ENOTSUP, "Replace with a pattern that matches the empty string");
+    s->content = strdup(c->content);
+    return s->content ? 0 : err_set(e, -ENOMEM, "no memory for a text");
+}
 
 static int MUST_USE
-read_sequence(struct normal *m, struct config *c, int depth, struct err *e)
+read_steps(void *arg, struct json *j, int depth, struct err *e)
 {
-    int more;
+    CLEAN(config_done) struct config c = { 0 };
+    struct normal *m = arg;
+    struct normal_step *s;
 
-    if (depth == 4) return err_set(e, -ENOTSUP, "normalizer: Sequences nested four deep");
-    if (!c->list.p) return err_set(e, -EBADMSG, "normalizer: an empty Sequence");
-    TRY(json_section_array(&c->list, "normalizer: normalizers", e));
-    while ((more = json_section_element(&c->list, e)) > 0)
-        TRY(read_steps(m, &c->list, depth + 1, e));
-    return more;
-}
-
-static int
-read_steps(struct normal *m, struct json *j, int depth, struct err *e)
-{
-    struct config c = { 0 };
-    int r = read_config(j, &c, e);
-
-    if (r == 0 && strcmp(c.type, "Sequence") == 0) {
-        r = read_sequence(m, &c, depth, e);
-    } else if (r == 0 && m->n == NORMAL_MAX_STEPS) {
-        r = err_set(e, -ENOTSUP, "normalizer: more than %d steps", NORMAL_MAX_STEPS);
-    } else if (r == 0) {
-        struct normal_step *s = &m->step[m->n++];
-
-        r = read_step(s, &c, e);
-        m->moves_first |= s->kind != PREPEND && s->kind != LOWERCASE &&
-                          !(s->kind == REPLACE && s->content && *s->content);
-    }
-    pattern_free(&c.pattern);
-    return r;
+    TRY(json_section_read(j, "its value", fields, &c, e));
+    if (strcmp(c.type, "Sequence") == 0)
+        return json_section_sequence(c.list, depth, read_steps, m, e);
+    if (m->n == NORMAL_MAX_STEPS)
+        return err_set(e, -ENOTSUP, "more than %d steps", NORMAL_MAX_STEPS);
+    s = &m->step[m->n++];
+    TRY(read_step(s, &c, e));
+    m->moves_first |= s->kind != PREPEND && s->kind != LOWERCASE &&
+                      !(s->kind == REPLACE && *s->content);
+    return 0;
 }
 
 int
@@ -164,7 +127,7 @@ normalizer_open(struct normal *m, struct json *j, struct err *e)
 {
     if (j->kind == JSON_NULL) return 0;
     m->step = calloc(NORMAL_MAX_STEPS, sizeof *m->step);
-    return m->step ? read_steps(m, j, 0, e) : err_set(e, -ENOMEM, "normalizer");
+    return m->step ? read_steps(m, j, 0, e) : err_set(e, -ENOMEM, "no memory for its steps");
 }
 
 void

@@ -51,7 +51,7 @@ spell_out(const char *p, char *to, size_t capacity)
 }
 
 int
-pattern_regex(struct pattern *p, const char *where, const char *regex, struct err *e)
+pattern_regex(struct pattern *p, const char *regex, struct err *e)
 {
     char text[2 * PATTERN_TEXT];
     uint32_t empty = 1;
@@ -59,7 +59,7 @@ pattern_regex(struct pattern *p, const char *where, const char *regex, struct er
     int code, r = spell_out(regex, text, sizeof text);
 
     if (r < 0)
-        return err_set(e, r, "%s: pattern %s", where,
+        return err_set(e, r, "pattern %s",
                        r == -EMSGSIZE
                            ? "is too long"
                            : "has syntax that regex engines interpret differently: a class or \\S "
@@ -71,44 +71,44 @@ pattern_regex(struct pattern *p, const char *where, const char *regex, struct er
         PCRE2_UCHAR message[128];
 
         pcre2_get_error_message(code, message, sizeof message);
-        return err_set(e, -ENOTSUP, "%s: pattern at \"%.32s\": %s", where, text + at,
-                       (const char *)message);
+        return err_set(e, -ENOTSUP, "pattern at \"%.32s\": %s", text + at, (const char *)message);
     }
     /* Fails if memory may not be executable; matching is then slower. */
     (void)pcre2_jit_compile(p->code, PCRE2_JIT_COMPLETE);
     (void)pcre2_pattern_info(p->code, PCRE2_INFO_MATCHEMPTY, &empty);
     p->may_be_empty = empty;
     p->match = pcre2_match_data_create_from_pattern(p->code, NULL);
-    return p->match ? 0 : err_set(e, -ENOMEM, "%s", where);
+    return p->match ? 0 : err_set(e, -ENOMEM, "no memory for a pattern");
 }
 
 int
-pattern_string(struct pattern *p, const char *where, const char *text, struct err *e)
+pattern_string(struct pattern *p, const char *text, struct err *e)
 {
-    if (!*text) return err_set(e, -ENOTSUP, "%s: an empty string", where);
+    if (!*text) return err_set(e, -ENOTSUP, "an empty string");
     p->kind = PATTERN_STRING;
     p->text = strdup(text);
     p->len = strlen(text);
-    return p->text ? 0 : err_set(e, -ENOMEM, "%s", where);
+    return p->text ? 0 : err_set(e, -ENOMEM, "no memory for a pattern");
 }
 
 int
-pattern_read(struct pattern *p, const char *where, struct json *j, struct err *e)
+pattern_read(void *pattern, struct json *j, struct err *e)
 {
+    struct pattern *p = pattern;
     char text[PATTERN_TEXT];
     int more;
 
     TRY(json_next(j, e));
-    TRY(json_section_object(j, where, e));
+    TRY(json_section_object(j, "pattern", e));
     while ((more = json_section_key(j, e)) > 0) {
         bool regex = json_is(j, "Regex");
 
         if (!regex && !json_is(j, "String"))
-            return err_set(e, -ENOTSUP, "%s: a pattern by %.*s is not served yet", where,
+            return err_set(e, -ENOTSUP, "a pattern by %.*s is not served yet",
                            (int)MIN(j->text_len, (size_t)32), j->text);
-        if (p->code || p->text) return err_set(e, -EBADMSG, "%s: two patterns", where);
-        TRY(json_section_text(j, where, text, sizeof text, e));
-        TRY(regex ? pattern_regex(p, where, text, e) : pattern_string(p, where, text, e));
+        if (p->code || p->text) return err_set(e, -EBADMSG, "two patterns");
+        TRY(json_section_text(j, "pattern", text, sizeof text, e));
+        TRY(regex ? pattern_regex(p, text, e) : pattern_string(p, text, e));
     }
     return more;
 }

@@ -21,11 +21,12 @@ struct pattern {
     bool may_be_empty; /* the pattern can match the empty string */
 };
 
-/* where: position for the sentence, here and below. -ENOTSUP: PCRE2 rejects the expression. */
-int pattern_regex(struct pattern *p, const char *where, const char *regex, struct err *e) MUST_USE;
-int pattern_string(struct pattern *p, const char *where, const char *text, struct err *e) MUST_USE;
-/* Reads the next value: {"Regex": ...} or {"String": ...}. */
-int pattern_read(struct pattern *p, const char *where, struct json *j, struct err *e) MUST_USE;
+/* -ENOTSUP: PCRE2 rejects the expression. */
+int pattern_regex(struct pattern *p, const char *regex, struct err *e) MUST_USE;
+int pattern_string(struct pattern *p, const char *text, struct err *e) MUST_USE;
+/* Reads the next value, {"Regex": ...} or {"String": ...}, into a struct pattern; as
+ * section_field.read. */
+int pattern_read(void *pattern, struct json *j, struct err *e) MUST_USE;
 void pattern_free(struct pattern *p); /* accepts a zeroed struct */
 
 /* Finds the first match in text[n] that begins at `from` or later. Returns 1 with *start and *end,

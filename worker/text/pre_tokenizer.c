@@ -5,10 +5,10 @@
  * has its own buffer. */
 #include "worker/text/pre_tokenizer.h"
 
+#include "base/utf8.h"
 #include "worker/text/json_section.h"
 #include "worker/text/pattern.h"
 #include "worker/text/text_buffer.h"
-#include "worker/text/utf8.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -39,48 +39,32 @@ struct pretok_step {
 
 struct config {
     char type[64], behavior[32], replacement[8], scheme[16];
-    bool prefix, no_prefix, regex, invert, no_split, individual;
+    bool regex, invert, individual;
+    int8_t prefix, split; /* SECTION_SIGN */
     struct pattern pattern;
-    struct json list; /* of Sequence; its first event is read */
+    struct json list;
 };
 
-static int MUST_USE
-read_key(struct json *j, struct config *c, struct err *e)
+static void
+config_done(struct config *c)
 {
-    bool yes;
-
-    if (json_is(j, "type"))
-        return json_section_text(j, "pre_tokenizer: type", c->type, sizeof c->type, e);
-    if (json_is(j, "use_regex"))
-        return json_section_bool(j, "pre_tokenizer: use_regex", &c->regex, e);
-    if (json_is(j, "invert")) return json_section_bool(j, "pre_tokenizer: invert", &c->invert, e);
-    if (json_is(j, "pattern")) return pattern_read(&c->pattern, "pre_tokenizer", j, e);
-    if (json_is(j, "behavior"))
-        return json_section_text(j, "pre_tokenizer: behavior", c->behavior, sizeof c->behavior, e);
-    if (json_is(j, "replacement"))
-        return json_section_text(j, "pre_tokenizer: replacement", c->replacement,
-                                 sizeof c->replacement, e);
-    if (json_is(j, "prepend_scheme"))
-        return json_section_text(j, "pre_tokenizer: prepend_scheme", c->scheme, sizeof c->scheme,
-                                 e);
-    if (json_is(j, "individual_digits"))
-        return json_section_bool(j, "pre_tokenizer: individual_digits", &c->individual, e);
-    if (json_is(j, "add_prefix_space")) {
-        TRY(json_section_bool(j, "pre_tokenizer: add_prefix_space", &c->prefix, e));
-        c->no_prefix = j->kind == JSON_FALSE;
-        return 0;
-    }
-    if (json_is(j, "split")) {
-        TRY(json_section_bool(j, "pre_tokenizer: split", &yes, e));
-        c->no_split = j->kind == JSON_FALSE;
-        return 0;
-    }
-    if (json_is(j, "pretokenizers")) {
-        TRY(json_next(j, e));
-        c->list = *j;
-    }
-    return json_skip(j, e);
+    pattern_free(&c->pattern);
 }
+
+static const struct section_field fields[] = {
+    SECTION(TEXT, config, "type", type),
+    SECTION(TEXT, config, "behavior", behavior),
+    SECTION(TEXT, config, "replacement", replacement),
+    SECTION(TEXT, config, "prepend_scheme", scheme),
+    SECTION(BOOL, config, "use_regex", regex),
+    SECTION(BOOL, config, "invert", invert),
+    SECTION(BOOL, config, "individual_digits", individual),
+    SECTION(SIGN, config, "add_prefix_space", prefix),
+    SECTION(SIGN, config, "split", split),
+    { "pattern", SECTION_READ, offsetof(struct config, pattern), 0, pattern_read },
+    SECTION(VALUE, config, "pretokenizers", list),
+    { NULL },
+};
 
 static int MUST_USE
 read_behavior(struct pretok_step *s, const char *name, struct err *e)
@@ -92,11 +76,10 @@ read_behavior(struct pretok_step *s, const char *name, struct err *e)
         if (strcmp(name, names[i])) continue;
         s->behavior = (enum behavior)i;
         if (i > REMOVED && s->pattern.may_be_empty)
-            return err_set(e, -ENOTSUP,
-                           "pre_tokenizer: %s with a pattern that matches the empty string", name);
+            return err_set(e, -ENOTSUP, "%s with a pattern that matches the empty string", name);
         return 0;
     }
-    return err_set(e, -ENOTSUP, "pre_tokenizer: Split behavior %s is not served yet", name);
+    return err_set(e, -ENOTSUP, "Split behavior %s is not served yet", name);
 }
 
 /* Older files have only add_prefix_space instead of prepend_scheme. */
@@ -106,7 +89,7 @@ read_metaspace(struct pretok *p, struct pretok_step *s, const struct config *c, 
     size_t n = strlen(c->replacement);
 
     if (n == 0 || utf8_at(c->replacement, n) != (int)n)
-        return err_set(e, -EBADMSG, "pre_tokenizer: replacement is not one character");
+        return err_set(e, -EBADMSG, "replacement is not one character");
     memcpy(s->prefix, c->replacement, n + 1);
     s->marks = true;
     if (strcmp(c->scheme, "always") == 0 || !*c->scheme)
@@ -114,20 +97,18 @@ read_metaspace(struct pretok *p, struct pretok_step *s, const struct config *c, 
     else if (strcmp(c->scheme, "first") == 0)
         s->prepend = FIRST;
     else if (strcmp(c->scheme, "never"))
-        return err_set(e, -ENOTSUP, "pre_tokenizer: prepend_scheme %s", c->scheme);
-    if (c->no_prefix) {
+        return err_set(e, -ENOTSUP, "prepend_scheme %s", c->scheme);
+    if (c->prefix < 0) {
         if (*c->scheme && s->prepend != NEVER)
-            return err_set(e, -EBADMSG,
-                           "pre_tokenizer: add_prefix_space does not match prepend_scheme");
+            return err_set(e, -EBADMSG, "add_prefix_space does not match prepend_scheme");
         s->prepend = NEVER;
     }
     if (s->prepend == FIRST && p->n > 1)
-        return err_set(e, -ENOTSUP,
-                       "pre_tokenizer: prepend_scheme first behind another step is not served yet");
+        return err_set(e, -ENOTSUP, "prepend_scheme first behind another step is not served yet");
     p->first_only |= s->prepend == FIRST;
-    s->cuts = !c->no_split;
+    s->cuts = c->split >= 0;
     s->behavior = MERGED_NEXT;
-    return s->cuts ? pattern_string(&s->pattern, "pre_tokenizer", s->prefix, e) : 0;
+    return s->cuts ? pattern_string(&s->pattern, s->prefix, e) : 0;
 }
 
 static int MUST_USE
@@ -139,13 +120,13 @@ read_step(struct pretok *p, struct pretok_step *s, struct config *c, struct err 
     if (strcmp(c->type, "ByteLevel") == 0) {
         p->byte_level = true;
         s->prefix[0] = ' ';
-        s->prepend = c->prefix ? ALWAYS : NEVER;
+        s->prepend = c->prefix > 0 ? ALWAYS : NEVER;
         s->cuts = c->regex;
-        return s->cuts ? pattern_regex(&s->pattern, "pre_tokenizer", gpt2, e) : 0;
+        return s->cuts ? pattern_regex(&s->pattern, gpt2, e) : 0;
     }
     if (strcmp(c->type, "Split") == 0) {
         if (!s->pattern.code && !s->pattern.text)
-            return err_set(e, -EBADMSG, "pre_tokenizer: a Split without pattern");
+            return err_set(e, -EBADMSG, "a Split without pattern");
         s->invert = c->invert;
         return read_behavior(s, c->behavior, e);
     }
@@ -160,50 +141,30 @@ read_step(struct pretok *p, struct pretok_step *s, struct config *c, struct err 
         s->behavior = c->individual ? ISOLATED : CONTIGUOUS;
         return 0;
     }
-    return err_set(e, -ENOTSUP, "pre_tokenizer type %s is not served yet", c->type);
+    return err_set(e, -ENOTSUP, "type %s is not served yet", c->type);
 }
-
-static int MUST_USE read_steps(struct pretok *p, struct json *j, int depth, struct err *e);
 
 static int MUST_USE
-read_sequence(struct pretok *p, struct config *c, int depth, struct err *e)
-{
-    int more;
-
-    if (depth == 4) return err_set(e, -ENOTSUP, "pre_tokenizer: Sequences nested four deep");
-    if (!c->list.p) return err_set(e, -EBADMSG, "pre_tokenizer: an empty Sequence");
-    TRY(json_section_array(&c->list, "pre_tokenizer: pretokenizers", e));
-    while ((more = json_section_element(&c->list, e)) > 0)
-        TRY(read_steps(p, &c->list, depth + 1, e));
-    return more;
-}
-
-static int
-read_steps(struct pretok *p, struct json *j, int depth, struct err *e)
+read_steps(void *arg, struct json *j, int depth, struct err *e)
 {
     /* Older files have no use_regex; absent means true. */
-    struct config c = { .regex = true };
-    int r = json_section_object(j, "pre_tokenizer", e), more = 0;
+    CLEAN(config_done) struct config c = { .regex = true };
+    struct pretok *p = arg;
 
-    while (r == 0 && (more = json_section_key(j, e)) > 0) r = read_key(j, &c, e);
-    if (r == 0) r = more;
-    if (r == 0 && strcmp(c.type, "Sequence") == 0)
-        r = read_sequence(p, &c, depth, e);
-    else if (r == 0 && p->byte_level)
-        r = err_set(e, -ENOTSUP, "pre_tokenizer: %s after ByteLevel is not served yet", c.type);
-    else if (r == 0 && p->n == PRETOK_MAX_STEPS)
-        r = err_set(e, -ENOTSUP, "pre_tokenizer: more than %d steps", PRETOK_MAX_STEPS);
-    else if (r == 0)
-        r = read_step(p, &p->step[p->n++], &c, e);
-    pattern_free(&c.pattern);
-    return r;
+    TRY(json_section_read(j, "its value", fields, &c, e));
+    if (strcmp(c.type, "Sequence") == 0)
+        return json_section_sequence(c.list, depth, read_steps, p, e);
+    if (p->byte_level) return err_set(e, -ENOTSUP, "%s after ByteLevel is not served yet", c.type);
+    if (p->n == PRETOK_MAX_STEPS)
+        return err_set(e, -ENOTSUP, "more than %d steps", PRETOK_MAX_STEPS);
+    return read_step(p, &p->step[p->n++], &c, e);
 }
 
 int
 pre_tokenizer_open(struct pretok *p, struct json *j, struct err *e)
 {
     p->step = calloc(PRETOK_MAX_STEPS, sizeof *p->step);
-    if (!p->step) return err_set(e, -ENOMEM, "pre_tokenizer");
+    if (!p->step) return err_set(e, -ENOMEM, "no memory for its steps");
     return j->kind == JSON_NULL ? 0 : read_steps(p, j, 0, e);
 }
 

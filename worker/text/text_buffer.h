@@ -2,35 +2,22 @@
  * shrinks. */
 #pragma once
 
-#include "base/base.h"
-
-#include <errno.h>
-#include <stdlib.h>
-#include <string.h>
+#include "base/array.h"
 
 struct text_buffer {
     char *p;
-    size_t n, cap;
+    size_t n;
+    uint32_t cap;
 };
 
-/* Limit in bytes; texts and their normalised forms are far smaller. */
-static const size_t TEXT_BUFFER_MAX = 1u << 30;
+enum { TEXT_BUFFER_MAX = 1 << 30 }; /* bytes; texts and their normalised forms are far smaller */
 
 /* Ensures capacity for `more` bytes behind the n present ones. -ENOMEM. */
 static inline int MUST_USE
 text_buffer_grow(struct text_buffer *r, size_t more)
 {
-    size_t cap = r->cap * 2 + 4096;
-    char *p;
-
-    if (more <= r->cap - r->n) return 0;
-    if (more > TEXT_BUFFER_MAX || r->n + more > TEXT_BUFFER_MAX) return -ENOMEM;
-    cap = cap > r->n + more ? cap : r->n + more;
-    p = realloc(r->p, cap);
-    if (!p) return -ENOMEM;
-    r->p = p;
-    r->cap = cap;
-    return 0;
+    return more > TEXT_BUFFER_MAX ? -ENOMEM
+                                  : array_grow(&r->p, &r->cap, r->n + more, TEXT_BUFFER_MAX, 1);
 }
 
 static inline int MUST_USE

@@ -1,62 +1,30 @@
 /* tokenizer.c - see tokenizer.h. */
 #include "worker/text/tokenizer.h"
 
+#include "base/file.h"
+#include "base/utf8.h"
 #include "worker/text/json_section.h"
-#include "worker/text/tokenizer_json.h"
 #include "worker/text/tokenizer_parts.h"
-#include "worker/text/utf8.h"
-#include "worker/text/vocab_cache.h"
 
 #include <errno.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-static int MUST_USE
-path_of(char path[4096], const char *dir, struct err *e)
-{
-    if (snprintf(path, 4096, "%s/tokenizer.json", dir) < 4096) return 0;
-    return err_set(e, -ENAMETOOLONG, "%.64s...: the path is too long", dir);
-}
 
 int
 tokenizer_open(struct tokenizer **ret, const char *dir, struct err *e)
 {
     CLEAN(tokenizer_close_at) struct tokenizer *t = calloc(1, sizeof *t);
-    CLEAN(json_section_free) char *text = NULL;
-    char path[4096];
+    CLEAN(file_free_at) char *text = NULL;
     size_t n = 0;
     int r;
 
     if (!t) return err_set(e, -ENOMEM, "tokenizer");
-    TRY(path_of(path, dir, e));
-    TRY(json_section_file(path, &text, &n, e));
+    TRY(file_read(&text, &n, dir, "tokenizer.json", SECTION_FILE_MAX, e));
     r = tokenizer_json_read(t, text, n, e);
-    if (r < 0) return err_while(e, r, "%s", path);
+    if (r < 0) return err_while(e, r, "%s/tokenizer.json", dir);
     vocab_cache_hash_of(text, n, t->document);
     *ret = TAKE(t);
     return 0;
-}
-
-int
-tokenizer_open_kept(struct tokenizer **ret, const char *dir, const char *kept, struct err *e)
-{
-    CLEAN(tokenizer_close_at) struct tokenizer *t = calloc(1, sizeof *t);
-    char path[4096];
-    uint64_t hash[2];
-
-    if (!t) return err_set(e, -ENOMEM, "tokenizer");
-    TRY(path_of(path, dir, e));
-    TRY(vocab_cache_hash(path, hash, e));
-    if (vocab_cache_load(t, kept, hash) == 0) return 0;
-    *ret = TAKE(t);
-    return 1;
-}
-
-int
-tokenizer_keep(struct tokenizer *t, const char *kept, struct err *e)
-{
-    return vocab_cache_store(t, kept, e);
 }
 
 void
@@ -173,13 +141,9 @@ tokenizer_encode(struct tokenizer *t, const char *text, size_t n, bool bare, tok
                  uint32_t cap, struct err *e)
 {
     struct out o = { t, text, ids, 0, cap };
+    size_t valid = utf8_valid(text, n);
 
-    for (size_t i = 0; i < n;) {
-        int k = utf8_at(text + i, n - i);
-
-        if (k <= 0) return err_set(e, -EILSEQ, "the text is not UTF-8 at byte %zu", i);
-        i += (size_t)k;
-    }
+    if (valid < n) return err_set(e, -EILSEQ, "the text is not UTF-8 at byte %zu", valid);
     if (!bare)
         for (uint32_t i = 0; i < t->post.n_before; i++) TRY(put(&o, t->post.before[i], e));
     TRY(put_text(&o, text, n, e));

@@ -1,12 +1,12 @@
-/* tokenizer_json.c - see tokenizer_json.h.
+/* tokenizer_json.c - reads tokenizer.json into the parts of a tokenizer.
  *
  * One pass over the document finds the sections; they are then read in the order of their
  * dependencies: the small ones first, which decide whether pieces are bytes; then vocabulary,
  * merges or scores, added tokens, the template. Everything unsupported is rejected here, so
  * encoding rejects only invalid input. */
-#include "worker/text/tokenizer_json.h"
-
+#include "base/array.h"
 #include "worker/text/json_section.h"
+#include "worker/text/tokenizer_parts.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -14,115 +14,88 @@
 
 /* The small sections, which the vocabulary cache stores unchanged. */
 enum { NORMALIZER, PRETOK, POST, DECODER, N_SMALL };
-static const char *const small_names[N_SMALL] = { "normalizer", "pre_tokenizer", "post_processor",
-                                                  "decoder" };
 
-/* The first event of each section; p is NULL if the section is absent. */
+/* p of a struct json is NULL if the section is absent. */
 struct sections {
     struct json small[N_SMALL], added, vocab, merges;
-    const char *small_end[N_SMALL];
-    char model[64], unk[256];
-    bool ignore_merges, affix, dropout, byte_fallback, fuse_unk;
+    char model[64], unk[256], prefix[64], suffix[64];
+    bool ignore_merges, dropout, byte_fallback, fuse_unk;
     token_id unk_id;
 };
 
-static int MUST_USE
-keep(struct json *at, struct json *j, struct err *e)
-{
-    TRY(json_next(j, e));
-    *at = *j;
-    return json_skip(j, e);
-}
-
 /* null, 0 and 0.0 mean none. */
 static int MUST_USE
-read_dropout(struct json *j, bool *dropout, struct err *e)
+read_dropout(void *dropout, struct json *j, struct err *e)
 {
     double p = 0;
 
     TRY(json_next(j, e));
     if (j->kind != JSON_NULL && (j->kind != JSON_NUMBER || json_f64(j, &p) < 0))
-        return err_set(e, -EBADMSG, "model.dropout is not a number");
-    *dropout = p > 0 || p < 0;
+        return err_set(e, -EBADMSG, "dropout is not a number");
+    *(bool *)dropout = p > 0 || p < 0;
     return 0;
 }
 
 static int MUST_USE
-read_unk_id(struct json *j, token_id *id, struct err *e)
+read_unk_id(void *id, struct json *j, struct err *e)
 {
     uint64_t v;
 
     TRY(json_next(j, e));
     if (j->kind == JSON_NULL) return 0;
     if (j->kind != JSON_NUMBER || json_u64(j, &v) < 0 || v >= VOCAB_MAX_ID)
-        return err_set(e, -EBADMSG, "model.unk_id is not a token id");
-    *id = (token_id)v;
+        return err_set(e, -EBADMSG, "unk_id is not a token id");
+    *(token_id *)id = (token_id)v;
     return 0;
 }
 
+static const struct section_field model_fields[] = {
+    SECTION(TEXT, sections, "type", model),
+    SECTION(BOOL, sections, "ignore_merges", ignore_merges),
+    SECTION(BOOL, sections, "byte_fallback", byte_fallback),
+    SECTION(BOOL, sections, "fuse_unk", fuse_unk),
+    SECTION(TEXT, sections, "unk_token", unk),
+    { "unk_id", SECTION_READ, offsetof(struct sections, unk_id), 0, read_unk_id },
+    { "dropout", SECTION_READ, offsetof(struct sections, dropout), 0, read_dropout },
+    SECTION(TEXT, sections, "continuing_subword_prefix", prefix),
+    SECTION(TEXT, sections, "end_of_word_suffix", suffix),
+    SECTION(VALUE, sections, "vocab", vocab),
+    SECTION(VALUE, sections, "merges", merges),
+    { NULL },
+};
+
 static int MUST_USE
-find_model(struct sections *s, struct json *j, struct err *e)
+read_model(void *sections, struct json *j, struct err *e)
 {
-    char affix[64];
-    int more;
+    int r;
 
     TRY(json_next(j, e));
-    TRY(json_section_object(j, "model", e));
-    while ((more = json_section_key(j, e)) > 0) {
-        if (json_is(j, "type")) {
-            TRY(json_section_text(j, "model.type", s->model, sizeof s->model, e));
-        } else if (json_is(j, "ignore_merges")) {
-            TRY(json_section_bool(j, "model.ignore_merges", &s->ignore_merges, e));
-        } else if (json_is(j, "byte_fallback")) {
-            TRY(json_section_bool(j, "model.byte_fallback", &s->byte_fallback, e));
-        } else if (json_is(j, "fuse_unk")) {
-            TRY(json_section_bool(j, "model.fuse_unk", &s->fuse_unk, e));
-        } else if (json_is(j, "unk_token")) {
-            TRY(json_section_text(j, "model.unk_token", s->unk, sizeof s->unk, e));
-        } else if (json_is(j, "unk_id")) {
-            TRY(read_unk_id(j, &s->unk_id, e));
-        } else if (json_is(j, "dropout")) {
-            TRY(read_dropout(j, &s->dropout, e));
-        } else if (json_is(j, "continuing_subword_prefix") || json_is(j, "end_of_word_suffix")) {
-            TRY(json_section_text(j, "model: an affix", affix, sizeof affix, e));
-            s->affix |= affix[0] != '\0';
-        } else if (json_is(j, "vocab")) {
-            TRY(keep(&s->vocab, j, e));
-        } else if (json_is(j, "merges")) {
-            TRY(keep(&s->merges, j, e));
-        } else {
-            TRY(json_skip(j, e));
-        }
-    }
-    return more;
+    r = json_section_read(j, "its value", model_fields, sections, e);
+    return r < 0 ? err_while(e, r, "model") : 0;
 }
 
 /* "truncation" and "padding" come from training and are ignored, because every server disables
  * them. */
-static int MUST_USE
-find_section(struct sections *s, struct json *j, struct err *e)
-{
-    for (int i = 0; i < N_SMALL; i++) {
-        if (!json_is(j, small_names[i])) continue;
-        TRY(keep(&s->small[i], j, e));
-        s->small_end[i] = j->p;
-        return 0;
-    }
-    if (json_is(j, "added_tokens")) return keep(&s->added, j, e);
-    if (json_is(j, "model")) return find_model(s, j, e);
-    return json_skip(j, e);
-}
+static const struct section_field document_fields[] = {
+    [NORMALIZER] = SECTION(VALUE, sections, "normalizer", small[NORMALIZER]),
+    [PRETOK] = SECTION(VALUE, sections, "pre_tokenizer", small[PRETOK]),
+    [POST] = SECTION(VALUE, sections, "post_processor", small[POST]),
+    [DECODER] = SECTION(VALUE, sections, "decoder", small[DECODER]),
+    SECTION(VALUE, sections, "added_tokens", added),
+    { "model", SECTION_READ, 0, 0, read_model },
+    { NULL },
+};
 
 static int MUST_USE
-find_sections(struct sections *s, struct json *j, struct err *e)
+find_sections(struct sections *s, const char *text, size_t n, struct err *e)
 {
-    int more;
+    struct json j;
 
-    TRY(json_next(j, e));
-    TRY(json_section_object(j, "the document", e));
-    while ((more = json_section_key(j, e)) > 0) TRY(find_section(s, j, e));
-    TRY(more);
-    TRY(json_next(j, e)); /* only white space may follow */
+    *s = (struct sections){ .unk_id = -1 };
+    json_open(&j, text, n);
+    TRY(json_next(&j, e));
+    TRY(json_section_read(&j, "the document", document_fields, s, e));
+    TRY(json_next(&j, e)); /* only white space may follow */
     for (int i = 0; i < N_SMALL; i++)
         if (!s->small[i].p) s->small[i].kind = JSON_NULL;
     return 0;
@@ -134,14 +107,15 @@ put_config(struct text_buffer *r, const struct sections *s)
 {
     TRY(text_buffer_put(r, "{", 1));
     for (int i = 0; i < N_SMALL; i++) {
-        const char *begin;
+        struct json at = s->small[i];
+        const char *begin = at.p - 1; /* the brace has been read */
 
-        if (s->small[i].kind != JSON_OBJECT) continue;
-        begin = s->small[i].p - 1; /* the brace has been read */
+        if (at.kind != JSON_OBJECT) continue;
+        TRY(json_skip(&at, NULL));
         TRY(text_buffer_put(r, r->n > 1 ? ",\"" : "\"", r->n > 1 ? 2 : 1));
-        TRY(text_buffer_put(r, small_names[i], strlen(small_names[i])));
+        TRY(text_buffer_put(r, document_fields[i].key, strlen(document_fields[i].key)));
         TRY(text_buffer_put(r, "\":", 2));
-        TRY(text_buffer_put(r, begin, (size_t)(s->small_end[i] - begin)));
+        TRY(text_buffer_put(r, begin, (size_t)(at.p - begin)));
     }
     return text_buffer_put(r, "}", 1);
 }
@@ -152,7 +126,7 @@ read_model_kind(struct tokenizer *t, const struct sections *s, struct err *e)
     t->is_unigram = strcmp(s->model, "Unigram") == 0;
     if (*s->model && !t->is_unigram && strcmp(s->model, "BPE"))
         return err_set(e, -ENOTSUP, "model type %s is not served yet", s->model);
-    if (s->affix)
+    if (*s->prefix || *s->suffix)
         return err_set(e, -ENOTSUP,
                        "model.continuing_subword_prefix, end_of_word_suffix are not served yet");
     if (s->dropout)
@@ -207,16 +181,9 @@ read_scores(struct unigram *u, struct vocab *v, struct json j, struct err *e)
 
     TRY(json_section_array(&j, "model.vocab", e));
     while ((more = json_section_element(&j, e)) > 0) {
-        int n;
+        int n = array_grow(&u->score, &cap, u->n + 1, UINT32_MAX, sizeof *u->score);
 
-        if (u->n == cap) {
-            double *score;
-
-            cap = cap * 2 + 512;
-            score = realloc(u->score, cap * sizeof *score);
-            if (!score) return err_set(e, -ENOMEM, "vocabulary");
-            u->score = score;
-        }
+        if (n < 0) return err_set(e, n, "vocabulary");
         TRY(json_section_array(&j, "an element of model.vocab", e));
         TRY(json_next(&j, e));
         n = j.kind == JSON_STRING ? json_unescape(&j, piece, sizeof piece) : -1;
@@ -278,13 +245,22 @@ check_ids(const struct tokenizer *t, struct err *e)
     return 0;
 }
 
+/* Adds the name of the section to the sentence of a failure. */
+static int MUST_USE
+in_section(int section, int r, struct err *e)
+{
+    return r < 0 ? err_while(e, r, "%s", document_fields[section].key) : 0;
+}
+
 static int MUST_USE
 read_small(struct tokenizer *t, struct sections *s, struct err *e)
 {
-    TRY(normalizer_open(&t->normal, &s->small[NORMALIZER], e));
-    TRY(pre_tokenizer_open(&t->pretok, &s->small[PRETOK], e));
-    TRY(decoder_open(&t->decoder, &s->small[DECODER], e));
-    TRY(post_processor_open(&t->post, &s->small[POST], e));
+    struct json *j = s->small;
+
+    TRY(in_section(NORMALIZER, normalizer_open(&t->normal, &j[NORMALIZER], e), e));
+    TRY(in_section(PRETOK, pre_tokenizer_open(&t->pretok, &j[PRETOK], e), e));
+    TRY(in_section(DECODER, decoder_open(&t->decoder, &j[DECODER], e), e));
+    TRY(in_section(POST, post_processor_open(&t->post, &j[POST], e), e));
     return check_kinds(t, e);
 }
 
@@ -301,11 +277,9 @@ prepare(struct tokenizer *t, struct err *e)
 int
 tokenizer_json_read(struct tokenizer *t, const char *text, size_t n, struct err *e)
 {
-    struct sections s = { .unk_id = -1 };
-    struct json j;
+    struct sections s;
 
-    json_open(&j, text, n);
-    TRY(find_sections(&s, &j, e));
+    TRY(find_sections(&s, text, n, e));
     TRY(read_model_kind(t, &s, e));
     if (put_config(&t->config, &s) < 0) return err_set(e, -ENOMEM, "tokenizer");
     TRY(read_small(t, &s, e));
@@ -318,11 +292,9 @@ tokenizer_json_read(struct tokenizer *t, const char *text, size_t n, struct err 
 int
 tokenizer_json_reopen(struct tokenizer *t, const char *text, size_t n, struct err *e)
 {
-    struct sections s = { .unk_id = -1 };
-    struct json j;
+    struct sections s;
 
-    json_open(&j, text, n);
-    TRY(find_sections(&s, &j, e));
+    TRY(find_sections(&s, text, n, e));
     TRY(read_small(t, &s, e));
     return prepare(t, e);
 }

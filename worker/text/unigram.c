@@ -1,11 +1,11 @@
 /* unigram.c - see unigram.h. */
 #include "worker/text/unigram.h"
 
-#include "worker/text/utf8.h"
+#include "base/array.h"
+#include "base/utf8.h"
 
 #include <errno.h>
 #include <math.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -84,31 +84,12 @@ unigram_open(struct unigram *u, const struct vocab *v, struct err *e)
     return 0;
 }
 
-static int MUST_USE
-grow(struct unigram *u, size_t n)
-{
-    size_t cap = MAX(n, (size_t)u->cap * 2);
-    struct best *best;
-
-    if (n <= u->cap) return 0;
-    if (cap > INT32_MAX) return -ENOMEM;
-    best = realloc(u->best, cap * sizeof *best);
-    if (!best) return -ENOMEM;
-    u->best = best;
-    u->cap = (uint32_t)cap;
-    return 0;
-}
-
 int
 unigram_prepare(struct unigram *u, const struct vocab *v, struct err *e)
 {
-    if (grow(u, WORD + 1) < 0) return err_set(e, -ENOMEM, "vocabulary");
-    for (unsigned c = 0; c < 256; c++) {
-        char name[8];
-
-        snprintf(name, sizeof name, "<0x%02X>", c);
-        u->of_byte[c] = vocab_find(v, name, 6);
-    }
+    if (array_grow(&u->best, &u->cap, WORD + 1, INT32_MAX, sizeof *u->best) < 0)
+        return err_set(e, -ENOMEM, "vocabulary");
+    vocab_bytes(v, u->of_byte);
     return 0;
 }
 
@@ -186,7 +167,7 @@ unigram_word(struct unigram *u, const struct vocab *v, const char *word, size_t 
 {
     uint32_t at = cap;
 
-    TRY(grow(u, n + 1));
+    TRY(array_grow(&u->best, &u->cap, n + 1, INT32_MAX, sizeof *u->best));
     find_best(u, word, n);
     for (size_t end = n; end > 0;) {
         size_t begin = (size_t)u->best[end].from;

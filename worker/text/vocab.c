@@ -4,7 +4,11 @@
  * addressing. Both grow only while tokenizer.json is read. */
 #include "worker/text/vocab.h"
 
+#include "base/array.h"
+
+#include <ctype.h>
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -96,23 +100,11 @@ more_slots(struct vocab *v)
 static int MUST_USE
 grow(struct vocab *v, uint32_t id, size_t n)
 {
-    if (v->n_bytes + n > v->cap_bytes) {
-        size_t cap = MAX((size_t)v->cap_bytes * 2, v->n_bytes + n + 4096);
-        char *b = cap <= UINT32_MAX ? realloc(v->bytes, cap) : NULL;
+    uint32_t cap = v->cap;
 
-        if (!b) return -ENOMEM;
-        v->bytes = b;
-        v->cap_bytes = (uint32_t)cap;
-    }
-    if (id >= v->cap) {
-        uint32_t cap = MAX(v->cap * 2, id + 512);
-        struct piece *p = realloc(v->piece, cap * sizeof *p);
-
-        if (!p) return -ENOMEM;
-        memset(p + v->cap, 0, (cap - v->cap) * sizeof *p);
-        v->piece = p;
-        v->cap = cap;
-    }
+    TRY(array_grow(&v->bytes, &v->cap_bytes, v->n_bytes + n, UINT32_MAX, 1));
+    TRY(array_grow(&v->piece, &v->cap, id + 1, VOCAB_MAX_ID, sizeof *v->piece));
+    memset(v->piece + cap, 0, (v->cap - cap) * sizeof *v->piece);
     return more_slots(v);
 }
 
@@ -121,18 +113,11 @@ static void
 mark_byte(const struct vocab *v, struct piece *p)
 {
     const char *s = v->bytes + p->at;
-    unsigned byte = 0;
 
     if (v->byte_level || p->len != 6 || memcmp(s, "<0x", 3) || s[5] != '>') return;
-    for (int i = 3; i < 5; i++) {
-        const char *hex = "0123456789abcdef", *at = memchr(hex, s[i] | 0x20, 16);
-
-        if (s[i] >= '0' && s[i] <= '9') at = hex + (s[i] - '0');
-        if (!at) return;
-        byte = byte * 16 + (unsigned)(at - hex);
-    }
+    if (!isxdigit((unsigned char)s[3]) || !isxdigit((unsigned char)s[4])) return;
     p->is_byte = true;
-    p->byte = (uint8_t)byte;
+    p->byte = (uint8_t)strtoul(s + 3, NULL, 16); /* ends at '>' */
 }
 
 int
@@ -173,6 +158,17 @@ token_id
 vocab_find(const struct vocab *v, const char *bytes, size_t n)
 {
     return v->n_slots ? (token_id)v->slot[slot_of(v, bytes, n)] - 1 : -1;
+}
+
+void
+vocab_bytes(const struct vocab *v, token_id of_byte[256])
+{
+    for (unsigned c = 0; c < 256; c++) {
+        char byte = (char)c, name[8];
+
+        snprintf(name, sizeof name, "<0x%02X>", c);
+        of_byte[c] = v->byte_level ? vocab_find(v, &byte, 1) : vocab_find(v, name, 6);
+    }
 }
 
 const struct piece *

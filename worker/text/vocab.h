@@ -15,7 +15,7 @@ enum {
     VOCAB_MAX_PIECE = 4096  /* bytes */
 };
 
-/* All arrays are flat, without pointers, so that they can be stored in a file (vocab_cache.h). */
+/* All arrays are flat, without pointers, so that they can be stored in a file (vocab_cache.c). */
 struct vocab {
     char *bytes;         /* all pieces, concatenated */
     struct piece *piece; /* [n], by id */
@@ -39,6 +39,9 @@ int vocab_add(struct vocab *v, token_id id, const char *s, size_t n, bool findab
 
 /* The token with exactly these bytes, or -1. */
 token_id vocab_find(const struct vocab *v, const char *bytes, size_t n);
+
+/* The token of each byte, or -1. */
+void vocab_bytes(const struct vocab *v, token_id of_byte[256]);
 
 const struct piece *vocab_piece(const struct vocab *v, token_id id); /* NULL: no such token */
 

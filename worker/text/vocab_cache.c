@@ -1,17 +1,26 @@
-/* vocab_cache.c - see vocab_cache.h.
+/* vocab_cache.c - stores a vocabulary in a file in its memory layout, so that it loads without
+ * parsing.
+ *
+ * The file is DIR/<hash>.vocab; the hash (XXH3, 128 bits) is of the content of tokenizer.json, not
+ * of its path or date. It has the arrays of vocabulary, merges or trie, and added tokens, and the
+ * small sections of the document as text; no pointers. It is written to a temporary name and
+ * renamed, and any number of workers map it read-only. A file with another layout, byte order or
+ * length, with a wrong bit, or with an index out of range is ignored and written again. The hashes
+ * detect damage, not attacks: write access to DIR would also allow changing the model.
  *
  *     offset  bytes  content
  *     0       512    struct header, padded with zeros
  *     512     ...    nine arrays in the order of enum array, each at a multiple of 64
  *
  * The header has only the sizes of the arrays; their offsets follow from the sizes. */
-#include "worker/text/vocab_cache.h"
-
-#include "worker/text/tokenizer_json.h"
+#include "base/file.h"
+#include "worker/text/tokenizer.h"
+#include "worker/text/tokenizer_parts.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -58,33 +67,32 @@ vocab_cache_hash_of(const void *text, size_t n, uint64_t hash[2])
     hash[1] = h.low64;
 }
 
-int
-vocab_cache_hash(const char *path, uint64_t hash[2], struct err *e)
+static void
+free_state(XXH3_state_t **x)
 {
-    XXH3_state_t *state = XXH3_createState();
-    char *chunk = malloc(CHUNK);
-    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK), r = 0;
-    ssize_t got = 1;
+    XXH3_freeState(*x);
+}
 
-    if (fd < 0)
-        r = err_set(e, -errno, "%s: %s", path, strerror(errno));
-    else if (!state || !chunk)
-        r = err_set(e, -ENOMEM, "%s", path);
-    else
-        XXH3_128bits_reset(state);
-    while (r == 0 && (got = read(fd, chunk, CHUNK)) > 0)
-        XXH3_128bits_update(state, chunk, (size_t)got);
-    if (r == 0 && got < 0) r = err_set(e, -errno, "%s: %s", path, strerror(errno));
-    if (r == 0) {
-        XXH128_hash_t h = XXH3_128bits_digest(state);
+/* Hash of dir/tokenizer.json, which is read in parts. */
+static int MUST_USE
+hash_file(const char *dir, uint64_t hash[2], struct err *e)
+{
+    char path[FILE_PATH];
+    CLEAN(file_close_at) int fd = file_open(path, dir, "tokenizer.json", e);
+    CLEAN(free_state) XXH3_state_t *state = XXH3_createState();
+    CLEAN(file_free_at) char *chunk = malloc(CHUNK);
+    XXH128_hash_t h;
+    ssize_t got;
 
-        hash[0] = h.high64;
-        hash[1] = h.low64;
-    }
-    if (fd >= 0) close(fd);
-    free(chunk);
-    XXH3_freeState(state);
-    return r;
+    if (fd < 0) return fd;
+    if (!state || !chunk) return err_set(e, -ENOMEM, "%s", path);
+    XXH3_128bits_reset(state);
+    while ((got = read(fd, chunk, CHUNK)) > 0) XXH3_128bits_update(state, chunk, (size_t)got);
+    if (got < 0) return err_set(e, -errno, "%s: %s", path, strerror(errno));
+    h = XXH3_128bits_digest(state);
+    hash[0] = h.high64;
+    hash[1] = h.low64;
+    return 0;
 }
 
 /* ---- arrays */
@@ -189,37 +197,6 @@ is_sound(const struct tokenizer *t)
                           : bpe_is_sound(&t->bpe, &t->vocab));
 }
 
-int
-vocab_cache_load(struct tokenizer *t, const char *dir, const uint64_t hash[2])
-{
-    char path[4096], *map = MAP_FAILED;
-    struct header h;
-    struct stat st = { 0 };
-    int fd = -1;
-
-    if (path_of(path, sizeof path, dir, hash, "vocab") == 0) fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0) return 0;
-    if (fstat(fd, &st) == 0 && S_ISREG(st.st_mode) && st.st_size >= HEADER &&
-        (uint64_t)st.st_size < FILE_MOST)
-        map = mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_SHARED | MAP_POPULATE, fd, 0);
-    close(fd);
-    if (map == MAP_FAILED) return 0;
-    t->map = map;
-    t->map_bytes = (size_t)st.st_size;
-    if (is_whole(map, t->map_bytes, hash)) {
-        memcpy(&h, map, sizeof h);
-        adopt(t, &h, map);
-        memcpy(t->document, hash, sizeof t->document);
-        if (is_sound(t) && tokenizer_json_reopen(t, t->config.p, t->config.n, NULL) == 0 &&
-            t->vocab.byte_level == t->pretok.byte_level)
-            return 1;
-    }
-    vocab_cache_unmap(t);
-    tokenizer_parts_free(t);
-    *t = (struct tokenizer){ 0 };
-    return 0;
-}
-
 void
 vocab_cache_unmap(struct tokenizer *t)
 {
@@ -230,6 +207,45 @@ vocab_cache_unmap(struct tokenizer *t)
     for (int i = 0; i < N_ARRAYS; i++) *a[i].at = NULL;
     munmap(t->map, t->map_bytes);
     t->map = NULL;
+}
+
+/* Maps the file for the document with this hash into t. Returns false if it is not usable. */
+static bool
+load(struct tokenizer *t, const char *dir, const uint64_t hash[2])
+{
+    char path[FILE_PATH], *map = MAP_FAILED;
+    struct header h;
+    struct stat st = { 0 };
+    int fd = -1;
+
+    if (path_of(path, sizeof path, dir, hash, "vocab") == 0) fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0) return false;
+    if (fstat(fd, &st) == 0 && S_ISREG(st.st_mode) && st.st_size >= HEADER &&
+        (uint64_t)st.st_size < FILE_MOST)
+        map = mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_SHARED | MAP_POPULATE, fd, 0);
+    close(fd);
+    if (map == MAP_FAILED) return false;
+    t->map = map;
+    t->map_bytes = (size_t)st.st_size;
+    if (!is_whole(map, t->map_bytes, hash)) return false;
+    memcpy(&h, map, sizeof h);
+    adopt(t, &h, map);
+    memcpy(t->document, hash, sizeof t->document);
+    return is_sound(t) && tokenizer_json_reopen(t, t->config.p, t->config.n, NULL) == 0 &&
+           t->vocab.byte_level == t->pretok.byte_level;
+}
+
+int
+tokenizer_open_kept(struct tokenizer **ret, const char *dir, const char *kept, struct err *e)
+{
+    CLEAN(tokenizer_close_at) struct tokenizer *t = calloc(1, sizeof *t);
+    uint64_t hash[2];
+
+    if (!t) return err_set(e, -ENOMEM, "tokenizer");
+    TRY(hash_file(dir, hash, e));
+    if (!load(t, kept, hash)) return 0;
+    *ret = TAKE(t);
+    return 1;
 }
 
 /* ---- storing */
@@ -298,7 +314,7 @@ image_new(struct tokenizer *t, size_t *n)
 }
 
 int
-vocab_cache_store(struct tokenizer *t, const char *dir, struct err *e)
+tokenizer_keep(struct tokenizer *t, const char *dir, struct err *e)
 {
     char path[4096], beside[4096], end[32];
     size_t n = 0;

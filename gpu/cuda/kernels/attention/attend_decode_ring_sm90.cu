@@ -19,21 +19,7 @@
 #include "gpu/cuda/kernels/base/sm90.cuh"
 
 using namespace attend_one;
-using sm90::async_fence;
-using sm90::barrier_arrive;
-using sm90::barrier_arrive_warp;
-using sm90::barrier_expect;
-using sm90::barrier_init;
-using sm90::barrier_wait;
-using sm90::named_sync;
-using sm90::pin;
-using sm90::same;
-using sm90::smem;
-using sm90::tile_desc;
-using sm90::tma_load;
-using sm90::wgmma_begin;
-using sm90::wgmma_commit;
-using sm90::wgmma_wait;
+using namespace sm90;
 
 namespace {
 
@@ -65,25 +51,6 @@ template <class S> struct shared_mem {
      * of a ring entry, and so sees every phase of the entry's barriers. */
     alignas(1024) unsigned char slot[S::MOST][S::BYTES];
 };
-
-/* d [64, 8] (+)= a b^T; a: rows along the sum or, ALONG_M, along the product's rows; b [8, 16]:
- * along the sum. */
-#define RING_SS(TYPE) \
-    asm volatile("{\n.reg .pred keep;\nsetp.ne.b32 keep, %6, 0;\n" \
-                 "wgmma.mma_async.sync.aligned.m64n8k16.f32." TYPE "." TYPE \
-                 " {%0,%1,%2,%3}, %4, %5, keep, 1, 1, %7, 0;\n}" \
-                 : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]) \
-                 : "l"(a), "l"(b), "r"((int)keep), "n"((int)ALONG_M))
-
-template <class T, bool ALONG_M>
-__device__ __forceinline__ void
-wgmma_8(float (&c)[4], uint64_t a, uint64_t b, bool keep)
-{
-    if constexpr (std::is_same<T, __nv_bfloat16>::value)
-        RING_SS("bf16");
-    else
-        RING_SS("f16");
-}
 
 /* Whether `mine` holds for any thread of the warpgroup. */
 __device__ __forceinline__ bool
@@ -319,7 +286,7 @@ take_tile(struct shared_mem<S> &s, const struct job &j, const struct place &p, u
     for (int m = 0; m < S::M; m++)
 #pragma unroll
         for (int n = 0; n < S::D / 16; n++)
-            wgmma_8<T, false>(x[m], k + (m * 128 * S::D + n / 4 * 1024 + n % 4 * 32) / 16,
+            wgmma_ss<T, 8>(x[m], k + (m * 128 * S::D + n / 4 * 1024 + n % 4 * 32) / 16,
                               q + (n / 4 * 1024 + n % 4 * 32) / 16, n > 0);
     wgmma_commit();
     wgmma_wait<0>();
@@ -358,7 +325,7 @@ take_tile(struct shared_mem<S> &s, const struct job &j, const struct place &p, u
     for (int n = 0; n < S::KEYS / 16; n++)
 #pragma unroll
         for (int h = 0; h < S::HALVES; h++)
-            wgmma_8<T, true>(st.o[h], v + (n * 32 * S::D + h * 1024) / 16,
+            wgmma_ss<T, 8, true>(st.o[h], v + (n * 32 * S::D + h * 1024) / 16,
                              weight + (n / 4 * 1024 + n % 4 * 32) / 16, true);
     wgmma_commit();
     wgmma_wait<0>();
@@ -465,8 +432,8 @@ __launch_bounds__(S::THREADS, 1)
             barrier_init(smem(&s.q_empty[i]), 4 * S::GROUPS);
         }
         asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-        sm90::tma_prefetch(&k);
-        sm90::tma_prefetch(&v);
+        tma_prefetch(&k);
+        tma_prefetch(&v);
     }
     __syncthreads();
     after_previous();

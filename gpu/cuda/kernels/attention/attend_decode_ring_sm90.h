@@ -20,5 +20,4 @@
  * Uses l->work for partial results when several blocks share a (segment, K/V head), two per block,
  * and l->count to find the last block; refuses if either is too small. Cost: reads K and V once per
  * (segment, K/V head, 8 heads that share it); docs/lab/kernels.md has times. */
-K_API cudaError_t k_attend_decode_ring_sm90(const struct k_launch *l, const struct attend *a,
-                                            struct step_tokens r);
+K_API k_attend_kernel k_attend_decode_ring_sm90;

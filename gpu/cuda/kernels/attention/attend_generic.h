@@ -14,5 +14,4 @@
  * Scores, softmax and sums are fp32 with expf and tanhf; out is rounded once. For fp32 inputs the
  * error is the error of fp32 sums. A row's bits depend on its own visible keys only. Keys that no
  * row sees are not read. Cost: one block per (row, head), each reading its own keys; not fast. */
-K_API cudaError_t k_attend_generic(const struct k_launch *l, const struct attend *a,
-                                   struct step_tokens r);
+K_API k_attend_kernel k_attend_generic;

@@ -241,12 +241,7 @@ template <int D>
 bool
 make_maps(CUtensorMap *q, CUtensorMap *k, CUtensorMap *v, const struct attend *a, uint32_t box)
 {
-    enum dtype t = a->q.dtype;
-    const cuuint64_t q_dim[2] = { (cuuint64_t)a->n_heads * D, a->q.dim[0] };
-    const cuuint64_t q_stride[1] = { (cuuint64_t)a->q.stride * 2 };
-    const cuuint32_t q_box[2] = { 64, attend_tile<D>::ROWS };
-
-    if (!make_map(q, t, a->q.data, 2, q_dim, q_stride, q_box)) return false;
+    if (!make_row_map(q, a->q, attend_tile<D>::ROWS)) return false;
     if (a->kv.table) return make_kv_maps<D>(k, v, &a->kv, box);
 
     const struct tensor *in[2] = { &a->k, &a->v };
@@ -258,7 +253,7 @@ make_maps(CUtensorMap *q, CUtensorMap *k, CUtensorMap *v, const struct attend *a
         const cuuint64_t stride[4] = { row, 128, D * 2, row * in[i]->dim[0] };
         const cuuint32_t kv_box[5] = { 64, box, D / 64, 1, 1 };
 
-        if (!make_map(to[i], t, in[i]->data, 5, dim, stride, kv_box)) return false;
+        if (!make_map(to[i], a->q.dtype, in[i]->data, 5, dim, stride, kv_box)) return false;
     }
     return true;
 }

@@ -22,5 +22,4 @@
  * docs/lab/serving.md. Source: Shah et al., FlashAttention-3, 2024: producer and consumer warps, softmax
  * concurrent with the next product, alternating warpgroups. Differs: paged by tensor maps whose
  * last dimension is the slice. */
-K_API cudaError_t k_attend_prefill_sm90(const struct k_launch *l, const struct attend *a,
-                                        struct step_tokens r);
+K_API k_attend_kernel k_attend_prefill_sm90;

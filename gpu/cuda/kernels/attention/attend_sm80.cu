@@ -289,7 +289,7 @@ gather(struct state<S> &st, float (&s)[TILE / 8][4], uint32_t values, bool upper
         for (int n = 0; n < S::COLS / 16; n++) {
             uint32_t b[4];
 
-            load_matrices_turned(b, values + (row + 16 * k) * (S::D * 2) +
+            load_matrices<true>(b, values + (row + 16 * k) * (S::D * 2) +
                                         (((chunk + 2 * n) ^ (row & 7)) << 4));
             mma<T>(st.o[2 * n], p, b[0], b[1]);
             mma<T>(st.o[2 * n + 1], p, b[2], b[3]);

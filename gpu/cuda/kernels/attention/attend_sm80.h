@@ -26,5 +26,4 @@
  * head, 16 packed rows); for more rows once per block. One H200, bf16, GB/s of K and V: 64 x 4k
  * with 4 heads per K/V head of 128 4,300, 256 x 1k 4,200, 8 x 4k 3,200; 1 x 1k takes 10.5 us.
  * Prefill of 4k: 171 TFLOP/s. */
-K_API cudaError_t k_attend_sm80(const struct k_launch *l, const struct attend *a,
-                                struct step_tokens r);
+K_API k_attend_kernel k_attend_sm80;

@@ -13,5 +13,4 @@
 
 #include "gpu/cuda/kernels/base/kernel.h"
 
-K_API cudaError_t k_rope_store(const struct k_launch *l, const struct rope_store *s,
-                               struct step_tokens r);
+K_API k_rope_store_kernel k_rope_store;

@@ -30,3 +30,9 @@ struct k_launch {
     uint32_t sms;    /* SMs of the lane's part */
     bool invariant;  /* batch-invariant: bits of a row must not depend on other rows */
 };
+
+/* k_NAME_kernel: a function that queues op NAME, with the op's parameters (ops.h). Headers declare
+ * the candidates of an op by this type. */
+#define K_TYPE(p, name, params, args) \
+    typedef cudaError_t k_##name##_kernel(const struct k_launch *l, GPU_UNPAREN params);
+GPU_EVERY_OP(K_TYPE, )

@@ -58,3 +58,20 @@ launch(void (*kernel)(Params...), dim3 grid, dim3 block, size_t smem, cudaStream
 {
     return launch_when(true, kernel, grid, block, smem, st, std::forward<Args>(args)...);
 }
+
+/* Threads of a block of an element-wise kernel: a thread has N adjacent columns of every grid.y-th
+ * row. */
+constexpr uint32_t ROW_THREADS = 256;
+
+/* Launches `wide`, with N = n columns per thread, if the rows fit that; else `narrow`, with N = 1. */
+template <typename... Params, typename... Args>
+static inline cudaError_t
+launch_rows(const struct k_launch *l, bool fits, uint32_t n, void (*wide)(Params...),
+            void (*narrow)(Params...), uint32_t rows, uint32_t cols, Args &&...args)
+{
+    uint32_t each = ROW_THREADS * (fits ? n : 1);
+
+    if (rows == 0 || cols == 0) return cudaSuccess;
+    return launch(fits ? wide : narrow, dim3((cols + each - 1) / each, MIN(rows, 65535u)),
+                  ROW_THREADS, 0, l->st, std::forward<Args>(args)...);
+}

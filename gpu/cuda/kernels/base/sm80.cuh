@@ -8,6 +8,7 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 #include <stdint.h>
+#include <type_traits>
 
 __device__ __forceinline__ uint32_t
 shared_address(const void *p)
@@ -46,22 +47,19 @@ copy_wait()
 }
 
 /* Four 8 x 8 matrices of 16-bit elements; lane i gives the address of row i % 8 of matrix i / 8. */
+template <bool TURNED = false>
 __device__ __forceinline__ void
 load_matrices(uint32_t (&r)[4], uint32_t at)
 {
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
-                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-                 : "r"(at)
-                 : "memory");
-}
-
-__device__ __forceinline__ void
-load_matrices_turned(uint32_t (&r)[4], uint32_t at)
-{
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
-                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-                 : "r"(at)
-                 : "memory");
+#define LOAD_MATRICES(HOW) \
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4" HOW ".shared.b16 {%0,%1,%2,%3}, [%4];" \
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) \
+                 : "r"(at) \
+                 : "memory")
+    if constexpr (TURNED)
+        LOAD_MATRICES(".trans");
+    else
+        LOAD_MATRICES("");
 }
 
 /* Transposes an 8 x 8 matrix of 16-bit elements, two per lane, row by row. */
@@ -76,48 +74,32 @@ transpose_matrix(uint32_t x)
 
 /* c += a b with fp32 sums; T is the type of the 16-bit elements. */
 template <typename T>
-__device__ __forceinline__ void mma(float (&c)[4], const uint32_t (&a)[4], uint32_t b0,
-                                    uint32_t b1);
-
-template <>
 __device__ __forceinline__ void
-mma<__nv_bfloat16>(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1)
+mma(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1)
 {
-    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, "
-        "{%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-}
-
-template <>
-__device__ __forceinline__ void
-mma<__half>(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1)
-{
-    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, "
-        "{%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+#define MMA(TYPE) \
+    asm("mma.sync.aligned.m16n8k16.row.col.f32." TYPE "." TYPE ".f32 {%0,%1,%2,%3}, " \
+        "{%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};" \
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]) \
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1))
+    if constexpr (std::is_same<T, __nv_bfloat16>::value)
+        MMA("bf16");
+    else
+        MMA("f16");
 }
 
 /* Two floats rounded into one register, low first. */
-template <typename T> __device__ __forceinline__ uint32_t pack(float low, float high);
-
-template <>
+template <typename T>
 __device__ __forceinline__ uint32_t
-pack<__nv_bfloat16>(float low, float high)
+pack(float low, float high)
 {
-    __nv_bfloat162 v = __floats2bfloat162_rn(low, high);
+    uint32_t r;
 
-    return *(uint32_t *)&v;
-}
-
-template <>
-__device__ __forceinline__ uint32_t
-pack<__half>(float low, float high)
-{
-    __half2 v = __floats2half2_rn(low, high);
-
-    return *(uint32_t *)&v;
+    if constexpr (std::is_same<T, __nv_bfloat16>::value)
+        asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(high), "f"(low));
+    else
+        asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(high), "f"(low));
+    return r;
 }
 
 /* Adds to a counter in device memory and returns its old value. Acquire and release: earlier writes

@@ -10,11 +10,9 @@
  */
 #pragma once
 
+#include "gpu/cuda/kernels/base/sm80.cuh"
+
 #include <cuda.h> /* CUtensorMap only; libcuda is not linked */
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
-#include <stdint.h>
-#include <type_traits>
 
 namespace sm90 {
 
@@ -193,7 +191,8 @@ pin(uint32_t (&r)[N])
 #define HOPPER_F64(a, i) HOPPER_F32(a, i), HOPPER_F32(a, i + 32)
 #define HOPPER_F128(a, i) HOPPER_F64(a, i), HOPPER_F64(a, i + 64)
 
-#define HOPPER_N8 "%0,%1,%2,%3,%4,%5,%6,%7"
+#define HOPPER_N4 "%0,%1,%2,%3"
+#define HOPPER_N8 HOPPER_N4 ",%4,%5,%6,%7"
 #define HOPPER_N16 HOPPER_N8 ",%8,%9,%10,%11,%12,%13,%14,%15"
 #define HOPPER_N32 HOPPER_N16 ",%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31"
 #define HOPPER_N64 \
@@ -205,74 +204,66 @@ pin(uint32_t (&r)[N])
                "%102,%103,%104,%105,%106,%107,%108,%109,%110,%111,%112,%113,%114,%115,%116,%117," \
                "%118,%119,%120,%121,%122,%123,%124,%125,%126,%127"
 
-/* c [64, N] (+)= a [64, 16] b [N, 16]^T, both tiles in shared memory, rows along the sum. */
-#define HOPPER_SS(N, TYPE, LIST, REGS, A, B, KEEP) \
+#define HOPPER_OPEN(...) __VA_ARGS__
+/* One wgmma of TYPE. LIST, A, B, KEEP: operand numbers of c, a, b and keep. TURNED: which tiles have
+ * rows along the product's rows or columns instead of the sum. REGS: c in parentheses; then the
+ * inputs. */
+#define HOPPER_WGMMA_OF(TYPE, N, LIST, REGS, A, B, KEEP, TURNED, ...) \
     asm volatile("{\n.reg .pred keep;\nsetp.ne.b32 keep, " KEEP ", 0;\n" \
                  "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." TYPE "." TYPE " {" LIST "}, " A \
-                 ", " B ", keep, 1, 1, 0, 0;\n}" \
-                 : REGS \
-                 : "l"(a), "l"(b), "r"((int)keep))
+                 ", " B ", keep, 1, 1, " TURNED ";\n}" \
+                 : HOPPER_OPEN REGS \
+                 : __VA_ARGS__)
+#define HOPPER_WGMMA(...) \
+    if constexpr (std::is_same<T, __nv_bfloat16>::value) \
+        HOPPER_WGMMA_OF("bf16", __VA_ARGS__); \
+    else \
+        HOPPER_WGMMA_OF("f16", __VA_ARGS__)
 
-template <class T, int N>
+/* c [64, N] (+)= a [64, 16] b [N, 16]^T, both tiles in shared memory, rows along the sum; ALONG_M:
+ * a's rows along the product's rows. */
+#define HOPPER_SS(N, LIST, REGS, A, B, KEEP, ALONG) \
+    HOPPER_WGMMA(N, LIST, REGS, A, B, KEEP, ALONG ", 0", "l"(a), "l"(b), "r"((int)keep), \
+                 "n"((int)ALONG_M))
+
+template <class T, int N, bool ALONG_M = false>
 __device__ __forceinline__ void
 wgmma_ss(float (&c)[N / 2], uint64_t a, uint64_t b, bool keep)
 {
-    constexpr bool bf16 = std::is_same<T, __nv_bfloat16>::value;
-
-    if constexpr (N == 16 && bf16)
-        HOPPER_SS(16, "bf16", HOPPER_N8, HOPPER_F8(c, 0), "%8", "%9", "%10");
-    else if constexpr (N == 16)
-        HOPPER_SS(16, "f16", HOPPER_N8, HOPPER_F8(c, 0), "%8", "%9", "%10");
-    else if constexpr (N == 32 && bf16)
-        HOPPER_SS(32, "bf16", HOPPER_N16, HOPPER_F16(c, 0), "%16", "%17", "%18");
-    else if constexpr (N == 32)
-        HOPPER_SS(32, "f16", HOPPER_N16, HOPPER_F16(c, 0), "%16", "%17", "%18");
-    else if constexpr (N == 64 && bf16)
-        HOPPER_SS(64, "bf16", HOPPER_N32, HOPPER_F32(c, 0), "%32", "%33", "%34");
-    else if constexpr (N == 64)
-        HOPPER_SS(64, "f16", HOPPER_N32, HOPPER_F32(c, 0), "%32", "%33", "%34");
-    else if constexpr (N == 128 && bf16)
-        HOPPER_SS(128, "bf16", HOPPER_N64, HOPPER_F64(c, 0), "%64", "%65", "%66");
-    else if constexpr (N == 128)
-        HOPPER_SS(128, "f16", HOPPER_N64, HOPPER_F64(c, 0), "%64", "%65", "%66");
-    else
-        static_assert(N == 16 || N == 32 || N == 64 || N == 128, "a tile of 16 to 128 rows");
+    static_assert(N == 8 || N == 16 || N == 32 || N == 64 || N == 128, "a tile of 8 to 128 rows");
+    if constexpr (N == 8) {
+        HOPPER_SS(8, HOPPER_N4, (HOPPER_F4(c, 0)), "%4", "%5", "%6", "%7");
+    } else if constexpr (N == 16) {
+        HOPPER_SS(16, HOPPER_N8, (HOPPER_F8(c, 0)), "%8", "%9", "%10", "%11");
+    } else if constexpr (N == 32) {
+        HOPPER_SS(32, HOPPER_N16, (HOPPER_F16(c, 0)), "%16", "%17", "%18", "%19");
+    } else if constexpr (N == 64) {
+        HOPPER_SS(64, HOPPER_N32, (HOPPER_F32(c, 0)), "%32", "%33", "%34", "%35");
+    } else {
+        HOPPER_SS(128, HOPPER_N64, (HOPPER_F64(c, 0)), "%64", "%65", "%66", "%67");
+    }
 }
 
 /* c [64, N] (+)= a [64, 16] b; a in registers, laid out like a 64-row result of wgmma (rounded to
  * 16 bits). b in shared memory: [16, N] with rows along N, or, not ALONG_N, [N, 16]^T with rows
  * along the sum. */
-#define HOPPER_RS(N, TYPE, LIST, REGS, A, B, KEEP, ALONG) \
-    asm volatile("{\n.reg .pred keep;\nsetp.ne.b32 keep, " KEEP ", 0;\n" \
-                 "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." TYPE "." TYPE " {" LIST \
-                 "}, {" A "}, " B ", keep, 1, 1, " ALONG ";\n}" \
-                 : REGS \
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"((int)keep), \
-                   "n"((int)ALONG_N))
+#define HOPPER_RS(N, LIST, REGS, A, B, KEEP, ALONG) \
+    HOPPER_WGMMA(N, LIST, REGS, "{" A "}", B, KEEP, ALONG, "r"(a[0]), "r"(a[1]), "r"(a[2]), \
+                 "r"(a[3]), "l"(b), "r"((int)keep), "n"((int)ALONG_N))
 
 template <class T, int N, bool ALONG_N>
 __device__ __forceinline__ void
 wgmma_rs(float (&c)[N / 2], const uint32_t *a, uint64_t b, bool keep)
 {
-    constexpr bool bf16 = std::is_same<T, __nv_bfloat16>::value;
-
-    if constexpr (N == 64 && bf16)
-        HOPPER_RS(64, "bf16", HOPPER_N32, HOPPER_F32(c, 0), "%32,%33,%34,%35", "%36", "%37", "%38");
-    else if constexpr (N == 64)
-        HOPPER_RS(64, "f16", HOPPER_N32, HOPPER_F32(c, 0), "%32,%33,%34,%35", "%36", "%37", "%38");
-    else if constexpr (N == 128 && bf16)
-        HOPPER_RS(128, "bf16", HOPPER_N64, HOPPER_F64(c, 0), "%64,%65,%66,%67", "%68", "%69",
-                  "%70");
-    else if constexpr (N == 128)
-        HOPPER_RS(128, "f16", HOPPER_N64, HOPPER_F64(c, 0), "%64,%65,%66,%67", "%68", "%69", "%70");
-    else if constexpr (N == 256 && bf16)
-        HOPPER_RS(256, "bf16", HOPPER_N128, HOPPER_F128(c, 0), "%128,%129,%130,%131", "%132",
-                  "%133", "%134");
-    else if constexpr (N == 256)
-        HOPPER_RS(256, "f16", HOPPER_N128, HOPPER_F128(c, 0), "%128,%129,%130,%131", "%132", "%133",
+    static_assert(N == 64 || N == 128 || N == 256, "64, 128 or 256 columns");
+    if constexpr (N == 64) {
+        HOPPER_RS(64, HOPPER_N32, (HOPPER_F32(c, 0)), "%32,%33,%34,%35", "%36", "%37", "%38");
+    } else if constexpr (N == 128) {
+        HOPPER_RS(128, HOPPER_N64, (HOPPER_F64(c, 0)), "%64,%65,%66,%67", "%68", "%69", "%70");
+    } else {
+        HOPPER_RS(256, HOPPER_N128, (HOPPER_F128(c, 0)), "%128,%129,%130,%131", "%132", "%133",
                   "%134");
-    else
-        static_assert(N == 64 || N == 128 || N == 256, "64, 128 or 256 columns");
+    }
 }
 
 /* Loads 16 x 16 values of a tile of 64 columns for wgmma_rs; at: address of the first of the warp's
@@ -282,34 +273,7 @@ load_operand(uint32_t *a, uint32_t at, uint32_t column)
 {
     uint32_t lane = threadIdx.x % 32, row = lane % 16, vec = column / 8 + lane / 16;
 
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(a[0]), "=r"(a[1]), "=r"(a[2]), "=r"(a[3])
-                 : "r"(at + row * 128 + (vec ^ row % 8) * 16)
-                 : "memory");
-}
-
-/* Packs two values of an operand; lo has the lower column. */
-template <class T>
-__device__ __forceinline__ uint32_t
-pack(float lo, float hi)
-{
-    uint32_t r;
-
-    if constexpr (std::is_same<T, __nv_bfloat16>::value)
-        asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(hi), "f"(lo));
-    else
-        asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(hi), "f"(lo));
-    return r;
-}
-
-/* 2^x; 0 at -inf. Error 2 ulp (PTX ISA, ex2.approx.ftz). */
-__device__ __forceinline__ float
-exp2_fast(float x)
-{
-    float y;
-
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-    return y;
+    load_matrices(*(uint32_t(*)[4])a, at + row * 128 + (vec ^ row % 8) * 16);
 }
 
 /* 1 / x, error 1 ulp (PTX ISA, rcp.approx.ftz). */

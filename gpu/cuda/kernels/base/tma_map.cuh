@@ -42,4 +42,21 @@ make_map(CUtensorMap *map, enum dtype t, void *data, uint32_t n, const cuuint64_
                      CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
 }
 
+/* Bytes from one row of a 16-bit matrix to the next; for a single row any valid stride. */
+inline cuuint64_t
+row_bytes(const struct tensor &t)
+{
+    return (cuuint64_t)(t.dim[0] > 1 ? t.stride : (t.dim[1] + 7) & ~7u) * 2;
+}
+
+/* Map of rows of t whose columns are 16-bit; one copy loads 64 columns of `rows` rows. */
+inline bool
+make_row_map(CUtensorMap *map, const struct tensor &t, uint32_t rows)
+{
+    const cuuint64_t dim[2] = { t.dim[1], t.dim[0] }, stride[1] = { row_bytes(t) };
+    const cuuint32_t box[2] = { 64, rows };
+
+    return make_map(map, t.dtype, t.data, 2, dim, stride, box);
+}
+
 } /* namespace */

@@ -57,6 +57,14 @@ rows_fit(const struct tensor &t, uint32_t n)
     return (uintptr_t)t.data % bytes == 0 && (t.dim[0] <= 1 || t.stride % n == 0);
 }
 
+/* Whether loads of n elements divide rows of `cols` elements of all these tensors. */
+template <typename... Tensors>
+static inline bool
+columns_fit(uint32_t cols, uint32_t n, const Tensors &...t)
+{
+    return cols % n == 0 && (rows_fit(t, n) && ...);
+}
+
 __device__ __forceinline__ float
 mul_rn(float a, float b)
 {
@@ -237,6 +245,16 @@ __device__ __forceinline__ void *
 row_at(const struct tensor &t, size_t i)
 {
     return (char *)t.data + i * t.stride * float_bytes(t.dtype);
+}
+
+/* One element of a float tensor. */
+__device__ __forceinline__ float
+element(const struct tensor &t, size_t row, size_t col)
+{
+    float v[1];
+
+    load_as<1>(v, t.dtype, row_at(t, row), col);
+    return v[0];
 }
 
 /* Sum over groups of `width` lanes (a power of two): a tree; every lane gets the result. */

@@ -11,9 +11,8 @@
 
 namespace {
 
-constexpr uint32_t THREADS = 256;
+constexpr uint32_t THREADS = ROW_THREADS;
 constexpr uint32_t WARPS = THREADS / 32;
-constexpr uint32_t MAX_ROWS = 65535; /* limit of grid.y */
 constexpr uint32_t MAX_STREAMS = 8;
 
 template <int N>
@@ -36,15 +35,6 @@ __launch_bounds__(THREADS) mul(struct tensor y, struct tensor x, struct tensor w
         }
         store_as<N>(y.dtype, row_at(y, i), at, v);
     }
-}
-
-__device__ __forceinline__ float
-element(const struct tensor &t, uint32_t row, uint32_t col)
-{
-    float v[1];
-
-    load_as<1>(v, t.dtype, row_at(t, row), col);
-    return v[0];
 }
 
 __global__ void
@@ -143,25 +133,16 @@ __launch_bounds__(THREADS) mix(const __grid_constant__ struct altup a)
     }
 }
 
-dim3
-grid(uint32_t rows, uint32_t cols, uint32_t each)
-{
-    return dim3((cols + THREADS * each - 1) / (THREADS * each), rows < MAX_ROWS ? rows : MAX_ROWS);
-}
-
 } /* namespace */
 
 cudaError_t
 k_mul(const struct k_launch *l, struct tensor y, struct tensor x, struct tensor w)
 {
-    uint32_t rows = y.dim[0], cols = y.dim[1];
+    uint32_t cols = y.dim[1];
 
     if (!is_float(y.dtype) || !is_float(x.dtype) || (w.data && !is_float(w.dtype)))
         return cudaErrorInvalidValue;
-    if (rows == 0 || cols == 0) return cudaSuccess;
-    if (cols % 4 == 0 && rows_fit(y, 4) && rows_fit(x, 4) && rows_fit(w, 4))
-        return launch(mul<4>, grid(rows, cols, 4), THREADS, 0, l->st, y, x, w);
-    return launch(mul<1>, grid(rows, cols, 1), THREADS, 0, l->st, y, x, w);
+    return launch_rows(l, columns_fit(cols, 4, y, x, w), 4, mul<4>, mul<1>, y.dim[0], cols, y, x, w);
 }
 
 cudaError_t
@@ -182,10 +163,7 @@ k_match_rms(const struct k_launch *l, struct tensor y, struct tensor like, float
 cudaError_t
 k_altup(const struct k_launch *l, const struct altup *a)
 {
-    uint32_t rows = a->x.dim[0], d = a->x.dim[1] / a->n_streams;
+    uint32_t d = a->x.dim[1] / a->n_streams;
 
-    if (rows == 0 || d == 0) return cudaSuccess;
-    if (d % 4 == 0 && rows_fit(a->x, 4) && rows_fit(a->in, 4))
-        return launch(mix<4>, grid(rows, d, 4), THREADS, 0, l->st, *a);
-    return launch(mix<1>, grid(rows, d, 1), THREADS, 0, l->st, *a);
+    return launch_rows(l, columns_fit(d, 4, a->x, a->in), 4, mix<4>, mix<1>, a->x.dim[0], d, *a);
 }

@@ -10,9 +10,7 @@
 
 #include "gpu/cuda/kernels/base/kernel.h"
 
-K_API cudaError_t k_mul(const struct k_launch *l, struct tensor y, struct tensor x,
-                        struct tensor w);
-K_API cudaError_t k_gaussian_topk(const struct k_launch *l, struct tensor x, float factor);
-K_API cudaError_t k_match_rms(const struct k_launch *l, struct tensor y, struct tensor like,
-                              float least);
-K_API cudaError_t k_altup(const struct k_launch *l, const struct altup *a);
+K_API k_mul_kernel k_mul;
+K_API k_gaussian_topk_kernel k_gaussian_topk;
+K_API k_match_rms_kernel k_match_rms;
+K_API k_altup_kernel k_altup;

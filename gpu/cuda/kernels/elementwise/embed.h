@@ -10,5 +10,4 @@
 
 #include "gpu/cuda/kernels/base/kernel.h"
 
-K_API cudaError_t k_embed(const struct k_launch *l, struct tensor x, struct tensor table,
-                          const int32_t *token, float scale);
+K_API k_embed_kernel k_embed;

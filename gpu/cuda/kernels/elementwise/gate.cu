@@ -1,7 +1,7 @@
 /* gate.cu - see gate.h.
  *
  * A thread has N adjacent elements of a row: 16 bytes, or one element if rows are not aligned. A
- * block has THREADS * N columns, of every grid.y-th row.
+ * block has ROW_THREADS * N columns, of every grid.y-th row.
  */
 #include "gpu/cuda/kernels/elementwise/gate.h"
 
@@ -11,15 +11,12 @@
 
 namespace {
 
-constexpr uint32_t THREADS = 256;
-constexpr uint32_t MAX_ROWS = 65535; /* limit of grid.y */
-
 /* y = act(x), times the element `times` further unless times is 0. */
 template <typename T, int N>
 __global__ void
-__launch_bounds__(THREADS) act(struct tensor y, struct tensor x, uint32_t times, enum act act)
+__launch_bounds__(ROW_THREADS) act(struct tensor y, struct tensor x, uint32_t times, enum act act)
 {
-    uint32_t at = (blockIdx.x * THREADS + threadIdx.x) * N;
+    uint32_t at = (blockIdx.x * ROW_THREADS + threadIdx.x) * N;
 
     after_previous();
     next_may_start();
@@ -42,9 +39,9 @@ __launch_bounds__(THREADS) act(struct tensor y, struct tensor x, uint32_t times,
 /* ACT_SWIGLU_CLAMPED: gate and up are interleaved. */
 template <typename T, int N>
 __global__ void
-__launch_bounds__(THREADS) swiglu_clamped(struct tensor y, struct tensor x)
+__launch_bounds__(ROW_THREADS) swiglu_clamped(struct tensor y, struct tensor x)
 {
-    uint32_t at = (blockIdx.x * THREADS + threadIdx.x) * N;
+    uint32_t at = (blockIdx.x * ROW_THREADS + threadIdx.x) * N;
 
     after_previous();
     next_may_start();
@@ -68,9 +65,9 @@ __launch_bounds__(THREADS) swiglu_clamped(struct tensor y, struct tensor x)
 
 template <typename Y, typename X, int N>
 __global__ void
-__launch_bounds__(THREADS) add(struct tensor y, struct tensor x)
+__launch_bounds__(ROW_THREADS) add(struct tensor y, struct tensor x)
 {
-    uint32_t at = (blockIdx.x * THREADS + threadIdx.x) * N;
+    uint32_t at = (blockIdx.x * ROW_THREADS + threadIdx.x) * N;
 
     after_previous();
     next_may_start();
@@ -89,9 +86,9 @@ __launch_bounds__(THREADS) add(struct tensor y, struct tensor x)
 
 template <typename T, int N>
 __global__ void
-__launch_bounds__(THREADS) scale(struct tensor x, float factor, float softcap)
+__launch_bounds__(ROW_THREADS) scale(struct tensor x, float factor, float softcap)
 {
-    uint32_t at = (blockIdx.x * THREADS + threadIdx.x) * N;
+    uint32_t at = (blockIdx.x * ROW_THREADS + threadIdx.x) * N;
 
     after_previous();
     next_may_start();
@@ -110,20 +107,6 @@ __launch_bounds__(THREADS) scale(struct tensor x, float factor, float softcap)
     }
 }
 
-dim3
-grid(const struct tensor &y, uint32_t each)
-{
-    uint32_t n = y.dim[0] < MAX_ROWS ? y.dim[0] : MAX_ROWS;
-
-    return dim3((y.dim[1] + THREADS * each - 1) / (THREADS * each), n);
-}
-
-bool
-nothing(const struct tensor &y)
-{
-    return y.dim[0] == 0 || y.dim[1] == 0;
-}
-
 cudaError_t
 act_any(const struct k_launch *l, struct tensor y, struct tensor x, uint32_t times, enum act a)
 {
@@ -131,10 +114,8 @@ act_any(const struct k_launch *l, struct tensor y, struct tensor x, uint32_t tim
     WITH_FLOAT(T, y.dtype, {
         constexpr uint32_t N = 16 / sizeof(T);
 
-        if (nothing(y)) return cudaSuccess;
-        if (y.dim[1] % N == 0 && rows_fit(y, N) && rows_fit(x, N))
-            return launch(act<T, N>, grid(y, N), THREADS, 0, l->st, y, x, times, a);
-        return launch(act<T, 1>, grid(y, 1), THREADS, 0, l->st, y, x, times, a);
+        return launch_rows(l, columns_fit(y.dim[1], N, y, x), N, act<T, N>, act<T, 1>, y.dim[0],
+                           y.dim[1], y, x, times, a);
     });
     return cudaSuccess;
 }
@@ -145,10 +126,8 @@ add_as(const struct k_launch *l, const struct tensor &y, const struct tensor &x)
 {
     constexpr uint32_t N = 16 / sizeof(Y);
 
-    if (nothing(y)) return cudaSuccess;
-    if (y.dim[1] % N == 0 && rows_fit(y, N) && rows_fit(x, N))
-        return launch(add<Y, X, N>, grid(y, N), THREADS, 0, l->st, y, x);
-    return launch(add<Y, X, 1>, grid(y, 1), THREADS, 0, l->st, y, x);
+    return launch_rows(l, columns_fit(y.dim[1], N, y, x), N, add<Y, X, N>, add<Y, X, 1>, y.dim[0],
+                       y.dim[1], y, x);
 }
 
 } /* namespace */
@@ -167,10 +146,8 @@ k_gate(const struct k_launch *l, struct tensor y, struct tensor gate_up, enum ac
     WITH_FLOAT(T, y.dtype, {
         constexpr uint32_t N = 16 / sizeof(T);
 
-        if (nothing(y)) return cudaSuccess;
-        if (y.dim[1] % N == 0 && rows_fit(y, N) && rows_fit(gate_up, N))
-            return launch(swiglu_clamped<T, N>, grid(y, N), THREADS, 0, l->st, y, gate_up);
-        return launch(swiglu_clamped<T, 1>, grid(y, 1), THREADS, 0, l->st, y, gate_up);
+        return launch_rows(l, columns_fit(y.dim[1], N, y, gate_up), N, swiglu_clamped<T, N>,
+                           swiglu_clamped<T, 1>, y.dim[0], y.dim[1], y, gate_up);
     });
     return cudaSuccess;
 }
@@ -191,10 +168,8 @@ k_scale(const struct k_launch *l, struct tensor x, float factor, float softcap)
     WITH_FLOAT(T, x.dtype, {
         constexpr uint32_t N = 16 / sizeof(T);
 
-        if (nothing(x)) return cudaSuccess;
-        if (x.dim[1] % N == 0 && rows_fit(x, N))
-            return launch(scale<T, N>, grid(x, N), THREADS, 0, l->st, x, factor, softcap);
-        return launch(scale<T, 1>, grid(x, 1), THREADS, 0, l->st, x, factor, softcap);
+        return launch_rows(l, columns_fit(x.dim[1], N, x), N, scale<T, N>, scale<T, 1>, x.dim[0],
+                           x.dim[1], x, factor, softcap);
     });
     return cudaSuccess;
 }

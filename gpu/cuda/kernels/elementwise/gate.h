@@ -12,8 +12,7 @@
 
 #include "gpu/cuda/kernels/base/kernel.h"
 
-K_API cudaError_t k_act(const struct k_launch *l, struct tensor y, struct tensor x, enum act a);
-K_API cudaError_t k_gate(const struct k_launch *l, struct tensor y, struct tensor gate_up,
-                         enum act a);
-K_API cudaError_t k_add(const struct k_launch *l, struct tensor y, struct tensor x);
-K_API cudaError_t k_scale(const struct k_launch *l, struct tensor x, float factor, float softcap);
+K_API k_act_kernel k_act;
+K_API k_gate_kernel k_gate;
+K_API k_add_kernel k_add;
+K_API k_scale_kernel k_scale;

@@ -18,15 +18,7 @@ constexpr uint32_t STEP = 32;
 constexpr uint32_t ACROSS = 16;
 constexpr uint32_t EACH = SIDE / ACROSS;
 constexpr uint32_t THREADS = ACROSS * ACROSS;
-
-__device__ __forceinline__ float
-element(const struct tensor &t, size_t at)
-{
-    float v[1];
-
-    load_as<1>(v, t.dtype, t.data, at);
-    return v[0];
-}
+static_assert(THREADS == ROW_THREADS, "add_bias is launched by launch_rows()");
 
 /* Loads SIDE rows from `first`, STEP elements from k; zeros outside. */
 __device__ __forceinline__ void
@@ -36,7 +28,7 @@ stage(float (*to)[STEP + 1], const struct tensor &t, uint32_t first, uint32_t k)
         uint32_t row = first + i / STEP, at = k + i % STEP;
         bool there = row < t.dim[0] && at < t.dim[1];
 
-        to[i / STEP][i % STEP] = there ? element(t, (size_t)row * t.stride + at) : 0;
+        to[i / STEP][i % STEP] = there ? element(t, 0, (size_t)row * t.stride + at) : 0;
     }
 }
 
@@ -85,8 +77,8 @@ __launch_bounds__(THREADS) matmul_generic(struct tensor y, struct tensor x, stru
             float v[1] = { sum[r][c] };
 
             if (i >= y.dim[0] || j >= y.dim[1]) continue;
-            if (bias.data) v[0] = add_rn(v[0], element(bias, j));
-            if (beta != 0) v[0] = fmaf(beta, element(y, at), v[0]);
+            if (bias.data) v[0] = add_rn(v[0], element(bias, 0, j));
+            if (beta != 0) v[0] = fmaf(beta, element(y, 0, at), v[0]);
             store_as<1>(y.dtype, y.data, at, v);
         }
 }
@@ -125,20 +117,11 @@ cudaError_t
 queue_bias(const struct k_launch *l, const struct tensor &y, const struct tensor &product,
            struct tensor bias, float beta, enum act act)
 {
-    bool fours;
-    uint32_t each;
-
     if (!is_float(y.dtype) || !is_float(bias.dtype) || product.dtype != DT_F32)
         return cudaErrorInvalidValue;
-    if (y.dim[0] == 0) return cudaSuccess;
     bias.dim[0] = 1;
-    fours = y.dim[1] % 4 == 0 && rows_fit(y, 4) && rows_fit(product, 4) && rows_fit(bias, 4);
-    each = THREADS * (fours ? 4 : 1);
-    dim3 grid((y.dim[1] + each - 1) / each, y.dim[0] < 65535 ? y.dim[0] : 65535);
-
-    if (fours)
-        return launch(add_bias<ACTS, 4>, grid, THREADS, 0, l->st, y, product, bias, beta, act);
-    return launch(add_bias<ACTS, 1>, grid, THREADS, 0, l->st, y, product, bias, beta, act);
+    return launch_rows(l, columns_fit(y.dim[1], 4, y, product, bias), 4, add_bias<ACTS, 4>,
+                       add_bias<ACTS, 1>, y.dim[0], y.dim[1], y, product, bias, beta, act);
 }
 
 } /* namespace */

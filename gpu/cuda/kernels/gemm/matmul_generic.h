@@ -7,15 +7,11 @@
 /* matmul() of gpu.h; x, w, bias and y may each be fp32, bf16 or fp16. Exact fp32 arithmetic (no
  * TF32). Sums over K have a fixed order: a row's bits depend on that row and w only. Rounded once.
  * Cost: no tensor cores; about 10 % of the fp32 rate. */
-K_API cudaError_t k_matmul_generic(const struct k_launch *l, struct tensor y, struct tensor x,
-                                   struct tensor w, struct tensor bias, float beta);
+K_API k_matmul_kernel k_matmul_generic;
 /* act_matmul() of gpu.h: the product, rounded to y's dtype, then act. */
-K_API cudaError_t k_act_matmul_generic(const struct k_launch *l, struct tensor y, struct tensor x,
-                                       struct tensor w, struct tensor bias, enum act a);
+K_API k_act_matmul_kernel k_act_matmul_generic;
 /* gate_matmul() of gpu.h: both = x w^T, rounded to its dtype, then gate. */
-K_API cudaError_t k_gate_matmul_generic(const struct k_launch *l, struct tensor y,
-                                        struct tensor both, struct tensor x, struct tensor w,
-                                        enum act a);
+K_API k_gate_matmul_kernel k_gate_matmul_generic;
 
 /* y = product + bias + beta y, rounded once: [n, d], bias [d]; product is fp32, the others each any
  * float dtype. For matmuls that cannot add a bias in fp32. */

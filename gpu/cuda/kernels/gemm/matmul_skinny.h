@@ -15,13 +15,9 @@ enum { MATMUL_SMALL_ROWS = 32 };
  * A row's bits depend on that row and w only: not on M, the row's position, or the lane's SMs. They
  * differ from those of other candidates. Sums in fp32, rounded once, after bias and beta y. Cost:
  * reads w once, and x once per 16 to 64 rows of w, from L2. */
-K_API cudaError_t k_matmul_skinny(const struct k_launch *l, struct tensor y, struct tensor x,
-                                  struct tensor w, struct tensor bias, float beta);
+K_API k_matmul_kernel k_matmul_skinny;
 
 /* act_matmul() of gpu.h under the same conditions, rounded once, after act. */
-K_API cudaError_t k_act_matmul_skinny(const struct k_launch *l, struct tensor y, struct tensor x,
-                                      struct tensor w, struct tensor bias, enum act a);
+K_API k_act_matmul_kernel k_act_matmul_skinny;
 /* gate_matmul() of gpu.h under the same conditions; does not write both, rounds only the result. */
-K_API cudaError_t k_gate_matmul_skinny(const struct k_launch *l, struct tensor y,
-                                       struct tensor both, struct tensor x, struct tensor w,
-                                       enum act a);
+K_API k_gate_matmul_kernel k_gate_matmul_skinny;

@@ -333,17 +333,6 @@ queue(const struct k_launch *l, uint32_t blocks, const CUtensorMap &w, const CUt
     return cudaLaunchKernelEx(&c, matmul_sm90<T, GROUPS, GATE>, w, x, a);
 }
 
-bool
-map_of(CUtensorMap *map, const struct tensor &t)
-{
-    const cuuint64_t dim[2] = { t.dim[1], t.dim[0] };
-    const cuuint64_t stride[1] = { (cuuint64_t)(t.dim[0] > 1 ? t.stride : (t.dim[1] + 7) & ~7u) *
-                                   2 };
-    const cuuint32_t box[2] = { BLOCK_K, 64 };
-
-    return make_map(map, t.dtype, t.data, 2, dim, stride, box);
-}
-
 /* Fewer rows of w per block (two warpgroups) are faster (measured), if that gives at most one tile
  * per SM. */
 template <typename T, bool GATE>
@@ -354,8 +343,8 @@ queue_as(const struct k_launch *l, const struct tensor &x, const struct tensor &
     uint32_t few = most_blocks<T, 2, GATE>(l, a), many = few ? 0 : most_blocks<T, 4, GATE>(l, a);
     CUtensorMap w_map, x_map;
 
-    if (!few && !many) return cudaErrorInvalidValue;
-    if (!map_of(&w_map, w) || !map_of(&x_map, x)) return cudaErrorInvalidValue;
+    if ((!few && !many) || !make_row_map(&w_map, w, 64) || !make_row_map(&x_map, x, 64))
+        return cudaErrorInvalidValue;
     return few ? queue<T, 2, GATE>(l, few, w_map, x_map, a)
                : queue<T, 4, GATE>(l, many, w_map, x_map, a);
 }

@@ -19,10 +19,7 @@ enum { MATMUL_SM90_ROWS = 64 };
  * are added in order, in fp32, and rounded once. The division follows from N, K and the device, so
  * that a row's bits do not depend on M or the row's position. Cost: reads w once, and x once per
  * 128 to 256 rows of w, from L2. */
-K_API cudaError_t k_matmul_skinny_sm90(const struct k_launch *l, struct tensor y, struct tensor x,
-                                       struct tensor w, struct tensor bias, float beta);
+K_API k_matmul_kernel k_matmul_skinny_sm90;
 
 /* gate_matmul() of gpu.h under the same conditions; does not write both, rounds only the result. */
-K_API cudaError_t k_gate_matmul_skinny_sm90(const struct k_launch *l, struct tensor y,
-                                            struct tensor both, struct tensor x, struct tensor w,
-                                            enum act a);
+K_API k_gate_matmul_kernel k_gate_matmul_skinny_sm90;

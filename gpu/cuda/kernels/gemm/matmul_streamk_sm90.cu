@@ -22,20 +22,7 @@
 #include "gpu/cuda/kernels/base/vec.cuh"
 #include "gpu/cuda/kernels/elementwise/act.cuh"
 
-using sm90::async_fence;
-using sm90::barrier_arrive_warp;
-using sm90::barrier_expect;
-using sm90::barrier_init;
-using sm90::barrier_wait;
-using sm90::pin;
-using sm90::same;
-using sm90::smem;
-using sm90::tile_desc;
-using sm90::tma_load;
-using sm90::wgmma_begin;
-using sm90::wgmma_commit;
-using sm90::wgmma_ss;
-using sm90::wgmma_wait;
+using namespace sm90;
 
 namespace {
 
@@ -338,8 +325,7 @@ __launch_bounds__(shape<GROUPS, COLS, GATE>::THREADS, 1)
 bool
 map_of(CUtensorMap *map, const struct tensor &t, uint32_t rows, bool gate)
 {
-    const cuuint64_t row = (cuuint64_t)(t.dim[0] > 1 ? t.stride : (t.dim[1] + 7) & ~7u) * 2;
-    const cuuint64_t n = gate ? t.dim[0] / 2 : t.dim[0];
+    const cuuint64_t row = row_bytes(t), n = gate ? t.dim[0] / 2 : t.dim[0];
     const cuuint64_t flat[4] = { t.dim[1], n, 1, 1 }, interleaved[4] = { t.dim[1], 8, 2, n / 8 };
     const cuuint64_t stride[3] = { row, n * row, 8 * row };
     const cuuint32_t flat_box[4] = { BLOCK_K, rows, 1, 1 };
@@ -347,17 +333,6 @@ map_of(CUtensorMap *map, const struct tensor &t, uint32_t rows, bool gate)
 
     return make_map(map, t.dtype, t.data, 4, gate ? interleaved : flat, stride,
                     gate ? interleaved_box : flat_box);
-}
-
-bool
-map_x(CUtensorMap *map, const struct tensor &x, uint32_t rows)
-{
-    const cuuint64_t dim[2] = { x.dim[1], x.dim[0] };
-    const cuuint64_t stride[1] = { (cuuint64_t)(x.dim[0] > 1 ? x.stride : (x.dim[1] + 7) & ~7u) *
-                                   2 };
-    const cuuint32_t box[2] = { BLOCK_K, rows };
-
-    return make_map(map, x.dtype, x.data, 2, dim, stride, box);
 }
 
 template <typename T, int GROUPS, int COLS, bool GATE>
@@ -375,7 +350,7 @@ queue(const struct k_launch *l, const struct tensor &x, const struct tensor &w, 
     if (steps >= UINT32_MAX / (blocks + 1) || tiles * S::WARPS > K_COUNTERS ||
         2 * sizeof(float) * blocks * S::PART > l->work_bytes)
         return cudaErrorInvalidValue;
-    if (!map_of(&w_map, w, S::W_ROWS, GATE) || !map_x(&x_map, x, COLS))
+    if (!map_of(&w_map, w, S::W_ROWS, GATE) || !make_row_map(&x_map, x, COLS))
         return cudaErrorInvalidValue;
     a.steps = (uint32_t)steps;
     return launch(matmul_ring<T, GROUPS, COLS, GATE>, blocks, S::THREADS, S::SMEM, l->st, w_map,

@@ -22,11 +22,8 @@ enum { MATMUL_RING_ROWS = 64 };
  * Uses l->work for sums of tiles that several blocks share, two per block, and l->count to find the
  * last block; refuses if either is too small. Cost: reads w once, and x once per 128 or 256 rows of
  * w, from L2; docs/lab/kernels.md has times. */
-K_API cudaError_t k_matmul_streamk_sm90(const struct k_launch *l, struct tensor y, struct tensor x,
-                                        struct tensor w, struct tensor bias, float beta);
+K_API k_matmul_kernel k_matmul_streamk_sm90;
 
 /* gate_matmul() of gpu.h under the same conditions, N a multiple of 8; does not write both, rounds
  * only the result. */
-K_API cudaError_t k_gate_matmul_streamk_sm90(const struct k_launch *l, struct tensor y,
-                                             struct tensor both, struct tensor x, struct tensor w,
-                                             enum act a);
+K_API k_gate_matmul_kernel k_gate_matmul_streamk_sm90;

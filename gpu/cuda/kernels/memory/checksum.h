@@ -10,4 +10,4 @@
 
 #include "gpu/cuda/kernels/base/kernel.h"
 
-K_API cudaError_t k_checksum(const struct k_launch *l, uint64_t *sum, const void *p, size_t bytes);
+K_API k_checksum_kernel k_checksum;

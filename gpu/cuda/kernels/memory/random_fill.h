@@ -11,5 +11,4 @@
 
 #include "gpu/cuda/kernels/base/kernel.h"
 
-K_API cudaError_t k_fill_random(const struct k_launch *l, struct tensor t, uint64_t seed,
-                                uint64_t first, uint64_t pitch, float std);
+K_API k_fill_random_kernel k_fill_random;

@@ -9,12 +9,7 @@
 
 #include "gpu/cuda/kernels/base/kernel.h"
 
-K_API cudaError_t k_gather_rows(const struct k_launch *l, struct tensor y, struct tensor x,
-                                const uint32_t *which);
-K_API cudaError_t k_resolve_tokens(const struct k_launch *l, struct step_tokens r,
-                                   const int32_t *last);
-K_API cudaError_t k_mark_tokens(const struct k_launch *l, uint32_t *seen, uint32_t seen_words,
-                                struct step_tokens r, const struct segment *segment,
-                                uint32_t n_segments);
-K_API cudaError_t k_update_tables(const struct k_launch *l, struct tables t,
-                                  const struct table_edit *edit, uint32_t n);
+K_API k_gather_rows_kernel k_gather_rows;
+K_API k_resolve_tokens_kernel k_resolve_tokens;
+K_API k_mark_tokens_kernel k_mark_tokens;
+K_API k_update_tables_kernel k_update_tables;

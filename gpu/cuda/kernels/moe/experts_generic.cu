@@ -35,10 +35,7 @@ weight(const struct tensor &w, size_t row, uint32_t col)
 
         return mul_rn(code & 8 ? -size : size, scale);
     }
-    float v[1];
-
-    load_as<1>(v, w.dtype, w.data, at);
-    return v[0];
+    return element(w, 0, at);
 }
 
 __global__ void

@@ -12,10 +12,9 @@
 
 namespace {
 
-constexpr uint32_t THREADS = 256;
+constexpr uint32_t THREADS = ROW_THREADS;
 constexpr uint32_t WARPS = THREADS / 32;
 constexpr uint32_t MAX_EACH = 32; /* experts per lane */
-constexpr uint32_t MAX_ROWS = 65535;
 
 __device__ __forceinline__ uint64_t
 key_of(float x, uint32_t expert)
@@ -182,18 +181,12 @@ k_route(const struct k_launch *l, const struct route *r)
 cudaError_t
 k_combine(const struct k_launch *l, struct tensor y, struct tensor x, const struct pairs *p)
 {
-    uint32_t rows = y.dim[0] < MAX_ROWS ? y.dim[0] : MAX_ROWS, cols = y.dim[1];
-
     if (y.dtype != x.dtype) return cudaErrorInvalidValue;
     WITH_FLOAT(T, y.dtype, {
         constexpr uint32_t N = 16 / sizeof(T);
 
-        if (rows == 0 || cols == 0) return cudaSuccess;
-        if (cols % N == 0 && rows_fit(y, N) && rows_fit(x, N))
-            return launch(combine<T, N>, dim3((cols + THREADS * N - 1) / (THREADS * N), rows),
-                          THREADS, 0, l->st, y, x, *p);
-        return launch(combine<T, 1>, dim3((cols + THREADS - 1) / THREADS, rows), THREADS, 0, l->st,
-                      y, x, *p);
+        return launch_rows(l, columns_fit(y.dim[1], N, y, x), N, combine<T, N>, combine<T, 1>,
+                           y.dim[0], y.dim[1], y, x, *p);
     });
     return cudaSuccess;
 }

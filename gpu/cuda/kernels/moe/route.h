@@ -6,8 +6,7 @@
 /* At most 1,024 experts, 32 per row. Shares and sigmoids are fp32 with expf. Order depends on the
  * logits only: no atomics. Cost: for each of a row's experts one pass over the logits, in
  * registers; then the block of every expert reads all choices twice. */
-K_API cudaError_t k_route(const struct k_launch *l, const struct route *r);
+K_API k_route_kernel k_route;
 /* x and y of one float dtype, any strides; sums in fp32, in the order of a row's shares, rounded
  * once. */
-K_API cudaError_t k_combine(const struct k_launch *l, struct tensor y, struct tensor x,
-                            const struct pairs *p);
+K_API k_combine_kernel k_combine;

@@ -14,9 +14,8 @@
 #include "gpu/cuda/kernels/base/kernel.h"
 #include "gpu/cuda/kernels/comm/peer_exchange.h"
 
-K_API cudaError_t k_rms_norm(const struct k_launch *l, struct tensor y, struct tensor x,
-                             struct tensor w, float eps, float plus);
-K_API cudaError_t k_residual(const struct k_launch *l, const struct residual *r);
+K_API k_rms_norm_kernel k_rms_norm;
+K_API k_residual_kernel k_residual;
 /* residual where `in` is the sum of all ranks' in, with the bits of k_exchange_sum(); in is not
  * changed. Refuses layer norms, more rows than K_EXCHANGE_BLOCKS, and rows of more than 8,192
  * elements (4,096 in fp32). */

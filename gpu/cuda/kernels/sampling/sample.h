@@ -17,7 +17,7 @@
  * per row, returns at once for those rows. A row of only NaN and suppressed tokens sets *fault,
  * unless it is padding (no slot, no target). Padding with force >= 0 reads no logits.
  * Deterministic; a row's bits do not depend on other rows. */
-K_API cudaError_t k_sample(const struct k_launch *l, const struct sample *s);
+K_API k_sample_kernel k_sample;
 
 /* sample() for ranks that each have their own columns of the logits (sample.parts). Rows without
  * cuts and lists are sampled in parts: ranks exchange the statistics of their blocks of 1,024, then

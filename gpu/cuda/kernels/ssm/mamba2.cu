@@ -21,15 +21,6 @@ state_at(const struct kv_view &v, uint32_t slot)
     return (char *)v.base + (size_t)v.table[(size_t)slot * v.table_stride] * v.slice_bytes;
 }
 
-__device__ float
-element(const struct tensor &t, uint32_t row, uint32_t col)
-{
-    float v[1];
-
-    load_as<1>(v, t.dtype, row_at(t, row), col);
-    return v[0];
-}
-
 /* A thread has one channel of one row. Inputs before the slot's first row in this step are the kept
  * ones. */
 __global__ void

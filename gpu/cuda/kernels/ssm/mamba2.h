@@ -12,5 +12,5 @@
 
 #include "gpu/cuda/kernels/base/kernel.h"
 
-K_API cudaError_t k_conv(const struct k_launch *l, const struct conv *c, struct step_tokens r);
-K_API cudaError_t k_scan(const struct k_launch *l, const struct scan *s, struct step_tokens r);
+K_API k_conv_kernel k_conv;
+K_API k_scan_kernel k_scan;

@@ -35,6 +35,16 @@ utf8_at(const char *text, size_t n)
     return len;
 }
 
+/* The number of leading bytes of text[n] that are complete valid characters. */
+static inline size_t
+utf8_valid(const char *text, size_t n)
+{
+    size_t i = 0;
+
+    for (int k; i < n && (k = utf8_at(text + i, n - i)) > 0;) i += (size_t)k;
+    return i;
+}
+
 /* An incomplete character. Zeroed: empty. */
 struct utf8_part {
     char byte[4];
@@ -42,9 +52,10 @@ struct utf8_part {
 };
 
 /* Adds a byte and writes the characters that are complete now to out; returns their length. A byte
- * that ends a malformed sequence may itself begin or be a character, so out gets at most two. */
+ * that ends a malformed sequence may itself begin or be a character. each: every byte of a
+ * malformed sequence becomes one U+FFFD; otherwise the sequence becomes one. */
 static inline uint32_t
-utf8_feed(struct utf8_part *u, char byte, char out[6])
+utf8_feed(struct utf8_part *u, char byte, bool each, char out[12])
 {
     uint32_t len = 0;
     int k;
@@ -53,21 +64,24 @@ utf8_feed(struct utf8_part *u, char byte, char out[6])
     while (u->n && (k = utf8_at(u->byte, u->n)) != 0) {
         uint32_t took = (uint32_t)(k < 0 ? -k : k);
 
-        memcpy(out + len, k < 0 ? UTF8_BAD : u->byte, k < 0 ? 3 : took);
-        len += k < 0 ? 3 : took;
+        if (k > 0) memcpy(out + len, u->byte, took);
+        if (k > 0) len += took;
+        for (uint32_t i = 0; k < 0 && i < (each ? took : 1); i++, len += 3)
+            memcpy(out + len, UTF8_BAD, 3);
         u->n -= took;
         memmove(u->byte, u->byte + took, u->n);
     }
     return len;
 }
 
-/* Ends the text: an incomplete character becomes U+FFFD. */
+/* Ends the text: an incomplete character is a malformed sequence. */
 static inline uint32_t
-utf8_end(struct utf8_part *u, char out[6])
+utf8_end(struct utf8_part *u, bool each, char out[12])
 {
-    uint32_t len = u->n ? 3 : 0;
+    uint32_t len = 0;
 
-    memcpy(out, UTF8_BAD, len);
+    for (uint32_t i = 0; i < (each ? u->n : MIN(u->n, 1u)); i++, len += 3)
+        memcpy(out + len, UTF8_BAD, 3);
     u->n = 0;
     return len;
 }

@@ -1,0 +1,67 @@
+/* file.c - see file.h. */
+#include "base/file.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+void
+file_close_at(const int *fd)
+{
+    if (*fd >= 0) close(*fd);
+}
+
+void
+file_free_at(char **text)
+{
+    free(*text);
+}
+
+int
+file_open(char path[FILE_PATH], const char *dir, const char *name, struct err *e)
+{
+    struct stat st;
+    int fd;
+
+    if (snprintf(path, FILE_PATH, "%s/%s", dir, name) >= FILE_PATH)
+        return err_set(e, -ENAMETOOLONG, "%.64s.../%.80s: the path is too long", dir, name);
+    /* NONBLOCK: opening a pipe does not wait for a writer. */
+    fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    if (fd < 0) return err_set(e, -errno, "%.180s: %s", path, strerror(errno));
+    if (fstat(fd, &st) == 0 && S_ISREG(st.st_mode)) return fd;
+    close(fd);
+    return err_set(e, -EINVAL, "%.180s is not a file", path);
+}
+
+int
+file_read(char **ret, size_t *n, const char *dir, const char *name, size_t most, struct err *e)
+{
+    char path[FILE_PATH];
+    CLEAN(file_close_at) int fd = file_open(path, dir, name, e);
+    CLEAN(file_free_at) char *text = NULL;
+    struct stat st = { 0 };
+    size_t have = 0;
+
+    if (fd < 0) return fd;
+    if (fstat(fd, &st) < 0 || (size_t)st.st_size > most)
+        return err_set(e, -EFBIG, "%.150s is %lld bytes, at most %zu are read", path,
+                       (long long)st.st_size, most);
+    text = malloc((size_t)st.st_size + 1);
+    if (!text) return err_set(e, -ENOMEM, "%.180s: no memory for its text", path);
+    while (have < (size_t)st.st_size) {
+        ssize_t got = read(fd, text + have, (size_t)st.st_size - have);
+
+        if (got < 0 && errno == EINTR) continue;
+        if (got < 0) return err_set(e, -errno, "%.180s: %s", path, strerror(errno));
+        if (got == 0) break;
+        have += (size_t)got;
+    }
+    text[have] = 0;
+    *n = have;
+    *ret = TAKE(text);
+    return 0;
+}
