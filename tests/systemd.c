@@ -95,6 +95,7 @@ systemd_close(struct systemd *s)
     shutdown(s->socket, SHUT_RDWR);
     pthread_join(s->thread, NULL);
     close(s->socket);
+    unlink(s->path);
     while (s->n_store) close(s->store[--s->n_store].fd);
 }
 

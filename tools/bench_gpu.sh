@@ -20,7 +20,8 @@ serve() { # serve MODEL ARGUMENT...: with random weights
   model=$1
   shift
   # shellcheck disable=SC2086 # BENCH_SET is words
-  timeout -k 20 "${BENCH_SECONDS:-300}" "$root/bench/bench_serve" --model "$srcdir/bench/configs/$model" --device cuda \
+  timeout -k 20 "${BENCH_SECONDS:-300}" "$root/bench/bench_serve" \
+    --model "$srcdir/bench/configs/$model" --device cuda \
     --set weights=random:1 --set dtype=bf16 --set step_timing=true ${BENCH_SET:-} "$@" || failed=1
 }
 
@@ -37,7 +38,8 @@ for part in $parts; do
   case $part in
     check)
       for model in llama3 t5_relu bart; do
-        timeout -k 5 120 "$root/tests/e2e/test_golden" --device cuda --only "$model*" >"$trace" 2>&1 || {
+        timeout -k 5 120 "$root/tests/e2e/test_golden" --device cuda --only "$model*" \
+          >"$trace" 2>&1 || {
           failed=1
           tail -n 20 "$trace"
         }
@@ -45,8 +47,8 @@ for part in $parts; do
       done ;;
     llama)
       python3 "$srcdir/bench/traces.py" openorca 192 >"$trace" || failed=1
-      serve llama-3.1-8b decode=1:1024 decode=64:1024 decode=256:1024 serve=256:1024:256:512 prefill=64:1024 \
-        "trace=$trace:512" ;;
+      serve llama-3.1-8b decode=1:1024 decode=64:1024 decode=256:1024 \
+        serve=256:1024:256:512 prefill=64:1024 "trace=$trace:512" ;;
     t5) serve t5-large batch=1:512:64 batch=32:512:64 batch=128:512:64 ;;
     bart) serve bart-large-cnn batch=1:1024:128 batch=32:1024:128 batch=128:1024:128 ;;
     beams) # four from each source; then four from one source against four greedy requests of it
@@ -56,11 +58,13 @@ for part in $parts; do
       done
       serve t5-large same=4:512:160 beam=1:512:160:4 ;;
     families) # the rows of bench/performance.in
-      for model in qwen3-8b gemma-3-12b gemma-3n-e4b gemma-4-26b-a4b gpt-oss-20b bamba-9b granite-4.0-h-small \
-        nemotron-h-8b; do
+      for model in qwen3-8b gemma-3-12b gemma-3n-e4b gemma-4-26b-a4b gpt-oss-20b bamba-9b \
+        granite-4.0-h-small nemotron-h-8b; do
         serve "$model" decode=64:1024
       done
-      for dtype in fp16 fp32; do BENCH_SET="--set dtype=$dtype" serve llama-3.1-8b decode=64:1024; done ;;
+      for dtype in fp16 fp32; do
+        BENCH_SET="--set dtype=$dtype" serve llama-3.1-8b decode=64:1024
+      done ;;
     fp8) serve llama-3.1-8b --set kv.dtype=fp8 decode=1:1024 decode=64:1024 decode=256:1024 ;;
     probe)
       module=$root/lagan-cuda.so
@@ -90,10 +94,12 @@ for part in $parts; do
     ranks)
       timeout -k 5 60 "$root/bench/bench_collective" --device cuda || failed=1
       for n in 2 1; do
-        BENCH_SET="${BENCH_SET:-} --set tensor_parallel=$n" serve llama-3.1-8b decode=1:1024 decode=64:1024
-        BENCH_SET="${BENCH_SET:-} --set tensor_parallel=$n" serve t5-large batch=1:512:64 batch=32:512:64
+        ranks="--set tensor_parallel=$n"
+        BENCH_SET="${BENCH_SET:-} $ranks" serve llama-3.1-8b decode=1:1024 decode=64:1024
+        BENCH_SET="${BENCH_SET:-} $ranks" serve t5-large batch=1:512:64 batch=32:512:64
       done
-      BENCH_SET="${BENCH_SET:-} --set tensor_parallel=2" serve llama-3.1-8b kill=16:1024:16 rank=16:1024:16 ;;
+      BENCH_SET="${BENCH_SET:-} --set tensor_parallel=2" \
+        serve llama-3.1-8b kill=16:1024:16 rank=16:1024:16 ;;
     restart) serve llama-3.1-8b kill=16:4000:16 ;;
     peers) ! has torch transformers || python3 "$srcdir/bench/hf_bench.py" || failed=1 ;;
     *)

@@ -1,12 +1,13 @@
 #!/bin/bash
-# check_gpu.sh ROOT [--sanitize] [NAME...] - the tests that a GPU can run, on the first one: ROOT is a build
-# tree or a bundle. NAMEs pick some of them (a part of the name will do).
+# check_gpu.sh ROOT [--sanitize] [NAME...] - the tests that a GPU can run, on the first one: ROOT is
+# a build tree or a bundle. NAMEs pick some of them (a part of the name will do).
 #
-# --sanitize: instead of that every kernel under compute-sanitizer, with a tenth of the random cases; its
-# NAMEs are memcheck, racecheck, initcheck or parts of programs' names.
+# --sanitize: instead of that every kernel under compute-sanitizer, with a tenth of the random
+# cases; its NAMEs are memcheck, racecheck, initcheck or parts of programs' names.
 #
-# One line a test, and of a failing one the sentences; the exit code says whether all passed. A test that
-# takes longer than its limit has failed: a wrong kernel may never end. Whoever ends the script ends the test that runs.
+# One line a test, and of a failing one the sentences; the exit code says whether all passed. A test
+# that takes longer than its limit has failed: a wrong kernel may never end. Ending
+# the script ends the running test.
 set -u
 root=$(cd "${1:-.}" && pwd) || exit 2
 shift
@@ -41,6 +42,7 @@ tests='
 120 tests/torture/test_resume --kills 12 killed_workers_with*
 120 tests/e2e/test_beams
 120 tests/e2e/test_cache
+60  tests/e2e/script_runner --only *flushed*
 120 tests/e2e/test_preempt
 120 tests/e2e/test_mixture --draws 4
 300 tests/e2e/test_golden
@@ -61,10 +63,12 @@ gpus=$(nvidia-smi -L 2>/dev/null | wc -l)
 120 tests/e2e/test_beams --set tensor_parallel=2 --only samples_are*
 $tests"
 
-# seconds, tool, program, arguments. initcheck and racecheck have products by our own kernels alone: what cuBLASLt's store
-# with the copy engine initcheck does not see, and calls unwritten; racecheck finds fault with two of them (docs/lab/serving.md).
-# What the library leaves unwritten or gets wrong shows in the sums, which every tool's run compares with doubles.
-own=matmul=small,matmul=generic,act_matmul=small,act_matmul=generic,gate_matmul=small,gate_matmul=generic
+# seconds, tool, program, arguments. initcheck and racecheck have products by our own kernels alone:
+# what cuBLASLt's store with the copy engine initcheck does not see, and calls unwritten; racecheck
+# finds fault with two of them (docs/lab/serving.md). What the library leaves unwritten or gets
+# wrong shows in the sums, which every tool's run compares with doubles.
+own=matmul=small,matmul=generic,act_matmul=small,act_matmul=generic
+own=$own,gate_matmul=small,gate_matmul=generic
 line=matmul=line,matmul=generic,act_matmul=generic,gate_matmul=generic
 hopper=matmul=sm90,matmul=generic,act_matmul=generic,gate_matmul=sm90,gate_matmul=generic
 ring=matmul=ring,matmul=generic,act_matmul=generic,gate_matmul=ring,gate_matmul=generic
@@ -124,13 +128,15 @@ sanitizer=
 if [ "${1:-}" = --sanitize ]; then
   shift
   sanitizer=$(command -v compute-sanitizer || echo /usr/local/cuda/bin/compute-sanitizer)
-  [ -x "$sanitizer" ] || { echo 'check_gpu.sh: compute-sanitizer is not here: it comes with the CUDA Toolkit' >&2; exit 2; }
+  [ -x "$sanitizer" ] ||
+    { echo 'check_gpu.sh: compute-sanitizer of the CUDA Toolkit is missing' >&2; exit 2; }
   tests=$sanitized
 fi
 out=$(mktemp) || exit 2
 test=
 trap 'rm -f "$out"' EXIT
-trap '[ -z "$test" ] || { kill "$test"; wait "$test"; }; exit 1' INT TERM # timeout is a group of its own
+# timeout has its own process group.
+trap '[ -z "$test" ] || { kill "$test"; wait "$test"; }; exit 1' INT TERM
 failed=0
 ran=0
 while read -r limit program args; do
@@ -141,13 +147,15 @@ while read -r limit program args; do
     tool=$program program=${args%% *}
     more=
     case $tool in
-      initcheck) more='--check-api-memory-access no --kernel-name-exclude kns=travel' ;; # rig.c says why
+      # tests/gpu/fixture.c has the reason.
+      initcheck) more='--check-api-memory-access no --kernel-name-exclude kns=travel' ;;
       racecheck) more=--force-blocking-launches ;; # what it keeps of 280 queued kernels was 128 GB
     esac
     run="$sanitizer --tool $tool $more --error-exitcode 9 $root/$program"
     args=${args#"$program"}
   fi
-  [ ! -t 1 ] || printf '%-19s%s %s\r' runs "${tool:+$tool }$program" "$args" # the line of its result takes its place
+  # The line of the result replaces this line.
+  [ ! -t 1 ] || printf '%-19s%s %s\r' runs "${tool:+$tool }$program" "$args"
   # shellcheck disable=SC2086 # run and args are words
   timeout -k 5 "$limit" $run --device cuda $args >"$out" 2>&1 </dev/null &
   test=$!
@@ -161,7 +169,8 @@ while read -r limit program args; do
   else
     failed=$((failed + 1))
     printf 'FAILED  %6d ms  %s %s (exit %d)\n' "$took" "${tool:+$tool }$program" "$args" $code
-    grep -avE '^\[ +(RUN|OK|SKIPPED) +\]|^\[==|^\[  PASSED' "$out" | head -n "${LINES_OF_A_FAILURE:-24}" | cut -c1-220 |
+    grep -avE '^\[ +(RUN|OK|SKIPPED) +\]|^\[==|^\[  PASSED' "$out" |
+      head -n "${LINES_OF_A_FAILURE:-24}" | cut -c1-220 |
       sed 's/^/        /'
   fi
 done <<<"$tests"

@@ -23,6 +23,7 @@ if [ $((passed + failed)) -eq 0 ]; then
   tail -n 40 "$out"
   failed=1
 fi
-grep -E '^(PASS|FAIL|SKIP|ERROR): ' "$out" | sort | uniq -c | awk '{ print $2, $3 }' | sort | sed 's/^/  /'
+grep -E '^(PASS|FAIL|SKIP|ERROR): ' "$out" | sort | uniq -c |
+  awk '{ print $2, $3 }' | sort | sed 's/^/  /'
 printf '%d passed, %d failed, %d skipped\n' "$passed" "$failed" "$skipped"
 [ "$failed" -eq 0 ]

@@ -5,15 +5,16 @@
 #
 # Compiles the tree without optimization into BUILD/coverage, runs the TESTs (default: all of `make
 # check`) and prints for each folder the executed lines, all lines and per cent, then the ten files
-# with the most lines that were not executed. Lines of a file that is in several programs count once,
-# from the program that executed most of them. Figures add up over calls; delete BUILD/coverage to
-# start from zero. Needs gcov, which comes with gcc.
+# with the most lines that were not executed. Lines of a file that is in several programs count
+# once, from the program that executed most of them. Figures add up over calls; delete
+# BUILD/coverage to start from zero. Needs gcov, which comes with gcc.
 src=$(cd "${srcdir:-$(dirname "$0")/..}" && pwd) || exit 99
 mkdir -p "${1:?usage: coverage.sh BUILD [TEST...]}/coverage" && cd "$1/coverage" || exit 99
 shift
 unset srcdir
 if [ ! -e Makefile ]; then
-  "$src/configure" -q --without-cuda CFLAGS='-O0 -g --coverage' >configure.out 2>&1 || { tail configure.out; exit 99; }
+  "$src/configure" -q --without-cuda CFLAGS='-O0 -g --coverage' >configure.out 2>&1 ||
+    { tail configure.out; exit 99; }
 fi
 status=0
 if [ $# -eq 0 ]; then
@@ -41,9 +42,11 @@ find . -name '*.gcno' ! -path './tests/*' ! -path './bench/*' -exec gcov -n {} +
       for (f in lines) {
         d = f; sub(/\/[^\/]*$/, "", d)
         all[d] += lines[f]; ran[d] += done[f]; total += lines[f]; run += done[f]
-        printf "missed %6d of %6d  %s\n", lines[f] - done[f], lines[f], f | "sort -k2,2nr | head -10 >&2"
+        printf "missed %6d of %6d  %s\n", lines[f] - done[f], lines[f], f | \
+          "sort -k2,2nr | head -10 >&2"
       }
-      for (d in all) printf "%-16s %7d of %7d  %5.1f %%\n", d, ran[d], all[d], 100 * ran[d] / all[d] | "sort"
+      for (d in all)
+          printf "%-16s %7d of %7d  %5.1f %%\n", d, ran[d], all[d], 100 * ran[d] / all[d] | "sort"
       close("sort")
       if (total) printf "%-16s %7d of %7d  %5.1f %%\n", "all", run, total, 100 * run / total
       else { print "coverage.sh: nothing was built"; exit 1 }

@@ -4,10 +4,11 @@
 #   tools/cycles.sh BUILD          checks every folder of the table below against its limit
 #   tools/cycles.sh BUILD FOLDER   prints the cycles of a folder, and the symbols that close them
 #
-# A file uses another one if its object needs a symbol, function or data, that the object of the other
-# file defines. Static functions have no such entry, so two of the same name are not confused. A folder
-# includes its subfolders. Objects of sources that no longer exist are ignored; a source without a
-# current object is an error, except in gpu/cuda, which is skipped if the CUDA module was not built.
+# A file uses another one if its object needs a symbol, function or data, that the object of the
+# other file defines. Static functions have no such entry, so two of the same name are not confused.
+# A folder includes its subfolders. Objects of sources that no longer exist are ignored; a source
+# without a current object is an error, except in gpu/cuda, which is skipped if the CUDA module was
+# not built.
 build=${1:?usage: cycles.sh BUILD [FOLDER]}
 src=$(cd "${srcdir:-$(dirname "$0")/..}" && pwd) || exit 99
 cd "$build" || exit 99

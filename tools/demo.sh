@@ -1,9 +1,9 @@
 #!/bin/bash
 # demo.sh BUILDDIR - ask the bundled models and check what they say; called by ./bootstrap demo.
 #
-# The real way: a private lagand, its worker, rings, ZeroMQ. The first question of each model streams as
-# a person would see it; the others go at once. Then the worker is killed in the middle of an answer, which
-# goes on. The exit code says whether every answer was right.
+# The real way: a private lagand, its worker, rings, ZeroMQ. The first question of each model
+# streams to the terminal; the others are sent together. Then the worker is killed in the middle of
+# an answer, and the answer continues. The exit code is 0 if every answer was right.
 set -u
 build=$1
 top=$(cd "$(dirname "$0")/.." && pwd)
@@ -24,6 +24,7 @@ questions() {
     sed -n 's/^{"text": "\([^"]*\)".*"answer": "\([^"]*\)".*/\1\t\2/p'
 }
 
+miss() { echo "  expected: $1"; }
 short() { # a long prompt in one line
   if [ ${#1} -gt 60 ]; then printf '%s … %s' "${1:0:24}" "${1: -24}"; else printf '%s' "$1"; fi
 }
@@ -35,33 +36,34 @@ for dir in numbers-t5 recall-gemma3; do
   IFS=$'\t' read -r question answer <"$tmp/questions"
   printf '> %s\n< ' "$(short "$question")"
   "$ctl" --spawn "$top/models/$dir" --device cpu generate --max-tokens 128 --text "$question" \
-    2>"$tmp/line" | tee "$tmp/said"
+    2>"$tmp/line" | tee "$tmp/output"
   sed 's/^/  /' "$tmp/line"
   asked=$((asked + 1))
-  if [ "$(cat "$tmp/said")" = "$answer" ]; then right=$((right + 1)); else echo "  expected: $answer"; fi
+  if [ "$(cat "$tmp/output")" = "$answer" ]; then right=$((right + 1)); else miss "$answer"; fi
 
   tail -n +2 "$tmp/questions" | sed 's/\t.*//; s/.*/{"text":"&","max_tokens":128}/' >"$tmp/requests"
-  "$ctl" --spawn "$top/models/$dir" --device cpu generate --requests "$tmp/requests" --concurrency 8 \
-    --json >"$tmp/answers" || exit 1
+  "$ctl" --spawn "$top/models/$dir" --device cpu generate --requests "$tmp/requests" \
+    --concurrency 8 --json >"$tmp/answers" || exit 1
   n=0
   while IFS=$'\t' read -r question answer; do
-    said=$(sed -n "s/^{\"request\":$n,.*\"text\":\"\([^\"]*\)\",\"finish\".*/\1/p" "$tmp/answers")
-    printf '> %s\n< %s\n' "$(short "$question")" "$said"
+    output=$(sed -n "s/^{\"request\":$n,.*\"text\":\"\([^\"]*\)\",\"finish\".*/\1/p" "$tmp/answers")
+    printf '> %s\n< %s\n' "$(short "$question")" "$output"
     asked=$((asked + 1)) n=$((n + 1))
-    if [ "$said" = "$answer" ]; then right=$((right + 1)); else echo "  expected: $answer"; fi
+    if [ "$output" = "$answer" ]; then right=$((right + 1)); else miss "$answer"; fi
   done < <(tail -n +2 "$tmp/questions")
   tokens=$((tokens + $(grep -o '"ids":\[[^]]*' "$tmp/answers" | tr -cd ',\n' | wc -c)))
 done
 
 # ---- the second act
 printf '\nnumbers-t5, and its worker is killed in the middle of the answer\n'
-"$build/lagand" --foreground --runtime-dir "$tmp/run" --model "$top/models/numbers-t5" --device cpu \
-  2>"$tmp/log" &
+"$build/lagand" --foreground --runtime-dir "$tmp/run" --model "$top/models/numbers-t5" \
+  --device cpu 2>"$tmp/log" &
 lagand=$!
 ask="$ctl --connect ipc://$tmp/run/api.sock"
 worker() { # its pid, once it is ready
   for _ in {1..600}; do
-    $ask workers list --json 2>/dev/null | sed -n 's/.*"pid":\([0-9]*\),.*"state":"ready".*/\1/p' >"$tmp/pid"
+    $ask workers list --json 2>/dev/null |
+      sed -n 's/.*"pid":\([0-9]*\),.*"state":"ready".*/\1/p' >"$tmp/pid"
     [ ! -s "$tmp/pid" ] || { cat "$tmp/pid"; return; }
     sleep 0.05
   done
@@ -72,17 +74,17 @@ IFS=$'\t' read -r question answer < <(questions numbers-t5 | grep '^999999999')
 asked=$((asked + 1))
 for _ in {1..20}; do # a busy machine may see the end of the answer before it has read the middle
   pid=$(worker) || exit 1
-  said=
+  output=
   printf '> %s\n< ' "$question"
   while IFS= read -r -N1 letter; do
     printf '%s' "$letter"
-    said+=$letter
-    [ ${#said} -ne 30 ] || { kill -KILL "$pid" && printf '[kill -9 %s]' "$pid"; }
+    output+=$letter
+    [ ${#output} -ne 30 ] || { kill -KILL "$pid" && printf '[kill -9 %s]' "$pid"; }
   done < <($ask generate --max-tokens 128 --text "$question" 2>"$tmp/line")
   sed 's/^/  /' "$tmp/line"
   ! grep -q 'its worker failed' "$tmp/line" || break
 done
-if [ "$said" != "$answer"$'\n' ]; then
+if [ "$output" != "$answer"$'\n' ]; then
   echo "  expected: $answer"
 elif ! grep -q 'its worker failed' "$tmp/line"; then
   echo '  the worker was not killed in time, twenty times'
@@ -92,6 +94,7 @@ fi
 tokens=$((tokens + ${#answer} + 1)) # a byte is a token, and the end is one
 ms=$((($(date +%s%N) - since) / 1000000))
 if [ "$right" -eq "$asked" ]; then verdict=ok; else verdict=FAILED; fi
-printf '\n%s  %d of %d answers match golden · %d tokens · %d ms, five services started, a worker killed\n' \
+figures='%s  %d of %d answers match golden · %d tokens · %d ms'
+printf "\\n$figures, five services started, a worker killed\\n" \
   "$verdict" "$right" "$asked" "$tokens" "$ms"
 [ "$right" -eq "$asked" ]

@@ -8,7 +8,14 @@
 cd "${srcdir:-$(dirname "$0")/..}" || exit 99
 table=$(mktemp) || exit 99
 trap 'rm -f "$table"' EXIT
-sed 's|K/|gpu/cuda/kernels/|g' >"$table" <<'TABLE'
+# A name after @ stands for a list of folders.
+kernels='K/base K/elementwise K/memory K/attention K/moe K/gemm K/ssm K/comm K/sampling K/norm'
+worker='worker/worker.h include base ipc wire gpu worker/kv worker/manifest worker/sched'
+worker="$worker worker/partition worker/text worker/model worker/arch worker/exec"
+daemon='include base ipc wire daemon/daemon.h daemon/config daemon/persist daemon/ledger daemon/net'
+sed -e 's|@LOOP|@PROCESS worker/tp worker/ops|' -e 's|@PROCESS|@WORKER worker/process|' \
+  -e "s|@WORKER|$worker|" -e "s|@DAEMON|$daemon|" -e "s|@KERNELS|$kernels|" \
+  -e 's|K/|gpu/cuda/kernels/|g' >"$table" <<'TABLE'
 include
 base
 ipc            include base
@@ -25,7 +32,7 @@ K/ssm          base gpu K/base K/elementwise
 K/comm         base gpu K/base K/sampling
 K/sampling     base gpu K/base K/comm
 K/norm         base gpu K/base K/comm
-gpu/cuda       base gpu K/base K/elementwise K/memory K/attention K/moe K/gemm K/ssm K/comm K/sampling K/norm
+gpu/cuda       base gpu @KERNELS
 worker/kv      base
 worker/manifest base worker/kv
 worker/sched   include base worker/kv
@@ -36,13 +43,13 @@ worker/arch    base gpu worker/kv worker/model
 worker/exec    base gpu worker/kv worker/model worker/sched worker/partition
 worker/worker.h  base
 worker/io/request.h base worker/sched worker/text worker/exec
-worker/process   worker/worker.h include base ipc wire gpu worker/kv worker/manifest worker/sched worker/partition worker/text worker/model worker/arch worker/exec
-worker/tp        worker/worker.h include base ipc wire gpu worker/kv worker/manifest worker/sched worker/partition worker/text worker/model worker/arch worker/exec worker/process
-worker/ops       worker/worker.h include base ipc wire gpu worker/kv worker/manifest worker/sched worker/partition worker/text worker/model worker/arch worker/exec worker/process
-worker/handover  worker/worker.h include base ipc wire gpu worker/kv worker/manifest worker/sched worker/partition worker/text worker/model worker/arch worker/exec worker/process worker/tp worker/ops worker/io/request.h
-worker/load      worker/worker.h include base ipc wire gpu worker/kv worker/manifest worker/sched worker/partition worker/text worker/model worker/arch worker/exec worker/process worker/tp worker/ops worker/handover
-worker/io        worker/worker.h include base ipc wire gpu worker/kv worker/manifest worker/sched worker/partition worker/text worker/model worker/arch worker/exec worker/process worker/tp worker/ops worker/handover worker/io/request.h
-worker           worker/worker.h include base ipc wire gpu worker/kv worker/manifest worker/sched worker/partition worker/text worker/model worker/arch worker/exec worker/process worker/tp worker/ops worker/handover worker/load worker/io worker/io/request.h
+worker/process   @WORKER
+worker/tp        @PROCESS
+worker/ops       @PROCESS
+worker/handover  @LOOP worker/io/request.h
+worker/load      @LOOP worker/handover
+worker/io        @LOOP worker/handover worker/io/request.h
+worker           @LOOP worker/handover worker/load worker/io worker/io/request.h
 route          base
 sim            include base route wire worker/kv worker/sched worker/partition
 daemon/daemon.h   include base
@@ -50,10 +57,10 @@ daemon/config     include base ipc wire daemon/daemon.h
 daemon/persist    include base ipc wire daemon/daemon.h daemon/config
 daemon/ledger     include base ipc wire daemon/daemon.h daemon/config daemon/persist
 daemon/net        include base ipc wire daemon/daemon.h daemon/config daemon/persist daemon/ledger
-daemon/supervise  include base ipc wire daemon/daemon.h daemon/config daemon/persist daemon/ledger daemon/net
-daemon/request    include base ipc wire route daemon/daemon.h daemon/config daemon/persist daemon/ledger daemon/net daemon/supervise
-daemon/ops        include base ipc wire daemon/daemon.h daemon/config daemon/persist daemon/ledger daemon/net daemon/supervise daemon/request
-daemon            include base ipc wire route daemon/daemon.h daemon/config daemon/persist daemon/ledger daemon/net daemon/supervise daemon/request daemon/ops
+daemon/supervise  @DAEMON
+daemon/request    @DAEMON route daemon/supervise
+daemon/ops        @DAEMON daemon/supervise daemon/request
+daemon            @DAEMON route daemon/supervise daemon/request daemon/ops
 client         include base wire
 ctl            include base client
 TABLE

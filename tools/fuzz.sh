@@ -21,9 +21,13 @@ field() { sed -n "s/^$2: *//p" "tests/fuzz/planted/$1.txt"; }
 
 one() {
   sources=$(field "$1" sources); pkgs=$(field "$1" pkgs); libs=$(field "$1" libs)
-  test -z "$pkgs" || { flags=$(pkg-config --cflags $pkgs); libs="$(pkg-config --libs $pkgs) $libs"; }
+  test -z "$pkgs" || {
+    flags=$(pkg-config --cflags $pkgs)
+    libs="$(pkg-config --libs $pkgs) $libs"
+  }
   ${CLANG:-clang} -g -O1 -std=gnu11 -D_GNU_SOURCE '-DPACKAGE_VERSION="0"' -I. $flags \
-    -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=all -o "$tmp/fuzz_$1" "tests/fuzz/fuzz_$1.c" $sources $libs || return 1
+    -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=all -o "$tmp/fuzz_$1" \
+    "tests/fuzz/fuzz_$1.c" $sources $libs || return 1
   mkdir -p "$tmp/learnt"
   (cd "$here" && "$tmp/fuzz_$1" -max_total_time="$seconds" -print_final_stats=1 -rss_limit_mb=2048 \
     -artifact_prefix="$here/" "${corpus:-$tmp/learnt}" "$OLDPWD/tests/data/fuzz_$1" 2>"$tmp/log")

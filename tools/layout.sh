@@ -1,5 +1,6 @@
 #!/bin/sh
-# layout.sh - print SHM_LAYOUT_SUM and LEDGER_LOG_LAYOUT_SUM; ipc/layout.h says when they are needed.
+# layout.sh - print SHM_LAYOUT_SUM and LEDGER_LOG_LAYOUT_SUM; ipc/layout.h says when they are
+# needed.
 #
 # Run in the build directory, which has config.h.
 src=${srcdir:-$(dirname "$0")/..}

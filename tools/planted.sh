@@ -3,9 +3,9 @@
 #
 # For every fault in tests/fuzz/planted/NAME.txt: copy the sources, plant that ONE fault, build
 # tests/fuzz/fuzz_NAME.c with clang's libFuzzer and AddressSanitizer, run it for at most SECONDS
-# (default 60) and say after how many it was found. Then the real sources for as long: no finding. Then
-# the line coverage of the parser by what that run learnt. Fails when a fault is missed or does not
-# build, the real sources have a finding, or less than 90 % of the parser's lines were run.
+# (default 60) and say after how many it was found. Then the real sources for as long: no finding.
+# Then the line coverage of the parser by what that run learnt. Fails when a fault is missed or does
+# not build, the real sources have a finding, or less than 90 % of the parser's lines were run.
 #
 # The file:
 #
@@ -43,7 +43,8 @@ field() { sed -n "s/^$2: *//p" "$top/tests/fuzz/planted/$1.txt"; }
 # copy DIR: every source the fuzzer could include.
 copy() {
   mkdir -p "$1" &&
-    find include base ipc wire gpu worker route sim daemon tests -name '*.[ch]' | tar -cf - -T - | tar -xf - -C "$1"
+    find include base ipc wire gpu worker route sim daemon tests -name '*.[ch]' |
+      tar -cf - -T - | tar -xf - -C "$1"
 }
 
 # compile DIR FLAGS OUT: DIR's fuzzer and its sources, several at a time.
@@ -51,7 +52,9 @@ compile() {
   (cd "$1" && set -e
     for c in "tests/fuzz/fuzz_$name.c" $sources; do
       o=$3.$(echo "$c" | tr / _).o
-      if [ ! -e "$o" ]; then $CLANG -g -O1 -std=gnu11 -D_GNU_SOURCE '-DPACKAGE_VERSION="0"' -I. $cflags $2 -c -o "$o" "$c"; fi
+      [ -e "$o" ] ||
+        $CLANG -g -O1 -std=gnu11 -D_GNU_SOURCE '-DPACKAGE_VERSION="0"' -I. $cflags $2 \
+          -c -o "$o" "$c"
     done
     $CLANG $2 -o "$3" "$3".*.o $libs) >"$3.log" 2>&1
 }
@@ -95,7 +98,10 @@ one() {
   name=$1
   sources=$(field "$name" sources); parser=$(field "$name" parser); pkgs=$(field "$name" pkgs)
   libs=$(field "$name" libs); max_len=$(field "$name" max_len); cflags=
-  test -z "$pkgs" || { cflags=$(pkg-config --cflags $pkgs); libs="$(pkg-config --libs $pkgs) $libs"; }
+  test -z "$pkgs" || {
+    cflags=$(pkg-config --cflags $pkgs)
+    libs="$(pkg-config --libs $pkgs) $libs"
+  }
   dir=$tmp/$name; missed=0
   mkdir -p "$dir/faults" "$dir/real" && copy "$dir/tree" || return 99
   if ! compile "$dir/tree" -fsanitize=fuzzer,address "$dir/real/fuzz"; then

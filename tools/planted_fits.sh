@@ -1,6 +1,7 @@
 #!/bin/sh
-# planted_fits.sh - every fault of tests/fuzz/planted can still be planted: its file is there, the old lines are in it
-# exactly once, and what it is built from is in the tree. Part of `make check`, where nobody has the hours to run them.
+# planted_fits.sh - every fault of tests/fuzz/planted can still be planted: its file is there, the
+# old lines are in it exactly once, and what it is built from is in the tree. Part of `make check`,
+# which has no time to run them.
 cd "$(dirname "$0")/.." || exit 99
 exec perl -0 -ne '
     for (map { split } /^(?:sources|parser): (.*)$/mg) {

@@ -506,45 +506,6 @@ requests_of_a_killed_lagand_continue_without_resubmission(void **state)
     assert_int_equal(lagand_stop(&r), 0);
 }
 
-/* With a model: weights, KV and ledger after a crash and after a re-exec. */
-static void
-model_output_is_identical_after_crash_and_reexec(void **state)
-{
-    enum { OUTPUTS = 4, TOKENS = 500 };
-    const char *top = getenv("srcdir");
-    char model[512];
-    const char *const args[] = { "--worker", "./lagan-worker",       "--model", model, "--device",
-                                 "cpu",      "--remove-runtime-dir", NULL };
-    static struct stream want[OUTPUTS];
-    struct lagan *c;
-
-    (void)state;
-    snprintf(model, sizeof model, "%s/models/recall-gemma3", top ? top : ".");
-    lagand_begin(&r, "good", args);
-    c = connect_to();
-    for (uint32_t i = 0; i < OUTPUTS; i++) ask(c, &streams[i], TOKENS, i);
-    assert_int_equal(take_events(c, OUTPUTS, clock_now() + SETTLE), 0);
-    memcpy(want, streams, sizeof want);
-    for (uint32_t i = 0; i < OUTPUTS; i++) ask(c, &streams[i], TOKENS, i);
-    for (int i = 0; i < 4; i++) {
-        take_events(c, OUTPUTS, clock_now() + 30 * NSEC_MS);
-        if (i % 2)
-            lagand_crash(&r, "good", args);
-        else
-            dealer_close(ask_reexec());
-        lagand_ready(&r);
-    }
-    assert_int_equal(take_events(c, OUTPUTS, clock_now() + SETTLE), 0);
-    for (uint32_t i = 0; i < OUTPUTS; i++) {
-        assert_int_equal(streams[i].n, TOKENS);
-        assert_memory_equal(streams[i].ids, want[i].ids, sizeof want[i].ids);
-        assert_true(streams[i].resumed > 0 && streams[i].adopted > 0);
-    }
-    assert_true(lagand_logged(&r, "weights (adopted)", 0));
-    lagan_close(c);
-    assert_int_equal(lagand_stop(&r), 0);
-}
-
 static void
 loading_weights_extends_the_start_timeout(void **state)
 {
@@ -573,7 +534,6 @@ main(void)
         lagand_test(stop_ends_a_reload),
         lagand_test(finished_reload_clears_its_status),
         lagand_test(requests_of_a_killed_lagand_continue_without_resubmission),
-        lagand_test(model_output_is_identical_after_crash_and_reexec),
         lagand_test(loading_weights_extends_the_start_timeout),
     };
 

@@ -1,4 +1,4 @@
-/* random_mix.h - what tests/e2e/test_mixture draws, and what it holds an answer against. */
+/* random_mix.h - what tests/e2e/test_mixture draws, and what it compares an output with. */
 #pragma once
 
 #include "include/lagan.h"
@@ -26,7 +26,7 @@ struct output {
     uint32_t n_text;
 };
 
-struct answer {
+struct result {
     struct output output[OUTPUTS];
     uint64_t prompt, prompt_top, tensor[LAGAN_N_TENSORS + 1]; /* hashes */
     uint64_t n_values[LAGAN_N_TENSORS + 1];
@@ -41,26 +41,28 @@ struct ask {
     char line[600]; /* it, for people */
     uint32_t n_prompt, max_tokens, n;
     bool search, may_end; /* may_end: a deadline is near */
-    bool may_go_on;       /* a part of its answer may be given with it */
-    uint32_t n_done;      /* tokens of that */
+    bool may_continue;    /* a part of its output may be sent as generated_ids */
+    uint32_t n_done;      /* tokens of generated_ids */
     int32_t ids[MOST_PROMPT];
-    bool in_words; /* they are no prompt */
-    /* after > 0: its prompt is that of request after - 1, the answer to it, and `behind` of ids. */
+    bool in_words; /* the prompt is text */
+    /* after > 0: the prompt is the prompt of request after - 1, its output and the first
+     * `behind` tokens of ids. */
     uint32_t after, behind;
-    uint32_t key;     /* its idempotency key; 0: it has none */
-    bool may_be_lost; /* with a worker; with lagand, which does not write it down */
-    bool anew;        /* its client may have asked once more: the score is of what came then */
+    uint32_t key;     /* idempotency key; 0: none */
+    bool may_be_lost; /* ends when its worker or lagand dies: it is not resumed */
+    bool resubmitted; /* maybe by its client: the score covers the new tokens only */
     uint64_t id;
     uint32_t reader;
     bool cancelled;
-    struct answer alone, got;
+    struct result alone, got;
 };
 
 struct settings {
     char text[MOST_SET][64];
     const char *set[MOST_SET + 1];
     uint32_t n;
-    bool heirs; /* lagand may have a successor, which has no tensors: nobody asks for them */
+    bool
+        lagand_restarts; /* lagand may be killed or re-executed; then no request asks for tensors */
 };
 
 struct model {
@@ -68,29 +70,30 @@ struct model {
     uint32_t vocab, most; /* most: positions */
     bool encoder, text;
     bool windows; /* and layers without */
-    bool odd;     /* its heads are: two ranks cannot share them */
+    bool odd;     /* an odd number of heads: two ranks cannot divide them */
 };
 
 extern const struct model mix_models[];
 extern const uint32_t mix_n_models;
 
 bool mix_one_in(uint32_t n);
-/* Of a device's processors what a lane may get: threads, or a GPU's SMs. */
+/* Draws the device units of a lane: threads, or SMs of a GPU. */
 uint32_t mix_share(void);
 void mix_set(struct settings *s, const char *format, ...) __attribute__((format(printf, 2, 3)));
-/* One more list of the same words: settings point into themselves. */
+/* Copies settings, which contain pointers into themselves. */
 void mix_copy(struct settings *to, const struct settings *from);
 
-/* What the numbers depend on, and requests that are the same for all that are asked with it. */
+/* Draws the settings that the results depend on, and requests. */
 void mix_draw(struct settings *numbers, const struct model *m, struct ask ask[REQUESTS]);
-/* A prompt that goes on from another's answer, which has come. */
-void mix_go_on(struct ask *a, const struct ask *before);
-/* Of a worker that has them all at once. longest: bytes that one request may take. */
+/* Makes the prompt of a from the prompt and the complete output of another request. */
+void mix_continue(struct ask *a, const struct ask *before);
+/* Draws the settings of a worker that gets all requests at once. longest: bytes of KV that one
+ * request may take. */
 void mix_draw_worker(struct settings *s, const struct model *m, uint64_t longest);
-/* They are asked again: nothing has come, some soon have no time left, and some are given the beginning of their
- * answers. */
+/* Prepares the requests to be submitted again: clears the results, draws short deadlines, and
+ * gives some requests the beginning of their outputs. */
 void mix_ask_again(struct ask ask[REQUESTS]);
 
 void mix_take(struct ask *a, const struct lagan_event *ev);
-/* Why what came is not what came alone; NULL: it is. Static storage. */
+/* Returns the difference between the result and the result alone, or NULL. Static storage. */
 const char *mix_difference(const struct ask *a);

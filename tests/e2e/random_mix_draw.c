@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
-static int32_t said[TEXTS][MOST_PROMPT];
+static int32_t texts[TEXTS][MOST_PROMPT];
 static uint32_t length, most_prompt; /* of a sequence; of prompts */
 
 const struct model mix_models[] = {
@@ -75,7 +75,7 @@ draw_texts(const struct model *m)
 {
     for (uint32_t t = 0; t < TEXTS; t++)
         for (uint32_t i = 0; i < MOST_PROMPT; i++)
-            said[t][i] = (int32_t)(3 + test_below(m->vocab - 3));
+            texts[t][i] = (int32_t)(3 + test_below(m->vocab - 3));
 }
 
 /* Near a border of blocks, mostly. */
@@ -88,19 +88,19 @@ draw_length(uint32_t least, uint32_t most)
     return MAX(least, MIN(n, most));
 }
 
-#define SAY(a, ...) \
+#define SET(a, ...) \
     snprintf((a)->line + strlen((a)->line), sizeof(a)->line - strlen((a)->line), " " __VA_ARGS__)
 #define INT(a, key, value) \
     do { \
         int64_t v_ = (value); \
         lagan_set_int((a)->r, key, v_); \
-        SAY(a, "%s=%lld", key, (long long)v_); \
+        SET(a, "%s=%lld", key, (long long)v_); \
     } while (0)
 #define FLOAT(a, key, value) \
     do { \
         double v_ = (value); \
         lagan_set_float((a)->r, key, v_); \
-        SAY(a, "%s=%g", key, v_); \
+        SET(a, "%s=%g", key, v_); \
     } while (0)
 
 static void
@@ -110,7 +110,7 @@ draw_prompt(struct ask *a, const struct model *m)
     int32_t *ids = a->ids;
 
     a->n_prompt = draw_length(1, most);
-    memcpy(ids, said[text], sizeof a->ids);
+    memcpy(ids, texts[text], sizeof a->ids);
     if (mix_one_in(3)) {
         other = test_below(a->n_prompt);
         for (uint32_t i = other; i < a->n_prompt; i++)
@@ -122,17 +122,17 @@ draw_prompt(struct ask *a, const struct model *m)
         for (uint32_t i = 0; i < a->n_prompt; i++) words[i] = "abcdek0123456789;= "[ids[i] % 19];
         lagan_set_str(a->r, "text", words, a->n_prompt);
         a->in_words = true;
-        SAY(a, "in words");
+        SET(a, "in words");
     } else {
         lagan_set_ids(a->r, "ids", ids, a->n_prompt);
     }
-    SAY(a, "text %u of %u, other from %u", text, a->n_prompt, other);
+    SET(a, "text %u of %u, other from %u", text, a->n_prompt, other);
     if (!m->encoder || mix_one_in(2)) return;
     a->n_prompt = draw_length(1, MIN(most_prompt, 100u));
-    memcpy(ids, said[test_below(TEXTS)], sizeof a->ids);
+    memcpy(ids, texts[test_below(TEXTS)], sizeof a->ids);
     ids[0] = 0;
     lagan_set_ids(a->r, "decoder_ids", ids, a->n_prompt);
-    SAY(a, "decoder_ids %u", a->n_prompt);
+    SET(a, "decoder_ids %u", a->n_prompt);
 }
 
 static void
@@ -155,10 +155,10 @@ draw_sampling(struct ask *a, const struct model *m)
         if (mix_one_in(3)) FLOAT(a, "length_penalty", -1 + 0.5 * test_below(6));
         if (mix_one_in(3)) {
             lagan_set_bool(a->r, "early_stopping", 1);
-            SAY(a, "early_stopping");
+            SET(a, "early_stopping");
         } else if (mix_one_in(3)) {
             lagan_set_str(a->r, "early_stopping", "never", 5);
-            SAY(a, "never early_stopping");
+            SET(a, "never early_stopping");
         }
     }
     INT(a, "seed", test_below(1000));
@@ -168,19 +168,19 @@ draw_sampling(struct ask *a, const struct model *m)
     if (mix_one_in(5)) INT(a, "no_repeat_ngram", 1 + test_below(4));
     if (mix_one_in(5)) {
         lagan_set_bias(a->r, "logit_bias", some, bias, 4);
-        SAY(a, "logit_bias");
+        SET(a, "logit_bias");
     }
     if (mix_one_in(4)) {
-        lagan_set_ids(a->r, "stop_ids", said[0] + test_below(20), 6);
-        SAY(a, "stop_ids");
+        lagan_set_ids(a->r, "stop_ids", texts[0] + test_below(20), 6);
+        SET(a, "stop_ids");
     }
     if (mix_one_in(5)) {
-        lagan_set_ids(a->r, "eos_ids", said[1] + test_below(20), 8);
-        SAY(a, "eos_ids");
+        lagan_set_ids(a->r, "eos_ids", texts[1] + test_below(20), 8);
+        SET(a, "eos_ids");
     }
     if (mix_one_in(2)) {
         lagan_set_bool(a->r, "ignore_eos", 1);
-        SAY(a, "ignore_eos");
+        SET(a, "ignore_eos");
     }
     if (mix_one_in(8)) INT(a, "forced_bos", 3 + test_below(m->vocab - 3));
     if (mix_one_in(8)) INT(a, "forced_eos", 3 + test_below(m->vocab - 3));
@@ -189,7 +189,7 @@ draw_sampling(struct ask *a, const struct model *m)
         static const char *const stop[] = { "e", "th", " " };
 
         lagan_set_strs(a->r, "stop", stop + test_below(3), 1);
-        SAY(a, "stop");
+        SET(a, "stop");
     }
 }
 
@@ -213,7 +213,7 @@ draw_ask(struct ask *a, const struct model *m, uint32_t number, bool tensors)
     if (!m->encoder && !a->in_words && number && mix_one_in(3)) {
         a->after = test_below(number) + 1;
         a->behind = test_below(MIN(a->n_prompt, 20u) + 1);
-        SAY(a, "%u of them after request %u and its answer", a->behind, a->after - 1);
+        SET(a, "%u of them after request %u and its output", a->behind, a->after - 1);
     }
     a->max_tokens = mix_one_in(6) ? 1 + test_below(2)
                                   : 1 + test_below(mix_one_in(8) ? MOST_NEW : 64);
@@ -223,30 +223,30 @@ draw_ask(struct ask *a, const struct model *m, uint32_t number, bool tensors)
     if (!a->search && mix_one_in(4)) INT(a, "prompt_logprobs", test_below(TOPS + 1));
     if (tensors && !a->search && a->n == 1 && mix_one_in(8)) {
         lagan_set_bool(a->r, "return_logits", 1);
-        SAY(a, "return_logits");
+        SET(a, "return_logits");
     }
     if (tensors && m->encoder && mix_one_in(6)) {
         lagan_set_bool(a->r, "return_encoder_output", 1);
-        SAY(a, "return_encoder_output");
+        SET(a, "return_encoder_output");
     }
-    a->may_go_on = !a->search && a->n == 1 && !strstr(a->line, "prompt_logprobs") &&
-                   !strstr(a->line, "return_");
+    a->may_continue = !a->search && a->n == 1 && !strstr(a->line, "prompt_logprobs") &&
+                      !strstr(a->line, "return_");
     if (mix_one_in(3)) FLOAT(a, "priority", 0.25 * test_below(5));
     if (mix_one_in(3)) INT(a, "ack_window", 1 + test_below(4));
     a->may_be_lost = strstr(a->line, "prompt_logprobs") || strstr(a->line, "return_");
     if (!a->may_be_lost && mix_one_in(6)) {
         draw_key(a);
-        SAY(a, "idempotency_key");
+        SET(a, "idempotency_key");
     }
     if (mix_one_in(12)) {
         a->may_be_lost = true;
         lagan_set_bool(a->r, "resume", 0);
-        SAY(a, "resume=false");
+        SET(a, "resume=false");
     }
 }
 
 void
-mix_go_on(struct ask *a, const struct ask *before)
+mix_continue(struct ask *a, const struct ask *before)
 {
     const struct output *o = &before->alone.output[0];
     uint32_t n = MIN(before->n_prompt, (uint32_t)MOST_PROMPT - 1), more;
@@ -334,17 +334,18 @@ mix_draw(struct settings *numbers, const struct model *m, struct ask ask[REQUEST
     most_prompt = mix_one_in(4) ? MIN((uint32_t)MOST_PROMPT, m->most - 2) : 10 + test_below(90);
     draw_texts(m);
     draw_numbers(numbers, m);
-    numbers->heirs = mix_one_in(2);
-    for (uint32_t i = 0; i < REQUESTS; i++) draw_ask(&ask[i], m, i, !numbers->heirs);
+    numbers->lagand_restarts = mix_one_in(2);
+    for (uint32_t i = 0; i < REQUESTS; i++) draw_ask(&ask[i], m, i, !numbers->lagand_restarts);
 }
 
-/* Of some that can, somebody has the beginning of its answer already; who once had some always has. */
+/* Some requests that allow it are sent with the beginning of their output; a request that was
+ * sent so once always is. */
 static void
 draw_done(struct ask *a)
 {
     const struct output *o = &a->alone.output[0];
 
-    if (!a->may_go_on || a->key || a->alone.error || o->n < 2) return;
+    if (!a->may_continue || a->key || a->alone.error || o->n < 2) return;
     if (a->n_done == 0 && !mix_one_in(4)) return;
     a->n_done = 1 + test_below(o->n - 1);
     lagan_set_ids(a->r, "generated_ids", o->id, a->n_done);

@@ -18,7 +18,7 @@ mix(uint64_t h, const void *bytes, size_t n)
 void
 mix_take(struct ask *a, const struct lagan_event *ev)
 {
-    struct answer *g = &a->got;
+    struct result *g = &a->got;
     struct output *o = &g->output[ev->output];
 
     assert_true(ev->output < OUTPUTS);
@@ -69,11 +69,11 @@ begins_alike(const struct output *want, const struct output *got, uint32_t n)
 const char *
 mix_difference(const struct ask *a)
 {
-    const struct answer *w = &a->alone, *g = &a->got;
+    const struct result *w = &a->alone, *g = &a->got;
     static char what[500];
     bool cut = g->error == LAGAN_E_CANCELLED || g->error == LAGAN_E_DEADLINE;
 
-    if (g->error == LAGAN_E_CANCELLED && !a->cancelled) return "cancelled by nobody";
+    if (g->error == LAGAN_E_CANCELLED && !a->cancelled) return "cancelled without a cancel";
     if (g->error == LAGAN_E_DEADLINE && !a->may_end) return "a deadline it has not";
     if (!cut && g->error != w->error) {
         snprintf(what, sizeof what, "error %u (%s), alone %u (%s)", g->error, g->why, w->error,
@@ -97,7 +97,7 @@ mix_difference(const struct ask *a)
         if (x->reason != y->reason) return "another reason";
         if (a->n_done > 0) continue;
         if (x->text != y->text || x->n_text != y->n_text) return "another text";
-        if (x->score != y->score && !a->anew) {
+        if (x->score != y->score && !a->resubmitted) {
             snprintf(what, sizeof what, "output %u score %08x, alone %08x", k, y->score, x->score);
             return what;
         }

@@ -1,9 +1,10 @@
 /* test_beams.c - beam searches and parallel samples through every process.
  *
- * Every recorded search of transformers (tests/data/golden, `beams`) is asked for with all of its sequences, many at
- * once: ids in their order, scores within 1e-4 (golden's tolerance), in several settings of blocks, chunks, policy,
- * reuse and lanes. Samples of one seed are the same alone and in company. Then all of it again while the worker
- * is killed under it, over and over: what is told is never told twice, and the answers are the same.
+ * Each recorded search of transformers (tests/data/golden, `beams`) is requested with all of its
+ * sequences, many at once: ids in their order, scores within 1e-4 (the tolerance of the
+ * goldens), with several settings of blocks, chunks, policy, reuse and lanes. Samples of one
+ * seed are the same alone and among other requests. All of it runs again while the worker is
+ * killed repeatedly: no token is delivered twice and the outputs are the same.
  */
 #include "tests/e2e/serve.h"
 #include "tests/test.h"
@@ -30,7 +31,7 @@ struct asked { /* one search */
     struct sequence want[MAX_OUT];
 };
 
-struct heard {
+struct received {
     uint64_t id;
     uint32_t n_over, order[MAX_OUT];
     struct sequence out[MAX_OUT];
@@ -70,7 +71,8 @@ number(const json_t *params, const char *key, int64_t absent)
     return json_is_integer(v) ? json_integer_value(v) : absent;
 }
 
-/* transformers' parameters as keys of a request. n_given: tokens that its lengths count beside the new ones. */
+/* Sets the parameters of transformers as keys of a request. n_given: tokens that the lengths of
+ * transformers count in addition to the new ones. */
 static void
 set_params(struct lagan_request *r, const json_t *p, uint32_t n_given)
 {
@@ -151,7 +153,7 @@ searches(const json_t *doc, struct asked *ret)
 }
 
 static void
-hear(struct heard *h, uint32_t n, const struct lagan_event *ev)
+receive(struct received *h, uint32_t n, const struct lagan_event *ev)
 {
     struct sequence *s = NULL;
 
@@ -182,9 +184,10 @@ hear(struct heard *h, uint32_t n, const struct lagan_event *ev)
     }
 }
 
-/* All of them, some at once. kill_after: events with tokens, and then the worker dies, KILLS times; 0: it lives. */
+/* Runs all requests, some at once. kill_after: events with tokens before each of KILLS kills of
+ * the worker; 0: no kill. */
 static void
-ask(const struct serve *s, struct lagan_request *const *r, struct heard *h, uint32_t n,
+ask(const struct serve *s, struct lagan_request *const *r, struct received *h, uint32_t n,
     uint32_t kill_after)
 {
     struct lagan *c;
@@ -199,7 +202,7 @@ ask(const struct serve *s, struct lagan_request *const *r, struct heard *h, uint
         for (; sent < n && sent - done < AT_ONCE; sent++)
             assert_int_equal(lagan_submit(c, r[sent], &h[sent].id), 0);
         if (lagan_next(c, &ev, 60000) <= 0) fail_msg("nothing for a minute: %s", lagan_errmsg(c));
-        hear(h, sent, &ev);
+        receive(h, sent, &ev);
         done += ev.kind == LAGAN_EVENT_DONE;
         events += ev.kind == LAGAN_EVENT_TOKENS;
         if (!kill_after || events < kill_after || kills == KILLS) continue;
@@ -212,7 +215,7 @@ ask(const struct serve *s, struct lagan_request *const *r, struct heard *h, uint
 }
 
 static void
-check_search(const char *model, uint32_t which, const struct asked *a, const struct heard *h)
+check_search(const char *model, uint32_t which, const struct asked *a, const struct received *h)
 {
     assert_true(h->done);
     assert_int_equal(h->n_over, a->n);
@@ -233,7 +236,7 @@ static void
 run_searches(const char *model, const char *const *set, uint32_t kill_after)
 {
     static struct asked a[MAX_CASES];
-    static struct heard h[MAX_CASES];
+    static struct received h[MAX_CASES];
     struct lagan_request *r[MAX_CASES] = { NULL };
     json_t *doc = read_golden(model);
     char path[128];
@@ -312,7 +315,8 @@ speak(struct lagan *c, struct lagan_request *r, struct spoken *s)
     }
 }
 
-/* Each step's distribution is the one without penalties behind the same tokens, changed as the keys say. */
+/* The distribution of each step is the one without penalties after the same tokens, changed as
+ * the keys say. */
 static void
 penalties_and_bias_change_logits_by_what_was_generated(void **state)
 {
@@ -409,7 +413,7 @@ are_the_same(const char *ranks)
                           "max_num_batched_tokens=24",
                           ranks,
                           NULL };
-    static struct heard alone[PROMPTS], several[PROMPTS], killed[PROMPTS];
+    static struct received alone[PROMPTS], several[PROMPTS], killed[PROMPTS];
     struct lagan_request *one[PROMPTS], *many[PROMPTS];
     struct serve s;
     uint32_t n_other = 0;
@@ -451,16 +455,16 @@ are_the_same(const char *ranks)
 }
 
 static void
-samples_are_the_same_alone_in_company_and_after_deaths(void **state)
+samples_are_the_same_alone_together_and_after_deaths(void **state)
 {
     (void)state;
     are_the_same(NULL);
 }
 
-/* Ranks that want different things of one draw do not draw the same: on the CPU a rank ends then (cpu_all_same()), a GPU draws
- * another token. With a GPU this is the test before it and --set tensor_parallel=2. */
+/* Ranks must draw the same token. If they do not, a rank ends on the CPU (cpu_all_same()), and a
+ * GPU draws another token. On a GPU this is the test above with --set tensor_parallel=2. */
 static void
-samples_of_two_ranks_are_the_same_alone_in_company_and_after_deaths(void **state)
+samples_of_two_ranks_are_the_same_alone_together_and_after_deaths(void **state)
 {
     (void)state;
     if (serve_on_gpu()) skip();
@@ -474,8 +478,8 @@ main(int argc, char **argv)
         cmocka_unit_test(searches_end_with_transformers_sequences_and_scores),
         cmocka_unit_test(a_worker_killed_in_searches_gives_the_same_sequences),
         cmocka_unit_test(penalties_and_bias_change_logits_by_what_was_generated),
-        cmocka_unit_test(samples_are_the_same_alone_in_company_and_after_deaths),
-        cmocka_unit_test(samples_of_two_ranks_are_the_same_alone_in_company_and_after_deaths),
+        cmocka_unit_test(samples_are_the_same_alone_together_and_after_deaths),
+        cmocka_unit_test(samples_of_two_ranks_are_the_same_alone_together_and_after_deaths),
     };
 
     serve_args(argc, argv);

@@ -1,10 +1,12 @@
-/* test_vocab_cache.c - what was computed is found again, on the device or on the host, and nobody can tell from an answer.
+/* test_cache.c - tokens are taken from the prefix cache, on the device or on the host, and no
+ * output changes.
  *
- * Conversations of several turns, each turn asked with all that was said before: once with room for everything and no
- * cache; then with a cache so small that turns push each other out to the host, and that streams are paused: a first
- * prompt is a third of what it grows to, so that where several find room for theirs, there is none for their
- * answers. Some begin alike, so that they share blocks. Ids and the bits of log-probabilities must be the same; how
- * many tokens were found is told. Nor does it tell when the cache is emptied meanwhile.
+ * Dialogs of several rounds; each prompt has all tokens of the rounds before. First without a
+ * cache and with memory for all requests. Then with a cache so small that rounds evict each
+ * other to the host and sequences are preempted: a first prompt has a third of its final length,
+ * so that several prompts fit and their outputs do not. Some dialogs have a common prefix and
+ * share blocks. Ids and the bits of log-probabilities must be equal; the number of cached tokens
+ * is checked. Flushes of the cache change no output either.
  */
 #include "tests/e2e/serve.h"
 #include "tests/test.h"
@@ -13,71 +15,71 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { TALKS = 12, TURNS = 3, ASKED = 12, NEW = 36, SOURCE = 30, MOST = 256, FLUSH_EVERY = 40 };
+enum { DIALOGS = 12, ROUNDS = 3, ASKED = 12, NEW = 36, SOURCE = 30, MOST = 256, FLUSH_EVERY = 40 };
 
-struct talk {
-    int32_t said[MOST];
-    uint32_t n_said;
+struct dialog {
+    int32_t history[MOST];
+    uint32_t n_history;
     uint64_t request;
-    int32_t id[TURNS][NEW];
-    float logprob[TURNS][NEW];
-    uint32_t n, n_cached[TURNS];
+    int32_t id[ROUNDS][NEW];
+    float logprob[ROUNDS][NEW];
+    uint32_t n, n_cached[ROUNDS];
 };
-/* What the worker counts. */
+/* Counters of the worker. */
 struct counts {
-    uint64_t offloaded, fetched, pauses;
-    uint64_t of_groups, shared,
-        cross; /* of each group: blocks moved to the host and back; found whole; of sources */
+    uint64_t offloaded, onboarded, preemptions;
+    uint64_t of_groups;     /* offloaded and onboarded blocks of all groups */
+    uint64_t shared, cross; /* full hits of all groups, of cross groups */
 };
 
 static void
-say(struct talk *t, uint32_t talk, uint32_t turn, bool encoder)
+extend_prompt(struct dialog *t, uint32_t dialog, uint32_t round, bool encoder)
 {
-    uint32_t n = turn == 0 && encoder ? 3 : turn == 0 ? 2 * ASKED : ASKED;
+    uint32_t n = round == 0 && encoder ? 3 : round == 0 ? 2 * ASKED : ASKED;
 
-    /* Half of them begin alike. */
-    for (uint32_t k = 0; k < n; k++, t->n_said++)
-        t->said[t->n_said] = (int32_t)(3 + (turn == 0 && talk % 2 && k < ASKED
-                                                ? 11 * k
-                                                : (talk * 31 + turn * 17 + k * 7)) %
-                                               90);
-    if (encoder) t->said[0] = 0;
+    /* Half of the dialogs have a common prefix. */
+    for (uint32_t k = 0; k < n; k++, t->n_history++)
+        t->history[t->n_history] = (int32_t)(3 + (round == 0 && dialog % 2 && k < ASKED
+                                                      ? 11 * k
+                                                      : (dialog * 31 + round * 17 + k * 7)) %
+                                                     90);
+    if (encoder) t->history[0] = 0;
 }
 
 static void
-submit(struct lagan *c, struct talk *t, uint32_t talk, uint32_t turn, bool encoder)
+submit(struct lagan *c, struct dialog *t, uint32_t dialog, uint32_t round, bool encoder)
 {
     struct lagan_request *r = lagan_request_new();
     int32_t source[SOURCE];
 
-    for (uint32_t k = 0; k < SOURCE; k++) source[k] = (int32_t)(3 + (talk * 5 + k * 13) % 90);
+    for (uint32_t k = 0; k < SOURCE; k++) source[k] = (int32_t)(3 + (dialog * 5 + k * 13) % 90);
     if (encoder) lagan_set_ids(r, "ids", source, SOURCE);
-    lagan_set_ids(r, encoder ? "decoder_ids" : "ids", t->said, t->n_said);
+    lagan_set_ids(r, encoder ? "decoder_ids" : "ids", t->history, t->n_history);
     lagan_set_int(r, "max_tokens", NEW);
     lagan_set_bool(r, "ignore_eos", true);
     lagan_set_int(r, "logprobs", 1);
-    if (talk % 3 == 1) lagan_set_float(r, "temperature", 0.8);
-    if (talk % 3 == 1) lagan_set_int(r, "seed", talk * 10 + turn);
+    if (dialog % 3 == 1) lagan_set_float(r, "temperature", 0.8);
+    if (dialog % 3 == 1) lagan_set_int(r, "seed", dialog * 10 + round);
     assert_int_equal(lagan_submit(c, r, &t->request), 0);
     lagan_request_free(r);
     t->n = 0;
 }
 
 static bool
-take(struct talk *t, uint32_t turn, const struct lagan_event *ev)
+take(struct dialog *t, uint32_t round, const struct lagan_event *ev)
 {
     if (ev->kind == LAGAN_EVENT_ERROR) fail_msg("%s: %s", ev->reason_name, ev->message);
     if (ev->kind == LAGAN_EVENT_TOKENS) {
         assert_true(t->n + ev->n_ids <= NEW && ev->first == t->n);
-        memcpy(t->id[turn] + t->n, ev->ids, ev->n_ids * sizeof *ev->ids);
-        memcpy(t->logprob[turn] + t->n, ev->logprob, ev->n_ids * sizeof *ev->logprob);
+        memcpy(t->id[round] + t->n, ev->ids, ev->n_ids * sizeof *ev->ids);
+        memcpy(t->logprob[round] + t->n, ev->logprob, ev->n_ids * sizeof *ev->logprob);
         t->n += ev->n_ids;
     }
-    if (ev->kind == LAGAN_EVENT_OUTPUT) t->n_cached[turn] = ev->cached;
+    if (ev->kind == LAGAN_EVENT_OUTPUT) t->n_cached[round] = ev->cached;
     if (ev->kind != LAGAN_EVENT_DONE) return false;
     assert_int_equal(t->n, NEW);
-    memcpy(t->said + t->n_said, t->id[turn], sizeof t->id[turn]);
-    t->n_said += NEW;
+    memcpy(t->history + t->n_history, t->id[round], sizeof t->id[round]);
+    t->n_history += NEW;
     return true;
 }
 
@@ -102,12 +104,12 @@ count(const struct serve *s)
     assert_non_null(f);
     while (fgets(line, sizeof line, f)) {
         n.offloaded = metric(line, "lagan_worker_blocks_offloaded", n.offloaded);
-        n.fetched = metric(line, "lagan_worker_blocks_onboarded", n.fetched);
+        n.onboarded = metric(line, "lagan_worker_blocks_onboarded", n.onboarded);
         n.of_groups = metric(line, "lagan_kv_offloaded", n.of_groups);
         n.of_groups = metric(line, "lagan_kv_onboarded", n.of_groups);
         n.shared = metric(line, "lagan_kv_reused_full", n.shared);
         if (strstr(line, "kind=\"cross\"")) n.cross = metric(line, "lagan_kv_reused_full", n.cross);
-        n.pauses = metric(line, "preemptions", n.pauses);
+        n.preemptions = metric(line, "preemptions", n.preemptions);
     }
     pclose(f);
     return n;
@@ -122,20 +124,22 @@ number(const char *json, const char *key)
     return strtoull(at + strlen(key), NULL, 10);
 }
 
-/* Blocks that were dropped are added. */
+/* Adds the numbers of evicted blocks. */
 static void
 flush(const struct serve *s, uint64_t *device, uint64_t *host)
 {
-    char said[400];
+    char output[400];
 
-    if (serve_ask(s, "kv flush --json", said, sizeof said) != 0) fail_msg("kv flush: %s", said);
-    *device += number(said, "\"blocks\":");
-    *host += number(said, "\"host_blocks\":");
+    if (serve_ask(s, "kv flush --json", output, sizeof output) != 0)
+        fail_msg("kv flush: %s", output);
+    *device += number(output, "\"blocks\":");
+    *host += number(output, "\"host_blocks\":");
 }
 
-/* flushed: the cache is emptied all the while, and so many blocks went, of the device and of the host; NULL: never. */
+/* flushed: flush the cache repeatedly and add the blocks evicted from the device and from the
+ * host; NULL: never. */
 static struct counts
-converse(const char *model, const char *const *set, bool encoder, struct talk *t,
+converse(const char *model, const char *const *set, bool encoder, struct dialog *t,
          uint64_t flushed[2])
 {
     uint32_t n_events = 0;
@@ -145,20 +149,20 @@ converse(const char *model, const char *const *set, bool encoder, struct talk *t
 
     assert_true(serve_start(&s, model, set));
     assert_int_equal(lagan_open(&c, s.endpoint, 5000), 0);
-    memset(t, 0, TALKS * sizeof *t);
-    for (uint32_t turn = 0; turn < TURNS; turn++) {
-        for (uint32_t i = 0; i < TALKS; i++) {
-            say(&t[i], i, turn, encoder);
-            submit(c, &t[i], i, turn, encoder);
+    memset(t, 0, DIALOGS * sizeof *t);
+    for (uint32_t round = 0; round < ROUNDS; round++) {
+        for (uint32_t i = 0; i < DIALOGS; i++) {
+            extend_prompt(&t[i], i, round, encoder);
+            submit(c, &t[i], i, round, encoder);
         }
-        for (uint32_t over = 0; over < TALKS;) {
+        for (uint32_t over = 0; over < DIALOGS;) {
             struct lagan_event ev = { .size = sizeof ev };
             uint32_t i = 0;
 
             if (lagan_next(c, &ev, 30000) <= 0) fail_msg("nothing for 30 s: %s", lagan_errmsg(c));
-            while (i < TALKS && t[i].request != ev.id) i++;
-            assert_true(i < TALKS);
-            over += take(&t[i], turn, &ev);
+            while (i < DIALOGS && t[i].request != ev.id) i++;
+            assert_true(i < DIALOGS);
+            over += take(&t[i], round, &ev);
             if (flushed && n_events++ % FLUSH_EVERY == 0) flush(&s, &flushed[0], &flushed[1]);
         }
     }
@@ -168,14 +172,14 @@ converse(const char *model, const char *const *set, bool encoder, struct talk *t
     return n;
 }
 
-static struct talk want[TALKS]; /* of the last with_and_without() */
+static struct dialog want[DIALOGS]; /* of the last with_and_without() call */
 
-/* roomier: so much that something is found although nothing comes back from the host. */
+/* roomier: memory that gives cache hits without onboarding. */
 static void
 with_and_without(const char *model, const char *memory, const char *roomier, bool encoder,
                  const char *sinks)
 {
-    static struct talk got[TALKS];
+    static struct dialog got[DIALOGS];
     const char *set[] = { "kv.memory=64MiB",
                           "kv.reuse=false",
                           "kv.host_memory=0",
@@ -192,7 +196,7 @@ with_and_without(const char *model, const char *memory, const char *roomier, boo
                           NULL };
     struct counts n = converse(model, set, encoder, want, NULL);
 
-    assert_int_equal(n.offloaded + n.fetched + n.pauses, 0);
+    assert_int_equal(n.offloaded + n.onboarded + n.preemptions, 0);
     set[1] = "kv.reuse=true";
     set[2] = "kv.host_memory=16MiB";
     for (int way = 0; way < 3; way++) {
@@ -201,36 +205,37 @@ with_and_without(const char *model, const char *memory, const char *roomier, boo
         set[0] = way == 2 ? roomier : memory;
         set[3] = way == 1 ? "policy=max_utilization" : "policy=no_evict";
         set[4] = way == 2 ? "kv.host_bandwidth=1KiB"
-                          : "kv.host_bandwidth=0"; /* what is slow stays there */
+                          : "kv.host_bandwidth=0"; /* blocks stay on a slow host tier */
         n = converse(model, set, encoder, got, NULL);
-        for (uint32_t i = 0; i < TALKS; i++) {
-            for (uint32_t turn = 0; turn < TURNS; turn++) {
-                assert_int_equal(want[i].n_cached[turn], 0);
-                cached += got[i].n_cached[turn];
+        for (uint32_t i = 0; i < DIALOGS; i++) {
+            for (uint32_t round = 0; round < ROUNDS; round++) {
+                assert_int_equal(want[i].n_cached[round], 0);
+                cached += got[i].n_cached[round];
             }
             assert_memory_equal(got[i].id, want[i].id, sizeof want[i].id);
             assert_memory_equal(got[i].logprob, want[i].logprob, sizeof want[i].logprob);
         }
-        print_message("%s %s: %u tokens found, %llu blocks to the host, %llu back, %llu pauses\n",
-                      model, set[3], cached, (unsigned long long)n.offloaded,
-                      (unsigned long long)n.fetched, (unsigned long long)n.pauses);
-        assert_true(cached > 0 && n.offloaded > 0 && (n.fetched > 0) == (way < 2));
-        assert_true(n.of_groups == n.offloaded + n.fetched && n.shared > 0);
+        print_message(
+            "%s %s: %u cached tokens, %llu blocks offloaded, %llu onboarded, %llu preemptions\n",
+            model, set[3], cached, (unsigned long long)n.offloaded, (unsigned long long)n.onboarded,
+            (unsigned long long)n.preemptions);
+        assert_true(cached > 0 && n.offloaded > 0 && (n.onboarded > 0) == (way < 2));
+        assert_true(n.of_groups == n.offloaded + n.onboarded && n.shared > 0);
         assert_true((n.cross > 0) == encoder);
-        assert_true(way != 1 || n.pauses > 0);
+        assert_true(way != 1 || n.preemptions > 0);
     }
 }
 
 static void
-what_a_decoder_has_said_is_found_again(void **state)
+output_of_a_decoder_is_found_again(void **state)
 {
     (void)state;
     with_and_without("tests/data/golden/llama2", "kv.memory=384KiB", "kv.memory=384KiB", false,
                      NULL);
 }
 
-/* The window is a fraction of a prompt, and its blocks are larger than the others: slabs change their pool in the
- * very step that saves blocks and fetches others. */
+/* The window is a fraction of a prompt, and its blocks are larger than the others: slabs change
+ * their pool in the step that offloads and onboards blocks. */
 static void
 windows_far_shorter_than_prompts_are_found_again(void **state)
 {
@@ -239,11 +244,11 @@ windows_far_shorter_than_prompts_are_found_again(void **state)
                      NULL);
 }
 
-/* What is kept of a prompt tells on all that comes later. */
+/* The first positions of a prompt influence all later tokens. */
 static void
 windows_that_keep_their_first_positions_are_found_again(void **state)
 {
-    static struct talk slid[TALKS];
+    static struct dialog slid[DIALOGS];
 
     (void)state;
     memcpy(slid, want, sizeof slid);
@@ -253,7 +258,7 @@ windows_that_keep_their_first_positions_are_found_again(void **state)
 }
 
 static void
-sources_and_what_was_said_of_them_are_found_again(void **state)
+encoder_inputs_and_their_outputs_are_found_again(void **state)
 {
     (void)state;
     with_and_without("tests/data/golden/t5_relu", "kv.memory=448KiB", "kv.memory=768KiB", true,
@@ -261,9 +266,9 @@ sources_and_what_was_said_of_them_are_found_again(void **state)
 }
 
 static void
-streams_keep_their_bits_while_the_cache_is_flushed(void **state)
+outputs_keep_their_bits_while_the_cache_is_flushed(void **state)
 {
-    static struct talk got[TALKS];
+    static struct dialog got[DIALOGS];
     static const char *const model[] = { "tests/data/golden/gemma3", "tests/data/golden/t5_relu" };
 
     (void)state;
@@ -286,7 +291,7 @@ streams_keep_their_bits_while_the_cache_is_flushed(void **state)
         set[1] = "kv.reuse=true";
         set[2] = "kv.host_memory=16MiB";
         converse(model[encoder], set, encoder, got, flushed);
-        for (uint32_t i = 0; i < TALKS; i++) {
+        for (uint32_t i = 0; i < DIALOGS; i++) {
             assert_memory_equal(got[i].id, want[i].id, sizeof want[i].id);
             assert_memory_equal(got[i].logprob, want[i].logprob, sizeof want[i].logprob);
         }
@@ -296,59 +301,15 @@ streams_keep_their_bits_while_the_cache_is_flushed(void **state)
     }
 }
 
-/* The tokens of one prompt that were found. */
-static uint32_t
-ask_again(struct lagan *c, struct talk *t)
-{
-    memset(t, 0, sizeof *t);
-    say(t, 1, 0, false);
-    submit(c, t, 1, 0, false);
-    for (;;) {
-        struct lagan_event ev = { .size = sizeof ev };
-
-        if (lagan_next(c, &ev, 30000) <= 0) fail_msg("nothing for 30 s: %s", lagan_errmsg(c));
-        if (take(t, 0, &ev)) return t->n_cached[0];
-    }
-}
-
-static void
-what_was_found_is_computed_again_after_a_flush(void **state)
-{
-    static const char *const set[] = { "kv.memory=1MiB",        "kv.reuse=true", "max_num_seqs=4",
-                                       "kv.tokens_per_block=8", "threads=2",     NULL };
-    uint64_t device = 0, host = 0;
-    char said[4000];
-    struct talk t;
-    struct serve s;
-    struct lagan *c;
-
-    (void)state;
-    assert_true(serve_start(&s, "tests/data/golden/llama2", set));
-    assert_int_equal(lagan_open(&c, s.endpoint, 5000), 0);
-    assert_int_equal(ask_again(c, &t), 0);
-    assert_int_equal(ask_again(c, &t), 2 * ASKED - 1);
-    flush(&s, &device, &host);
-    assert_int_equal(device, (2 * ASKED + NEW + 7) / 8);
-    assert_int_equal(host, 0);
-    assert_int_equal(ask_again(c, &t), 0);
-    assert_int_equal(ask_again(c, &t), 2 * ASKED - 1);
-    assert_int_equal(serve_ctl(&s, "events --json", said, sizeof said), 0);
-    assert_non_null(strstr(said, "\"kind\":\"operator\",\"worker\":\"w0\",\"text\":\"kv flush\""));
-    assert_int_equal(serve_ctl(&s, "kv flush w7", said, sizeof said), 4);
-    lagan_close(c);
-    serve_stop(&s);
-}
-
 int
 main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(what_a_decoder_has_said_is_found_again),
+        cmocka_unit_test(output_of_a_decoder_is_found_again),
         cmocka_unit_test(windows_far_shorter_than_prompts_are_found_again),
         cmocka_unit_test(windows_that_keep_their_first_positions_are_found_again),
-        cmocka_unit_test(sources_and_what_was_said_of_them_are_found_again),
-        cmocka_unit_test(streams_keep_their_bits_while_the_cache_is_flushed),
-        cmocka_unit_test(what_was_found_is_computed_again_after_a_flush),
+        cmocka_unit_test(encoder_inputs_and_their_outputs_are_found_again),
+        cmocka_unit_test(outputs_keep_their_bits_while_the_cache_is_flushed),
     };
 
     serve_args(argc, argv);

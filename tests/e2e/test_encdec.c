@@ -1,7 +1,8 @@
-/* test_encdec.c - what encoder-decoders are asked beside their source: forced tokens, prefixes, defaults, languages.
+/* test_encdec.c - keys of encoder-decoder requests: forced tokens, prefixes, defaults, languages.
  *
- * A model is a fixture with one file of its own: what generate() would do by default is compared with the same
- * request in so many words, a forced token with the same token given.
+ * A model is a golden checkpoint with one other file. A request with the defaults of generate()
+ * is compared with a request that spells them out, and a forced token with the same token given
+ * as a prefix.
  */
 #include "base/base.h"
 #include "tests/e2e/serve.h"
@@ -17,7 +18,7 @@
 
 enum { MOST = 64, TEXT = 512 };
 
-/* On a GPU too bits are the same whoever is killed. */
+/* The bits must be equal after a kill, also on a GPU. */
 static const char *const small[] = { "max_num_seqs=8",
                                      "kv.memory=16MiB",
                                      "max_source_tokens=64",
@@ -33,7 +34,8 @@ static const char *const random_weights[] = { "max_num_seqs=8",
                                               "weights=random:7",
                                               NULL };
 
-/* The same weights with other files beside them: names and contents, NULL-ended; a content "@path" is linked. */
+/* A model directory of its own: names and contents of files, ends with NULL; a content "@path"
+ * is a link. */
 struct dir {
     char path[64];
 };
@@ -95,11 +97,11 @@ struct tensor {
     size_t n;
     uint32_t cols;
 };
-struct answer {
+struct result {
     struct tensor states, logits;
     uint32_t n;
     int32_t id[MOST];
-    char text[TEXT], word[32], message[256];
+    char text[TEXT], finish[32], message[256];
 };
 
 static const int32_t source[] = { 0, 69, 270, 101, 45, 2 };
@@ -125,9 +127,9 @@ add_values(struct tensor *t, const struct lagan_event *ev)
     t->cols = ev->cols;
 }
 
-/* victim: killed when the first tokens are there; 0: nobody is. */
+/* victim: killed after the first tokens; 0: no kill. */
 static void
-answer_and_kill(struct lagan *c, struct lagan_request *r, struct answer *a, pid_t victim)
+result_after_kill(struct lagan *c, struct lagan_request *r, struct result *a, pid_t victim)
 {
     size_t len = 0;
     uint64_t id;
@@ -154,7 +156,7 @@ answer_and_kill(struct lagan *c, struct lagan_request *r, struct answer *a, pid_
         if (ev.kind == LAGAN_EVENT_TENSOR)
             add_values(strcmp(ev.tensor_name, "logits") ? &a->states : &a->logits, &ev);
         if (ev.kind == LAGAN_EVENT_OUTPUT || ev.kind == LAGAN_EVENT_ERROR)
-            snprintf(a->word, sizeof a->word, "%s", ev.reason_name);
+            snprintf(a->finish, sizeof a->finish, "%s", ev.reason_name);
         if (ev.kind == LAGAN_EVENT_ERROR && ev.message)
             snprintf(a->message, sizeof a->message, "%s", ev.message);
         if (ev.kind == LAGAN_EVENT_DONE || ev.kind == LAGAN_EVENT_ERROR) return;
@@ -162,16 +164,16 @@ answer_and_kill(struct lagan *c, struct lagan_request *r, struct answer *a, pid_
 }
 
 static void
-answer(struct lagan *c, struct lagan_request *r, struct answer *a)
+get_result(struct lagan *c, struct lagan_request *r, struct result *a)
 {
-    answer_and_kill(c, r, a, 0);
+    result_after_kill(c, r, a, 0);
 }
 
 static void
-assert_same(const struct answer *a, const struct answer *b)
+assert_same(const struct result *a, const struct result *b)
 {
     assert_string_equal(a->message, "");
-    assert_string_equal(a->word, b->word);
+    assert_string_equal(a->finish, b->finish);
     assert_int_equal(a->n, b->n);
     assert_memory_equal(a->id, b->id, a->n * sizeof *a->id);
 }
@@ -198,7 +200,7 @@ a_forced_first_token_is_as_good_as_a_given_one_and_the_last_one_ends(void **stat
     (void)state;
     for (size_t i = 0; i < ARRAY_LEN(models); i++) {
         const int32_t prefix[] = { 2, 17 };
-        struct answer forced, given;
+        struct result forced, given;
         struct lagan_request *r;
         struct serve s;
         struct lagan *c;
@@ -207,12 +209,12 @@ a_forced_first_token_is_as_good_as_a_given_one_and_the_last_one_ends(void **stat
         r = asked(12);
         lagan_set_bool(r, "ignore_eos", 1);
         lagan_set_int(r, "forced_bos", 17);
-        answer(c, r, &forced);
+        get_result(c, r, &forced);
         r = asked(11);
         lagan_set_bool(r, "ignore_eos", 1);
         lagan_set_ids(r, "decoder_ids", prefix, 2);
         lagan_set_int(r, "forced_bos", -1);
-        answer(c, r, &given);
+        get_result(c, r, &given);
         assert_int_equal(forced.n, 12);
         assert_int_equal(given.n, 11);
         assert_int_equal(forced.id[0], 17);
@@ -222,7 +224,7 @@ a_forced_first_token_is_as_good_as_a_given_one_and_the_last_one_ends(void **stat
         lagan_set_int(r, "forced_bos", -1);
         lagan_set_int(r, "forced_eos", 9);
         lagan_set_int(r, "min_tokens", 12); /* forced is the later rule */
-        answer(c, r, &given);
+        get_result(c, r, &given);
         assert_int_equal(given.n, 12);
         assert_int_equal(given.id[11], 9);
         for (uint32_t k = 0; k < 11; k++) assert_int_not_equal(given.id[k], 2);
@@ -242,7 +244,7 @@ with_defaults(const char *generation, void (*spell)(struct lagan_request *r), co
               uint32_t n_prefix)
 {
     const char *const files[] = BART(generation);
-    struct answer a, b;
+    struct result a, b;
     struct lagan_request *r;
     struct serve s;
     struct lagan *c;
@@ -258,7 +260,7 @@ with_defaults(const char *generation, void (*spell)(struct lagan_request *r), co
             spell(r);
         else
             lagan_set_bool(r, "model_defaults", 1);
-        answer_and_kill(c, r, k ? &b : &a, k == 2 ? serve_worker(&s) : 0);
+        result_after_kill(c, r, k ? &b : &a, k == 2 ? serve_worker(&s) : 0);
         if (k) assert_same(&b, &a);
     }
     stop(&s, c);
@@ -291,13 +293,13 @@ sampling(struct lagan_request *r)
 }
 
 static void
-nothing_said(struct lagan_request *r)
+no_defaults(struct lagan_request *r)
 {
     lagan_set_int(r, "max_tokens", 20);
 }
 
 static void
-model_defaults_are_what_the_file_says_in_so_many_words(void **state)
+model_defaults_are_the_values_of_the_file(void **state)
 {
     static const int32_t prefix[] = { 2, 17, 30 };
 #define IDS "\"decoder_start_token_id\":2,\"eos_token_id\":2,\"forced_eos_token_id\":2,"
@@ -310,7 +312,7 @@ model_defaults_are_what_the_file_says_in_so_many_words(void **state)
     with_defaults("{" IDS "\"do_sample\":true,\"temperature\":1.5,\"top_p\":0.9,"
                   "\"max_new_tokens\":30,\"max_length\":5}",
                   sampling, NULL, 0);
-    with_defaults("{\"decoder_start_token_id\":2}", nothing_said, NULL, 0);
+    with_defaults("{\"decoder_start_token_id\":2}", no_defaults, NULL, 0);
 }
 
 static void
@@ -328,7 +330,7 @@ a_default_that_is_not_served_is_refused_by_name_and_only_when_asked_for(void **s
     for (size_t i = 0; i < ARRAY_LEN(generation); i++) {
         const char *const files[] = BART(generation[i][0]);
         struct lagan_request *r = asked(0);
-        struct answer a;
+        struct result a;
         struct serve s;
         struct lagan *c;
         struct dir d;
@@ -336,19 +338,20 @@ a_default_that_is_not_served_is_refused_by_name_and_only_when_asked_for(void **s
         dir_make(&d, files);
         serve_fixture(&s, &c, d.path, small);
         lagan_set_bool(r, "model_defaults", 1);
-        answer(c, r, &a);
+        get_result(c, r, &a);
         assert_int_equal(a.n, 0);
         assert_non_null(strstr(a.message, generation[i][1]));
-        answer(c, asked(3), &a);
+        get_result(c, asked(3), &a);
         assert_in_range(a.n, 1, 3);
         stop(&s, c);
         dir_remove(&d);
     }
 }
 
-/* mBART-50: the source begins with its language and ends with </s>, the target's language is forced. */
+/* mBART-50: the encoder input begins with its language and ends with </s>; the language of the
+ * output is forced. */
 static void
-languages_of_mbart_frame_the_source_and_begin_the_answer(void **state)
+languages_of_mbart_frame_the_source_and_begin_the_output(void **state)
 {
     static const int32_t framed[] = { 516, 4, 3, 7, 6, 42, 7, 2 };
     static const char *const files[] = {
@@ -360,7 +363,7 @@ languages_of_mbart_frame_the_source_and_begin_the_answer(void **state)
         "\"decoder_start_token_id\":2,\"forced_eos_token_id\":2}",
         "tokenizer.json", "@tests/data/tokenizers/spm_mbart/tokenizer.json", NULL
     };
-    struct answer by_text, by_ids;
+    struct result by_text, by_ids;
     struct lagan_request *r;
     struct serve s;
     struct lagan *c;
@@ -375,7 +378,7 @@ languages_of_mbart_frame_the_source_and_begin_the_answer(void **state)
         if (k == 1) lagan_set_ids(r, "ids", framed, ARRAY_LEN(framed));
         lagan_set_int(r, "max_tokens", 24);
         lagan_set_int(r, "forced_bos", 563); /* gl_ES */
-        answer(c, r, k ? &by_ids : &by_text);
+        get_result(c, r, k ? &by_ids : &by_text);
     }
     assert_same(&by_text, &by_ids);
     assert_string_equal(by_text.text, by_ids.text);
@@ -430,7 +433,7 @@ t5_in_fp16_stays_finite_where_its_sublayers_do_not(void **state)
     static const char *const files[] = { "config.json", "@tests/data/golden/t5_relu/config.json",
                                          NULL };
     static const char *const dtype[] = { "dtype=fp32", "dtype=fp16" };
-    struct answer a[2];
+    struct result a[2];
     struct dir d;
 
     (void)state;
@@ -445,7 +448,7 @@ t5_in_fp16_stays_finite_where_its_sublayers_do_not(void **state)
         serve_fixture(&s, &c, d.path, set);
         lagan_set_bool(r, "ignore_eos", 1);
         lagan_set_int(r, "logprobs", 1);
-        answer(c, r, &a[k]);
+        get_result(c, r, &a[k]);
         stop(&s, c);
     }
     assert_same(&a[1], &a[0]);
@@ -517,7 +520,7 @@ the_fixtures_generation_configs_give_what_generate_gives(void **state)
         serve_fixture(&s, &c, models[k], set);
         for (size_t i = 0; (b = json_array_get(beams, i)); i++) {
             struct lagan_request *r;
-            struct answer a;
+            struct result a;
             size_t n_ids, n_want;
             int32_t *ids, *want;
 
@@ -527,7 +530,7 @@ the_fixtures_generation_configs_give_what_generate_gives(void **state)
             r = lagan_request_new();
             lagan_set_ids(r, "ids", ids, n_ids);
             lagan_set_bool(r, "model_defaults", 1);
-            answer(c, r, &a);
+            get_result(c, r, &a);
             assert_string_equal(a.message, "");
             assert_int_equal(a.n, n_want - 1); /* behind the decoder's start */
             assert_memory_equal(a.id, want + 1, a.n * sizeof *want);
@@ -541,7 +544,7 @@ the_fixtures_generation_configs_give_what_generate_gives(void **state)
     }
 }
 
-/* A tensor of the fixture's expected.safetensors, and how many values it has: free(*file). */
+/* Returns a tensor of expected.safetensors and its number of values; the caller frees *file. */
 static const float *
 expected(const char *model, const char *name, char **file, size_t *n)
 {
@@ -599,7 +602,8 @@ worst(const float *got, const float *want, size_t n)
     return off / most;
 }
 
-/* Of that prompt, several times: the second time its source is there; killed: the third time its worker dies. */
+/* Compares the encoder output of a prompt several times: computed, cached, and, if killed, after
+ * the death of the worker. */
 static void
 check_states(struct lagan *c, const struct serve *s, const char *model, const char *prompt,
              bool killed)
@@ -612,10 +616,10 @@ check_states(struct lagan *c, const struct serve *s, const char *model, const ch
     want = expected(model, name, &file, &n);
     for (int k = 0; k < (killed ? 3 : 2); k++) {
         struct lagan_request *r = golden_prompt(model, prompt, 20);
-        struct answer a;
+        struct result a;
 
         lagan_set_bool(r, "return_encoder_output", 1);
-        answer_and_kill(c, r, &a, k == 2 ? serve_worker(s) : 0);
+        result_after_kill(c, r, &a, k == 2 ? serve_worker(s) : 0);
         assert_int_equal(a.n, 20);
         assert_int_equal(a.states.n, n);
         assert_true(worst(a.states.value, want, n) <= 1e-4);
@@ -626,7 +630,7 @@ check_states(struct lagan *c, const struct serve *s, const char *model, const ch
 }
 
 static void
-an_encoders_states_are_those_of_transformers_also_of_a_source_that_is_there(void **state)
+an_encoders_states_are_those_of_transformers_also_of_a_cached_input(void **state)
 {
     static const char *const models[] = { "tests/data/golden/bart", "tests/data/golden/mbart",
                                           "tests/data/golden/t5_relu",
@@ -648,10 +652,10 @@ an_encoders_states_are_those_of_transformers_also_of_a_source_that_is_there(void
 }
 
 static void
-logits_are_of_every_new_token_whatever_is_forced_and_whoever_is_killed(void **state)
+logits_are_of_every_new_token_with_forced_tokens_and_after_kills(void **state)
 {
     static const char MODEL[] = "tests/data/golden/mbart";
-    struct answer a, b = { 0 };
+    struct result a, b = { 0 };
     size_t n;
     char *file;
     struct serve s;
@@ -665,11 +669,12 @@ logits_are_of_every_new_token_whatever_is_forced_and_whoever_is_killed(void **st
 
         lagan_set_bool(r, "return_logits", 1);
         if (k == 2) lagan_set_int(r, "forced_eos", 7);
-        answer_and_kill(c, r, &a, k == 1 ? serve_worker(&s) : 0);
+        result_after_kill(c, r, &a, k == 1 ? serve_worker(&s) : 0);
         assert_int_equal(a.n, 30);
         assert_int_equal(a.logits.cols, n);
         assert_int_equal(a.logits.n, 30 * n);
-        /* The fixture's decoder prefix is the start token and twelve greedy ones: its last row is row 12. */
+        /* The decoder prefix of the golden file is the start token and twelve greedy tokens: its
+         * last row is row 12. */
         assert_true(worst(a.logits.value + 12 * n, want, n) <= 1e-4);
         for (uint32_t i = 0; i < 30u - (k == 2); i++) {
             const float *row = a.logits.value + i * n;
@@ -685,14 +690,14 @@ logits_are_of_every_new_token_whatever_is_forced_and_whoever_is_killed(void **st
     stop(&s, c);
 }
 
-/* The first row is that of the prompt's end, which the fixture has; what a killed worker's successor adds is the same to the
- * bit. */
+/* The first row of logits belongs to the prompt's last token and is in the golden file. The rows
+ * of the replacement worker are equal to the bit. */
 static void
 check_logits(const char *model)
 {
     static const char *const set[] = { "max_num_seqs=4", "kv.memory=16MiB",    "threads=2",
                                        "dtype=fp32",     "numerics=invariant", NULL };
-    struct answer a, b = { 0 };
+    struct result a, b = { 0 };
     json_t *o = expectations(model);
     size_t n, n_decoder;
     char *file;
@@ -708,7 +713,7 @@ check_logits(const char *model)
         if (decoder) lagan_set_ids(r, "decoder_ids", decoder, n_decoder);
         lagan_set_int(r, "forced_bos", -1);
         lagan_set_bool(r, "return_logits", 1);
-        answer_and_kill(c, r, &a, k ? serve_worker(&s) : 0);
+        result_after_kill(c, r, &a, k ? serve_worker(&s) : 0);
         assert_string_equal(a.message, "");
         assert_int_equal(a.n, 24);
         assert_int_equal(a.logits.cols, n);
@@ -749,7 +754,7 @@ tensors_beyond_their_limit_are_refused_with_the_number(void **state)
     const char *const few[] = { "max_num_seqs=4", "kv.memory=16MiB", "dtype=fp32",
                                 "--limits.tensor_bytes=4096", NULL };
     struct lagan_request *r;
-    struct answer a;
+    struct result a;
     struct serve s;
     struct lagan *c;
 
@@ -757,14 +762,14 @@ tensors_beyond_their_limit_are_refused_with_the_number(void **state)
     serve_fixture(&s, &c, "tests/data/golden/bart", few);
     r = asked(3);
     lagan_set_bool(r, "return_logits", 1);
-    answer(c, r, &a);
-    assert_string_equal(a.word, "too_long");
+    get_result(c, r, &a);
+    assert_string_equal(a.finish, "too_long");
     assert_non_null(strstr(a.message, "limits.tensor_bytes"));
     r = golden_prompt("tests/data/golden/bart", "p3", 3); /* 17 rows of 64 */
     lagan_set_bool(r, "return_encoder_output", 1);
-    answer(c, r, &a);
-    assert_string_equal(a.word, "too_long");
-    answer(c, asked(3), &a);
+    get_result(c, r, &a);
+    assert_string_equal(a.finish, "too_long");
+    get_result(c, asked(3), &a);
     assert_string_equal(a.message, "");
     stop(&s, c);
 }
@@ -774,13 +779,12 @@ main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_forced_first_token_is_as_good_as_a_given_one_and_the_last_one_ends),
-        cmocka_unit_test(model_defaults_are_what_the_file_says_in_so_many_words),
+        cmocka_unit_test(model_defaults_are_the_values_of_the_file),
         cmocka_unit_test(a_default_that_is_not_served_is_refused_by_name_and_only_when_asked_for),
         cmocka_unit_test(the_fixtures_generation_configs_give_what_generate_gives),
-        cmocka_unit_test(languages_of_mbart_frame_the_source_and_begin_the_answer),
-        cmocka_unit_test(
-            an_encoders_states_are_those_of_transformers_also_of_a_source_that_is_there),
-        cmocka_unit_test(logits_are_of_every_new_token_whatever_is_forced_and_whoever_is_killed),
+        cmocka_unit_test(languages_of_mbart_frame_the_source_and_begin_the_output),
+        cmocka_unit_test(an_encoders_states_are_those_of_transformers_also_of_a_cached_input),
+        cmocka_unit_test(logits_are_of_every_new_token_with_forced_tokens_and_after_kills),
         cmocka_unit_test(
             logits_of_every_family_are_those_of_transformers_also_when_the_worker_dies),
         cmocka_unit_test(tensors_beyond_their_limit_are_refused_with_the_number),

@@ -1,16 +1,16 @@
-/* test_golden.c - what transformers computes is what a client gets, through every process.
+/* test_golden.c - outputs through every process are those of transformers.
  *
- * Each checkpoint is served by a real lagand and worker, in every setting of block size, chunk budget
- * and lanes, every other time with reuse; each prompt runs alone, once more with a stop token, and all run at once,
- * most for the second time then; in some settings once more, and half-way the worker is killed. Ids must be equal, the
- * distributions within the tolerance stated with the data (1e-4 of the largest logit), and the bits
- * of every log-probability the same in all of it.
+ * Each checkpoint is served by a real lagand and worker with every setting of block size, chunk
+ * budget and lanes, with and without reuse. Each prompt runs alone, again with a stop token, and
+ * among all others, mostly for the second time. Some settings run once more and the worker is
+ * killed half-way. Ids must be equal, distributions within the tolerance stated with the data (1e-4
+ * of the largest logit), and the bits of every log-probability equal in all runs.
  *
- * On a GPU the settings are graphs, chunks, lanes and numerics. The bits are the same wherever numerics is
- * invariant; in bf16 a distribution is at most twice as far off as transformers' own run in bf16 (that of the prompt, or of
- * the prompt in the middle), and a greedy token is another one only where its margin is less than what that error
- * allows. With experts bf16 is compared with itself alone. With keys and values of fp8, three bits of fraction, it may be
- * half of the largest logit off.
+ * On a GPU the settings are graphs, chunks, lanes and numerics. The bits are equal wherever
+ * numerics is invariant. In bf16 the error of a distribution is at most twice the error of
+ * transformers in bf16 (of the prompt, or of the median prompt), and a greedy token may differ
+ * only where its margin is less than what that error allows. With experts bf16 is compared with
+ * itself alone. With KV in fp8 (three fraction bits) the error may be half of the largest logit.
  */
 #include "tests/e2e/serve.h"
 #include "tests/test.h"
@@ -40,10 +40,9 @@ struct prompt {
     double margin[N_NEW];
     float *last, *all; /* logits: [vocab]; [n_all][vocab] or NULL */
     uint32_t n_all;
-    double
-        bf16_error; /* of transformers in bf16, or what it has in the middle: a part of the largest logit */
-    /* Of the first run, without and with prefix: every later one has the same. */
-    uint64_t bits[PRECISIONS][2], answer_bits[PRECISIONS][2];
+    double bf16_error; /* of transformers, or of the median prompt; a part of the largest logit */
+    /* The bits of the first run, without and with prefix; every later run has the same. */
+    uint64_t bits[PRECISIONS][2], output_bits[PRECISIONS][2];
 };
 
 struct golden {
@@ -51,7 +50,7 @@ struct golden {
     struct prompt p[MAX_PROMPTS];
     char *tensors;
     enum precision precision; /* of the server that is asked */
-    bool same_bits;           /* it promises them */
+    bool same_bits;           /* the settings guarantee equal bits */
     bool experts;             /* in 16 bits near ties go another way, and a row is another then */
     bool reuse;               /* kv.reuse is on */
     char way[200];            /* its settings */
@@ -243,7 +242,8 @@ distribution_error(const float *logits, const struct lagan_top_logprob *top, uin
         low = fmin(low, off);
         high = fmax(high, off);
     }
-    /* Errors of logits shift all log-probabilities alike through their sum: that is not counted twice. */
+    /* Errors of logits shift all log-probabilities alike through their sum; the shift is not
+     * counted twice. */
     shift = (low + high) / 2;
     return fmax(high - shift, fabs(shift) / 2) / largest(logits, vocab);
 }
@@ -257,16 +257,16 @@ compare(struct golden *g, const struct prompt *p, const float *logits,
     g->worst[g->precision] = fmax(g->worst[g->precision], part);
 }
 
-/* An encoder-decoder prompt is asked twice: its distributions are over decoder_input_ids, its greedy
+/* An encoder-decoder prompt runs twice: its distributions are over decoder_input_ids, its greedy
  * tokens follow the start token alone. */
 struct asked {
     bool prefix;
-    bool may_reuse; /* who asks for its prompt's distributions is given nothing from the cache */
+    bool may_reuse; /* a request for distributions of the prompt uses no cache */
     bool ends;      /* with the prompt's stop token */
 };
 
-struct answer {
-    uint64_t id, bits, answer_bits; /* answer_bits: of what follows the prompt */
+struct result {
+    uint64_t id, bits, output_bits; /* output_bits: of the generated tokens */
     struct prompt *p;
     struct asked how;
     uint32_t n, n_prompt, cached, resumed;
@@ -284,14 +284,14 @@ mix(uint64_t h, const void *bytes, size_t n)
 }
 
 static void
-ask(struct lagan *c, struct golden *g, struct prompt *p, struct asked how, struct answer *a)
+ask(struct lagan *c, struct golden *g, struct prompt *p, struct asked how, struct result *a)
 {
     struct lagan_request *r = lagan_request_new();
 
-    *a = (struct answer){ .p = p,
+    *a = (struct result){ .p = p,
                           .how = how,
                           .bits = UINT64_C(0xcbf29ce484222325),
-                          .answer_bits = UINT64_C(0xcbf29ce484222325) };
+                          .output_bits = UINT64_C(0xcbf29ce484222325) };
     assert_int_equal(lagan_set_ids(r, "ids", p->ids, p->n_ids), 0);
     if (how.prefix) assert_int_equal(lagan_set_ids(r, "decoder_ids", p->decoder, p->n_decoder), 0);
     assert_int_equal(lagan_set_int(r, "max_tokens", N_NEW), 0);
@@ -308,7 +308,7 @@ ask(struct lagan *c, struct golden *g, struct prompt *p, struct asked how, struc
 }
 
 static void
-take_event(struct golden *g, struct answer *a, const struct lagan_event *ev)
+take_event(struct golden *g, struct result *a, const struct lagan_event *ev)
 {
     struct prompt *p = a->p;
 
@@ -334,7 +334,7 @@ take_event(struct golden *g, struct answer *a, const struct lagan_event *ev)
             a->ids[a->n] = ev->ids[i];
             a->bits = mix(a->bits, &ev->logprob[i], 4);
             a->bits = mix(a->bits, &ev->top[(size_t)i * ev->n_top], ev->n_top * sizeof *ev->top);
-            a->answer_bits = mix(a->answer_bits, &ev->top[(size_t)i * ev->n_top],
+            a->output_bits = mix(a->output_bits, &ev->top[(size_t)i * ev->n_top],
                                  ev->n_top * sizeof *ev->top);
             if (a->n == 0 && (a->how.prefix || !p->n_decoder))
                 compare(g, p, p->last, &ev->top[(size_t)i * ev->n_top], ev->n_top);
@@ -355,8 +355,8 @@ take_event(struct golden *g, struct answer *a, const struct lagan_event *ev)
     }
 }
 
-/* A token may differ only where a smaller error than the allowed one could have changed the order; behind it
- * the texts are two. */
+/* A token may differ only where an error below the allowed one could have changed the order; the
+ * texts after it differ. */
 static void
 check_greedy(const struct golden *g, const struct prompt *p, const int32_t *ids, uint32_t n)
 {
@@ -382,7 +382,7 @@ same_bits(const struct golden *g, uint64_t *first, uint64_t bits, const struct p
 }
 
 static void
-check_answer(struct golden *g, const struct answer *a, uint32_t n)
+check_output(struct golden *g, const struct result *a, uint32_t n)
 {
     struct prompt *p = a->p;
     uint32_t prompt = a->how.prefix ? p->n_decoder : p->n_decoder ? 1 : p->n_ids;
@@ -393,13 +393,13 @@ check_answer(struct golden *g, const struct answer *a, uint32_t n)
     if (a->how.ends && g->precision != FP32) return;
     assert_int_equal(a->n, a->how.ends ? p->n_ended : N_NEW);
     if (!g->same_bits || a->how.ends) return;
-    same_bits(g, &p->answer_bits[g->precision][a->how.prefix], a->answer_bits, p, n);
+    same_bits(g, &p->output_bits[g->precision][a->how.prefix], a->output_bits, p, n);
     if (!a->how.may_reuse) same_bits(g, &p->bits[g->precision][a->how.prefix], a->bits, p, n);
 }
 
-/* Until all are over. victim: killed when there is half of what n answers have; 0: nobody is. */
+/* Reads until all requests have ended. victim: killed after half of the tokens; 0: no kill. */
 static void
-collect(struct lagan *c, struct golden *g, struct answer *a, uint32_t n, pid_t victim)
+collect(struct lagan *c, struct golden *g, struct result *a, uint32_t n, pid_t victim)
 {
     uint32_t over = 0, tokens = 0;
 
@@ -419,19 +419,20 @@ collect(struct lagan *c, struct golden *g, struct answer *a, uint32_t n, pid_t v
         kill(victim, SIGKILL);
         victim = 0;
     }
-    for (uint32_t i = 0; i < n; i++) check_answer(g, &a[i], n);
+    for (uint32_t i = 0; i < n; i++) check_output(g, &a[i], n);
 }
 
 static void
-ask_alone(struct lagan *c, struct golden *g, struct prompt *p, struct asked how, struct answer *a)
+ask_alone(struct lagan *c, struct golden *g, struct prompt *p, struct asked how, struct result *a)
 {
     ask(c, g, p, how, a);
     collect(c, g, a, 1, 0);
 }
 
-/* Every prompt several times, encoder-decoders' in turns with their prefix and without. */
+/* Runs every prompt several times; prompts of encoder-decoders alternate with and without their
+ * prefix. */
 static void
-ask_many(struct lagan *c, struct golden *g, uint32_t at_once, bool may_reuse, struct answer *a,
+ask_many(struct lagan *c, struct golden *g, uint32_t at_once, bool may_reuse, struct result *a,
          pid_t victim)
 {
     for (uint32_t i = 0; i < at_once; i++) {
@@ -442,11 +443,11 @@ ask_many(struct lagan *c, struct golden *g, uint32_t at_once, bool may_reuse, st
     collect(c, g, a, at_once, victim);
 }
 
-/* Every prompt alone, then so many at once. */
+/* Runs every prompt alone, then at_once of them together. */
 static void
 ask_all(struct lagan *c, struct golden *g, uint32_t at_once)
 {
-    struct answer a[MOST_AT_ONCE];
+    struct result a[MOST_AT_ONCE];
 
     for (uint32_t i = 0; i < g->n; i++) {
         struct prompt *p = &g->p[i];
@@ -458,11 +459,11 @@ ask_all(struct lagan *c, struct golden *g, uint32_t at_once)
     ask_many(c, g, at_once, false, a, 0);
 }
 
-/* What was computed is taken from the cache, alone and by many at once: the answers are the same to the bit. */
+/* Runs prompts whose KV is cached, alone and together: the outputs are equal to the bit. */
 static void
 ask_again(struct lagan *c, struct golden *g, uint32_t at_once)
 {
-    struct answer a[MOST_AT_ONCE];
+    struct result a[MOST_AT_ONCE];
     uint32_t cached = 0;
 
     for (uint32_t i = 0; i < g->n; i++)
@@ -474,14 +475,14 @@ ask_again(struct lagan *c, struct golden *g, uint32_t at_once)
     assert_true(cached > 0);
 }
 
-/* A worker may have answered everything before it is killed: then it was not half-way, and the next one is. */
+/* If all outputs end before the kill, the next worker is killed. */
 static void
 ask_and_kill(struct lagan *c, struct golden *g, const struct serve *s, uint32_t at_once)
 {
     uint32_t resumed = 0;
 
     for (int tries = 0; resumed == 0; tries++) {
-        struct answer a[MOST_AT_ONCE];
+        struct result a[MOST_AT_ONCE];
 
         assert_true(tries < 20);
         ask_many(c, g, at_once, true, a, serve_worker(s));
@@ -516,7 +517,8 @@ on_the_cpu(struct golden *g, const char *model)
                                           "kv.tokens_per_block=64" };
     static const char *const budget[] = { "max_num_batched_tokens=5",
                                           "max_num_batched_tokens=512" };
-    /* Two lanes on two sets of threads, in two divisions, and in what auto makes of them; sources beside them. */
+    /* Two lanes on two sets of threads, in two partitions and under the partition controller;
+     * encoder inputs in their own lane. */
     static const char *const lanes[][3] = {
         { "split.mode=off", "split.encoder=shared", "threads=2" },
         { "split.mode=off", "split.encoder=own", "threads=2" },

@@ -1,15 +1,16 @@
-/* test_mixture.c - whatever a worker is told to be and whatever is done to it: an answer is what it is alone.
+/* test_mixture.c - with any settings and under any disturbance an output is the same as alone.
  *
- * Each draw is a model, what its numbers depend on, and requests that draw all that a request may have. They are asked one
- * after the other of a worker that has room for everything, no cache and one lane; then all at once of some that were
- * drawn: little memory, any policy, lanes, a cache, a host tier, blocks of any size; while somebody cancels, stops
- * reading, leaves, empties the cache, changes the division, replaces workers, stops or kills any process, lagand itself
- * too; and some of it all once more, for what a cache has from the first time. What comes, to the bit, and
- * why it ends, must be the same; of what was cut short, the beginning. When all is over nobody holds a block, and no
- * worker has died of itself.
+ * Each draw is a model, the settings that the results depend on, and requests with random keys.
+ * First the requests run one after the other on a worker with enough memory, no cache and one lane.
+ * Then they run all at once on workers with random settings: little memory, any policy, lanes, a
+ * cache, a host tier, blocks of any size. Meanwhile the test cancels requests, stops reading,
+ * closes connections, flushes the cache, changes the partition, replaces workers, and stops or
+ * kills processes, also lagand. Some rounds run again with the cache of the first. Outputs and
+ * finish reasons must be equal to the bit; an interrupted output is a prefix. At the end no block
+ * is used and no worker has died by itself.
  *
- * --draws N for more than a `make check` has time for; --first K begins with another one, --model NAME keeps to one;
- * --device as every test here has it.
+ * --draws N runs more than `make check` has time for; --first K starts with another draw;
+ * --model NAME selects one model; --device as in every test of this folder.
  */
 #include "base/clock.h"
 #include "tests/e2e/random_mix.h"
@@ -24,17 +25,17 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { MIXTURES = 3 /* of one draw */, READERS = 3, BLOCK = 64 };
+enum { MIXTURES = 3 /* workers with random settings for one draw */, READERS = 3, BLOCK = 64 };
 
 static uint32_t n_draws = 2, first_draw;
 static const char *only_model;
 static struct ask ask[REQUESTS];
-static uint64_t longest; /* bytes of blocks that one of the requests may take, about */
+static uint64_t longest; /* bytes of KV blocks that one request may take, about */
 
-/* What there was of all that could be. */
+/* Counts of what happened. */
 static struct counted {
-    unsigned long long asked, cut, lost, refused, cached, adopted, pauses, moved, kills, heirs,
-        reloads, flushes, impossible;
+    unsigned long long asked, cut, lost, refused, cached, adopted, preemptions, moved, kills,
+        lagand_kills, reloads, flushes, impossible;
 } counted;
 
 /* ---- what is served */
@@ -60,7 +61,7 @@ call(struct served *v, const char *verb, const char *args)
     return NULL;
 }
 
-/* 1 it is ready, -1 it cannot be: lagand has ended. */
+/* 1: ready; -1: lagand has ended. */
 static int
 look(struct served *v)
 {
@@ -79,7 +80,7 @@ look(struct served *v)
     return r;
 }
 
-/* false: the memory is too little for this model. */
+/* Returns false if the memory is too small for the model. */
 static bool
 serve_drawn(struct served *v, const struct model *m, const struct settings *s)
 {
@@ -96,7 +97,7 @@ serve_drawn(struct served *v, const struct model *m, const struct settings *s)
     if (lagan_open(&v->ctl, v->ctl_endpoint, 20000) < 0) fail_msg("%s", lagan_errmsg(NULL));
     for (int i = 0; i < 6000 && !(r = look(v)); i++) usleep(5000);
     assert_int_not_equal(r, 0);
-    if (r < 0 && v->s.pid) waitpid(v->s.pid, NULL, 0); /* it gives up when none can be */
+    if (r < 0 && v->s.pid) waitpid(v->s.pid, NULL, 0); /* lagand ends if no worker can start */
     if (r < 0) v->s.pid = 0;
     for (uint32_t i = 0; i < READERS && r > 0; i++)
         assert_int_equal(lagan_open(&v->c[i], v->s.endpoint, 20000), 0);
@@ -121,7 +122,7 @@ serve_end(struct served *v)
 }
 
 static void
-tell(struct served *v, const struct settings *s, const struct ask *a)
+print_failure(struct served *v, const struct settings *s, const struct ask *a)
 {
     char line[400], *panic = call(v, "panic", NULL);
     FILE *f = fopen(v->s.log, "re");
@@ -151,13 +152,13 @@ next(struct served *v, uint32_t reader, int ms)
         mix_take(&ask[i], &ev);
         return &ask[i];
     }
-    tell(v, v->set, NULL);
+    print_failure(v, v->set, NULL);
     fail_msg("reader %u: event %u of %llu, which is not under way: %s", reader, ev.kind,
              (unsigned long long)ev.id, ev.message ? ev.message : "");
     return NULL;
 }
 
-/* Bytes of all groups' blocks for so many tokens; of state that is not tokens' what eight layers have. */
+/* Returns the bytes of all groups' blocks for n_tokens; recurrent state counts as eight blocks. */
 static uint64_t
 bytes_of(struct served *v, uint32_t n_tokens)
 {
@@ -192,7 +193,7 @@ ask_alone(const struct model *m, const struct settings *numbers)
     mix_set(&s, "max_num_seqs=8");
     mix_set(&s, "threads=1");
     if (!serve_drawn(&v, m, &s)) {
-        tell(&v, &s, NULL);
+        print_failure(&v, &s, NULL);
         fail_msg("%s cannot be served", m->path);
     }
     for (uint32_t i = 0; i < REQUESTS; i++) most = MAX(most, ask[i].n_prompt + ask[i].max_tokens);
@@ -200,11 +201,11 @@ ask_alone(const struct model *m, const struct settings *numbers)
     for (uint32_t i = 0; i < REQUESTS; i++) {
         memset(&ask[i].got, 0, sizeof ask[i].got);
         ask[i].reader = 0;
-        if (ask[i].after) mix_go_on(&ask[i], &ask[ask[i].after - 1]);
+        if (ask[i].after) mix_continue(&ask[i], &ask[ask[i].after - 1]);
         assert_int_equal(lagan_submit(v.c[0], ask[i].r, &ask[i].id), 0);
         while (!ask[i].got.over) {
             if (next(&v, 0, 60000)) continue;
-            tell(&v, &s, &ask[i]);
+            print_failure(&v, &s, &ask[i]);
             fail_msg("nothing for a minute");
         }
         ask[i].alone = ask[i].got;
@@ -212,7 +213,7 @@ ask_alone(const struct model *m, const struct settings *numbers)
     serve_end(&v);
 }
 
-/* A figure of its workers, since those began. */
+/* Returns the sum of a statistic of the running workers. */
 static uint64_t
 number_of(struct served *v, const char *key)
 {
@@ -231,7 +232,7 @@ number_of(struct served *v, const char *key)
     return n;
 }
 
-/* One of lagand's children: a worker, another rank, or who waits. 0: it has none. */
+/* Draws a child of lagand: a worker, a rank or a standby. 0: there is none. */
 static pid_t
 draw_process(const struct served *v)
 {
@@ -253,7 +254,7 @@ kill_one(struct served *v)
     pid_t pid = draw_process(v);
 
     if (v->kills >= 3 || pid <= 1) return;
-    if (mix_one_in(3)) { /* for less time than one may be silent */
+    if (mix_one_in(3)) { /* stops it for less than the heartbeat timeout */
         kill(pid, SIGSTOP);
         usleep(1000 * (1 + test_below(300)));
         kill(pid, SIGCONT);
@@ -263,19 +264,19 @@ kill_one(struct served *v)
     }
 }
 
-/* Lagand dies, and systemd starts another one. */
+/* Kills lagand and starts another one, like systemd. */
 static void
-succeed(struct served *v)
+replace_lagand(struct served *v)
 {
     if (v->kills >= 3) return;
     v->kills++;
-    counted.heirs++;
+    counted.lagand_kills++;
     kill(v->s.pid, SIGKILL);
     waitpid(v->s.pid, NULL, 0);
     serve_lagand(&v->s, v->m->path, v->set->set, &v->systemd);
 }
 
-/* A client goes, and with it what it has asked for; another one comes. How many those were. */
+/* Replaces a connection; its requests end. Returns their number. */
 static uint32_t
 leave(struct served *v)
 {
@@ -292,19 +293,19 @@ leave(struct served *v)
     return n;
 }
 
-/* Programs are replaced. */
+/* Replaces a worker, all workers or lagand. */
 static void
 change(struct served *v)
 {
     static const char *const verb[] = { "restart", "reload", "daemon reexec" };
-    uint32_t k = test_below(v->set->heirs ? 3 : 2);
+    uint32_t k = test_below(v->set->lagand_restarts ? 3 : 2);
 
     free(call(v, verb[k], k ? NULL : "{\"worker\":\"w0\"}"));
     counted.reloads++;
     v->changes++;
 }
 
-/* One thing that somebody does; how many requests it ended at once. */
+/* Disturbs the service in one random way. Returns the number of requests that it ended at once. */
 static uint32_t
 disturb(struct served *v)
 {
@@ -342,7 +343,7 @@ disturb(struct served *v)
         if (mix_one_in(6)) return leave(v);
         break;
     case 8:
-        if (v->set->heirs && mix_one_in(12)) succeed(v);
+        if (v->set->lagand_restarts && mix_one_in(12)) replace_lagand(v);
         break;
     default:
         if (mix_one_in(6)) change(v);
@@ -350,9 +351,9 @@ disturb(struct served *v)
     return 0;
 }
 
-/* Nobody holds a block; false: somebody still does after some seconds. */
+/* Returns true if no block is used within 10 s. */
 static bool
-all_given_back(struct served *v)
+all_blocks_are_free(struct served *v)
 {
     for (int i = 0; i < 200; i++) {
         char *reply = call(v, "kv stats", NULL);
@@ -369,7 +370,8 @@ all_given_back(struct served *v)
     return false;
 }
 
-/* Workers that died of what nobody did to them; one that a busy machine held up for too long was taken for hung. */
+/* Returns the number of workers that died by themselves. A worker that a busy machine delayed
+ * too long counts as silent. */
 static uint32_t
 died(struct served *v)
 {
@@ -389,20 +391,21 @@ died(struct served *v)
     return n;
 }
 
-/* A worker has found what none could have left. */
+/* Returns true if a worker rejected a manifest. */
 static bool
-has_doubted(const struct served *v)
+manifest_was_rejected(const struct served *v)
 {
     FILE *f = fopen(v->s.log, "re");
-    bool doubted = false;
+    bool rejected = false;
     char line[400];
 
-    while (f && fgets(line, sizeof line, f)) doubted = doubted || strstr(line, "in the manifest; ");
+    while (f && fgets(line, sizeof line, f))
+        rejected = rejected || strstr(line, "in the manifest; ");
     if (f) fclose(f);
-    return doubted;
+    return rejected;
 }
 
-/* Who is asked for, in an order that was drawn. */
+/* Draws the order of the requests. */
 static void
 draw_order(uint32_t order[REQUESTS])
 {
@@ -415,7 +418,8 @@ draw_order(uint32_t order[REQUESTS])
     }
 }
 
-/* What the next reader has, if it does not stand still: whether anything came, and how many requests that ended. */
+/* Reads one event of each reader that is not suspended. Returns true if there was one; adds the
+ * ended requests to n_over. */
 static bool
 read_some(struct served *v, uint32_t still[READERS], uint32_t *n_over)
 {
@@ -440,49 +444,49 @@ static void
 fail_drawn(struct served *v, const struct model *m, const struct settings *s, const struct ask *a,
            const char *why)
 {
-    tell(v, s, a);
+    print_failure(v, s, a);
     fail_msg("%s: %s", m->path, why);
 }
 
 static void
-judge(struct served *v, const struct model *m, const struct settings *s, bool undisturbed)
+check_results(struct served *v, const struct model *m, const struct settings *s, bool undisturbed)
 {
     for (uint32_t i = 0; i < REQUESTS; i++) {
-        const struct answer *g = &ask[i].got;
+        const struct result *g = &ask[i].got;
         const char *why;
 
-        ask[i].anew = ask[i].may_be_lost && (v->kills || v->changes);
+        ask[i].resubmitted = ask[i].may_be_lost && (v->kills || v->changes);
         why = mix_difference(&ask[i]);
         counted.asked++;
         counted.cached += g->cached;
         counted.adopted += g->adopted;
         counted.cut += g->error == LAGAN_E_CANCELLED || g->error == LAGAN_E_DEADLINE;
         if (!why) continue;
-        if (ask[i].anew && g->error == LAGAN_E_WORKER_LOST) {
+        if (ask[i].resubmitted && g->error == LAGAN_E_WORKER_LOST) {
             counted.lost++;
             continue;
         }
-        /* What one worker has room for another has not. */
+        /* A prompt that fits one worker may not fit another. */
         if ((g->error != LAGAN_E_TOO_LONG && g->error != LAGAN_E_INVALID_REQUEST) ||
             g->output[0].n != ask[i].n_done)
             fail_drawn(v, m, s, &ask[i], why);
         counted.refused++;
     }
-    /* What a dead worker had filled is kept until somebody wants the room. */
-    if (undisturbed && !all_given_back(v))
-        fail_drawn(v, m, s, NULL, "blocks are held, and nobody is there");
-    if (died(v)) fail_drawn(v, m, s, NULL, "a worker died of itself");
-    if (has_doubted(v)) fail_drawn(v, m, s, NULL, "a manifest is not what it says");
+    /* Adopted blocks of a dead worker stay until their memory is needed. */
+    if (undisturbed && !all_blocks_are_free(v))
+        fail_drawn(v, m, s, NULL, "blocks are used without a request");
+    if (died(v)) fail_drawn(v, m, s, NULL, "a worker died by itself");
+    if (manifest_was_rejected(v)) fail_drawn(v, m, s, NULL, "a worker rejected a manifest");
 }
 
-/* All of them, and what comes of it. */
+/* Runs all requests at once and checks the results. */
 static void
 ask_at_once(struct served *v, const struct model *m, const struct settings *s)
 {
     uint32_t asked = 0, over = 0, still[READERS] = { 0 }, order[REQUESTS];
     uint32_t gap = mix_one_in(2) ? 1 : 1 + test_below(8),
              harm = mix_one_in(3) ? 0 : 5u << test_below(6);
-    nsec heard = clock_now();
+    nsec last_event = clock_now();
 
     mix_ask_again(ask);
     draw_order(order);
@@ -493,15 +497,15 @@ ask_at_once(struct served *v, const struct model *m, const struct settings *s)
             if (!a->key || mix_one_in(2)) a->reader = test_below(READERS);
             assert_int_equal(lagan_submit(v->c[a->reader], a->r, &a->id), 0);
         }
-        if (read_some(v, still, &over) || asked < REQUESTS) heard = clock_now();
+        if (read_some(v, still, &over) || asked < REQUESTS) last_event = clock_now();
         if (harm && mix_one_in(harm)) over += disturb(v);
-        if (clock_now() - heard > 60 * NSEC_S) {
+        if (clock_now() - last_event > 60 * NSEC_S) {
             for (uint32_t i = 0; i < REQUESTS; i++)
                 if (!ask[i].got.over) print_message("open %u:%s\n", i, ask[i].line);
             fail_drawn(v, m, s, NULL, "nothing for a minute");
         }
     }
-    judge(v, m, s, !v->kills && !v->changes && !number_of(v, "restarts"));
+    check_results(v, m, s, !v->kills && !v->changes && !number_of(v, "restarts"));
 }
 
 static void
@@ -516,7 +520,7 @@ ask_mixed(const struct model *m, const struct settings *s)
         return;
     }
     while (rounds--) ask_at_once(&v, m, s);
-    counted.pauses += number_of(&v, "preemptions");
+    counted.preemptions += number_of(&v, "preemptions");
     counted.moved += number_of(&v, "blocks_offloaded") + number_of(&v, "blocks_onboarded");
     serve_end(&v);
 }
@@ -531,7 +535,7 @@ draw(uint32_t number)
     mix_draw(&numbers, m, ask);
     ask_alone(m, &numbers);
     for (uint32_t k = 0; k < MIXTURES;
-         k++) { /* before what comes when, so that a seed repeats them */
+         k++) { /* drawn before the timing, so that a seed repeats them */
         mix_copy(&s[k], &numbers);
         mix_draw_worker(&s[k], m, longest);
     }
@@ -540,7 +544,7 @@ draw(uint32_t number)
 }
 
 static void
-an_answer_is_what_it_is_alone(void **state)
+output_is_the_same_as_alone(void **state)
 {
     const char *seed = getenv("LAGAN_TEST_SEED");
     uint64_t base = seed ? strtoull(seed, NULL, 0) : (uint64_t)time(NULL);
@@ -556,18 +560,18 @@ an_answer_is_what_it_is_alone(void **state)
         draw(i + (uint32_t)(base % mix_n_models));
     }
     print_message(
-        "%llu asked, %llu cut short, %llu lost, %llu refused; %llu tokens found, %llu taken "
-        "over, %llu pauses, %llu blocks moved; %llu kills, %llu of lagand, %llu reloads, "
-        "%llu flushes; %llu workers that could not be\n",
+        "%llu requests, %llu interrupted, %llu lost, %llu refused; %llu tokens cached, %llu "
+        "adopted, %llu preemptions, %llu blocks moved; %llu kills, %llu of lagand, %llu reloads, "
+        "%llu flushes; %llu workers that could not start\n",
         counted.asked, counted.cut, counted.lost, counted.refused, counted.cached, counted.adopted,
-        counted.pauses, counted.moved, counted.kills, counted.heirs, counted.reloads,
+        counted.preemptions, counted.moved, counted.kills, counted.lagand_kills, counted.reloads,
         counted.flushes, counted.impossible);
 }
 
 int
 main(int argc, char **argv)
 {
-    const struct CMUnitTest tests[] = { cmocka_unit_test(an_answer_is_what_it_is_alone) };
+    const struct CMUnitTest tests[] = { cmocka_unit_test(output_is_the_same_as_alone) };
 
     int n = 1;
 

@@ -1,9 +1,10 @@
-/* test_preempt.c - max_utilization on a real worker: what is paused comes back with the same bits.
+/* test_preempt.c - max_utilization on a real worker: preempted sequences resume with the same bits.
  *
- * The same requests, once with room for all of them and nobody paused, then with so little that most of them are
- * paused again and again: in one lane and in two, with what was computed found again and without, with rows for prompts
- * shared out evenly, and prompts and sources that wait for company. Sampled, with penalties, log-probabilities and a
- * deadline far away, searches and several outputs: all that a pause could lose.
+ * The same requests run twice: with memory for all of them, then with so little that most are
+ * preempted again and again. The settings are one and two lanes, reuse on and off, prefill
+ * tokens shared evenly, and batching delays for prompts and encoder inputs. The requests sample,
+ * have penalties, log-probabilities and a late deadline, beam searches and several outputs: all
+ * state that a preemption could lose.
  */
 #include "tests/e2e/serve.h"
 #include "tests/test.h"
@@ -14,7 +15,7 @@
 
 enum { REQUESTS = 12, NEW = 90, OUTPUTS = 3 };
 
-struct answer {
+struct result {
     uint64_t request;
     uint32_t n_outputs, n_prompt_logprobs;
     struct output {
@@ -27,7 +28,7 @@ struct answer {
 
 /* families: some are searches, and some have several outputs. */
 static void
-submit(struct lagan *c, uint32_t i, uint32_t n_source, bool families, struct answer *a)
+submit(struct lagan *c, uint32_t i, uint32_t n_source, bool families, struct result *a)
 {
     struct lagan_request *r = lagan_request_new();
     int32_t ids[64], decoder[] = { 0, 7, (int32_t)(3 + i) };
@@ -53,7 +54,7 @@ submit(struct lagan *c, uint32_t i, uint32_t n_source, bool families, struct ans
 }
 
 static void
-take(struct answer *a, const struct lagan_event *ev)
+take(struct result *a, const struct lagan_event *ev)
 {
     struct output *o = &a->output[ev->output];
 
@@ -91,12 +92,12 @@ preemptions(const struct serve *s)
     return n;
 }
 
-/* All at once; how often somebody was paused. */
+/* Runs all requests at once. Returns the number of preemptions. */
 static uint64_t
-ask(const char *model, const char *const *set, uint32_t n_source, bool families, struct answer *a)
+ask(const char *model, const char *const *set, uint32_t n_source, bool families, struct result *a)
 {
     uint32_t over = 0;
-    uint64_t pauses;
+    uint64_t n_preempted;
     struct serve s;
     struct lagan *c;
 
@@ -114,16 +115,16 @@ ask(const char *model, const char *const *set, uint32_t n_source, bool families,
         take(&a[i], &ev);
         over += a[i].over;
     }
-    pauses = preemptions(&s);
+    n_preempted = preemptions(&s);
     lagan_close(c);
     serve_stop(&s);
-    return pauses;
+    return n_preempted;
 }
 
 static void
-paused_and_not(const char *model, const char *memory, uint32_t n_source, bool families)
+with_and_without_preemption(const char *model, const char *memory, uint32_t n_source, bool families)
 {
-    static struct answer want[REQUESTS], got[REQUESTS];
+    static struct result want[REQUESTS], got[REQUESTS];
     const char *set[] = { "policy=no_evict",
                           "kv.memory=64MiB",
                           "split.mode=off",
@@ -148,13 +149,14 @@ paused_and_not(const char *model, const char *memory, uint32_t n_source, bool fa
     set[12] = "prefill_batch_tokens=60";
     set[13] = "encoder_batch_size=3";
     for (int way = 0; way < 4; way++) {
-        uint64_t pauses;
+        uint64_t n_preempted;
 
         set[2] = way & 1 ? "split.mode=fixed" : "split.mode=off";
         set[3] = way & 2 ? "kv.reuse=true" : "kv.reuse=false";
-        pauses = ask(model, set, n_source, families, got);
-        print_message("%s %s %s: %llu pauses\n", model, set[2], set[3], (unsigned long long)pauses);
-        assert_true(pauses > 0);
+        n_preempted = ask(model, set, n_source, families, got);
+        print_message("%s %s %s: %llu preemptions\n", model, set[2], set[3],
+                      (unsigned long long)n_preempted);
+        assert_true(n_preempted > 0);
         for (uint32_t i = 0; i < REQUESTS; i++) {
             for (uint32_t k = 0; k < got[i].n_outputs; k++)
                 assert_int_equal(got[i].output[k].n, NEW);
@@ -165,42 +167,42 @@ paused_and_not(const char *model, const char *memory, uint32_t n_source, bool fa
 }
 
 static void
-a_decoder_goes_on_bit_for_bit(void **state)
+a_decoder_resumes_bit_for_bit(void **state)
 {
     (void)state;
-    paused_and_not("tests/data/golden/llama2", "kv.memory=1MiB", 0, true);
+    with_and_without_preemption("tests/data/golden/llama2", "kv.memory=1MiB", 0, true);
 }
 
 static void
-windows_go_on_bit_for_bit(void **state)
+windows_resume_bit_for_bit(void **state)
 {
     (void)state;
-    paused_and_not("tests/data/golden/gemma3", "kv.memory=768KiB", 0, true);
+    with_and_without_preemption("tests/data/golden/gemma3", "kv.memory=768KiB", 0, true);
 }
 
 static void
-recurrent_state_goes_on_bit_for_bit(void **state)
+recurrent_state_resumes_bit_for_bit(void **state)
 {
     (void)state;
-    paused_and_not("tests/data/golden/bamba", "kv.memory=640KiB", 0,
-                   false); /* its state cannot be forked */
+    with_and_without_preemption("tests/data/golden/bamba", "kv.memory=640KiB", 0,
+                                false); /* its state cannot be forked */
 }
 
 static void
-an_encoder_decoder_goes_on_bit_for_bit(void **state)
+an_encoder_decoder_resumes_bit_for_bit(void **state)
 {
     (void)state;
-    paused_and_not("tests/data/golden/t5_relu", "kv.memory=512KiB", 30, true);
+    with_and_without_preemption("tests/data/golden/t5_relu", "kv.memory=512KiB", 30, true);
 }
 
 int
 main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_decoder_goes_on_bit_for_bit),
-        cmocka_unit_test(windows_go_on_bit_for_bit),
-        cmocka_unit_test(recurrent_state_goes_on_bit_for_bit),
-        cmocka_unit_test(an_encoder_decoder_goes_on_bit_for_bit),
+        cmocka_unit_test(a_decoder_resumes_bit_for_bit),
+        cmocka_unit_test(windows_resume_bit_for_bit),
+        cmocka_unit_test(recurrent_state_resumes_bit_for_bit),
+        cmocka_unit_test(an_encoder_decoder_resumes_bit_for_bit),
     };
 
     serve_args(argc, argv);

@@ -1,8 +1,9 @@
-/* test_real.c - real shapes on a GPU: random weights, long prompts, many at once, every answer twice.
+/* test_real.c - published shapes on a GPU: random weights, long prompts, many at once, each run
+ * twice.
  *
- * Numerics is invariant, so whatever is done differently the second time (chunks, window blocks dropped on the
- * way or kept to the prompt's end, company, captured steps) gives the same bits of every log-probability.
- * Gemma-3-27B wants a GPU of 80 GiB.
+ * Numerics is invariant: differences of the second run (chunks, window blocks freed early or
+ * late, other requests, captured steps) change no bit of a log-probability. Gemma-3-27B needs a
+ * GPU of 80 GiB.
  */
 #include "tests/e2e/serve.h"
 #include "tests/test.h"
@@ -17,7 +18,7 @@
 
 enum { MOST = 64, TOP = 8, MOST_NEW = 32 };
 
-/* What is asked: n prompts of at most that length, ids drawn from seed and index. */
+/* The requests: n prompts of at most that length, ids drawn from seed and index. */
 struct shape {
     const char *model; /* below bench/configs */
     uint32_t vocab, n, length, n_new;
@@ -30,7 +31,7 @@ struct way {
     bool alone, plain;
 };
 
-struct answer {
+struct result {
     uint64_t id;
     uint32_t n;
     int32_t ids[MOST_NEW];
@@ -38,7 +39,7 @@ struct answer {
 };
 
 static void
-ask(struct lagan *c, const struct shape *s, uint32_t which, struct answer *a)
+ask(struct lagan *c, const struct shape *s, uint32_t which, struct result *a)
 {
     struct lagan_request *r = lagan_request_new();
     int32_t *ids = malloc(s->length * sizeof *ids);
@@ -60,7 +61,7 @@ ask(struct lagan *c, const struct shape *s, uint32_t which, struct answer *a)
 }
 
 static void
-collect(struct lagan *c, const struct shape *s, struct answer *a, uint32_t n)
+collect(struct lagan *c, const struct shape *s, struct result *a, uint32_t n)
 {
     for (uint32_t over = 0; over < n;) {
         struct lagan_event ev = { .size = sizeof ev };
@@ -104,7 +105,7 @@ captured(struct lagan *c)
 }
 
 static void
-run(const struct shape *s, struct way w, struct answer a[MOST])
+run(const struct shape *s, struct way w, struct result a[MOST])
 {
     const char *set[] = { "weights=random:7",
                           "dtype=bf16",
@@ -132,7 +133,7 @@ run(const struct shape *s, struct way w, struct answer a[MOST])
 static void
 twice(const struct shape *s, struct way one, struct way other)
 {
-    static struct answer first[MOST], second[MOST];
+    static struct result first[MOST], second[MOST];
 
     assert_true(s->n <= MOST && s->n_new <= MOST_NEW);
     run(s, one, first);

@@ -1,8 +1,9 @@
-/* test_partition.c - a device divided between prompts and answers, live: no answer changes, nothing waits for ever.
+/* test_split.c - a device divided between prefill and decode: changes alter no output, no request
+ * hangs.
  *
- * A real lagand with a worker of three threads, or of a GPU. What each request answers is known from a worker with one
- * lane; on a GPU numerics is invariant, so that all bits are to be the same.
- * Every wait has an end that no machine is too slow for: what is tested is that nobody waits for ever.
+ * A real lagand with a worker of three threads, or of a GPU. The expected outputs come from a
+ * worker with one lane. On a GPU numerics is invariant, so all bits must be equal. Every wait
+ * has a limit that no machine is too slow for: only a hang reaches it.
  */
 #include "tests/e2e/serve.h"
 #include "tests/test.h"
@@ -13,9 +14,9 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { REQUESTS = 24, NEW = 32, PATIENCE = 60000 };
+enum { REQUESTS = 24, NEW = 32, TIMEOUT = 60000 };
 
-struct answer {
+struct result {
     uint64_t request;
     int32_t id[NEW];
     float logprob[NEW];
@@ -23,7 +24,7 @@ struct answer {
     bool over;
 };
 
-static struct answer want[REQUESTS];
+static struct result want[REQUESTS];
 
 static uint64_t
 submit(struct lagan *c, uint32_t i, bool source)
@@ -47,12 +48,12 @@ submit(struct lagan *c, uint32_t i, bool source)
 
 /* One event, of one of them. */
 static void
-take(struct lagan *c, struct answer *a)
+take(struct lagan *c, struct result *a)
 {
     struct lagan_event ev = { .size = sizeof ev };
     uint32_t i = 0;
 
-    if (lagan_next(c, &ev, PATIENCE) <= 0) fail_msg("nothing comes any more: %s", lagan_errmsg(c));
+    if (lagan_next(c, &ev, TIMEOUT) <= 0) fail_msg("no event: %s", lagan_errmsg(c));
     while (i < REQUESTS && a[i].request != ev.id) i++;
     assert_true(i < REQUESTS);
     if (ev.kind == LAGAN_EVENT_ERROR && strcmp(ev.reason_name, "cancelled"))
@@ -68,7 +69,7 @@ take(struct lagan *c, struct answer *a)
 }
 
 static bool
-all_over(const struct answer *a)
+all_over(const struct result *a)
 {
     for (uint32_t i = 0; i < REQUESTS; i++)
         if (!a[i].over) return false;
@@ -76,7 +77,7 @@ all_over(const struct answer *a)
 }
 
 static void
-same(const struct answer *a)
+same(const struct result *a)
 {
     for (uint32_t i = 0; i < REQUESTS; i++) {
         assert_int_equal(a[i].n, NEW);
@@ -110,16 +111,16 @@ stop(struct serve *s, struct lagan *c)
     serve_stop(s);
 }
 
-/* The worker leaves by itself, whatever its lanes wait for: nobody has to end it. */
+/* The worker exits by itself whatever its lanes wait for. */
 static void
 leave(struct serve *s, struct lagan *c)
 {
     char out[2048] = "";
 
     lagan_close(c);
-    for (int k = 0; k < PATIENCE / 100 && serve_ctl(s, "drain w0", out, sizeof out); k++)
-        usleep(100000); /* its successor may be on its way */
-    for (int k = 0; k < PATIENCE / 100 && !strstr(out, "w0: "); k++) {
+    for (int k = 0; k < TIMEOUT / 100 && serve_ctl(s, "drain w0", out, sizeof out); k++)
+        usleep(100000); /* a replacement may be starting */
+    for (int k = 0; k < TIMEOUT / 100 && !strstr(out, "w0: "); k++) {
         usleep(100000);
         assert_int_equal(serve_ctl(s, "workers list", out, sizeof out), 0);
     }
@@ -142,7 +143,7 @@ undisturbed(const char *model, bool source)
     stop(&s, c);
 }
 
-/* laganctl split; its exit code, what it said in out. */
+/* laganctl split; its exit code, what it output in out. */
 static int
 ctl(const struct serve *s, const char *words, char *out, size_t n)
 {
@@ -167,7 +168,7 @@ shown(const struct serve *s, const char *key)
     return n;
 }
 
-/* Units of the device, and what its partition `partition` has for prompts; 0: there are not so many partitions. */
+/* Units of the device and the prefill units of a partition; 0: the partition does not exist. */
 static uint32_t units, grain, least;
 
 static uint32_t
@@ -191,21 +192,22 @@ partition_of(const struct serve *s, size_t partition)
     return context;
 }
 
-/* What an operator says, one thing after the other: partitions there are, one there is not yet, no division, auto. */
+/* Sends the operator command of that number: existing partitions, a new one, no split, auto. */
 static void
-say(const struct serve *s, uint32_t turn)
+change_partition(const struct serve *s, uint32_t number)
 {
     char out[2048], word[64];
-    uint32_t context = partition_of(s, turn % 7);
+    uint32_t context = partition_of(s, number % 7);
 
-    if (turn % 7 == 4) context = least + grain * (turn % MIN((units - 2 * least) / grain + 1, 9u));
+    if (number % 7 == 4)
+        context = least + grain * (number % MIN((units - 2 * least) / grain + 1, 9u));
     snprintf(word, sizeof word, "set %u %u", context, units - context);
-    if (context == 0) strcpy(word, turn % 7 == 5 ? "off" : "auto");
+    if (context == 0) strcpy(word, number % 7 == 5 ? "off" : "auto");
     if (ctl(s, word, out, sizeof out)) fail_msg("%s: %s", word, out);
 }
 
 static void
-no_change_of_the_division_by_an_operator_changes_an_answer(void **state)
+no_change_of_the_partition_changes_an_output(void **state)
 {
     static const struct {
         const char *model, *mode, *more;
@@ -218,7 +220,7 @@ no_change_of_the_division_by_an_operator_changes_an_answer(void **state)
 
     (void)state;
     for (size_t w = 0; w < ARRAY_LEN(ways); w++) {
-        struct answer a[REQUESTS] = { 0 };
+        struct result a[REQUESTS] = { 0 };
         struct serve s;
         struct lagan *c;
         uint32_t asked = 0;
@@ -233,7 +235,7 @@ no_change_of_the_division_by_an_operator_changes_an_answer(void **state)
             for (uint32_t k = 0; !all_over(a); k++) {
                 take(c, a);
                 if (k % 60 != 20) continue;
-                say(&s, asked++);
+                change_partition(&s, asked++);
             }
             same(a);
         }
@@ -282,15 +284,15 @@ what_the_device_has_not_is_refused_with_what_it_has(void **state)
     stop(&s, c);
 }
 
-/* Start-up without work, one phase at a time, then both, then cancels in a storm, then nothing again: each wait of
- * a lane ends with what it waits for, and with the end of the worker. */
+/* Start-up without work, prefill or decode alone, both, many cancels, idle again: each wait of a
+ * lane ends with its condition or with the end of the worker. */
 static void
-empty_phases_cancels_and_an_end_at_any_time_leave_nobody_waiting(void **state)
+empty_phases_cancels_and_an_end_at_any_time_leave_no_lane_waiting(void **state)
 {
     (void)state;
     /* A GPU's worker takes seconds to begin: the rounds that differ most. */
     for (uint32_t round = serve_on_gpu() ? 1 : 0; round < 6; round += serve_on_gpu() ? 3 : 1) {
-        struct answer a[REQUESTS] = { 0 };
+        struct result a[REQUESTS] = { 0 };
         struct serve s;
         struct lagan *c;
 
@@ -303,19 +305,19 @@ empty_phases_cancels_and_an_end_at_any_time_leave_nobody_waiting(void **state)
         }
         if (round == 2 || round == 3)
             while (!all_over(a)) take(c, a);
-        if (round == 4) /* and once more behind it */
+        if (round == 4) /* cancels after all submits */
             for (uint32_t i = 0; i < REQUESTS; i++) lagan_cancel(c, a[i].request);
         if (round % 3)
-            leave(&s, c); /* with nothing ever done, too */
+            leave(&s, c); /* also without a single step */
         else
-            stop(&s, c); /* with whatever is out: it ends, and with 0 */
+            stop(&s, c); /* with requests in flight: exit code 0 */
     }
 }
 
 static void
-a_worker_killed_between_its_lanes_gives_the_same_answers(void **state)
+a_worker_killed_between_its_lanes_gives_the_same_outputs(void **state)
 {
-    struct answer a[REQUESTS] = { 0 };
+    struct result a[REQUESTS] = { 0 };
     struct serve s;
     struct lagan *c;
 
@@ -335,10 +337,10 @@ int
 main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(no_change_of_the_division_by_an_operator_changes_an_answer),
+        cmocka_unit_test(no_change_of_the_partition_changes_an_output),
         cmocka_unit_test(what_the_device_has_not_is_refused_with_what_it_has),
-        cmocka_unit_test(empty_phases_cancels_and_an_end_at_any_time_leave_nobody_waiting),
-        cmocka_unit_test(a_worker_killed_between_its_lanes_gives_the_same_answers),
+        cmocka_unit_test(empty_phases_cancels_and_an_end_at_any_time_leave_no_lane_waiting),
+        cmocka_unit_test(a_worker_killed_between_its_lanes_gives_the_same_outputs),
     };
 
     serve_args(argc, argv);

@@ -1,7 +1,7 @@
-/* test_text.c - text in, text out: the same as ids in and ids out, through every process.
+/* test_text.c - text in and text out give the same as ids in and ids out, through every process.
  *
- * Models are shapes of the goldens with random weights and a real tokenizer. Conversations and what they are as ids
- * are transformers' (tools/chat_cases.py).
+ * Models have the shapes of the goldens, random weights and a real tokenizer. Conversations and
+ * their ids are those of transformers (tools/chat_cases.py).
  */
 #include "tests/e2e/serve.h"
 #include "tests/test.h"
@@ -39,7 +39,7 @@ static const struct model {
 };
 enum { KINDS = 4 }; /* of tokenizers' decoders, in front */
 
-/* One lane, prompts and answers in one each, and two ranks that have half of the model each. */
+/* One lane; prefill and decode in a lane each; two ranks with half of the model each. */
 enum way { ONE, LANES, RANKS, WAYS };
 static const char *const way_set[WAYS][3] = {
     { "split.mode=off", "tensor_parallel=1", "threads=1" },
@@ -47,10 +47,10 @@ static const char *const way_set[WAYS][3] = {
     { "split.mode=off", "tensor_parallel=2", "threads=2" },
 };
 
-struct answer {
+struct result {
     int32_t ids[MAX_TOKENS];
     uint32_t n;
-    char text[MAX_TEXT], word[32];
+    char text[MAX_TEXT], finish[32];
     size_t len;
 };
 
@@ -112,10 +112,10 @@ stop(struct serve *s, struct lagan *c)
     shell(line);
 }
 
-static struct answer
+static struct result
 ask(struct lagan *c, struct lagan_request *r)
 {
-    struct answer a = { .n = 0 };
+    struct result a = { .n = 0 };
     uint64_t id;
 
     lagan_set_int(r, "max_tokens", MAX_TOKENS);
@@ -136,12 +136,13 @@ ask(struct lagan *c, struct lagan_request *r)
             a.n += (uint32_t)ev.n_ids;
             a.len += ev.text_len;
         }
-        if (ev.kind == LAGAN_EVENT_OUTPUT) snprintf(a.word, sizeof a.word, "%s", ev.reason_name);
+        if (ev.kind == LAGAN_EVENT_OUTPUT)
+            snprintf(a.finish, sizeof a.finish, "%s", ev.reason_name);
         if (ev.kind == LAGAN_EVENT_DONE) return a;
     }
 }
 
-static struct answer
+static struct result
 ask_ids(struct lagan *c, const int32_t *ids, size_t n)
 {
     struct lagan_request *r = lagan_request_new();
@@ -150,7 +151,7 @@ ask_ids(struct lagan *c, const int32_t *ids, size_t n)
     return ask(c, r);
 }
 
-static struct answer
+static struct result
 ask_text(struct lagan *c, const char *key, const char *text, const char *stop)
 {
     struct lagan_request *r = lagan_request_new();
@@ -187,17 +188,17 @@ read_ids(const json_t *list, int32_t *ids)
 }
 
 static void
-same(const struct answer *a, const struct answer *b)
+same(const struct result *a, const struct result *b)
 {
     assert_int_equal(a->n, b->n);
     assert_memory_equal(a->ids, b->ids, a->n * sizeof *a->ids);
     assert_string_equal(a->text, b->text);
-    assert_string_equal(a->word, b->word);
+    assert_string_equal(a->finish, b->finish);
 }
 
-/* Its text is that of its ids. */
+/* Checks that the text of an output is the text of its ids. */
 static void
-speaks_its_ids(struct lagan *c, const struct answer *a)
+text_is_that_of_the_ids(struct lagan *c, const struct result *a)
 {
     json_t *list = json_array(), *o;
 
@@ -213,7 +214,7 @@ text_in_is_its_ids_in_and_text_out_its_ids_out(void **state)
     static const char *const texts[] = { "Hello", "  two  spaces \n", "Grüße, 世界 🙂",
                                          "a=1;b=2", "0123456789 The quick brown fox" };
     static int32_t ids[MAX_PROMPT];
-    static struct answer alone[sizeof texts / sizeof *texts];
+    static struct result alone[sizeof texts / sizeof *texts];
     struct serve s;
 
     (void)state;
@@ -224,12 +225,12 @@ text_in_is_its_ids_in_and_text_out_its_ids_out(void **state)
         for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
             json_t *o = call(c, "tokenize", json_pack("{s:s}", "text", texts[i]));
             size_t n = read_ids(json_object_get(o, "ids"), ids);
-            struct answer by_text = ask_text(c, "text", texts[i], NULL);
-            struct answer by_ids = ask_ids(c, ids, n);
+            struct result by_text = ask_text(c, "text", texts[i], NULL);
+            struct result by_ids = ask_ids(c, ids, n);
 
             assert_int_equal(by_ids.n, MAX_TOKENS);
             same(&by_text, &by_ids);
-            speaks_its_ids(c, &by_ids);
+            text_is_that_of_the_ids(c, &by_ids);
             if (way == ONE) alone[i] = by_ids;
             if (way == LANES) same(&by_ids, &alone[i]); /* ranks add in another order */
             json_decref(o);
@@ -247,11 +248,11 @@ a_stop_string_ends_the_text_wherever_tokens_were_cut(void **state)
     (void)state;
     for (size_t m = 0; m < KINDS; m++) {
         struct lagan *c = start(&s, &models[m]);
-        struct answer whole = ask_text(c, "text", "Hello", NULL);
+        struct result whole = ask_text(c, "text", "Hello", NULL);
 
         for (size_t at = 1; at + 6 < whole.len; at += 3) {
             char stop_at[8] = { 0 }, want[MAX_TEXT];
-            struct answer a;
+            struct result a;
 
             if ((whole.text[at] & 0xc0) == 0x80 || (whole.text[at + 5] & 0xc0) == 0x80) continue;
             memcpy(stop_at, whole.text + at, 5);
@@ -259,7 +260,7 @@ a_stop_string_ends_the_text_wherever_tokens_were_cut(void **state)
             *strstr(want, stop_at) = 0;
             a = ask_text(c, "text", "Hello", stop_at);
             assert_string_equal(a.text, want);
-            assert_string_equal(a.word, "stop");
+            assert_string_equal(a.finish, "stop");
             assert_true(a.n <= whole.n);
             assert_memory_equal(a.ids, whole.ids, a.n * sizeof *a.ids);
         }
@@ -299,7 +300,7 @@ a_conversation_is_answered_as_its_ids_are(void **state)
 
             if (!strcmp(json_string_value(json_object_get(one, "template")), models[m].chat) &&
                 json_array_size(list) && json_array_size(list) < MAX_PROMPT) {
-                struct answer by_ids, by_talk;
+                struct result by_ids, by_talk;
 
                 n = read_ids(list, want);
                 o = call(c, "tokenize", json_pack("{s:s}", "messages", json));
@@ -339,7 +340,7 @@ laganctl(const struct serve *s, const char *line)
 }
 
 static void
-laganctl_chat_sends_along_what_was_said(void **state)
+laganctl_chat_sends_the_conversation_so_far(void **state)
 {
     static const char line[] =
         "printf 'Hello\\n\\nAnd \"then\"?\\n' | $L chat --system Be --max-tokens 16 --ignore-eos "
@@ -351,12 +352,12 @@ laganctl_chat_sends_along_what_was_said(void **state)
     json_t *then = json_loads(second, JSON_DISABLE_EOF_CHECK, NULL);
     json_t *talk = json_pack("[{s:s,s:s},{s:s,s:s}]", "role", "system", "content", "Be", "role",
                              "user", "content", "Hello");
-    struct answer a;
+    struct result a;
     char *text;
 
     (void)state;
-    for (int turn = 0; turn < 2; turn++) {
-        const json_t *got = json_object_get(turn ? then : first, "text");
+    for (int round = 0; round < 2; round++) {
+        const json_t *got = json_object_get(round ? then : first, "text");
 
         text = json_dumps(talk, JSON_COMPACT);
         a = ask_text(c, "messages", text, NULL);
@@ -401,18 +402,18 @@ every_published_shape_opens_or_is_refused_with_numbers(void **state)
 {
     struct serve s;
     struct lagan *c = start(&s, &models[3]);
-    const char *said, *end;
+    const char *output, *end;
     int n = 0, refused = 0;
 
     (void)state;
-    said = laganctl(&s, "for d in ${srcdir:-.}/bench/configs/*; do ${L%% *} --device cpu --set "
-                        "weights=random:1 model verify $d 2>&1 || echo refused $?; done");
-    for (const char *at = said; (at = strstr(at, "  ok, ")); n++) at++;
-    for (const char *at = said; (at = strstr(at, "are free; weights need")); refused++) at++;
-    for (end = said; (end = strstr(end, "refused 78\n")); n++) end++;
+    output = laganctl(&s, "for d in ${srcdir:-.}/bench/configs/*; do ${L%% *} --device cpu --set "
+                          "weights=random:1 model verify $d 2>&1 || echo refused $?; done");
+    for (const char *at = output; (at = strstr(at, "  ok, ")); n++) at++;
+    for (const char *at = output; (at = strstr(at, "are free; weights need")); refused++) at++;
+    for (end = output; (end = strstr(end, "refused 78\n")); n++) end++;
     print_message("%d shapes, %d of them refused\n", n, refused);
     assert_int_equal(n, 29); /* and one that is not: bench/README.md */
-    for (end = said; (end = strstr(end, "refused ")); refused--) end++;
+    for (end = output; (end = strstr(end, "refused ")); refused--) end++;
     assert_int_equal(refused, 0);
     stop(&s, c);
 }
@@ -448,7 +449,7 @@ main(int argc, char **argv)
         cmocka_unit_test(text_in_is_its_ids_in_and_text_out_its_ids_out),
         cmocka_unit_test(a_stop_string_ends_the_text_wherever_tokens_were_cut),
         cmocka_unit_test(a_conversation_is_answered_as_its_ids_are),
-        cmocka_unit_test(laganctl_chat_sends_along_what_was_said),
+        cmocka_unit_test(laganctl_chat_sends_the_conversation_so_far),
         cmocka_unit_test(model_verify_says_what_a_directory_can_do),
         cmocka_unit_test(every_published_shape_opens_or_is_refused_with_numbers),
         cmocka_unit_test(a_model_without_a_template_says_so),

@@ -1,6 +1,5 @@
-/* test_tune.c - `laganctl tune`, from the operator's line to the file: on a GPU, products are measured once and the
- * next worker knows them; a CPU has none.
- */
+/* test_tune.c - `laganctl tune` from the command line to the file. On a GPU matmuls are measured
+ * once and the next worker reads the results; a CPU has none. */
 #include "tests/e2e/serve.h"
 #include "tests/test.h"
 
@@ -45,14 +44,14 @@ generate(const struct serve *s, int32_t ids[TOKENS])
 static size_t
 tune_all(const struct serve *s)
 {
-    static char said[1 << 20];
+    static char output[1 << 20];
     json_error_t e;
     json_t *o, *rows, *row;
     size_t i, n;
 
-    if (serve_ctl(s, "tune --json", said, sizeof said) != 0) fail_msg("%s", said);
-    o = json_loads(strchr(said, '{') ? strchr(said, '{') : said, 0, &e);
-    if (!o) fail_msg("%s: %s", e.text, said);
+    if (serve_ctl(s, "tune --json", output, sizeof output) != 0) fail_msg("%s", output);
+    o = json_loads(strchr(output, '{') ? strchr(output, '{') : output, 0, &e);
+    if (!o) fail_msg("%s: %s", e.text, output);
     assert_true(json_integer_value(json_object_get(o, "total")) > 0);
     assert_int_equal(json_integer_value(json_object_get(o, "done")),
                      json_integer_value(json_object_get(o, "total")));
@@ -86,7 +85,7 @@ a_gpus_products_are_measured_once_and_the_next_worker_knows_them(void **state)
     generate(&s, first);
     n_measured = tune_all(&s);
     assert_true(n_measured > 0);
-    generate(&s, then); /* by what was found, captured anew */
+    generate(&s, then); /* with the measured algorithms; graphs are captured again */
     assert_memory_equal(first, then, sizeof first);
     assert_int_equal(tune_all(&s), 0);
     serve_stop(&s);
@@ -106,35 +105,35 @@ a_worker_without_anything_to_tune_says_so_and_laganctl_exits_with_5(void **state
 {
     static const char *const set[] = { "max_num_seqs=8", "kv.memory=16MiB", "threads=1",
                                        "dtype=fp32", NULL };
-    char said[512];
+    char output[512];
     struct serve s;
 
     (void)state;
     assert_true(serve_start(&s, LLAMA, set));
     for (int named = 0; named < 2; named++) {
-        assert_int_equal(serve_ctl(&s, named ? "tune w0" : "tune", said, sizeof said), 5);
-        assert_string_equal(said, serve_on_gpu()
-                                      ? "laganctl: no file for the results: set this model's key "
-                                        "cuda.tuning_file, then `laganctl daemon reexec`\n"
-                                      : "laganctl: the CPU device has no matmuls to tune\n");
+        assert_int_equal(serve_ctl(&s, named ? "tune w0" : "tune", output, sizeof output), 5);
+        assert_string_equal(output, serve_on_gpu()
+                                        ? "laganctl: no file for the results: set this model's key "
+                                          "cuda.tuning_file, then `laganctl daemon reexec`\n"
+                                        : "laganctl: the CPU device has no matmuls to tune\n");
     }
     serve_stop(&s);
 }
 
-/* One rank would go on by what it found, and the others not before their next start. */
+/* Only one rank would use the results before the next start. */
 static void
 a_model_on_several_ranks_is_not_tuned(void **state)
 {
     static const char *const set[] = { "max_num_seqs=8", "kv.memory=16MiB", "threads=2",
                                        "tensor_parallel=2", NULL };
-    char said[512];
+    char output[512];
     struct serve s;
 
     (void)state;
     if (serve_on_gpu()) skip();
     assert_true(serve_start(&s, LLAMA, set));
-    assert_int_equal(serve_ctl(&s, "tune", said, sizeof said), 5);
-    assert_non_null(strstr(said, "tensor_parallel models are not tuned"));
+    assert_int_equal(serve_ctl(&s, "tune", output, sizeof output), 5);
+    assert_non_null(strstr(output, "tensor_parallel models are not tuned"));
     serve_stop(&s);
 }
 

@@ -242,7 +242,7 @@ killed_or_reexecuted_lagand_leaks_nothing(void **state)
     uint32_t i;
 
     (void)state;
-    for (i = 0; torture_more("successions", i, n_kills); i++) {
+    for (i = 0; torture_more("replacements", i, n_kills); i++) {
         run_for(test_below(50000));
         if (i % 2) {
             kill(v.pid, SIGKILL);
@@ -257,7 +257,7 @@ killed_or_reexecuted_lagand_leaks_nothing(void **state)
             service_recount(&v, &first,
                             GROWTH_KIB + KEPT_KIB * (uint32_t)MIN(n_done, (uint64_t)KEPT_MOST));
     }
-    print_message("%u successions\n", i);
+    print_message("%u replacements\n", i);
     print_counts();
     service_stop(&v);
 }
