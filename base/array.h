@@ -3,10 +3,6 @@
 
 #include "base/base.h"
 
-#include <errno.h>
-#include <stdlib.h>
-#include <string.h>
-
 /* Ensures space for n elements of `each` bytes in the array whose pointer is at `array`, at least
  * doubling *cap when it grows. New elements are not initialised. -ENOMEM, without a change: no
  * memory, or n > most. */

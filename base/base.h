@@ -1,11 +1,15 @@
-/* base.h - types and macros that every file may use.
+/* base.h - types, macros and headers of the C library that nearly every file uses.
  *
- * Included first by every .c file. Header only: no state, no I/O. */
+ * Every .c file includes it first, mostly through the header of its part, and then needs no include
+ * of its own for integer types, errno values, strings and memory. Header only: no state, no I/O. */
 #pragma once
 
+#include <errno.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
 
 /* Units and identities are types, so that a prototype says what a number means. */
 typedef int64_t nsec;      /* monotonic nanoseconds, or a duration in nanoseconds */

@@ -1,11 +1,8 @@
 /* file.c - see file.h. */
 #include "base/file.h"
 
-#include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 

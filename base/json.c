@@ -9,10 +9,7 @@
 #include "base/utf8.h"
 
 #include <ctype.h>
-#include <errno.h>
 #include <math.h>
-#include <stdlib.h>
-#include <string.h>
 
 enum expect {
     VALUE,        /* at the start, after a key, after a comma */

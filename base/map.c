@@ -5,10 +5,6 @@
  * a table that lives for months. An entry whose value is MAP_NONE is empty. */
 #include "base/map.h"
 
-#include <errno.h>
-#include <stdlib.h>
-#include <string.h>
-
 struct map {
     uint64_t mask; /* number of entries - 1 */
     uint32_t n, max;

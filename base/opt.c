@@ -3,11 +3,8 @@
  * Order: parsers, input (one key, argv), output (text, help, manual). */
 #include "base/opt.h"
 
-#include <errno.h>
 #include <inttypes.h>
 #include <math.h>
-#include <stdlib.h>
-#include <string.h>
 
 struct unit {
     const char *name;

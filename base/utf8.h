@@ -6,8 +6,6 @@
 
 #include "base/base.h"
 
-#include <string.h>
-
 #define UTF8_BAD "\xef\xbf\xbd"
 
 /* Examines text[n], n > 0. Returns k > 0: a character of k bytes. k < 0: -k malformed bytes. 0: all

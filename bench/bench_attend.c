@@ -21,8 +21,6 @@
 #include <fnmatch.h>
 #include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 enum { RUNS = 9, MAX_LAYERS = 32 };
 #define POOL ((uint64_t)5 << 29) /* bytes of keys and values */

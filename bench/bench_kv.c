@@ -21,8 +21,6 @@
 #include "sim/trace.h"
 
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
 enum { STEPS = 1500, REQUESTS = 6000, TRACES = 3, WAITING = 8, GRID = 19 };

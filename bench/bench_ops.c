@@ -10,8 +10,6 @@
 #include "base/clock.h"
 
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
 #ifdef HAVE_OPENBLAS

@@ -18,7 +18,6 @@
 #include "worker/sched/scheduler.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 #include <sys/mman.h>
 
 enum {

@@ -45,8 +45,6 @@
 #include <jansson.h>
 #include <signal.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 enum {
     MAX_REQUESTS = 4096,

@@ -13,9 +13,7 @@
 #include "worker/exec/exec.h"
 #include "worker/exec/graphs.h"
 
-#include <errno.h>
 #include <stdio.h>
-#include <stdlib.h>
 
 enum {
     SLOTS = 40,

@@ -10,8 +10,6 @@
 #include "gpu/gpu.h"
 
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/mman.h>
 
 enum {

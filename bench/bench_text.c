@@ -14,8 +14,6 @@
 
 #include <glob.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <time.h>
 #include <unistd.h>
 

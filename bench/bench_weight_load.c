@@ -13,11 +13,8 @@
 #include "worker/arch/registry.h"
 #include "worker/model/model.h"
 
-#include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>

@@ -10,8 +10,6 @@
 #include "tests/plain_worker.h"
 
 #include <stdatomic.h>
-#include <stdlib.h>
-#include <string.h>
 
 enum { SLOTS = 512, ROWS = SLOTS + 256, MAX_LEN = 1 << 20 };
 

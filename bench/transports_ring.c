@@ -4,11 +4,8 @@
 #include "ipc/channel.h"
 #include "ipc/records.h"
 
-#include <errno.h>
 #include <poll.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
 

@@ -6,11 +6,8 @@
 
 #include "base/json.h"
 
-#include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 /* ---- JSON to MessagePack */
 

@@ -4,10 +4,6 @@
  * copied to aligned memory. */
 #include "client/client.h"
 
-#include <errno.h>
-#include <stdlib.h>
-#include <string.h>
-
 /* Grows *p to at least n elements; it never shrinks. */
 static int
 grow(void **p, size_t *max, size_t n, size_t bytes)

@@ -5,7 +5,6 @@
 #include "include/lagan_wire.h"
 
 #include <stdio.h>
-#include <string.h>
 
 static void
 item(const char *kind, const char *word, const char *sentence)

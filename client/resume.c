@@ -7,9 +7,6 @@
  * error; only then does the caller notice. */
 #include "client/client.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 enum { MOST_TRIES = 20 }; /* SUBMITs without a new token */
 #define RETRY_AFTER (100 * NSEC_MS)
 

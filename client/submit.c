@@ -1,10 +1,6 @@
 /* submit.c - requests as sets of keys; SUBMIT and CANCEL; see lagan.h. */
 #include "client/client.h"
 
-#include <errno.h>
-#include <stdlib.h>
-#include <string.h>
-
 struct entry { /* one key and its packed value */
     char key[LAGAN_MAX_KEY + 1];
     msgpack_sbuffer value;

@@ -4,11 +4,8 @@
 
 #include "base/rng.h"
 
-#include <errno.h>
 #include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 struct bench_opts {
     uint32_t prompts, input, output, concurrency, below;

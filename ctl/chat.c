@@ -5,11 +5,8 @@
 #include "ctl/request_options.h"
 #include "ctl/running_request.h"
 
-#include <errno.h>
 #include <poll.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
 static const char MAX_TOKENS[] = "1024"; /* default of --max-tokens */

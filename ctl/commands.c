@@ -4,10 +4,7 @@
  */
 #include "ctl/ctl.h"
 
-#include <errno.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 /* Prints the reply to the verb of the command as a table. */
 static int

@@ -1,10 +1,7 @@
 /* connect.c - connections to lagand: its two sockets, calls, exit codes; see ctl.h. */
 #include "ctl/ctl.h"
 
-#include <errno.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <unistd.h>

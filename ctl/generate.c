@@ -7,11 +7,8 @@
 #include "ctl/request_options.h"
 #include "ctl/running_request.h"
 
-#include <errno.h>
 #include <poll.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 /* Minimum time between first and last token; throughput over a shorter time is not printed. */
 static const double PACE_SECONDS = 0.01;

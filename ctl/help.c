@@ -4,7 +4,6 @@
 #include "ctl/ctl.h"
 
 #include <stdio.h>
-#include <string.h>
 
 static const char about[] =
     "Command line client of lagand: send requests, show state, control workers.";

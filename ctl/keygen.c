@@ -2,10 +2,8 @@
  * see wire/curve.h. */
 #include "ctl/ctl.h"
 
-#include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
-#include <string.h>
 #include <unistd.h>
 #include <zmq.h>
 

@@ -1,11 +1,8 @@
 /* line_reader.c - see ctl.h. */
 #include "ctl/ctl.h"
 
-#include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
 int

@@ -3,11 +3,7 @@
 
 #include "config.h"
 
-#include <errno.h>
-#include <stddef.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
 /* clang-format off */

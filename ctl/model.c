@@ -2,8 +2,6 @@
 #include "ctl/ctl.h"
 
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 /* ---- list */
 

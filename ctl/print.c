@@ -1,12 +1,9 @@
 /* print.c - errors, tables, numbers; see ctl.h. */
 #include "ctl/ctl.h"
 
-#include <errno.h>
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
 enum { TABLE_MAX_COLUMNS = 16 };

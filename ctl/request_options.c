@@ -2,10 +2,7 @@
  */
 #include "ctl/request_options.h"
 
-#include <errno.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 enum kind { IDS, STR, U32, I32, U64, F64, OVER, BOOL, EARLY, STOPS, BIAS, ANY };
 

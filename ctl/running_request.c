@@ -1,11 +1,8 @@
 /* running_request.c - see running_request.h. */
 #include "ctl/running_request.h"
 
-#include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 enum { MAX_OUTPUTS = 64 };
 

@@ -2,8 +2,6 @@
 #include "ctl/ctl.h"
 
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 /* Reads the units of one lane into args. Returns 0, or an exit code after printing the error. */
 static int

@@ -2,7 +2,6 @@
 #include "ctl/ctl.h"
 
 #include <stdio.h>
-#include <string.h>
 #include <time.h>
 #include <unistd.h>
 

@@ -3,8 +3,6 @@
 #include "ctl/ctl.h"
 
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <time.h>
 #include <unistd.h>
 

@@ -8,12 +8,9 @@
 #include "daemon/serve.h"
 #include "include/lagan_wire.h"
 
-#include <errno.h>
 #include <limits.h>
 #include <malloc.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/resource.h>
 
 #include "config.h"

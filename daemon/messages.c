@@ -9,9 +9,6 @@
 #include "daemon/request/deliver.h"
 #include "daemon/request/lifecycle.h"
 
-#include <errno.h>
-#include <string.h>
-
 /* ---- message types */
 
 static void

@@ -29,11 +29,8 @@
 #include "daemon/supervise/spawn.h"
 #include "daemon/supervise/worker.h"
 
-#include <errno.h>
 #include <signal.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/random.h>
 #include <systemd/sd-daemon.h>
 #include <unistd.h>

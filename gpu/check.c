@@ -7,9 +7,6 @@
  */
 #include "gpu/device.h"
 
-#include <errno.h>
-#include <string.h>
-
 #define REFUSE(...) return err_set(&l->gpu->why, -EINVAL, __VA_ARGS__)
 
 enum { MAX_TOP_TABLES = 8, MOST_STREAMS = 8, MOST_TOP = 32, MOST_TAPS = 8 };

@@ -5,8 +5,6 @@
 
 #include "base/base.h"
 
-#include <string.h>
-
 static inline float
 float_of_bits(uint32_t u)
 {

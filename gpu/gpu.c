@@ -7,11 +7,9 @@
 #include "gpu/device.h"
 
 #include <dlfcn.h>
-#include <errno.h>
 #include <limits.h>
 #include <poll.h>
 #include <stdio.h>
-#include <string.h>
 #include <time.h>
 #include <unistd.h>
 

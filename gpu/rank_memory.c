@@ -1,7 +1,6 @@
 /* rank_memory.c - the shared memory of a rank group; see device.h. */
 #include "gpu/device.h"
 
-#include <errno.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 

@@ -3,8 +3,6 @@
 
 #include "ipc/records.h"
 
-#include <errno.h>
-#include <string.h>
 #include <unistd.h>
 
 /* The longest payload of each type; LONG is limited only by the ring. Types without payload have 1

@@ -3,8 +3,6 @@
 
 #include "base/failpoint.h"
 
-#include <errno.h>
-#include <string.h>
 #include <sys/socket.h>
 
 int

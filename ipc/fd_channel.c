@@ -6,9 +6,7 @@
 
 #include "base/failpoint.h"
 
-#include <errno.h>
 #include <stdio.h>
-#include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
 

@@ -1,11 +1,8 @@
 /* heritage.c - see heritage.h. */
 #include "ipc/heritage.h"
 
-#include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 /* Valid names have lower-case letters, digits and '_', and fit the field. */
 static bool

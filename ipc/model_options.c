@@ -1,7 +1,6 @@
 /* model_options.c - the table of model options, in the order of the manual; see model_options.h. */
 #include "ipc/model_options.h"
 
-#include <string.h>
 #include <unistd.h>
 
 #define AT(field) OPT_AT(model_options, field)

@@ -7,11 +7,8 @@
 
 #include "base/failpoint.h"
 
-#include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 _Static_assert(sizeof(struct ring_header) == RING_HEADER, "part of the format");
 _Static_assert((int)RING_ALIGN == (int)SHM_REC_ALIGN, "one alignment");

@@ -2,8 +2,6 @@
  * adjacent in a chain. */
 #include "route/block_holders.h"
 
-#include <stdlib.h>
-
 struct holding {
     uint64_t name[2];
     uint32_t worker, next; /* next in the bucket or in the free list, index + 1; 0: end */

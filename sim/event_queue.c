@@ -1,8 +1,6 @@
 /* event_queue.c - see fleet_internal.h. */
 #include "sim/fleet_internal.h"
 
-#include <stdlib.h>
-
 static bool
 event_before(const struct sim_event *a, const struct sim_event *b)
 {

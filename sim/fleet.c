@@ -8,10 +8,6 @@
 
 #include "include/lagan_wire.h"
 
-#include <errno.h>
-#include <stdlib.h>
-#include <string.h>
-
 enum { EVENTS = 4096, HOLDINGS = 1 << 23 };
 
 /* The next random number, 0 <= x < 1. */

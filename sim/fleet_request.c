@@ -10,7 +10,6 @@
 #include "sim/cost.h"
 #include "worker/kv/kv_event.h"
 
-#include <stdlib.h>
 #include <xxhash.h>
 
 enum { CHECK_EVERY = 4096, CANDIDATES = 16 };

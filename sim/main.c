@@ -5,7 +5,6 @@
 #include "sim/trace_run.h"
 
 #include <stdio.h>
-#include <string.h>
 
 enum { EXIT_USAGE = 2 };
 

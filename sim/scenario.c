@@ -4,11 +4,8 @@
 #include "base/opt.h"
 
 #include <ctype.h>
-#include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 CLEAN_FUNC(FILE, fclose)
 CLEAN_FUNC(char, free)

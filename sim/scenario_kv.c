@@ -10,8 +10,6 @@
 #include "worker/kv/kv_reuse.h"
 
 #include <inttypes.h>
-#include <stdlib.h>
-#include <string.h>
 
 enum { EDITS = 1 << 16, COPIES = 1 << 10, TOKENS = 4096, KEEPS = 16 };
 

@@ -3,10 +3,7 @@
 
 #include "sim/scenario_state.h"
 
-#include <errno.h>
 #include <stdarg.h>
-#include <stdlib.h>
-#include <string.h>
 
 static const struct scenario_command *const tables[] = { sched_commands, kv_commands };
 

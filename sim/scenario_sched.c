@@ -8,9 +8,6 @@
 #include "include/lagan_wire.h"
 #include "wire/msg_reason.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 enum { MAX_ITERATIONS = 100000 };
 
 /* ---- request */

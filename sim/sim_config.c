@@ -3,9 +3,6 @@
 
 #include "base/opt.h"
 
-#include <errno.h>
-#include <string.h>
-
 struct group_args {
     struct kv_group g;
     uint32_t kind;

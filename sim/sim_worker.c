@@ -3,10 +3,6 @@
 
 #include "sim/cost.h"
 
-#include <errno.h>
-#include <stdlib.h>
-#include <string.h>
-
 token_id
 request_token(const struct sim_request *q, uint32_t pos)
 {

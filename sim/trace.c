@@ -3,10 +3,7 @@
 
 #include "base/json.h"
 
-#include <errno.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 struct trace {
     FILE *f;

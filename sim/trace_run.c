@@ -7,7 +7,6 @@
 
 #include <inttypes.h>
 #include <stdio.h>
-#include <string.h>
 
 struct trace_run_args {
     char model[400], trace[400], split[16];

@@ -1,10 +1,7 @@
 /* curve.c - see curve.h. */
 #include "wire/curve.h"
 
-#include <errno.h>
 #include <fcntl.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 

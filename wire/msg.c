@@ -2,9 +2,6 @@
  * SUBMIT. */
 #include "wire/msg.h"
 
-#include <errno.h>
-#include <string.h>
-
 static int
 envelope(struct msg *ret, const msgpack_object *o, struct err *e)
 {

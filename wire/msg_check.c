@@ -10,9 +10,7 @@
  * LAGAN_MAX_NODES. A longer list is rejected at its header. */
 #include "wire/msg.h"
 
-#include <errno.h>
 #include <math.h>
-#include <string.h>
 
 struct span {
     const uint8_t *p;

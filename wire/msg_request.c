@@ -5,10 +5,6 @@
 #include "ipc/records.h"
 #include "wire/msg.h"
 
-#include <errno.h>
-#include <stdlib.h>
-#include <string.h>
-
 /* Arguments of all readers: the map, the key, the error. */
 struct key_reader {
     const msgpack_object *map;

@@ -1,9 +1,6 @@
 /* zmtp.c - see zmtp.h. */
 #include "wire/zmtp.h"
 
-#include <errno.h>
-#include <stdlib.h>
-#include <string.h>
 #include <strings.h>
 
 enum { AT_SIGNATURE = 9, AT_VERSION = 10, AT_MINOR = 11, AT_MECHANISM = 12, MECHANISM = 20 };

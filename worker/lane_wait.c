@@ -6,7 +6,6 @@
 #include "worker/exec/exec.h"
 #include "worker/sched/scheduler.h"
 
-#include <errno.h>
 #include <unistd.h>
 
 const struct batch_result *

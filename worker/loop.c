@@ -43,8 +43,6 @@
 #include "worker/text/detok.h"
 #include "worker/tp/plan_ring.h"
 
-#include <errno.h>
-#include <stdlib.h>
 #include <sys/prctl.h>
 
 enum { OVERDUE_FACTOR = 20, MIN_SLOTS = 256, QUEUE_SLOTS = 2048 };

@@ -31,11 +31,8 @@
 #include "worker/tp/plan_ring.h"
 #include "worker/worker.h"
 
-#include <errno.h>
 #include <signal.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <unistd.h>

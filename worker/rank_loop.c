@@ -22,10 +22,7 @@
 #include "worker/sched/scheduler.h"
 #include "worker/tp/plan_ring.h"
 
-#include <errno.h>
 #include <poll.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
 

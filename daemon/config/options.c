@@ -3,9 +3,6 @@
 
 #include "wire/curve.h"
 
-#include <errno.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
 
 #ifndef SYSCONFDIR

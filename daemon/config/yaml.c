@@ -5,11 +5,8 @@
  */
 #include "daemon/config/yaml.h"
 
-#include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <yaml.h>
 
 #define MODELS_IS_A_LIST "models is a list: each entry begins with \"- \""

@@ -5,10 +5,6 @@
 #include "daemon/ledger/outputs.h"
 #include "daemon/ledger/request.h"
 
-#include <errno.h>
-#include <stdlib.h>
-#include <string.h>
-
 struct list { /* list by request.next and prev */
     uint32_t first, last, n;
 };

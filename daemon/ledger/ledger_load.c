@@ -5,10 +5,6 @@
 #include "daemon/ledger/request.h"
 #include "wire/msg.h"
 
-#include <errno.h>
-#include <stdlib.h>
-#include <string.h>
-
 /* Checks that the counts that lagand uses fit into the record; the worker checks the rest. */
 static bool
 submit_fits(const struct rec_submit *s, uint32_t bytes)

@@ -6,8 +6,6 @@
 #include "daemon/ledger/outputs.h"
 #include "daemon/ledger/request.h"
 
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
 _Static_assert(LEDGER_LOG_LAYOUT_SUM == LOG_FILE_LAYOUT,

@@ -3,10 +3,6 @@
 
 #include "daemon/ledger/request.h"
 
-#include <errno.h>
-#include <stdlib.h>
-#include <string.h>
-
 int
 bytes_add(struct bytes *b, const void *from, size_t n)
 {

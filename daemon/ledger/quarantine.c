@@ -4,9 +4,6 @@
 #include "daemon/ledger/outputs.h"
 #include "daemon/ledger/request.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 static const nsec POISON_TIME = 600 * NSEC_S;
 
 /* Copies one entry of the trace. Its fields may have any value. Returns false if it is invalid. */

@@ -2,7 +2,6 @@
 #include "daemon/net/connections.h"
 
 #include <fcntl.h>
-#include <stdlib.h>
 #include <sys/queue.h>
 #include <sys/resource.h>
 #include <sys/socket.h>

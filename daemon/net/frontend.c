@@ -12,10 +12,8 @@
 #include "daemon/config/options.h"
 #include "daemon/net/tcp_server.h"
 
-#include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
-#include <string.h>
 
 enum {
     ROUND_FRAMES = 64, /* budget of unix_server.c in one loop iteration */

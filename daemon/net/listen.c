@@ -5,11 +5,8 @@
 #include "daemon/net/frontend.h"
 #include "daemon/net/tcp_server.h"
 
-#include <errno.h>
 #include <grp.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>

@@ -5,8 +5,6 @@
 #include "base/map.h"
 
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 enum { INDEX_BITS = 10, INDEX_MASK = MAX_CLIENTS - 1 };
 _Static_assert(MAX_CLIENTS == 1 << INDEX_BITS, "an index is part of the handle");

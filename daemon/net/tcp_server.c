@@ -6,9 +6,6 @@
 #include "daemon/net/zmq_router.h"
 #include "wire/curve.h"
 
-#include <errno.h>
-#include <stdlib.h>
-#include <string.h>
 #include <zmq.h>
 
 /* libzmq keeps RECEIVE_QUEUE + 1 unread frames for each connection: at most 37 MiB. */

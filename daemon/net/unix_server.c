@@ -9,10 +9,7 @@
 #include "base/log.h"
 #include "wire/zmtp.h"
 
-#include <errno.h>
 #include <fcntl.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/epoll.h>
 #include <sys/queue.h>
 #include <sys/resource.h>

@@ -1,8 +1,6 @@
 /* zmq_router.c - see zmq_router.h. */
 #include "daemon/net/zmq_router.h"
 
-#include <errno.h>
-
 enum { ROUND_DROPPED = 4096 };
 
 static void

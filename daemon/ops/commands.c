@@ -18,10 +18,7 @@
 #include "daemon/supervise/rolling_restart.h"
 #include "daemon/supervise/worker.h"
 
-#include <errno.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
 #ifndef PACKAGE_VERSION

@@ -6,8 +6,6 @@
 #include "ipc/stat.h"
 #include "wire/msg_reason.h"
 
-#include <string.h>
-
 static void
 head(FILE *out, const char *name, const char *kind, const char *help)
 {

@@ -3,11 +3,8 @@
 
 #include "base/log.h"
 
-#include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <systemd/sd-daemon.h>
 #include <unistd.h>
 

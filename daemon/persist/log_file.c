@@ -4,10 +4,8 @@
 #include "base/failpoint.h"
 #include "ipc/shm.h"
 
-#include <errno.h>
 #include <fcntl.h>
 #include <stdatomic.h>
-#include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>

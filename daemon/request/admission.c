@@ -12,9 +12,6 @@
 #include "daemon/request/deliver.h"
 #include "daemon/supervise/worker.h"
 
-#include <errno.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/random.h>
 #include <time.h>
 

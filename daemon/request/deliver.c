@@ -13,9 +13,6 @@
 #include "daemon/request/lifecycle.h"
 #include "wire/msg.h"
 
-#include <errno.h>
-#include <string.h>
-
 /* Payload of a chunk: below LAGAN_MAX_FRAME and, for its text, LAGAN_MAX_STR. */
 enum {
     CHUNK_BYTES = 512 << 10,

@@ -20,8 +20,6 @@
 #include "ipc/ring.h"
 #include "route/route.h"
 
-#include <string.h>
-
 enum { CANCEL_SPARE = 64 * SHM_REC_ALIGN, REQUESTS_AHEAD = 256 };
 static const nsec STAY = 10 * NSEC_S; /* after a restart of lagand, in which all workers start */
 

@@ -17,9 +17,6 @@
 #include "ipc/records.h"
 #include "wire/msg.h"
 
-#include <errno.h>
-#include <string.h>
-
 enum { MAX_ENTRIES = 65536 }; /* of a STEP */
 /* Bytes of unread log-probabilities or tensors of a request: above the first bound the worker
  * suspends it; what was in flight then fits below the second bound. */

@@ -5,10 +5,6 @@
 #include "daemon/net/frontend.h"
 #include "ipc/records.h"
 
-#include <errno.h>
-#include <stdlib.h>
-#include <string.h>
-
 static const nsec CALL_TIME = 10 * NSEC_S;
 enum { SPARE = 64 * SHM_REC_ALIGN };
 enum { OPERATORS_CALLS = 32 }; /* entries reserved for operators */

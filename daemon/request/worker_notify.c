@@ -4,8 +4,6 @@
 #include "daemon/ledger/request.h"
 #include "ipc/records.h"
 
-#include <string.h>
-
 /* A worker ignores a notice for a request that it does not have, so a notice waits for the last
  * fragment of the SUBMIT. Returns false if it must be sent later. */
 static bool

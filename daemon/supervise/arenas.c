@@ -4,8 +4,6 @@
 #include "base/clock.h"
 #include "daemon/persist/fdstore.h"
 
-#include <errno.h>
-#include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 

@@ -7,10 +7,7 @@
 #include "daemon/supervise/worker_struct.h"
 #include "wire/msg.h"
 
-#include <errno.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/random.h>
 #include <sys/stat.h>
 #include <unistd.h>

@@ -7,7 +7,6 @@
 
 #include <dirent.h>
 #include <stdio.h>
-#include <string.h>
 
 struct sum {
     nsec ran, queued; /* totals of all threads */

@@ -6,11 +6,9 @@
 #include "daemon/supervise/control_channel.h"
 #include "daemon/supervise/worker_struct.h"
 
-#include <errno.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
-#include <string.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>

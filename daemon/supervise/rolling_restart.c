@@ -5,7 +5,6 @@
 #include "daemon/persist/event_log.h"
 #include "daemon/supervise/worker.h"
 
-#include <errno.h>
 #include <systemd/sd-daemon.h>
 
 void

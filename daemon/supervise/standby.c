@@ -8,9 +8,7 @@
 #include "daemon/supervise/process.h"
 #include "daemon/supervise/rank_group.h"
 
-#include <errno.h>
 #include <stdio.h>
-#include <string.h>
 
 /* Delay after READY: for a standby that opens the device; for one that only initialises its driver.
  */

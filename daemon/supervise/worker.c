@@ -15,11 +15,8 @@
 #include "daemon/supervise/spawn.h"
 #include "daemon/supervise/standby.h"
 
-#include <errno.h>
 #include <signal.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/random.h>
 #include <sys/wait.h>
 #include <unistd.h>

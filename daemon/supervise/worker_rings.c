@@ -5,9 +5,6 @@
 #include "daemon/supervise/worker_struct.h"
 #include "ipc/records.h"
 
-#include <errno.h>
-#include <string.h>
-
 enum { MAX_RECORDS = 1024, MAX_BYTES = 256 << 10 }; /* in one loop iteration */
 /* The doorbell is edge-triggered. Its bytes are read at every 32nd event, or after an event without
  * new records: the socket holds some hundred bytes. */

@@ -9,12 +9,9 @@
 #ifdef __x86_64__
 #include <cpuid.h>
 #endif
-#include <errno.h>
 #include <fcntl.h>
 #include <sched.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>

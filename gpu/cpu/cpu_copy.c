@@ -1,8 +1,6 @@
 /* cpu_copy.c - ops on bytes: copies, checksums, rows, block tables, tokens, seen tokens. */
 #include "gpu/cpu/cpu_ops.h"
 
-#include <string.h>
-
 enum { COPY_PART = 256 << 10 }; /* bytes worth another thread */
 
 struct copy {

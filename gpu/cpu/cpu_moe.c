@@ -9,8 +9,6 @@
 #include "gpu/cpu/cpu_math.h"
 #include "gpu/cpu/cpu_ops.h"
 
-#include <errno.h>
-
 enum {
     ABREAST = 4,          /* weight rows */
     WORK_PART = 64 << 10, /* multiply-adds worth another thread */

@@ -14,7 +14,6 @@
 #include "gpu/fp.h"
 
 #include <math.h>
-#include <string.h>
 
 #define ALWAYS static inline __attribute__((always_inline))
 

@@ -13,7 +13,6 @@
  */
 #include "gpu/cuda/cuda.h"
 
-#include <errno.h>
 #include <fcntl.h>
 #include <unistd.h>
 

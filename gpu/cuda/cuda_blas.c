@@ -14,10 +14,7 @@
 
 #include <cublasLt.h>
 #include <dlfcn.h>
-#include <errno.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 #define CALLS(X) \
     X(cublasLtCreate) \

@@ -1,9 +1,7 @@
 /* cuda_candidates.c - see cuda_candidates.h. */
 #include "gpu/cuda/cuda_candidates.h"
 
-#include <errno.h>
 #include <stdio.h>
-#include <string.h>
 
 static const struct candidate *
 candidate(const struct candidates *c, uint32_t i)

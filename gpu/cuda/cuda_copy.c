@@ -10,8 +10,6 @@
 #include "gpu/cuda/kernels/memory/copy_blocks.h"
 #include "gpu/cuda/kernels/memory/small_copy.h"
 
-#include <errno.h>
-
 enum { LARGE = 1 << 20, BATCH = 64 /* copies per call */ };
 
 static bool

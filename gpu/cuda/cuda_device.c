@@ -7,10 +7,7 @@
 #include "gpu/cuda/cuda_blas.h"
 #include "gpu/cuda/cuda_ranks.h"
 
-#include <errno.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 static int
 find_driver(struct cuda *c, struct err *e)

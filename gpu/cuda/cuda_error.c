@@ -5,10 +5,7 @@
 #include "gpu/cuda/cuda.h"
 
 #include <dirent.h>
-#include <errno.h>
 #include <fcntl.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
 void

@@ -5,9 +5,7 @@
  */
 #include "gpu/cuda/cuda.h"
 
-#include <errno.h>
 #include <nvtx3/nvToolsExt.h>
-#include <stdlib.h>
 
 /* CUDA_SCALE_LAUNCH_QUEUES allows 4,092 queued launches (cuda_device.c). NODE: bytes of device
  * memory. */

@@ -16,10 +16,6 @@
 #include "base/clock.h"
 #include "gpu/cuda/kernels/memory/small_copy.h"
 
-#include <errno.h>
-#include <stdlib.h>
-#include <string.h>
-
 /* Interval at which lane.error() asks the driver: an illegal access shows only there. */
 #define LOOK NSEC_MS
 

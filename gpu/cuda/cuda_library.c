@@ -2,9 +2,7 @@
 #include "gpu/cuda/cuda_library.h"
 
 #include <dlfcn.h>
-#include <errno.h>
 #include <stdio.h>
-#include <stdlib.h>
 
 struct wanted {
     const char *name;

@@ -3,8 +3,6 @@
 
 #include "base/err.h"
 
-#include <stdbool.h>
-
 /* Opens the first library `name` for which find() finds all functions: in folder libs, or, if libs
  * is NULL, in CUDA_PATH/lib64, /usr/local/cuda/lib64, the loader's path. The caller closes *ret
  * with dlclose(). -ENOENT: the message is need ("" or "x needs y: ") and the places searched. */

@@ -4,7 +4,6 @@
 #include "gpu/cuda/cuda_library.h"
 
 #include <dlfcn.h>
-#include <errno.h>
 
 #define LIBRARY "libnccl.so.2"
 /* The first that supports CUDA 12 and has all NCCL_CALLS. */

@@ -18,9 +18,6 @@
  */
 #include "gpu/cuda/cuda.h"
 
-#include <errno.h>
-#include <string.h>
-
 /* Drivers older than green contexts still run everything else. */
 #define NEWER "its driver (CUDA 12.5 or later has it; this one lacks %s)"
 

@@ -34,9 +34,7 @@
 #include "gpu/cuda/kernels/sampling/sample.h"
 #include "gpu/cuda/kernels/ssm/mamba2.h"
 
-#include <errno.h>
 #include <stdio.h>
-#include <string.h>
 
 /* The candidates of an op; a function with another type than the op's does not compile. */
 #define CANDIDATE(p, name, params, args) \

@@ -13,10 +13,7 @@
 
 #include "base/clock.h"
 
-#include <errno.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 #define GROUP_TIME (60 * NSEC_S)
 

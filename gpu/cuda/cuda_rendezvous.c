@@ -4,9 +4,7 @@
 #include "base/clock.h"
 #include "gpu/device.h"
 
-#include <errno.h>
 #include <stdatomic.h>
-#include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
 

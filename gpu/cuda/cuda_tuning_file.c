@@ -1,10 +1,7 @@
 /* cuda_tuning_file.c - see cuda_tuning_file.h. */
 #include "gpu/cuda/cuda_tuning_file.h"
 
-#include <errno.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
 enum { MAX_LINE = 320 };

@@ -4,10 +4,7 @@
 #include "worker/model/config.h"
 #include "worker/model/quant.h"
 
-#include <errno.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 static struct model_shape shape;
 static void *own; /* the family's cfg */

@@ -10,8 +10,6 @@
 #include "tests/test.h"
 
 #include <math.h>
-#include <stdlib.h>
-#include <string.h>
 
 static const double TOLERANCE = 1e-4, MARGIN = 1e-3;
 

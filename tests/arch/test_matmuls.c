@@ -4,7 +4,6 @@
 #include "worker/model/model.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 
 struct shape {
     uint32_t n, k;

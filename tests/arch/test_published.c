@@ -10,8 +10,6 @@
 #include "worker/model/weights_plan.h"
 
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 static const struct size {
     const char *name;

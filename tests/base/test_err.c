@@ -3,8 +3,6 @@
 
 #include "base/err.h"
 
-#include <errno.h>
-#include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
 

@@ -2,10 +2,7 @@
 
 #include "tests/test.h"
 
-#include <errno.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 /* Reads a whole document from a buffer of exactly its size, so that a sanitizer detects an overrun.
  */

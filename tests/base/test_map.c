@@ -3,9 +3,6 @@
 
 #include "base/map.h"
 
-#include <errno.h>
-#include <string.h>
-
 static void
 key_is_found_until_it_is_removed(void **state)
 {

@@ -4,10 +4,7 @@
 #include "base/clock.h"
 #include "base/opt.h"
 
-#include <errno.h>
 #include <math.h>
-#include <stdlib.h>
-#include <string.h>
 
 struct settings {
     bool quiet;

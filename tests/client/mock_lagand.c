@@ -25,11 +25,8 @@
  * ids is echoed. The verb "echo" returns its args. */
 #include "wire/msg.h"
 
-#include <errno.h>
 #include <signal.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 #include <zmq.h>

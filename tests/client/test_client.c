@@ -3,12 +3,9 @@
 #include "tests/client/client_fixture.h"
 #include "tests/test.h"
 
-#include <errno.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
 static uint64_t

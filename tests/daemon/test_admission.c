@@ -7,9 +7,6 @@
 #include "ipc/records.h"
 #include "tests/test.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 static struct config config;
 static struct daemon d;
 static struct client *client;

@@ -4,8 +4,6 @@
 #include "base/clock.h"
 #include "tests/test.h"
 
-#include <errno.h>
-#include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>

@@ -9,7 +9,6 @@
 #include <poll.h>
 #include <signal.h>
 #include <stdio.h>
-#include <string.h>
 
 enum { CLIENTS = 4, EACH = 12, TOKENS = 400, KILLS = 5 };
 

@@ -6,7 +6,6 @@
 
 #include <poll.h>
 #include <signal.h>
-#include <string.h>
 
 static struct lagand_fixture r;
 

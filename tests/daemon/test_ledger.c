@@ -4,9 +4,6 @@
 
 #include "tests/test.h"
 
-#include <errno.h>
-#include <stdlib.h>
-#include <string.h>
 #include <time.h>
 
 enum { CAPACITY = 32 };

@@ -9,8 +9,6 @@
 #include "daemon/request/lifecycle.h"
 #include "tests/test.h"
 
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
 static struct config config;

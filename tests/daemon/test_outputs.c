@@ -4,8 +4,6 @@
 
 #include "tests/test.h"
 
-#include <stdlib.h>
-#include <string.h>
 #include <time.h>
 
 enum { OUTPUTS = 4, MOST = 200 };

@@ -6,8 +6,6 @@
 
 #include "tests/test.h"
 
-#include <stdlib.h>
-#include <string.h>
 #include <time.h>
 
 static struct step_trace trace;

@@ -13,12 +13,9 @@
 #include "daemon/request/worker_calls.h"
 #include "tests/test.h"
 
-#include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
 #include <signal.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
 

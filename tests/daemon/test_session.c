@@ -3,8 +3,6 @@
 
 #include "tests/test.h"
 
-#include <stdlib.h>
-
 static void
 same_id_at_the_same_listener_is_one_client(void **state)
 {

@@ -6,7 +6,6 @@
 #include "tests/test.h"
 
 #include <signal.h>
-#include <string.h>
 #include <sys/wait.h>
 
 struct callbacks { /* actions of the table */

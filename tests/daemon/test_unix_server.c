@@ -8,11 +8,8 @@
 #include "tests/test.h"
 #include "wire/zmtp.h"
 
-#include <errno.h>
 #include <poll.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>

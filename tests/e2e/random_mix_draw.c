@@ -5,7 +5,6 @@
 #include "tests/test.h"
 
 #include <stdio.h>
-#include <string.h>
 
 static int32_t texts[TEXTS][MOST_PROMPT];
 static uint32_t length, most_prompt; /* of a sequence; of prompts */

@@ -4,7 +4,6 @@
 #include "tests/test.h"
 
 #include <stdio.h>
-#include <string.h>
 
 static uint64_t
 mix(uint64_t h, const void *bytes, size_t n)

@@ -7,13 +7,10 @@
 #include "tests/e2e/serve.h"
 #include "tests/test.h"
 
-#include <errno.h>
 #include <jansson.h>
 #include <limits.h>
 #include <signal.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
 

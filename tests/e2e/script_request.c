@@ -4,7 +4,6 @@
 #include "base/base.h"
 
 #include <stdio.h>
-#include <string.h>
 
 static void
 add_prompt(struct script_request *r, const struct lagan_event *ev)

@@ -6,8 +6,6 @@
 
 #include <glob.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 enum { MAX_SCRIPTS = 100, MAX_TITLE = 100, MAX_SCRIPT = 1 << 16 };
 

@@ -8,8 +8,6 @@
 #include "include/lagan.h"
 #include "tests/systemd.h"
 
-#include <stdbool.h>
-#include <stdint.h>
 #include <sys/types.h>
 
 struct serve {

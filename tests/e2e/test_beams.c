@@ -15,7 +15,6 @@
 #include <math.h>
 #include <signal.h>
 #include <stdio.h>
-#include <string.h>
 
 enum { MAX_CASES = 64, MAX_OUT = 16, MAX_IDS = 512, AT_ONCE = 12, KILLS = 10 };
 

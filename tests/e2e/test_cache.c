@@ -12,8 +12,6 @@
 #include "tests/test.h"
 
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 enum { DIALOGS = 12, ROUNDS = 3, ASKED = 12, NEW = 36, SOURCE = 30, MOST = 256, FLUSH_EVERY = 40 };
 

@@ -21,8 +21,6 @@
 #include <math.h>
 #include <signal.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 enum { MAX_PROMPTS = 16, N_NEW = 32, MAX_VOCAB = 1024, AT_ONCE = 16, MOST_AT_ONCE = 64 };
 

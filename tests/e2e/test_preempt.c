@@ -10,8 +10,6 @@
 #include "tests/test.h"
 
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 enum { REQUESTS = 12, NEW = 90, OUTPUTS = 3 };
 

@@ -13,8 +13,6 @@
 #include <jansson.h>
 #include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 enum { MOST = 64, TOP = 8, MOST_NEW = 32 };
 

@@ -11,7 +11,6 @@
 #include <jansson.h>
 #include <signal.h>
 #include <stdio.h>
-#include <string.h>
 #include <unistd.h>
 
 enum { REQUESTS = 24, NEW = 32, TIMEOUT = 60000 };

@@ -8,8 +8,6 @@
 
 #include <jansson.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 enum { MAX_TOKENS = 16, MAX_PROMPT = 300, MAX_TEXT = 4096 };
 

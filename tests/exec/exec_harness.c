@@ -5,11 +5,8 @@
 #include "worker/arch/registry.h"
 #include "worker/exec/graphs.h"
 
-#include <errno.h>
 #include <math.h>
 #include <poll.h>
-#include <stdlib.h>
-#include <string.h>
 
 enum { MAX_EDITS = 8192, ENC_ROWS = 1024, PARTITIONS = 3 };
 

@@ -6,10 +6,6 @@
 #include "tests/test.h"
 #include "worker/exec/graphs.h"
 
-#include <errno.h>
-#include <stdlib.h>
-#include <string.h>
-
 /* Simulates capturing on the CPU: ops queued during a capture are recorded and queued again when
  * the graph runs. A graph that reads a changed address then gives wrong results. */
 struct graph {

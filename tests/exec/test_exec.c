@@ -3,12 +3,9 @@
 #include "tests/exec/tiny_exec.h"
 #include "tests/test.h"
 
-#include <errno.h>
 #include <math.h>
 #include <stdatomic.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
 /* Linked with --wrap: counts the allocations of this program, not those of libraries. */

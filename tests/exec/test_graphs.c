@@ -2,8 +2,6 @@
 #include "tests/test.h"
 #include "worker/exec/graphs.h"
 
-#include <errno.h>
-
 /* Graphs are distinguished by address and never read. */
 static char mark[GRAPHS_MOST];
 

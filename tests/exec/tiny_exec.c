@@ -4,8 +4,6 @@
 #include "tests/test.h"
 
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
 const char LLAMA[] =

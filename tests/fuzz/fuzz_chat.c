@@ -12,10 +12,7 @@
 #include "worker/text/chat.h"
 #include "worker/text/tokenizer_parts.h"
 
-#include <errno.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 enum { BUILT = 1, MAX_MESSAGES = 12, MAX_TEXT = 1 << 15 };
 

@@ -15,10 +15,7 @@
 #include "worker/model/quant.h"
 #include "worker/model/rope_table.h"
 
-#include <errno.h>
 #include <math.h>
-#include <stdlib.h>
-#include <string.h>
 
 enum { LEAST = 2, MOST = 1000 };
 

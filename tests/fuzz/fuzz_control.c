@@ -17,11 +17,8 @@
 #include "daemon/supervise/control_channel.h"
 #include "daemon/supervise/worker_struct.h"
 
-#include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/stat.h>

@@ -4,10 +4,6 @@
 
 #include "wire/curve.h"
 
-#include <errno.h>
-#include <stdlib.h>
-#include <string.h>
-
 /* What the ref knows so far. */
 static struct {
     char secret[41], server[41], key[CURVE_MAX_PEERS][41], name[CURVE_MAX_PEERS][33];

@@ -9,10 +9,6 @@
 
 #include "worker/kv/kv_reuse.h"
 
-#include <errno.h>
-#include <stdlib.h>
-#include <string.h>
-
 enum { SLOTS = 6, ENTRIES = 64, UNIT = 128, MAX_UNITS = 1 << 14, EDITS = 4096, STEPS = 256 };
 
 uint64_t fuzz_operations;

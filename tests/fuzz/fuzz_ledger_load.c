@@ -13,9 +13,6 @@
 #include "daemon/ledger/quarantine.h"
 #include "daemon/ledger/request.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 enum { MAX_ROWS = 300, RECORD_BYTES = 8192 };
 
 /* ---- the ref: rows as plain lists */

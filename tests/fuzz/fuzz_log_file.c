@@ -8,9 +8,6 @@
 
 #include "daemon/persist/log_file.h"
 
-#include <errno.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
 enum { HALF = 4096, BYTES = LOG_FILE_PAGE + 2 * HALF, MAX_RECORDS = 2 * HALF / 16 };

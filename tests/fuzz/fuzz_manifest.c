@@ -14,10 +14,6 @@
 #include "worker/kv/kv_reuse.h"
 #include "worker/manifest/manifest.h"
 
-#include <errno.h>
-#include <stdlib.h>
-#include <string.h>
-
 enum { SLOTS = 5, ENTRIES = 24, UNIT = 128, MAX_UNITS = 1 << 13, EDITS = 2048, ROWS = 8 };
 
 struct manifest_ref_slot {

@@ -15,8 +15,6 @@
 
 #include <fcntl.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
 enum { FP4 = 1, EDITS = 4, MOST = 24, MAX_FILE = 1 << 17, HEADS = 2, HEAD = 4, VOCAB = 5 };

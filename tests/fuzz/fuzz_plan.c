@@ -10,8 +10,6 @@
 #include "base/base.h"
 #include "worker/sched/batch.h"
 
-#include <stdlib.h>
-
 enum { ROWS = 48, ENC_ROWS = 24, SLOTS = 6, EDITS = 12, COPIES = 8, VOCAB = 97, LEN = 60 };
 enum { LAYERS = 5, LANES = 3, PARTITIONS = 5, BYTES = 8192 };
 

@@ -17,8 +17,6 @@
 #include "daemon/request/worker_calls.h"
 #include "daemon/supervise/worker_struct.h"
 
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
 enum {

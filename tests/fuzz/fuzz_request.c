@@ -10,10 +10,7 @@
 
 #include "wire/msg.h"
 
-#include <errno.h>
 #include <math.h>
-#include <stdlib.h>
-#include <string.h>
 
 /* ---- the ref of msg_check() */
 

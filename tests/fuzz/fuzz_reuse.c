@@ -13,10 +13,6 @@
 #include "worker/kv/kv_evict.h"
 #include "worker/kv/kv_internal.h"
 
-#include <errno.h>
-#include <stdlib.h>
-#include <string.h>
-
 uint64_t fuzz_operations;
 
 static void

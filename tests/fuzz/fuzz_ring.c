@@ -8,10 +8,6 @@
 
 #include "ipc/ring.h"
 
-#include <errno.h>
-#include <stdlib.h>
-#include <string.h>
-
 enum { LOG2 = 13, CAP = 1 << LOG2, MAX_REC = CAP / 8, EPOCH = 7, N_TYPES = 4 };
 static const uint32_t max_len[N_TYPES] = { 0, 40, UINT32_MAX, 0 };
 

@@ -9,11 +9,8 @@
 
 #include "worker/model/safetensors.h"
 
-#include <errno.h>
 #include <jansson.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 enum { BUILT = 1, LENGTH = 2, CUT = 4, MAX_TEXT = 8192, MAX_DEPTH = 32 };
 

@@ -10,8 +10,6 @@
 #include "sim/scenario.h"
 
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 enum { MAX_TEXT = 4000 };
 

@@ -15,9 +15,6 @@
 
 #include "include/lagan_wire.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 enum { MAX_REQUESTS = 48, MAX_SEQ_GROUP = 4 };
 
 uint64_t fuzz_operations;

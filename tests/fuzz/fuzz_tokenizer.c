@@ -15,11 +15,8 @@
 #include "worker/text/tokenizer.h"
 #include "worker/text/tokenizer_parts.h"
 
-#include <errno.h>
 #include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 enum { BUILT = 1, PLAIN = 2, MAX_DOC = 1 << 15, MAX_TEXT = 256, REF_TEXT = 48, MAX_IDS = 4096 };
 

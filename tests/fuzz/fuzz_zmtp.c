@@ -8,10 +8,6 @@
 
 #include "wire/zmtp.h"
 
-#include <errno.h>
-#include <stdlib.h>
-#include <string.h>
-
 enum { STREAM_BYTES = 1 << 15, MOST = 20000, MAX_ITEMS = STREAM_BYTES, MIN_CAPACITY = 4096 };
 
 struct event {

@@ -1,8 +1,6 @@
 /* ref_reuse.c - see ref_reuse.h. */
 #include "tests/fuzz/ref_reuse.h"
 
-#include <stdlib.h>
-
 uint64_t
 ref_mix(uint64_t a, uint64_t b)
 {

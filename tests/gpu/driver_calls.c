@@ -14,8 +14,6 @@
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 typedef long word;
 typedef int function(word, word, word, word, word, word, word, word, word, word, word, word, word,

@@ -7,7 +7,6 @@
 #include "gpu/fp.h"
 
 #include <math.h>
-#include <string.h>
 
 enum { ROUNDS = 40 };
 

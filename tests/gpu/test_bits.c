@@ -5,9 +5,6 @@
 #include "tests/gpu/fixture.h"
 #include "tests/test.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 /* How the same work is done: instruction set, threads, rows at once (0: all). */
 struct manner {
     const char *isa;

@@ -2,9 +2,6 @@
 #include "gpu/cuda/cuda_candidates.h"
 #include "tests/test.h"
 
-#include <errno.h>
-#include <string.h>
-
 struct one {
     struct candidate c;
     int more;

@@ -3,10 +3,7 @@
 #include "tests/gpu/fixture.h"
 #include "tests/test.h"
 
-#include <errno.h>
 #include <fcntl.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
 /* The formula of gpu.h. */

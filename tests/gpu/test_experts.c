@@ -5,7 +5,6 @@
 #include "tests/test.h"
 
 #include <math.h>
-#include <stdlib.h>
 
 enum { ROUNDS = 30 };
 

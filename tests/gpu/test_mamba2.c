@@ -8,7 +8,6 @@
 #include "tests/test.h"
 
 #include <math.h>
-#include <string.h>
 
 enum { ROUNDS = 30, SLOTS = 3, ENTRIES = 4, MAX_STEPS = 512, LENGTH = 60 };
 

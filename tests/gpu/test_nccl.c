@@ -7,9 +7,7 @@
 #include "gpu/gpu.h"
 #include "tests/test.h"
 
-#include <errno.h>
 #include <stdio.h>
-#include <string.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>

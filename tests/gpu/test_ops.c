@@ -10,8 +10,6 @@
 #include "gpu/fp.h"
 
 #include <math.h>
-#include <stdlib.h>
-#include <string.h>
 
 enum { ROUNDS = 40 };
 

@@ -8,10 +8,8 @@
 
 #include "base/clock.h"
 
-#include <errno.h>
 #include <math.h>
 #include <poll.h>
-#include <string.h>
 
 enum { UNITS = 4, N = 512 };
 

@@ -6,10 +6,7 @@
 
 #include "gpu/fp.h"
 
-#include <errno.h>
 #include <math.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
 enum { MAX_VOCAB = 5000, N_SUPPRESSED = 4 };

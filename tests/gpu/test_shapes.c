@@ -4,9 +4,6 @@
 
 #include "gpu/device.h"
 
-#include <errno.h>
-#include <string.h>
-
 static float *memory; /* 4,096 of them, on the device */
 static struct fixture r;
 

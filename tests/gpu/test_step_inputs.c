@@ -6,7 +6,6 @@
 #include "tests/test.h"
 
 #include <math.h>
-#include <string.h>
 
 /* Lengths around the limit that a block keeps of a row, aligned and not. */
 static void

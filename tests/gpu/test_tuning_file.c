@@ -2,11 +2,8 @@
 #include "gpu/cuda/cuda_tuning_file.h"
 #include "tests/test.h"
 
-#include <errno.h>
 #include <signal.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>

@@ -8,7 +8,6 @@
 #include "tests/test.h"
 
 #include <stdio.h>
-#include <string.h>
 
 enum { ROWS = 3001 };
 static const uint32_t chunk[] = { 2048, 1000, 257, 256, 129, 128, 100, 64, 33, 17, 16, 8, 5, 1 };

@@ -5,8 +5,6 @@
 #include "ipc/records.h"
 
 #include <dirent.h>
-#include <errno.h>
-#include <string.h>
 #include <unistd.h>
 
 static const uint8_t id[16] = { 3 }, other_id[16] = { 4 };

@@ -3,11 +3,8 @@
 
 #include "ipc/heritage.h"
 
-#include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
 static struct heritage h;

@@ -3,9 +3,7 @@
 
 #include "ipc/model_options.h"
 
-#include <errno.h>
 #include <stdio.h>
-#include <string.h>
 
 static struct model_options k;
 static struct err e;

@@ -6,11 +6,8 @@
 
 #include "ipc/ring.h"
 
-#include <errno.h>
 #include <pthread.h>
 #include <sched.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
 enum { LOG2 = 12, CAP = 1 << LOG2, MAX_REC = CAP / 8, MAX_LEN = MAX_REC - RING_HEADER, EPOCH = 9 };

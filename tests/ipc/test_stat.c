@@ -5,7 +5,6 @@
 #include "ipc/stat.h"
 
 #include <pthread.h>
-#include <string.h>
 
 static struct shm_ctl ctl;
 static _Atomic bool stop;

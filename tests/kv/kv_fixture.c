@@ -1,9 +1,6 @@
 /* kv_fixture.c - see kv_fixture.h. */
 #include "tests/kv/kv_fixture.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 struct kv_group
 group(enum kv_kind kind, uint32_t window, uint32_t max_blocks)
 {

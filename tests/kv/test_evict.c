@@ -3,10 +3,6 @@
 
 #include "worker/kv/kv_event.h"
 
-#include <errno.h>
-#include <stdlib.h>
-#include <string.h>
-
 static void
 retention_ranges_are_validated(void **state) /* P-11 */
 {

@@ -4,8 +4,6 @@
 #include "worker/kv/kv_event.h"
 #include "worker/kv/kv_tree_export.h"
 
-#include <stdlib.h>
-
 enum { BLOCK = 256, ALL = UINT32_MAX };
 
 static uint32_t

@@ -1,9 +1,6 @@
 /* test_fork.c - forked and reordered slots: shared blocks, and each slot reads its own tokens. */
 #include "tests/kv/kv_fixture.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 enum { BEAMS = 4, BLOCK = 4, LENGTH = 100, EDITS = 4096, UNITS = 4096 };
 
 /* Beams on a simulated device: the token at each position of each block. */

@@ -2,8 +2,6 @@
  * share slabs. */
 #include "tests/kv/kv_fixture.h"
 
-#include <stdlib.h>
-
 KV_TEST(window_hit_needs_the_blocks_of_the_next_query,
         cache_of(16, .copy_partial = true, .group = { group(KV_WINDOW, 16, 16) })) /* S-03 */
 {

@@ -1,10 +1,6 @@
 /* test_reuse.c - prefix hits: scenarios K and B, and cases beyond them. */
 #include "tests/kv/kv_fixture.h"
 
-#include <errno.h>
-#include <stdlib.h>
-#include <string.h>
-
 KV_TEST(one_request_extends_another_block_by_block, cache(8)) /* K-01 */
 {
     prompt_of(b, 0, 0, 9, NULL);

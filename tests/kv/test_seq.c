@@ -4,10 +4,6 @@
 #include "worker/kv/kv_need.h"
 #include "worker/kv/kv_seq.h"
 
-#include <errno.h>
-#include <stdlib.h>
-#include <string.h>
-
 enum { EDITS = 4096 };
 static struct kv_edit edits[EDITS];
 

@@ -1,9 +1,6 @@
 /* test_slab.c - slab sizes, and how pools share slabs. */
 #include "tests/kv/kv_fixture.h"
 
-#include <errno.h>
-#include <stdlib.h>
-
 #define KIB 1024u
 #define MIB (1024u * 1024u)
 

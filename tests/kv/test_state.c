@@ -4,10 +4,6 @@
 
 #include "worker/manifest/manifest.h"
 
-#include <errno.h>
-#include <stdlib.h>
-#include <string.h>
-
 enum { LAYERS = 3, INTERVAL = 16 };
 
 /* A full group and a state group; interval 0: no snapshots. */

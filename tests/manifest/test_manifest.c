@@ -4,10 +4,6 @@
 #include "worker/kv/kv_reuse.h"
 #include "worker/manifest/manifest.h"
 
-#include <errno.h>
-#include <stdlib.h>
-#include <string.h>
-
 enum { SLOTS = 4, ENTRIES = 16, BLOCK = 4, EDITS = 256 };
 static const uint64_t fingerprint[2] = { 11, 12 }, kv_id[2] = { 21, 22 };
 static const token_id prompt[] = { 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16 };

@@ -3,11 +3,8 @@
 #include "tests/test.h"
 #include "worker/model/config.h"
 
-#include <errno.h>
 #include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 

@@ -2,10 +2,6 @@
 #include "tests/test.h"
 #include "worker/model/model.h"
 
-#include <errno.h>
-#include <stdlib.h>
-#include <string.h>
-
 static struct model m;
 static struct kv_config c;
 static struct err e;

@@ -2,10 +2,8 @@
 #include "tests/model/tiny_model.h"
 #include "tests/test.h"
 
-#include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
-#include <string.h>
 #include <unistd.h>
 
 static struct gpu *gpu;

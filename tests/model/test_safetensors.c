@@ -3,10 +3,7 @@
 #include "tests/test.h"
 #include "worker/model/safetensors.h"
 
-#include <errno.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 #define T(name, dtype, shape, first, end) \
     "\"" name "\":{\"dtype\":\"" dtype "\",\"shape\":" shape ",\"data_offsets\":[" #first "," #end \

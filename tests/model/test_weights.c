@@ -6,12 +6,9 @@
 #include "tests/test.h"
 #include "worker/model/weights.h"
 
-#include <errno.h>
 #include <fcntl.h>
 #include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
 static struct err e;

@@ -4,10 +4,6 @@
 #include "tests/test.h"
 #include "worker/model/weights_read.h"
 
-#include <errno.h>
-#include <stdlib.h>
-#include <string.h>
-
 static struct err e;
 
 /* Element i of values at any byte. */

@@ -4,7 +4,6 @@
 #include "worker/model/config.h"
 
 #include <stdio.h>
-#include <string.h>
 
 #define TOP(f) IN_TOP, offsetof(struct toy, f)
 #define LAYER(f) IN_LAYER, offsetof(struct toy_layer, f)

@@ -5,9 +5,7 @@
 #include "tests/test.h"
 #include "worker/partition/partition_choose.h"
 
-#include <errno.h>
 #include <math.h>
-#include <string.h>
 
 /* ---- partition_list */
 

@@ -1,9 +1,6 @@
 /* ref_sched.c - see ref_sched.h. */
 #include "tests/sched/ref_sched_internal.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 struct walk { /* state of one plan */
     struct ref *t;
     struct ref_step *step;

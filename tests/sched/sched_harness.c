@@ -11,9 +11,6 @@
  */
 #include "tests/sched/sched_harness.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 enum { UNIT = 128, CLOCKS = 4, RUN_TOPS = 64, RUN_ROWS = 1 << 16 };
 
 struct use { /* the last step of each lane that wrote, and that read or wrote */

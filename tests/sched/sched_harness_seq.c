@@ -3,8 +3,6 @@
 
 #include "include/lagan_wire.h"
 
-#include <stdlib.h>
-
 token_id
 fake_token(req_id id, uint32_t pos)
 {

@@ -3,10 +3,6 @@
 
 #include "worker/sched/batch.h"
 
-#include <errno.h>
-#include <stdlib.h>
-#include <string.h>
-
 enum { ROWS = 64, RUNS = 8, EDITS = 16, COPIES = 16, BYTES = 8192 };
 
 /* A step with every kind of content. */

@@ -6,10 +6,7 @@
 
 #include "include/lagan_wire.h"
 
-#include <errno.h>
 #include <math.h>
-#include <stdlib.h>
-#include <string.h>
 
 enum { MAX_LEN = 40, VOCAB = 24, MOST = MAX_BEAMS * VOCAB };
 

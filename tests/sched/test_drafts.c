@@ -4,9 +4,6 @@
 
 #include "include/lagan_wire.h"
 
-#include <errno.h>
-#include <string.h>
-
 static struct sched_fixture r;
 
 static struct seq *

@@ -14,9 +14,6 @@
 #include "worker/kv/kv_need.h"
 #include "worker/manifest/manifest.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 enum { SLOTS = 5, ENTRIES = 64, JOBS = 24, BLOCK = 4, EDITS = 1024 };
 enum mistake { NONE, LAUNCH_LATE, DROPS_LATE, ENDS_LATE, COMMIT_EARLY, LABELS_LATE, N_MISTAKES };
 /* Shapes of a run, as bits. */

@@ -6,9 +6,6 @@
 #include "include/lagan_wire.h"
 #include "worker/partition/partition_choose.h"
 
-#include <errno.h>
-#include <stdlib.h>
-
 static struct sched_fixture r;
 
 static void

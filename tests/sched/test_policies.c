@@ -9,9 +9,6 @@
 
 #include "include/lagan_wire.h"
 
-#include <errno.h>
-#include <string.h>
-
 enum { MAX = 4 };
 
 static struct sched_fixture r;

@@ -4,11 +4,8 @@
 
 #include "include/lagan_wire.h"
 
-#include <errno.h>
 #include <malloc.h>
 #include <signal.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
 

@@ -8,10 +8,6 @@
 
 #include "include/lagan_wire.h"
 
-#include <errno.h>
-#include <stdlib.h>
-#include <string.h>
-
 enum { SLOTS = 24, ENTRIES = 40, BLOCK = 4, UNITS = 4096, UNIT = 128, VOCAB = 50, WINDOW = 6 };
 enum { MAX_LEN = 100, SEQ_GROUP = 8, OUT = 2 };
 

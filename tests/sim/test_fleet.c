@@ -8,11 +8,8 @@
 #include "sim/trace_run.h"
 #include "tests/test.h"
 
-#include <errno.h>
 #include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
 

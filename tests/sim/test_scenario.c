@@ -3,10 +3,6 @@
 
 #include "tests/test.h"
 
-#include <errno.h>
-#include <stdlib.h>
-#include <string.h>
-
 static char *shown; /* what script_run() printed */
 
 /* Runs a scenario; `shown` and e get its output. */

@@ -5,7 +5,6 @@
 #include "tests/test.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 #include <unistd.h>
 
 const char *

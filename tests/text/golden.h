@@ -3,8 +3,6 @@
 
 #include "base/base.h"
 
-#include <stddef.h>
-
 enum { GOLDEN_TEXT = 4096, GOLDEN_IDS = 2048 };
 
 struct golden_case {

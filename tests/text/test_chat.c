@@ -6,11 +6,8 @@
 #include "worker/text/chat_file.h"
 #include "worker/text/detok.h"
 
-#include <errno.h>
 #include <jansson.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
 enum { TEXT_MAX = 1 << 14 };

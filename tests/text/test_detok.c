@@ -4,9 +4,7 @@
 #include "tests/test.h"
 #include "tests/text/golden.h"
 
-#include <errno.h>
 #include <stdio.h>
-#include <string.h>
 
 enum { TEXT_MAX = 4096, MAX_IDS = 256 };
 

@@ -4,10 +4,7 @@
 #include "tests/test.h"
 #include "tests/text/golden.h"
 
-#include <errno.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <time.h>
 
 enum { BIG = 1 << 17 };

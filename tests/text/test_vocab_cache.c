@@ -3,11 +3,8 @@
 #include "tests/text/golden.h"
 #include "worker/text/tokenizer.h"
 
-#include <errno.h>
 #include <glob.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>

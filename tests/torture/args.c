@@ -5,8 +5,6 @@
 #include "tests/test.h"
 
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 static uint32_t n_seconds = UINT32_MAX;
 static nsec began;

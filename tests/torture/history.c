@@ -4,10 +4,8 @@
 #include "include/lagan_wire.h"
 #include "tests/torture/mock.h"
 
-#include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
-#include <stdlib.h>
 
 int
 history_open(struct history *h, uint32_t max_open)

@@ -6,8 +6,6 @@
 #include "tests/torture/args.h"
 
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 enum { SETTLE_MS = 60000, MAX_ROUNDS = 10 /* rounds */ };
 

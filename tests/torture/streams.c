@@ -7,8 +7,6 @@
 #include "tests/torture/mock.h"
 #include "wire/msg.h"
 
-#include <stdlib.h>
-#include <string.h>
 #include <zmq.h>
 
 enum { LONG_PROMPT = 5000 };

@@ -5,7 +5,6 @@
 #include "tests/torture/mock.h"
 
 #include <stdio.h>
-#include <string.h>
 
 enum { ID = 7, N = 6 };
 static const uint64_t SEED = 40;

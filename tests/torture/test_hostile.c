@@ -16,8 +16,6 @@
 
 #include <poll.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 enum { MAX_REQUESTS = 100000, TOKENS = 8 };
 enum { SIGN_MS = 300000 }; /* attackers run at idle priority: slow on a busy machine */

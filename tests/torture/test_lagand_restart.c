@@ -14,7 +14,6 @@
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <sys/wait.h>
 
 enum { WORKERS = 4, STREAMS = 24, TOKENS = 64, PROMPT = 3, SETTLE_MS = 60000 };

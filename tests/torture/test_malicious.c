@@ -14,8 +14,6 @@
 
 #include <stdatomic.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 enum { GOOD = 2, EVIL = 8, SETTLE_MS = 30000, GROWTH_KIB = 8192, ROUND_MS = 10 };
 /* CPU time of the loop: other load on the machine does not count. */

@@ -14,8 +14,6 @@
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 enum { SETTLE_MS = 60000, ROUND = 25 };
 /* lagand keeps a result for 10 minutes (daemon/ledger.h), also in the ledger log: KEPT_KIB each. */

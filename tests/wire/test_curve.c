@@ -2,11 +2,8 @@
 #include "tests/test.h"
 #include "wire/curve.h"
 
-#include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 

@@ -6,10 +6,7 @@
 #include "tests/test.h"
 #include "wire/msg.h"
 
-#include <errno.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
 struct frame {

@@ -5,7 +5,6 @@
 
 #include "tests/test.h"
 
-#include <errno.h>
 #include <pthread.h>
 
 static uint32_t left, most; /* cached blocks; most blocks of one call */

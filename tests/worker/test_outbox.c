@@ -3,8 +3,6 @@
 
 #include "tests/test.h"
 
-#include <string.h>
-
 enum { LOG2 = 12, TYPES = 3 };
 
 struct ends {

@@ -12,8 +12,6 @@
 #include "worker/model/model.h"
 #include "worker/sched/scheduler.h"
 
-#include <string.h>
-
 enum { SLOTS = 4, BEAMS = 3 };
 
 static struct worker w;

@@ -4,11 +4,8 @@
 #include "base/clock.h"
 #include "tests/test.h"
 
-#include <errno.h>
 #include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
 enum { UNITS = 132 };

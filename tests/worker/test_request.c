@@ -4,7 +4,6 @@
 #include "tests/test.h"
 
 #include <stdio.h>
-#include <string.h>
 #include <unistd.h>
 
 enum { N = 8, IDS = 1 << 20, TEXT = 1 << 20 };

@@ -4,8 +4,6 @@
 #include "base/clock.h"
 #include "tests/test.h"
 
-#include <string.h>
-
 enum { DECODE = 4, PREFILL = 2 };
 
 /* Cost of one step of this length: time polled, number of naps, delay until its end was noticed. A

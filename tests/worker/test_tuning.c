@@ -6,9 +6,6 @@
 #include "base/clock.h"
 #include "tests/test.h"
 
-#include <errno.h>
-#include <string.h>
-
 enum { PAIRS = 5 };
 static uint32_t n_asked, n_measured, fails_at, left; /* left: requested pairs not measured yet */
 static int fails_with, tunes_with;

@@ -9,11 +9,9 @@
 #include "base/clock.h"
 #include "include/lagan_wire.h"
 
-#include <errno.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdatomic.h>
-#include <string.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>

@@ -4,8 +4,6 @@
  */
 #include "worker/arch/causal.h"
 
-#include <errno.h>
-
 struct bamba_layer {
     struct tensor norm; /* [hidden] */
     struct hybrid_mixer mixer;

@@ -11,9 +11,7 @@
 #include "worker/model/model.h"
 #include "worker/model/sharding.h"
 
-#include <errno.h>
 #include <math.h>
-#include <string.h>
 
 struct bart_norm {
     struct tensor weight, bias; /* [hidden] */

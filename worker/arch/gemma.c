@@ -1,9 +1,7 @@
 /* gemma.c - see gemma.h. */
 #include "worker/arch/gemma.h"
 
-#include <errno.h>
 #include <math.h>
-#include <string.h>
 
 const char *const gemma_prefixes[] = { "model.", "model.language_model.", "language_model.model.",
                                        NULL };

@@ -9,9 +9,7 @@
  */
 #include "worker/arch/gemma.h"
 
-#include <errno.h>
 #include <math.h>
-#include <string.h>
 
 /* SPARSE: sparse layers by default, if the model has more. */
 enum { STREAMS = 4, COEFS = STREAMS * STREAMS, SPARSE = 10 };

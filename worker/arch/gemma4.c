@@ -12,10 +12,7 @@
 #include "worker/model/host_tables.h"
 
 #include <ctype.h>
-#include <errno.h>
 #include <math.h>
-#include <stdlib.h>
-#include <string.h>
 
 struct gemma4_layer {
     struct dense_layer dense; /* qkv: [q, own k, own v; hidden] */

@@ -7,8 +7,6 @@
  */
 #include "worker/arch/causal.h"
 
-#include <errno.h>
-
 struct gpt_oss_layer {
     struct tensor attn_norm;             /* [hidden] */
     struct tensor qkv, qkv_bias;         /* [q + kv + kv, hidden], [q + kv + kv] */

@@ -7,9 +7,6 @@
  */
 #include "worker/arch/causal.h"
 
-#include <errno.h>
-#include <string.h>
-
 struct granite_layer {
     struct tensor norm; /* [hidden] */
     struct hybrid_mixer mixer;

@@ -6,9 +6,6 @@
  */
 #include "worker/arch/causal.h"
 
-#include <errno.h>
-#include <string.h>
-
 /* clang-format off */
 static const struct weight_rule weights[] = {
     TOP_RULES("model.embed_tokens.weight", "model.norm.weight"),

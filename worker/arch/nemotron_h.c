@@ -7,9 +7,6 @@
  */
 #include "worker/arch/causal.h"
 
-#include <errno.h>
-#include <string.h>
-
 struct nemotron_layer { /* norm, and the tensors of one mixer */
     struct tensor norm; /* [hidden] */
     struct hybrid_mixer mixer;

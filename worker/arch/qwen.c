@@ -7,9 +7,6 @@
  */
 #include "worker/arch/causal.h"
 
-#include <errno.h>
-#include <string.h>
-
 /* Qwen 2 has the biases, Qwen 3 the norms; the sizes of absent tensors are 0. */
 #define DIM_Q_BIAS DIM_OWN_0
 #define DIM_KV_BIAS DIM_OWN_1

@@ -12,10 +12,7 @@
 #include "worker/model/model.h"
 #include "worker/model/sharding.h"
 
-#include <errno.h>
 #include <math.h>
-#include <stdlib.h>
-#include <string.h>
 
 struct t5 {
     struct tensor shared;                     /* [vocab, hidden] */

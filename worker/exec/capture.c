@@ -4,8 +4,6 @@
 #include "base/log.h"
 #include "worker/exec/exec_internal.h"
 
-#include <errno.h>
-
 /* Estimated time until the steps in flight are done. */
 static nsec
 busy_time(const struct exec_lane *l, nsec now)

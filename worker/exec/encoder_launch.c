@@ -6,8 +6,6 @@
  */
 #include "worker/exec/exec_internal.h"
 
-#include <string.h>
-
 static struct graphs_slot *
 use_graph(const struct exec *x, struct exec_lane *l, enum graphs_kind kind, uint32_t rows,
           const struct batch *b)

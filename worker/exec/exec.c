@@ -4,10 +4,7 @@
 #include "base/clock.h"
 #include "worker/exec/exec_internal.h"
 
-#include <errno.h>
 #include <poll.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
 /* LOGITS_BYTES: limit of a piece's logits. The head's weights are read once per piece, so a piece

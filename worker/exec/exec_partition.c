@@ -7,7 +7,6 @@
 #include "base/clock.h"
 #include "worker/exec/exec_internal.h"
 
-#include <string.h>
 #include <time.h>
 
 _Static_assert((int)MAX_PARTITIONS == GRAPHS_MAX_PARTITIONS &&

@@ -1,8 +1,6 @@
 /* graphs.c - see graphs.h. */
 #include "worker/exec/graphs.h"
 
-#include <errno.h>
-
 /* From 16 rows on at most 1/3 of a bucket is padding, from 128 on at most 1/5. The first
  * GRAPHS_BUCKETS are the decoder's. */
 static const uint32_t bucket_rows[GRAPHS_SOURCE_BUCKETS] = { 1,   2,   4,   8,   16,  24,  32,

@@ -9,9 +9,6 @@
 #include "worker/exec/exec_internal.h"
 #include "worker/model/blocks.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 /* Results are copied to the host without conversion. */
 _Static_assert(sizeof(struct top) == sizeof(struct batch_top) &&
                    offsetof(struct top, id) == offsetof(struct batch_top, id) &&

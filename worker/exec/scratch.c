@@ -6,7 +6,6 @@
  */
 #include "worker/exec/exec_internal.h"
 
-#include <errno.h>
 #include <sys/mman.h>
 
 /* Memory that lay_out() allocates from. */

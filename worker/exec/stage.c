@@ -5,9 +5,6 @@
  */
 #include "worker/exec/exec_internal.h"
 
-#include <errno.h>
-#include <string.h>
-
 void *
 image_take(struct image *im, size_t bytes, void **dev)
 {

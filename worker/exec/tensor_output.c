@@ -6,8 +6,6 @@
 #include "gpu/fp.h"
 #include "worker/exec/exec_internal.h"
 
-#include <string.h>
-
 static bool
 keeps_logits(const struct exec *x, const struct batch_segment *r)
 {

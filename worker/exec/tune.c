@@ -6,8 +6,6 @@
  */
 #include "worker/exec/exec_internal.h"
 
-#include <errno.h>
-
 /* MOST: largest number of rows. A shape is run hundreds of times, and the supervisor must not take
  * that for a hang. LEAST: in 16-bit dtypes up to 16 rows use our own kernel. */
 enum { LEAST = 16, MOST = 2048, MOST_FP32 = 256 };

@@ -10,11 +10,8 @@
 #include "worker/sched/beam_search.h"
 #include "worker/sched/scheduler.h"
 
-#include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/mman.h>
 #include <sys/random.h>
 #include <sys/stat.h>

@@ -8,9 +8,6 @@
 #include "worker/sched/beam_search.h"
 #include "worker/sched/scheduler.h"
 
-#include <errno.h>
-#include <stdlib.h>
-
 int
 adopt_log_open(struct worker *w, struct err *e)
 {

@@ -10,8 +10,6 @@
 #include "worker/handover/adopt.h"
 #include "worker/manifest/manifest.h"
 
-#include <errno.h>
-#include <string.h>
 #include <unistd.h>
 
 /* By then every resumed request has been scheduled. */

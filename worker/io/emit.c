@@ -22,7 +22,6 @@
 #include <float.h>
 #include <math.h>
 #include <stdio.h>
-#include <string.h>
 
 size_t
 emit_token_text_bytes(const struct worker *w)

@@ -15,8 +15,6 @@
 #include "worker/model/model.h"
 #include "worker/sched/scheduler.h"
 
-#include <stdlib.h>
-#include <string.h>
 #include <sys/mman.h>
 
 enum { MAX_RECORDS = 256, KEPT_BYTES = 1 << 20 };

@@ -15,10 +15,8 @@
 #include "worker/model/model.h"
 #include "worker/sched/scheduler.h"
 
-#include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
-#include <string.h>
 
 void
 intake_refuse(struct worker *w, struct worker_request *r, uint16_t reason, const char *fmt, ...)

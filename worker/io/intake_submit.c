@@ -22,8 +22,6 @@
 #include "worker/sched/scheduler.h"
 #include "worker/text/chat.h"
 
-#include <string.h>
-
 /* A SUBMIT: its header, completed with the model's defaults, and pointers into the record. */
 struct submit {
     struct rec_submit s;

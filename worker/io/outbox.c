@@ -5,8 +5,6 @@
 
 #include "base/failpoint.h"
 
-#include <errno.h>
-#include <string.h>
 #include <sys/mman.h>
 
 struct outbox_head {

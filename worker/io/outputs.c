@@ -10,9 +10,6 @@
 #include "worker/sched/beam_search.h"
 #include "worker/sched/scheduler.h"
 
-#include <errno.h>
-#include <string.h>
-
 int
 outputs_take(struct worker *w, struct worker_request *r, uint32_t n)
 {

@@ -9,8 +9,6 @@
 #include "base/base.h"
 #include "base/err.h"
 
-#include <errno.h>
-
 struct record_tail {
     const char *base, *p;
     size_t left;

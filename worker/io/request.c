@@ -3,8 +3,6 @@
 
 #include "include/lagan_wire.h"
 
-#include <errno.h>
-#include <string.h>
 #include <sys/mman.h>
 
 enum { KEEP_BYTES = 64 << 10 }; /* per buffer: what short requests use stays resident */

@@ -10,7 +10,6 @@
 #include "worker/text/tokenizer.h"
 
 #include <stdio.h>
-#include <string.h>
 
 void
 text_call_done(struct worker *w, struct worker_request *r)

@@ -4,8 +4,6 @@
 #include "worker/kv/kv_evict.h"
 #include "worker/kv/kv_tree_export.h"
 
-#include <errno.h>
-
 /* Returns the least common multiple of the slice sizes of all groups, in bytes. 0: a slice size is
  * 0, or the multiple needs more than 32 bits. */
 static uint64_t

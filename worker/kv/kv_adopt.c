@@ -7,8 +7,6 @@
 #include "worker/kv/kv_seq.h"
 #include "worker/kv/kv_tree_export.h"
 
-#include <errno.h>
-
 /* Returns true if all positions of the entry are written: no sequence writes it again. */
 static bool
 is_full(const struct kv *kv, const struct kv_entry_found *r, uint32_t group, uint32_t entry)

@@ -3,8 +3,6 @@
 
 #include "worker/kv/kv_internal.h"
 
-#include <errno.h>
-
 uint32_t
 kv_kind_first(const struct kv_group *g, uint32_t tokens, uint32_t pos)
 {

@@ -1,8 +1,6 @@
 /* kv_pool.c - see kv_evict.h. */
 #include "worker/kv/kv_evict.h"
 
-#include <errno.h>
-
 void
 kv_slab_open_first(struct kv *kv, uint32_t slab)
 {

@@ -11,8 +11,6 @@
 #include "worker/kv/kv_evict.h"
 #include "worker/kv/kv_find.h"
 
-#include <errno.h>
-
 /* The cost of a hit on top of the slot's own reservation. */
 struct bill {
     uint64_t blocks[MAX_GROUPS];

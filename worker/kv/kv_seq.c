@@ -3,8 +3,6 @@
 
 #include "worker/kv/kv_evict.h"
 
-#include <errno.h>
-
 static bool
 reserve_more(struct kv *kv, seq_slot slot, const struct kv_need *more)
 {

@@ -1,7 +1,6 @@
 /* kv_store.c - adds computed blocks to the prefix tree: see kv_reuse.h. */
 #include "worker/kv/kv_evict.h"
 
-#include <errno.h>
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 

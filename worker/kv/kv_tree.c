@@ -1,7 +1,6 @@
 /* kv_tree.c - see kv_evict.h. */
 #include "worker/kv/kv_evict.h"
 
-#include <string.h>
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 

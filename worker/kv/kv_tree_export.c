@@ -3,9 +3,6 @@
 
 #include "worker/kv/kv_evict.h"
 
-#include <errno.h>
-#include <string.h>
-
 bool
 kv_tree_export_known(const struct kv *kv, uint32_t node)
 {

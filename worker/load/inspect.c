@@ -13,10 +13,8 @@
 #include "worker/model/model.h"
 #include "worker/text/chat.h"
 
-#include <errno.h>
 #include <jansson.h>
 #include <stdio.h>
-#include <stdlib.h>
 
 static json_t *
 describe_group(const struct kv_group *g, uint32_t tokens_per_block)

@@ -13,9 +13,6 @@
 #include "worker/sched/scheduler.h"
 #include "worker/tp/plan_ring.h"
 
-#include <errno.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
 

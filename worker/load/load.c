@@ -20,11 +20,8 @@
 #include "worker/text/tokenizer.h"
 #include "worker/tp/plan_ring.h"
 
-#include <errno.h>
 #include <poll.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
 enum { STANDBY_SLEEP = 200 * NSEC_MS }; /* between two heartbeats */

@@ -12,9 +12,6 @@
 #include "worker/process/health.h"
 #include "worker/sched/scheduler.h"
 
-#include <errno.h>
-#include <string.h>
-
 enum {
     CPU_TOKENS = 512, /* default of max_num_batched_tokens */
     GPU_TOKENS = 8192,

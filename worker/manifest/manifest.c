@@ -5,8 +5,6 @@
  */
 #include "worker/manifest/manifest_layout.h"
 
-#include <errno.h>
-#include <string.h>
 #include <xxhash.h>
 
 /* Returns the capacity of a slot for beam-search steps: its number of positions. 0 if sequences

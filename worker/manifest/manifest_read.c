@@ -6,8 +6,6 @@
 #include "worker/kv/kv_table.h"
 #include "worker/manifest/manifest_layout.h"
 
-#include <errno.h>
-
 int
 manifest_read(const struct manifest *m, seq_slot slot, slice_id *tables, struct manifest_found *ret)
 {

@@ -3,8 +3,6 @@
 
 #include "worker/model/sharding.h"
 
-#include <string.h>
-
 /* Columns of activations that take n words of 4 bytes. */
 static uint32_t
 words(const struct model *m, uint32_t n)

@@ -4,10 +4,6 @@
 #include "base/file.h"
 #include "worker/model/arch.h"
 
-#include <errno.h>
-#include <stdlib.h>
-#include <string.h>
-
 /* The length of a bare Infinity, -Infinity or NaN at p, or 0. */
 static size_t
 bare_float(const char *p, const char *end)

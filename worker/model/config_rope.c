@@ -1,9 +1,6 @@
 /* config_rope.c - config.h: rotary parameters of one kind of layer, in both dialects. */
 #include "worker/model/config.h"
 
-#include <errno.h>
-#include <string.h>
-
 /* By enum rope_type. */
 static const char *const type_names[] = { "default", "linear", "llama3", "yarn", "proportional" };
 

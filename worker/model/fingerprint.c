@@ -6,8 +6,6 @@
  * checkpoint. */
 #include "worker/model/weights_plan.h"
 
-#include <errno.h>
-#include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
 #include <xxhash.h>

@@ -3,9 +3,7 @@
 
 #include "worker/model/config.h"
 
-#include <errno.h>
 #include <stdio.h>
-#include <string.h>
 
 static int
 read_id(const struct model *m, const json_t *v, const char *file, const char *key, int32_t *ret,

@@ -7,10 +7,6 @@
  */
 #include "worker/model/model.h"
 
-#include <errno.h>
-#include <stdlib.h>
-#include <string.h>
-
 enum { ALIGN = 128, MIN_TOKENS = 4, MAX_TOKENS = 128, MAX_BLOCK = 16 << 20 };
 
 /* Groups under construction: like[g] is a layer of group g. */

@@ -3,9 +3,7 @@
 
 #include "worker/model/weights.h"
 
-#include <errno.h>
 #include <pthread.h>
-#include <stdlib.h>
 
 int
 host_tables_make(struct model *m, uint32_t which, uint32_t rows, uint32_t cols, const float *from,

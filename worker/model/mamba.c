@@ -3,9 +3,6 @@
 
 #include "worker/model/blocks.h"
 
-#include <errno.h>
-#include <string.h>
-
 enum {
     STATE_ALIGN = 128,
     MOST_STATE = 1 << 30 /* bytes of a layer; published models have 4 MiB */

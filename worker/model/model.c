@@ -11,10 +11,7 @@
 #include "worker/model/sharding.h"
 #include "worker/model/weights_plan.h"
 
-#include <errno.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
 #define CONFIG "config.json"

@@ -3,9 +3,6 @@
 
 #include "worker/model/config.h"
 
-#include <errno.h>
-#include <string.h>
-
 static int
 find_method(const json_t *config, const struct quant **ret, struct err *e)
 {

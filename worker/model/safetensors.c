@@ -5,10 +5,7 @@
 #include "base/file.h"
 #include "worker/model/config.h"
 
-#include <errno.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>

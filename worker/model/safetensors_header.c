@@ -5,10 +5,7 @@
 #include "base/json.h"
 
 #include <endian.h>
-#include <errno.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 /* Limit of the format; refuses absurd lengths early. */
 #define MAX_HEADER UINT64_C(100000000)

@@ -1,8 +1,6 @@
 /* sharding.c - see sharding.h. */
 #include "worker/model/sharding.h"
 
-#include <errno.h>
-
 struct span
 sharding_share(const struct model *m, uint32_t n)
 {

@@ -3,10 +3,7 @@
 
 #include "worker/model/weights_plan.h"
 
-#include <errno.h>
 #include <fnmatch.h>
-#include <stdlib.h>
-#include <string.h>
 
 /* Adopts the previous worker's arena if its size and fingerprint match. */
 static bool

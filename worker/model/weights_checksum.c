@@ -7,10 +7,6 @@
  * damaged fields (a stray write of a dying kernel, a flipped bit) without reading the files. */
 #include "worker/model/weights_plan.h"
 
-#include <errno.h>
-#include <stdlib.h>
-#include <string.h>
-
 #define TABLE_MAGIC UINT64_C(0x6c616573676c)
 enum { TABLE_VERSION = 1 };
 

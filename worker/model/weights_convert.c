@@ -2,9 +2,7 @@
 #include "gpu/fp.h"
 #include "worker/model/weights.h"
 
-#include <errno.h>
 #include <math.h>
-#include <string.h>
 
 /* Elements to floats. Uses memcpy, because a shard's data may be unaligned. */
 static void

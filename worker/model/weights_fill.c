@@ -6,8 +6,6 @@
 #include "worker/model/weights_plan.h"
 #include "worker/model/weights_read.h"
 
-#include <errno.h>
-#include <string.h>
 #include <xxhash.h>
 
 #define RANDOM_STD 0.02f

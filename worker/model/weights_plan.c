@@ -1,10 +1,7 @@
 /* weights_plan.c - see weights_plan.h. */
 #include "worker/model/weights_plan.h"
 
-#include <errno.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 /* Alignments. IN_PLACE: a cache line, so that vector loads at the start of a row stay in one line.
  * FIELD: for the widest load of every device. */

@@ -4,7 +4,6 @@
 #include "base/clock.h"
 #include "base/log.h"
 
-#include <errno.h>
 #include <time.h>
 
 /* per loop iteration: 0.14 ms when 200,000 blocks are cached */

@@ -10,10 +10,7 @@
 #include "worker/ops/partition_ctl.h"
 #include "worker/ops/tuning.h"
 
-#include <errno.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 #include <zmq.h>

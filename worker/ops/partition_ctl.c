@@ -4,8 +4,6 @@
 #include "base/clock.h"
 #include "base/log.h"
 
-#include <errno.h>
-
 enum { PREFILL_LANE, DECODE_LANE };
 /* Bytes and operations per second of one host core, used until steps have been measured. */
 static const double CORE_BANDWIDTH = 5e9, CORE_FLOPS = 2e10;

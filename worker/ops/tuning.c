@@ -4,10 +4,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 
-#include <errno.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 enum { SPARE = 64 }; /* shapes of requests, besides the model's list */
 /* Idle time before matmuls are measured without a pass; a new request waits for one matmul. */

@@ -1,10 +1,6 @@
 /* partition_list.c - see partition_list.h. */
 #include "worker/partition/partition_list.h"
 
-#include <errno.h>
-#include <stdlib.h>
-#include <string.h>
-
 /* Rounds half to even. */
 static uint32_t
 round_to_even(double x)

@@ -14,8 +14,6 @@
  */
 #include "worker/partition/step_time.h"
 
-#include <string.h>
-
 /* PULL, APART: weights in steps, see above; one step outweighs PULL. KEEP: decay per step of the
  * same partition, so about 50 steps count. FADE: decay per step of another partition, half after
  * about 2,300 steps. LEAST: lower bound of a factor, because a term may not have occurred yet. */

@@ -14,7 +14,6 @@
 
 #include <execinfo.h>
 #include <signal.h>
-#include <stdlib.h>
 #include <unistd.h>
 
 static struct panic_message *words; /* of this process; signal handlers have no argument */

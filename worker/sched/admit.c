@@ -7,8 +7,6 @@
  */
 #include "worker/sched/sched_internal.h"
 
-#include <string.h>
-
 /* The slot that q has or would get; SLOT_FULL: none. */
 #define SLOT_FULL UINT32_MAX
 static uint32_t

@@ -5,8 +5,6 @@
  */
 #include "worker/sched/sched_internal.h"
 
-#include <errno.h>
-
 /* Positions with blocks that an adopted sequence needs to resume. With max_utilization a sequence
  * with one prompt token left reserves step by step like a decoding one: the block after the last
  * may only become free by preemption. */

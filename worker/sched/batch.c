@@ -6,10 +6,6 @@
  */
 #include "worker/sched/batch.h"
 
-#include <errno.h>
-#include <stdlib.h>
-#include <string.h>
-
 #define BATCH_MAGIC 0x68637462u
 
 enum { COUNT_BYTES = offsetof(struct batch, n_masks) + sizeof(uint32_t) };

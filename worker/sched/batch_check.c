@@ -1,8 +1,6 @@
 /* batch_check.c - checks that a batch of another process fits this worker: see batch.h. */
 #include "worker/sched/batch.h"
 
-#include <errno.h>
-
 static bool
 is_token(const struct batch_limits *w, token_id t)
 {

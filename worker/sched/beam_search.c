@@ -5,9 +5,7 @@
 
 #include "include/lagan_wire.h"
 
-#include <errno.h>
 #include <math.h>
-#include <string.h>
 
 static const float LOW = -1e9f; /* score of a candidate to be chosen last */
 

@@ -5,8 +5,6 @@
  */
 #include "worker/sched/sched_internal.h"
 
-#include <errno.h>
-
 uint32_t
 tokens_in_flight(const struct seq *q, uint32_t chunk)
 {

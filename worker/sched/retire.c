@@ -7,8 +7,6 @@
 
 #include "include/lagan_wire.h"
 
-#include <string.h>
-
 void
 free_enc_tokens(struct scheduler *s, uint32_t slot)
 {

@@ -4,9 +4,6 @@
 #include "include/lagan_wire.h"
 #include "worker/sched/sched_internal.h"
 
-#include <errno.h>
-#include <stdlib.h>
-
 int
 scheduler_new(struct scheduler **ret, const struct scheduler_limits *l, struct kv *kv,
               struct err *e)

@@ -1,8 +1,6 @@
 /* sharing.c - what requests share: adapter pages, the prefix cache, prefixes in flight. */
 #include "worker/sched/sched_internal.h"
 
-#include <string.h>
-
 static uint32_t
 find_holder(const struct scheduler *s, uint64_t lora)
 {

@@ -10,10 +10,6 @@
 #include "worker/text/chars.h"
 #include "worker/text/json_section.h"
 
-#include <errno.h>
-#include <stdlib.h>
-#include <string.h>
-
 static int
 by_kind_then_bytes(const void *x, const void *y, void *arg)
 {

@@ -9,10 +9,6 @@
 #include "base/utf8.h"
 #include "worker/text/json_section.h"
 
-#include <errno.h>
-#include <stdlib.h>
-#include <string.h>
-
 enum { WORD = 4096, END = -1 };
 static const uint32_t NONE = UINT32_MAX;
 static const char mark[] = "\xe2\x96\x81"; /* U+2581, SentencePiece's space */

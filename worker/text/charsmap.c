@@ -4,8 +4,6 @@
 #include "base/utf8.h"
 #include "worker/text/chars.h"
 
-#include <string.h>
-
 enum { CLUSTER = 6 }; /* bytes; longer clusters are mapped character by character */
 
 static int

@@ -5,9 +5,7 @@
 #include "worker/text/chat_file.h"
 #include "worker/text/chat_templates.h"
 
-#include <errno.h>
 #include <stdio.h>
-#include <string.h>
 
 /* ---- reading */
 

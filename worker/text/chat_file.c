@@ -5,10 +5,7 @@
 #include "worker/text/json_section.h"
 #include "worker/text/tokenizer_parts.h"
 
-#include <errno.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 /* Published templates. Both spellings of a line break in their strings are listed: literal and \n.
  */

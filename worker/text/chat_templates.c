@@ -5,7 +5,6 @@
 #include "worker/text/chat.h"
 
 #include <stdio.h>
-#include <string.h>
 
 static void
 put(struct out *o, struct span s)

@@ -3,9 +3,7 @@
 
 #include "worker/text/json_section.h"
 
-#include <errno.h>
 #include <stdio.h>
-#include <string.h>
 
 /* The valid order of steps. */
 enum stage { REPLACE, BYTES, FUSE, STRIP, NOTHING_MORE };

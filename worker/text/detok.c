@@ -5,9 +5,6 @@
  * the text that begins a stop, and a stop is found at any token boundary. */
 #include "worker/text/detok.h"
 
-#include <errno.h>
-#include <string.h>
-
 enum { STOP_MAX = 256 };
 
 _Static_assert((int)DETOK_HELD > (int)STOP_MAX + 6, "held takes the longest stop and a character");

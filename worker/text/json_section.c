@@ -1,9 +1,6 @@
 /* json_section.c - see json_section.h. */
 #include "worker/text/json_section.h"
 
-#include <errno.h>
-#include <string.h>
-
 static int
 not_a(const char *what, const char *kind, struct err *e)
 {

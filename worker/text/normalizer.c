@@ -10,10 +10,6 @@
 #include "worker/text/json_section.h"
 #include "worker/text/pattern.h"
 
-#include <errno.h>
-#include <stdlib.h>
-#include <string.h>
-
 enum kind { FORM, LOWERCASE, STRIP, STRIP_ACCENTS, REPLACE, PREPEND, PRECOMPILED };
 
 struct normal_step {

@@ -5,11 +5,8 @@
 #include "worker/text/chars.h"
 #include "worker/text/json_section.h"
 
-#include <errno.h>
 #include <pcre2.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 /* Copies a pattern and expands \s, \w and their opposites. -EMSGSIZE: the buffer is too small.
  * -ENOTSUP: syntax that the reference's engine interprets differently: nested classes, \b, \h and

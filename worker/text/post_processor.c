@@ -6,9 +6,6 @@
 
 #include "worker/text/json_section.h"
 
-#include <errno.h>
-#include <string.h>
-
 static int MUST_USE
 put(token_id *list, uint32_t *n, uint32_t at, token_id id, struct err *e)
 {

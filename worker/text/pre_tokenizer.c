@@ -10,10 +10,6 @@
 #include "worker/text/pattern.h"
 #include "worker/text/text_buffer.h"
 
-#include <errno.h>
-#include <stdlib.h>
-#include <string.h>
-
 /* The pattern of ByteLevel, from GPT-2. */
 static const char gpt2[] =
     "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+";

@@ -6,10 +6,6 @@
 #include "worker/text/json_section.h"
 #include "worker/text/tokenizer_parts.h"
 
-#include <errno.h>
-#include <stdlib.h>
-#include <string.h>
-
 int
 tokenizer_open(struct tokenizer **ret, const char *dir, struct err *e)
 {

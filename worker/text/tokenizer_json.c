@@ -8,10 +8,6 @@
 #include "worker/text/json_section.h"
 #include "worker/text/tokenizer_parts.h"
 
-#include <errno.h>
-#include <stdlib.h>
-#include <string.h>
-
 /* The small sections, which the vocabulary cache stores unchanged. */
 enum { NORMALIZER, PRETOK, POST, DECODER, N_SMALL };
 

@@ -4,10 +4,7 @@
 #include "base/array.h"
 #include "base/utf8.h"
 
-#include <errno.h>
 #include <math.h>
-#include <stdlib.h>
-#include <string.h>
 
 enum { WORD = 4096, MAX_NODES = 1 << 24, UNKNOWN_COSTS = 10 };
 

@@ -7,10 +7,7 @@
 #include "base/array.h"
 
 #include <ctype.h>
-#include <errno.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 /* The inverse of GPT-2's table: the byte of character c (below 0x144), or -1. Printable Latin-1
  * stands for itself; the other 68 bytes follow in order from U+0100. */

@@ -17,11 +17,8 @@
 #include "worker/text/tokenizer.h"
 #include "worker/text/tokenizer_parts.h"
 
-#include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>

@@ -8,10 +8,7 @@
 #include "worker/model/model.h"
 #include "worker/process/health.h"
 
-#include <errno.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
 #ifndef PACKAGE_VERSION
