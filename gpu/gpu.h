@@ -371,8 +371,7 @@ struct gpu_options {
     int group_fd;
 };
 
-/* All calls go through this table. An op of ops.h appends to the lane's queue and returns at
- * once. */
+/* All calls go through this table. */
 struct gpu_ops {
     const char *name; /* "cpu", "cuda" */
     struct {

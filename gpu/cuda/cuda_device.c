@@ -95,16 +95,10 @@ has_kernels_for(int major, int minor)
 static int
 look_at(struct cuda *c, struct err *e)
 {
-    int major = 0, minor = 0, sms = 0, mode = 0;
-    struct cudaDeviceProp p;
+    struct cudaDeviceProp p = { 0 };
     cudaError_t r = cudaGetDeviceProperties(&p, c->ordinal);
+    int major = p.major, minor = p.minor, sms = p.multiProcessorCount, mode = 0;
 
-    if (r == cudaSuccess)
-        r = cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, c->ordinal);
-    if (r == cudaSuccess)
-        r = cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, c->ordinal);
-    if (r == cudaSuccess)
-        r = cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, c->ordinal);
     if (r == cudaSuccess) r = cudaDeviceGetAttribute(&mode, cudaDevAttrComputeMode, c->ordinal);
     if (r != cudaSuccess)
         return err_set(e, -EIO, "GPU %d does not respond: %s", c->ordinal, cudaGetErrorString(r));

@@ -40,15 +40,12 @@ __launch_bounds__(THREADS)
              at = (uint64_t)blockIdx.x * THREADS + threadIdx.x;
     uint64_t mine = 0, key = GOLDEN * (2 * at + 1), key_step = GOLDEN * (2 * step);
 
-    after_previous();
-    next_may_start();
+    join_previous();
     for (; at + (UNROLL - 1) * step < n_loads; at += UNROLL * step) {
         uint4 v[UNROLL];
 
-#pragma unroll
-        for (uint32_t i = 0; i < UNROLL; i++) v[i] = __ldcs(p + at + i * step);
-#pragma unroll
-        for (uint32_t i = 0; i < UNROLL; i++, key += key_step) mine += mix_two(v[i], key);
+        UNROLL for (uint32_t i = 0; i < UNROLL; i++) v[i] = __ldcs(p + at + i * step);
+        UNROLL for (uint32_t i = 0; i < UNROLL; i++, key += key_step) mine += mix_two(v[i], key);
     }
     for (; at < n_loads; at += step, key += key_step) mine += mix_two(__ldcs(p + at), key);
     if (n_rest && blockIdx.x == 0 && threadIdx.x == 0) { /* the last 1 to 15 bytes */
