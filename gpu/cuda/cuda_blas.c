@@ -660,8 +660,8 @@ time_all(const struct k_launch *l, const struct blas_lane *bl, const struct plan
     return n;
 }
 
-/* No effect for a lane on a part of the SMs, and none in invariant mode, where a row's bits must not
- * change while serving. */
+/* No effect for a lane on a part of the SMs, and none in invariant mode, where a row's bits must
+ * not change while serving. */
 int
 cuda_lane_tune(struct lane *lane, struct tune_result *ret)
 {

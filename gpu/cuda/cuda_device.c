@@ -174,9 +174,8 @@ close_device(struct gpu *g)
 }
 CLEAN_FUNC(struct gpu, close_device)
 
-__attribute__((visibility("default"))) int lagan_cuda_begin(uint32_t ordinal,
-                                                            const struct gpu_options *o,
-                                                            struct err *e);
+__attribute__((visibility("default"))) __typeof__(*(cuda_begin)0) lagan_cuda_begin;
+__attribute__((visibility("default"))) __typeof__(*(cuda_open)0) lagan_cuda_open;
 
 int
 lagan_cuda_begin(uint32_t ordinal, const struct gpu_options *o, struct err *e)
@@ -187,10 +186,6 @@ lagan_cuda_begin(uint32_t ordinal, const struct gpu_options *o, struct err *e)
     cuda_blas_load(o);
     return 0;
 }
-
-__attribute__((visibility("default"))) int lagan_cuda_open(
-    struct gpu **ret, uint32_t ordinal, const struct gpu_options *o,
-    void (*panic_message)(const char *sentence), struct err *e);
 
 int
 lagan_cuda_open(struct gpu **ret, uint32_t ordinal, const struct gpu_options *o,

@@ -69,11 +69,6 @@ any_of_group(uint32_t name, bool mine)
 
 /* ---- producer ---- */
 
-/* Coordinates of a part of a tile in the maps of kv_tma_sm90.cuh. */
-struct box {
-    int row, group, slice;
-};
-
 template <class S>
 __device__ __forceinline__ struct box
 find_box(const struct job &j, const struct place &p, uint32_t box_tokens)
@@ -232,20 +227,6 @@ raise(struct shared_mem<S> &s, uint32_t group, struct state<S> &st, float (&top)
     }
 }
 
-/* Zeroes the values of keys that are not seen, because 0 times NaN is NaN. */
-template <class S>
-__device__ __forceinline__ void
-clear_hidden(unsigned char *v, int32_t low, int32_t high)
-{
-    uint4 *vec = (uint4 *)v; /* whole rows of a key, so the swizzle does not matter */
-
-    for (int i = threadIdx.x % 128; i < S::KEYS * S::D / 8; i += 128) {
-        int32_t key = i / S::D * 8 + i / 8 % 8;
-
-        if (key < low || key >= high) vec[i] = make_uint4(0, 0, 0, 0);
-    }
-}
-
 /* Stores two transposed 8 x 8 matrices to shared memory; lanes 0..15 give the addresses of their
  * rows. */
 __device__ __forceinline__ void
@@ -299,7 +280,8 @@ take_tile(struct shared_mem<S> &s, const struct job &j, const struct place &p, u
                      pack<T>(x[m][0], x[m][1]), pack<T>(x[m][2], x[m][3]));
     }
     barrier_wait(smem(&s.full[slot + 1]), phase);
-    if (low > 0 || high < S::KEYS) clear_hidden<S>(s.slot[slot + 1], low, high);
+    if (low > 0 || high < S::KEYS)
+        zero_values<S::KEYS, S::D>(s.slot[slot + 1], low, high, threadIdx.x % 128);
     async_fence();
     named_sync(SYNC_GROUP + group, 128);
     UNROLL for (int h = 0; h < S::HALVES; h++) pin(st.o[h]);

@@ -232,16 +232,8 @@ k_attend_generic(const struct k_launch *l, const struct attend *a, struct step_t
     if (!is_float(a->q.dtype) || !is_float(a->out.dtype)) return cudaErrorInvalidValue;
     if (a->kv.table ? a->k.data != NULL : a->v.dtype != t) return cudaErrorInvalidValue;
     if (r.n_tokens == 0 || r.n_segments == 0) return cudaSuccess;
-    switch (t) {
-    case DT_F32:
-        return launch(attend_generic<float>, grid, THREADS, 0, l->st, *a, r);
-    case DT_BF16:
-        return launch(attend_generic<__nv_bfloat16>, grid, THREADS, 0, l->st, *a, r);
-    case DT_F16:
-        return launch(attend_generic<__half>, grid, THREADS, 0, l->st, *a, r);
-    case DT_E4M3:
+    if (t == DT_E4M3)
         return launch(attend_generic<__nv_fp8_e4m3>, grid, THREADS, 0, l->st, *a, r);
-    default:
-        return cudaErrorInvalidValue;
-    }
+    WITH_FLOAT(T, t, return launch(attend_generic<T>, grid, THREADS, 0, l->st, *a, r));
+    return cudaErrorInvalidValue;
 }

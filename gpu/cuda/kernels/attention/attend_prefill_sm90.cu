@@ -16,7 +16,6 @@
 #include "gpu/cuda/kernels/attention/attend_prefill_sm90_math.cuh"
 #include "gpu/cuda/kernels/attention/attend_prefill_sm90_schedule.cuh"
 #include "gpu/cuda/kernels/attention/attend_prefill_sm90_tiles.h"
-#include "gpu/cuda/kernels/attention/kv_tma_sm90.cuh"
 #include "gpu/cuda/kernels/base/launch.cuh"
 #include "gpu/cuda/kernels/base/sm90.cuh"
 #include "gpu/cuda/kernels/base/vec.cuh"

@@ -25,20 +25,12 @@ hide(float (&s)[KEYS / 2], const int (&first)[2], const int (&end)[2])
     }
 }
 
-/* Zeroes V's rows of a tile below first and from end on. */
+/* As zero_values(), and makes the zeros visible to the warpgroup's products. */
 template <int D>
 __device__ __forceinline__ void
 clear_hidden(unsigned char *v, int first, int end, uint32_t thread)
 {
-    constexpr int KEYS = attend_tile<D>::KEYS;
-    /* 8 per row of 64 columns; whole rows, so the swizzle does not matter */
-    uint4 *vec = (uint4 *)v;
-
-    for (int j = thread; j < KEYS * D / 8; j += 128) {
-        int key = j / D * 8 + j / 8 % 8;
-
-        if (key < first || key >= end) vec[j] = make_uint4(0, 0, 0, 0);
-    }
+    zero_values<attend_tile<D>::KEYS, D>(v, first, end, thread);
     async_fence();
     named_sync(WG_SYNC + threadIdx.x / 128 - 1, 128);
 }

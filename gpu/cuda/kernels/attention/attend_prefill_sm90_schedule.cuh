@@ -17,6 +17,7 @@
 #pragma once
 
 #include "gpu/cuda/kernels/attention/attend_prefill_sm90_tiles.h"
+#include "gpu/cuda/kernels/attention/kv_tma_sm90.cuh"
 #include "gpu/cuda/kernels/base/launch.cuh"
 #include "gpu/cuda/kernels/base/sm90.cuh"
 #include "gpu/gpu.h"
@@ -168,11 +169,6 @@ make_item(const params &p, const place &r)
     i.n_tiles = i.end > i.first ? i.last - i.first / tile::KEYS + 1 : 0;
     return i;
 }
-
-/* One lane's copy of a tile of keys: coordinates in the maps of K and V. */
-struct box {
-    int row, group, slice;
-};
 
 template <int D>
 __device__ box

@@ -429,8 +429,8 @@ arrive(const struct job &j, const struct walk &w, const struct shares &shares, u
 
     __syncthreads();
     if (threadIdx.x == 0) {
-        uint32_t unit = (w.segment_index * j.a.n_kv_heads + w.kv_head) * j.parts + w.part;
-        uint32_t *count = j.count + unit;
+        uint32_t *count = j.count + (w.segment_index * j.a.n_kv_heads + w.kv_head) * j.parts +
+                          w.part;
 
         /* The barrier and this add make all stores of this block visible to the last block. */
         last = add_in_order(count, n) + n == (uint32_t)w.tiles.n();

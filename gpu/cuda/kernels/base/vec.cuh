@@ -15,23 +15,17 @@
 #include <type_traits>
 
 /* Runs a statement with T as the type of a dtype; refuses other than float types. */
+#define FLOAT_CASE(value, type, T, ...) \
+    case value: { \
+        typedef type T; \
+        __VA_ARGS__; \
+        break; \
+    }
 #define WITH_FLOAT(T, dtype, ...) \
     switch (dtype) { \
-    case DT_F32: { \
-        typedef float T; \
-        __VA_ARGS__; \
-        break; \
-    } \
-    case DT_BF16: { \
-        typedef __nv_bfloat16 T; \
-        __VA_ARGS__; \
-        break; \
-    } \
-    case DT_F16: { \
-        typedef __half T; \
-        __VA_ARGS__; \
-        break; \
-    } \
+        FLOAT_CASE(DT_F32, float, T, __VA_ARGS__) \
+        FLOAT_CASE(DT_BF16, __nv_bfloat16, T, __VA_ARGS__) \
+        FLOAT_CASE(DT_F16, __half, T, __VA_ARGS__) \
     default: \
         return cudaErrorInvalidValue; \
     }

@@ -1,7 +1,7 @@
 /* copy_blocks.cu - see copy_blocks.h.
  *
  * A warp copies runs of PIECE bytes, or the rest of used. Adjacent warps copy adjacent runs, for
- * the bus. A lane starts UNROLL loads of 16 bytes before it stores the first: COPY_SMS blocks of
+ * the bus. A lane starts AT_ONCE loads of 16 bytes before it stores the first: COPY_SMS blocks of
  * THREADS have 512 KiB in flight, several times the bandwidth-delay product of the bus.
  */
 #include "gpu/cuda/kernels/memory/copy_blocks.h"
@@ -12,8 +12,8 @@ namespace {
 
 constexpr uint32_t COPY_SMS = 4;
 constexpr uint32_t THREADS = 1024;
-constexpr uint32_t UNROLL = 8;
-constexpr uint32_t PIECE = 32 * 16 * UNROLL;
+constexpr uint32_t AT_ONCE = 8;
+constexpr uint32_t PIECE = 32 * 16 * AT_ONCE;
 
 /* n_pieces: per pitch; n_parts: per block; n: of all blocks. */
 __global__ void
@@ -29,12 +29,12 @@ __launch_bounds__(THREADS) copy_blocks(const struct block_copy *copy, uint32_t n
         size_t within = (size_t)(part % n_pieces) * PIECE;
         size_t at = part / n_pieces * size.pitch + within;
         const uint4 *from = (const uint4 *)((const char *)copy[block].from + at) + lane;
-        uint4 *to = (uint4 *)((char *)copy[block].to + at) + lane, v[UNROLL];
+        uint4 *to = (uint4 *)((char *)copy[block].to + at) + lane, v[AT_ONCE];
         uint32_t words = (uint32_t)(size.used - within < PIECE ? size.used - within : PIECE) / 16;
 
-        UNROLL for (uint32_t j = 0; j < UNROLL; j++)
+        UNROLL for (uint32_t j = 0; j < AT_ONCE; j++)
             if (j * 32 + lane < words) v[j] = __ldcs(from + j * 32);
-        UNROLL for (uint32_t j = 0; j < UNROLL; j++)
+        UNROLL for (uint32_t j = 0; j < AT_ONCE; j++)
             if (j * 32 + lane < words) __stcs(to + j * 32, v[j]);
     }
 }
