@@ -99,11 +99,11 @@ from(const struct lane *l, enum dtype t)
     return t == DT_F32 ? l->gpu->acts : 1u << t;
 }
 
-/* Allowed dtypes of rows that are multiplied with that matrix. */
+/* Allowed dtype of rows that are multiplied with that matrix: as gpu_act_dtype(). */
 static unsigned
 rows_for(const struct lane *l, const struct tensor *w)
 {
-    return 1u << gpu_act_dtype(l->gpu, w->dtype);
+    return 1u << (l->gpu->acts >> w->dtype & 1 ? w->dtype : DT_F32);
 }
 
 /* Keeps the message of a failure for gpu_why(); returns r. */

@@ -59,8 +59,8 @@ host_pieces(uint64_t bytes, uint64_t grain)
     return m;
 }
 
-/* rank_memory.c: maps the first bytes of gpu_options.group_fd; the caller unmaps them. The memory is zero when a
- * group starts. -EINVAL: ranks is above GPU_MAX_RANKS or fd has fewer than GPU_GROUP_BYTES. */
+/* rank_memory.c: maps the first bytes of gpu_options.group_fd; the caller unmaps them. The memory
+ * is zero when a group starts. -EINVAL: fd does not have GPU_GROUP_BYTES. */
 int rank_memory_map(void **ret, size_t bytes, uint32_t ranks, int fd, struct err *e) MUST_USE;
 
 int cpu_open(struct gpu **ret, const struct gpu_options *o, struct err *e) MUST_USE;
@@ -74,6 +74,6 @@ typedef int (*cuda_open)(struct gpu **ret, uint32_t ordinal, const struct gpu_op
 #define CUDA_BEGIN "lagan_cuda_begin"
 typedef int (*cuda_begin)(uint32_t ordinal, const struct gpu_options *o, struct err *e);
 
-/* check.c: replaces the entries of a device's table whose arguments can be checked by functions that
- * check them and then call the device. */
+/* check.c: replaces the entries of a device's table whose arguments can be checked by functions
+ * that check them and then call the device. */
 void gpu_add_checks(struct gpu_ops *ops);

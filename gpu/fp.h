@@ -39,15 +39,6 @@ bf16_of_float(float f)
     return (uint16_t)((u + 0x7fff + (u >> 16 & 1)) >> 16);
 }
 
-static inline double
-double_of_bits(uint64_t u)
-{
-    double d;
-
-    memcpy(&d, &u, sizeof d);
-    return d;
-}
-
 /* a b + c with one rounding. Without the FMA instruction: the product is exact in double, the sum
  * is rounded to odd there (Boldo and Melquiond, 2008), and rounding 53 bits to 24 then gives the
  * exact result. */
@@ -62,7 +53,8 @@ fma_1(float a, float b, float c)
 
     memcpy(&u, &s, sizeof u);
     if (lost != 0 && (u & 1) == 0 && s - s == 0) u += (lost > 0) == (s > 0) ? 1 : UINT64_MAX;
-    return (float)double_of_bits(u);
+    memcpy(&s, &u, sizeof s);
+    return (float)s;
 #endif
 }
 

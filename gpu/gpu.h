@@ -371,8 +371,7 @@ struct gpu_options {
     int group_fd;
 };
 
-/* All calls go through this table. An op of ops.h appends to the lane's queue and returns at
- * once. */
+/* All calls go through this table. */
 struct gpu_ops {
     const char *name; /* "cpu", "cuda" */
     struct {
@@ -469,7 +468,6 @@ struct gpu_ops {
  * running and the exit of its last user does not stop it. A background thread loads cuBLASLt.
  * memory.used of the GPU shows 4 MiB. CPU: no effect. -EINVAL and -ENODEV as in gpu_open(). */
 int gpu_begin(const struct gpu_options *o, struct err *e) MUST_USE;
-/* Opens a device by name. */
 int gpu_open(struct gpu **ret, const struct gpu_options *o, struct err *e) MUST_USE;
 void gpu_close(struct gpu *g);
 const struct gpu_ops *gpu_ops(const struct gpu *g);

@@ -36,8 +36,8 @@
 /* Members of ops->step: the inputs of a step, on the device.
  *
  * update_tables   applies edits of the block tables in order.
- * resolve_tokens  r.token[i] = last[r.slot[i]] where r.token[i] is -1. All earlier work of the lane is
- *                 complete for all later work, even for kernels that start early.
+ * resolve_tokens  r.token[i] = last[r.slot[i]] where r.token[i] is -1. All earlier work of the lane
+ *                 is complete for all later work, even for kernels that start early.
  * mark_tokens     seen[slot] |= the tokens of these segments; a segment at position 0 clears the
  *                 slot's bits first. */
 #define GPU_STEP_OPS(X, p) \
@@ -121,7 +121,8 @@
     X(p, mem, arena_drop, arena_drop) X(p, mem, host_open, host_open) \
     X(p, mem, host_make, host_make) X(p, mem, host_map, host_map) \
     X(p, mem, host_close, host_close) X(p, mem, host_pin, host_pin) \
-    X(p, mem, host_unpin, host_unpin) X(p, mem, put, put) X(p, mem, get, get) X(p, mem, copy, copy) \
+    X(p, mem, host_unpin, host_unpin) X(p, mem, put, put) X(p, mem, get, get) \
+    X(p, mem, copy, copy) \
     X(p, lane, open, lane_open) X(p, lane, close, lane_close) X(p, lane, part, lane_part) \
     X(p, lane, mark, lane_mark) X(p, lane, done, lane_done) X(p, lane, after, lane_after) \
     X(p, lane, fd, lane_fd) X(p, lane, error, lane_error) X(p, lane, tune, lane_tune) \

@@ -95,10 +95,10 @@ struct cuda {
     size_t grain;    /* sizes of device arenas are multiples of it */
     uint64_t mapped; /* bytes of arenas */
     pthread_mutex_t pin_lock;
+    /* Pinned host memory that kernels may read; beyond CUDA_PINS ranges the copy engines are
+     * used. */
     struct cuda_pin {
         const char *from, *to;
-        /* Pinned host memory that kernels may read; beyond CUDA_PINS ranges the copy engines are
-     * used. */
     } pin[CUDA_PINS];
     uint32_t n_pins;
     bool failed;                /* one of its lanes has failed */

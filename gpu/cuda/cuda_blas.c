@@ -66,10 +66,12 @@ struct blas {
     char *tuning_path;
 };
 
-/* Epilogue of a product; at most one of the two. */
-struct then {
-    const void *bias; /* NULL, or of y's dtype */
+/* y = x w^T + beta y, or + bias, or relu of it. */
+struct product {
+    struct tensor y, x, w;
+    const void *bias; /* NULL, or of y's dtype; not with relu */
     bool relu;
+    float beta;
 };
 
 struct plan {
@@ -78,8 +80,7 @@ struct plan {
     bool none;             /* the library has no algorithm; asked once only */
     bool alike;            /* fixed, and of the family ALIKE for many rows */
     bool measured;
-    struct tensor y, x, w; /* of the last call, for tuning */
-    struct then then;
+    struct product last; /* of the last call, for tuning */
     cublasLtMatmulAlgo_t algorithm;
 };
 
@@ -231,17 +232,16 @@ alignment(const struct tensor *t)
 }
 
 static struct tuning_key
-key_of(const struct k_launch *l, const struct tensor *y, const struct tensor *x,
-       const struct tensor *w, struct then then, bool beta)
+key_of(const struct k_launch *l, const struct product *m)
 {
     return (struct tuning_key){
-        .n = w->dim[0],
-        .k = w->dim[1],
-        .rows = bucket(x->dim[0]),
-        .in = (uint8_t)x->dtype,
-        .out = (uint8_t)y->dtype,
-        .align = (uint8_t)MIN(alignment(y), MIN(alignment(x), alignment(w))),
-        .epilogue = (uint8_t)((then.bias != NULL) | beta << 1 | then.relu << 2),
+        .n = m->w.dim[0],
+        .k = m->w.dim[1],
+        .rows = bucket(m->x.dim[0]),
+        .in = (uint8_t)m->x.dtype,
+        .out = (uint8_t)m->y.dtype,
+        .align = (uint8_t)MIN(alignment(&m->y), MIN(alignment(&m->x), alignment(&m->w))),
+        .epilogue = (uint8_t)((m->bias != NULL) | (m->beta != 0) << 1 | m->relu << 2),
         .fixed = l->invariant,
     };
 }
@@ -264,16 +264,16 @@ lay_out(const struct blas *b, cublasLtMatrixLayoutOpaque_t *to, const struct ten
 /* rows: rows to choose an algorithm for, may exceed those of x and y. sms: SMs to use; 0: the whole
  * device. */
 static bool
-make_call(const struct blas *b, struct call *c, const struct tensor *y, const struct tensor *x,
-          const struct tensor *w, struct then then, uint32_t rows, uint32_t sms)
+make_call(const struct blas *b, struct call *c, const struct product *m, uint32_t rows,
+          uint32_t sms)
 {
     /* Pedantic excludes TF32 and sums of bf16 parts. */
-    cublasComputeType_t compute = x->dtype == DT_F32 ? CUBLAS_COMPUTE_32F_PEDANTIC
-                                                     : CUBLAS_COMPUTE_32F;
+    cublasComputeType_t compute = m->x.dtype == DT_F32 ? CUBLAS_COMPUTE_32F_PEDANTIC
+                                                       : CUBLAS_COMPUTE_32F;
     cublasOperation_t transposed = CUBLAS_OP_T;
-    cublasLtEpilogue_t epilogue = then.relu   ? CUBLASLT_EPILOGUE_RELU
-                                  : then.bias ? CUBLASLT_EPILOGUE_BIAS
-                                              : CUBLASLT_EPILOGUE_DEFAULT;
+    cublasLtEpilogue_t epilogue = m->relu   ? CUBLASLT_EPILOGUE_RELU
+                                  : m->bias ? CUBLASLT_EPILOGUE_BIAS
+                                            : CUBLASLT_EPILOGUE_DEFAULT;
     int32_t target = (int32_t)sms;
 
     if (b->cublasLtMatmulDescInit_internal(&c->op, sizeof c->op, compute, CUDA_R_32F) !=
@@ -283,12 +283,12 @@ make_call(const struct blas *b, struct call *c, const struct tensor *y, const st
     if (epilogue != CUBLASLT_EPILOGUE_DEFAULT &&
         !set(b, c, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof epilogue))
         return false;
-    if (then.bias && !set(b, c, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &then.bias, sizeof then.bias))
+    if (m->bias && !set(b, c, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &m->bias, sizeof m->bias))
         return false;
     if (sms && !set(b, c, CUBLASLT_MATMUL_DESC_SM_COUNT_TARGET, &target, sizeof target))
         return false;
-    return lay_out(b, &c->w, w, w->dim[0]) && lay_out(b, &c->x, x, rows) &&
-           lay_out(b, &c->y, y, rows);
+    return lay_out(b, &c->w, &m->w, m->w.dim[0]) && lay_out(b, &c->x, &m->x, rows) &&
+           lay_out(b, &c->y, &m->y, rows);
 }
 
 /* A number of an algorithm; `value` if the library does not know it. */
@@ -348,8 +348,9 @@ primer(void *arg)
     struct cuda *c = arg;
     struct blas *b = c->blas;
     struct cuda_lane l = { .lane.gpu = &c->gpu, .k.sms = c->gpu.units };
-    struct tensor x = tensor_2d(NULL, DT_BF16, FLAT, FLAT), y = x, w = x;
-    struct tuning_key k = key_of(&l.k, &y, &x, &w, (struct then){ 0 }, false);
+    struct tensor t = tensor_2d(NULL, DT_BF16, FLAT, FLAT);
+    struct product m = { .y = t, .x = t, .w = t };
+    struct tuning_key k = key_of(&l.k, &m);
     struct blas_lane *bl = calloc(1, sizeof *bl);
     cublasLtMatmulHeuristicResult_t found[1];
     struct call call;
@@ -357,8 +358,7 @@ primer(void *arg)
     cuda_enter(c);
     if (bl && b->cublasLtCreate(&bl->handle) == CUBLAS_STATUS_SUCCESS) {
         bl->b = b;
-        if (make_call(b, &call, &y, &x, &w, (struct then){ 0 }, FLAT, 0))
-            ask(bl, &k, &call, found, 1);
+        if (make_call(b, &call, &m, FLAT, 0)) ask(bl, &k, &call, found, 1);
         b->cublasLtDestroy(bl->handle);
     }
     free(bl);
@@ -415,20 +415,19 @@ part_of(const struct k_launch *l)
  * order. */
 static void
 find_fixed(const struct k_launch *l, const struct blas_lane *bl, struct plan *p,
-           const struct tensor *y, const struct tensor *x, const struct tensor *w, struct then then)
+           const struct product *m)
 {
     cublasLtMatmulHeuristicResult_t found[ASKED];
     struct call c;
     int n;
 
-    if (!make_call(bl->b, &c, y, x, w, then, FLAT, 0) || ask(bl, &p->key, &c, found, ASKED) == 0)
-        return;
+    if (!make_call(bl->b, &c, m, FLAT, 0) || ask(bl, &p->key, &c, found, ASKED) == 0) return;
     p->none = false;
     p->algorithm = found[0].algo;
     p->alike = cuda_of(&cuda_lane_of(l)->lane)->sm == 90 &&
                attribute(bl->b, &p->algorithm, CUBLASLT_ALGO_CONFIG_ID, -1) == ALIKE;
     if (!p->alike || (uint64_t)p->key.n * p->key.k < LARGE ||
-        !make_call(bl->b, &c, y, x, w, then, p->key.rows, 0))
+        !make_call(bl->b, &c, m, p->key.rows, 0))
         return;
     n = ask(bl, &p->key, &c, found, ASKED);
     for (int i = 0; i < n; i++) {
@@ -440,8 +439,7 @@ find_fixed(const struct k_launch *l, const struct blas_lane *bl, struct plan *p,
 
 static void
 find_algorithm(const struct k_launch *l, const struct blas_lane *bl, struct plan *p,
-               const struct tuning_key *k, const struct tuning_row *row, const struct tensor *y,
-               const struct tensor *x, const struct tensor *w, struct then then)
+               const struct tuning_key *k, const struct tuning_row *row, const struct product *m)
 {
     cublasLtMatmulHeuristicResult_t found[ASKED];
     struct call c;
@@ -457,10 +455,10 @@ find_algorithm(const struct k_launch *l, const struct blas_lane *bl, struct plan
         return;
     }
     if (k->fixed) {
-        find_fixed(l, bl, p, y, x, w, then);
+        find_fixed(l, bl, p, m);
         return;
     }
-    if (!make_call(bl->b, &c, y, x, w, then, k->rows, part_of(l)) ||
+    if (!make_call(bl->b, &c, m, k->rows, part_of(l)) ||
         ask(bl, k, &c, found, k->epilogue & 3 ? ASKED : 1) == 0)
         return;
     p->algorithm = found[0].algo;
@@ -469,76 +467,68 @@ find_algorithm(const struct k_launch *l, const struct blas_lane *bl, struct plan
 
 static bool
 run_matmul(const struct k_launch *l, const struct blas_lane *bl, struct call *c,
-           const cublasLtMatmulAlgo_t *algorithm, const struct tensor *y, const struct tensor *x,
-           const struct tensor *w, float beta)
+           const cublasLtMatmulAlgo_t *algorithm, const struct product *m)
 {
     float one = 1;
 
-    return bl->b->cublasLtMatmul(bl->handle, &c->op, &one, w->data, &c->w, x->data, &c->x, &beta,
-                                 y->data, &c->y, y->data, &c->y, algorithm,
+    return bl->b->cublasLtMatmul(bl->handle, &c->op, &one, m->w.data, &c->w, m->x.data, &c->x,
+                                 &m->beta, m->y.data, &c->y, m->y.data, &c->y, algorithm,
                                  (char *)l->work + l->work_bytes - BLAS_WORK, BLAS_WORK,
                                  l->st) == CUBLAS_STATUS_SUCCESS;
 }
 
 static bool
-takes(const struct k_launch *l, const struct tensor *y, const struct tensor *x,
-      const struct tensor *w)
+takes(const struct k_launch *l, const struct product *m)
 {
+    enum dtype t = m->x.dtype;
+
     if (!cuda_lane_of(l)->blas) return false;
-    if (x->dtype != w->dtype || (y->dtype != x->dtype && y->dtype != DT_F32)) return false;
-    if (x->dtype != DT_F32 && x->dtype != DT_BF16 && x->dtype != DT_F16) return false;
+    if (t != m->w.dtype || (m->y.dtype != t && m->y.dtype != DT_F32)) return false;
+    if (t != DT_F32 && t != DT_BF16 && t != DT_F16) return false;
     /* Whether one algorithm is used regardless of the alignment of the addresses. */
-    return !l->invariant ||
-           (x->dtype != DT_F32 && alignment(x) == 16 && alignment(w) == 16 && alignment(y) == 16);
+    return !l->invariant || (t != DT_F32 && key_of(l, m).align == 16);
 }
 
 /* The plan of that shape; chooses an algorithm on first use. */
 static struct plan *
-planned(const struct k_launch *l, const struct tensor *y, const struct tensor *x,
-        const struct tensor *w, struct then then, float beta)
+planned(const struct k_launch *l, const struct product *m)
 {
     struct blas_lane *bl = cuda_lane_of(l)->blas;
-    struct tuning_key k = key_of(l, y, x, w, then, beta != 0), plain = k;
+    struct tuning_key k = key_of(l, m), plain = k;
     struct plan *p = place_of(bl, &k, l->sms);
-    bool whole = l->sms == cuda_lane_of(l)->lane.gpu->units;
 
     plain.epilogue &= 3; /* relu does not change which algorithm is best */
     if (p->key.n == 0)
-        find_algorithm(l, bl, p, &k, whole ? tuning_find(bl->b->tuning, &plain) : NULL, y, x, w,
-                       then);
+        find_algorithm(l, bl, p, &k, part_of(l) ? NULL : tuning_find(bl->b->tuning, &plain), m);
     return p;
 }
 
 static bool
-multiply(const struct k_launch *l, const struct tensor *y, const struct tensor *x,
-         const struct tensor *w, struct then then, float beta)
+multiply(const struct k_launch *l, const struct product *m)
 {
     struct blas_lane *bl = cuda_lane_of(l)->blas;
-    struct plan *p = planned(l, y, x, w, then, beta);
+    struct plan *p = planned(l, m);
     struct tuning_key k = p->key;
     struct call c;
 
-    p->y = *y;
-    p->x = *x;
-    p->w = *w;
-    p->then = then;
-    if (p->none || !make_call(bl->b, &c, y, x, w, then, x->dim[0], k.fixed ? 0 : part_of(l)))
-        return false;
-    if (run_matmul(l, bl, &c, &p->algorithm, y, x, w, beta)) return true;
+    p->last = *m;
+    if (p->none || !make_call(bl->b, &c, m, m->x.dim[0], k.fixed ? 0 : part_of(l))) return false;
+    if (run_matmul(l, bl, &c, &p->algorithm, m)) return true;
     if (!p->measured) return false;
     /* The tuning file may hold anything: an algorithm that the library rejects counts as not
      * measured. */
-    find_algorithm(l, bl, p, &k, NULL, y, x, w, then);
+    find_algorithm(l, bl, p, &k, NULL, m);
     p->measured = true;
-    return !p->none && run_matmul(l, bl, &c, &p->algorithm, y, x, w, beta);
+    return !p->none && run_matmul(l, bl, &c, &p->algorithm, m);
 }
 
 /* Computes in fp32 as many rows at a time as the work area holds; then adds the bias, applies act
  * unless it is NULL (act excludes beta), and rounds once. */
 static cudaError_t
-multiply_apart(const struct k_launch *l, struct tensor y, struct tensor x, struct tensor w,
-               struct tensor bias, float beta, const enum act *act)
+multiply_apart(const struct k_launch *l, const struct product *m, struct tensor bias,
+               const enum act *act)
 {
+    struct tensor y = m->y;
     /* With an odd number of columns all rows still start 16-byte aligned. */
     uint32_t stride = ROUND_UP(y.dim[1], 4u);
     uint32_t max_rows = (uint32_t)MIN((l->work_bytes - BLAS_WORK) / 4 / stride & ~3ul, UINT32_MAX);
@@ -546,17 +536,17 @@ multiply_apart(const struct k_launch *l, struct tensor y, struct tensor x, struc
     if (max_rows == 0) return cudaErrorInvalidValue;
     for (uint32_t first = 0; first < y.dim[0]; first += max_rows) {
         uint32_t n = MIN(max_rows, y.dim[0] - first);
-        struct tensor product = tensor_2d(l->work, DT_F32, n, y.dim[1]);
-        struct tensor part = tensor_rows(x, first, n);
+        struct product part = { .x = tensor_rows(m->x, first, n), .w = m->w };
         cudaError_t r;
 
-        product.stride = stride;
+        part.y = tensor_2d(l->work, DT_F32, n, y.dim[1]);
+        part.y.stride = stride;
         /* Another candidate may run from the start, unless rows of y were already changed with
          * beta. */
-        if (!multiply(l, &product, &part, &w, (struct then){ 0 }, 0))
-            return first == 0 || beta == 0 ? cudaErrorInvalidValue : cudaErrorUnknown;
-        r = act ? k_add_bias_act(l, tensor_rows(y, first, n), product, bias, *act)
-                : k_add_bias(l, tensor_rows(y, first, n), product, bias, beta);
+        if (!multiply(l, &part))
+            return first == 0 || m->beta == 0 ? cudaErrorInvalidValue : cudaErrorUnknown;
+        r = act ? k_add_bias_act(l, tensor_rows(y, first, n), part.y, bias, *act)
+                : k_add_bias(l, tensor_rows(y, first, n), part.y, bias, m->beta);
         if (r != cudaSuccess) return r;
     }
     return cudaSuccess;
@@ -566,8 +556,10 @@ cudaError_t
 cuda_blas_matmul_line(const struct k_launch *l, struct tensor y, struct tensor x, struct tensor w,
                       struct tensor bias, float beta)
 {
-    if (!l->invariant || x.dim[0] > MATMUL_LINE_ROWS || bias.data || beta != 0 ||
-        !takes(l, &y, &x, &w) || !planned(l, &y, &x, &w, (struct then){ 0 }, 0)->alike)
+    struct product m = { .y = y, .x = x, .w = w };
+
+    if (!l->invariant || x.dim[0] > MATMUL_LINE_ROWS || bias.data || beta != 0 || !takes(l, &m) ||
+        !planned(l, &m)->alike)
         return cudaErrorInvalidValue;
     return k_matmul_skinny_invariant(l, y, x, w);
 }
@@ -576,27 +568,26 @@ cudaError_t
 cuda_blas_matmul(const struct k_launch *l, struct tensor y, struct tensor x, struct tensor w,
                  struct tensor bias, float beta)
 {
+    struct product m = { .y = y, .x = x, .w = w, .bias = bias.data, .beta = beta };
     bool rounds = y.dtype != DT_F32 || (bias.data && bias.dtype != DT_F32);
 
-    if (!takes(l, &y, &x, &w)) return cudaErrorInvalidValue;
+    if (!takes(l, &m)) return cudaErrorInvalidValue;
     /* The library was seen to round a 16-bit product before adding a bias or beta y. */
-    if (bias.data && rounds) return multiply_apart(l, y, x, w, bias, beta, NULL);
+    if (bias.data && rounds) return multiply_apart(l, &m, bias, NULL);
     if (beta != 0 && rounds) return cudaErrorInvalidValue;
-    return multiply(l, &y, &x, &w, (struct then){ .bias = bias.data }, beta)
-               ? cudaSuccess
-               : cudaErrorInvalidValue;
+    return multiply(l, &m) ? cudaSuccess : cudaErrorInvalidValue;
 }
 
 cudaError_t
 cuda_blas_act_matmul(const struct k_launch *l, struct tensor y, struct tensor x, struct tensor w,
                      struct tensor bias, enum act a)
 {
-    bool relu = a == ACT_RELU;
+    struct product m = { .y = y, .x = x, .w = w, .relu = a == ACT_RELU && !bias.data };
 
-    if (!takes(l, &y, &x, &w)) return cudaErrorInvalidValue;
-    if (bias.data) return multiply_apart(l, y, x, w, bias, 0, &a);
-    if (!multiply(l, &y, &x, &w, (struct then){ .relu = relu }, 0)) return cudaErrorInvalidValue;
-    return relu ? cudaSuccess : k_act(l, y, y, a);
+    if (!takes(l, &m)) return cudaErrorInvalidValue;
+    if (bias.data) return multiply_apart(l, &m, bias, &a);
+    if (!multiply(l, &m)) return cudaErrorInvalidValue;
+    return m.relu ? cudaSuccess : k_act(l, y, y, a);
 }
 
 cudaError_t
@@ -615,14 +606,16 @@ static float
 time_of(const struct k_launch *l, const struct blas_lane *bl, const struct plan *p, struct call *c,
         const cublasLtMatmulAlgo_t *algorithm, const cudaEvent_t *event, float best)
 {
+    struct product m = p->last;
     float us[TIMES];
 
+    m.beta = 0;
     for (int i = 0; i < TIMES; i++) {
         int at = i;
 
         cudaMemsetAsync(l->work, 0, l->work_bytes, l->st);
         cudaEventRecord(event[0], l->st);
-        if (!run_matmul(l, bl, c, algorithm, &p->y, &p->x, &p->w, 0)) {
+        if (!run_matmul(l, bl, c, algorithm, &m)) {
             cudaGetLastError(); /* of a refused launch */
             return -1;
         }
@@ -648,8 +641,8 @@ time_all(const struct k_launch *l, const struct blas_lane *bl, const struct plan
     int n;
 
     *row = (struct tuning_row){ .key = p->key, .us = -1 };
-    if (!make_call(bl->b, &asked, &p->y, &p->x, &p->w, p->then, p->key.rows, 0) ||
-        !make_call(bl->b, &c, &p->y, &p->x, &p->w, p->then, p->x.dim[0], 0))
+    if (!make_call(bl->b, &asked, &p->last, p->key.rows, 0) ||
+        !make_call(bl->b, &c, &p->last, p->last.x.dim[0], 0))
         return 0;
     n = ask(bl, &p->key, &asked, found, ASKED);
     for (int i = 0; i < n; i++) {
@@ -664,8 +657,8 @@ time_all(const struct k_launch *l, const struct blas_lane *bl, const struct plan
     return n;
 }
 
-/* No effect for a lane on a part of the SMs, and none in invariant mode, where a row's bits must not
- * change while serving. */
+/* No effect for a lane on a part of the SMs, and none in invariant mode, where a row's bits must
+ * not change while serving. */
 int
 cuda_lane_tune(struct lane *lane, struct tune_result *ret)
 {
@@ -680,7 +673,7 @@ cuda_lane_tune(struct lane *lane, struct tune_result *ret)
     if (!b || !b->tuning_path || l->sms != lane->gpu->units || l->invariant) return 0;
     for (uint32_t i = 0; i < PLANS && !p; i++)
         if (bl->plan[i].key.n && !bl->plan[i].none && !bl->plan[i].measured &&
-            !bl->plan[i].then.relu && bl->plan[i].sms == l->sms)
+            !bl->plan[i].last.relu && bl->plan[i].sms == l->sms)
             p = &bl->plan[i];
     if (!p) return 0;
     p->measured = true; /* once, even if it failed */
@@ -692,7 +685,7 @@ cuda_lane_tune(struct lane *lane, struct tune_result *ret)
         if (event[i]) cudaEventDestroy(event[i]);
     TRY(cuda_failed(lane, cudaGetLastError(), "tune"));
     *ret = (struct tune_result){
-        .n = p->w.dim[0], .k = p->w.dim[1], .rows = p->x.dim[0], .n_tried = (uint32_t)n
+        .n = p->key.n, .k = p->key.k, .rows = p->last.x.dim[0], .n_tried = (uint32_t)n
     };
     if (n == 0 || row.us <= 0) return 1;
     memcpy(&p->algorithm, row.algorithm, sizeof p->algorithm);

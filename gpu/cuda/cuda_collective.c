@@ -10,12 +10,6 @@
  * in peer memory. */
 enum { SMALL_SUM = 8 << 20, SMALL_GATHER = 64 << 20 };
 
-static struct channel *
-channel_of(const struct k_launch *l)
-{
-    return cuda_lane_of(l)->channel;
-}
-
 static cudaError_t
 nccl_result(struct channel *ch, int result, const char *what)
 {
@@ -34,7 +28,7 @@ copy_rows(const struct k_launch *l, void *to, size_t to_stride, const void *from
 cudaError_t
 cuda_reduce_peer(const struct k_launch *l, struct tensor x)
 {
-    const struct channel *ch = channel_of(l);
+    const struct channel *ch = cuda_lane_of(l)->channel;
 
     return ch->mapped ? k_exchange_sum(l, &ch->exchange, x) : cudaErrorInvalidValue;
 }
@@ -42,7 +36,7 @@ cuda_reduce_peer(const struct k_launch *l, struct tensor x)
 cudaError_t
 cuda_residual_small(const struct k_launch *l, const struct residual *r)
 {
-    const struct channel *ch = channel_of(l);
+    const struct channel *ch = cuda_lane_of(l)->channel;
 
     return ch->mapped ? k_residual_of_ranks(l, &ch->exchange, r) : cudaErrorInvalidValue;
 }
@@ -50,7 +44,8 @@ cuda_residual_small(const struct k_launch *l, const struct residual *r)
 cudaError_t
 cuda_reduce_small(const struct k_launch *l, struct tensor x)
 {
-    size_t others = channel_of(l)->group->rendezvous.ranks - 1;
+    const struct channel *ch = cuda_lane_of(l)->channel;
+    size_t others = ch->group->rendezvous.ranks - 1;
     size_t bytes = dtype_bytes(x.dtype, (size_t)x.dim[0] * x.dim[1]);
 
     return bytes * others <= SMALL_SUM ? cuda_reduce_peer(l, x) : cudaErrorInvalidValue;
@@ -70,7 +65,7 @@ sum_by_nccl(const struct k_launch *l, struct channel *ch, void *x, size_t n, enu
 cudaError_t
 cuda_reduce_nccl(const struct k_launch *l, struct tensor x)
 {
-    struct channel *ch = channel_of(l);
+    struct channel *ch = cuda_lane_of(l)->channel;
     size_t row = dtype_bytes(x.dtype, x.dim[1]), stride = dtype_bytes(x.dtype, x.stride);
     uint32_t most = (uint32_t)MIN(l->work_bytes / row, (size_t)x.dim[0]);
 
@@ -93,7 +88,7 @@ cuda_reduce_nccl(const struct k_launch *l, struct tensor x)
 cudaError_t
 cuda_gather_peer(const struct k_launch *l, struct tensor out, struct tensor x)
 {
-    const struct channel *ch = channel_of(l);
+    const struct channel *ch = cuda_lane_of(l)->channel;
 
     return ch->mapped ? k_exchange_gather(l, &ch->exchange, out, x) : cudaErrorInvalidValue;
 }
@@ -103,7 +98,8 @@ cuda_gather_peer(const struct k_launch *l, struct tensor out, struct tensor x)
 cudaError_t
 cuda_gather_small(const struct k_launch *l, struct tensor out, struct tensor x)
 {
-    size_t widest = CEIL_DIV(out.dim[1], channel_of(l)->exchange.ranks);
+    const struct channel *ch = cuda_lane_of(l)->channel;
+    size_t widest = CEIL_DIV(out.dim[1], ch->exchange.ranks);
 
     return widest * out.dim[0] * sizeof(float) <= SMALL_GATHER ? cuda_gather_peer(l, out, x)
                                                                : cudaErrorInvalidValue;
@@ -112,7 +108,7 @@ cuda_gather_small(const struct k_launch *l, struct tensor out, struct tensor x)
 cudaError_t
 cuda_sample_parts(const struct k_launch *l, const struct sample *s)
 {
-    const struct channel *ch = channel_of(l);
+    const struct channel *ch = cuda_lane_of(l)->channel;
 
     return ch->mapped ? k_sample_of_ranks(l, &ch->exchange, s) : cudaErrorInvalidValue;
 }
@@ -145,7 +141,7 @@ gather_rows(const struct k_launch *l, struct channel *ch, struct tensor out, str
 cudaError_t
 cuda_gather_nccl(const struct k_launch *l, struct tensor out, struct tensor x)
 {
-    struct channel *ch = channel_of(l);
+    struct channel *ch = cuda_lane_of(l)->channel;
     uint32_t ranks = ch->exchange.ranks;
     size_t row = CEIL_DIV(out.dim[1], ranks) * (size_t)ranks * sizeof(float);
     uint32_t most = (uint32_t)MIN(l->work_bytes / row, (size_t)out.dim[0]);

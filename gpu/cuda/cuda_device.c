@@ -92,16 +92,10 @@ has_kernels_for(int major, int minor)
 static int
 look_at(struct cuda *c, struct err *e)
 {
-    int major = 0, minor = 0, sms = 0, mode = 0;
-    struct cudaDeviceProp p;
+    struct cudaDeviceProp p = { 0 };
     cudaError_t r = cudaGetDeviceProperties(&p, c->ordinal);
+    int major = p.major, minor = p.minor, sms = p.multiProcessorCount, mode = 0;
 
-    if (r == cudaSuccess)
-        r = cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, c->ordinal);
-    if (r == cudaSuccess)
-        r = cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, c->ordinal);
-    if (r == cudaSuccess)
-        r = cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, c->ordinal);
     if (r == cudaSuccess) r = cudaDeviceGetAttribute(&mode, cudaDevAttrComputeMode, c->ordinal);
     if (r != cudaSuccess)
         return err_set(e, -EIO, "GPU %d does not respond: %s", c->ordinal, cudaGetErrorString(r));
@@ -177,9 +171,8 @@ close_device(struct gpu *g)
 }
 CLEAN_FUNC(struct gpu, close_device)
 
-__attribute__((visibility("default"))) int lagan_cuda_begin(uint32_t ordinal,
-                                                            const struct gpu_options *o,
-                                                            struct err *e);
+__attribute__((visibility("default"))) __typeof__(*(cuda_begin)0) lagan_cuda_begin;
+__attribute__((visibility("default"))) __typeof__(*(cuda_open)0) lagan_cuda_open;
 
 int
 lagan_cuda_begin(uint32_t ordinal, const struct gpu_options *o, struct err *e)
@@ -190,10 +183,6 @@ lagan_cuda_begin(uint32_t ordinal, const struct gpu_options *o, struct err *e)
     cuda_blas_load(o);
     return 0;
 }
-
-__attribute__((visibility("default"))) int lagan_cuda_open(
-    struct gpu **ret, uint32_t ordinal, const struct gpu_options *o,
-    void (*panic_message)(const char *sentence), struct err *e);
 
 int
 lagan_cuda_open(struct gpu **ret, uint32_t ordinal, const struct gpu_options *o,

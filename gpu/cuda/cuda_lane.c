@@ -5,9 +5,9 @@
  * queued work, no order of lane.after() calls can deadlock. Only lane.close() blocks.
  *
  * The idle clock measures the time that the device was idle between two intervals of work, for
- * benchmarks. With gpu_options.timing every interval records an event at its start and end. A gap is
- * the time from an end to the next start, read once both events are complete. It includes the cost
- * of the two events. Without the option nothing is queued.
+ * benchmarks. With gpu_options.timing every interval records an event at its start and end. A gap
+ * is the time from an end to the next start, read once both events are complete. It includes the
+ * cost of the two events. Without the option nothing is queued.
  */
 #include "gpu/cuda/cuda.h"
 #include "gpu/cuda/cuda_blas.h"

@@ -46,25 +46,25 @@ find_calls(struct cuda *c)
 void
 cuda_partition_inspect(struct cuda *c)
 {
+    struct cuda_partitions *ps = &c->partitions;
     struct gpu_parts *parts = &c->gpu.parts;
     CUdevResource all;
     unsigned groups = 0;
     CUresult r;
 
-    pthread_mutex_init(&c->partitions.lock, NULL);
-    parts->why = c->partitions.why.text;
+    pthread_mutex_init(&ps->lock, NULL);
+    parts->why = ps->why.text;
     if (!find_calls(c)) return;
-    r = c->partitions.cuDeviceGet(&c->partitions.device, c->ordinal);
+    r = ps->cuDeviceGet(&ps->device, c->ordinal);
     if (r == CUDA_SUCCESS)
-        r = c->partitions.cuDeviceGetDevResource(c->partitions.device, &all,
-                                                 CU_DEV_RESOURCE_TYPE_SM);
+        r = ps->cuDeviceGetDevResource(ps->device, &all, CU_DEV_RESOURCE_TYPE_SM);
     if (r != CUDA_SUCCESS) {
-        err_set(&c->partitions.why, -ENOTSUP, "%s cannot be divided: %s", c->gpu.describe,
+        err_set(&ps->why, -ENOTSUP, "%s cannot be divided: %s", c->gpu.describe,
                 cuda_driver_says(c, r));
         return;
     }
     if (all.sm.smCount != c->gpu.units) {
-        err_set(&c->partitions.why, -ENOTSUP,
+        err_set(&ps->why, -ENOTSUP,
                 "%s cannot be divided: its driver offers only %u SMs (MPS of another process?)",
                 c->gpu.describe, all.sm.smCount);
         return;
@@ -72,7 +72,7 @@ cuda_partition_inspect(struct cuda *c)
     *parts = (struct gpu_parts){ .least = MAX(all.sm.minSmPartitionSize, 1u),
                                  .grain = MAX(all.sm.smCoscheduledAlignment, 1u) };
     /* SMs outside whole groups cannot run clusters: a part must have at least one whole group. */
-    if (c->partitions.cuDevSmResourceSplitByCount(NULL, &groups, &all, NULL, 0, parts->grain) ==
+    if (ps->cuDevSmResourceSplitByCount(NULL, &groups, &all, NULL, 0, parts->grain) ==
             CUDA_SUCCESS &&
         groups * parts->grain < c->gpu.units)
         parts->least = MAX(parts->least,
@@ -85,19 +85,16 @@ share_out(struct cuda *c, uint32_t at, CUdevResource part[2], struct err *e)
 {
     uint32_t units = c->gpu.units, grain = c->gpu.parts.grain;
     unsigned whole = at % grain ? 1 : 0, n = 1, want = whole ? units - at : at;
+    const struct cuda_partitions *ps = &c->partitions;
     CUdevResource all;
 
     if (want % grain)
         return err_set(e, -EINVAL, "%s in %u and %u SMs: neither is a multiple of %u",
                        c->gpu.describe, at, units - at, grain);
-    TRY(failed(
-        c,
-        c->partitions.cuDeviceGetDevResource(c->partitions.device, &all, CU_DEV_RESOURCE_TYPE_SM),
-        "its SMs", at, e));
-    TRY(failed(
-        c,
-        c->partitions.cuDevSmResourceSplitByCount(&part[whole], &n, &all, &part[!whole], 0, want),
-        "dividing its SMs", at, e));
+    TRY(failed(c, ps->cuDeviceGetDevResource(ps->device, &all, CU_DEV_RESOURCE_TYPE_SM), "its SMs",
+               at, e));
+    TRY(failed(c, ps->cuDevSmResourceSplitByCount(&part[whole], &n, &all, &part[!whole], 0, want),
+               "dividing its SMs", at, e));
     if (part[whole].sm.smCount == want && part[!whole].sm.smCount == units - want) return 0;
     return err_set(e, -EINVAL, "%s in %u and %u SMs: its driver offers %u and %u", c->gpu.describe,
                    at, units - at, part[0].sm.smCount, part[1].sm.smCount);
@@ -125,18 +122,18 @@ clear(struct cuda *c, struct cuda_partition *r)
 static int
 make(struct cuda *c, struct cuda_partition *r, uint32_t at, struct err *e)
 {
+    const struct cuda_partitions *ps = &c->partitions;
     CUdevResource part[2];
     int ret = share_out(c, at, part, e);
 
     for (int k = 0; k < 2 && ret == 0; k++) {
         CUdevResourceDesc d;
 
-        ret = failed(c, c->partitions.cuDevResourceGenerateDesc(&d, &part[k], 1), "a part", at, e);
+        ret = failed(c, ps->cuDevResourceGenerateDesc(&d, &part[k], 1), "a part", at, e);
         if (ret == 0)
-            ret = failed(c,
-                         c->partitions.cuGreenCtxCreate(&r->part[k], d, c->partitions.device,
-                                                        CU_GREEN_CTX_DEFAULT_STREAM),
-                         "a green context", at, e);
+            ret = failed(
+                c, ps->cuGreenCtxCreate(&r->part[k], d, ps->device, CU_GREEN_CTX_DEFAULT_STREAM),
+                "a green context", at, e);
     }
     cuda_close_on_exec();
     if (ret < 0)

@@ -247,18 +247,13 @@ store_and_attend(struct lane *l, const struct attend *a, struct step_tokens r)
     return attend_segments(l, &stored, r);
 }
 
-/* Also stores K and V of the step's tokens. Candidates that cannot store more than one token per
- * segment refuse; two ops then do it. */
-static int
-attend_own(struct lane *l, const struct attend *a, struct step_tokens r)
-{
-    PICK_OR(store_and_attend(l, a, r), l, attend, a, r);
-}
-
+/* Candidates that cannot store K and V of more than one token per segment refuse; two ops then do
+ * it. */
 static int
 attend(struct lane *l, const struct attend *a, struct step_tokens r)
 {
-    return a->kv.table && a->k.data ? attend_own(l, a, r) : attend_segments(l, a, r);
+    if (!a->kv.table || !a->k.data) return attend_segments(l, a, r);
+    PICK_OR(store_and_attend(l, a, r), l, attend, a, r);
 }
 
 /* The last initializer of a member counts. */

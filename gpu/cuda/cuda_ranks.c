@@ -78,9 +78,9 @@ cuda_err(cudaError_t r, const char *what, struct err *e)
 static int
 map_all(struct channel *ch, cudaStream_t st, nsec until, struct err *e)
 {
-    struct cuda_ranks *g = ch->group;
+    struct rendezvous *m = &ch->group->rendezvous;
     struct exchange *x = &ch->exchange;
-    size_t bytes = K_EXCHANGE_BYTES(g->rendezvous.ranks);
+    size_t bytes = K_EXCHANGE_BYTES(m->ranks);
     struct memory_note note = { .there = 0 };
     uint32_t ok = 1;
 
@@ -89,14 +89,13 @@ map_all(struct channel *ch, cudaStream_t st, nsec until, struct err *e)
     TRY(cuda_err(cudaMemsetAsync(ch->memory, 0, bytes + K_EXCHANGE_BLOCKS * sizeof *x->round, st),
                  "memory", e));
     TRY(cuda_err(cudaStreamSynchronize(st), "memory", e));
-    x->rank = g->rendezvous.rank;
-    x->ranks = g->rendezvous.ranks;
+    x->rank = m->rank;
+    x->ranks = m->ranks;
     x->round = (uint32_t *)((char *)ch->memory + bytes);
     note.there = cudaIpcGetMemHandle(&note.handle, ch->memory) == cudaSuccess;
-    rendezvous_post(&g->rendezvous, ch->number, RENDEZVOUS_MEMORY, &note, sizeof note);
+    rendezvous_post(m, ch->number, RENDEZVOUS_MEMORY, &note, sizeof note);
     for (uint32_t r = 0; r < x->ranks; r++) {
-        TRY(rendezvous_wait(&g->rendezvous, ch->number, RENDEZVOUS_MEMORY, r, &note, sizeof note,
-                            until, e));
+        TRY(rendezvous_wait(m, ch->number, RENDEZVOUS_MEMORY, r, &note, sizeof note, until, e));
         if (r == x->rank)
             x->at[r] = ch->memory;
         else if (!note.there || cudaIpcOpenMemHandle(&x->at[r], note.handle,
@@ -104,11 +103,10 @@ map_all(struct channel *ch, cudaStream_t st, nsec until, struct err *e)
             ok = 0;
     }
     cudaGetLastError();
-    rendezvous_post(&g->rendezvous, ch->number, RENDEZVOUS_MAPPED, &ok, sizeof ok);
+    rendezvous_post(m, ch->number, RENDEZVOUS_MAPPED, &ok, sizeof ok);
     ch->mapped = true;
     for (uint32_t r = 0; r < x->ranks; r++) {
-        TRY(rendezvous_wait(&g->rendezvous, ch->number, RENDEZVOUS_MAPPED, r, &ok, sizeof ok, until,
-                            e));
+        TRY(rendezvous_wait(m, ch->number, RENDEZVOUS_MAPPED, r, &ok, sizeof ok, until, e));
         ch->mapped &= ok;
     }
     return 0;
@@ -117,18 +115,17 @@ map_all(struct channel *ch, cudaStream_t st, nsec until, struct err *e)
 static int
 connect(struct channel *ch, nsec until, struct err *e)
 {
-    struct cuda_ranks *g = ch->group;
+    struct rendezvous *m = &ch->group->rendezvous;
+    const struct nccl *n = &ch->group->nccl;
     struct nccl_id id;
 
-    if (g->rendezvous.rank == 0) {
-        TRY(nccl_err(&g->nccl, g->nccl.GetUniqueId(&id), "creating the communicator id", e));
-        rendezvous_post(&g->rendezvous, ch->number, RENDEZVOUS_ID, &id, sizeof id);
+    if (m->rank == 0) {
+        TRY(nccl_err(n, n->GetUniqueId(&id), "creating the communicator id", e));
+        rendezvous_post(m, ch->number, RENDEZVOUS_ID, &id, sizeof id);
     }
-    TRY(rendezvous_wait(&g->rendezvous, ch->number, RENDEZVOUS_ID, 0, &id, sizeof id, until, e));
-    return nccl_err(
-        &g->nccl,
-        g->nccl.CommInitRank(&ch->comm, (int)g->rendezvous.ranks, id, (int)g->rendezvous.rank),
-        "a communicator", e);
+    TRY(rendezvous_wait(m, ch->number, RENDEZVOUS_ID, 0, &id, sizeof id, until, e));
+    return nccl_err(n, n->CommInitRank(&ch->comm, (int)m->ranks, id, (int)m->rank),
+                    "a communicator", e);
 }
 
 /* NCCL connects ranks and loads kernels at the first use of each algorithm: this does it outside of
@@ -137,19 +134,19 @@ static int
 try_out(struct channel *ch, cudaStream_t st, struct err *e)
 {
     static const size_t sizes[] = { 1 << 10, 32 << 10, 256 << 10, 1 << 20 }; /* in floats */
-    struct cuda_ranks *g = ch->group;
-    uint32_t ranks = g->rendezvous.ranks;
+    struct rendezvous *m = &ch->group->rendezvous;
+    const struct nccl *n = &ch->group->nccl;
+    uint32_t ranks = m->ranks;
 
     for (size_t i = 0; i < ARRAY_LEN(sizes); i++) {
-        size_t n = MIN(sizes[i], K_EXCHANGE_BYTES(ranks) / sizeof(float)), part = n / ranks;
+        size_t floats = MIN(sizes[i], K_EXCHANGE_BYTES(ranks) / sizeof(float)),
+               part = floats / ranks;
         float *x = ch->memory;
 
-        TRY(nccl_err(&g->nccl, g->nccl.AllReduce(x, x, n, NCCL_F32, NCCL_SUM, ch->comm, st),
+        TRY(nccl_err(n, n->AllReduce(x, x, floats, NCCL_F32, NCCL_SUM, ch->comm, st),
                      "the first all-reduce", e));
-        TRY(nccl_err(
-            &g->nccl,
-            g->nccl.AllGather(x + part * g->rendezvous.rank, x, part, NCCL_F32, ch->comm, st),
-            "the first all-gather", e));
+        TRY(nccl_err(n, n->AllGather(x + part * m->rank, x, part, NCCL_F32, ch->comm, st),
+                     "the first all-gather", e));
     }
     return cuda_err(cudaStreamSynchronize(st), "first collectives", e);
 }
@@ -157,15 +154,15 @@ try_out(struct channel *ch, cudaStream_t st, struct err *e)
 static int
 make_by(struct channel *ch, cudaStream_t st, struct err *e)
 {
-    struct cuda_ranks *g = ch->group;
+    struct rendezvous *m = &ch->group->rendezvous;
     nsec until = ch->since + GROUP_TIME;
 
     TRY(map_all(ch, st, until, e));
     TRY(connect(ch, until, e));
     TRY(try_out(ch, st, e));
-    rendezvous_post(&g->rendezvous, ch->number, RENDEZVOUS_READY, NULL, 0);
-    for (uint32_t r = 0; r < g->rendezvous.ranks; r++)
-        TRY(rendezvous_wait(&g->rendezvous, ch->number, RENDEZVOUS_READY, r, NULL, 0, until, e));
+    rendezvous_post(m, ch->number, RENDEZVOUS_READY, NULL, 0);
+    for (uint32_t r = 0; r < m->ranks; r++)
+        TRY(rendezvous_wait(m, ch->number, RENDEZVOUS_READY, r, NULL, 0, until, e));
     return 0;
 }
 

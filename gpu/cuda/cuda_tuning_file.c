@@ -105,28 +105,24 @@ read_rows(struct tuning_table *t, const char *path, struct err *e)
     return 0;
 }
 
-int
-tuning_open(struct tuning_table **ret, const char *path, const struct tuning_machine *m,
-            struct err *e)
-{
-    struct tuning_table *t = calloc(1, sizeof *t);
-    int r = 0;
-
-    if (!t) return err_set(e, -ENOMEM, "the table of matmul algorithms: no memory");
-    t->machine = *m;
-    if (path) r = read_rows(t, path, e);
-    if (r < 0) {
-        tuning_close(t);
-        return r;
-    }
-    *ret = t;
-    return 0;
-}
-
 void
 tuning_close(struct tuning_table *t)
 {
     free(t);
+}
+CLEAN_FUNC(struct tuning_table, tuning_close)
+
+int
+tuning_open(struct tuning_table **ret, const char *path, const struct tuning_machine *m,
+            struct err *e)
+{
+    CLEAN(tuning_close_at) struct tuning_table *t = calloc(1, sizeof *t);
+
+    if (!t) return err_set(e, -ENOMEM, "the table of matmul algorithms: no memory");
+    t->machine = *m;
+    if (path) TRY(read_rows(t, path, e));
+    *ret = TAKE(t);
+    return 0;
 }
 
 const struct tuning_row *

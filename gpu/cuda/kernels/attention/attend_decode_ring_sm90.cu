@@ -17,6 +17,7 @@
 #include "gpu/cuda/kernels/attention/kv_tma_sm90.cuh"
 #include "gpu/cuda/kernels/base/launch.cuh"
 #include "gpu/cuda/kernels/base/sm90.cuh"
+#include "gpu/cuda/kernels/base/vec.cuh"
 
 using namespace attend_one;
 using namespace sm90;
@@ -68,11 +69,6 @@ any_of_group(uint32_t name, bool mine)
 
 /* ---- producer ---- */
 
-/* Coordinates of a part of a tile in the maps of kv_tma_sm90.cuh. */
-struct box {
-    int row, group, slice;
-};
-
 template <class S>
 __device__ __forceinline__ struct box
 find_box(const struct job &j, const struct place &p, uint32_t box_tokens)
@@ -110,8 +106,7 @@ fetch(struct shared_mem<S> &s, const struct job &j, struct place p, uint32_t slo
             step<S::KEYS>(j, p);
             ahead = find_box<S>(j, p, box_tokens);
         }
-#pragma unroll
-        for (int i = 0; i < 2; i++) {
+        UNROLL for (int i = 0; i < 2; i++) {
             const uint32_t full = smem(&s.full[slot + i]);
 
             barrier_wait(smem(&s.empty[slot + i]), phase);
@@ -140,8 +135,7 @@ bring_q(struct shared_mem<S> &s, const struct job &j, struct place p)
         const uint32_t rows = columns(j, p);
         uint4 q[EACH];
 
-#pragma unroll
-        for (uint32_t i = 0; i < EACH; i++) {
+        UNROLL for (uint32_t i = 0; i < EACH; i++) {
             uint32_t row = (lane + 32 * i) / VECS, vec = (lane + 32 * i) % VECS;
 
             q[i] = make_uint4(0, 0, 0, 0);
@@ -150,8 +144,7 @@ bring_q(struct shared_mem<S> &s, const struct job &j, struct place p)
                                         (begin_of(j, p, j.a.q, row) + vec * 8) * 2);
         }
         barrier_wait(smem(&s.q_empty[piece % 2]), piece / 2 % 2 ^ 1);
-#pragma unroll
-        for (uint32_t i = 0; i < EACH; i++) {
+        UNROLL for (uint32_t i = 0; i < EACH; i++) {
             uint32_t row = (lane + 32 * i) / VECS, vec = (lane + 32 * i) % VECS;
 
             *(uint4 *)(s.t.q[piece % 2] + vec / 8 * 1024 + row * 128 + (vec % 8 ^ row) * 16) = q[i];
@@ -176,8 +169,7 @@ template <class S> struct state {
     {
         max[0] = max[1] = -INFINITY;
         sum[0] = sum[1] = 0;
-#pragma unroll
-        for (int h = 0; h < S::HALVES; h++)
+        UNROLL for (int h = 0; h < S::HALVES; h++)
             for (int i = 0; i < 4; i++) o[h][i] = 0;
     }
 };
@@ -189,10 +181,8 @@ shape_scores(const struct job &j, const struct place &p, float (&x)[S::M][4], in
 {
     const struct attend &a = j.a;
 
-#pragma unroll
-    for (int m = 0; m < S::M; m++)
-#pragma unroll
-        for (int i = 0; i < 4; i++) {
+    UNROLL for (int m = 0; m < S::M; m++)
+        UNROLL for (int i = 0; i < 4; i++) {
             int32_t key = first + m * 64 + i / 2 * 8;
 
             x[m][i] *= j.before;
@@ -217,14 +207,12 @@ raise(struct shared_mem<S> &s, uint32_t group, struct state<S> &st, float (&top)
 {
     const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
 
-#pragma unroll
-    for (int h = 0; h < 2; h++) {
+    UNROLL for (int h = 0; h < 2; h++) {
         for (int d = 4; d < 32; d *= 2) top[h] = fmaxf(top[h], __shfl_xor_sync(~0u, top[h], d));
         if (lane < 4) s.peak[group][warp][2 * lane + h] = top[h];
     }
     named_sync(SYNC_GROUP + group, 128);
-#pragma unroll
-    for (int h = 0; h < 2; h++) {
+    UNROLL for (int h = 0; h < 2; h++) {
         float keep;
 
         top[h] = st.max[h];
@@ -232,25 +220,10 @@ raise(struct shared_mem<S> &s, uint32_t group, struct state<S> &st, float (&top)
         keep = exp2_fast(st.max[h] - top[h]);
         st.max[h] = top[h];
         st.sum[h] *= keep;
-#pragma unroll
-        for (int n = 0; n < S::HALVES; n++) {
+        UNROLL for (int n = 0; n < S::HALVES; n++) {
             st.o[n][h] *= keep;
             st.o[n][h + 2] *= keep;
         }
-    }
-}
-
-/* Zeroes the values of keys that are not seen, because 0 times NaN is NaN. */
-template <class S>
-__device__ __forceinline__ void
-clear_hidden(unsigned char *v, int32_t low, int32_t high)
-{
-    uint4 *vec = (uint4 *)v; /* whole rows of a key, so the swizzle does not matter */
-
-    for (int i = threadIdx.x % 128; i < S::KEYS * S::D / 8; i += 128) {
-        int32_t key = i / S::D * 8 + i / 8 % 8;
-
-        if (key < low || key >= high) vec[i] = make_uint4(0, 0, 0, 0);
     }
 }
 
@@ -279,34 +252,26 @@ take_tile(struct shared_mem<S> &s, const struct job &j, const struct place &p, u
     float x[S::M][4], top[2] = { -INFINITY, -INFINITY };
 
     barrier_wait(smem(&s.full[slot]), phase);
-#pragma unroll
-    for (int m = 0; m < S::M; m++) pin(x[m]);
+    UNROLL for (int m = 0; m < S::M; m++) pin(x[m]);
     wgmma_begin();
-#pragma unroll
-    for (int m = 0; m < S::M; m++)
-#pragma unroll
-        for (int n = 0; n < S::D / 16; n++)
+    UNROLL for (int m = 0; m < S::M; m++)
+        UNROLL for (int n = 0; n < S::D / 16; n++)
             wgmma_ss<T, 8>(x[m], k + (m * 128 * S::D + n / 4 * 1024 + n % 4 * 32) / 16,
                               q + (n / 4 * 1024 + n % 4 * 32) / 16, n > 0);
     wgmma_commit();
     wgmma_wait<0>();
-#pragma unroll
-    for (int m = 0; m < S::M; m++) pin(x[m]);
+    UNROLL for (int m = 0; m < S::M; m++) pin(x[m]);
     barrier_arrive_warp(smem(&s.empty[slot]));
 
     shape_scores<S>(j, p, x, first + (int32_t)(warp * 16 + lane / 4));
-#pragma unroll
-    for (int m = 0; m < S::M; m++)
-#pragma unroll
-        for (int i = 0; i < 4; i++) top[i % 2] = fmaxf(top[i % 2], x[m][i]);
+    UNROLL for (int m = 0; m < S::M; m++)
+        UNROLL for (int i = 0; i < 4; i++) top[i % 2] = fmaxf(top[i % 2], x[m][i]);
     if (any_of_group(SYNC_GROUP + group, top[0] - st.max[0] > SLACK || top[1] - st.max[1] > SLACK))
         raise<S>(s, group, st, top);
-#pragma unroll
-    for (int m = 0; m < S::M; m++) {
+    UNROLL for (int m = 0; m < S::M; m++) {
         uint32_t row = lane % 8, vec = warp * 2 + lane / 8 % 2;
 
-#pragma unroll
-        for (int i = 0; i < 4; i++) {
+        UNROLL for (int i = 0; i < 4; i++) {
             /* A row without visible keys has no largest score. */
             x[m][i] = x[m][i] == -INFINITY ? 0 : exp2_fast(x[m][i] - st.max[i % 2]);
             st.sum[i % 2] += x[m][i];
@@ -315,22 +280,19 @@ take_tile(struct shared_mem<S> &s, const struct job &j, const struct place &p, u
                      pack<T>(x[m][0], x[m][1]), pack<T>(x[m][2], x[m][3]));
     }
     barrier_wait(smem(&s.full[slot + 1]), phase);
-    if (low > 0 || high < S::KEYS) clear_hidden<S>(s.slot[slot + 1], low, high);
+    if (low > 0 || high < S::KEYS)
+        zero_values<S::KEYS, S::D>(s.slot[slot + 1], low, high, threadIdx.x % 128);
     async_fence();
     named_sync(SYNC_GROUP + group, 128);
-#pragma unroll
-    for (int h = 0; h < S::HALVES; h++) pin(st.o[h]);
+    UNROLL for (int h = 0; h < S::HALVES; h++) pin(st.o[h]);
     wgmma_begin();
-#pragma unroll
-    for (int n = 0; n < S::KEYS / 16; n++)
-#pragma unroll
-        for (int h = 0; h < S::HALVES; h++)
+    UNROLL for (int n = 0; n < S::KEYS / 16; n++)
+        UNROLL for (int h = 0; h < S::HALVES; h++)
             wgmma_ss<T, 8, true>(st.o[h], v + (n * 32 * S::D + h * 1024) / 16,
                              weight + (n / 4 * 1024 + n % 4 * 32) / 16, true);
     wgmma_commit();
     wgmma_wait<0>();
-#pragma unroll
-    for (int h = 0; h < S::HALVES; h++) pin(st.o[h]);
+    UNROLL for (int h = 0; h < S::HALVES; h++) pin(st.o[h]);
     barrier_arrive_warp(smem(&s.empty[slot + 1]));
 }
 
@@ -349,8 +311,7 @@ end_piece(struct shared_mem<S> &s, const struct job &j, const struct place &p,
         named_sync(SYNC_ALL, S::CONSUMERS);
     };
 
-#pragma unroll
-    for (uint32_t h = 0; h < 2; h++) {
+    UNROLL for (uint32_t h = 0; h < 2; h++) {
         const uint32_t row = lane % 4 * 2 + h;
 
         for (int d = 4; d < 32; d *= 2) st.sum[h] += __shfl_xor_sync(~0u, st.sum[h], d);
@@ -359,8 +320,7 @@ end_piece(struct shared_mem<S> &s, const struct job &j, const struct place &p,
             s.warp_sum[buffer][group][warp][row] = st.sum[h];
             if (warp == 0) s.group_max[buffer][group][row] = st.max[h];
         }
-#pragma unroll
-        for (int n = 0; n < S::HALVES; n++) {
+        UNROLL for (int n = 0; n < S::HALVES; n++) {
             float *o = &s.group_o[buffer][group][row][n * 64 + warp * 16 + g];
 
             o[0] = st.o[n][h];
@@ -436,8 +396,7 @@ __launch_bounds__(S::THREADS, 1)
         tma_prefetch(&v);
     }
     __syncthreads();
-    after_previous();
-    next_may_start();
+    join_previous();
     if (!find_share<S::KEYS>(j, shares, p)) return;
     if (warp < 4 * S::GROUPS)
         consume<S>(s, j, shares, p, slots);
@@ -478,22 +437,6 @@ start(const struct k_launch *l, struct job j)
                   shared_mem_bytes - (S::MOST - slots) * S::BYTES, l->st, k, v, j, slots, box);
 }
 
-template <typename T>
-cudaError_t
-start_as(const struct k_launch *l, const struct job &j)
-{
-    switch (j.a.head_dim) {
-    case 64:
-        return start<shape<T, 64>>(l, j);
-    case 128:
-        return start<shape<T, 128>>(l, j);
-    case 256:
-        return start<shape<T, 256>>(l, j);
-    default:
-        return cudaErrorInvalidValue;
-    }
-}
-
 } /* namespace */
 
 cudaError_t
@@ -501,9 +444,10 @@ k_attend_decode_ring_sm90(const struct k_launch *l, const struct attend *a, stru
 {
     struct job j = {};
 
-    if (l->sms >= FEW || r.n_segments < 2 || r.n_tokens == 0 || a->k.data)
+    if (l->sms >= FEW || r.n_segments < 2 || r.n_tokens == 0 || a->k.data ||
+        (a->kv.table && a->kv.tokens_per_block < 8) || !make_job(j, l, a, r))
         return cudaErrorInvalidValue;
-    if (a->kv.table && a->kv.tokens_per_block < 8) return cudaErrorInvalidValue;
-    if (!make_job(j, l, a, r)) return cudaErrorInvalidValue;
-    return a->q.dtype == DT_BF16 ? start_as<__nv_bfloat16>(l, j) : start_as<__half>(l, j);
+    return with_head_dim(a->q.dtype, a->head_dim, [&](auto type, auto dim) {
+        return start<shape<decltype(type), decltype(dim)::value>>(l, j);
+    });
 }

@@ -13,11 +13,6 @@
  *    dtype    q, out and cache of one dtype, bf16 or fp16; rows of q and out 16-byte aligned
  *    lane     fewer than 96 SMs, not invariant
  *
- * Refuses everything else. The same input gives the same bits. Scores, softmax and sums are fp32;
- * weights are rounded to the dtype before the product with V (their sum is not); out is rounded
- * once. Unseen parts of a block may hold anything, NaN included.
- *
- * Uses l->work for partial results when several blocks share a (segment, K/V head), two per block,
- * and l->count to find the last block; refuses if either is too small. Cost: reads K and V once per
- * (segment, K/V head, 8 heads that share it); docs/lab/kernels.md has times. */
+ * Refuses everything else. Numerics, use of l->work and l->count, and cost: attend_decode_sm90.h.
+ * Times: docs/lab/kernels.md. */
 K_API k_attend_kernel k_attend_decode_ring_sm90;

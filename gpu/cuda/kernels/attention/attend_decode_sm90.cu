@@ -39,10 +39,8 @@ constexpr int KEYS = 16; /* of a warp in a tile */
 template <typename T_, int D_, int WARPS_> struct shape {
     using T = T_;
     static constexpr int D = D_, WARPS = WARPS_, THREADS = 32 * WARPS, TILE = KEYS * WARPS;
-    static constexpr int BUFFERS = 8 /
-                                   /* used alternately to merge states; eight warps have one
-                                    * piece */
-                                   WARPS;
+    /* Used alternately to merge states; a block of eight warps has one piece. */
+    static constexpr int BUFFERS = 8 / WARPS;
     static constexpr int CHUNKS = D / 32; /* 16-byte chunks of a key per lane */
     static constexpr int HALVES = D / 64; /* 16-byte chunks of a value per lane */
 };
@@ -160,12 +158,10 @@ template <class S> struct tile_keys {
         if (ONE ? !s.some_stored() : !s.some()) return;
         const char *from = key_0(j, s);
 
-#pragma unroll
-        for (int h = 0; h < 2; h++) {
+        UNROLL for (int h = 0; h < 2; h++) {
             int32_t at = ONE ? s.stored(key(h)) : s.seen(key(h));
 
-#pragma unroll
-            for (int c = 0; c < S::CHUNKS; c++)
+            UNROLL for (int c = 0; c < S::CHUNKS; c++)
                 k[h][c] = load_once(from + at * (S::D * 2) + c * 64);
         }
     }
@@ -176,12 +172,10 @@ template <class S> struct tile_keys {
         if (ONE ? !s.some_stored() : !s.some()) return;
         const char *from = value_0(j, s);
 
-#pragma unroll
-        for (int n = 0; n < 4; n++) {
+        UNROLL for (int n = 0; n < 4; n++) {
             int32_t at = ONE ? s.stored(value(n)) : s.seen(value(n));
 
-#pragma unroll
-            for (int h = 0; h < S::HALVES; h++)
+            UNROLL for (int h = 0; h < S::HALVES; h++)
                 v[n][h] = load_once(from + at * (S::D * 2) + h * 128);
         }
     }
@@ -193,10 +187,8 @@ template <class S> struct tile_keys {
         if (!s.has_own()) return;
         const char *from = own_head<S>(j.a.k, p) + threadIdx.x % 4 * 16;
 
-#pragma unroll
-        for (int h = 0; h < 2; h++)
-#pragma unroll
-            for (int c = 0; c < S::CHUNKS; c++)
+        UNROLL for (int h = 0; h < 2; h++)
+            UNROLL for (int c = 0; c < S::CHUNKS; c++)
                 if (s.seen(key(h)) == s.own) k[h][c] = load_once(from + c * 64);
     }
 
@@ -206,10 +198,8 @@ template <class S> struct tile_keys {
         if (!s.has_own()) return;
         const char *from = own_head<S>(j.a.v, p) + threadIdx.x % 32 / 4 * 16;
 
-#pragma unroll
-        for (int n = 0; n < 4; n++)
-#pragma unroll
-            for (int h = 0; h < S::HALVES; h++)
+        UNROLL for (int n = 0; n < 4; n++)
+            UNROLL for (int h = 0; h < S::HALVES; h++)
                 if (s.seen(value(n)) == s.own) v[n][h] = load_once(from + h * 128);
     }
 
@@ -222,16 +212,12 @@ template <class S> struct tile_keys {
             *j.fault = 1;
             return;
         }
-#pragma unroll
-        for (int h = 0; h < 2; h++)
-#pragma unroll
-            for (int c = 0; c < S::CHUNKS; c++)
+        UNROLL for (int h = 0; h < 2; h++)
+            UNROLL for (int c = 0; c < S::CHUNKS; c++)
                 if (key(h) == s.own)
                     *(uint4 *)(key_0(j, s) + s.own * (S::D * 2) + c * 64) = k[h][c];
-#pragma unroll
-        for (int n = 0; n < 4; n++)
-#pragma unroll
-            for (int h = 0; h < S::HALVES; h++)
+        UNROLL for (int n = 0; n < 4; n++)
+            UNROLL for (int h = 0; h < S::HALVES; h++)
                 if (value(n) == s.own)
                     *(uint4 *)(value_0(j, s) + s.own * (S::D * 2) + h * 128) = v[n][h];
     }
@@ -245,8 +231,7 @@ load_q(const struct job &j, const struct place &p, uint4 (&q)[S::CHUNKS])
     const char *from = (const char *)j.a.q.data + begin_of(j, p, j.a.q, column) * 2;
     bool there = column < columns(j, p);
 
-#pragma unroll
-    for (int c = 0; c < S::CHUNKS; c++)
+    UNROLL for (int c = 0; c < S::CHUNKS; c++)
         q[c] = there ? *(const uint4 *)(from + (threadIdx.x % 4 + 4 * c) * 16)
                      : make_uint4(0, 0, 0, 0);
 }
@@ -268,35 +253,29 @@ score(const struct job &j, const struct place &p, const struct span &at,
         int32_t reach = (int32_t)a.bias_reach;
         int32_t far = p.tile * S::TILE + (int32_t)(threadIdx.x / 32) * KEYS + g - p.pos;
 
-#pragma unroll
-        for (int i = 0; i < 4; i++) {
+        UNROLL for (int i = 0; i < 4; i++) {
             uint32_t row = min(p.part * HEADS + threadIdx.x % 4 * 2 + i % 2, j.group - 1);
 
             bias[i] = a.bias[(size_t)(p.kv_head * j.group + row) * (2 * reach + 1) + reach +
                              max(-reach, min(reach, far + i / 2 * 8))];
         }
     }
-#pragma unroll
-    for (int c = 0; c < S::CHUNKS; c++) {
+    UNROLL for (int c = 0; c < S::CHUNKS; c++) {
         const uint4 &a = t.k[0][c], &b = t.k[1][c];
         uint32_t low[4] = { a.x, b.x, a.y, b.y }, high[4] = { a.z, b.z, a.w, b.w };
 
         mma<T>(even, low, q[c].x, q[c].y);
         mma<T>(odd, high, q[c].z, q[c].w);
     }
-#pragma unroll
-    for (int i = 0; i < 4; i++) x[i] = (even[i] + odd[i]) * j.before;
+    UNROLL for (int i = 0; i < 4; i++) x[i] = (even[i] + odd[i]) * j.before;
     if (a.softcap != 0) { /* tanh x = 1 - 2 / (e^2x + 1) */
-#pragma unroll
-        for (int i = 0; i < 4; i++)
+        UNROLL for (int i = 0; i < 4; i++)
             x[i] = j.after * (1 - __fdividef(2, exp2_fast(2 * LOG2E * x[i]) + 1));
     }
     if (a.bias) {
-#pragma unroll
-        for (int i = 0; i < 4; i++) x[i] = fmaf(bias[i], LOG2E, x[i]);
+        UNROLL for (int i = 0; i < 4; i++) x[i] = fmaf(bias[i], LOG2E, x[i]);
     }
-#pragma unroll
-    for (int i = 0; i < 4; i++)
+    UNROLL for (int i = 0; i < 4; i++)
         if (g + i / 2 * 8 < at.low || g + i / 2 * 8 >= at.high) x[i] = -INFINITY;
 }
 
@@ -310,8 +289,7 @@ template <class S> struct state {
     {
         max[0] = max[1] = -INFINITY;
         sum[0] = sum[1] = 0;
-#pragma unroll
-        for (int n = 0; n < 4 * S::HALVES; n++)
+        UNROLL for (int n = 0; n < 4 * S::HALVES; n++)
             for (int i = 0; i < 4; i++) o[n][i] = 0;
     }
 };
@@ -324,8 +302,7 @@ gather(struct state<S> &st, float (&x)[4], const struct tile_keys<S> &t)
     float top[2] = { fmaxf(x[0], x[2]), fmaxf(x[1], x[3]) };
 
     if (__any_sync(~0u, top[0] - st.max[0] > SLACK || top[1] - st.max[1] > SLACK)) {
-#pragma unroll
-        for (int h = 0; h < 2; h++) {
+        UNROLL for (int h = 0; h < 2; h++) {
             float keep;
 
             for (int d = 4; d < 32; d *= 2) top[h] = fmaxf(top[h], __shfl_xor_sync(~0u, top[h], d));
@@ -333,25 +310,21 @@ gather(struct state<S> &st, float (&x)[4], const struct tile_keys<S> &t)
             keep = exp2_fast(st.max[h] - top[h]);
             st.max[h] = top[h];
             st.sum[h] *= keep;
-#pragma unroll
-            for (int n = 0; n < 4 * S::HALVES; n++) {
+            UNROLL for (int n = 0; n < 4 * S::HALVES; n++) {
                 st.o[n][h] *= keep;
                 st.o[n][h + 2] *= keep;
             }
         }
     }
-#pragma unroll
-    for (int i = 0; i < 4; i++) {
+    UNROLL for (int i = 0; i < 4; i++) {
         x[i] = exp2_fast(x[i] - st.max[i % 2]);
         st.sum[i % 2] += x[i];
     }
 
     uint32_t b0 = transpose_matrix(pack<T>(x[0], x[1])), b1 = transpose_matrix(pack<T>(x[2], x[3]));
 
-#pragma unroll
-    for (int h = 0; h < S::HALVES; h++)
-#pragma unroll
-        for (int n = 0; n < 4; n++) {
+    UNROLL for (int h = 0; h < S::HALVES; h++)
+        UNROLL for (int n = 0; n < 4; n++) {
             auto word = [&](int key) {
                 const uint4 &v = t.v[key][h];
 
@@ -382,15 +355,13 @@ end_piece(const struct job &j, const struct place &p, const struct shares &share
 {
     uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, rows = columns(j, p);
 
-#pragma unroll
-    for (uint32_t h = 0; h < 2; h++) {
+    UNROLL for (uint32_t h = 0; h < 2; h++) {
         uint32_t row = lane % 4 * 2 + h;
 
         for (int d = 4; d < 32; d *= 2) st.sum[h] += __shfl_xor_sync(~0u, st.sum[h], d);
         if (row >= rows) continue;
         if (g == 0) m.warp_end[buffer][warp][row] = make_float2(st.max[h], st.sum[h]);
-#pragma unroll
-        for (int i = 0; i < 4 * S::HALVES; i += 2)
+        UNROLL for (int i = 0; i < 4 * S::HALVES; i += 2)
             *(float4 *)&m.warp_o[buffer][warp][row][i / 4 * 64 + g * 8 + i % 4 * 2] =
                 make_float4(st.o[i][h], st.o[i][h + 2], st.o[i + 1][h], st.o[i + 1][h + 2]);
     }
@@ -405,13 +376,6 @@ end_piece(const struct job &j, const struct place &p, const struct shares &share
         [] { __syncthreads(); });
 }
 
-__device__ __forceinline__ void
-join()
-{
-    after_previous();
-    next_may_start();
-}
-
 /* ONE: there is one segment. */
 template <class S, int BLOCKS, bool ONE>
 __global__ void
@@ -422,9 +386,9 @@ __launch_bounds__(S::THREADS, BLOCKS) attend_one_row(const __grid_constant__ str
     struct shares shares;
     struct place p, next;
 
-    if (!early) join();
+    if (!early) join_previous();
     if (!(ONE ? find_piece<S::TILE>(j, shares, p) : find_share<S::TILE>(j, shares, p))) {
-        if (early) join();
+        if (early) join_previous();
         return;
     }
 
@@ -438,7 +402,7 @@ __launch_bounds__(S::THREADS, BLOCKS) attend_one_row(const __grid_constant__ str
     t.template load_k<ONE>(j, at);
     t.template load_v<ONE>(j, at);
     if (early) {
-        join();
+        join_previous();
         load_q<S>(j, p, q);
     }
     if (ONE) {

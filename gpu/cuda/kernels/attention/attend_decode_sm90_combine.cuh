@@ -26,15 +26,13 @@ add_parts(struct result &r, const float2 (&end)[N], const float4 (&o)[N])
 {
     float most = r.max, zero, keep;
 
-#pragma unroll
-    for (int i = 0; i < N; i++) most = fmaxf(most, end[i].x);
+    UNROLL for (int i = 0; i < N; i++) most = fmaxf(most, end[i].x);
     zero = most == -INFINITY ? 0 : most;
     keep = exp2_fast(r.max - zero);
     r.max = most;
     r.sum *= keep;
     r.o = make_float4(r.o.x * keep, r.o.y * keep, r.o.z * keep, r.o.w * keep);
-#pragma unroll
-    for (int i = 0; i < N; i++) {
+    UNROLL for (int i = 0; i < N; i++) {
         float take = exp2_fast(end[i].x - zero);
 
         r.sum = fmaf(end[i].y, take, r.sum);
@@ -98,8 +96,7 @@ combine(const struct job &j, const struct place &p, const struct shares &shares,
             float2 end[AHEAD];
             float4 o[AHEAD];
 
-#pragma unroll
-            for (uint32_t k = 0; k < AHEAD; k++) {
+            UNROLL for (uint32_t k = 0; k < AHEAD; k++) {
                 const float *s = part_entry(min(from + k, n - 1));
 
                 end[k] = __ldcg((const float2 *)(s + j.slot_rows * D) + row);
@@ -132,8 +129,7 @@ finish_piece(const struct job &j, const struct place &p, const struct shares &sh
         float2 end[STATES];
         float4 o[STATES];
 
-#pragma unroll
-        for (int k = 0; k < STATES; k++) state(k, row, at, end[k], o[k]);
+        UNROLL for (int k = 0; k < STATES; k++) state(k, row, at, end[k], o[k]);
         add_parts(r, end, o);
         if (whole) {
             store_out<T>(j, p, row, at, r);

@@ -6,8 +6,8 @@
  * lie in tiles of TILE absolute positions. The part of a unit that one block computes is a piece.
  *
  *     one segment   every unit is divided into the same pieces, one per block
- * more          a block has a share: consecutive tiles of all units in order, e.g. the end of one
- *                   unit, several whole ones, the beginning of another
+ *     more          a block has a share: consecutive tiles of all units in order, e.g. the end of
+ *                   one unit, several whole ones, the beginning of another
  */
 #pragma once
 
@@ -91,7 +91,7 @@ struct shares {
 
 /* Bypasses L1: attend_decode_sm90.cu has the reason. */
 __device__ __forceinline__ struct segment
-load_run(const struct segment *r)
+load_segment(const struct segment *r)
 {
     return { __ldcg(&r->slot), __ldcg(&r->first_token), __ldcg(&r->n_tokens), __ldcg(&r->first_pos),
              __ldcg(&r->kv_len) };
@@ -180,7 +180,7 @@ template <int TILE>
 __device__ __forceinline__ bool
 find_piece(const struct job &j, struct shares &s, struct place &p)
 {
-    uint32_t n = look<TILE>(j, load_run(&j.r.segment[0]), p), unit, piece;
+    uint32_t n = look<TILE>(j, load_segment(&j.r.segment[0]), p), unit, piece;
 
     s.n = min(j.pieces, n);
     if (blockIdx.x >= s.n * j.units) return false;

@@ -27,7 +27,7 @@ constexpr uint32_t OWNED = MAX_DIM / THREADS; /* maximum elements of the head pe
 
 /* The index of the segment of a row, or -1. */
 __device__ int
-find_run(const struct step_tokens &r, uint32_t row)
+find_segment(const struct step_tokens &r, uint32_t row)
 {
     __shared__ int found;
 
@@ -114,10 +114,9 @@ __launch_bounds__(THREADS, 8) attend_generic(const struct attend a, const struct
     uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, d = a.head_dim;
     float max = -INFINITY, sum = 0, acc[OWNED] = { 0 };
 
-    after_previous();
-    next_may_start();
+    join_previous();
 
-    int i = find_run(r, blockIdx.x);
+    int i = find_segment(r, blockIdx.x);
 
     if (i < 0 || (a.kv.table && r.segment[i].slot == SLOT_NONE)) return;
     const struct seeing s = look(a, r.segment[i], blockIdx.x, blockIdx.y);
@@ -156,17 +155,14 @@ __launch_bounds__(THREADS, 8) attend_generic(const struct attend a, const struct
             const T *k[AT_ONCE];
             float dot[AT_ONCE] = { 0 };
 
-#pragma unroll
-            for (uint32_t i = 0; i < AT_ONCE; i++) {
+            UNROLL for (uint32_t i = 0; i < AT_ONCE; i++) {
                 k[i] = key[n + i * WARPS];
                 if (!k[i]) k[i] = key[some];
             }
             for (uint32_t e = lane; e < d; e += 32)
-#pragma unroll
-                for (uint32_t i = 0; i < AT_ONCE; i++)
+                UNROLL for (uint32_t i = 0; i < AT_ONCE; i++)
                     dot[i] = fmaf(q[e], to_float(k[i][e]), dot[i]);
-#pragma unroll
-            for (uint32_t i = 0; i < AT_ONCE; i++) {
+            UNROLL for (uint32_t i = 0; i < AT_ONCE; i++) {
                 dot[i] = group_sum(dot[i], 32);
                 if (lane == i && key[n + i * WARPS])
                     score[n + i * WARPS] = shape_score(a, s, first + (int32_t)(n + i * WARPS),
@@ -194,8 +190,7 @@ __launch_bounds__(THREADS, 8) attend_generic(const struct attend a, const struct
         max = most;
         __syncthreads();
 
-#pragma unroll
-        for (uint32_t o = 0; o < OWNED; o++) {
+        UNROLL for (uint32_t o = 0; o < OWNED; o++) {
             uint32_t e = threadIdx.x + o * THREADS;
 
             if (e >= d) break;
@@ -215,8 +210,7 @@ __launch_bounds__(THREADS, 8) attend_generic(const struct attend a, const struct
         keep = expf(max - most);
         sum = fmaf(sum, keep, expf(a.sinks[s.head] - most));
     }
-#pragma unroll
-    for (uint32_t o = 0; o < OWNED; o++) {
+    UNROLL for (uint32_t o = 0; o < OWNED; o++) {
         uint32_t e = threadIdx.x + o * THREADS;
 
         float result[1] = { sum > 0 ? acc[o] * keep / sum : 0 };
@@ -238,16 +232,8 @@ k_attend_generic(const struct k_launch *l, const struct attend *a, struct step_t
     if (!is_float(a->q.dtype) || !is_float(a->out.dtype)) return cudaErrorInvalidValue;
     if (a->kv.table ? a->k.data != NULL : a->v.dtype != t) return cudaErrorInvalidValue;
     if (r.n_tokens == 0 || r.n_segments == 0) return cudaSuccess;
-    switch (t) {
-    case DT_F32:
-        return launch(attend_generic<float>, grid, THREADS, 0, l->st, *a, r);
-    case DT_BF16:
-        return launch(attend_generic<__nv_bfloat16>, grid, THREADS, 0, l->st, *a, r);
-    case DT_F16:
-        return launch(attend_generic<__half>, grid, THREADS, 0, l->st, *a, r);
-    case DT_E4M3:
+    if (t == DT_E4M3)
         return launch(attend_generic<__nv_fp8_e4m3>, grid, THREADS, 0, l->st, *a, r);
-    default:
-        return cudaErrorInvalidValue;
-    }
+    WITH_FLOAT(T, t, return launch(attend_generic<T>, grid, THREADS, 0, l->st, *a, r));
+    return cudaErrorInvalidValue;
 }

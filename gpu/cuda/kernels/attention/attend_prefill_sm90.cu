@@ -16,9 +16,9 @@
 #include "gpu/cuda/kernels/attention/attend_prefill_sm90_math.cuh"
 #include "gpu/cuda/kernels/attention/attend_prefill_sm90_schedule.cuh"
 #include "gpu/cuda/kernels/attention/attend_prefill_sm90_tiles.h"
-#include "gpu/cuda/kernels/attention/kv_tma_sm90.cuh"
 #include "gpu/cuda/kernels/base/launch.cuh"
 #include "gpu/cuda/kernels/base/sm90.cuh"
+#include "gpu/cuda/kernels/base/vec.cuh"
 
 namespace {
 
@@ -69,8 +69,7 @@ consume(shared_mem<D> &s, const params &p)
         if constexpr (tile::Q_REGS) {
             const uint32_t at = smem(s.t.q[q_slot]) + (row - lane / 4) * 128;
 
-#pragma unroll
-            for (int j = 0; j < D / 16; j++)
+            UNROLL for (int j = 0; j < D / 16; j++)
                 load_operand(z + 4 * j, at + j / 4 * tile::ROWS * 128, j % 4 * 16);
             barrier_arrive_warp(smem(&s.q_empty[q_slot]));
         }
@@ -102,8 +101,7 @@ consume(shared_mem<D> &s, const params &p)
             const int n_keys = s.item[slot].n_keys;
             int first[2], end[2];
 
-#pragma unroll
-            for (int r = 0; r < 2; r++) {
+            UNROLL for (int r = 0; r < 2; r++) {
                 end[r] = (p.causal ? min(pos + 8 * r + 1, n_keys) : n_keys) - from;
                 first[r] = p.window ? pos + 8 * r + 1 - (int)p.window - from : 0;
             }
@@ -163,16 +161,15 @@ consume(shared_mem<D> &s, const params &p)
         barrier_arrive_warp(smem(&s.v_empty[v % STAGES]));
         round_scores<T, KEYS>(y, x);
         if constexpr (decltype(last)::value) store<T, D>(o, old, p, at, row, mult);
-#pragma unroll
-        for (int j = 0; j < D / 2; j++) o[j] = decltype(last)::value ? 0 : o[j] * keep[j / 2 % 2];
+        UNROLL for (int j = 0; j < D / 2; j++)
+            o[j] = decltype(last)::value ? 0 : o[j] * keep[j / 2 % 2];
         return true;
     };
 
     if (group == GROUPS - 1) named_arrive(next_barrier, 256);
     if (take()) {
         f = { { -INFINITY, -INFINITY }, { 0, 0 } };
-#pragma unroll
-        for (int j = 0; j < D / 2; j++) o[j] = 0;
+        UNROLL for (int j = 0; j < D / 2; j++) o[j] = 0;
         if (SHAPE == BIASED) lay_bias<KEYS>(x, biases());
         barrier_wait(smem(&s.k_full[0]), 0);
         start_scores();
@@ -272,7 +269,7 @@ queue(const struct k_launch *l, const struct attend *a, struct step_tokens r)
 
     if (raised != cudaSuccess) return raised;
     p.segment = r.segment;
-    p.first_run = r.n_single_token;
+    p.first_segment = r.n_single_token;
     p.n_segments = r.n_segments;
     p.table = a->kv.table;
     p.table_stride = a->kv.table_stride;
@@ -307,22 +304,6 @@ queue_kind(const struct k_launch *l, const struct attend *a, struct step_tokens 
     return queue<T, D, CAPPED>(l, a, r);
 }
 
-template <class T>
-cudaError_t
-queue_dim(const struct k_launch *l, const struct attend *a, struct step_tokens r)
-{
-    switch (a->head_dim) {
-    case 64:
-        return queue_kind<T, 64>(l, a, r);
-    case 128:
-        return queue_kind<T, 128>(l, a, r);
-    case 256:
-        return queue_kind<T, 256>(l, a, r);
-    default:
-        return cudaErrorInvalidValue;
-    }
-}
-
 /* TMA reads, and store() writes, rows aligned to 16 bytes. */
 bool
 aligned(const struct tensor *t, enum dtype type)
@@ -340,8 +321,8 @@ k_attend_prefill_sm90(const struct k_launch *l, const struct attend *a, struct s
     if (l->invariant || a->mask || (a->window && a->kept) || !(a->scale > 0) ||
         (t != DT_BF16 && t != DT_F16))
         return cudaErrorInvalidValue;
-    if (!aligned(&a->q, t) || !aligned(&a->out, t)) return cudaErrorInvalidValue;
-    if (a->bias && a->bias_reach > MAX_REACH) return cudaErrorInvalidValue;
+    if (!aligned(&a->q, t) || !aligned(&a->out, t) || (a->bias && a->bias_reach > MAX_REACH))
+        return cudaErrorInvalidValue;
     if (a->kv.table) {
         if (a->k.data || a->kv.dtype != t || a->kv.tokens_per_block < 8 ||
             a->kv.slice_bytes % 16 != 0 || (uintptr_t)a->kv.base % 16 != 0)
@@ -349,8 +330,9 @@ k_attend_prefill_sm90(const struct k_launch *l, const struct attend *a, struct s
     } else if (!aligned(&a->k, t) || !aligned(&a->v, t)) {
         return cudaErrorInvalidValue;
     }
-    if (!encoder()) return cudaErrorInvalidValue;
-    if (r.n_segments <= r.n_single_token || r.n_tokens <= r.n_segments)
+    if (!encoder() || r.n_segments <= r.n_single_token || r.n_tokens <= r.n_segments)
         return cudaErrorInvalidValue;
-    return t == DT_F16 ? queue_dim<__half>(l, a, r) : queue_dim<__nv_bfloat16>(l, a, r);
+    return with_head_dim(t, a->head_dim, [&](auto type, auto dim) {
+        return queue_kind<decltype(type), decltype(dim)::value>(l, a, r);
+    });
 }

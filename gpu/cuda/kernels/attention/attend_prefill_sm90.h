@@ -19,7 +19,7 @@
  * of K and V that no row of the tile sees may hold anything, NaN included.
  *
  * Uses l->count[0..1]. Cost: 4 head_dim FLOP per (row, head, key), with keys in whole tiles;
- * docs/lab/serving.md. Source: Shah et al., FlashAttention-3, 2024: producer and consumer warps, softmax
- * concurrent with the next product, alternating warpgroups. Differs: paged by tensor maps whose
- * last dimension is the slice. */
+ * docs/lab/serving.md. Source: Shah et al., FlashAttention-3, 2024: producer and consumer warps,
+ * softmax concurrent with the next product, alternating warpgroups. Differs: paged by tensor maps
+ * whose last dimension is the slice. */
 K_API k_attend_kernel k_attend_prefill_sm90;

@@ -18,28 +18,19 @@ template <int KEYS>
 __device__ __forceinline__ void
 hide(float (&s)[KEYS / 2], const int (&first)[2], const int (&end)[2])
 {
-#pragma unroll
-    for (int j = 0; j < KEYS / 2; j++) {
+    UNROLL for (int j = 0; j < KEYS / 2; j++) {
         const int at = j / 4 * 8 + j % 2;
 
         if (at < first[j / 2 % 2] || at >= end[j / 2 % 2]) s[j] = -INFINITY;
     }
 }
 
-/* Zeroes V's rows of a tile below first and from end on. */
+/* As zero_values(), and makes the zeros visible to the warpgroup's products. */
 template <int D>
 __device__ __forceinline__ void
 clear_hidden(unsigned char *v, int first, int end, uint32_t thread)
 {
-    constexpr int KEYS = attend_tile<D>::KEYS;
-    /* 8 per row of 64 columns; whole rows, so the swizzle does not matter */
-    uint4 *vec = (uint4 *)v;
-
-    for (int j = thread; j < KEYS * D / 8; j += 128) {
-        int key = j / D * 8 + j / 8 % 8;
-
-        if (key < first || key >= end) vec[j] = make_uint4(0, 0, 0, 0);
-    }
+    zero_values<attend_tile<D>::KEYS, D>(v, first, end, thread);
     async_fence();
     named_sync(WG_SYNC + threadIdx.x / 128 - 1, 128);
 }
@@ -51,8 +42,7 @@ lay_bias(float (&s)[KEYS / 2], const float *diagonal)
 {
     float old[2] = { diagonal[-8], diagonal[-7] };
 
-#pragma unroll
-    for (int j = 0; j < KEYS / 2; j += 4) {
+    UNROLL for (int j = 0; j < KEYS / 2; j += 4) {
         s[j] = diagonal[2 * j];
         s[j + 1] = diagonal[2 * j + 1];
         s[j + 2] = old[0];
@@ -71,8 +61,7 @@ shape_scores(float (&s)[KEYS / 2], const params &p, const float *diagonal)
     if (p.softcap != 0) {
         float in = 2 * LOG2E * p.scale / p.softcap, cap = p.softcap * LOG2E;
 
-#pragma unroll
-        for (int j = 0; j < KEYS / 2; j++) /* tanh x = 1 - 2 / (1 + e^2x) */
+        UNROLL for (int j = 0; j < KEYS / 2; j++) /* tanh x = 1 - 2 / (1 + e^2x) */
             s[j] = cap - 2 * cap * reciprocal(1 + exp2_fast(s[j] * in));
     }
     if (p.bias) {
@@ -81,8 +70,7 @@ shape_scores(float (&s)[KEYS / 2], const params &p, const float *diagonal)
         float old[2] = { diagonal[-8], diagonal[-7] };
 
         /* Eight rows down is the same diagonal as eight columns left. */
-#pragma unroll
-        for (int j = 0; j < KEYS / 2; j += 4) {
+        UNROLL for (int j = 0; j < KEYS / 2; j += 4) {
             float now[2] = { diagonal[2 * j], diagonal[2 * j + 1] };
 
             s[j] = fmaf(s[j], scale, now[0]);
@@ -107,10 +95,8 @@ soften(float (&s)[KEYS / 2], soft &o, float (&keep)[2], float mult)
 {
     float top[2] = { o.max[0], o.max[1] }, less[2];
 
-#pragma unroll
-    for (int j = 0; j < KEYS / 2; j++) top[j / 2 % 2] = fmaxf(top[j / 2 % 2], s[j]);
-#pragma unroll
-    for (int r = 0; r < 2; r++) {
+    UNROLL for (int j = 0; j < KEYS / 2; j++) top[j / 2 % 2] = fmaxf(top[j / 2 % 2], s[j]);
+    UNROLL for (int r = 0; r < 2; r++) {
         top[r] = fmaxf(top[r], __shfl_xor_sync(~0u, top[r], 1));
         top[r] = fmaxf(top[r], __shfl_xor_sync(~0u, top[r], 2));
         less[r] = top[r] == -INFINITY ? 0 : top[r] * mult;
@@ -118,8 +104,7 @@ soften(float (&s)[KEYS / 2], soft &o, float (&keep)[2], float mult)
         o.max[r] = top[r];
         o.sum[r] *= keep[r];
     }
-#pragma unroll
-    for (int j = 0; j < KEYS / 2; j++) {
+    UNROLL for (int j = 0; j < KEYS / 2; j++) {
         s[j] = exp2_fast(fmaf(s[j], mult, -less[j / 2 % 2]));
         o.sum[j / 2 % 2] += s[j];
     }
@@ -129,8 +114,7 @@ template <class T, int KEYS>
 __device__ __forceinline__ void
 round_scores(uint32_t (&to)[KEYS / 4], const float (&s)[KEYS / 2])
 {
-#pragma unroll
-    for (int j = 0; j < KEYS / 4; j++) to[j] = pack<T>(s[2 * j], s[2 * j + 1]);
+    UNROLL for (int j = 0; j < KEYS / 4; j++) to[j] = pack<T>(s[2 * j], s[2 * j + 1]);
 }
 
 /* The four lanes of a row hold 4 bytes of each of 4 16-byte vectors; afterwards each lane has one
@@ -138,12 +122,10 @@ round_scores(uint32_t (&to)[KEYS / 4], const float (&s)[KEYS / 2])
 __device__ __forceinline__ void
 transpose_4x4(uint32_t (&x)[4])
 {
-#pragma unroll
-    for (int step = 1; step < 4; step *= 2) {
+    UNROLL for (int step = 1; step < 4; step *= 2) {
         bool odd = threadIdx.x & step;
 
-#pragma unroll
-        for (int i = 0; i < 4; i++) {
+        UNROLL for (int i = 0; i < 4; i++) {
             if (i & step) continue;
             uint32_t got = __shfl_xor_sync(~0u, odd ? x[i] : x[i + step], step);
 
@@ -167,8 +149,7 @@ store(const float (&o)[D / 2], soft f, const params &p, output i, uint32_t row, 
 {
     uint32_t lane = threadIdx.x % 32;
 
-#pragma unroll
-    for (int r = 0; r < 2; r++) {
+    UNROLL for (int r = 0; r < 2; r++) {
         float by, max = f.max[r] * mult;
 
         f.sum[r] += __shfl_xor_sync(~0u, f.sum[r], 1);
@@ -181,12 +162,10 @@ store(const float (&o)[D / 2], soft f, const params &p, output i, uint32_t row, 
             by = keep * reciprocal(f.sum[r] * keep + exp2_fast(sink - top));
         }
         T *to = (T *)p.out + (size_t)(i.row + row + 8 * r) * p.out_stride + i.head * D;
-#pragma unroll
-        for (int j = 0; j < D / 32; j++) {
+        UNROLL for (int j = 0; j < D / 32; j++) {
             uint32_t x[4];
 
-#pragma unroll
-            for (int b = 0; b < 4; b++)
+            UNROLL for (int b = 0; b < 4; b++)
                 x[b] = pack<T>(o[16 * j + 4 * b + 2 * r] * by, o[16 * j + 4 * b + 2 * r + 1] * by);
             transpose_4x4(x);
             if (row + 8 * r < i.n_tokens)
@@ -204,8 +183,7 @@ queue_scores(float (&s)[attend_tile<D>::KEYS / 2], uint64_t q, uint64_t k)
 
     pin(s);
     wgmma_begin();
-#pragma unroll
-    for (int j = 0; j < D / 16; j++)
+    UNROLL for (int j = 0; j < D / 16; j++)
         wgmma_ss<T, tile::KEYS>(s, q + (j / 4 * tile::ROWS * 128 + j % 4 * 32) / 16,
                                 k + (j / 4 * 1024 + j % 4 * 32) / 16, ADD || j > 0);
     wgmma_commit();
@@ -221,8 +199,7 @@ queue_scores(float (&s)[attend_tile<D>::KEYS / 2], uint32_t (&q)[D / 4], uint64_
     pin(s);
     pin(q);
     wgmma_begin();
-#pragma unroll
-    for (int j = 0; j < D / 16; j++)
+    UNROLL for (int j = 0; j < D / 16; j++)
         wgmma_rs<T, tile::KEYS, false>(s, q + 4 * j, k + (j / 4 * 1024 + j % 4 * 32) / 16,
                                        ADD || j > 0);
     wgmma_commit();
@@ -236,8 +213,7 @@ queue_values(float (&o)[D / 2], uint32_t (&x)[attend_tile<D>::KEYS / 4], uint64_
     pin(o);
     pin(x);
     wgmma_begin();
-#pragma unroll
-    for (int j = 0; j < attend_tile<D>::KEYS / 16; j++)
+    UNROLL for (int j = 0; j < attend_tile<D>::KEYS / 16; j++)
         wgmma_rs<T, D, true>(o, x + 4 * j, v + j * 2 * D * 16 / 16, true);
     wgmma_commit();
 }

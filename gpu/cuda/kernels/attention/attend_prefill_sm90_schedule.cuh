@@ -17,6 +17,7 @@
 #pragma once
 
 #include "gpu/cuda/kernels/attention/attend_prefill_sm90_tiles.h"
+#include "gpu/cuda/kernels/attention/kv_tma_sm90.cuh"
 #include "gpu/cuda/kernels/base/launch.cuh"
 #include "gpu/cuda/kernels/base/sm90.cuh"
 #include "gpu/gpu.h"
@@ -34,7 +35,7 @@ constexpr uint32_t FIRST_GROUP = 1, WG_SYNC = 5;
 /* Kernel parameters except tensor maps. */
 struct params {
     const struct segment *segment;
-    uint32_t first_run, n_segments;
+    uint32_t first_segment, n_segments;
     const slice_id *table;                           /* NULL: K and V are rows, like q */
     uint32_t table_stride, block_tokens, box_tokens; /* box: tokens per copy */
     uint32_t n_heads, group, window, causal;
@@ -94,7 +95,7 @@ struct place {
 
 template <int ROWS>
 __device__ void
-look_at_runs(const params &p, cursor &c)
+look_at_segments(const params &p, cursor &c)
 {
     uint32_t lane = threadIdx.x % 32;
 
@@ -123,7 +124,7 @@ find_item(const params &p, cursor &c, uint32_t item, place &r)
         c.first += 32;
         c.total = 0;
         if (c.first >= p.n_segments) return false;
-        look_at_runs<ROWS>(p, c);
+        look_at_segments<ROWS>(p, c);
     }
 
     int from = __popc(__ballot_sync(~0u, c.sum <= item - c.before));
@@ -168,11 +169,6 @@ make_item(const params &p, const place &r)
     i.n_tiles = i.end > i.first ? i.last - i.first / tile::KEYS + 1 : 0;
     return i;
 }
-
-/* One lane's copy of a tile of keys: coordinates in the maps of K and V. */
-struct box {
-    int row, group, slice;
-};
 
 template <int D>
 __device__ box
@@ -233,12 +229,12 @@ __device__ void
 plan(shared_mem<D> &s, const params &p)
 {
     const uint32_t lane = threadIdx.x % 32;
-    cursor c = { p.first_run, 0 };
+    cursor c = { p.first_segment, 0 };
     uint32_t at = blockIdx.x;
     bool there = true;
     place r;
 
-    look_at_runs<attend_tile<D>::ROWS>(p, c);
+    look_at_segments<attend_tile<D>::ROWS>(p, c);
     for (uint32_t n = 0; there; n++) {
         const uint32_t slot = n % 2;
         struct item i = {};

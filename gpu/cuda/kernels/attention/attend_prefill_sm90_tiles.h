@@ -1,15 +1,15 @@
 /* attend_prefill_sm90_tiles.h - tile sizes and shared memory of attend_prefill_sm90.cu, by head
  * dim.
  *
- * head dim   rows  keys  stages  Q slots   shared memory, KiB             registers of a consumer
- * 64         192   128   4       2         Q 2 x 24, K 4 x 16, V 4 x 16   S 64 + P 32 + O  32
- * 128        128   128   2       2         Q 2 x 32, K 2 x 32, V 2 x 32   S 64 + P 32 + O 64 + Q 32
- * 256        128    64   2       1         Q     64, K 2 x 32, V 2 x 32   S 32 + P 16 + O 128
+ * head dim   shared memory, KiB             registers of a consumer
+ * 64         Q 2 x 24, K 4 x 16, V 4 x 16   S 64 + P 32 + O  32
+ * 128        Q 2 x 32, K 2 x 32, V 2 x 32   S 64 + P 32 + O  64 + Q 32
+ * 256        Q     64, K 2 x 32, V 2 x 32   S 32 + P 16 + O 128
  *
  * A warpgroup has 64 rows. Two warpgroups may have 224 registers per thread, three 160. With heads
  * of 64 three warpgroups cost a few spills, but keep the tensor cores busy where two leave them
- * idle (docs/lab/serving.md). Q_REGS: Q is loaded to registers once per item, so that the tensor cores
- * read a third less shared memory for S.
+ * idle (docs/lab/serving.md). Q_REGS: Q is loaded to registers once per item, so that the tensor
+ * cores read a third less shared memory for S.
  */
 #pragma once
 

@@ -34,6 +34,7 @@
 #include "gpu/cuda/kernels/attention/attend_sm80_schedule.cuh"
 #include "gpu/cuda/kernels/base/launch.cuh"
 #include "gpu/cuda/kernels/base/sm80.cuh"
+#include "gpu/cuda/kernels/base/vec.cuh"
 
 using namespace attend_sm80;
 
@@ -73,8 +74,7 @@ find_rows(const struct job &j, const struct walk &w)
     struct lane_rows r;
     uint32_t p = w.first + threadIdx.x / 32 / S::WN * 16 + threadIdx.x % 32 / 4;
 
-#pragma unroll
-    for (int h = 0; h < 2; h++, p += 8) {
+    UNROLL for (int h = 0; h < 2; h++, p += 8) {
         uint32_t row = S::SINGLE ? 0 : p / j.group;
 
         r.real[h] = S::SINGLE ? p < j.group : row < w.segment.n_tokens;
@@ -90,15 +90,13 @@ template <class S>
 __device__ __forceinline__ void
 load_q(const struct job &j, const struct lane_rows &r, uint32_t (&q)[S::D / 16][4])
 {
-#pragma unroll
-    for (int h = 0; h < 2; h++) {
+    UNROLL for (int h = 0; h < 2; h++) {
         const uint32_t *from =
             (const uint32_t *)((const char *)j.a.q.data +
                                ((size_t)r.row[h] * j.a.q.stride + (size_t)r.head[h] * S::D) * 2) +
             threadIdx.x % 4;
 
-#pragma unroll
-        for (int k = 0; k < S::D / 16; k++) {
+        UNROLL for (int k = 0; k < S::D / 16; k++) {
             q[k][h] = r.real[h] ? from[8 * k] : 0;
             q[k][h + 2] = r.real[h] ? from[8 * k + 4] : 0;
         }
@@ -124,13 +122,10 @@ score(const struct job &j, const struct walk &w, const struct lane_rows &r,
     uint32_t lane = threadIdx.x % 32, key = threadIdx.x / 32 % S::WN * S::KEYS;
     uint32_t row = key + lane / 16 * 8 + lane % 8, half = lane / 8 % 2;
 
-#pragma unroll
-    for (int n = 0; n < S::KEYS / 8; n++)
+    UNROLL for (int n = 0; n < S::KEYS / 8; n++)
         for (int i = 0; i < 4; i++) s[n][i] = 0;
-#pragma unroll
-    for (int k = 0; k < S::D / 16; k++)
-#pragma unroll
-        for (int n = 0; n < S::KEYS / 16; n++) {
+    UNROLL for (int k = 0; k < S::D / 16; k++)
+        UNROLL for (int n = 0; n < S::KEYS / 16; n++) {
             uint32_t b[4];
 
             load_matrices(b,
@@ -142,12 +137,10 @@ score(const struct job &j, const struct walk &w, const struct lane_rows &r,
     const struct attend &a = j.a;
     int32_t pos = w.tile * TILE + (int32_t)(key + lane % 4 * 2), reach = (int32_t)a.bias_reach;
 
-#pragma unroll
-    for (int n = 0; n < S::KEYS / 8; n++)
+    UNROLL for (int n = 0; n < S::KEYS / 8; n++)
         for (int i = 0; i < 4; i++) s[n][i] = __fmul_rn(s[n][i], j.before);
     if (a.softcap != 0) { /* tanh x = 1 - 2 / (e^2x + 1) */
-#pragma unroll
-        for (int n = 0; n < S::KEYS / 8; n++)
+        UNROLL for (int n = 0; n < S::KEYS / 8; n++)
             for (int i = 0; i < 4; i++)
                 s[n][i] = __fmul_rn(
                     j.after, 1 - __fdividef(2, exp2_fast(__fmul_rn(2 * LOG2E, s[n][i])) + 1));
@@ -156,8 +149,7 @@ score(const struct job &j, const struct walk &w, const struct lane_rows &r,
         const float *bias[2] = { a.bias + (size_t)r.head[0] * (2 * reach + 1) + reach,
                                  a.bias + (size_t)r.head[1] * (2 * reach + 1) + reach };
 
-#pragma unroll
-        for (int n = 0; n < S::KEYS / 8; n++)
+        UNROLL for (int n = 0; n < S::KEYS / 8; n++)
             for (int i = 0; i < 4; i++) {
                 int32_t far = pos + n * 8 + i % 2 - r.sees[i / 2].pos;
 
@@ -166,8 +158,7 @@ score(const struct job &j, const struct walk &w, const struct lane_rows &r,
             }
     }
     if (w.tile * TILE < w.sure_low || w.tile * TILE + TILE > w.sure_high) {
-#pragma unroll
-        for (int n = 0; n < S::KEYS / 8; n++)
+        UNROLL for (int n = 0; n < S::KEYS / 8; n++)
             for (int i = 0; i < 4; i++) {
                 int32_t at = pos + n * 8 + i % 2;
 
@@ -176,8 +167,7 @@ score(const struct job &j, const struct walk &w, const struct lane_rows &r,
             }
     }
     if (a.mask) {
-#pragma unroll
-        for (int n = 0; n < S::KEYS / 8; n++)
+        UNROLL for (int n = 0; n < S::KEYS / 8; n++)
             for (int i = 0; i < 4; i++)
                 if (r.real[i / 2] && masked(a, w, r.row[i / 2], pos + n * 8 + i % 2))
                     s[n][i] = -INFINITY;
@@ -221,8 +211,7 @@ template <class S> struct state {
     {
         max[0] = max[1] = -INFINITY;
         sum[0] = sum[1] = 0;
-#pragma unroll
-        for (int n = 0; n < S::COLS / 8; n++)
+        UNROLL for (int n = 0; n < S::COLS / 8; n++)
             for (int i = 0; i < 4; i++) o[n][i] = 0;
     }
 
@@ -230,12 +219,10 @@ template <class S> struct state {
     {
         float keep[2], take[2];
 
-#pragma unroll
-        for (int h = 0; h < 2; h++) add_split(max[h], sum[h], s.max[h], s.sum[h], keep[h], take[h]);
-#pragma unroll
-        for (int n = 0; n < S::COLS / 8; n++)
-#pragma unroll
-            for (int i = 0; i < 4; i++)
+        UNROLL for (int h = 0; h < 2; h++)
+            add_split(max[h], sum[h], s.max[h], s.sum[h], keep[h], take[h]);
+        UNROLL for (int n = 0; n < S::COLS / 8; n++)
+            UNROLL for (int i = 0; i < 4; i++)
                 o[n][i] = __fmaf_rn(o[n][i], keep[i / 2], __fmul_rn(s.o[n][i], take[i / 2]));
     }
 };
@@ -252,13 +239,12 @@ gather(struct state<S> &st, float (&s)[TILE / 8][4], uint32_t values, bool upper
     uint32_t row = lane % 16;
     float sum[4] = { 0 };
 
-#pragma unroll
-    for (int h = 0; h < 2; h++) {
+    UNROLL for (int h = 0; h < 2; h++) {
         float most = st.max[h];
 
         if (h == 1 && !upper) continue;
-#pragma unroll
-        for (int n = 0; n < TILE / 8; n++) most = fmaxf(most, fmaxf(s[n][2 * h], s[n][2 * h + 1]));
+        UNROLL for (int n = 0; n < TILE / 8; n++)
+            most = fmaxf(most, fmaxf(s[n][2 * h], s[n][2 * h + 1]));
         most = fmaxf(most, __shfl_xor_sync(~0u, most, 1));
         most = fmaxf(most, __shfl_xor_sync(~0u, most, 2));
 
@@ -266,27 +252,23 @@ gather(struct state<S> &st, float (&s)[TILE / 8][4], uint32_t values, bool upper
 
         st.max[h] = most;
         sum[2 * h] = sum[2 * h + 1] = __fmul_rn(st.sum[h], keep);
-#pragma unroll
-        for (int n = 0; n < S::COLS / 8; n++) {
+        UNROLL for (int n = 0; n < S::COLS / 8; n++) {
             st.o[n][2 * h] = __fmul_rn(st.o[n][2 * h], keep);
             st.o[n][2 * h + 1] = __fmul_rn(st.o[n][2 * h + 1], keep);
         }
-#pragma unroll
-        for (int n = 0; n < TILE / 8; n++) {
+        UNROLL for (int n = 0; n < TILE / 8; n++) {
             s[n][2 * h] = exp2_fast(__fadd_rn(s[n][2 * h], -base));
             s[n][2 * h + 1] = exp2_fast(__fadd_rn(s[n][2 * h + 1], -base));
         }
     }
-#pragma unroll
-    for (int k = 0; k < TILE / 16; k++) {
+    UNROLL for (int k = 0; k < TILE / 16; k++) {
         using T = typename S::T;
         uint32_t p[4] = { pack<T>(s[2 * k][0], s[2 * k][1]), pack<T>(s[2 * k][2], s[2 * k][3]),
                           pack<T>(s[2 * k + 1][0], s[2 * k + 1][1]),
                           pack<T>(s[2 * k + 1][2], s[2 * k + 1][3]) };
 
         mma<T>(sum, p, ONES, ONES);
-#pragma unroll
-        for (int n = 0; n < S::COLS / 16; n++) {
+        UNROLL for (int n = 0; n < S::COLS / 16; n++) {
             uint32_t b[4];
 
             load_matrices<true>(b, values + (row + 16 * k) * (S::D * 2) +
@@ -308,16 +290,14 @@ finish(const struct job &j, const struct walk &w, const struct state<S> &st)
     struct lane_rows r = find_rows<S>(j, w);
     uint32_t col = threadIdx.x / 32 % S::WN * S::COLS + threadIdx.x % 4 * 2;
 
-#pragma unroll
-    for (int h = 0; h < 2; h++) {
+    UNROLL for (int h = 0; h < 2; h++) {
         float factor = last_factor(j.a, r.head[h], st.max[h], st.sum[h]);
         uint32_t *to =
             (uint32_t *)((char *)j.a.out.data +
                          ((size_t)r.row[h] * j.a.out.stride + (size_t)r.head[h] * S::D + col) * 2);
 
         if (!r.real[h]) continue;
-#pragma unroll
-        for (int n = 0; n < S::COLS / 8; n++)
+        UNROLL for (int n = 0; n < S::COLS / 8; n++)
             to[4 * n] = pack<typename S::T>(__fmul_rn(st.o[n][2 * h], factor),
                                             __fmul_rn(st.o[n][2 * h + 1], factor));
     }
@@ -331,8 +311,7 @@ store_split(const struct job &j, uint32_t slot, const struct state<S> &st)
     uint32_t row = threadIdx.x % 32 / 4, warp = threadIdx.x / 32;
     float *base = j.slot + (size_t)slot * j.slot_rows * (S::D + 2);
 
-#pragma unroll
-    for (int h = 0; h < 2; h++, row += 8) {
+    UNROLL for (int h = 0; h < 2; h++, row += 8) {
         float *o = base + row * S::D + warp * S::COLS + threadIdx.x % 4 * 2;
         float *ends = base + j.slot_rows * S::D + row;
 
@@ -341,8 +320,7 @@ store_split(const struct job &j, uint32_t slot, const struct state<S> &st)
             ends[0] = st.max[h];
             ends[j.slot_rows] = st.sum[h];
         }
-#pragma unroll
-        for (int n = 0; n < S::COLS / 8; n++)
+        UNROLL for (int n = 0; n < S::COLS / 8; n++)
             *(float2 *)(o + 8 * n) = make_float2(st.o[n][2 * h], st.o[n][2 * h + 1]);
     }
 }
@@ -396,8 +374,7 @@ combine(const struct job &j, const struct walk &w, const struct shares &shares)
         for (uint32_t first = 0; first < splits.n; first += AHEAD) {
             float2 part[AHEAD][2], end[AHEAD];
 
-#pragma unroll
-            for (uint32_t k = 0; k < AHEAD; k++) {
+            UNROLL for (uint32_t k = 0; k < AHEAD; k++) {
                 size_t at = splits.part_entry(min(first + k, splits.n - 1)) * pitch;
 
                 part[k][0] = __ldcg((const float2 *)(o + at));
@@ -405,8 +382,7 @@ combine(const struct job &j, const struct walk &w, const struct shares &shares)
                 end[k].x = __ldcg(ends + at);
                 end[k].y = __ldcg(ends + at + j.slot_rows);
             }
-#pragma unroll
-            for (uint32_t k = 0; k < AHEAD; k++) {
+            UNROLL for (uint32_t k = 0; k < AHEAD; k++) {
                 float keep, take;
 
                 if (first + k >= splits.n) break;
@@ -453,7 +429,8 @@ arrive(const struct job &j, const struct walk &w, const struct shares &shares, u
 
     __syncthreads();
     if (threadIdx.x == 0) {
-        uint32_t *count = j.count + (w.run_index * j.a.n_kv_heads + w.kv_head) * j.parts + w.part;
+        uint32_t *count = j.count + (w.segment_index * j.a.n_kv_heads + w.kv_head) * j.parts +
+                          w.part;
 
         /* The barrier and this add make all stores of this block visible to the last block. */
         last = add_in_order(count, n) + n == (uint32_t)w.tiles.n();
@@ -469,10 +446,10 @@ template <class S>
 __device__ __forceinline__ void
 attend_stretch(const struct job &j, struct walk w, const struct shares &shares)
 {
-    extern __shared__ __align__(128) char smem[];
-    uint32_t ring = shared_address(smem), lane = threadIdx.x % 32, n_tiles = 0;
+    extern __shared__ __align__(128) char memory[];
+    uint32_t ring = smem(memory), lane = threadIdx.x % 32, n_tiles = 0;
     uint32_t came = ring + S::STAGES * 2 * S::HALF;
-    float *scores = (float *)(smem + S::STAGES * 2 * S::HALF + 4 * S::CAME);
+    float *scores = (float *)(memory + S::STAGES * 2 * S::HALF + 4 * S::CAME);
     float *mine = scores + (threadIdx.x / 32 / S::WN * 16 + lane / 4) * (TILE + PAD) + lane % 4 * 2;
     struct copies<S> ahead(j, w);
     struct lane_rows rows = find_rows<S>(j, w);
@@ -505,8 +482,7 @@ attend_stretch(const struct job &j, struct walk w, const struct shares &shares)
 
         score<S>(j, w, rows, q, keys, s);
         if (S::WN > 1)
-#pragma unroll
-            for (int n = 0; n < S::KEYS / 8; n++) {
+            UNROLL for (int n = 0; n < S::KEYS / 8; n++) {
                 float *to = buffer + threadIdx.x / 32 % S::WN * S::KEYS + 8 * n;
 
                 *(float2 *)to = make_float2(s[n][0], s[n][1]);
@@ -538,14 +514,12 @@ attend_stretch(const struct job &j, struct walk w, const struct shares &shares)
         if constexpr (S::WN > 1) {
             float all[TILE / 8][4];
 
-#pragma unroll
-            for (int n = 0; n < TILE / 8; n++) {
+            UNROLL for (int n = 0; n < TILE / 8; n++) {
                 float2 a = *(float2 *)(buffer + 8 * n);
 
                 all[n][0] = a.x, all[n][1] = a.y;
             }
-#pragma unroll
-            for (int n = 0; n < TILE / 8; n++) {
+            UNROLL for (int n = 0; n < TILE / 8; n++) {
                 float2 a = make_float2(0, 0);
 
                 if (upper) a = *(float2 *)(buffer + 8 * n + 8 * (TILE + PAD));
@@ -584,8 +558,7 @@ __launch_bounds__(S::THREADS, BLOCKS) attend_shares(const __grid_constant__ stru
 {
     struct shares shares;
 
-    after_previous();
-    next_may_start();
+    join_previous();
 
     struct walk w = find_share<S::ROWS>(j, shares);
 
@@ -596,8 +569,7 @@ template <class S>
 __global__ void
 __launch_bounds__(S::THREADS) attend_units(const __grid_constant__ struct job j)
 {
-    after_previous();
-    next_may_start();
+    join_previous();
 
     struct walk w = find_unit<S::ROWS>(j);
 
@@ -628,7 +600,7 @@ even_grid(uint32_t most, uint32_t units)
 /* The shapes of D in the table above. */
 template <typename T, bool NARROW, int D>
 cudaError_t
-attend(const struct k_launch *l, struct job j)
+queue(const struct k_launch *l, struct job j)
 {
     using one = shape<T, NARROW, D, 1, 4, NARROW ? 2 : D == 64 ? 4 : 3, true>;
     using many = shape<T, NARROW, D, D == 256 ? 2 : 4, D / 64, NARROW || D == 256 ? 2 : 3, false>;
@@ -656,22 +628,6 @@ attend(const struct k_launch *l, struct job j)
         r = start<many>(attend_units<many>, units * j.a.n_kv_heads, l, j);
     }
     return r;
-}
-
-template <typename T, bool NARROW>
-cudaError_t
-attend_as(const struct k_launch *l, const struct job &j)
-{
-    switch (j.a.head_dim) {
-    case 64:
-        return attend<T, NARROW, 64>(l, j);
-    case 128:
-        return attend<T, NARROW, 128>(l, j);
-    case 256:
-        return attend<T, NARROW, 256>(l, j);
-    default:
-        return cudaErrorInvalidValue;
-    }
 }
 
 /* Whether rows of t are aligned to that many bytes; 16-bit elements. */
@@ -719,7 +675,10 @@ k_attend_sm80(const struct k_launch *l, const struct attend *a, struct step_toke
     j.group = a->n_heads / a->n_kv_heads;
     j.before = a->softcap != 0 ? a->scale / a->softcap : a->scale * LOG2E;
     j.after = a->softcap * LOG2E;
-    if (narrow)
-        return t == DT_BF16 ? attend_as<__nv_bfloat16, true>(l, j) : attend_as<__half, true>(l, j);
-    return t == DT_BF16 ? attend_as<__nv_bfloat16, false>(l, j) : attend_as<__half, false>(l, j);
+    return with_head_dim(t, a->head_dim, [&](auto type, auto dim) {
+        using T = decltype(type);
+        constexpr int D = decltype(dim)::value;
+
+        return narrow ? queue<T, true, D>(l, j) : queue<T, false, D>(l, j);
+    });
 }

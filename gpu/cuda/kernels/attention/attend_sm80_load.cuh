@@ -153,13 +153,12 @@ template <class S> struct copies {
         to += S::NARROW ? came_to : to_us;
         if (s.n == TILE && j.shift >= 6) {
             from += (int64_t)s.block * j.block_bytes + row * j.key_bytes;
-#pragma unroll
-            for (uint32_t i = 0; i < PASSES; i++) bring(to, i, from + i * (ROWS * j.key_bytes));
+            UNROLL for (uint32_t i = 0; i < PASSES; i++)
+                bring(to, i, from + i * (ROWS * j.key_bytes));
         } else if (s.n == TILE) {
             uint32_t in_block = (1u << j.shift) - 1;
 
-#pragma unroll
-            for (uint32_t i = 0; i < PASSES; i++) {
+            UNROLL for (uint32_t i = 0; i < PASSES; i++) {
                 uint32_t key = i * ROWS + row;
                 int32_t block = __shfl_sync(~0u, s.block, key >> j.shift);
 
@@ -198,10 +197,8 @@ template <class S> struct copies {
      * unused. */
     __device__ __forceinline__ void widen_tiles(uint32_t from, uint32_t to) const
     {
-#pragma unroll
-        for (uint32_t half = 0; half < 2; half++)
-#pragma unroll
-            for (uint32_t i = 0; i < PASSES; i++)
+        UNROLL for (uint32_t half = 0; half < 2; half++)
+            UNROLL for (uint32_t i = 0; i < PASSES; i++)
                 widen_shared<typename S::T>(place(to + half * S::HALF + to_us, i),
                                             from + half * TILE * STORED + came_to +
                                                 i * ROWS * STORED);

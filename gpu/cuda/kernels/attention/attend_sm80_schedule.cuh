@@ -21,7 +21,7 @@ constexpr int32_t SPLIT = 4; /* tiles of a split in invariant mode; a change cha
 
 /* The parameter of every kernel. */
 struct job {
-    struct attend a; /* 0 without a window */
+    struct attend a; /* a.kept: 0 without a window */
     struct step_tokens r;
     float before, after; /* log2 score = dot * before, or after * tanh(dot * before) */
     /* Key of head h in token t of block b: base + b block_bytes + ((h << shift) + t) key_bytes; its
@@ -127,7 +127,7 @@ tiles_of(const struct attend &a, int32_t &low, int32_t high)
 
 /* Divides n tiles evenly among at most `most` blocks; the first `rest` get one more. */
 struct shares {
-    uint32_t n_tiles, n, each, rest;
+    uint32_t n, each, rest;
 
     __device__ __forceinline__ uint32_t begin(uint32_t share) const
     {
@@ -145,7 +145,7 @@ struct shares {
 
 struct walk {
     struct segment segment;
-    uint32_t run_index, kv_head, part;
+    uint32_t segment_index, kv_head, part;
     uint32_t first;              /* the unit's first packed row */
     int32_t low, high;           /* keys that any of its rows sees, without kept() */
     int32_t sure_low, sure_high; /* keys that all of its rows see */
@@ -170,7 +170,8 @@ ends_split(const struct job &j, const struct walk &w)
            (j.split && w.tiles.next(w.tile) / SPLIT != w.tile / SPLIT);
 }
 
-/* Moves to tile `skip` of unit w.part of (w.run, w.kv_head). SINGLE: the segment has one row. */
+/* Moves to tile `skip` of unit w.part of (w.segment, w.kv_head). SINGLE: the segment has one
+ * row. */
 template <int ROWS, bool SINGLE>
 __device__ __forceinline__ void
 open_unit(const struct job &j, struct walk &w, int32_t skip)
@@ -190,11 +191,11 @@ open_unit(const struct job &j, struct walk &w, int32_t skip)
     w.whole = skip == 0 && w.left >= (uint32_t)w.tiles.n();
 }
 
-/* Moves w.run to the first non-padding segment from w.run_index on. */
+/* Moves w.segment to the first non-padding segment from w.segment_index on. */
 __device__ __forceinline__ void
-open_run(const struct job &j, struct walk &w)
+open_segment(const struct job &j, struct walk &w)
 {
-    while (is_padding(j.a, w.segment = j.r.segment[w.run_index])) w.run_index++;
+    while (is_padding(j.a, w.segment = j.r.segment[w.segment_index])) w.segment_index++;
 }
 
 /* Moves to the next tile of the share, or of the block's unit for longer segments. */
@@ -211,8 +212,8 @@ step(const struct job &j, struct walk &w)
         w.part = 0;
         if (++w.kv_head == j.a.n_kv_heads) {
             w.kv_head = 0;
-            w.run_index++;
-            open_run(j, w);
+            w.segment_index++;
+            open_segment(j, w);
         }
     }
     open_unit<ROWS, SINGLE>(j, w, 0);
@@ -233,7 +234,7 @@ struct survey {
 
 template <class Of>
 __device__ __forceinline__ struct survey
-survey_runs(const struct step_tokens &r, Of of)
+survey_segments(const struct step_tokens &r, Of of)
 {
     uint32_t lane = threadIdx.x % 32;
     struct survey s = { r.n_segments, (r.n_segments + 31) / 32 };
@@ -336,13 +337,12 @@ find_share(const struct job &j, struct shares &shares)
 
         return amount{ a.n * units, a.splits * units };
     };
-    struct survey s = survey_runs(j.r, of);
+    struct survey s = survey_segments(j.r, of);
     bool cut = (j.split ? s.all.splits : 2 * gridDim.x) <= j.n_slots;
     struct amount before;
     struct walk w;
 
     w.left = 0;
-    shares.n_tiles = s.all.n;
     shares.n = min(gridDim.x, s.all.n);
     if (blockIdx.x >= shares.n) return w;
     shares.each = s.all.n / shares.n;
@@ -360,10 +360,10 @@ find_share(const struct job &j, struct shares &shares)
     if (w.left == 0) return w;
     w.first_tile = e.tile - e.skip;
     w.slot = e.slot;
-    w.run_index = e.segment + (e.unit == units);
+    w.segment_index = e.segment + (e.unit == units);
     w.kv_head = e.unit == units ? 0 : e.unit / j.parts;
     w.part = e.unit == units ? 0 : e.unit - w.kv_head * j.parts;
-    open_run(j, w);
+    open_segment(j, w);
     open_unit<ROWS, true>(j, w, (int32_t)e.skip);
     return w;
 }
@@ -381,7 +381,7 @@ find_unit(const struct job &j)
                                                 : (segment.n_tokens * j.group + ROWS - 1) / ROWS,
                        0 };
     };
-    struct survey s = survey_runs(j.r, of);
+    struct survey s = survey_segments(j.r, of);
     uint32_t x = blockIdx.x / j.a.n_kv_heads;
     struct amount before;
     struct walk w;
@@ -389,8 +389,8 @@ find_unit(const struct job &j)
     w.left = 0;
     if (x >= s.all.n) return w;
     x = s.all.n - 1 - x;
-    w.run_index = seek(j.r, s, of, x, before);
-    w.segment = j.r.segment[w.run_index];
+    w.segment_index = seek(j.r, s, of, x, before);
+    w.segment = j.r.segment[w.segment_index];
     w.kv_head = blockIdx.x % j.a.n_kv_heads;
     w.part = x - before.n;
     w.slot = w.first_tile = 0;

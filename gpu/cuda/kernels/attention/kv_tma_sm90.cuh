@@ -1,4 +1,5 @@
-/* kv_tma_sm90.cuh - tensor maps of the paged K and V for the copy engine, made on the host.
+/* kv_tma_sm90.cuh - tensor maps of the paged K and V for the copy engine, made on the host; and
+ * what the kernels that use these maps share.
  *
  * K and V are {64 columns, 8 tokens, columns / 64, head * tokens / 8, slice}: one copy loads what a
  * block and a tile of keys share of a head, as atoms of the 128-byte swizzle; the atoms of the same
@@ -26,6 +27,26 @@ make_kv_maps(CUtensorMap *k, CUtensorMap *v, const struct kv_view *w, uint32_t b
     return make_map(k, w->dtype, w->base, 5, dim, stride, in) &&
            make_map(v, w->dtype, (char *)w->base + (w->n_parts == 1 ? 0 : w->slice_bytes), 5, dim,
                     stride, in);
+}
+
+/* Coordinates of one lane's copy of a part of a tile in these maps. */
+struct box {
+    int row, group, slice;
+};
+
+/* Zeroes V's rows of a tile below first and from end on, because 0 times NaN is NaN; called by the
+ * 128 threads of a warpgroup. */
+template <int KEYS, int D>
+__device__ __forceinline__ void
+zero_values(unsigned char *v, int first, int end, int thread)
+{
+    uint4 *vec = (uint4 *)v; /* whole rows of a key, so the swizzle does not matter */
+
+    for (int i = thread; i < KEYS * D / 8; i += 128) {
+        int key = i / D * 8 + i / 8 % 8;
+
+        if (key < first || key >= end) vec[i] = make_uint4(0, 0, 0, 0);
+    }
 }
 
 } /* namespace */

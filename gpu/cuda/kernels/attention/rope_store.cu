@@ -90,20 +90,17 @@ __launch_bounds__(THREADS) rope_store(const __grid_constant__ struct rope_args a
     bool mine[PIECES][2];
     slice_id at = SLICE_NONE;
 
-    after_previous();
-    next_may_start();
+    join_previous();
     bool there = row < a.n_tokens;
     T *head_of_row = there ? (T *)row_at(from, row) + (size_t)head * d : NULL;
 
-#pragma unroll
-    for (int p = 0; p < PIECES; p++) {
+    UNROLL for (int p = 0; p < PIECES; p++) {
         uint32_t u = lane + p * a.group;
 
         pieces<N>(u, a.rot, &first[p], &second[p]);
         mine[p][0] = there && first[p] < d;
         mine[p][1] = there && second[p] < d;
-#pragma unroll
-        for (int j = 0; j < N; j++) x[p][0][j] = x[p][1][j] = 0;
+        UNROLL for (int j = 0; j < N; j++) x[p][0][j] = x[p][1][j] = 0;
         if (mine[p][0]) load<N>(x[p][0], head_of_row + first[p]);
         if (mine[p][1]) load<N>(x[p][1], head_of_row + second[p]);
     }
@@ -128,10 +125,8 @@ __launch_bounds__(THREADS) rope_store(const __grid_constant__ struct rope_args a
     const bool norms = what == ITEM_V ? s.v_norm : norm.data != NULL;
 
     if (norms) { /* uniform in a group of lanes, not in a warp */
-#pragma unroll
-        for (int p = 0; p < PIECES; p++)
-#pragma unroll
-            for (int j = 0; j < N; j++)
+        UNROLL for (int p = 0; p < PIECES; p++)
+            UNROLL for (int j = 0; j < N; j++)
                 sum = fmaf(x[p][1][j], x[p][1][j], fmaf(x[p][0][j], x[p][0][j], sum));
     }
     if (s.q_norm.data || s.k_norm.data || s.v_norm) sum = group_sum(sum, a.group);
@@ -139,17 +134,14 @@ __launch_bounds__(THREADS) rope_store(const __grid_constant__ struct rope_args a
     if (norms) {
         float k = 1.0f / __fsqrt_rn(add_rn(sum / (float)d, s.norm_eps));
 
-#pragma unroll
-        for (int p = 0; p < PIECES; p++)
-#pragma unroll
-            for (int part = 0; part < 2; part++) {
+        UNROLL for (int p = 0; p < PIECES; p++)
+            UNROLL for (int part = 0; part < 2; part++) {
                 float w[N];
 
                 if (!mine[p][part]) continue;
                 if (what != ITEM_V)
                     load_as<N>(w, norm.dtype, norm.data, part ? second[p] : first[p]);
-#pragma unroll
-                for (int j = 0; j < N; j++) {
+                UNROLL for (int j = 0; j < N; j++) {
                     x[p][part][j] = mul_rn(x[p][part][j], k);
                     if (what != ITEM_V)
                         x[p][part][j] = mul_rn(x[p][part][j], add_rn(w[j], s.norm_plus));
@@ -159,16 +151,14 @@ __launch_bounds__(THREADS) rope_store(const __grid_constant__ struct rope_args a
     if (what != ITEM_V && s.cos_sin.data) {
         const float *cs = (const float *)row_at(s.cos_sin, pos);
 
-#pragma unroll
-        for (int p = 0; p < PIECES; p++) {
+        UNROLL for (int p = 0; p < PIECES; p++) {
             uint32_t u = lane + p * a.group;
             float c[N], sn[N];
 
             if (u * N >= a.rot / 2) continue;
             load<N>(c, cs + u * N);
             load<N>(sn, cs + a.rot / 2 + u * N);
-#pragma unroll
-            for (int j = 0; j < N; j++) {
+            UNROLL for (int j = 0; j < N; j++) {
                 float v = x[p][0][j], w = x[p][1][j];
 
                 x[p][0][j] = fmaf(v, c[j], -mul_rn(w, sn[j]));
@@ -180,8 +170,7 @@ __launch_bounds__(THREADS) rope_store(const __grid_constant__ struct rope_args a
     enum dtype type = stores ? s.kv.dtype : from.dtype;
     void *to = stores ? kv_element(s.kv, at, pos, head, what == ITEM_V) : head_of_row;
 
-#pragma unroll
-    for (int p = 0; p < PIECES; p++) {
+    UNROLL for (int p = 0; p < PIECES; p++) {
         if (mine[p][0]) keep<N>(type, to, first[p], x[p][0]);
         if (mine[p][1]) keep<N>(type, to, second[p], x[p][1]);
     }

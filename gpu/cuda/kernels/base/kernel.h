@@ -17,6 +17,9 @@
 #define K_API
 #endif
 
+/* Before a loop: the compiler unrolls it completely. */
+#define UNROLL _Pragma("unroll")
+
 enum { K_COUNTERS = 16384 };
 
 /* Launch context, one per lane. An op has work and count to itself until its last kernel is

@@ -30,6 +30,14 @@ next_may_start()
 #endif
 }
 
+/* The start of most kernels. */
+__device__ __forceinline__ void
+join_previous()
+{
+    after_previous();
+    next_may_start();
+}
+
 /* kernel<<<grid, block, smem, st>>>(args...); early: may start early. For smem above 48 KiB the
  * caller must raise the kernel's limit before. */
 template <typename... Params, typename... Args>
@@ -63,7 +71,7 @@ launch(void (*kernel)(Params...), dim3 grid, dim3 block, size_t smem, cudaStream
  * row. */
 constexpr uint32_t ROW_THREADS = 256;
 
-/* Launches `wide`, with N = n columns per thread, if the rows fit that; else `narrow`, with N = 1. */
+/* Launches `wide`, with N = n columns per thread, if the rows fit that; else `narrow`, N = 1. */
 template <typename... Params, typename... Args>
 static inline cudaError_t
 launch_rows(const struct k_launch *l, bool fits, uint32_t n, void (*wide)(Params...),

@@ -5,13 +5,15 @@
  */
 #pragma once
 
+#include "gpu/cuda/kernels/base/kernel.h"
+
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 #include <stdint.h>
 #include <type_traits>
 
 __device__ __forceinline__ uint32_t
-shared_address(const void *p)
+smem(const void *p)
 {
     return (uint32_t)__cvta_generic_to_shared(p);
 }

@@ -16,12 +16,6 @@
 
 namespace sm90 {
 
-__device__ __forceinline__ uint32_t
-smem(const void *p)
-{
-    return (uint32_t)__cvta_generic_to_shared(p);
-}
-
 /* x is equal in all lanes of the warp; this moves it to a uniform register, as descriptors
  * require. */
 __device__ __forceinline__ uint32_t
@@ -172,16 +166,14 @@ template <int N>
 __device__ __forceinline__ void
 pin(float (&r)[N])
 {
-#pragma unroll
-    for (int i = 0; i < N; i++) asm volatile("" : "+f"(r[i])::"memory");
+    UNROLL for (int i = 0; i < N; i++) asm volatile("" : "+f"(r[i])::"memory");
 }
 
 template <int N>
 __device__ __forceinline__ void
 pin(uint32_t (&r)[N])
 {
-#pragma unroll
-    for (int i = 0; i < N; i++) asm volatile("" : "+r"(r[i])::"memory");
+    UNROLL for (int i = 0; i < N; i++) asm volatile("" : "+r"(r[i])::"memory");
 }
 
 #define HOPPER_F4(a, i) "+f"((a)[i]), "+f"((a)[i + 1]), "+f"((a)[i + 2]), "+f"((a)[i + 3])
@@ -205,9 +197,9 @@ pin(uint32_t (&r)[N])
                "%118,%119,%120,%121,%122,%123,%124,%125,%126,%127"
 
 #define HOPPER_OPEN(...) __VA_ARGS__
-/* One wgmma of TYPE. LIST, A, B, KEEP: operand numbers of c, a, b and keep. TURNED: which tiles have
- * rows along the product's rows or columns instead of the sum. REGS: c in parentheses; then the
- * inputs. */
+/* One wgmma of TYPE. LIST, A, B, KEEP: operand numbers of c, a, b and keep. TURNED: which of the
+ * tiles in shared memory have rows along the product's rows or columns instead of the sum. REGS: c
+ * in parentheses; then the inputs. */
 #define HOPPER_WGMMA_OF(TYPE, N, LIST, REGS, A, B, KEEP, TURNED, ...) \
     asm volatile("{\n.reg .pred keep;\nsetp.ne.b32 keep, " KEEP ", 0;\n" \
                  "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." TYPE "." TYPE " {" LIST "}, " A \

@@ -7,33 +7,50 @@
  */
 #pragma once
 
-#include "gpu/gpu.h"
+#include "gpu/cuda/kernels/base/kernel.h"
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 #include <cuda_fp8.h>
+#include <type_traits>
 
 /* Runs a statement with T as the type of a dtype; refuses other than float types. */
+#define FLOAT_CASE(value, type, T, ...) \
+    case value: { \
+        typedef type T; \
+        __VA_ARGS__; \
+        break; \
+    }
 #define WITH_FLOAT(T, dtype, ...) \
     switch (dtype) { \
-    case DT_F32: { \
-        typedef float T; \
-        __VA_ARGS__; \
-        break; \
-    } \
-    case DT_BF16: { \
-        typedef __nv_bfloat16 T; \
-        __VA_ARGS__; \
-        break; \
-    } \
-    case DT_F16: { \
-        typedef __half T; \
-        __VA_ARGS__; \
-        break; \
-    } \
+        FLOAT_CASE(DT_F32, float, T, __VA_ARGS__) \
+        FLOAT_CASE(DT_BF16, __nv_bfloat16, T, __VA_ARGS__) \
+        FLOAT_CASE(DT_F16, __half, T, __VA_ARGS__) \
     default: \
         return cudaErrorInvalidValue; \
     }
+
+/* Calls f(a value of the 16-bit type t, std::integral_constant of the head dim); refuses dims other
+ * than 64, 128 and 256. */
+template <typename F>
+static inline cudaError_t
+with_head_dim(enum dtype t, uint32_t head_dim, F f)
+{
+    auto typed = [&](auto dim) {
+        return t == DT_BF16 ? f(__nv_bfloat16(), dim) : f(__half(), dim);
+    };
+
+    switch (head_dim) {
+    case 64:
+        return typed(std::integral_constant<int, 64>());
+    case 128:
+        return typed(std::integral_constant<int, 128>());
+    case 256:
+        return typed(std::integral_constant<int, 256>());
+    default:
+        return cudaErrorInvalidValue;
+    }
+}
 
 static inline bool
 is_float(enum dtype t)
@@ -85,119 +102,66 @@ add_rn(T a, T b)
     return a + b;
 }
 
+template <typename T>
 __device__ __forceinline__ float
-to_float(float x)
+to_float(T x)
 {
-    return x;
+    if constexpr (std::is_same<T, __nv_bfloat16>::value)
+        return __bfloat162float(x);
+    else if constexpr (std::is_same<T, __half>::value)
+        return __half2float(x);
+    else
+        return float(x);
 }
 
-__device__ __forceinline__ float
-to_float(__nv_bfloat16 x)
+/* fp8 as in fp.h: nearest even, too large is 448. */
+template <typename T>
+__device__ __forceinline__ T
+of_float(float x)
 {
-    return __bfloat162float(x);
+    if constexpr (std::is_same<T, __nv_bfloat16>::value)
+        return __float2bfloat16_rn(x);
+    else if constexpr (std::is_same<T, __half>::value)
+        return __float2half_rn(x);
+    else
+        return T(x);
 }
 
-__device__ __forceinline__ float
-to_float(__half x)
-{
-    return __half2float(x);
-}
-
-__device__ __forceinline__ float
-to_float(__nv_fp8_e4m3 x)
-{
-    return float(x);
-}
-
-template <typename T> __device__ __forceinline__ T of_float(float x);
-
-template <>
-__device__ __forceinline__ float
-of_float<float>(float x)
-{
-    return x;
-}
-
-template <>
-__device__ __forceinline__ __nv_bfloat16
-of_float<__nv_bfloat16>(float x)
-{
-    return __float2bfloat16_rn(x);
-}
-
-template <>
-__device__ __forceinline__ __half
-of_float<__half>(float x)
-{
-    return __float2half_rn(x);
-}
-
-/* As in fp.h: nearest even, too large is 448. */
-template <>
-__device__ __forceinline__ __nv_fp8_e4m3
-of_float<__nv_fp8_e4m3>(float x)
-{
-    return __nv_fp8_e4m3(x);
-}
-
+template <typename T>
 __device__ __forceinline__ void
-pair_to(float *to, float a, float b)
+pair_to(T *to, float a, float b)
 {
-    to[0] = a;
-    to[1] = b;
-}
-
-__device__ __forceinline__ void
-pair_to(__nv_bfloat16 *to, float a, float b)
-{
-    *(__nv_bfloat162 *)to = __floats2bfloat162_rn(a, b);
-}
-
-__device__ __forceinline__ void
-pair_to(__half *to, float a, float b)
-{
-    *(__half2 *)to = __floats2half2_rn(a, b);
-}
-
-__device__ __forceinline__ void
-pair_to(__nv_fp8_e4m3 *to, float a, float b)
-{
-    *(__nv_fp8x2_e4m3 *)to = __nv_fp8x2_e4m3(make_float2(a, b));
+    if constexpr (std::is_same<T, __nv_bfloat16>::value)
+        *(__nv_bfloat162 *)to = __floats2bfloat162_rn(a, b);
+    else if constexpr (std::is_same<T, __half>::value)
+        *(__half2 *)to = __floats2half2_rn(a, b);
+    else if constexpr (std::is_same<T, __nv_fp8_e4m3>::value)
+        *(__nv_fp8x2_e4m3 *)to = __nv_fp8x2_e4m3(make_float2(a, b));
+    else
+        to[0] = a, to[1] = b;
 }
 
 /* What the hardware moves in one instruction, or in two for 32 bytes. */
 struct two_words {
     uint4 a, b;
 };
-template <int BYTES> struct word_of;
-template <> struct word_of<1> {
-    typedef uint8_t type;
-};
-template <> struct word_of<2> {
-    typedef uint16_t type;
-};
-template <> struct word_of<4> {
-    typedef uint32_t type;
-};
-template <> struct word_of<8> {
-    typedef uint2 type;
-};
-template <> struct word_of<16> {
-    typedef uint4 type;
-};
-template <> struct word_of<32> {
-    typedef two_words type;
-};
+template <int BYTES>
+using word = std::conditional_t<
+    BYTES == 1, uint8_t,
+    std::conditional_t<BYTES == 2, uint16_t,
+                       std::conditional_t<BYTES == 4, uint32_t,
+                                          std::conditional_t<BYTES == 8, uint2,
+                                                             std::conditional_t<BYTES == 16, uint4,
+                                                                                two_words>>>>>;
 
 /* v = the N elements at p, aligned to their size (at most 16 bytes). */
 template <int N, typename T>
 __device__ __forceinline__ void
 load(float (&v)[N], const T *p)
 {
-    typename word_of<N *(int)sizeof(T)>::type w = *(decltype(w) *)p;
+    word<N *(int)sizeof(T)> w = *(decltype(w) *)p;
 
-#pragma unroll
-    for (int i = 0; i < N; i++) v[i] = to_float(((const T *)&w)[i]);
+    UNROLL for (int i = 0; i < N; i++) v[i] = to_float(((const T *)&w)[i]);
 }
 
 template <int N, typename T>
@@ -207,37 +171,39 @@ store(T *p, const float (&v)[N])
     if constexpr (N == 1) {
         *p = of_float<T>(v[0]);
     } else {
-        typename word_of<N *(int)sizeof(T)>::type w;
+        word<N *(int)sizeof(T)> w;
 
-#pragma unroll
-        for (int i = 0; i < N; i += 2) pair_to((T *)&w + i, v[i], v[i + 1]);
+        UNROLL for (int i = 0; i < N; i += 2) pair_to((T *)&w + i, v[i], v[i + 1]);
         *(decltype(w) *)p = w;
     }
 }
 
-/* The same with the type known at run time: a branch that is uniform in the grid. */
+/* Calls f(a value of the float type t): a branch that is uniform in the grid. */
+template <typename F>
+__device__ __forceinline__ void
+by_type(enum dtype t, F f)
+{
+    if (t == DT_F32)
+        f(float());
+    else if (t == DT_BF16)
+        f(__nv_bfloat16());
+    else
+        f(__half());
+}
+
+/* load() and store() with the type known at run time. */
 template <int N>
 __device__ __forceinline__ void
 load_as(float (&v)[N], enum dtype t, const void *p, size_t at)
 {
-    if (t == DT_F32)
-        load<N>(v, (const float *)p + at);
-    else if (t == DT_BF16)
-        load<N>(v, (const __nv_bfloat16 *)p + at);
-    else
-        load<N>(v, (const __half *)p + at);
+    by_type(t, [&](auto type) { load<N>(v, (const decltype(type) *)p + at); });
 }
 
 template <int N>
 __device__ __forceinline__ void
 store_as(enum dtype t, void *p, size_t at, const float (&v)[N])
 {
-    if (t == DT_F32)
-        store<N>((float *)p + at, v);
-    else if (t == DT_BF16)
-        store<N>((__nv_bfloat16 *)p + at, v);
-    else
-        store<N>((__half *)p + at, v);
+    by_type(t, [&](auto type) { store<N>((decltype(type) *)p + at, v); });
 }
 
 /* Row i of a float tensor. */

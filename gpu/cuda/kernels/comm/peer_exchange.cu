@@ -144,50 +144,20 @@ unit_at(const struct tensor &x, uint32_t per_row, uint32_t u)
     return (uint4 *)((T *)x.data + (size_t)(u / per_row) * x.stride) + u % per_row;
 }
 
-/* The two operations, sum and gather. at(): the line of the thread's first unit from one rank to
- * another. take(): receives the units of all ranks and stores the result. */
-struct sums {
-    __device__ __forceinline__ static uint4 *at(const struct exchange &e, uint32_t round,
-                                                uint32_t from, uint32_t to)
-    {
-        return bare_at(e.at[to], e, round, from) + threadIdx.x;
-    }
-
-    template <typename T>
-    __device__ __forceinline__ static void take(const struct units &a, uint32_t first,
-                                                uint32_t round, row_bits some);
-};
-
-struct parts {
-    __device__ __forceinline__ static uint4 *at(const struct exchange &e, uint32_t round,
-                                                uint32_t from, uint32_t to)
-    {
-        return (uint4 *)((char *)e.at[to] + 2 * K_EXCHANGE_AREA(e.ranks)) +
-               (size_t)((round % 2 * e.ranks + from) * K_EXCHANGE_BLOCKS + blockIdx.x) *
-                   K_EXCHANGE_PART(e.ranks) +
-               threadIdx.x;
-    }
-
-    template <typename T>
-    __device__ __forceinline__ static void take(const struct units &a, uint32_t first,
-                                                uint32_t round, row_bits some);
-};
-
+/* Way, below: sums or parts. */
 template <typename Way, typename T>
 __device__ __forceinline__ void
 send_units(const struct units &a, uint32_t first, uint32_t round, row_bits some)
 {
     uint4 own[FEW];
 
-#pragma unroll
-    for (uint32_t i = 0; i < FEW; i++)
+    UNROLL for (uint32_t i = 0; i < FEW; i++)
         if (has_unit(a, some, first + i)) own[i] = *unit_at<T>(a.x, a.per_row, unit_of(first + i));
     for (uint32_t r = 0; r < a.e.ranks; r++) {
         uint4 *to = Way::at(a.e, round, a.e.rank, r);
 
         if (r == a.e.rank) continue;
-#pragma unroll
-        for (uint32_t i = 0; i < FEW; i++)
+        UNROLL for (uint32_t i = 0; i < FEW; i++)
             if (has_unit(a, some, first + i)) send_bare(to + (first + i) * blockDim.x, &own[i].x);
     }
 }
@@ -203,71 +173,85 @@ receive_units(uint4 (&v)[FEW], const struct units &a, uint32_t r, uint32_t first
 
     do {
         all = true;
-#pragma unroll
-        for (uint32_t i = 0; i < FEW; i++)
+        UNROLL for (uint32_t i = 0; i < FEW; i++)
             if (has_unit(a, some, first + i))
                 all &= receive_bare(from + (first + i) * blockDim.x, &v[i].x);
     } while (!all);
-#pragma unroll
-    for (uint32_t i = 0; i < FEW; i++)
+    UNROLL for (uint32_t i = 0; i < FEW; i++)
         if (has_unit(a, some, first + i)) clear_bare(from + (first + i) * blockDim.x);
 }
 
-template <typename T>
-__device__ __forceinline__ void
-sums::take(const struct units &a, uint32_t first, uint32_t round, row_bits some)
-{
-    constexpr int N = 16 / sizeof(T);
-    float total[FEW][N];
-    uint4 v[FEW];
+/* The two operations, sum and gather. at(): the line of the thread's first unit from one rank to
+ * another. take(): receives the units of all ranks and stores the result. */
+struct sums {
+    __device__ __forceinline__ static uint4 *at(const struct exchange &e, uint32_t round,
+                                                uint32_t from, uint32_t to)
+    {
+        return bare_at(e.at[to], e, round, from) + threadIdx.x;
+    }
 
-    for (uint32_t r = 0; r < a.e.ranks; r++) {
-        if (r != a.e.rank) receive_units<sums>(v, a, r, first, round, some);
-#pragma unroll
-        for (uint32_t i = 0; i < FEW; i++) {
-            uint32_t u = unit_of(first + i);
+    template <typename T>
+    __device__ __forceinline__ static void take(const struct units &a, uint32_t first,
+                                                uint32_t round, row_bits some)
+    {
+        constexpr int N = 16 / sizeof(T);
+        float total[FEW][N];
+        uint4 v[FEW];
 
-            if (u >= a.n) continue;
-            if (r == a.e.rank) v[i] = *unit_at<T>(a.x, a.per_row, u);
-#pragma unroll
-            for (int j = 0; j < N; j++) {
-                float f = to_float(((const T *)&v[i])[j]);
+        for (uint32_t r = 0; r < a.e.ranks; r++) {
+            if (r != a.e.rank) receive_units<sums>(v, a, r, first, round, some);
+            UNROLL for (uint32_t i = 0; i < FEW; i++) {
+                uint32_t u = unit_of(first + i);
 
-                total[i][j] = r ? add_rn(total[i][j], f) : f;
+                if (u >= a.n) continue;
+                if (r == a.e.rank) v[i] = *unit_at<T>(a.x, a.per_row, u);
+                UNROLL for (int j = 0; j < N; j++) {
+                    float f = to_float(((const T *)&v[i])[j]);
+
+                    total[i][j] = r ? add_rn(total[i][j], f) : f;
+                }
+            }
+        }
+        UNROLL for (uint32_t i = 0; i < FEW; i++) {
+            if (unit_of(first + i) >= a.n) continue;
+            UNROLL for (int j = 0; j < N; j++) ((T *)&v[i])[j] = of_float<T>(total[i][j]);
+            *unit_at<T>(a.x, a.per_row, unit_of(first + i)) = v[i];
+        }
+    }
+};
+
+struct parts {
+    __device__ __forceinline__ static uint4 *at(const struct exchange &e, uint32_t round,
+                                                uint32_t from, uint32_t to)
+    {
+        return (uint4 *)((char *)e.at[to] + 2 * K_EXCHANGE_AREA(e.ranks)) +
+               (size_t)((round % 2 * e.ranks + from) * K_EXCHANGE_BLOCKS + blockIdx.x) *
+                   K_EXCHANGE_PART(e.ranks) +
+               threadIdx.x;
+    }
+
+    template <typename T>
+    __device__ __forceinline__ static void take(const struct units &a, uint32_t first,
+                                                uint32_t round, row_bits some)
+    {
+        uint4 v[FEW];
+
+        for (uint32_t r = 0; r < a.e.ranks; r++) {
+            struct tensor part = a.out;
+
+            part.data = (T *)a.out.data + first_of(a.e, a.out.dim[1], r);
+            if (r == a.e.rank && part.data == a.x.data) continue;
+            if (r != a.e.rank) receive_units<parts>(v, a, r, first, round, some);
+            UNROLL for (uint32_t i = 0; i < FEW; i++) {
+                uint32_t u = unit_of(first + i);
+
+                if (!has_unit(a, some, first + i)) continue;
+                if (r == a.e.rank) v[i] = *unit_at<T>(a.x, a.per_row, u);
+                *unit_at<T>(part, a.per_row, u) = v[i];
             }
         }
     }
-#pragma unroll
-    for (uint32_t i = 0; i < FEW; i++) {
-        if (unit_of(first + i) >= a.n) continue;
-#pragma unroll
-        for (int j = 0; j < N; j++) ((T *)&v[i])[j] = of_float<T>(total[i][j]);
-        *unit_at<T>(a.x, a.per_row, unit_of(first + i)) = v[i];
-    }
-}
-
-template <typename T>
-__device__ __forceinline__ void
-parts::take(const struct units &a, uint32_t first, uint32_t round, row_bits some)
-{
-    uint4 v[FEW];
-
-    for (uint32_t r = 0; r < a.e.ranks; r++) {
-        struct tensor part = a.out;
-
-        part.data = (T *)a.out.data + first_of(a.e, a.out.dim[1], r);
-        if (r == a.e.rank && part.data == a.x.data) continue;
-        if (r != a.e.rank) receive_units<parts>(v, a, r, first, round, some);
-#pragma unroll
-        for (uint32_t i = 0; i < FEW; i++) {
-            uint32_t u = unit_of(first + i);
-
-            if (!has_unit(a, some, first + i)) continue;
-            if (r == a.e.rank) v[i] = *unit_at<T>(a.x, a.per_row, u);
-            *unit_at<T>(part, a.per_row, u) = v[i];
-        }
-    }
-}
+};
 
 /* Runs one round. */
 template <typename Way, typename T>

@@ -21,8 +21,7 @@ __launch_bounds__(THREADS) mul(struct tensor y, struct tensor x, struct tensor w
 {
     uint32_t at = (blockIdx.x * THREADS + threadIdx.x) * N;
 
-    after_previous();
-    next_may_start();
+    join_previous();
     if (at >= y.dim[1]) return;
     for (uint32_t i = blockIdx.y; i < y.dim[0]; i += gridDim.y) {
         float v[N], u[N];
@@ -30,8 +29,7 @@ __launch_bounds__(THREADS) mul(struct tensor y, struct tensor x, struct tensor w
         load_as<N>(v, x.dtype, row_at(x, i), at);
         if (w.data) {
             load_as<N>(u, w.dtype, row_at(w, w.dim[0] == 1 ? 0 : i), at);
-#pragma unroll
-            for (int j = 0; j < N; j++) v[j] = mul_rn(v[j], u[j]);
+            UNROLL for (int j = 0; j < N; j++) v[j] = mul_rn(v[j], u[j]);
         }
         store_as<N>(y.dtype, row_at(y, i), at, v);
     }
@@ -44,8 +42,7 @@ __launch_bounds__(THREADS) gaussian_topk(struct tensor x, float factor)
     const uint32_t n = x.dim[1], row = blockIdx.x;
     float sum = 0;
 
-    after_previous();
-    next_may_start();
+    join_previous();
     for (uint32_t i = threadIdx.x; i < n; i += THREADS) sum = add_rn(sum, element(x, row, i));
     float mean = block_sum(sum, part_mean) / (float)n;
 
@@ -73,8 +70,7 @@ __launch_bounds__(THREADS) match_rms(struct tensor y, struct tensor like, float 
     const float *from = (const float *)row_at(like, blockIdx.x);
     float *to = (float *)row_at(y, blockIdx.x), want = 0, have = 0;
 
-    after_previous();
-    next_may_start();
+    join_previous();
     for (uint32_t i = threadIdx.x; i < n; i += THREADS) {
         want = fmaf(from[i], from[i], want);
         have = fmaf(to[i], to[i], have);
@@ -93,39 +89,32 @@ __launch_bounds__(THREADS) mix(const __grid_constant__ struct altup a)
     const uint32_t n = a.n_streams, d = a.x.dim[1] / n;
     uint32_t at = (blockIdx.x * THREADS + threadIdx.x) * N;
 
-    after_previous();
-    next_may_start();
+    join_previous();
     if (at >= d) return;
     for (uint32_t i = blockIdx.y; i < a.x.dim[0]; i += gridDim.y) {
         const float *coef = (const float *)row_at(a.coef, i);
         float *x = (float *)row_at(a.x, i) + at, was[MAX_STREAMS][N], off[N];
 
-#pragma unroll
-        for (uint32_t j = 0; j < MAX_STREAMS; j++)
+        UNROLL for (uint32_t j = 0; j < MAX_STREAMS; j++)
             if (j < n) load<N>(was[j], x + (size_t)j * d);
         if (a.step == ALTUP_CORRECT) {
             float before[N];
 
             load<N>(off, (const float *)row_at(a.in, i) + at);
             load<N>(before, x + (size_t)a.active * d);
-#pragma unroll
-            for (int e = 0; e < N; e++) off[e] = add_rn(off[e], -before[e]);
+            UNROLL for (int e = 0; e < N; e++) off[e] = add_rn(off[e], -before[e]);
         }
-#pragma unroll
-        for (uint32_t j = 0; j < MAX_STREAMS; j++) {
+        UNROLL for (uint32_t j = 0; j < MAX_STREAMS; j++) {
             float sum[N];
 
             if (j >= n) break;
-#pragma unroll
-            for (int e = 0; e < N; e++) sum[e] = was[j][e];
+            UNROLL for (int e = 0; e < N; e++) sum[e] = was[j][e];
             if (a.step == ALTUP_CORRECT) {
-#pragma unroll
-                for (int e = 0; e < N; e++) sum[e] = fmaf(add_rn(1, coef[j]), off[e], sum[e]);
+                UNROLL for (int e = 0; e < N; e++)
+                    sum[e] = fmaf(add_rn(1, coef[j]), off[e], sum[e]);
             } else {
-#pragma unroll
-                for (uint32_t k = 0; k < MAX_STREAMS; k++)
-#pragma unroll
-                    for (int e = 0; e < N; e++)
+                UNROLL for (uint32_t k = 0; k < MAX_STREAMS; k++)
+                    UNROLL for (int e = 0; e < N; e++)
                         if (k < n) sum[e] = fmaf(coef[j * n + k], was[k][e], sum[e]);
             }
             store<N>(x + (size_t)j * d, sum);
@@ -142,7 +131,8 @@ k_mul(const struct k_launch *l, struct tensor y, struct tensor x, struct tensor 
 
     if (!is_float(y.dtype) || !is_float(x.dtype) || (w.data && !is_float(w.dtype)))
         return cudaErrorInvalidValue;
-    return launch_rows(l, columns_fit(cols, 4, y, x, w), 4, mul<4>, mul<1>, y.dim[0], cols, y, x, w);
+    return launch_rows(l, columns_fit(cols, 4, y, x, w), 4, mul<4>, mul<1>, y.dim[0], cols, y, x,
+                       w);
 }
 
 cudaError_t

@@ -18,16 +18,14 @@ __launch_bounds__(THREADS)
     uint32_t row = blockIdx.x, at = (blockIdx.y * THREADS + threadIdx.x) * N;
     float v[N] = { 0 };
 
-    after_previous();
-    next_may_start();
+    join_previous();
     if (at >= x.dim[1]) return;
     int32_t t = token[row];
 
     if (t >= (int32_t)table.dim[0]) t = 0;
     if (t >= 0) {
         load<N>(v, (const T *)row_at(table, (uint32_t)t) + at);
-#pragma unroll
-        for (int j = 0; j < N; j++) v[j] *= scale;
+        UNROLL for (int j = 0; j < N; j++) v[j] *= scale;
     }
     store_as<N>(x.dtype, row_at(x, row), at, v);
 }

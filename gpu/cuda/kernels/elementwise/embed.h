@@ -2,7 +2,7 @@
  *
  *   x        [n, d] fp32, bf16 or fp16
  *   table    [vocab, d] fp32, bf16 or fp16
- *   token    [n] on the device; negative: zeros; beyond the table: zeros, the lane fails
+ *   token    [n] on the device; negative: zeros; beyond the table: row 0
  *
  * Rounded once. Cost: reads n rows, writes n rows.
  */

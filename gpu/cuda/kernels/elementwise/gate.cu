@@ -18,8 +18,7 @@ __launch_bounds__(ROW_THREADS) act(struct tensor y, struct tensor x, uint32_t ti
 {
     uint32_t at = (blockIdx.x * ROW_THREADS + threadIdx.x) * N;
 
-    after_previous();
-    next_may_start();
+    join_previous();
     if (at >= y.dim[1]) return;
     for (uint32_t i = blockIdx.y; i < y.dim[0]; i += gridDim.y) {
         const T *from = (const T *)row_at(x, i) + at;
@@ -27,8 +26,7 @@ __launch_bounds__(ROW_THREADS) act(struct tensor y, struct tensor x, uint32_t ti
 
         load<N>(v, from);
         if (times) load<N>(m, from + times);
-#pragma unroll
-        for (int j = 0; j < N; j++) {
+        UNROLL for (int j = 0; j < N; j++) {
             v[j] = activate<sizeof(T) == 4>(v[j], act);
             if (times) v[j] *= m[j];
         }
@@ -43,8 +41,7 @@ __launch_bounds__(ROW_THREADS) swiglu_clamped(struct tensor y, struct tensor x)
 {
     uint32_t at = (blockIdx.x * ROW_THREADS + threadIdx.x) * N;
 
-    after_previous();
-    next_may_start();
+    join_previous();
     if (at >= y.dim[1]) return;
     for (uint32_t i = blockIdx.y; i < y.dim[0]; i += gridDim.y) {
         const T *from = (const T *)row_at(x, i) + 2 * at;
@@ -52,8 +49,7 @@ __launch_bounds__(ROW_THREADS) swiglu_clamped(struct tensor y, struct tensor x)
 
         load<N>(v[0], from);
         load<N>(v[1], from + N);
-#pragma unroll
-        for (int j = 0; j < N; j++) {
+        UNROLL for (int j = 0; j < N; j++) {
             float gate = fminf((&v[0][0])[2 * j], 7.0f);
             float up = fmaxf(fminf((&v[0][0])[2 * j + 1], 7.0f), -7.0f);
 
@@ -69,8 +65,7 @@ __launch_bounds__(ROW_THREADS) add(struct tensor y, struct tensor x)
 {
     uint32_t at = (blockIdx.x * ROW_THREADS + threadIdx.x) * N;
 
-    after_previous();
-    next_may_start();
+    join_previous();
     if (at >= y.dim[1]) return;
     for (uint32_t i = blockIdx.y; i < y.dim[0]; i += gridDim.y) {
         Y *to = (Y *)row_at(y, i) + at;
@@ -78,8 +73,7 @@ __launch_bounds__(ROW_THREADS) add(struct tensor y, struct tensor x)
 
         load<N>(v, to);
         load<N>(u, (const X *)row_at(x, i) + at);
-#pragma unroll
-        for (int j = 0; j < N; j++) v[j] = add_rn(v[j], u[j]);
+        UNROLL for (int j = 0; j < N; j++) v[j] = add_rn(v[j], u[j]);
         store<N>(to, v);
     }
 }
@@ -90,16 +84,14 @@ __launch_bounds__(ROW_THREADS) scale(struct tensor x, float factor, float softca
 {
     uint32_t at = (blockIdx.x * ROW_THREADS + threadIdx.x) * N;
 
-    after_previous();
-    next_may_start();
+    join_previous();
     if (at >= x.dim[1]) return;
     for (uint32_t i = blockIdx.y; i < x.dim[0]; i += gridDim.y) {
         T *to = (T *)row_at(x, i) + at;
         float v[N];
 
         load<N>(v, to);
-#pragma unroll
-        for (int j = 0; j < N; j++) {
+        UNROLL for (int j = 0; j < N; j++) {
             v[j] *= factor;
             if (softcap != 0) v[j] = softcap * tanhf(v[j] / softcap);
         }

@@ -41,8 +41,7 @@ __launch_bounds__(THREADS) matmul_generic(struct tensor y, struct tensor x, stru
     const uint32_t row = threadIdx.x / ACROSS, col = threadIdx.x % ACROSS;
     float sum[EACH][EACH] = {};
 
-    after_previous();
-    next_may_start();
+    join_previous();
     for (uint32_t k = 0; k < x.dim[1]; k += STEP) {
         float part[EACH][EACH] = {};
 
@@ -54,24 +53,17 @@ __launch_bounds__(THREADS) matmul_generic(struct tensor y, struct tensor x, stru
         for (uint32_t i = 0; i < STEP; i++) {
             float a[EACH], b[EACH];
 
-#pragma unroll
-            for (uint32_t j = 0; j < EACH; j++) a[j] = x_part[row + j * ACROSS][i];
-#pragma unroll
-            for (uint32_t j = 0; j < EACH; j++) b[j] = w_part[col + j * ACROSS][i];
-#pragma unroll
-            for (uint32_t r = 0; r < EACH; r++)
-#pragma unroll
-                for (uint32_t c = 0; c < EACH; c++) part[r][c] = fmaf(a[r], b[c], part[r][c]);
+            UNROLL for (uint32_t j = 0; j < EACH; j++) a[j] = x_part[row + j * ACROSS][i];
+            UNROLL for (uint32_t j = 0; j < EACH; j++) b[j] = w_part[col + j * ACROSS][i];
+            UNROLL for (uint32_t r = 0; r < EACH; r++)
+                UNROLL for (uint32_t c = 0; c < EACH; c++)
+                    part[r][c] = fmaf(a[r], b[c], part[r][c]);
         }
-#pragma unroll
-        for (uint32_t r = 0; r < EACH; r++)
-#pragma unroll
-            for (uint32_t c = 0; c < EACH; c++) sum[r][c] = add_rn(sum[r][c], part[r][c]);
+        UNROLL for (uint32_t r = 0; r < EACH; r++)
+            UNROLL for (uint32_t c = 0; c < EACH; c++) sum[r][c] = add_rn(sum[r][c], part[r][c]);
     }
-#pragma unroll
-    for (uint32_t r = 0; r < EACH; r++)
-#pragma unroll
-        for (uint32_t c = 0; c < EACH; c++) {
+    UNROLL for (uint32_t r = 0; r < EACH; r++)
+        UNROLL for (uint32_t c = 0; c < EACH; c++) {
             uint32_t i = first_token + row + r * ACROSS, j = first_col + col + c * ACROSS;
             size_t at = (size_t)i * y.stride + j;
             float v[1] = { sum[r][c] };
@@ -93,8 +85,7 @@ __launch_bounds__(THREADS)
     float b[N];
 
     if (j < y.dim[1]) load_as<N>(b, bias.dtype, bias.data, j);
-    after_previous();
-    next_may_start();
+    join_previous();
     if (j >= y.dim[1]) return;
     for (uint32_t i = blockIdx.y; i < y.dim[0]; i += gridDim.y) {
         size_t at = (size_t)i * y.stride + j;
@@ -102,8 +93,7 @@ __launch_bounds__(THREADS)
 
         load<N>(v, (const float *)product.data + (size_t)i * product.stride + j);
         if (beta != 0) load_as<N>(old, y.dtype, y.data, at);
-#pragma unroll
-        for (int n = 0; n < N; n++) {
+        UNROLL for (int n = 0; n < N; n++) {
             v[n] = add_rn(v[n], b[n]);
             if (beta != 0) v[n] = fmaf(beta, old[n], v[n]);
             if (ACTS) v[n] = activate<true>(v[n], act);

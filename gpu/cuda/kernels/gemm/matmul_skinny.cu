@@ -106,10 +106,10 @@ __global__ void
 __launch_bounds__(THREADS, 1) matmul_skinny(const struct args a)
 {
     typedef shape<T, TILES, COLS, GATE> S;
-    extern __shared__ __align__(128) char smem[];
-    float *sums = (float *)(smem + S::STAGES * S::STAGE * WARPS);
+    extern __shared__ __align__(128) char memory[];
+    float *sums = (float *)(memory + S::STAGES * S::STAGE * WARPS);
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
-    const uint32_t ring = shared_address(smem) + warp * S::STAGES * S::STAGE;
+    const uint32_t ring = smem(memory) + warp * S::STAGES * S::STAGE;
     const uint32_t steps = a.passes * a.rounds;
     /* This lane copies chunk (lane % 8) of every fourth row from lane / 8 on. */
     const uint32_t c_row = lane / 8, c_k = lane % 8 * 8;
@@ -125,8 +125,7 @@ __launch_bounds__(THREADS, 1) matmul_skinny(const struct args a)
         uint32_t k = (w_round * WARPS + warp) * BLOCK_K + c_k;
         uint32_t to = ring + step % S::STAGES * S::STAGE + c_to;
 
-#pragma unroll
-        for (int i = 0; i < S::W_ROWS / 4; i++) {
+        UNROLL for (int i = 0; i < S::W_ROWS / 4; i++) {
             int r = i * 4; /* + c_row */
             uint32_t row = first + c_row + (GATE && r >= S::OUT ? r - S::OUT : r);
             bool there = k < a.k && row < a.n;
@@ -144,8 +143,7 @@ __launch_bounds__(THREADS, 1) matmul_skinny(const struct args a)
         uint32_t k = (x_round * WARPS + warp) * BLOCK_K + c_k;
         uint32_t to = ring + step % S::STAGES * S::STAGE + S::W_ROWS * ROW + c_to;
 
-#pragma unroll
-        for (int i = 0; i < S::X_ROWS / 4; i++) {
+        UNROLL for (int i = 0; i < S::X_ROWS / 4; i++) {
             uint32_t row = c_row + i * 4;
             bool there = k < a.k && row < a.m;
 
@@ -159,29 +157,23 @@ __launch_bounds__(THREADS, 1) matmul_skinny(const struct args a)
         const float *at = sums + col * S::PITCH + row;
         float v = 0;
 
-#pragma unroll
-        for (int i = 0; i < WARPS; i++) v += at[i * S::W_ROWS * S::PITCH];
+        UNROLL for (int i = 0; i < WARPS; i++) v += at[i * S::W_ROWS * S::PITCH];
         return v;
     };
 
     next_may_start();
-#pragma unroll
-    for (int s = 0; s < S::STAGES; s++)
+    UNROLL for (int s = 0; s < S::STAGES; s++)
         if (s < steps) copy_w(s);
     after_previous();
-#pragma unroll
-    for (int s = 0; s < S::STAGES; s++) {
+    UNROLL for (int s = 0; s < S::STAGES; s++) {
         if (s < steps) copy_x(s);
         copy_commit();
     }
 
     for (uint32_t step = 0, pass = 0; pass < a.passes; pass++) {
-#pragma unroll
-        for (int i = 0; i < TILES; i++)
-#pragma unroll
-            for (int j = 0; j < COLS; j++)
-#pragma unroll
-                for (int c = 0; c < 4; c++) acc[i][j][c] = 0;
+        UNROLL for (int i = 0; i < TILES; i++)
+            UNROLL for (int j = 0; j < COLS; j++)
+                UNROLL for (int c = 0; c < 4; c++) acc[i][j][c] = 0;
 
         for (uint32_t round = 0; round < a.rounds; round++, step++) {
             uint32_t w_at = ring + step % S::STAGES * S::STAGE + f_at;
@@ -189,22 +181,19 @@ __launch_bounds__(THREADS, 1) matmul_skinny(const struct args a)
 
             copy_wait<S::STAGES - 1>();
             __syncwarp();
-#pragma unroll
-            for (int half = 0; half < 2; half++) {
+            UNROLL for (int half = 0; half < 2; half++) {
                 uint4 b[COLS];
 
                 /* Chunk 4 + t is at the swapped position of chunk t. */
-#pragma unroll
-                for (int j = 0; j < COLS; j++) b[j] = fragment((x_at + j * 8 * ROW) ^ half * 64);
-#pragma unroll
-                for (int i = 0; i < TILES; i++) {
+                UNROLL for (int j = 0; j < COLS; j++)
+                    b[j] = fragment((x_at + j * 8 * ROW) ^ half * 64);
+                UNROLL for (int i = 0; i < TILES; i++) {
                     uint4 lo = fragment((w_at + i * 16 * ROW) ^ half * 64);
                     uint4 hi = fragment((w_at + (i * 16 + 8) * ROW) ^ half * 64);
                     uint32_t first[4] = { lo.x, hi.x, lo.y, hi.y };
                     uint32_t last[4] = { lo.z, hi.z, lo.w, hi.w };
 
-#pragma unroll
-                    for (int j = 0; j < COLS; j++) {
+                    UNROLL for (int j = 0; j < COLS; j++) {
                         mma<T>(acc[i][j], first, b[j].x, b[j].y);
                         mma<T>(acc[i][j], last, b[j].z, b[j].w);
                     }
@@ -219,12 +208,9 @@ __launch_bounds__(THREADS, 1) matmul_skinny(const struct args a)
         }
 
         __syncthreads(); /* the sums of the previous pass have been read */
-#pragma unroll
-        for (int i = 0; i < TILES; i++)
-#pragma unroll
-            for (int j = 0; j < COLS; j++)
-#pragma unroll
-                for (int c = 0; c < 4; c++)
+        UNROLL for (int i = 0; i < TILES; i++)
+            UNROLL for (int j = 0; j < COLS; j++)
+                UNROLL for (int c = 0; c < 4; c++)
                     sums[(warp * S::W_ROWS + i * 16 + g + c / 2 * 8) * S::PITCH + j * 8 + 2 * t +
                          c % 2] = acc[i][j][c];
         __syncthreads();
@@ -315,11 +301,10 @@ args_of(const struct tensor &y, const struct tensor &x, const struct tensor &w)
     return a;
 }
 
-} /* namespace */
-
+/* act: NULL, or applied at the end. */
 cudaError_t
-k_matmul_skinny(const struct k_launch *l, struct tensor y, struct tensor x, struct tensor w,
-                struct tensor bias, float beta)
+multiply(const struct k_launch *l, const struct tensor &y, const struct tensor &x,
+         const struct tensor &w, const struct tensor &bias, float beta, const enum act *act)
 {
     struct args a = args_of(y, x, w);
 
@@ -328,23 +313,25 @@ k_matmul_skinny(const struct k_launch *l, struct tensor y, struct tensor x, stru
     a.end.bias = bias.data;
     a.end.bias_type = bias.dtype;
     a.end.beta = beta;
+    a.end.acts = act;
+    if (act) a.end.act = *act;
     return queue_typed<false>(l, a, x.dtype);
+}
+
+} /* namespace */
+
+cudaError_t
+k_matmul_skinny(const struct k_launch *l, struct tensor y, struct tensor x, struct tensor w,
+                struct tensor bias, float beta)
+{
+    return multiply(l, y, x, w, bias, beta, NULL);
 }
 
 cudaError_t
 k_act_matmul_skinny(const struct k_launch *l, struct tensor y, struct tensor x, struct tensor w,
                     struct tensor bias, enum act act)
 {
-    struct args a = args_of(y, x, w);
-
-    if (!takes(l, y, x, w) || (unsigned)act > ACT_GELU_TANH || (bias.data && !is_float(bias.dtype)))
-        return cudaErrorInvalidValue;
-    if (a.m == 0) return cudaSuccess;
-    a.end.bias = bias.data;
-    a.end.bias_type = bias.dtype;
-    a.end.acts = true;
-    a.end.act = act;
-    return queue_typed<false>(l, a, x.dtype);
+    return multiply(l, y, x, w, bias, 0, &act);
 }
 
 cudaError_t
@@ -354,7 +341,7 @@ k_gate_matmul_skinny(const struct k_launch *l, struct tensor y, struct tensor bo
     struct args a = args_of(y, x, w);
 
     (void)both;
-    if (!takes(l, y, x, w) || (unsigned)act > ACT_GELU_TANH) return cudaErrorInvalidValue;
+    if (!takes(l, y, x, w)) return cudaErrorInvalidValue;
     if (a.m == 0) return cudaSuccess;
     a.end.act = act;
     return queue_typed<true>(l, a, x.dtype);

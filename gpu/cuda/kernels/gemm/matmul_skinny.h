@@ -8,8 +8,8 @@ enum { MATMUL_SMALL_ROWS = 32 };
 /* matmul() of gpu.h. Refuses invariant lanes and everything outside of:
  *
  *    x [M, K], w [N, K]   both bf16 or both fp16, rows 16-byte aligned, K a multiple of 8
- * M                    at most MATMUL_SMALL_ROWS; at most 16 if N is above 4,096, or if K is above
- *                         2,048 and half of the SMs would have no tile
+ *    M                    at most MATMUL_SMALL_ROWS; at most 16 if N is above 4,096, or if K is
+ *                         above 2,048 and half of the SMs would have no tile
  *    y, bias              y of x's dtype or fp32, any stride; bias of y's or w's dtype or fp32
  *
  * A row's bits depend on that row and w only: not on M, the row's position, or the lane's SMs. They

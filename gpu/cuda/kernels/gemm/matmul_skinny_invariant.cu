@@ -38,10 +38,10 @@ __global__ void
 __launch_bounds__(MATMUL_LINE_WARPS * 32, 1) matmul_skinny_invariant(const struct args a)
 {
     constexpr int X_ROWS = COLS * 8, STAGE = (TILE + X_ROWS) * ROW, STAGES = RING / STAGE;
-    extern __shared__ __align__(128) char smem[];
+    extern __shared__ __align__(128) char memory[];
     const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     const uint32_t first = (blockIdx.x * (blockDim.x / 32) + warp) * TILE;
-    const uint32_t ring = shared_address(smem) + warp * RING;
+    const uint32_t ring = smem(memory) + warp * RING;
     const uint32_t c_row = lane / CHUNKS, c_k = lane % CHUNKS; /* what this lane copies */
     float acc[COLS][4];
 
@@ -51,8 +51,7 @@ __launch_bounds__(MATMUL_LINE_WARPS * 32, 1) matmul_skinny_invariant(const struc
     auto copy_w = [&](uint32_t round) {
         uint32_t k = round * BLOCK_K + c_k * 8, to = ring + round % STAGES * STAGE;
 
-#pragma unroll
-        for (int i = 0; i < TILE; i += AT_ONCE) {
+        UNROLL for (int i = 0; i < TILE; i += AT_ONCE) {
             uint32_t row = first + i + c_row;
             bool there = k < a.k && row < a.n;
 
@@ -63,8 +62,7 @@ __launch_bounds__(MATMUL_LINE_WARPS * 32, 1) matmul_skinny_invariant(const struc
     auto copy_x = [&](uint32_t round) {
         uint32_t k = round * BLOCK_K + c_k * 8, to = ring + round % STAGES * STAGE + TILE * ROW;
 
-#pragma unroll
-        for (int i = 0; i < X_ROWS; i += AT_ONCE) {
+        UNROLL for (int i = 0; i < X_ROWS; i += AT_ONCE) {
             uint32_t row = i + c_row;
             bool there = k < a.k && row < a.m;
 
@@ -74,40 +72,31 @@ __launch_bounds__(MATMUL_LINE_WARPS * 32, 1) matmul_skinny_invariant(const struc
     };
 
     next_may_start();
-#pragma unroll
-    for (int s = 0; s < STAGES; s++)
+    UNROLL for (int s = 0; s < STAGES; s++)
         if (s < a.rounds) copy_w(s);
     after_previous();
-#pragma unroll
-    for (int s = 0; s < STAGES; s++) {
+    UNROLL for (int s = 0; s < STAGES; s++) {
         if (s < a.rounds) copy_x(s);
         copy_commit();
     }
-#pragma unroll
-    for (int j = 0; j < COLS; j++)
-#pragma unroll
-        for (int c = 0; c < 4; c++) acc[j][c] = 0;
+    UNROLL for (int j = 0; j < COLS; j++)
+        UNROLL for (int c = 0; c < 4; c++) acc[j][c] = 0;
 
     for (uint32_t round = 0; round < a.rounds; round++) {
         uint32_t w_at = ring + round % STAGES * STAGE, x_at = w_at + TILE * ROW;
 
         copy_wait<STAGES - 1>();
         __syncwarp();
-#pragma unroll
-        for (int k = 0; k < BLOCK_K / 16; k += 2) {
+        UNROLL for (int k = 0; k < BLOCK_K / 16; k += 2) {
             uint32_t left[2][4], right[COLS][4];
 
             /* Matrices of eight rows and eight of K: w rows 0, 8 by K 0, 8; x by K 0, 8, 16, 24. */
-#pragma unroll
-            for (int h = 0; h < 2; h++)
+            UNROLL for (int h = 0; h < 2; h++)
                 load_matrices(left[h], w_at + place(lane % 16, 2 * (k + h) + lane / 16));
-#pragma unroll
-            for (int j = 0; j < COLS; j++)
+            UNROLL for (int j = 0; j < COLS; j++)
                 load_matrices(right[j], x_at + place(j * 8 + lane % 8, 2 * k + lane / 8));
-#pragma unroll
-            for (int h = 0; h < 2; h++)
-#pragma unroll
-                for (int j = 0; j < COLS; j++)
+            UNROLL for (int h = 0; h < 2; h++)
+                UNROLL for (int j = 0; j < COLS; j++)
                     mma<T>(acc[j], left[h], right[j][2 * h], right[j][2 * h + 1]);
         }
         __syncwarp(); /* every lane has read the stage */
@@ -117,10 +106,8 @@ __launch_bounds__(MATMUL_LINE_WARPS * 32, 1) matmul_skinny_invariant(const struc
         }
         copy_commit();
     }
-#pragma unroll
-    for (int j = 0; j < COLS; j++)
-#pragma unroll
-        for (int c = 0; c < 4; c++) {
+    UNROLL for (int j = 0; j < COLS; j++)
+        UNROLL for (int c = 0; c < 4; c++) {
             uint32_t row = j * 8 + lane % 4 * 2 + c % 2, n = first + lane / 4 + c / 2 * 8;
             float v[1] = { acc[j][c] };
 

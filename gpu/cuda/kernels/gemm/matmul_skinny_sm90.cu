@@ -102,8 +102,7 @@ template <int GROUPS, bool GATE> struct block {
         uint32_t s = i % S::STAGES, bar = full + s * 8;
 
         barrier_expect(bar, S::STAGE);
-#pragma unroll
-        for (uint32_t g = 0; g < GROUPS; g++) {
+        UNROLL for (uint32_t g = 0; g < GROUPS; g++) {
             uint32_t row = tile * S::OUT + g * 64;
 
             if (GATE && g >= GROUPS / 2) row += a.n - S::OUT;
@@ -143,8 +142,7 @@ template <int GROUPS, bool GATE> struct block {
             barrier_wait(full + s * 8, i / S::STAGES & 1);
             pin(c);
             wgmma_begin();
-#pragma unroll
-            for (uint32_t k = 0; k < BLOCK_K / 16; k++)
+            UNROLL for (uint32_t k = 0; k < BLOCK_K / 16; k++)
                 wgmma_ss<T, 64>(c, tile_desc(at + group * BOX + k * 32, 1024, 0),
                                 tile_desc(at + GROUPS * BOX + k * 32, 1024, 0), i || k);
             wgmma_commit();
@@ -159,15 +157,13 @@ template <int GROUPS, bool GATE> struct block {
     {
         uint32_t row = threadIdx.x / 32 * 16 + threadIdx.x % 32 / 4, col = threadIdx.x % 4 * 2;
 
-#pragma unroll
-        for (uint32_t i = 0; i < 32; i++)
+        UNROLL for (uint32_t i = 0; i < 32; i++)
             sums[(i / 4 * 8 + col + i % 2) * S::PITCH + row + i % 4 / 2 * 8] = c[i];
     }
 
     __device__ __forceinline__ void total(float (&v)[4], uint32_t at, uint32_t blocks) const
     {
-#pragma unroll
-        for (uint32_t j = 0; j < 4; j++) v[j] = 0;
+        UNROLL for (uint32_t j = 0; j < 4; j++) v[j] = 0;
         for (uint32_t b = 0; b < blocks; b++) {
             float4 f = load_of(at, b);
 
@@ -191,8 +187,7 @@ template <int GROUPS, bool GATE> struct block {
             total(v, at, blocks);
             if (GATE) {
                 total(up, at + S::OUT * 4, blocks);
-#pragma unroll
-                for (uint32_t j = 0; j < 4; j++) v[j] = activate<false>(v[j], a.act) * up[j];
+                UNROLL for (uint32_t j = 0; j < 4; j++) v[j] = activate<false>(v[j], a.act) * up[j];
             }
             store_as<4>(a.y_type, a.y, row * a.y_row + n, v);
         }
@@ -235,8 +230,7 @@ __launch_bounds__(shape<GROUPS, GATE>::THREADS, 1)
     } else {
         float c[32];
 
-#pragma unroll
-        for (uint32_t i = 0; i < 32; i++) c[i] = 0;
+        UNROLL for (uint32_t i = 0; i < 32; i++) c[i] = 0;
         after_previous();
         b.template multiply<T>(c);
         named_sync(1, GROUPS * 128); /* the ring has been read */
@@ -361,7 +355,7 @@ multiply(const struct k_launch *l, const struct tensor &y, const struct tensor &
         return cudaErrorInvalidValue;
     if (x.dim[0] <= FEW && (uint64_t)w.dim[0] * w.dim[1] <= LARGE) return cudaErrorInvalidValue;
     if (x.dim[0] > ROWS || x.dim[1] == 0 || x.dim[1] % 8 || y.dim[1] % 4 || !rows_fit(x, 8) ||
-        !rows_fit(w, 8) || !rows_fit(y, 4) || (unsigned)act > ACT_GELU_TANH)
+        !rows_fit(w, 8) || !rows_fit(y, 4))
         return cudaErrorInvalidValue;
     if (x.dim[0] == 0) return cudaSuccess;
     a.y = y.data;

@@ -11,8 +11,8 @@ enum { MATMUL_SM90_ROWS = 64 };
  *    x [M, K], w [N, K]   both bf16 or both fp16, rows 16-byte aligned, K a multiple of 8, N of 4
  *    M                    at most MATMUL_SM90_ROWS; above 32 if w has at most 4 Mi elements
  *    y                    of x's dtype or fp32, rows aligned to four elements; no bias, no beta
- * N                    at most one tile of w (128 or 256 rows) per SM; with eight blocks per tile
- *                         at least a quarter of the SMs have work
+ *    N                    at most one tile of w (128 or 256 rows) per SM; with eight blocks per
+ *                         tile at least a quarter of the SMs have work
  *    lane                 whole device, not invariant
  *
  * A sum is divided into as many parts as a cluster has blocks, each in the order of K; the parts

@@ -147,8 +147,7 @@ template <int GROUPS, int COLS, bool GATE> struct block {
 
             barrier_wait(full + p.stage * 8, p.phase);
             wgmma_begin();
-#pragma unroll
-            for (uint32_t k = 0; k < BLOCK_K / 16; k++)
+            UNROLL for (uint32_t k = 0; k < BLOCK_K / 16; k++)
                 wgmma_ss<T, COLS>(c, tile_desc(at + group * 64 * ROW + k * 32, 1024, 0),
                                   tile_desc(at + S::W_ROWS * ROW + k * 32, 1024, 0), i || k);
             wgmma_commit();
@@ -181,8 +180,7 @@ template <int GROUPS, int COLS, bool GATE> struct block {
         uint32_t *count = a.count + tile * S::WARPS + threadIdx.x / 32, came = 0;
         float4 *mine = part(a, tile, blockIdx.x), own[FOURS], sum[FOURS];
 
-#pragma unroll
-        for (uint32_t i = 0; i < FOURS; i++) {
+        UNROLL for (uint32_t i = 0; i < FOURS; i++) {
             own[i] = make_float4(c[4 * i], c[4 * i + 1], c[4 * i + 2], c[4 * i + 3]);
             sum[i] = make_float4(0, 0, 0, 0);
             mine[i * S::CONSUMERS] = own[i];
@@ -197,25 +195,20 @@ template <int GROUPS, int COLS, bool GATE> struct block {
         for (uint32_t b = from; b <= to; b += AHEAD) {
             float4 v[AHEAD][FOURS];
 
-#pragma unroll
-            for (uint32_t j = 0; j < AHEAD; j++) {
+            UNROLL for (uint32_t j = 0; j < AHEAD; j++) {
                 const float4 *at = part(a, tile, min(b + j, to));
 
-#pragma unroll
-                for (uint32_t i = 0; i < FOURS; i++)
+                UNROLL for (uint32_t i = 0; i < FOURS; i++)
                     v[j][i] = b + j == blockIdx.x ? own[i] : __ldcg(at + i * S::CONSUMERS);
             }
-#pragma unroll
-            for (uint32_t j = 0; j < AHEAD; j++)
+            UNROLL for (uint32_t j = 0; j < AHEAD; j++)
                 if (b + j <= to)
-#pragma unroll
-                    for (uint32_t i = 0; i < FOURS; i++) {
+                    UNROLL for (uint32_t i = 0; i < FOURS; i++) {
                         sum[i].x += v[j][i].x, sum[i].y += v[j][i].y;
                         sum[i].z += v[j][i].z, sum[i].w += v[j][i].w;
                     }
         }
-#pragma unroll
-        for (uint32_t i = 0; i < FOURS; i++) {
+        UNROLL for (uint32_t i = 0; i < FOURS; i++) {
             c[4 * i] = sum[i].x, c[4 * i + 1] = sum[i].y;
             c[4 * i + 2] = sum[i].z, c[4 * i + 3] = sum[i].w;
         }
@@ -229,15 +222,13 @@ template <int GROUPS, int COLS, bool GATE> struct block {
         const uint32_t b = threadIdx.x / 4 % 2, h = threadIdx.x / 8 % 2;
         float two[2][2];
 
-#pragma unroll
-        for (int i = 0; i < 2; i++) {
+        UNROLL for (int i = 0; i < 2; i++) {
             float other = __shfl_xor_sync(~0u, b ? v[i][0] : v[i][1], 4);
 
             two[i][0] = b ? other : v[i][0];
             two[i][1] = b ? v[i][1] : other;
         }
-#pragma unroll
-        for (int i = 0; i < 2; i++) {
+        UNROLL for (int i = 0; i < 2; i++) {
             float other = __shfl_xor_sync(~0u, h ? two[0][i] : two[1][i], 8);
 
             four[i] = h ? other : two[0][i];
@@ -251,16 +242,13 @@ template <int GROUPS, int COLS, bool GATE> struct block {
         const uint32_t warp = threadIdx.x / 32, g = threadIdx.x / 4 % 8, t = threadIdx.x % 4;
         const uint32_t col = tile * S::OUT + warp * (GATE ? 8 : 16) + g / 4 * 4;
 
-#pragma unroll
-        for (uint32_t i = 0; i < COLS / 8; i += GATE ? 2 : 1) {
+        UNROLL for (uint32_t i = 0; i < COLS / 8; i += GATE ? 2 : 1) {
             const uint32_t h = g / 2 % 2, row = (i + (GATE ? h : 0)) * 8 + 2 * t + g % 2;
             const uint32_t at = col + (GATE ? 0 : h * 8);
             float v[2][2], four[4];
 
-#pragma unroll
-            for (uint32_t j = 0; j < 2; j++)
-#pragma unroll
-                for (uint32_t b = 0; b < 2; b++)
+            UNROLL for (uint32_t j = 0; j < 2; j++)
+                UNROLL for (uint32_t b = 0; b < 2; b++)
                     v[j][b] = GATE ? activate<false>(c[4 * (i + j) + b], a.act) *
                                          c[4 * (i + j) + 2 + b]
                                    : c[4 * i + 2 * j + b];
@@ -274,8 +262,7 @@ template <int GROUPS, int COLS, bool GATE> struct block {
         place p = begin(a);
         float c[COLS / 2];
 
-#pragma unroll
-        for (uint32_t i = 0; i < COLS / 2; i++) c[i] = 0;
+        UNROLL for (uint32_t i = 0; i < COLS / 2; i++) c[i] = 0;
         for (uint32_t left = n; left;) {
             uint32_t tile = p.tile, steps = min(left, a.k - p.k);
 
@@ -412,7 +399,7 @@ multiply(const struct k_launch *l, const struct tensor &y, const struct tensor &
         (x.dtype != DT_BF16 && x.dtype != DT_F16) || (y.dtype != DT_F32 && y.dtype != x.dtype))
         return cudaErrorInvalidValue;
     if (x.dim[0] > MATMUL_RING_ROWS || x.dim[1] == 0 || x.dim[1] % 8 || y.dim[1] % (GATE ? 8 : 4) ||
-        !rows_fit(x, 8) || !rows_fit(w, 8) || !rows_fit(y, 4) || (unsigned)act > ACT_GELU_TANH)
+        !rows_fit(x, 8) || !rows_fit(w, 8) || !rows_fit(y, 4))
         return cudaErrorInvalidValue;
     if (x.dim[0] == 0) return cudaSuccess;
     if (!worth_it(l, x.dim[0], w)) return cudaErrorInvalidValue;

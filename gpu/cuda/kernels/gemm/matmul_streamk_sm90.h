@@ -7,13 +7,11 @@
 
 enum { MATMUL_RING_ROWS = 64 };
 
-/* matmul() of gpu.h. Refuses everything outside of:
+/* matmul() of gpu.h. Takes the dtypes, alignments and y of matmul_skinny_sm90.h, and refuses
+ * everything outside of:
  *
- *    x [M, K], w [N, K]   both bf16 or both fp16, rows 16-byte aligned, K a multiple of 8, N of 4
- *    M                    17 to MATMUL_RING_ROWS on a part of the device, from 9 below 96 SMs;
- *                         above 32 if w has at most 4 Mi elements
- *    y                    of x's dtype or fp32, rows aligned to four elements; no bias, no beta
- *    lane                 on a part of the device, not invariant
+ *    M      17 to MATMUL_RING_ROWS, from 9 below 96 SMs; above 32 if w has at most 4 Mi elements
+ *    lane   on a part of the device, not invariant
  *
  * A sum is divided into parts of K, each added in order; the parts are added in order, in fp32, and
  * rounded once. The division follows from N, K and the lane's SMs, so that a row's bits do not

@@ -1,6 +1,6 @@
 /* checksum.cu - see checksum.h.
  *
- * Blocks stride over the bytes together; a thread has UNROLL loads of 16 bytes (two words) at a
+ * Blocks stride over the bytes together; a thread has AT_ONCE loads of 16 bytes (two words) at a
  * time. Each adds its result to *sum, which is cleared before.
  */
 #include "gpu/cuda/kernels/memory/checksum.h"
@@ -11,7 +11,7 @@
 namespace {
 
 constexpr uint32_t THREADS = 512;
-constexpr uint32_t UNROLL = 4;
+constexpr uint32_t AT_ONCE = 4;
 constexpr uint32_t BLOCKS_AN_SM = 4;
 constexpr uint64_t GOLDEN = 0x9e3779b97f4a7c15;
 
@@ -40,15 +40,12 @@ __launch_bounds__(THREADS)
              at = (uint64_t)blockIdx.x * THREADS + threadIdx.x;
     uint64_t mine = 0, key = GOLDEN * (2 * at + 1), key_step = GOLDEN * (2 * step);
 
-    after_previous();
-    next_may_start();
-    for (; at + (UNROLL - 1) * step < n_loads; at += UNROLL * step) {
-        uint4 v[UNROLL];
+    join_previous();
+    for (; at + (AT_ONCE - 1) * step < n_loads; at += AT_ONCE * step) {
+        uint4 v[AT_ONCE];
 
-#pragma unroll
-        for (uint32_t i = 0; i < UNROLL; i++) v[i] = __ldcs(p + at + i * step);
-#pragma unroll
-        for (uint32_t i = 0; i < UNROLL; i++, key += key_step) mine += mix_two(v[i], key);
+        UNROLL for (uint32_t i = 0; i < AT_ONCE; i++) v[i] = __ldcs(p + at + i * step);
+        UNROLL for (uint32_t i = 0; i < AT_ONCE; i++, key += key_step) mine += mix_two(v[i], key);
     }
     for (; at < n_loads; at += step, key += key_step) mine += mix_two(__ldcs(p + at), key);
     if (n_rest && blockIdx.x == 0 && threadIdx.x == 0) { /* the last 1 to 15 bytes */
@@ -76,7 +73,7 @@ __launch_bounds__(THREADS)
 cudaError_t
 k_checksum(const struct k_launch *l, uint64_t *sum, const void *p, size_t bytes)
 {
-    uint64_t n = bytes / 16, blocks = (n + THREADS * UNROLL - 1) / (THREADS * UNROLL);
+    uint64_t n = bytes / 16, blocks = (n + THREADS * AT_ONCE - 1) / (THREADS * AT_ONCE);
     uint64_t most = (uint64_t)l->sms * BLOCKS_AN_SM;
     cudaError_t r = cudaMemsetAsync(sum, 0, sizeof *sum, l->st);
 

@@ -1,7 +1,7 @@
 /* copy_blocks.cu - see copy_blocks.h.
  *
  * A warp copies runs of PIECE bytes, or the rest of used. Adjacent warps copy adjacent runs, for
- * the bus. A lane starts UNROLL loads of 16 bytes before it stores the first: COPY_SMS blocks of
+ * the bus. A lane starts AT_ONCE loads of 16 bytes before it stores the first: COPY_SMS blocks of
  * THREADS have 512 KiB in flight, several times the bandwidth-delay product of the bus.
  */
 #include "gpu/cuda/kernels/memory/copy_blocks.h"
@@ -12,8 +12,8 @@ namespace {
 
 constexpr uint32_t COPY_SMS = 4;
 constexpr uint32_t THREADS = 1024;
-constexpr uint32_t UNROLL = 8;
-constexpr uint32_t PIECE = 32 * 16 * UNROLL;
+constexpr uint32_t AT_ONCE = 8;
+constexpr uint32_t PIECE = 32 * 16 * AT_ONCE;
 
 /* n_pieces: per pitch; n_parts: per block; n: of all blocks. */
 __global__ void
@@ -22,22 +22,19 @@ __launch_bounds__(THREADS) copy_blocks(const struct block_copy *copy, uint32_t n
 {
     uint32_t lane = threadIdx.x % 32, warps = gridDim.x * (THREADS / 32);
 
-    after_previous();
-    next_may_start();
+    join_previous();
     for (uint64_t i = blockIdx.x * (THREADS / 32) + threadIdx.x / 32; i < n; i += warps) {
         uint64_t block = i / n_parts;
         uint32_t part = (uint32_t)(i % n_parts);
         size_t within = (size_t)(part % n_pieces) * PIECE;
         size_t at = part / n_pieces * size.pitch + within;
         const uint4 *from = (const uint4 *)((const char *)copy[block].from + at) + lane;
-        uint4 *to = (uint4 *)((char *)copy[block].to + at) + lane, v[UNROLL];
+        uint4 *to = (uint4 *)((char *)copy[block].to + at) + lane, v[AT_ONCE];
         uint32_t words = (uint32_t)(size.used - within < PIECE ? size.used - within : PIECE) / 16;
 
-#pragma unroll
-        for (uint32_t j = 0; j < UNROLL; j++)
+        UNROLL for (uint32_t j = 0; j < AT_ONCE; j++)
             if (j * 32 + lane < words) v[j] = __ldcs(from + j * 32);
-#pragma unroll
-        for (uint32_t j = 0; j < UNROLL; j++)
+        UNROLL for (uint32_t j = 0; j < AT_ONCE; j++)
             if (j * 32 + lane < words) __stcs(to + j * 32, v[j]);
     }
 }
@@ -52,9 +49,7 @@ k_copy_blocks(const struct k_launch *l, const struct block_copy *copy, uint32_t 
     uint64_t all = parts * n, blocks = (all + THREADS / 32 - 1) / (THREADS / 32);
     uint32_t most = host ? COPY_SMS : l->sms;
 
-    if ((size.bytes | size.pitch | size.used) % 16 || parts > UINT32_MAX)
-        return cudaErrorInvalidValue;
-    if (all == 0) return cudaSuccess;
+    if (parts > UINT32_MAX) return cudaErrorInvalidValue;
     if (blocks > most) blocks = most;
     return launch(copy_blocks, (uint32_t)blocks, THREADS, 0, l->st, copy, (uint32_t)pieces,
                   (uint32_t)parts, all, size);

@@ -15,33 +15,30 @@ constexpr uint32_t PLACES = 2 * EDITS; /* half of them empty: few probes */
 template <typename W>
 __global__ void
 __launch_bounds__(THREADS)
-    rows(char *y, const char *x, size_t y_stride, size_t x_stride, uint32_t n_words,
-         uint32_t x_rows, const uint32_t *which, uint32_t *fault)
+    gather_rows(char *y, const char *x, size_t y_stride, size_t x_stride, uint32_t n_words,
+                uint32_t x_rows, const uint32_t *which, uint32_t *fault)
 {
     uint32_t first = blockIdx.y * THREADS * WORDS + threadIdx.x;
     W w[WORDS];
 
-    after_previous();
-    next_may_start();
+    join_previous();
     uint32_t from = which[blockIdx.x];
 
     if (from >= x_rows) {
         *fault = 1;
         return;
     }
-#pragma unroll
-    for (uint32_t i = 0; i < WORDS; i++)
+    UNROLL for (uint32_t i = 0; i < WORDS; i++)
         if (first + i * THREADS < n_words)
             w[i] = ((const W *)(x + from * x_stride))[first + i * THREADS];
-#pragma unroll
-    for (uint32_t i = 0; i < WORDS; i++)
+    UNROLL for (uint32_t i = 0; i < WORDS; i++)
         if (first + i * THREADS < n_words)
             ((W *)(y + blockIdx.x * y_stride))[first + i * THREADS] = w[i];
 }
 
 __global__ void
 __launch_bounds__(THREADS)
-    tokens(int32_t *token, const uint32_t *slot, const int32_t *last, uint32_t n)
+    resolve_tokens(int32_t *token, const uint32_t *slot, const int32_t *last, uint32_t n)
 {
     uint32_t i = blockIdx.x * THREADS + threadIdx.x;
 
@@ -53,10 +50,10 @@ __launch_bounds__(THREADS)
 /* A block has one segment. */
 __global__ void
 __launch_bounds__(THREADS)
-    see(uint32_t *seen, uint32_t seen_words, const int32_t *token, const struct segment *all)
+    mark_tokens(uint32_t *seen, uint32_t seen_words, const int32_t *token,
+                const struct segment *all)
 {
-    after_previous();
-    next_may_start();
+    join_previous();
     struct segment segment = all[blockIdx.x];
 
     if (segment.slot == SLOT_NONE) return;
@@ -76,14 +73,13 @@ __launch_bounds__(THREADS)
  * shared memory, which keeps the index of the last edit; that edit is written. The next EDITS are
  * written after. */
 __global__ void
-__launch_bounds__(EDITS) edit(const __grid_constant__ struct tables t,
-                              const struct table_edit *edit, uint32_t n, uint32_t *fault)
+__launch_bounds__(EDITS) update_tables(const __grid_constant__ struct tables t,
+                                       const struct table_edit *edit, uint32_t n, uint32_t *fault)
 {
     __shared__ unsigned long long entry[PLACES];
     __shared__ uint32_t last[PLACES];
 
-    after_previous();
-    next_may_start();
+    join_previous();
     for (uint32_t first = 0; first < n; first += blockDim.x) {
         uint32_t i = first + threadIdx.x, at = 0;
         slice_id *to = NULL;
@@ -115,26 +111,6 @@ __launch_bounds__(EDITS) edit(const __grid_constant__ struct tables t,
     }
 }
 
-/* Bytes of an element. 0: not whole bytes. */
-size_t
-bytes_of(enum dtype t)
-{
-    switch (t) {
-    case DT_F32:
-    case DT_I32:
-        return 4;
-    case DT_BF16:
-    case DT_F16:
-        return 2;
-    case DT_I8:
-    case DT_U8:
-    case DT_E4M3:
-        return 1;
-    default:
-        return 0;
-    }
-}
-
 template <typename W>
 cudaError_t
 rows_as(const struct k_launch *l, const struct tensor &y, const struct tensor &x,
@@ -142,9 +118,10 @@ rows_as(const struct k_launch *l, const struct tensor &y, const struct tensor &x
 {
     uint32_t n = (uint32_t)(bytes / sizeof(W));
 
-    return launch(rows<W>, dim3(y.dim[0], (n + THREADS * WORDS - 1) / (THREADS * WORDS)), THREADS,
-                  0, l->st, (char *)y.data, (const char *)x.data, y.stride * bytes_of(y.dtype),
-                  x.stride * bytes_of(x.dtype), n, x.dim[0], which, l->fault);
+    return launch(gather_rows<W>, dim3(y.dim[0], (n + THREADS * WORDS - 1) / (THREADS * WORDS)),
+                  THREADS, 0, l->st, (char *)y.data, (const char *)x.data,
+                  y.stride * float_bytes(y.dtype), x.stride * float_bytes(x.dtype), n, x.dim[0],
+                  which, l->fault);
 }
 
 } /* namespace */
@@ -152,40 +129,35 @@ rows_as(const struct k_launch *l, const struct tensor &y, const struct tensor &x
 cudaError_t
 k_gather_rows(const struct k_launch *l, struct tensor y, struct tensor x, const uint32_t *which)
 {
-    size_t bytes = x.dim[1] * bytes_of(x.dtype);
-    size_t fit = (uintptr_t)y.data | (uintptr_t)x.data | bytes | y.stride * bytes_of(y.dtype) |
-                 x.stride * bytes_of(x.dtype);
+    size_t bytes = x.dim[1] * float_bytes(x.dtype);
+    size_t fit = (uintptr_t)y.data | (uintptr_t)x.data | bytes | y.stride * float_bytes(y.dtype) |
+                 x.stride * float_bytes(x.dtype);
 
-    if (y.dtype != x.dtype || !bytes_of(x.dtype) || y.dim[1] != x.dim[1])
+    if (y.dtype != x.dtype || !is_float(x.dtype) || y.dim[1] != x.dim[1] || fit % 2)
         return cudaErrorInvalidValue;
     if (y.dim[0] == 0 || bytes == 0) return cudaSuccess;
     if (fit % 16 == 0) return rows_as<uint4>(l, y, x, which, bytes);
     if (fit % 4 == 0) return rows_as<uint32_t>(l, y, x, which, bytes);
-    if (fit % 2 == 0) return rows_as<uint16_t>(l, y, x, which, bytes);
-    return rows_as<uint8_t>(l, y, x, which, bytes);
+    return rows_as<uint16_t>(l, y, x, which, bytes);
 }
 
 cudaError_t
 k_resolve_tokens(const struct k_launch *l, struct step_tokens r, const int32_t *last)
 {
-    if (r.n_tokens == 0) return cudaSuccess;
-    return launch(tokens, (r.n_tokens + THREADS - 1) / THREADS, THREADS, 0, l->st, r.token, r.slot,
-                  last, r.n_tokens);
+    return launch(resolve_tokens, (r.n_tokens + THREADS - 1) / THREADS, THREADS, 0, l->st, r.token,
+                  r.slot, last, r.n_tokens);
 }
 
 cudaError_t
 k_mark_tokens(const struct k_launch *l, uint32_t *seen, uint32_t seen_words, struct step_tokens r,
               const struct segment *segment, uint32_t n_segments)
 {
-    if (n_segments == 0) return cudaSuccess;
-    return launch(see, n_segments, THREADS, 0, l->st, seen, seen_words, (const int32_t *)r.token,
-                  segment);
+    return launch(mark_tokens, n_segments, THREADS, 0, l->st, seen, seen_words,
+                  (const int32_t *)r.token, segment);
 }
 
 cudaError_t
 k_update_tables(const struct k_launch *l, struct tables t, const struct table_edit *e, uint32_t n)
 {
-    if (n == 0) return cudaSuccess;
-    if (t.n > 8) return cudaErrorInvalidValue;
-    return launch(edit, 1, n <= THREADS ? THREADS : EDITS, 0, l->st, t, e, n, l->fault);
+    return launch(update_tables, 1, n <= THREADS ? THREADS : EDITS, 0, l->st, t, e, n, l->fault);
 }

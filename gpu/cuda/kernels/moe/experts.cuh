@@ -22,8 +22,7 @@ find_tile(const struct pairs &p, uint32_t index, uint32_t size)
         uint32_t tiles = from + lane < p.n_experts ? (end - first + size - 1) / size : 0;
 
         before = tiles; /* and those of lower lanes */
-#pragma unroll
-        for (int step = 1; step < 32; step *= 2) {
+        UNROLL for (int step = 1; step < 32; step *= 2) {
             uint32_t v = __shfl_up_sync(~0u, before, step);
 
             if (lane >= (uint32_t)step) before += v;

@@ -47,8 +47,7 @@ __launch_bounds__(THREADS) experts_generic(const __grid_constant__ struct expert
     const uint32_t pair = threadIdx.x / ACROSS, col = threadIdx.x % ACROSS;
     float sum[EACH] = {};
 
-    after_previous();
-    next_may_start();
+    join_previous();
     const struct expert_tile t = find_tile(p, blockIdx.y, PAIRS);
 
     if (t.first == t.end) return;
@@ -75,15 +74,12 @@ __launch_bounds__(THREADS) experts_generic(const __grid_constant__ struct expert
         __syncthreads();
 #pragma unroll 8
         for (uint32_t i = 0; i < STEP; i++)
-#pragma unroll
-            for (uint32_t c = 0; c < EACH; c++)
+            UNROLL for (uint32_t c = 0; c < EACH; c++)
                 part[c] = fmaf(x_part[pair][i], w_part[col + c * ACROSS][i], part[c]);
-#pragma unroll
-        for (uint32_t c = 0; c < EACH; c++) sum[c] = add_rn(sum[c], part[c]);
+        UNROLL for (uint32_t c = 0; c < EACH; c++) sum[c] = add_rn(sum[c], part[c]);
     }
     if (t.first + pair >= t.end) return;
-#pragma unroll
-    for (uint32_t c = 0; c < EACH; c++) {
+    UNROLL for (uint32_t c = 0; c < EACH; c++) {
         uint32_t j = first_col + col + c * ACROSS;
         float v[1] = { sum[c] };
 

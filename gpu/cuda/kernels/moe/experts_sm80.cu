@@ -60,8 +60,7 @@ fetch(raw<FP4> &to, const char *row, const uint8_t *scale, uint32_t block, uint3
         to.at[0] = there ? __ldg((const uint4 *)row + segment) : make_uint4(0, 0, 0, 0);
         to.scale = there ? __ldg(scale + segment) : 127;
     } else {
-#pragma unroll
-        for (uint32_t i = 0; i < 4; i++) {
+        UNROLL for (uint32_t i = 0; i < 4; i++) {
             uint32_t at = element_of<false>(block, q, i);
 
             to.at[i] = at < k ? __ldg((const uint4 *)(row + 2 * (size_t)at))
@@ -99,10 +98,8 @@ expand(uint32_t (&w)[16], const raw<FP4> &from)
         uint32_t e = from.scale + 126;
         uint32_t scale = from.scale == 255 ? 0x7fff7fff : power(e < 254 ? e : 254);
 
-#pragma unroll
-        for (int i = 0; i < 4; i++)
-#pragma unroll
-            for (int j = 0; j < 4; j++) {
+        UNROLL for (int i = 0; i < 4; i++)
+            UNROLL for (int j = 0; j < 4; j++) {
                 uint32_t sign = word[i] << (12 - 4 * j) & 0x80008000u;
                 uint32_t size = (j < 2 ? word[i] << (6 - 4 * j) : word[i] >> (4 * j - 6)) &
                                 0x01c001c0u;
@@ -110,11 +107,9 @@ expand(uint32_t (&w)[16], const raw<FP4> &from)
                 w[4 * i + j] = times2(sign | size, scale);
             }
         if (e > 254 && from.scale < 255) /* the rest of a scale above 2 */
-#pragma unroll
-            for (int i = 0; i < 16; i++) w[i] = times2(w[i], power(e - 254 + 127));
+            UNROLL for (int i = 0; i < 16; i++) w[i] = times2(w[i], power(e - 254 + 127));
     } else {
-#pragma unroll
-        for (int i = 0; i < 16; i++) w[i] = word[i];
+        UNROLL for (int i = 0; i < 16; i++) w[i] = word[i];
     }
 }
 
@@ -124,8 +119,7 @@ __device__ __forceinline__ void
 pair_up(uint32_t (&x)[16])
 {
     if constexpr (FP4) {
-#pragma unroll
-        for (int i = 0; i < 16; i += 4) {
+        UNROLL for (int i = 0; i < 16; i += 4) {
             uint32_t a = x[i], b = x[i + 1], c = x[i + 2], d = x[i + 3];
 
             x[i] = __byte_perm(a, c, 0x5410);
@@ -149,21 +143,18 @@ __launch_bounds__(THREADS) experts_sm80(const __grid_constant__ struct expert_ma
     const uint8_t *scale[OWN];
     float sum[2][NT][4] = {};
 
-    after_previous();
-    next_may_start();
+    join_previous();
     const struct expert_tile t = find_tile(p, blockIdx.y, 8 * NT);
 
     if (t.first == t.end) return;
-#pragma unroll
-    for (uint32_t i = 0; i < OWN;
-         i++) { /* rows after the last repeat the last and are not stored */
+    /* Rows after the last repeat the last and are not stored. */
+    UNROLL for (uint32_t i = 0; i < OWN; i++) {
         size_t r = (size_t)t.expert * out + min(first_token + g + 8 * i, out - 1);
 
         row[i] = (const char *)m.w.data + (FP4 ? r * k / 2 : r * m.w.stride * 2);
         scale[i] = FP4 ? (const uint8_t *)m.w.scale + r * (k / MX_RUN) : NULL;
     }
-#pragma unroll
-    for (int n = 0; n < NT; n++) {
+    UNROLL for (int n = 0; n < NT; n++) {
         uint32_t who = t.first + 8 * n + g;
 
         x[n] = who < t.end ? (const char *)row_at(m.x, m.by_row ? p.row[who] : who) : NULL;
@@ -171,25 +162,21 @@ __launch_bounds__(THREADS) experts_sm80(const __grid_constant__ struct expert_ma
 
     raw<FP4> next[OWN];
 
-#pragma unroll
-    for (int i = 0; i < OWN; i++)
+    UNROLL for (int i = 0; i < OWN; i++)
         if (warp < blocks) fetch<FP4>(next[i], row[i], scale[i], warp, q, k);
     for (uint32_t b = warp; b < blocks; b += WARPS) {
         uint32_t w[OWN][16];
 
-#pragma unroll
-        for (int i = 0; i < OWN; i++) expand<FP4>(w[i], next[i]);
+        UNROLL for (int i = 0; i < OWN; i++) expand<FP4>(w[i], next[i]);
         if (b + WARPS < blocks) {
-#pragma unroll
-            for (int i = 0; i < OWN; i++) fetch<FP4>(next[i], row[i], scale[i], b + WARPS, q, k);
+            UNROLL for (int i = 0; i < OWN; i++)
+                fetch<FP4>(next[i], row[i], scale[i], b + WARPS, q, k);
         }
-#pragma unroll
-        for (int n = 0; n < NT; n++) {
+        UNROLL for (int n = 0; n < NT; n++) {
             uint32_t v[16];
 
             if (NT > 1 && t.first + 8 * n >= t.end) break;
-#pragma unroll
-            for (uint32_t i = 0; i < 4; i++) {
+            UNROLL for (uint32_t i = 0; i < 4; i++) {
                 uint32_t at = element_of<FP4>(b, q, i);
                 uint4 u = make_uint4(0, 0, 0, 0);
 
@@ -200,10 +187,8 @@ __launch_bounds__(THREADS) experts_sm80(const __grid_constant__ struct expert_ma
                 v[4 * i + 3] = u.w;
             }
             pair_up<FP4>(v);
-#pragma unroll
-            for (int s = 0; s < 8; s++)
-#pragma unroll
-                for (int h = 0; h < 2; h++) {
+            UNROLL for (int s = 0; s < 8; s++)
+                UNROLL for (int h = 0; h < 2; h++) {
                     const uint32_t a[4] = { w[2 * h][2 * s], w[2 * h + 1][2 * s],
                                             w[2 * h][2 * s + 1], w[2 * h + 1][2 * s + 1] };
 
@@ -212,12 +197,9 @@ __launch_bounds__(THREADS) experts_sm80(const __grid_constant__ struct expert_ma
         }
     }
 
-#pragma unroll
-    for (int n = 0; n < NT; n++)
-#pragma unroll
-        for (int h = 0; h < 2; h++)
-#pragma unroll
-            for (int i = 0; i < 4; i++)
+    UNROLL for (int n = 0; n < NT; n++)
+        UNROLL for (int h = 0; h < 2; h++)
+            UNROLL for (int i = 0; i < 4; i++)
                 part[warp][8 * n + 2 * q + i % 2][16 * h + g + 8 * (i / 2)] = sum[h][n][i];
     __syncthreads();
     for (uint32_t i = threadIdx.x; i < 8 * NT * ROWS; i += THREADS) {
@@ -225,8 +207,7 @@ __launch_bounds__(THREADS) experts_sm80(const __grid_constant__ struct expert_ma
         float v[1] = { 0 };
 
         if (who >= t.end || j >= out) continue;
-#pragma unroll
-        for (int w = 0; w < WARPS; w++) v[0] = add_rn(v[0], part[w][i / ROWS][i % ROWS]);
+        UNROLL for (int w = 0; w < WARPS; w++) v[0] = add_rn(v[0], part[w][i / ROWS][i % ROWS]);
         if (m.bias.data) v[0] = add_rn(v[0], ((const float *)row_at(m.bias, t.expert))[j]);
         store<1>((T *)row_at(m.y, who) + j, v);
     }

@@ -41,8 +41,7 @@ score(const struct route &r, float logit, uint32_t expert)
 __device__ __forceinline__ uint64_t
 warp_max(uint64_t v)
 {
-#pragma unroll
-    for (int step = 16; step > 0; step /= 2) {
+    UNROLL for (int step = 16; step > 0; step /= 2) {
         uint64_t other = __shfl_xor_sync(~0u, v, step);
 
         v = other > v ? other : v;
@@ -58,8 +57,7 @@ __launch_bounds__(THREADS) choose(const __grid_constant__ struct route r)
     uint32_t expert = p.n_experts, taken = 0;
     float logit = 0, best = 0, share = 0, sum = 0;
 
-    after_previous();
-    next_may_start();
+    join_previous();
     if (row >= p.n_tokens) return;
     const float *logits = (const float *)row_at(r.logits, row);
     bool padding = r.slot && r.slot[row] == SLOT_NONE;
@@ -117,8 +115,7 @@ __launch_bounds__(THREADS) place(const __grid_constant__ struct pairs p)
     const uint32_t e = blockIdx.x, n = p.n_tokens * p.n_top;
     uint32_t less = 0, at, all;
 
-    after_previous();
-    next_may_start();
+    join_previous();
     if (threadIdx.x == 0) before = 0;
     __syncthreads();
     for (uint32_t i = threadIdx.x; i < n; i += THREADS) less += p.expert[i] < e;
@@ -146,8 +143,7 @@ __launch_bounds__(THREADS)
 {
     uint32_t at = (blockIdx.x * THREADS + threadIdx.x) * N;
 
-    after_previous();
-    next_may_start();
+    join_previous();
     if (at >= y.dim[1]) return;
     for (uint32_t i = blockIdx.y; i < y.dim[0]; i += gridDim.y) {
         size_t first = (size_t)i * p.n_top;
@@ -157,8 +153,7 @@ __launch_bounds__(THREADS)
             float v[N], share = p.share[first + j];
 
             load<N>(v, (const T *)row_at(x, p.place[first + j]) + at);
-#pragma unroll
-            for (int e = 0; e < N; e++) sum[e] = fmaf(share, v[e], sum[e]);
+            UNROLL for (int e = 0; e < N; e++) sum[e] = fmaf(share, v[e], sum[e]);
         }
         store<N>((T *)row_at(y, i) + at, sum);
     }
@@ -173,7 +168,6 @@ k_route(const struct k_launch *l, const struct route *r)
     cudaError_t e;
 
     if (p->n_experts > 32 * MAX_EACH || p->n_top > 32) return cudaErrorInvalidValue;
-    if (p->n_tokens == 0) return cudaSuccess;
     e = launch(choose, (p->n_tokens + WARPS - 1) / WARPS, THREADS, 0, l->st, *r);
     return e == cudaSuccess ? launch(place, p->n_experts, THREADS, 0, l->st, *p) : e;
 }

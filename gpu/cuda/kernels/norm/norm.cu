@@ -57,8 +57,7 @@ __launch_bounds__(THREADS) layer_norm(struct norm_args a)
     {
         if (HOW == NORM) get<WHOLE>(v[i], in, at, d);
         if (HOW == ADD && LONG) get<WHOLE>(v[i], x, at, d);
-#pragma unroll
-        for (int j = 0; j < 4; j++) sum = add_rn(sum, v[i][j]);
+        UNROLL for (int j = 0; j < 4; j++) sum = add_rn(sum, v[i][j]);
     }
     float mean = block_sum(sum, part_mean) / (float)d;
 
@@ -67,8 +66,7 @@ __launch_bounds__(THREADS) layer_norm(struct norm_args a)
     {
         if (HOW == NORM && LONG) get<WHOLE>(v[i], in, at, d);
         if (HOW == ADD && LONG) get<WHOLE>(v[i], x, at, d);
-#pragma unroll
-        for (uint32_t j = 0; j < 4; j++) {
+        UNROLL for (uint32_t j = 0; j < 4; j++) {
             float off = add_rn(v[i][j], -mean);
 
             if (WHOLE || at + j < d) sum = fmaf(off, off, sum);
@@ -82,8 +80,7 @@ __launch_bounds__(THREADS) layer_norm(struct norm_args a)
         if (HOW == ADD && LONG) get<WHOLE>(v[i], x, at, d);
         if (LATE && a.y_norm.data) get_as<WHOLE>(w[i], a.y_norm.dtype, a.y_norm.data, at, d);
         if (LATE && a.y_bias.data) get_as<WHOLE>(b[i], a.y_bias.dtype, a.y_bias.data, at, d);
-#pragma unroll
-        for (int j = 0; j < 4; j++) {
+        UNROLL for (int j = 0; j < 4; j++) {
             float off = mul_rn(add_rn(v[i][j], -mean), k);
 
             if (a.y_norm.data) off = mul_rn(off, w[i][j]);

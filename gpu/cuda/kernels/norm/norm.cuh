@@ -37,8 +37,7 @@ get(float (&v)[4], const T *p, uint32_t at, uint32_t d)
     if constexpr (WHOLE) {
         load<4>(v, p + at);
     } else {
-#pragma unroll
-        for (uint32_t j = 0; j < 4; j++) v[j] = at + j < d ? to_float(p[at + j]) : 0.0f;
+        UNROLL for (uint32_t j = 0; j < 4; j++) v[j] = at + j < d ? to_float(p[at + j]) : 0.0f;
     }
 }
 
@@ -49,8 +48,7 @@ put(T *p, uint32_t at, uint32_t d, const float (&v)[4])
     if constexpr (WHOLE) {
         store<4>(p + at, v);
     } else {
-#pragma unroll
-        for (uint32_t j = 0; j < 4; j++)
+        UNROLL for (uint32_t j = 0; j < 4; j++)
             if (at + j < d) p[at + j] = of_float<T>(v[j]);
     }
 }
@@ -59,24 +57,14 @@ template <bool WHOLE>
 __device__ __forceinline__ void
 get_as(float (&v)[4], enum dtype t, const void *p, uint32_t at, uint32_t d)
 {
-    if (t == DT_F32)
-        get<WHOLE>(v, (const float *)p, at, d);
-    else if (t == DT_BF16)
-        get<WHOLE>(v, (const __nv_bfloat16 *)p, at, d);
-    else
-        get<WHOLE>(v, (const __half *)p, at, d);
+    by_type(t, [&](auto type) { get<WHOLE>(v, (const decltype(type) *)p, at, d); });
 }
 
 template <bool WHOLE>
 __device__ __forceinline__ void
 put_as(enum dtype t, void *p, uint32_t at, uint32_t d, const float (&v)[4])
 {
-    if (t == DT_F32)
-        put<WHOLE>((float *)p, at, d, v);
-    else if (t == DT_BF16)
-        put<WHOLE>((__nv_bfloat16 *)p, at, d, v);
-    else
-        put<WHOLE>((__half *)p, at, d, v);
+    by_type(t, [&](auto type) { put<WHOLE>((decltype(type) *)p, at, d, v); });
 }
 
 __device__ __forceinline__ float
@@ -88,23 +76,20 @@ inverse(float squares, uint32_t d, float eps)
 __device__ __forceinline__ void
 add_squares(float *sum, const float (&v)[4])
 {
-#pragma unroll
-    for (int j = 0; j < 4; j++) *sum = fmaf(v[j], v[j], *sum);
+    UNROLL for (int j = 0; j < 4; j++) *sum = fmaf(v[j], v[j], *sum);
 }
 
 __device__ __forceinline__ void
 add_to(float (&v)[4], const float (&u)[4])
 {
-#pragma unroll
-    for (int j = 0; j < 4; j++) v[j] = add_rn(v[j], u[j]);
+    UNROLL for (int j = 0; j < 4; j++) v[j] = add_rn(v[j], u[j]);
 }
 
 /* v * k, times w + plus if there are weights. */
 __device__ __forceinline__ void
 normed(float (&v)[4], float k, bool weights, const float (&w)[4], float plus)
 {
-#pragma unroll
-    for (int j = 0; j < 4; j++) {
+    UNROLL for (int j = 0; j < 4; j++) {
         v[j] = mul_rn(v[j], k);
         if (weights) v[j] = mul_rn(v[j], add_rn(w[j], plus));
     }
@@ -113,7 +98,7 @@ normed(float (&v)[4], float k, bool weights, const float (&w)[4], float plus)
 /* Loops over a thread's groups of four in a row of d: `at` is the first element, i the index in
  * registers (LONG: always 0, each group is loaded again). */
 #define EACH_FOUR(i, at) \
-    _Pragma("unroll") for (uint32_t i = 0, at = threadIdx.x * 4; LONG ? at < d : i < KEEP; \
+    UNROLL for (uint32_t i = 0, at = threadIdx.x * 4; LONG ? at < d : i < KEEP; \
                            i += LONG ? 0 : 1, at += blockDim.x * 4) if (at < d)
 
 /* Loads a vector of weights, if there is one, before after_previous(): weights do not change while

@@ -22,7 +22,7 @@ static_assert(THREADS * words_of_fours<float>::LINES <= K_EXCHANGE_LINES, "a blo
 /* Loops over the thread's lines that exist, the same on every rank: `j` in the thread, `at` in the
  * block. Adjacent threads have adjacent lines. */
 #define EACH_LINE(j, at) \
-    _Pragma("unroll") for (uint32_t j = 0, at = threadIdx.x; j < words_of_fours<IN>::LINES; \
+    UNROLL for (uint32_t j = 0, at = threadIdx.x; j < words_of_fours<IN>::LINES; \
                            j++, at += blockDim.x) if (has_line<IN>(j, d))
 
 template <typename IN>
@@ -72,18 +72,15 @@ add_ranks(float (&u)[KEEP][4], const struct exchange &e, uint32_t d)
             } f;
             float v[4];
 
-#pragma unroll
-            for (uint32_t j = 0; j < FOUR; j++)
+            UNROLL for (uint32_t j = 0; j < FOUR; j++)
                 f.w[j] = r == e.rank ? own.w[i * FOUR + j] : theirs.w[i * FOUR + j];
             load<4>(v, (const IN *)f.w);
-#pragma unroll
-            for (int j = 0; j < 4; j++) u[i][j] = r ? add_rn(u[i][j], v[j]) : v[j];
+            UNROLL for (int j = 0; j < 4; j++) u[i][j] = r ? add_rn(u[i][j], v[j]) : v[j];
         }
     }
     EACH_FOUR(i, at)
     {
-#pragma unroll
-        for (int j = 0; j < 4; j++) u[i][j] = to_float(of_float<IN>(u[i][j]));
+        UNROLL for (int j = 0; j < 4; j++) u[i][j] = to_float(of_float<IN>(u[i][j]));
     }
     __syncthreads();
     end_round(e, round);

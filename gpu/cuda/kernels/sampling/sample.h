@@ -9,8 +9,8 @@
  * Log-probabilities are within 2e-5 of double-precision results. All parameters of a row are read
  * on the device.
  *
- * logits   fp32, at most 2^20 columns, any stride; aligned rows are read 16 bytes at a time work
- * 144 bytes per 1,024 logits of a row; with less work the rows are computed in slices
+ *    logits   fp32, at most 2^20 columns, any stride; aligned rows are read 16 bytes at a time
+ *    work     144 bytes per 1,024 logits of a row; with less work the rows are computed in slices
  *
  * Two kernels. The first reads every row once, in CTAs of 8,192 logits, and completes rows without
  * cuts and lists: greedy, temperature, forced, target, with log-probability. The second, one CTA

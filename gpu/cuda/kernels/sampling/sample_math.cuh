@@ -151,8 +151,7 @@ template <bool VEC>
 __device__ __forceinline__ void
 load_block(float (&v)[LANE], const float *x, uint32_t block, uint32_t n, uint32_t lane)
 {
-#pragma unroll
-    for (uint32_t it = 0; it < 8; it++) {
+    UNROLL for (uint32_t it = 0; it < 8; it++) {
         uint32_t at = block * BLOCK + it * 128 + lane * 4;
 
         if (VEC && at + 4 <= n) {
@@ -160,8 +159,7 @@ load_block(float (&v)[LANE], const float *x, uint32_t block, uint32_t n, uint32_
 
             v[it * 4] = f.x, v[it * 4 + 1] = f.y, v[it * 4 + 2] = f.z, v[it * 4 + 3] = f.w;
         } else {
-#pragma unroll
-            for (uint32_t c = 0; c < 4; c++)
+            UNROLL for (uint32_t c = 0; c < 4; c++)
                 v[it * 4 + c] = at + c < n ? __ldcg(x + at + c) : -CUDART_INF_F;
         }
     }
@@ -220,30 +218,25 @@ walk(const float *x, uint32_t block, uint32_t n, double factor, u64 left, F weig
 
         return (u64)weight(clean(v[i * 4 + c]), id); /* beyond n: -inf */
     };
-#pragma unroll
-    for (uint32_t i = 0; i < 8; i++) {
+    UNROLL for (uint32_t i = 0; i < 8; i++) {
         sum[i] = 0;
         for (uint32_t c = 0; c < 4; c++) sum[i] += weight_at(i, c);
         sum[i] = group_sum(sum[i], 32);
     }
-#pragma unroll
-    for (uint32_t i = 0; i < 7; i++) /* the eighth of the block that contains it */
+    UNROLL for (uint32_t i = 0; i < 7; i++) /* the eighth of the block that contains it */
         if (it == i && scaled(before + sum[i], factor) <= left) before += sum[i], it++;
     at = block * BLOCK + it * 128 + lane * 4;
     with = 0;
     u64 w[4];
-#pragma unroll
-    for (uint32_t c = 0; c < 4; c++) {
+    UNROLL for (uint32_t c = 0; c < 4; c++) {
         float mine = 0;
 
-#pragma unroll
-        for (uint32_t i = 0; i < 8; i++) mine = it == i ? v[i * 4 + c] : mine;
+        UNROLL for (uint32_t i = 0; i < 8; i++) mine = it == i ? v[i * 4 + c] : mine;
         w[c] = weight(clean(mine), at + c);
         with += w[c];
     }
     with = before + warp_scan(with, lane) - with;
-#pragma unroll
-    for (; hit < 4; hit++) {
+    UNROLL for (; hit < 4; hit++) {
         with += w[hit];
         if (scaled(with, factor) > left) break;
     }

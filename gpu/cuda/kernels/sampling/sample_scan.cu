@@ -48,8 +48,7 @@ change(float (&v)[LANE], struct shared &sh, const struct sample &s, const struct
 {
     uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32;
 
-#pragma unroll
-    for (uint32_t it = 0; it < 8; it++) {
+    UNROLL for (uint32_t it = 0; it < 8; it++) {
         uint32_t word = it * 4 + lane / 8, shift = lane * 4 % 32,
                  at = block * BLOCK + it * 128 + lane * 4;
         uint32_t seen = 0,
@@ -62,8 +61,7 @@ change(float (&v)[LANE], struct shared &sh, const struct sample &s, const struct
             suppressed |= ~__ldcg(s.allowed + (size_t)r.allowed * s.allowed_words + word) >> shift;
         else if (masked)
             suppressed = ~0u;
-#pragma unroll
-        for (uint32_t c = 0; c < 4; c++) {
+        UNROLL for (uint32_t c = 0; c < 4; c++) {
             float &f = v[it * 4 + c];
 
             if (seen >> c & 1) f = f > 0 ? __fdiv_rn(f, r.repetition) : __fmul_rn(f, r.repetition);
@@ -97,8 +95,7 @@ sum_of(const float (&v)[LANE], float best)
 {
     float ref = fmaxf(best, -FLT_MAX), sum = 0;
 
-#pragma unroll
-    for (uint32_t i = 0; i < LANE; i++) {
+    UNROLL for (uint32_t i = 0; i < LANE; i++) {
         float e = fmaxf((v[i] - ref) * 1.44269504f, -200.0f); /* NaN has weight 0 */
 
         asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(e) : "f"(e));
@@ -113,12 +110,10 @@ mass_of(const float (&v)[LANE], float best, float rate)
 {
     u64 mass = 0;
 
-#pragma unroll
-    for (uint32_t i = 0; i < LANE; i += 3) {
+    UNROLL for (uint32_t i = 0; i < LANE; i += 3) {
         uint32_t three = 0;
 
-#pragma unroll
-        for (uint32_t j = i; j < i + 3 && j < LANE; j++)
+        UNROLL for (uint32_t j = i; j < i + 3 && j < LANE; j++)
             three += __float2uint_rz(weigh<UNIT_BLOCK>(v[j], best, rate));
         mass += three;
     }
@@ -279,8 +274,7 @@ finish(struct block_stat *stat, const struct sample &s, const struct sample_row 
         block = __reduce_min_sync(~0u, block);
         if (!PARTS || has_block(e, n, block)) {
             load_block<VEC>(v, x, block, n, lane);
-#pragma unroll
-            for (uint32_t i = LANE; i-- > 0;)
+            UNROLL for (uint32_t i = LANE; i-- > 0;)
                 if (clean(v[i]) == best) id = block * BLOCK + i / 4 * 128 + lane * 4 + i % 4;
             id = __reduce_min_sync(~0u, id);
         }
@@ -357,11 +351,9 @@ __launch_bounds__(THREADS, 4)
             logit_bias(s, r, x, block, n);
             load_block<VEC>(v, x, block, n, lane);
         }
-#pragma unroll
-        for (uint32_t i = 0; i < LANE; i++) stat.best = fmaxf(stat.best, v[i]); /* no NaN */
+        UNROLL for (uint32_t i = 0; i < LANE; i++) stat.best = fmaxf(stat.best, v[i]); /* no NaN */
         if (__any_sync(~0u, stat.best > FLT_MAX)) {
-#pragma unroll
-            for (uint32_t i = 0; i < LANE; i++) v[i] = clean(v[i]);
+            UNROLL for (uint32_t i = 0; i < LANE; i++) v[i] = clean(v[i]);
             stat.best = fminf(stat.best, FLT_MAX);
         }
         if (w.list)

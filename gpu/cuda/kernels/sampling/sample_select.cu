@@ -310,8 +310,7 @@ find_list(struct shared &sh, const struct row &r, const float *group, uint32_t w
             } else {
                 for (uint32_t c = 0; c < 4; c++) x[c] = id + c < r.n ? __ldcg(r.x + id + c) : 0;
             }
-#pragma unroll
-            for (uint32_t c = 0; c < 4; c++) {
+            UNROLL for (uint32_t c = 0; c < 4; c++) {
                 float v = clean(x[c]);
 
                 append(sh, id + c < r.n && bin_of(v, r.best, r.per) <= last, place_of(v, id + c));
@@ -402,8 +401,7 @@ draw_row(struct shared &sh, const struct row &r, const struct sample_row &want, 
         u64 sum = 0;
 
         load_block<VEC>(v, r.x, b, r.n, lane);
-#pragma unroll
-        for (uint32_t i = 0; i < LANE; i++)
+        UNROLL for (uint32_t i = 0; i < LANE; i++)
             sum += weight(clean(v[i]), b * BLOCK + i / 4 * 128 + lane * 4 + i % 4);
         sum = group_sum(sum, 32);
         if (lane == 0) sh.block[b] = sum;

@@ -30,8 +30,7 @@ __launch_bounds__(THREADS)
     uint32_t row = blockIdx.x, channel = blockIdx.y * THREADS + threadIdx.x, here = 0;
     uint32_t n = c.x.dim[1], taps = c.n_taps;
 
-    after_previous();
-    next_may_start();
+    join_previous();
     if (slot[row] == SLOT_NONE || channel >= n) return;
     const float *kept = (const float *)state_at(c.state, slot[row]);
     int32_t p = pos[row];
@@ -62,8 +61,7 @@ __launch_bounds__(THREADS)
     uint32_t channel = blockIdx.y * THREADS + threadIdx.x, n = c.x.dim[1], keep = c.n_taps - 1;
     float v[MAX_TAPS];
 
-    after_previous();
-    next_may_start();
+    join_previous();
     struct segment r = segment[blockIdx.x];
     if (r.slot == SLOT_NONE || r.n_tokens == 0 || channel >= n) return;
     float *kept = (float *)state_at(c.state, r.slot);
@@ -100,15 +98,13 @@ take(struct input<ROWS, COLS> &in, const struct scan &s, uint32_t row, uint32_t 
     uint32_t b = inner + group * s.state_dim, c = b + s.n_groups * s.state_dim;
 
     in.dt = element(s.dt, row, head);
-#pragma unroll
-    for (int i = 0; i < ROWS; i++) {
+    UNROLL for (int i = 0; i < ROWS; i++) {
         uint32_t d = warp + i * WARPS;
 
         in.x[i] = d < s.head_dim ? element(s.x, row, head * s.head_dim + d) : 0;
         in.gate[i] = d < s.head_dim ? element(s.gate, row, head * s.head_dim + d) : 0;
     }
-#pragma unroll
-    for (int j = 0; j < COLS; j++) {
+    UNROLL for (int j = 0; j < COLS; j++) {
         uint32_t n = lane + j * 32;
 
         in.b[j] = n < s.state_dim ? element(s.x, row, b + n) : 0;
@@ -127,18 +123,15 @@ __launch_bounds__(THREADS)
     float state[ROWS][COLS];
     struct input<ROWS, COLS> now, next;
 
-    after_previous();
-    next_may_start();
+    join_previous();
     struct segment r = segment[blockIdx.y];
     if (r.slot == SLOT_NONE || r.n_tokens == 0) return;
     float *kept = (float *)(state_at(s.state, r.slot) + s.state_at) + (size_t)head * dim * n;
     float a = -expf(((const float *)s.a_log.data)[head]);
     float bias = ((const float *)s.dt_bias.data)[head], skip = ((const float *)s.d.data)[head];
 
-#pragma unroll
-    for (int i = 0; i < ROWS; i++)
-#pragma unroll
-        for (int j = 0; j < COLS; j++) {
+    UNROLL for (int i = 0; i < ROWS; i++)
+        UNROLL for (int j = 0; j < COLS; j++) {
             uint32_t d = warp + i * WARPS, k = lane + j * 32;
 
             state[i][j] = r.first_pos && d < dim && k < n ? kept[(size_t)d * n + k] : 0;
@@ -150,13 +143,11 @@ __launch_bounds__(THREADS)
         float dt = fminf(fmaxf(softplus(now.dt + bias), s.dt_min), s.dt_max);
         float decay = expf(mul_rn(dt, a));
 
-#pragma unroll
-        for (int i = 0; i < ROWS; i++) {
+        UNROLL for (int i = 0; i < ROWS; i++) {
             float dx = mul_rn(dt, now.x[i]), sum = 0;
             uint32_t d = warp + i * WARPS;
 
-#pragma unroll
-            for (int j = 0; j < COLS; j++) {
+            UNROLL for (int j = 0; j < COLS; j++) {
                 state[i][j] = fmaf(dx, now.b[j], mul_rn(decay, state[i][j]));
                 sum = fmaf(state[i][j], now.c[j], sum);
             }
@@ -168,10 +159,8 @@ __launch_bounds__(THREADS)
             }
         }
     }
-#pragma unroll
-    for (int i = 0; i < ROWS; i++)
-#pragma unroll
-        for (int j = 0; j < COLS; j++) {
+    UNROLL for (int i = 0; i < ROWS; i++)
+        UNROLL for (int j = 0; j < COLS; j++) {
             uint32_t d = warp + i * WARPS, k = lane + j * 32;
 
             if (d < dim && k < n) kept[(size_t)d * n + k] = state[i][j];
