@@ -1,15 +1,16 @@
-/* attend_decode_ring_sm90.cu - see attend_decode_ring_sm90.h.
+/* attend_decode_ring_sm90.cu - see attend_decode_ring_sm90.h. attend_decode_sm90_schedule.cuh
+ * defines unit, piece, share and column.
  *
- * One block per SM. One warp starts copies (TMA) of tiles of KEYS keys and their values into a ring
- * in shared memory. Warpgroups use the tiles alternately:
+ * At most one thread block per SM. One warp starts TMA copies of tiles of KEYS keys and of their
+ * values into a ring in shared memory. Two warpgroups use the tiles alternately:
  *
- *     scores    S^T [keys, 8] = K Q^T         K: rows along the sum, as stored
- *     values    O^T [head dim, 8] += V^T P^T  V: rows along the product's rows
+ *     scores    S^T [keys, 8] = K Q^T         K: K-major, as stored
+ *     values    O^T [head dim, 8] += V^T P^T  V: M-major, as stored
  *
- * The eight columns are heads, or the rows of a segment that see the same keys. Consumer threads
- * load no keys or values. Another warp loads Q of the next piece meanwhile. Each warpgroup has its
- * own softmax state until a piece ends; then the states are merged in shared memory
- * (attend_decode_sm90_combine.cuh).
+ * The eight columns are the columns of a unit: heads, or rows of a segment that see the same keys.
+ * The consumer threads load no keys or values. Another warp loads Q of the next piece meanwhile.
+ * Each warpgroup has its own softmax state until a piece ends; then the two states are merged in
+ * shared memory (attend_decode_sm90_combine.cuh).
  */
 #include "gpu/cuda/kernels/attention/attend_decode_ring_sm90.h"
 
@@ -29,12 +30,13 @@ template <typename T_, int D_> struct shape {
     static constexpr int D = D_, GROUPS = 2, CONSUMERS = 128 * GROUPS, THREADS = CONSUMERS + 64;
     static constexpr int KEYS = D == 64 ? 128 : 64,
                          BYTES = KEYS * D * 2; /* bytes of a tile of K, or of V */
-    /* maximum tiles in the ring */
+    /* The maximum number of tiles in the ring: K and V tiles together, the same for each
+     * warpgroup. */
     static constexpr int MOST = (192 << 10) / BYTES / (2 * GROUPS) * (2 * GROUPS);
-    static constexpr int M = KEYS / 64, HALVES = D / 64; /* 64-row products per tile, per head */
+    static constexpr int M = KEYS / 64, HALVES = D / 64; /* 64-row wgmmas per S^T; per O^T */
 };
 
-constexpr int BUFFERS = 2; /* used alternately to merge states */
+constexpr int BUFFERS = 2; /* buffers that pieces use alternately to merge states */
 
 enum { SYNC_ALL = 1, SYNC_GROUP = 2 }; /* named barriers */
 
@@ -48,12 +50,12 @@ template <class S> struct shared_mem {
     float peak[S::GROUPS][4][HEADS];
     uint64_t full[S::MOST], empty[S::MOST], q_full[2], q_empty[2];
     bool last;
-    /* The ring: K, V, K, ... as [KEYS / 8][D / 64][8][64], swizzled. One warpgroup uses all tiles
-     * of a ring entry, and so sees every phase of the entry's barriers. */
+    /* The ring: tiles K, V, K, ..., each [KEYS / 8][D / 64][8][64], swizzled. An entry is always
+     * used by the same warpgroup, which therefore sees every phase of the entry's barriers. */
     alignas(1024) unsigned char slot[S::MOST][S::BYTES];
 };
 
-/* Whether `mine` holds for any thread of the warpgroup. */
+/* Whether `mine` is true in any thread of the warpgroup; a barrier of its 128 threads. */
 __device__ __forceinline__ bool
 any_of_group(uint32_t name, bool mine)
 {
@@ -69,6 +71,7 @@ any_of_group(uint32_t name, bool mine)
 
 /* ---- producer ---- */
 
+/* Coordinates of this lane's copy, box_tokens keys of the tile; slice -1: nothing to read there. */
 template <class S>
 __device__ __forceinline__ struct box
 find_box(const struct job &j, const struct place &p, uint32_t box_tokens)
@@ -100,7 +103,7 @@ fetch(struct shared_mem<S> &s, const struct job &j, struct place p, uint32_t slo
 
     for (;;) {
         const bool more = p.tile + 1 < p.stop || p.left > 0;
-        struct box ahead = b; /* looked up before waiting */
+        struct box ahead = b; /* the next box, looked up before waiting */
 
         if (more) {
             step<S::KEYS>(j, p);
@@ -123,7 +126,7 @@ fetch(struct shared_mem<S> &s, const struct job &j, struct place p, uint32_t slo
     }
 }
 
-/* Loads Q of every piece. */
+/* The Q warp: loads Q of every piece of the block into two alternating buffers. */
 template <class S>
 __device__ __forceinline__ void
 bring_q(struct shared_mem<S> &s, const struct job &j, struct place p)
@@ -159,9 +162,9 @@ bring_q(struct shared_mem<S> &s, const struct job &j, struct place p)
 
 /* ---- scores, softmax, values ---- */
 
-/* State of a warpgroup. Lane (g, i) of warp w has, of columns 2 i and 2 i + 1: the largest score
- * (equal in the warpgroup), the sum of the weights of its own keys, and in o[h] elements 64 h + 16
- * w + g and 8 further. */
+/* Softmax state of a warpgroup. Lane (g, i) of warp w has, for columns 2 i and 2 i + 1: the largest
+ * score (equal in the whole warpgroup), the sum of the weights of its own keys, and in o[h] the
+ * weighted values of elements 64 h + 16 w + g and 64 h + 16 w + g + 8. */
 template <class S> struct state {
     float max[2], sum[2], o[S::HALVES][4];
 
@@ -174,7 +177,8 @@ template <class S> struct state {
     }
 };
 
-/* q.k to scores in powers of two; first: position of the thread's first key. */
+/* Makes q.k in x scores in base 2, -inf for hidden keys. first: position of the thread's first
+ * key. */
 template <class S>
 __device__ __forceinline__ void
 shape_scores(const struct job &j, const struct place &p, float (&x)[S::M][4], int32_t first)
@@ -200,7 +204,8 @@ shape_scores(const struct job &j, const struct place &p, float (&x)[S::M][4], in
         }
 }
 
-/* Raises the largest scores of the whole warpgroup. */
+/* Raises the largest scores of the whole warpgroup to at least `top` and scales the state to
+ * them. */
 template <class S>
 __device__ __forceinline__ void
 raise(struct shared_mem<S> &s, uint32_t group, struct state<S> &st, float (&top)[2])
@@ -227,8 +232,8 @@ raise(struct shared_mem<S> &s, uint32_t group, struct state<S> &st, float (&top)
     }
 }
 
-/* Stores two transposed 8 x 8 matrices to shared memory; lanes 0..15 give the addresses of their
- * rows. */
+/* Stores two transposed 8 x 8 matrices to shared memory; lanes 0 to 15 pass the addresses of the
+ * rows there. */
 __device__ __forceinline__ void
 store_turned(uint32_t at, uint32_t a, uint32_t b)
 {
@@ -237,6 +242,7 @@ store_turned(uint32_t at, uint32_t a, uint32_t b)
                  : "memory");
 }
 
+/* Adds one tile to the warpgroup's state: scores, softmax weights, values. */
 template <class S>
 __device__ __forceinline__ void
 take_tile(struct shared_mem<S> &s, const struct job &j, const struct place &p, uint32_t group,
@@ -272,7 +278,7 @@ take_tile(struct shared_mem<S> &s, const struct job &j, const struct place &p, u
         uint32_t row = lane % 8, vec = warp * 2 + lane / 8 % 2;
 
         UNROLL for (int i = 0; i < 4; i++) {
-            /* A row without visible keys has no largest score. */
+            /* While a column has seen no key its max is -inf, and -inf - -inf would be NaN. */
             x[m][i] = x[m][i] == -INFINITY ? 0 : exp2_fast(x[m][i] - st.max[i % 2]);
             st.sum[i % 2] += x[m][i];
         }
@@ -296,7 +302,7 @@ take_tile(struct shared_mem<S> &s, const struct job &j, const struct place &p, u
     barrier_arrive_warp(smem(&s.empty[slot + 1]));
 }
 
-/* Merges the warpgroups' states of a piece. */
+/* Merges the two warpgroups' states of a piece and finishes the piece. */
 template <class S>
 __device__ __forceinline__ void
 end_piece(struct shared_mem<S> &s, const struct job &j, const struct place &p,
@@ -304,8 +310,8 @@ end_piece(struct shared_mem<S> &s, const struct job &j, const struct place &p,
 {
     const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4, g = lane / 4;
     const uint32_t rows = columns(j, p);
-    /* Twice, because racecheck loses count of a barrier that warpgroups reach a different number of
-     * times (gpu/cuda/README.md). */
+    /* The barrier is passed twice, because racecheck loses count of a barrier that warpgroups reach
+     * a different number of times (gpu/cuda/README.md). */
     auto sync = [] {
         named_sync(SYNC_ALL, S::CONSUMERS);
         named_sync(SYNC_ALL, S::CONSUMERS);
@@ -408,10 +414,11 @@ __launch_bounds__(S::THREADS, 1)
 
 /* ---- host side ---- */
 
-/* From this many SMs on attend_sm80 is as fast or faster. */
+/* From this many SMs on the later candidates of attend are as fast or faster. */
 constexpr uint32_t FEW = 96;
 
-/* Bytes in flight. More than about 5 MB only queue up, and delay kernels on the other SMs. */
+/* Bytes of the ring of one SM, all in flight. From 40 SMs on 128 KiB each make 5 MB; more bytes
+ * only queue up in memory and delay kernels on the other SMs. */
 uint32_t
 ring_bytes(uint32_t sms)
 {

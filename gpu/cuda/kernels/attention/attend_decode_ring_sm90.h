@@ -4,9 +4,9 @@
 
 #include "gpu/cuda/kernels/base/kernel.h"
 
-/* attend() of gpu.h for two segments or more that all have one row (r.n_single_token ==
- * r.n_segments), or that all have at most eight rows (r.longest), see all keys, have no bias, and
- * have one head per K/V head.
+/* attend() of gpu.h for two segments or more. Either all have one row (r.n_single_token ==
+ * r.n_segments), or all have at most eight rows (r.longest), see all keys, have no bias, and have
+ * one head per K/V head.
  *
  *    layout   paged; no mask; no kept keys; no K and V to store; blocks of 8 tokens or more
  *    head_dim 64, 128, 256

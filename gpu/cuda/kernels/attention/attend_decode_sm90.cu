@@ -1,21 +1,23 @@
-/* attend_decode_sm90.cu - see attend_decode_sm90.h.
+/* attend_decode_sm90.cu - see attend_decode_sm90.h. attend_decode_sm90_schedule.cuh defines unit,
+ * piece, share and column.
  *
- * A block of WARPS warps goes through tiles of 16 WARPS keys (attend_decode_sm90_schedule.cuh). A
- * warp has 16 keys of a tile, from one block of the cache, and loads them from memory into the
- * registers of the two products. Keys and values are the left operand, so that the eight columns on
- * the right are heads, or the rows of a segment that see the same keys.
+ * A thread block of WARPS warps goes through tiles of 16 WARPS keys. A warp has 16 keys of a tile,
+ * from one block of the cache, and loads them from memory into the registers of the two products.
+ * Keys and values are the left operand. The eight columns of the right operand are the columns of a
+ * unit: heads, or rows of a segment that see the same keys.
  *
  *    scores    S^T = K Q^T     K: lane (g, i) has, of keys g and g + 8, every fourth 16 bytes from
  *                              16 i on. Elements of a head may be in any order, equal in Q.
- *    values    O^T = V^T P^T   V: lane (g, i) has, of keys 2 i, 2 i + 1 and 8 further, the 16 bytes
- *                              at 16 g (and 128 further); a byte permute joins two keys.
+ *    values    O^T = V^T P^T   V: lane (g, i) has, of keys 2 i, 2 i + 1, 2 i + 8, 2 i + 9, the 16
+ *                              bytes at 16 g (and 128 further); a byte permute joins two keys.
  *                              P^T is S^T transposed, 8 x 8 at a time (movmatrix).
  *
- * With one segment, a row's own K and V are read from the product's output if they are still to be
- * stored; the warp that has them stores them in the cache. Earlier keys, and all keys of encoder
- * input, do not change in this step, so that the first tile is loaded before the previous kernel
- * has ended. The segment and the table are loaded past L1, which may hold values of the previous
- * step. (A build that read many segments in this way lost a third of T5's rate at 128 sequences.)
+ * With one segment, the row's own K and V, if they are still to be stored, are read from a->k and
+ * a->v, and the warp whose keys include them stores them in the cache. Earlier keys, and all keys
+ * of encoder input, do not change in this step, so that with attend.inputs_ready the first tile is
+ * loaded before the previous kernel has ended. The segment and the table are then loaded past L1,
+ * which may hold values of the previous step. With many segments they are loaded later, through L1,
+ * because loads past L1 cost T5 a third of its rate at 128 sequences.
  *
  * Warps do not wait for a barrier or another warp until a piece ends. K of the next tile is loaded
  * as soon as the scores are computed, V as soon as the values are added. Then the warps' results
@@ -34,12 +36,12 @@ using namespace attend_one;
 
 namespace {
 
-constexpr int KEYS = 16; /* of a warp in a tile */
+constexpr int KEYS = 16; /* keys of a warp in a tile */
 
 template <typename T_, int D_, int WARPS_> struct shape {
     using T = T_;
     static constexpr int D = D_, WARPS = WARPS_, THREADS = 32 * WARPS, TILE = KEYS * WARPS;
-    /* Used alternately to merge states; a block of eight warps has one piece. */
+    /* Buffers that pieces use alternately to merge states; a block of eight warps has one piece. */
     static constexpr int BUFFERS = 8 / WARPS;
     static constexpr int CHUNKS = D / 32; /* 16-byte chunks of a key per lane */
     static constexpr int HALVES = D / 64; /* 16-byte chunks of a value per lane */
@@ -58,11 +60,11 @@ load_once(const char *from)
     return v;
 }
 
-/* A warp's keys of a tile: 16 of one block, [low, high) are seen; if empty, none is read. */
+/* A warp's 16 keys of a tile, numbered from 0. If [low, high) is empty, no key is read. */
 struct span {
-    int32_t slice, low, high;
-    int32_t own; /* the key that is still to be stored, or -1 */
-    uint32_t offset;
+    int32_t slice, low, high; /* slice of the keys; the row sees keys [low, high) */
+    int32_t own;     /* the key still to be stored; outside of [low, high): not this warp's */
+    uint32_t offset; /* key 0 in the slice, counted in keys of one head */
 
     __device__ __forceinline__ bool some() const
     {
@@ -74,18 +76,20 @@ struct span {
         return low <= own && own < high;
     }
 
-    /* Key i, or a seen key instead of an unseen one. */
+    /* Returns key i, or a seen key if i is not seen. */
     __device__ __forceinline__ int32_t seen(int32_t i) const
     {
         return min(max(i, low), high - 1);
     }
 
-    /* Whether any seen key is stored: unwritten memory is not read. */
+    /* Whether the cache has any of the seen keys. If not, none is loaded: the memory is
+     * unwritten. */
     __device__ __forceinline__ bool some_stored() const
     {
         return high - low > (int32_t)has_own();
     }
 
+    /* The same, but a neighbour instead of the own key, which the cache does not have. */
     __device__ __forceinline__ int32_t stored(int32_t i) const
     {
         int32_t key = seen(i);
@@ -115,7 +119,8 @@ find_span(const struct job &j, const struct place &p)
     return s;
 }
 
-/* A row's own key or value, before it is stored. */
+/* Address of the row's own key or value of a head before it is stored in the cache. t: a->k or
+ * a->v. */
 template <class S>
 __device__ __forceinline__ const char *
 own_head(const struct tensor &t, const struct place &p)
@@ -123,12 +128,13 @@ own_head(const struct tensor &t, const struct place &p)
     return (const char *)t.data + ((size_t)p.row * t.stride + p.kv_head * S::D) * 2;
 }
 
-/* K and V of a span as operands: the lanes of a quad have every fourth 16 bytes of a key; a lane
- * has the 16 bytes of its g of a value. For keys that are not seen a seen key is read. */
+/* K and V of a span as operands of the products. A lane has every fourth 16 bytes of keys g and g +
+ * 8, and the 16 bytes at 16 g of each value. In place of an unseen key it has a copy of a seen
+ * key. */
 template <class S> struct tile_keys {
     uint4 k[2][S::CHUNKS], v[4][S::HALVES];
 
-    /* Address of this lane's chunks of key and value 0 of a span. */
+    /* Address of this lane's first chunk of key 0 (below: of value 0) of a span. */
     static __device__ __forceinline__ const char *key_0(const struct job &j, const struct span &s)
     {
         return j.base + (int64_t)s.slice * j.block_bytes +
@@ -141,7 +147,7 @@ template <class S> struct tile_keys {
                (s.offset * S::D * 2 + threadIdx.x % 32 / 4 * 16);
     }
 
-    /* The lane's keys. */
+    /* The h-th key (below: the n-th value) of the lane. */
     static __device__ __forceinline__ int32_t key(int h)
     {
         return threadIdx.x % 32 / 4 + 8 * h;
@@ -180,7 +186,7 @@ template <class S> struct tile_keys {
         }
     }
 
-    /* Loads the lane's part of the row's own key, which is not in the cache. */
+    /* Loads this lane's chunks of the row's own key, which is not in the cache. */
     __device__ __forceinline__ void load_own_k(const struct job &j, const struct place &p,
                                                const struct span &s)
     {
@@ -203,7 +209,7 @@ template <class S> struct tile_keys {
                 if (s.seen(value(n)) == s.own) v[n][h] = load_once(from + h * 128);
     }
 
-    /* Stores the row's own key and value; called by the lanes that have them. */
+    /* Stores the row's own key and value in the cache; only the lanes that hold them write. */
     __device__ __forceinline__ void store_own(const struct job &j, const struct place &p,
                                               const struct span &s)
     {
@@ -238,7 +244,7 @@ load_q(const struct job &j, const struct place &p, uint4 (&q)[S::CHUNKS])
 
 /* ---- scores, softmax, values ---- */
 
-/* x: scores of heads 2 i and 2 i + 1 for keys g and g + 8. */
+/* Computes x: the scores of columns 2 i and 2 i + 1 for keys g (x[0], x[1]) and g + 8. */
 template <class S>
 __device__ __forceinline__ void
 score(const struct job &j, const struct place &p, const struct span &at,
@@ -279,9 +285,9 @@ score(const struct job &j, const struct place &p, const struct span &at,
         if (g + i / 2 * 8 < at.low || g + i / 2 * 8 >= at.high) x[i] = -INFINITY;
 }
 
-/* State of a warp in a piece. Lane (g, i) has, of heads 2 i and 2 i + 1: the largest score, the sum
- * of the weights of its own keys, and weighted values: o[4 h + n] of elements 64 h + 8 g + 2 n and
- * the next. */
+/* Softmax state of a warp in a piece. Lane (g, i) has, for columns 2 i and 2 i + 1: the largest
+ * score, the sum of the weights of its own keys, and the weighted values: o[4 h + n] is for
+ * elements 64 h + 8 g + 2 n and the next. */
 template <class S> struct state {
     float max[2], sum[2], o[4 * S::HALVES][4];
 
@@ -294,6 +300,7 @@ template <class S> struct state {
     }
 };
 
+/* Makes the scores x of a tile softmax weights; adds them and the values of the tile to st. */
 template <class S>
 __device__ __forceinline__ void
 gather(struct state<S> &st, float (&x)[4], const struct tile_keys<S> &t)
@@ -347,7 +354,7 @@ template <class S> struct piece_states {
     bool last;
 };
 
-/* Merges the warps' states of a piece. */
+/* Merges the warps' states of a piece and finishes the piece. */
 template <class S>
 __device__ __forceinline__ void
 end_piece(const struct job &j, const struct place &p, const struct shares &shares,
@@ -376,7 +383,7 @@ end_piece(const struct job &j, const struct place &p, const struct shares &share
         [] { __syncthreads(); });
 }
 
-/* ONE: there is one segment. */
+/* The kernel. ONE: there is one segment. */
 template <class S, int BLOCKS, bool ONE>
 __global__ void
 __launch_bounds__(S::THREADS, BLOCKS) attend_one_row(const __grid_constant__ struct job j)
@@ -450,8 +457,8 @@ start(const struct k_launch *l, struct job j)
     return launch(attend_one_row<S, BLOCKS, ONE>, j.most, S::THREADS, 0, l->st, j);
 }
 
-/* Heads of 128: a single sequence hides latency better with eight warps per block; with more units
- * than SMs attend_sm80 has more loads in flight. */
+/* Chooses the shape. Heads of 128: with one segment eight warps per block hide latency better than
+ * four; with more units than SMs attend_sm80 has more loads in flight, and this kernel refuses. */
 template <typename T>
 cudaError_t
 start_as(const struct k_launch *l, const struct job &j)

@@ -1,8 +1,8 @@
-/* attend_decode_sm90_combine.cuh - merges a piece of a unit (attend_decode_sm90_schedule.cuh) into
- * the unit's result.
+/* attend_decode_sm90_combine.cuh - merges the softmax states of a piece and adds the pieces of a
+ * unit (attend_decode_sm90_schedule.cuh).
  *
- * If several blocks share a unit, each writes a partial result to memory. The last block to finish
- * adds them in the order of the pieces.
+ * If several thread blocks share a unit, each writes the result of its piece to memory. The last
+ * block to finish adds these partial results in the order of the pieces.
  */
 #pragma once
 
@@ -11,15 +11,15 @@
 
 namespace attend_one {
 
-constexpr float SLACK = 8; /* log2 of the largest weight before the row's largest score is raised */
+constexpr float SLACK = 8; /* a weight may reach 2^SLACK before the largest score is raised */
 
-/* Four elements of a row. */
+/* A result of one column: largest score, sum of weights, four of its weighted elements. */
 struct result {
     float max, sum;
     float4 o;
 };
 
-/* Adds N partial results to r. */
+/* Adds N results to r; end: the largest scores and the sums. */
 template <int N>
 __device__ __forceinline__ void
 add_parts(struct result &r, const float2 (&end)[N], const float4 (&o)[N])
@@ -43,7 +43,8 @@ add_parts(struct result &r, const float2 (&end)[N], const float4 (&o)[N])
     }
 }
 
-/* Final factor of a head's o: 1 / sum, where a sink counts as one more key without a value. */
+/* Returns the final factor of a head's o: 1 / sum. A sink counts as one more key without a
+ * value. */
 __device__ __forceinline__ float
 last_factor(const struct attend &a, uint32_t head, float max, float sum)
 {
@@ -69,8 +70,8 @@ store_out(const struct job &j, const struct place &p, uint32_t column, uint32_t 
     *(uint2 *)to = make_uint2(pack<T>(r.o.x * by, r.o.y * by), pack<T>(r.o.z * by, r.o.w * by));
 }
 
-/* A partial result in memory: o as [slot_rows][D], then [slot_rows] pairs of largest score and
- * sum. */
+/* Address of partial result i in memory: o as [slot_rows][D], then for each column its largest
+ * score and its sum. */
 template <int D>
 __device__ __forceinline__ float *
 slot_at(const struct job &j, uint32_t i)
@@ -78,7 +79,7 @@ slot_at(const struct job &j, uint32_t i)
     return j.slot + (size_t)i * slot_floats(j.slot_rows, D);
 }
 
-/* Adds the pieces of a unit: four elements per thread. */
+/* Adds the partial results of a unit and stores its output: four elements per thread at a time. */
 template <typename T, int D, int THREADS>
 __device__ __forceinline__ void
 combine(const struct job &j, const struct place &p, const struct shares &shares, uint32_t rows)
@@ -109,10 +110,10 @@ combine(const struct job &j, const struct place &p, const struct shares &shares,
     }
 }
 
-/* Computes the piece's result, four elements per thread, from STATES partial states (of warps or
- * warpgroups): state(k, row, element, largest score and sum, four values) returns state k. The
- * first THREADS threads of the block call it; sync() is their barrier; last is in their shared
- * memory. */
+/* Finishes a piece: merges the STATES states of its warps or warpgroups and stores the output, or a
+ * partial result if other blocks share the unit. state(k, column, element, end, o) returns the k-th
+ * state: largest score and sum, four values. The first THREADS threads of the block call this;
+ * sync() is their barrier; `last` is in shared memory. */
 template <typename T, int D, int THREADS, int STATES, class State, class Sync>
 __device__ __forceinline__ void
 finish_piece(const struct job &j, const struct place &p, const struct shares &shares, bool &last,

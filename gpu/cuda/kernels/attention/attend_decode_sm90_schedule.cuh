@@ -1,9 +1,10 @@
-/* attend_decode_sm90_schedule.cuh - which tiles of keys a block of attend_decode_sm90.cu or
- * attend_decode_ring_sm90.cu computes.
+/* attend_decode_sm90_schedule.cuh - divides decode attention among the thread blocks of
+ * attend_decode_sm90.cu and attend_decode_ring_sm90.cu.
  *
- * A unit is the keys that one row sees of a K/V head, for up to HEADS heads that share it; or the
- * keys that up to HEADS rows of a segment see alike, for one head. The keys [low, high) of a unit
- * lie in tiles of TILE absolute positions. The part of a unit that one block computes is a piece.
+ * The work is divided into units. A unit has up to HEADS columns that see the same keys of one K/V
+ * head: heads of one row that share the K/V head, or, for one head, the rows of a segment (by_row).
+ * The keys [low, high) of a unit lie in tiles of TILE absolute positions. The tiles of a unit that
+ * one block computes are a piece.
  *
  *     one segment   every unit is divided into the same pieces, one per block
  *     more          a block has a share: consecutive tiles of all units in order, e.g. the end of
@@ -17,32 +18,33 @@ namespace attend_one {
 
 constexpr float LOG2E = 1.4426950408889634f;
 constexpr int HEADS = 8;
-constexpr uint32_t LEAST = 2; /* tiles of a share, at least, to limit the number of pieces */
+constexpr uint32_t LEAST = 2; /* minimum tiles of a share, to limit the number of pieces */
 
 /* The parameter of every kernel. */
 struct job {
     struct attend a;
     struct step_tokens r;
     float before, after; /* log2 score = dot * before, or after * tanh(dot * before) */
-    const char *base;    /* of K; V is value_at bytes further */
+    const char *base;    /* address of K; V is value_at bytes further */
     int64_t value_at;
     uint32_t block_bytes, shift; /* a block has 2^shift tokens */
     uint32_t group;              /* heads per K/V head */
     uint32_t parts;              /* units of one (segment, K/V head) */
     bool by_row;                 /* columns of a unit are rows of its segment, not heads */
-    uint32_t slot_rows;          /* maximum columns of a unit */
-    uint32_t units;              /* of all segments */
-    uint32_t most;               /* blocks; with more units, equally loaded blocks */
-    uint32_t pieces;             /* maximum per unit, with one segment */
-    float *slot;                 /* two partial results per block */
+    uint32_t slot_rows;          /* columns of a partial result: the maximum of a unit */
+    uint32_t units;              /* number of units of all segments */
+    uint32_t most;               /* maximum number of blocks, see share_among() */
+    uint32_t pieces;             /* maximum pieces per unit, with one segment */
+    float *slot;                 /* partial results, two per block */
     uint32_t *count;
     uint32_t *fault;
     bool early; /* segments, table and cache may be read before after_previous() */
 };
 
+/* A block's position in its work: segment, unit, piece and tile. */
 struct place {
-    int32_t slot, pos, low, high; /* of the row, which sees keys [low, high) */
-    uint32_t row, n_tokens;       /* the segment's rows in the step */
+    int32_t slot, pos, low, high; /* the first row: its slot and position, the keys that it sees */
+    uint32_t row, n_tokens;       /* the segment's rows in the batch */
     uint32_t segment, kv_head, part;
     int32_t begin, end; /* tiles of the unit */
     int32_t from, stop; /* tiles of the piece */
@@ -55,13 +57,13 @@ struct place {
     }
 };
 
-/* The blocks that compute the pieces of a unit. */
+/* The blocks that compute the pieces of a unit: n blocks from `first` on. */
 struct pieces {
     uint32_t first, n;
 };
 
-/* Divides all tiles evenly among n blocks; the first `rest` get one more. One segment: the tiles of
- * a unit. */
+/* Divides the tiles of all units evenly among n blocks: `each` tiles, one more for the first `rest`
+ * blocks. With one segment the tiles of each unit are divided in this way. */
 struct shares {
     uint32_t n, each, rest;
 
@@ -70,7 +72,7 @@ struct shares {
         return share * each + min(share, rest);
     }
 
-    /* The share that contains tile x. */
+    /* Returns the share that contains tile x. */
     __device__ __forceinline__ uint32_t of(uint32_t x) const
     {
         uint32_t longer = rest * (each + 1);
@@ -89,7 +91,7 @@ struct shares {
     }
 };
 
-/* Bypasses L1: attend_decode_sm90.cu has the reason. */
+/* Loads a segment past L1; attend_decode_sm90.cu has the reason. */
 __device__ __forceinline__ struct segment
 load_segment(const struct segment *r)
 {
@@ -97,7 +99,8 @@ load_segment(const struct segment *r)
              __ldcg(&r->kv_len) };
 }
 
-/* The keys that a segment's row sees, and their tiles; a row that sees none still has one tile. */
+/* Sets in p the keys that a segment's row sees, and their tiles. Returns the number of tiles, at
+ * least one even if the row sees no key; 0 for a padding segment. */
 template <int TILE>
 __device__ __forceinline__ uint32_t
 look(const struct job &j, const struct segment &segment, struct place &p)
@@ -122,7 +125,7 @@ columns(const struct job &j, const struct place &p)
     return j.by_row ? p.n_tokens : min(j.group - p.part * HEADS, (uint32_t)HEADS);
 }
 
-/* Head of a column; below, index of its first element in q or out. */
+/* Returns the head of a column. begin_of(): the index of its first element in q or out. */
 __device__ __forceinline__ uint32_t
 head_of(const struct job &j, const struct place &p, uint32_t column)
 {
@@ -136,6 +139,7 @@ begin_of(const struct job &j, const struct place &p, const struct tensor &t, uin
            (size_t)head_of(j, p, column) * j.a.head_dim;
 }
 
+/* Sets in p the unit with this number in its segment. */
 __device__ __forceinline__ void
 take_unit(const struct job &j, struct place &p, uint32_t unit)
 {
@@ -147,6 +151,7 @@ take_unit(const struct job &j, struct place &p, uint32_t unit)
     }
 }
 
+/* Starts the piece of the current unit from tile `from` on, as far as the unit and the share go. */
 __device__ __forceinline__ void
 take_piece(struct place &p, int32_t from)
 {
@@ -157,7 +162,8 @@ take_piece(struct place &p, int32_t from)
     p.left -= n;
 }
 
-/* Moves to the next tile, which must exist: in the piece, or p.left is not 0. */
+/* Moves to the next tile of the share. The caller knows that it exists: p.tile is not the last of
+ * the piece, or p.left is not 0. */
 template <int TILE>
 __device__ __forceinline__ void
 step(const struct job &j, struct place &p)
@@ -175,7 +181,7 @@ step(const struct job &j, struct place &p)
     take_piece(p, p.begin);
 }
 
-/* The block's piece of the only segment. */
+/* Finds the block's piece of the only segment. Returns false if the block has none. */
 template <int TILE>
 __device__ __forceinline__ bool
 find_piece(const struct job &j, struct shares &s, struct place &p)
@@ -197,8 +203,8 @@ find_piece(const struct job &j, struct shares &s, struct place &p)
     return true;
 }
 
-/* Number of blocks for n_tiles. Units of equal length are divided equally if that leaves few blocks
- * idle. */
+/* Returns the number of shares of n_tiles: a multiple of the number of units, which divides units
+ * of equal length equally, unless that leaves more than 1/8 of the blocks idle. */
 __device__ __forceinline__ uint32_t
 n_shares(const struct job &j, uint32_t n_tiles)
 {
@@ -210,8 +216,8 @@ n_shares(const struct job &j, uint32_t n_tiles)
     return even * 8 >= cap * 7 ? even : cap;
 }
 
-/* The start of the block's share. Returns false if it is empty. All threads call it; in every warp
- * lane i examines the segments from i * each on. */
+/* Finds the start of the block's share. Returns false if the share is empty. All threads call it;
+ * in every warp lane i examines the `each` segments from i * each on. */
 template <int TILE>
 __device__ __forceinline__ bool
 find_share(const struct job &j, struct shares &s, struct place &p)
@@ -267,7 +273,7 @@ find_share(const struct job &j, struct shares &s, struct place &p)
     return true;
 }
 
-/* Size of a partial result (attend_decode_sm90_combine.cuh). */
+/* Floats of a partial result (attend_decode_sm90_combine.cuh). */
 __host__ __device__ __forceinline__ uint32_t
 slot_floats(uint32_t rows, uint32_t d)
 {
@@ -276,15 +282,15 @@ slot_floats(uint32_t rows, uint32_t d)
 
 /* ---- host side ---- */
 
-/* Whether rows of t are 16-byte aligned; 16-bit elements. */
+/* Whether the rows of t, a tensor of 16-bit elements, are 16-byte aligned. */
 inline bool
 aligned(const struct tensor &t)
 {
     return (uintptr_t)t.data % 16 == 0 && t.stride % 8 == 0;
 }
 
-/* Makes the job for segments with one row, or a few rows that see the same keys. Returns false if
- * neither kernel supports it. */
+/* Makes the job for segments with one row, or with a few rows that see the same keys. Returns false
+ * if neither kernel supports the arguments or l->count is too small. */
 inline bool
 make_job(struct job &j, const struct k_launch *l, const struct attend *a, struct step_tokens r)
 {
@@ -319,12 +325,13 @@ make_job(struct job &j, const struct k_launch *l, const struct attend *a, struct
     return true;
 }
 
-/* Chooses the number of blocks, at most fit. Returns false if l->work or l->count is too small. */
+/* Chooses j.most, at most fit: fewer blocks, at least 7/8 of fit, if they get equally many units.
+ * Returns false if l->work cannot hold two partial results per block. */
 inline bool
 share_among(struct job &j, uint32_t fit, const struct k_launch *l)
 {
     uint32_t alike = CEIL_DIV(j.units,
-                              CEIL_DIV(j.units, fit)); /* blocks with equal numbers of units */
+                              CEIL_DIV(j.units, fit)); /* blocks with equally many units */
 
     j.most = j.units > fit && alike * 8 >= fit * 7 ? alike : fit;
     return l->work_bytes / (2 * sizeof(float) * slot_floats(j.slot_rows, j.a.head_dim)) >= j.most;

@@ -1,6 +1,7 @@
 /* attend_generic.cu - see attend_generic.h.
  *
- * One block per (row, head). It reads the row's keys in tiles of 64 absolute positions, ascending:
+ * One thread block per (row, head). It reads the row's keys in tiles of 64 absolute positions,
+ * ascending, and does three things with each tile:
  *
  *     score    warp w has keys w, w + 4, ...; its lanes share head_dim; a shuffle tree per key
  *     soften   every warp computes the tile's maximum and sum itself, in the same order
@@ -25,7 +26,7 @@ constexpr uint32_t MAX_DIM = 512;
 constexpr uint32_t AT_ONCE = 8;               /* keys that a warp scores together */
 constexpr uint32_t OWNED = MAX_DIM / THREADS; /* maximum elements of the head per thread */
 
-/* The index of the segment of a row, or -1. */
+/* Returns the index of the segment that contains a row, or -1. */
 __device__ int
 find_segment(const struct step_tokens &r, uint32_t row)
 {
@@ -39,7 +40,7 @@ find_segment(const struct step_tokens &r, uint32_t row)
     return found;
 }
 
-/* One (row, head), and the keys it may see: positions [low, high), and below kept. */
+/* One (row, head) and the keys it may see: positions [low, high), and positions below `kept`. */
 struct seeing {
     struct segment segment;
     uint32_t row, head, kv_head;
@@ -60,6 +61,7 @@ look(const struct attend &a, const struct segment &segment, uint32_t row, uint32
     return s;
 }
 
+/* Whether the tree mask hides key j from the row. */
 __device__ bool
 masked(const struct attend &a, const struct seeing &s, int32_t j)
 {
@@ -70,7 +72,8 @@ masked(const struct attend &a, const struct seeing &s, int32_t j)
             !(a.mask[(size_t)s.row * a.mask_words + own / 32] >> own % 32 & 1));
 }
 
-/* Address of key j and its value; NULL if the row does not see it. */
+/* Returns the address of key j, and of its value in *value; NULL if the row does not see the
+ * key. */
 template <typename T>
 __device__ const T *
 find_key(const struct attend &a, const struct seeing &s, int32_t j, const T **value)
@@ -89,7 +92,7 @@ find_key(const struct attend &a, const struct seeing &s, int32_t j, const T **va
     return (const T *)a.k.data + at * a.k.stride + (size_t)s.kv_head * a.head_dim;
 }
 
-/* q.k to the softmax input. */
+/* Returns the softmax input of key j: q.k scaled, capped and biased. */
 __device__ float
 shape_score(const struct attend &a, const struct seeing &s, int32_t j, float dot)
 {
@@ -146,7 +149,7 @@ __launch_bounds__(THREADS, 8) attend_generic(const struct attend a, const struct
         __syncthreads();
         if (!(seen[0] | seen[1])) continue;
 
-        /* An unseen key is replaced by a seen one with weight 0, so that the loads have no
+        /* An unseen key gets the address of a seen one and weight 0, so that loads have no
          * branch. */
         int some = seen[0] ? __ffs((int)seen[0]) - 1 : __ffs((int)seen[1]) + 31;
 

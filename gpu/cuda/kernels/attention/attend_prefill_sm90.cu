@@ -1,7 +1,8 @@
 /* attend_prefill_sm90.cu - see attend_prefill_sm90.h.
  *
- * Persistent blocks: one per SM, each computes item after item (attend_prefill_sm90_schedule.cuh).
- * Each warpgroup but the first computes 64 of an item's rows (attend_prefill_sm90_math.cuh):
+ * Persistent thread blocks, one per SM: each computes item after item. An item is up to 128 or 192
+ * rows of one segment for one head (attend_prefill_sm90_schedule.cuh). Each warpgroup but the first
+ * computes 64 of an item's rows (attend_prefill_sm90_math.cuh):
  *
  *     fetch    item 1    Q | K 5 | K 4, V 5 | K 3, V 4 | ...         item 2   Q | K 7, V 0 | ...
  *     rows     S 5 | softmax 5 | S 4, O += P5 V5 | softmax 4 | S 3, O += P4 V4 | ... |
@@ -22,12 +23,12 @@
 
 namespace {
 
-/* Operations on scores after scale and masks. BIASED: products start from the biases. CAPPED:
- * cap, then bias, each if present. */
+/* What happens to q.k besides scale and hidden keys. PLAIN: nothing. BIASED: the wgmma accumulators
+ * start from the biases. CAPPED: softcap, then bias, each if present. */
 enum shape { PLAIN, BIASED, CAPPED };
 
-/* One stream of tiles over all items: the scores of an item's first tile are computed together with
- * the last values of the previous item. */
+/* A consumer warpgroup: computes its rows of all items of the block. The scores of an item's first
+ * tile are computed together with the last values of the previous item. */
 template <class T, int D, shape SHAPE>
 __device__ void
 consume(shared_mem<D> &s, const params &p)
@@ -40,15 +41,16 @@ consume(shared_mem<D> &s, const params &p)
     const float mult = SHAPE == CAPPED ? 1 : p.scale;
     const uint32_t own_barrier = FIRST_GROUP + group,
                    next_barrier = FIRST_GROUP + (group + 1) % GROUPS;
-    uint32_t n_items = 0, n_q = 0, n_kv = 0; /* items and Qs used, tiles of K used */
+    uint32_t n_items = 0, n_q = 0, n_kv = 0; /* items and Qs taken so far; tiles of K used so far */
     uint32_t slot = 0, q_slot = 0;
     float o[D / 2], x[KEYS / 2], keep[2];
-    uint32_t y[KEYS / 4], z[D / 4]; /* P; Q if kept in registers */
-    int t, left;                    /* the tile; tiles left in the item, including it */
-    int hide_to, hide_at; /* outside of this range tiles have keys that some row does not see */
+    uint32_t y[KEYS / 4], z[D / 4]; /* P; Q if it is kept in registers */
+    int t, left;                    /* the current tile; tiles left in the item, including t */
+    int hide_to, hide_at; /* a tile outside of this range of keys has hidden keys */
     soft f;
 
-    /* Takes the next item that has keys, and its Q. */
+    /* Takes the next item that has keys, and its Q; stores zeros for items without keys. Returns
+     * false after the last item. */
     auto take = [&] {
         for (;; barrier_arrive(smem(&s.item_empty[slot]))) {
             slot = n_items % 2;
@@ -75,11 +77,12 @@ consume(shared_mem<D> &s, const params &p)
         }
         return true;
     };
-    /* Biases of tile t, from the thread's position on. */
+    /* Address of the bias of tile t for the thread's first row and column. */
     auto biases = [&] {
         return find_bias<D>(p, s.bias[slot], t * KEYS - s.item[slot].pos - group * 64) + column -
                (int)(row - group * 64);
     };
+    /* Queues x = q k^T of tile t, K number n_kv. */
     auto start_scores = [&] {
         uint32_t stage = n_kv % STAGES;
 
@@ -91,7 +94,8 @@ consume(shared_mem<D> &s, const params &p)
                 x, tile_desc(same(smem(s.t.q[q_slot]) + group * 64 * 128), 1024, 16),
                 tile_desc(same(smem(s.t.k[stage])), D * 16, 16));
     };
-    /* Finishes the scores in x: shape, hide, soften. */
+    /* Makes the scores in x softmax weights: caps and biases them, hides keys, updates f and
+     * keep. */
     auto finish_scores = [&] {
         const int base = t * KEYS;
 
@@ -109,7 +113,8 @@ consume(shared_mem<D> &s, const params &p)
         }
         soften<KEYS>(x, f, keep, mult);
     };
-    /* o += y v; seen: the part of the tile that any row sees. */
+    /* Queues o += y v. `at` is the V's number; some row sees keys [seen_first, seen_end) of the
+     * tile. */
     auto start_values = [&](uint32_t at, int seen_first, int seen_end) {
         uint32_t stage = at % STAGES;
 
@@ -119,8 +124,9 @@ consume(shared_mem<D> &s, const params &p)
         queue_values<T, D>(o, y, tile_desc(same(smem(s.t.v[stage])), D * 16, 1024));
     };
 
-    /* Queues the values of tile t (K number n_kv) and the scores of the following tile, which may
-     * be in the next item. Returns false if there is none. */
+    /* Computes the values of tile t (K number n_kv) and the scores of the following tile, which may
+     * be in the next item. `last`: t is the item's last tile. Returns false after the last tile of
+     * all. */
     auto step = [&](auto last) {
         const struct item &i = s.item[slot];
         const int seen_first = i.first - t * KEYS, seen_end = i.end - t * KEYS;
@@ -152,8 +158,8 @@ consume(shared_mem<D> &s, const params &p)
         pin(x);
         barrier_arrive_warp(smem(&s.k_empty[stage]));
         finish_scores();
-        /* Never true. Without a branch ptxas moves the wait to before the softmax that should
-         * overlap with the product. */
+        /* This condition is never true. Without a branch ptxas moves the wait to before the
+         * softmax, which should overlap with the product. */
         if (f.sum[0] + f.sum[1] < 0) __nanosleep(0);
         wgmma_wait<0>();
         pin(o);
@@ -182,8 +188,8 @@ consume(shared_mem<D> &s, const params &p)
             while (left > 1) step(std::false_type());
         } while (step(std::true_type()));
     }
-    /* Consumes the arrival meant for the first warpgroup's next product, so that the barrier is
-     * balanced. */
+    /* Consumes the arrival for a next product of the first warpgroup, which does not exist, so that
+     * the barrier ends without an open phase. */
     if (group == 0) named_sync(own_barrier, 256);
 }
 
@@ -299,12 +305,12 @@ cudaError_t
 queue_kind(const struct k_launch *l, const struct attend *a, struct step_tokens r)
 {
     if (a->softcap == 0 && !a->bias) return queue<T, D, PLAIN>(l, a, r);
-    if constexpr (D <= 128) /* T5; a bias with wider heads uses CAPPED */
+    if constexpr (D <= 128) /* BIASED is for T5; a bias with wider heads uses CAPPED */
         if (a->softcap == 0) return queue<T, D, BIASED>(l, a, r);
     return queue<T, D, CAPPED>(l, a, r);
 }
 
-/* TMA reads, and store() writes, rows aligned to 16 bytes. */
+/* Whether t has this dtype and rows aligned to 16 bytes, which TMA and store() require. */
 bool
 aligned(const struct tensor *t, enum dtype type)
 {

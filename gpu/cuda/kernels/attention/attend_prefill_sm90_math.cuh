@@ -1,8 +1,9 @@
 /* attend_prefill_sm90_math.cuh - arithmetic of a consumer warpgroup: 64 rows and a tile of keys.
  *
- * Layout (wgmma's accumulator): a thread holds, of rows r and r + 8 of its warp's 16 (r = lane /
- * 4), every eighth pair of columns. Element j of an array is row j / 2 % 2, column j / 4 * 8 + lane
- * % 4 * 2 + j % 2. The four lanes of a row share its maximum and sum.
+ * Layout (wgmma's accumulator): a thread holds elements of rows r and r + 8 of its warp's 16 (r =
+ * lane / 4): of every 8 columns one pair. Element j of an array is row r + 8 (j / 2 % 2), column j
+ * / 4 * 8 + lane % 4 * 2 + j % 2. The four lanes of a row share its maximum and sum. The thread's
+ * first column is lane % 4 * 2.
  *
  * P is 0 for a key that a row does not see, but 0 times NaN is NaN: rows of V that no row of the
  * item sees are zeroed before use (clear_hidden). Every warpgroup does it, with the same values.
@@ -13,7 +14,8 @@
 
 namespace {
 
-/* Hides columns (relative to the thread's first one in the tile) outside of [first, end). */
+/* Sets the scores of hidden keys to -inf: of columns outside of [first, end), counted from the
+ * thread's first column. */
 template <int KEYS>
 __device__ __forceinline__ void
 hide(float (&s)[KEYS / 2], const int (&first)[2], const int (&end)[2])
@@ -25,7 +27,7 @@ hide(float (&s)[KEYS / 2], const int (&first)[2], const int (&end)[2])
     }
 }
 
-/* As zero_values(), and makes the zeros visible to the warpgroup's products. */
+/* zero_values() of kv_tma_sm90.cuh; also makes the zeros visible to the warpgroup's products. */
 template <int D>
 __device__ __forceinline__ void
 clear_hidden(unsigned char *v, int first, int end, uint32_t thread)
@@ -35,7 +37,8 @@ clear_hidden(unsigned char *v, int first, int end, uint32_t thread)
     named_sync(WG_SYNC + threadIdx.x / 128 - 1, 128);
 }
 
-/* Starts a tile's products from the biases. diagonal: as in shape_scores(). */
+/* Initializes the accumulators of Q K^T of one tile with the position biases. diagonal: address of
+ * the bias of the thread's first row and column; biases are stored by column - row. */
 template <int KEYS>
 __device__ __forceinline__ void
 lay_bias(float (&s)[KEYS / 2], const float *diagonal)
@@ -52,8 +55,7 @@ lay_bias(float (&s)[KEYS / 2], const float *diagonal)
     }
 }
 
-/* q.k to scores in base 2: cap and bias. diagonal: biases by j - i, from the thread's position in
- * the tile. */
+/* Makes q.k scores in base 2: applies softcap and bias. diagonal: as in lay_bias(). */
 template <int KEYS>
 __device__ __forceinline__ void
 shape_scores(float (&s)[KEYS / 2], const params &p, const float *diagonal)
@@ -69,7 +71,7 @@ shape_scores(float (&s)[KEYS / 2], const params &p, const float *diagonal)
 
         float old[2] = { diagonal[-8], diagonal[-7] };
 
-        /* Eight rows down is the same diagonal as eight columns left. */
+        /* The bias of row r + 8 is the bias of row r eight columns to the left. */
         UNROLL for (int j = 0; j < KEYS / 2; j += 4) {
             float now[2] = { diagonal[2 * j], diagonal[2 * j + 1] };
 
@@ -83,12 +85,14 @@ shape_scores(float (&s)[KEYS / 2], const params &p, const float *diagonal)
     }
 }
 
-/* Softmax state of rows `at` and at + 8 of the warp's 16; scores times mult are in base 2. */
+/* Softmax state of rows r and r + 8 of the warp's 16: largest score, and the sum over the thread's
+ * own columns. Scores times mult are in base 2. */
 struct soft {
     float max[2], sum[2];
 };
 
-/* Replaces scores by probabilities; keep: factor for earlier sums. */
+/* Replaces the scores by softmax weights and updates the state. keep: returns the factor for the
+ * rows' earlier sums and values. */
 template <int KEYS>
 __device__ __forceinline__ void
 soften(float (&s)[KEYS / 2], soft &o, float (&keep)[2], float mult)
@@ -110,6 +114,7 @@ soften(float (&s)[KEYS / 2], soft &o, float (&keep)[2], float mult)
     }
 }
 
+/* Rounds the softmax weights to T, two per register, as wgmma_rs() expects P. */
 template <class T, int KEYS>
 __device__ __forceinline__ void
 round_scores(uint32_t (&to)[KEYS / 4], const float (&s)[KEYS / 2])
@@ -137,7 +142,7 @@ transpose_4x4(uint32_t (&x)[4])
     }
 }
 
-/* Destination of an item's rows. */
+/* Destination of an item's rows in out. */
 struct output {
     uint32_t row, n_tokens, head;
 };
@@ -174,7 +179,7 @@ store(const float (&o)[D / 2], soft f, const params &p, output i, uint32_t row, 
     }
 }
 
-/* Queues s (+)= q k^T of 64 rows and a tile of keys. */
+/* Queues s = q k^T of 64 rows and a tile of keys, added to s if ADD. */
 template <class T, int D, bool ADD>
 __device__ __forceinline__ void
 queue_scores(float (&s)[attend_tile<D>::KEYS / 2], uint64_t q, uint64_t k)
@@ -218,7 +223,7 @@ queue_values(float (&o)[D / 2], uint32_t (&x)[attend_tile<D>::KEYS / 4], uint64_
     wgmma_commit();
 }
 
-/* Output of rows that see no key. */
+/* Stores zeros as the output of an item whose rows see no key. */
 template <int D>
 __device__ void
 store_zeros(const params &p, const struct item &i, uint32_t first, uint32_t thread)

@@ -1,8 +1,8 @@
-/* attend_prefill_sm90_schedule.cuh - chooses the items of a block and loads them into shared
+/* attend_prefill_sm90_schedule.cuh - chooses the items of a thread block and loads them into shared
  * memory.
  *
- * An item is ROWS rows of one segment for one head. Two warps of the first warpgroup serve the
- * others:
+ * An item is up to ROWS rows of one segment for one head. Two warps of the first warpgroup serve
+ * the consumers:
  *
  *     plan     takes the next item number, finds its segment, rows, head   item_full, item_empty
  *     fetch    loads Q of the item, then K and V, tile by tile             q_*, k_*, v_*
@@ -10,9 +10,10 @@
  * Items of a segment come longest first. Heads that share K and V are consecutive, and as many K/V
  * heads are computed together as stay in L2. Segments are in order.
  *
- * K and V of the cache are read through the tensor maps of kv_tma_sm90.cuh. Unpaged K and V are {64
- * columns, row, columns / 64, head, 1}: a copy loads 8 rows, or the tile with heads of 64. Keys
- * that must not be read get slice -1, outside of the tensor, so that they arrive as zeros.
+ * K and V of the cache are read through the tensor maps of kv_tma_sm90.cuh. The maps of unpaged K
+ * and V are {64 columns, row, columns / 64, head, 1}: a copy loads 8 rows, or the tile with heads
+ * of 64. Keys that must not be read get slice -1, outside of the tensor, so that they arrive as
+ * zeros.
  */
 #pragma once
 
@@ -29,32 +30,32 @@ using namespace sm90;
 constexpr float LOG2E = 1.4426950408889634f;
 constexpr uint32_t MAX_REACH = 512;    /* maximum bias_reach */
 constexpr uint64_t L2_KEEP = 32 << 20; /* bytes of K and V computed together: about half of L2 */
-/* named barriers, one per consumer warpgroup each */
+/* first numbers of the named barriers, one of each kind per consumer warpgroup */
 constexpr uint32_t FIRST_GROUP = 1, WG_SYNC = 5;
 
 /* Kernel parameters except tensor maps. */
 struct params {
     const struct segment *segment;
     uint32_t first_segment, n_segments;
-    const slice_id *table;                           /* NULL: K and V are rows, like q */
+    const slice_id *table;                           /* NULL: K and V are not paged */
     uint32_t table_stride, block_tokens, box_tokens; /* box: tokens per copy */
     uint32_t n_heads, group, window, causal;
     void *out;
     uint32_t out_stride;
-    float scale, softcap; /* scale: of q.k, in base 2 unless capped */
+    float scale, softcap; /* scale: factor of q.k, to base 2 unless capped */
     const float *sinks, *bias;
     uint32_t bias_reach;
-    float bias_by;   /* factor to wgmma's result; capped: to base 2 */
+    float bias_by;   /* factor of a bias: to q.k before scale; capped: to base 2 */
     uint32_t *count; /* [0] items taken after the first ones, [1] finished blocks */
 };
 
-/* An item, from the planning warp to the others. Positions are relative to the segment's first
- * key. */
+/* An item, from the planning warp to the others. Key positions count from the segment's first key:
+ * in the cache from position 0. */
 struct item {
-    int32_t n_tiles;              /* of keys; -1: no more items */
-    int32_t last;                 /* the highest tile */
-    int32_t pos;                  /* of the first row */
-    int32_t first, end;           /* keys that any of its rows sees */
+    int32_t n_tiles;              /* key tiles; -1: there are no more items */
+    int32_t last;                 /* index of the highest key tile, computed first */
+    int32_t pos;                  /* position of the first row */
+    int32_t first, end;           /* keys [first, end): some row of the item sees them */
     int32_t n_keys;               /* of the segment */
     uint32_t row, n_tokens, head; /* rows row .. row + n_tokens of out */
     uint32_t slot, key_row;       /* paged; else the row of the first key in K and V */
@@ -80,17 +81,17 @@ template <int D> struct shared_mem {
     float bias[2][2 * MAX_REACH + 2 * tile::KEYS + 127]; /* fill_bias() */
 };
 
-/* A view of 32 segments, one per lane, with the numbers of their first items. It moves forwards
+/* A view of 32 segments, one per lane, with the numbers of their items. The view moves forwards
  * only. */
 struct cursor {
     uint32_t first, before, total; /* first segment in view, items before it, items in view */
     struct segment segment;
-    uint32_t n, sum; /* the lane's segment: its items; sum of items in view up to it */
+    uint32_t n, sum; /* items of the lane's segment; items in view up to and with it */
 };
 
 struct place {
     struct segment segment;
-    uint32_t at, rows; /* item index in a segment with `rows` row tiles */
+    uint32_t at, rows; /* index of an item in its segment, which has `rows` row tiles */
 };
 
 template <int ROWS>
@@ -115,6 +116,7 @@ look_at_segments(const params &p, cursor &c)
     c.total = __shfl_sync(~0u, c.sum, 31);
 }
 
+/* Finds segment and index of the item with this number. Returns false after the last item. */
 template <int ROWS>
 __device__ bool
 find_item(const params &p, cursor &c, uint32_t item, place &r)
@@ -170,6 +172,7 @@ make_item(const params &p, const place &r)
     return i;
 }
 
+/* Coordinates of the part-th copy of a tile of keys; slice -1: no row sees a key of the part. */
 template <int D>
 __device__ box
 find_box(const params &p, const struct item &i, int tile, uint32_t part)
@@ -193,8 +196,9 @@ find_box(const params &p, const struct item &i, int tile, uint32_t part)
     return b;
 }
 
-/* Stores a head's biases times bias_by, by j - i from -(reach + KEYS + 63) on. The margin lets a
- * tile of 64 rows find all its biases consecutively at any position (find_bias). */
+/* Stores a head's biases times bias_by, by key minus query position, from -(reach + KEYS + 63) on.
+ * This margin lets a tile of 64 rows find all its biases consecutively at any position
+ * (find_bias). */
 template <int D>
 __device__ void
 fill_bias(const params &p, float *to, uint32_t head)
@@ -208,8 +212,8 @@ fill_bias(const params &p, float *to, uint32_t head)
         to[j] = from[min(max(j - reach - KEYS - 63, -reach), reach)] * p.bias_by;
 }
 
-/* Address of the bias of the tile's first column and row 0; far: position of the column minus the
- * row's. */
+/* Address of the bias of the tile's first column and row 0; far: position of that column minus
+ * position of row 0. */
 template <int D>
 __device__ const float *
 find_bias(const params &p, const float *bias, int far)
@@ -220,10 +224,10 @@ find_bias(const params &p, const float *bias, int far)
     return bias + min(max(far, -reach - KEYS), reach + 64) + reach + KEYS + 63;
 }
 
-/* The planning warp prepares the next item while an item is computed, and looks up the one after
- * it. Every lane arrives for its own ordinary stores, because racecheck does not follow one lane's
- * arrival for its warp, although that is correct (k_*, v_* and q_* guard stores of the copy
- * engine). */
+/* The planning warp: while the consumers compute an item, it prepares the next item in shared
+ * memory and looks up the one after that. Every lane arrives for its own ordinary stores, because
+ * racecheck does not follow one lane's arrival for its warp, although that is correct (k_*, v_* and
+ * q_* guard stores of TMA). */
 template <int D>
 __device__ void
 plan(shared_mem<D> &s, const params &p)
@@ -254,7 +258,8 @@ plan(shared_mem<D> &s, const params &p)
     if (lane == 0 && atomicAdd(&p.count[1], 1) == gridDim.x - 1) p.count[0] = p.count[1] = 0;
 }
 
-/* The fetching warp: each lane loads a part of every tile. */
+/* The fetching warp: loads Q, K and V of every item; each lane starts the copy of a part of every
+ * tile. */
 template <int D>
 __device__ void
 fetch(shared_mem<D> &s, const params &p, const CUtensorMap *q, const CUtensorMap *k,
@@ -305,7 +310,7 @@ fetch(shared_mem<D> &s, const params &p, const CUtensorMap *q, const CUtensorMap
                          i.head * D + lane * 64, i.row);
             load_k(old);
             for (; left > 1; left--) {
-                box ahead = b; /* looked up before we wait */
+                box ahead = b; /* the next box, looked up before waiting */
 
                 if (left > 2) ahead = find_box<D>(p, i, t--, lane);
                 load_k(b);

@@ -1,7 +1,7 @@
-/* attend_prefill_sm90_tiles.h - tile sizes and shared memory of attend_prefill_sm90.cu, by head
- * dim.
+/* attend_prefill_sm90_tiles.h - tile and buffer sizes of attend_prefill_sm90.cu, by head dim: ROWS
+ * of an item, KEYS of a tile, STAGES (buffers of K, and of V), Q_SLOTS (buffers of Q).
  *
- * head dim   shared memory, KiB             registers of a consumer
+ * head dim   shared memory, KiB             registers of a consumer thread
  * 64         Q 2 x 24, K 4 x 16, V 4 x 16   S 64 + P 32 + O  32
  * 128        Q 2 x 32, K 2 x 32, V 2 x 32   S 64 + P 32 + O  64 + Q 32
  * 256        Q     64, K 2 x 32, V 2 x 32   S 32 + P 16 + O 128

@@ -1,9 +1,10 @@
-/* attend_sm80.cu - see attend_sm80.h.
+/* attend_sm80.cu - see attend_sm80.h. attend_sm80_schedule.cuh defines packed row, unit, share,
+ * split.
  *
- * A block has 16 WM packed rows (attend_sm80_schedule.cuh) and goes through tiles of 64 keys. WM x
- * WN warps: warp (m, n) has rows 16 m .., the keys 64 / WN * n .. of a tile's scores, and the
- * elements D / WN * n .. of the output. Scores pass between the WN warps through shared memory. The
- * arithmetic on a row's 64 scores is the same for any WM and WN, and so are the bits:
+ * A thread block has 16 WM packed rows and goes through tiles of 64 keys. WM x WN warps: warp (m,
+ * n) has rows 16 m .., the keys 64 / WN * n .. of a tile's scores, and the elements D / WN * n ..
+ * of the output. Scores pass between the WN warps through shared memory. The arithmetic on a row's
+ * 64 scores is the same for any WM and WN, and so are the bits:
  *
  *     per tile    m' = max(m, scores)   p = 2^(score - m'), rounded to T   o = o 2^(m - m') + p v
  *                 the sum of p is one more column of v, all ones
@@ -13,20 +14,22 @@
  *
  * A tile that a row does not see changes none of its bits: p = 0, m' = m.
  *
- * K and V are copied, 16 bytes at a time, from the blocks into a ring of STAGES pairs, swizzled
- * (chunk c of key k is at c ^ k % 8) to avoid bank conflicts of ldmatrix. The copies run ahead
- * across tiles, splits, units and segments. fp8 is copied into a separate ring of two pairs; two
- * steps later each thread widens what it copied into the main ring, after gather. At step t, after
- * one barrier:
+ * K and V are copied, 16 bytes at a time, from the cache blocks into a ring of STAGES pairs (a tile
+ * of K and a tile of V), swizzled (chunk c of key k is at c ^ k % 8) to avoid bank conflicts of
+ * ldmatrix. The copies run ahead across tiles, splits, units and segments. At step t, after one
+ * barrier:
  *
  *     copies      V of t + STAGES - 1, K of t + STAGES        into the pair that step t - 1 used
  *     soften      scores of t (from shared memory), gather V of t
  *     score       K of t + 1
  *
+ * fp8 is copied, V of t + 2 and K of t + 3, into a separate ring of two pairs. At the end of the
+ * next step each thread widens what it copied into the main ring.
+ *
  *     D      decode: warps, ring, blocks per SM         rows: warps (WM x WN), rows, ring
  *     64     4 (1 x 4), 4 x 16 KiB, 3                   4 (4 x 1), 64, 3 x 16 KiB
  *     128    4 (1 x 4), 3 x 32 KiB, 2                   8 (4 x 2), 64, 3 x 32 KiB
- *     256    4 (1 x 4), 3 x 64 KiB, 1                   8 (2 x 4), 32, 2 x 64 KiB
+ *     256    4 (1 x 4), 3 x 64 KiB, 1                   8 (2 x 4), 32, 2 x 64 KiB   (fp8: STAGES 2)
  */
 #include "gpu/cuda/kernels/attention/attend_sm80.h"
 
@@ -48,21 +51,21 @@ struct shape {
     using T = T_;
     static constexpr bool NARROW = NARROW_; /* K and V are fp8 in the cache */
     static constexpr int D = D_, WM = WM_, WN = WN_, STAGES = STAGES_;
-    static constexpr bool SINGLE = SINGLE_; /* segments of one row, in shares */
+    static constexpr bool SINGLE = SINGLE_; /* segments have one row; blocks have shares */
     static constexpr int ROWS = 16 * WM, WARPS = WM * WN, THREADS = 32 * WARPS;
-    static constexpr int KEYS = TILE / WN;    /* of a warp, in score */
-    static constexpr int COLS = D / WN;       /* of a warp, in gather */
+    static constexpr int KEYS = TILE / WN;    /* keys of a tile that a warp scores */
+    static constexpr int COLS = D / WN;       /* elements of the output of a warp */
     static constexpr int HALF = TILE * D * 2; /* bytes of K, or V, of one tile */
     static constexpr int SCORES = WN > 1 ? ROWS *(TILE + PAD) : 0; /* floats */
-    static constexpr int CAME = NARROW ? TILE * D : 0; /* bytes of a tile of fp8; two pairs */
+    static constexpr int CAME = NARROW ? TILE * D : 0; /* bytes of a tile of fp8 */
     static constexpr int BYTES = STAGES * 2 * HALF + 4 * CAME + 2 * SCORES * 4;
 };
 
 /* ---- scores ---- */
 
-/* The two packed rows of a lane: 16 m + g and 8 further. */
+/* The two packed rows of a lane: 16 m + g and 16 m + g + 8. */
 struct lane_rows {
-    uint32_t row[2], head[2]; /* row of the step */
+    uint32_t row[2], head[2]; /* row of the batch; head of q */
     struct seen sees[2];
     bool real[2];
 };
@@ -103,6 +106,7 @@ load_q(const struct job &j, const struct lane_rows &r, uint32_t (&q)[S::D / 16][
     }
 }
 
+/* Whether the tree mask hides a key from a row. */
 __device__ __forceinline__ bool
 masked(const struct attend &a, const struct walk &w, uint32_t row, int32_t key)
 {
@@ -113,7 +117,7 @@ masked(const struct attend &a, const struct walk &w, uint32_t row, int32_t key)
             !(a.mask[(size_t)row * a.mask_words + own / 32] >> own % 32 & 1));
 }
 
-/* A warp's scores of a tile: q.k, then the softmax input, in powers of two. */
+/* Computes a warp's scores of a tile: q.k, then scale, softcap, bias and masks; in base 2. */
 template <class S>
 __device__ __forceinline__ void
 score(const struct job &j, const struct walk &w, const struct lane_rows &r,
@@ -176,7 +180,8 @@ score(const struct job &j, const struct walk &w, const struct lane_rows &r,
 
 /* ---- softmax and values ---- */
 
-/* Merges a split's largest score and sum with the earlier splits: o = o keep + split's take. */
+/* Merges a split's largest score and sum with those of the earlier splits. Returns the factors for
+ * o: o = o keep + (the split's o) take. */
 __device__ __forceinline__ void
 add_split(float &max, float &sum, float split_max, float split_sum, float &keep, float &take)
 {
@@ -188,7 +193,8 @@ add_split(float &max, float &sum, float split_max, float split_sum, float &keep,
     sum = __fmaf_rn(sum, keep, __fmul_rn(split_sum, take));
 }
 
-/* Final factor of a head's o: 1 / sum, where a sink counts as one more key without a value. */
+/* Returns the final factor of a head's o: 1 / sum. A sink counts as one more key without a
+ * value. */
 __device__ __forceinline__ float
 last_factor(const struct attend &a, uint32_t head, float max, float sum)
 {
@@ -203,7 +209,7 @@ last_factor(const struct attend &a, uint32_t head, float max, float sum)
     return sum > 0 ? __fdiv_rn(keep, sum) : 0;
 }
 
-/* State of a warp for rows g and g + 8: largest score, sum of weights, weighted values. */
+/* Softmax state of a warp for rows g and g + 8: largest score, sum of weights, weighted values. */
 template <class S> struct state {
     float max[2], sum[2], o[S::COLS / 8][4];
 
@@ -227,7 +233,8 @@ template <class S> struct state {
     }
 };
 
-/* Adds a tile's 64 scores of the warp's rows, and its values, to the state. */
+/* Adds a tile to the state: the weights of its 64 scores s, and the values. upper: rows g + 8 are
+ * used. */
 template <class S>
 __device__ __forceinline__ void
 gather(struct state<S> &st, float (&s)[TILE / 8][4], uint32_t values, bool upper)
@@ -283,6 +290,7 @@ gather(struct state<S> &st, float (&s)[TILE / 8][4], uint32_t values, bool upper
 
 /* ---- end of a unit ---- */
 
+/* Stores the output of a unit that this block computed alone. */
 template <class S>
 __device__ __forceinline__ void
 finish(const struct job &j, const struct walk &w, const struct state<S> &st)
@@ -303,7 +311,8 @@ finish(const struct job &j, const struct walk &w, const struct state<S> &st)
     }
 }
 
-/* A partial result in memory: [slot_rows][D] of o, then largest scores, then sums. */
+/* Stores a partial result in memory: [slot_rows][D] of o, then the largest scores, then the
+ * sums. */
 template <class S>
 __device__ __forceinline__ void
 store_split(const struct job &j, uint32_t slot, const struct state<S> &st)
@@ -325,10 +334,10 @@ store_split(const struct job &j, uint32_t slot, const struct state<S> &st)
     }
 }
 
-/* The splits of a shared unit: their number and where the i-th is. */
+/* The splits of a shared unit: their number, and where the i-th is among the partial results. */
 struct splits {
     uint32_t n, first;
-    bool numbered; /* one each; else two per share: the end of a unit, the start of another */
+    bool numbered; /* with job.split: one after the other; else two per share, see own_slot() */
 
     __device__ __forceinline__ splits(const struct job &j, const struct walk &w,
                                       const struct shares &shares)
@@ -349,7 +358,9 @@ struct splits {
     }
 };
 
-/* Where the block stores the split that w ends. */
+/* Where the block stores the split that ends at w. Without job.split a share has two partial
+ * results: 2 i for a unit that began in an earlier share, 2 i + 1 for a unit that begins in share
+ * i. */
 __device__ __forceinline__ uint32_t
 own_slot(const struct job &j, const struct walk &w, const struct shares &shares)
 {
@@ -357,7 +368,7 @@ own_slot(const struct job &j, const struct walk &w, const struct shares &shares)
     return 2 * blockIdx.x + (shares.begin(blockIdx.x) <= w.first_tile);
 }
 
-/* Adds the splits of a unit in order: four elements per thread. */
+/* Adds the splits of a unit in order and stores its output: four elements per thread at a time. */
 template <class S>
 __device__ __forceinline__ void
 combine(const struct job &j, const struct walk &w, const struct shares &shares)
@@ -407,7 +418,7 @@ combine(const struct job &j, const struct walk &w, const struct shares &shares)
     }
 }
 
-/* Stores the state of a split: to out, or as a partial result. */
+/* Ends a split: adds its state to the total, or stores it as a partial result of a shared unit. */
 template <class S>
 __device__ __forceinline__ void
 end_split(const struct job &j, const struct walk &w, const struct shares &shares,
@@ -442,6 +453,7 @@ arrive(const struct job &j, const struct walk &w, const struct shares &shares, u
 
 /* ---- the kernels ---- */
 
+/* Computes the tiles from w on, w.left in number: a share, or one unit. */
 template <class S>
 __device__ __forceinline__ void
 attend_stretch(const struct job &j, struct walk w, const struct shares &shares)
@@ -587,8 +599,9 @@ start(void (*kernel)(struct job), uint32_t grid, const struct k_launch *l, const
     return r ? r : launch(kernel, grid, S::THREADS, S::BYTES, l->st, j);
 }
 
-/* Number of blocks for `units` units. If slightly fewer blocks get one or two whole units each, and
- * segments have equal lengths, no unit is divided and nothing is added through memory. */
+/* Returns the number of thread blocks for `units` units: at most `most`, and slightly fewer (at
+ * least 7/8) if all blocks then get the same number of whole units. With segments of equal length
+ * no unit is then divided and nothing is added through memory. */
 uint32_t
 even_grid(uint32_t most, uint32_t units)
 {
@@ -597,7 +610,7 @@ even_grid(uint32_t most, uint32_t units)
     return even * 8 >= most * 7 ? even : most;
 }
 
-/* The shapes of D in the table above. */
+/* Launches the kernels with the shapes of D in the table at the top. */
 template <typename T, bool NARROW, int D>
 cudaError_t
 queue(const struct k_launch *l, struct job j)
@@ -630,7 +643,7 @@ queue(const struct k_launch *l, struct job j)
     return r;
 }
 
-/* Whether rows of t are aligned to that many bytes; 16-bit elements. */
+/* Whether the rows of t, a tensor of 16-bit elements, are aligned to `bytes`. */
 bool
 aligned(const struct tensor &t, uint32_t bytes)
 {

@@ -1,7 +1,8 @@
-/* attend_sm80_load.cuh - K and V of one tile, from memory into attend_sm80's ring: see there.
+/* attend_sm80_load.cuh - copies tiles of K and V from memory into the ring of attend_sm80.cu, whose
+ * head comment describes the ring.
  *
- * S is a kernel's shape: T, NARROW (they are fp8 in their blocks, widened on the way), D, THREADS,
- * HALF.
+ * S is a kernel's shape: T, NARROW (K and V are fp8 in the cache and are widened on the way), D,
+ * THREADS, HALF.
  */
 #pragma once
 
@@ -13,7 +14,7 @@
 
 namespace attend_sm80 {
 
-/* Two fp8 elements as T, exactly. */
+/* Returns two fp8 elements as T, exactly. */
 template <typename T> __device__ __forceinline__ uint32_t widen_pair(uint32_t x);
 
 template <>
@@ -56,7 +57,7 @@ widen_shared(uint32_t to, uint32_t from)
                  : "memory");
 }
 
-/* Copies 8 bytes, or zeros. */
+/* Copies 8 bytes to shared memory, or stores zeros if not real. */
 __device__ __forceinline__ void
 copy_half(uint32_t to, const void *from, bool real)
 {
@@ -65,9 +66,10 @@ copy_half(uint32_t to, const void *from, bool real)
                  : "memory");
 }
 
-/* Location of a tile's keys. Keys outside [first, first + n) and [0, kept) are not read. */
+/* Location of a tile's keys, counted from the tile's first. Keys outside of [first, first + n) and
+ * [0, kept) are not read. */
 struct source {
-    int32_t block; /* of key 0; blocks under 64 tokens: lane i has the i-th */
+    int32_t block; /* of key 0; blocks under 64 tokens: lane i has the i-th of the tile */
     uint32_t offset, first, n, kept;
 };
 
@@ -87,7 +89,7 @@ find_source(const struct job &j, const struct walk &w)
         s.offset = w.kv_head * j.a.head_dim * 2;
         return s;
     }
-    if (j.shift < 6) { /* the seen part of this lane's block in the tile */
+    if (j.shift < 6) { /* the seen part of the block that this lane looks up */
         at = pos + (int32_t)((threadIdx.x % 32) << j.shift);
         low = max(low, at);
         high = min(high, at + (1 << j.shift));
@@ -98,19 +100,19 @@ find_source(const struct job &j, const struct walk &w)
     return s;
 }
 
-/* The part of the loop that runs ahead. A thread copies chunk threadIdx.x % CHUNKS of every ROWS-th
- * key. Whole tiles, nearly all, need one or two instructions per address; partial ones are tested
- * key by key. */
+/* The copies, which run ahead of the computation. A thread copies chunk threadIdx.x % CHUNKS of
+ * every ROWS-th key. Nearly all tiles are whole and need one or two instructions per address; in
+ * partial tiles every key is tested. */
 template <class S> struct copies {
     static constexpr uint32_t KEY = S::D * 2, CHUNKS = S::D / 8, ROWS = S::THREADS / CHUNKS;
     static constexpr uint32_t PASSES = TILE / ROWS;
     static constexpr uint32_t STORED = S::NARROW ? S::D : KEY, CHUNK = STORED / CHUNKS;
 
-    struct walk w;      /* of the tile of k */
+    struct walk w;      /* position of the tile of k */
     struct source k, v; /* what queue() copies next */
     bool more_v;
     const char *base;    /* this thread's chunk of block 0 */
-    uint32_t row, to_us; /* this thread's first key; its first chunk in a tile of the ring */
+    uint32_t row, to_us; /* this thread's first key; its chunk of that key in a tile of the ring */
     uint32_t came_to;    /* the same for fp8 before widening */
 
     __device__ __forceinline__ copies(const struct job &j, const struct walk &from)
@@ -123,7 +125,8 @@ template <class S> struct copies {
         came_to = row * STORED + chunk * CHUNK;
     }
 
-    /* row < ROWS, a power of two, so that row + i ROWS has the low bits of row ^ i ROWS. */
+    /* Address of the i-th chunk. row < ROWS, a power of two: row + i ROWS has the low bits of row ^
+     * i ROWS. */
     static __device__ __forceinline__ uint32_t place(uint32_t to, uint32_t i)
     {
         return (to ^ (i * ROWS % 8 << 4)) + i * ROWS * KEY;
@@ -193,8 +196,8 @@ template <class S> struct copies {
         copy_commit();
     }
 
-    /* Widens an arrived pair of fp8 tiles. Where nothing was copied the result is arbitrary and
-     * unused. */
+    /* Widens an arrived pair of fp8 tiles into the ring. Where no key was copied the result is
+     * arbitrary and unused. */
     __device__ __forceinline__ void widen_tiles(uint32_t from, uint32_t to) const
     {
         UNROLL for (uint32_t half = 0; half < 2; half++)

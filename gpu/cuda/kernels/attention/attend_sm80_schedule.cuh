@@ -1,14 +1,17 @@
-/* attend_sm80_schedule.cuh - which tiles of keys a block of attend_sm80 computes.
+/* attend_sm80_schedule.cuh - divides attention among the thread blocks of attend_sm80.cu.
  *
  * A segment's rows and the heads that share a K/V head are packed: packed row p is head p % group
- * of row p / group. A unit is up to ROWS packed rows of one (segment, K/V head). It sees keys [low,
- * high), and [0, kept) if a window keeps the first ones. They lie in tiles of 64 absolute
- * positions; tiles between the two ranges are skipped. A block has a share: consecutive tiles of
- * all units in order, e.g. the end of one unit, several whole ones, the beginning of another.
+ * of row p / group. A unit is up to ROWS packed rows of one (segment, K/V head). Its rows see keys
+ * [low, high) and, if a window keeps the first keys (attend.kept), also the kept keys [0, kept).
+ * The keys lie in tiles of 64 absolute positions; tiles between the two ranges are skipped. For
+ * segments of one row a thread block has a share: consecutive tiles of all units in order, e.g. the
+ * end of one unit, several whole ones, the beginning of another. For other segments a block has one
+ * whole unit.
  *
- * Partial results of a unit are kept per split. With job.split, a split is that many tiles, starts
- * at an absolute position and lies within one block, so that the order of sums is the same for any
- * grid and batch. Without, a split is the part of a unit that one block has.
+ * Partial results of a unit are kept per split. With job.split (invariant mode), a split is that
+ * many tiles, starts at an absolute position and is computed by one block, so that the order of
+ * sums is the same for any grid and batch. Without, a split is the part of a unit that one block
+ * has.
  */
 #pragma once
 
@@ -30,16 +33,16 @@ struct job {
     int64_t value_at;
     uint32_t block_bytes, key_bytes, shift;
     uint32_t group;     /* heads per K/V head */
-    uint32_t parts;     /* units of one (segment, K/V head) with one row */
-    uint32_t slot_rows; /* rows of a partial result */
+    uint32_t parts;     /* units of one (segment, K/V head) if the segment has one row */
+    uint32_t slot_rows; /* packed rows of a partial result */
     uint32_t n_slots;   /* partial results that fit in l->work; 0: no unit may be divided */
-    int32_t split;      /* SPLIT, or 0 */
+    int32_t split;      /* SPLIT in invariant mode, or 0 */
     float *slot;
     uint32_t *count;
 };
 
-/* The keys that a row sees: [low, high) and those below a.kept and high, except those that a mask
- * hides. */
+/* The keys that a row sees: [low, high), and keys below both a.kept and high, except the keys that
+ * a mask hides. */
 struct seen {
     int32_t pos, low, high;
 };
@@ -65,7 +68,8 @@ is_padding(const struct attend &a, const struct segment &segment)
     return segment.n_tokens == 0 || (a.kv.table && segment.slot == SLOT_NONE);
 }
 
-/* Tiles [0, first) and [first + gap, end), at least one. Without kept keys first is 0. */
+/* The tiles [0, first) and [first + gap, end) of a unit, at least one tile. `first` is 0 without
+ * kept keys. at() converts an index among them to a tile. */
 struct tiles {
     int32_t first, gap, end;
 
@@ -84,7 +88,7 @@ struct tiles {
         return tile + 1 == first ? first + gap : tile + 1;
     }
 
-    /* The split that contains the tile; a split may have tiles on both sides of the gap. */
+    /* Returns the split that contains the tile. A split may have tiles on both sides of the gap. */
     __device__ __forceinline__ int32_t split(int32_t tile) const
     {
         int32_t s = tile / SPLIT, behind = (first + gap) / SPLIT;
@@ -97,7 +101,7 @@ struct tiles {
         return split(end - 1) + 1;
     }
 
-    /* The first of tiles i, i + 1, ... that starts a split, or n(); i > 0. */
+    /* Returns the first index from i on whose tile starts a split, or n(); i > 0. */
     __device__ __forceinline__ int32_t round_up(int32_t i) const
     {
         int32_t edge = (at(i - 1) / SPLIT + 1) * SPLIT;
@@ -106,8 +110,9 @@ struct tiles {
     }
 };
 
-/* Tiles of a unit that sees [low, high) and the kept keys below high; if the ranges touch, low
- * becomes 0. A unit that sees nothing still has one tile: its rows get zeros. */
+/* Returns the tiles of a unit whose rows see keys [low, high) and the kept keys below high. If the
+ * kept keys reach low, the two ranges are one, and low becomes 0. A unit whose rows see no key
+ * still has one tile, because its rows must get zeros. */
 __device__ __forceinline__ struct tiles
 tiles_of(const struct attend &a, int32_t &low, int32_t high)
 {
@@ -125,7 +130,8 @@ tiles_of(const struct attend &a, int32_t &low, int32_t high)
     return t;
 }
 
-/* Divides n tiles evenly among at most `most` blocks; the first `rest` get one more. */
+/* Divides the tiles of all units evenly among n blocks: `each` tiles, one more for the first
+ * `rest`. */
 struct shares {
     uint32_t n, each, rest;
 
@@ -134,7 +140,7 @@ struct shares {
         return share * each + min(share, rest);
     }
 
-    /* The share that contains tile x. */
+    /* Returns the share that contains tile x. */
     __device__ __forceinline__ uint32_t of(uint32_t x) const
     {
         uint32_t longer = rest * (each + 1);
@@ -143,26 +149,28 @@ struct shares {
     }
 };
 
+/* A block's position in its work: segment, unit and tile. */
 struct walk {
     struct segment segment;
     uint32_t segment_index, kv_head, part;
     uint32_t first;              /* the unit's first packed row */
-    int32_t low, high;           /* keys that any of its rows sees, without kept() */
-    int32_t sure_low, sure_high; /* keys that all of its rows see */
+    int32_t low, high;           /* keys that some row of the unit sees, without kept() */
+    int32_t sure_low, sure_high; /* keys that all rows of the unit see */
     struct tiles tiles;          /* of the unit */
     int32_t tile;                /* the current one */
-    uint32_t left;               /* tiles to go, including the current one */
+    uint32_t left;               /* tiles left in the share or unit, including the current one */
     uint32_t first_tile;         /* index of the unit's first tile among all tiles */
     uint32_t slot;               /* with job.split: index of the current split among all splits */
     bool whole;                  /* no other block shares the unit */
 
-    /* The end of the kept keys [0, kept) that are seen too. */
+    /* Returns the end of the kept keys that are seen outside of [low, high); 0: none. */
     __device__ __forceinline__ int32_t kept(const struct job &j) const
     {
         return tiles.first ? min((int32_t)j.a.kept, high) : 0;
     }
 };
 
+/* Whether the current tile is the last of its split, of its unit or of the share. */
 __device__ __forceinline__ bool
 ends_split(const struct job &j, const struct walk &w)
 {
@@ -170,8 +178,7 @@ ends_split(const struct job &j, const struct walk &w)
            (j.split && w.tiles.next(w.tile) / SPLIT != w.tile / SPLIT);
 }
 
-/* Moves to tile `skip` of unit w.part of (w.segment, w.kv_head). SINGLE: the segment has one
- * row. */
+/* Moves to the unit w.part of (w.segment, w.kv_head), to its tile number skip. SINGLE: one row. */
 template <int ROWS, bool SINGLE>
 __device__ __forceinline__ void
 open_unit(const struct job &j, struct walk &w, int32_t skip)
@@ -198,7 +205,7 @@ open_segment(const struct job &j, struct walk &w)
     while (is_padding(j.a, w.segment = j.r.segment[w.segment_index])) w.segment_index++;
 }
 
-/* Moves to the next tile of the share, or of the block's unit for longer segments. */
+/* Moves to the next tile of the share or, unless SINGLE, of the block's only unit. */
 template <int ROWS, bool SINGLE>
 __device__ __forceinline__ void
 step(const struct job &j, struct walk &w)
@@ -219,14 +226,15 @@ step(const struct job &j, struct walk &w)
     open_unit<ROWS, SINGLE>(j, w, 0);
 }
 
-/* ---- finding a block's position among the segments: each warp separately ---- */
+/* ---- finding a block's position among the segments; each warp does it separately ---- */
 
-/* Tiles and splits, or units, of one or many segments. */
+/* Tiles and splits of segments, or (find_unit) units in n. */
 struct amount {
     uint32_t n, splits;
 };
 
-/* Lane i has examined n_each segments from i * n_each on. */
+/* The amounts of a lane's segments, of all segments before these, and of all. Lane i has the n_each
+ * segments from i * n_each on. */
 struct survey {
     uint32_t n_segments, n_each;
     struct amount own, before, all;
@@ -257,7 +265,8 @@ survey_segments(const struct step_tokens &r, Of of)
     return s;
 }
 
-/* The segment that contains the x-th of all, x < all.n; *before: sum of the segments before it. */
+/* Returns the segment that contains the x-th tile or unit of all, x < all.n. before: returns the
+ * sum of the segments before it. */
 template <class Of>
 __device__ __forceinline__ uint32_t
 seek(const struct step_tokens &r, const struct survey &s, Of of, uint32_t x, struct amount &before)
@@ -297,13 +306,14 @@ a_unit_of(const struct job &j, const struct segment &segment)
     return { (uint32_t)t.n(), (uint32_t)t.n_splits() };
 }
 
-/* The start of a share among all tiles. */
+/* The start of a share: a tile of a unit of a segment. */
 struct edge {
     uint32_t segment, unit, skip; /* unit may be one too far: the next segment's first */
     uint32_t tile, slot;          /* tiles and splits before it, in total */
 };
 
-/* Tile x, or the first possible start of a share after it. */
+/* Returns the first possible start of a share from tile x on: x itself, or the next start of a
+ * split with job.split, or of a unit if units may not be divided (not cut). */
 __device__ __forceinline__ struct edge
 edge_at(const struct job &j, uint32_t segment, struct amount before, uint32_t x, bool cut)
 {
@@ -326,7 +336,7 @@ edge_at(const struct job &j, uint32_t segment, struct amount before, uint32_t x,
     return e;
 }
 
-/* Share blockIdx.x; left 0: empty. All threads call it. */
+/* Returns the start of share blockIdx.x; left 0: the share is empty. All threads call it. */
 template <int ROWS>
 __device__ __forceinline__ struct walk
 find_share(const struct job &j, struct shares &shares)
@@ -370,8 +380,9 @@ find_share(const struct job &j, struct shares &shares)
 
 /* ---- one unit per block, segments of any length ---- */
 
-/* Unit blockIdx.x: K/V heads fastest, then packed rows from the last to the first, because the last
- * rows of a prompt have the most keys. left 0: no such unit. All threads call it. */
+/* Returns unit blockIdx.x. Consecutive blocks have the K/V heads of the same packed rows, and go
+ * from the last packed rows to the first, because the last rows of a prompt have the most keys.
+ * left 0: there is no such unit. All threads call it. */
 template <int ROWS>
 __device__ __forceinline__ struct walk
 find_unit(const struct job &j)

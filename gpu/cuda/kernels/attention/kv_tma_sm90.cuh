@@ -1,11 +1,11 @@
-/* kv_tma_sm90.cuh - tensor maps of the paged K and V for the copy engine, made on the host; and
- * what the kernels that use these maps share.
+/* kv_tma_sm90.cuh - tensor maps of the paged K and V for TMA, made on the host, and what the
+ * kernels that use these maps share.
  *
- * K and V are {64 columns, 8 tokens, columns / 64, head * tokens / 8, slice}: one copy loads what a
- * block and a tile of keys share of a head, as atoms of the 128-byte swizzle; the atoms of the same
- * 8 tokens are consecutive. For heads of 64, {64 columns, token, 1, head, slice} is equivalent with
- * fewer boxes. Keys that must not be read get slice -1, outside of the tensor, so that they arrive
- * as zeros.
+ * The maps of K and V are {64 columns, 8 tokens, columns / 64, head * tokens / 8, slice}. One copy
+ * loads the tokens that a cache block and a tile of keys have in common, for one head, as atoms of
+ * the 128-byte swizzle; the atoms of the same 8 tokens are consecutive. For heads of 64 the map {64
+ * columns, token, 1, head, slice} gives the same layout with a larger inner box. Keys that must not
+ * be read get slice -1, outside of the tensor, so that they arrive as zeros.
  */
 #pragma once
 
@@ -13,13 +13,13 @@
 
 namespace {
 
-/* Maps of the cache; one copy loads `box` tokens of a block. */
+/* Makes the maps of the cache; one copy loads `box` tokens of a block. */
 template <int D>
 bool
 make_kv_maps(CUtensorMap *k, CUtensorMap *v, const struct kv_view *w, uint32_t box)
 {
     const cuuint64_t tokens = w->tokens_per_block, rows = D == 64 ? tokens : 8;
-    /* The table bounds the slices; the map allows every slice below 2^31. */
+    /* Slices are not checked here: the map allows every slice below 2^31. */
     const cuuint64_t dim[5] = { 64, rows, D / 64, w->n_kv_heads * tokens / rows, 1u << 31 };
     const cuuint64_t stride[4] = { D * 2, 128, D * 2 * rows, w->slice_bytes };
     const cuuint32_t in[5] = { 64, D == 64 ? box : 8, D / 64, D == 64 ? 1 : box / 8, 1 };
@@ -29,13 +29,13 @@ make_kv_maps(CUtensorMap *k, CUtensorMap *v, const struct kv_view *w, uint32_t b
                     stride, in);
 }
 
-/* Coordinates of one lane's copy of a part of a tile in these maps. */
+/* Coordinates of one lane's copy in these maps: its share of a tile. */
 struct box {
     int row, group, slice;
 };
 
-/* Zeroes V's rows of a tile below first and from end on, because 0 times NaN is NaN; called by the
- * 128 threads of a warpgroup. */
+/* Zeroes the rows of a tile of V below `first` and from `end` on, because a weight of 0 times NaN
+ * is NaN. The 128 threads of a warpgroup call it. */
 template <int KEYS, int D>
 __device__ __forceinline__ void
 zero_values(unsigned char *v, int first, int end, int thread)

@@ -1,15 +1,16 @@
 /* rope_store.cu - see rope_store.h.
  *
- * The work is divided by (row, item): a row's items are its q heads, then k heads, then v heads. A
- * group of lanes has one item. Each lane has two runs of N adjacent elements (16 bytes) that belong
- * together, so that rotating needs no exchange between lanes:
+ * The work is divided into items. An item is one head of a row: the q heads, then the k heads, then
+ * the v heads. A group of lanes has one item. Each lane has a pair of runs of N adjacent elements
+ * (16 bytes); the two runs are rotated together, so that rotating needs no exchange between lanes:
  *
  *     0 ........ rot/2 ........ rot ........................ head_dim
  *     [ lane 0 1 2 ][ 0 1 2    ][ lane 3 3 4 4 5 5 ...        ]
  *       first         its pair    not rotated
  *
  * The norm's sum is a tree over the group. head_dim 128 in bf16: 8 lanes per item, 4 items per
- * warp. If heads do not divide like that, or rows are not aligned, a warp has one item with N = 1.
+ * warp. If a head is not divisible in this way, or rows are not aligned, a warp has one item with N
+ * = 1.
  */
 #include "gpu/cuda/kernels/attention/rope_store.h"
 
@@ -20,21 +21,22 @@
 namespace {
 
 constexpr uint32_t THREADS = 256;
-constexpr uint32_t MAX_PIECES = 8; /* pairs per lane of the one-element variant: head_dim 512 */
+constexpr uint32_t MAX_PIECES = 8; /* pairs per lane if N = 1: head_dim 512 */
 
 struct rope_args {
     struct rope_store s;
     const int32_t *pos;
     const uint32_t *slot;
     uint32_t n_tokens, n_items; /* of a row */
-    uint32_t n_q, n_k;          /* items of q and k; the rest are v */
+    uint32_t n_q, n_k;          /* q heads and k heads among the items; the rest are v */
     uint32_t rot, group;        /* lanes per item */
     uint32_t *fault;
 };
 
 enum what { ITEM_Q, ITEM_K, ITEM_V };
 
-/* Start of the two runs of pair u. The pairs of the first rot/2 elements rotate. */
+/* Finds the first elements *a and *b of the two runs of pair u. The pairs that start below rot / 2
+ * are rotated. */
 template <int N>
 __device__ __forceinline__ void
 pieces(uint32_t u, uint32_t rot, uint32_t *a, uint32_t *b)
@@ -50,7 +52,7 @@ pieces(uint32_t u, uint32_t rot, uint32_t *a, uint32_t *b)
     }
 }
 
-/* Address of an item's head in the cache. */
+/* Address of a key or value head in the cache. */
 __device__ __forceinline__ void *
 kv_element(const struct kv_view &v, slice_id at, uint32_t pos, uint32_t head, bool value)
 {
@@ -61,7 +63,7 @@ kv_element(const struct kv_view &v, slice_id at, uint32_t pos, uint32_t head, bo
     return key + (value ? kv_value_offset(v) : 0);
 }
 
-/* Stores to the cache, or back in place. */
+/* Stores N elements, in the cache or in place. */
 template <int N>
 __device__ __forceinline__ void
 keep(enum dtype t, void *p, size_t at, const float (&v)[N])
@@ -72,7 +74,7 @@ keep(enum dtype t, void *p, size_t at, const float (&v)[N])
         store_as<N>(t, p, at, v);
 }
 
-/* PIECES: pairs per lane; 1 except in the one-element variant. */
+/* The kernel. PIECES: pairs per lane, 1 unless N is 1. */
 template <typename T, int N, int PIECES>
 __global__ void
 __launch_bounds__(THREADS) rope_store(const __grid_constant__ struct rope_args a)
@@ -124,7 +126,7 @@ __launch_bounds__(THREADS) rope_store(const __grid_constant__ struct rope_args a
     }
     const bool norms = what == ITEM_V ? s.v_norm : norm.data != NULL;
 
-    if (norms) { /* uniform in a group of lanes, not in a warp */
+    if (norms) { /* the same for all lanes of an item, not of a warp */
         UNROLL for (int p = 0; p < PIECES; p++)
             UNROLL for (int j = 0; j < N; j++)
                 sum = fmaf(x[p][1][j], x[p][1][j], fmaf(x[p][0][j], x[p][0][j], sum));

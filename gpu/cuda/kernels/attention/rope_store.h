@@ -2,12 +2,13 @@
  *
  *    q, k, v          fp32, bf16 or fp16, one dtype; any strides
  *    q_norm, k_norm   fp32, bf16 or fp16
- *    kv               fp32, bf16, fp16 or fp8, for any dtype of q; any head_dim and block size
+ *    kv               fp32, bf16, fp16 or fp8, any dtype of q; head_dim up to 512; any block size
  *
  * Arithmetic is fp32 from load to store, with one rounding, into q and into the cache. A head's
- * bits depend on the head and its position only. A row with SLOT_NONE stores nothing. If a row with
- * a slot has a position outside cos_sin, or no block, the lane fails and nothing is stored for the
- * row. Cost: reads q, k and v once, writes q and the cache once.
+ * bits depend on the head and its position only. A row with SLOT_NONE stores nothing in the cache.
+ * A row with a slot makes the lane fail if its position is outside cos_sin (then q and k of the row
+ * are not written) or has no block (then k and v are not). Cost: reads q, k and v once, writes q
+ * and the cache once.
  */
 #pragma once
 

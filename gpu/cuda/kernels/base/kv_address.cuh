@@ -1,9 +1,9 @@
-/* kv_address.cuh - address of a key or value in the paged cache, as defined at struct kv_view, on
- * the device.
+/* kv_address.cuh - device functions: the address of a key or value in the paged cache, as defined
+ * at struct kv_view (gpu.h).
  *
- * A head's tokens of one block are contiguous: tokens_per_block * head_dim elements. A loop over
- * positions therefore looks the block up once and adds head_dim per token. kv_view is a kernel
- * parameter; tokens_per_block is a power of two, so that nothing here divides.
+ * The tokens of one head in one block are contiguous: tokens_per_block * head_dim elements. A loop
+ * over positions therefore looks a block up once and then adds head_dim per token. tokens_per_block
+ * is a power of two, so that these functions shift and mask instead of dividing.
  */
 #pragma once
 
@@ -15,14 +15,15 @@ kv_block_shift(const struct kv_view &v)
     return 31 - __clz((int)v.tokens_per_block);
 }
 
-/* The table's entry for a position. SLICE_NONE: there is no block, and nothing may be accessed. */
+/* Returns the slice of the block that contains position pos of the slot. SLICE_NONE: the slot has
+ * no block there, and the caller must not access memory. */
 __device__ __forceinline__ slice_id
 kv_slice(const struct kv_view &v, uint32_t slot, uint32_t pos)
 {
     return v.table[(size_t)slot * v.table_stride + (pos >> kv_block_shift(v))];
 }
 
-/* The key of (pos, head) in slice `at`: head_dim elements of T. */
+/* Returns the address of the key of (pos, head) in slice `at`: head_dim elements of T. */
 template <typename T>
 __device__ __forceinline__ T *
 kv_key(const struct kv_view &v, slice_id at, uint32_t pos, uint32_t head)
@@ -32,7 +33,7 @@ kv_key(const struct kv_view &v, slice_id at, uint32_t pos, uint32_t head)
     return (T *)((char *)v.base + (size_t)at * v.slice_bytes) + (size_t)token * v.head_dim;
 }
 
-/* Bytes from a key to its value: one slice, or 0 where K = V is stored once. */
+/* Bytes from a key to its value: one slice, or 0 for a layer whose V is its K, stored once. */
 __device__ __forceinline__ size_t
 kv_value_offset(const struct kv_view &v)
 {

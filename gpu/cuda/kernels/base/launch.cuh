@@ -1,11 +1,11 @@
-/* launch.cuh - starts kernels with programmatic dependent launch.
+/* launch.cuh - starts kernels with programmatic dependent launch: a kernel may get SMs while the
+ * previous kernel of the stream still runs.
  *
- * A kernel may get SMs while the previous one still runs. Therefore every thread of every kernel
- * calls after_previous() exactly once on every path, before it touches anything that an earlier
- * kernel may write or still read. Threads without work call it too, because the order of later
- * kernels relies on it. Weights may be read before, because they do not change while serving.
- * next_may_start() is a hint: a thread calls it once, when the rest of the kernel no longer needs
- * the whole SM.
+ * Therefore every thread of every kernel calls after_previous() exactly once on every path, before
+ * it touches anything that an earlier kernel may write or still read. Threads without work call it
+ * too, because the order of later kernels relies on it. Weights may be read before, because they do
+ * not change while serving. next_may_start() allows the next kernel to start: a thread calls it
+ * once, when the rest of its kernel no longer needs the whole SM.
  */
 #pragma once
 
@@ -30,7 +30,7 @@ next_may_start()
 #endif
 }
 
-/* The start of most kernels. */
+/* Most kernels call this first: they read nothing early and let the next kernel start at once. */
 __device__ __forceinline__ void
 join_previous()
 {
@@ -38,8 +38,8 @@ join_previous()
     next_may_start();
 }
 
-/* kernel<<<grid, block, smem, st>>>(args...); early: may start early. For smem above 48 KiB the
- * caller must raise the kernel's limit before. */
+/* Launches kernel<<<grid, block, smem, st>>>(args...); early: the kernel may start before the
+ * previous one has ended. For smem above 48 KiB the caller must have raised the kernel's limit. */
 template <typename... Params, typename... Args>
 static inline cudaError_t
 launch_when(bool early, void (*kernel)(Params...), dim3 grid, dim3 block, size_t smem,
@@ -67,11 +67,12 @@ launch(void (*kernel)(Params...), dim3 grid, dim3 block, size_t smem, cudaStream
     return launch_when(true, kernel, grid, block, smem, st, std::forward<Args>(args)...);
 }
 
-/* Threads of a block of an element-wise kernel: a thread has N adjacent columns of every grid.y-th
- * row. */
+/* Threads per block of an element-wise kernel. A thread computes N adjacent columns of rows
+ * blockIdx.y, blockIdx.y + gridDim.y, ... */
 constexpr uint32_t ROW_THREADS = 256;
 
-/* Launches `wide`, with N = n columns per thread, if the rows fit that; else `narrow`, N = 1. */
+/* Launches an element-wise kernel on [rows, cols]: `wide`, with N = n columns per thread, if `fits`
+ * (the rows are aligned for n columns), else `narrow`, with N = 1. */
 template <typename... Params, typename... Args>
 static inline cudaError_t
 launch_rows(const struct k_launch *l, bool fits, uint32_t n, void (*wide)(Params...),

@@ -1,7 +1,8 @@
 /* sm80.cuh - the instructions of sm_80 that tensor-core kernels use, one function each.
  *
- * Fragments of m16n8k16 in all kernels: lane = 4 g + q owns rows g and g + 8 of a 16 x 16 left
- * operand and, of a 16 x 8 result, (g, 2q), (g, 2q + 1), (g + 8, 2q), (g + 8, 2q + 1).
+ * Fragments of m16n8k16 in all kernels: lane 4 g + q holds columns 2q, 2q + 1, 2q + 8 and 2q + 9 of
+ * rows g and g + 8 of the 16 x 16 left operand, and elements (g, 2q), (g, 2q + 1), (g + 8, 2q) and
+ * (g + 8, 2q + 1) of the 16 x 8 result.
  */
 #pragma once
 
@@ -18,14 +19,14 @@ smem(const void *p)
     return (uint32_t)__cvta_generic_to_shared(p);
 }
 
-/* Copies 16 bytes to shared memory without registers. */
+/* Copies 16 bytes from global to shared memory, not through registers. */
 __device__ __forceinline__ void
 copy_async(uint32_t to, const void *from)
 {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
 }
 
-/* The same, or zeros: then `from` is not read. */
+/* If copy, does copy_async(); else stores 16 zero bytes and does not read `from`. */
 __device__ __forceinline__ void
 copy_async_or_zero(uint32_t to, const void *from, bool copy)
 {
@@ -40,7 +41,7 @@ copy_commit()
     asm volatile("cp.async.commit_group;" ::: "memory");
 }
 
-/* Waits for this thread's copies, except those of its last n commits. */
+/* Waits until this thread's copies are done, except those of its last n calls of copy_commit(). */
 template <int n>
 __device__ __forceinline__ void
 copy_wait()
@@ -48,7 +49,8 @@ copy_wait()
     asm volatile("cp.async.wait_group %0;" ::"n"(n) : "memory");
 }
 
-/* Four 8 x 8 matrices of 16-bit elements; lane i gives the address of row i % 8 of matrix i / 8. */
+/* Loads four 8 x 8 matrices of 16-bit elements (ldmatrix); lane i passes the address of row i % 8
+ * of matrix i / 8. TURNED: each matrix is transposed. */
 template <bool TURNED = false>
 __device__ __forceinline__ void
 load_matrices(uint32_t (&r)[4], uint32_t at)
@@ -64,7 +66,8 @@ load_matrices(uint32_t (&r)[4], uint32_t at)
         LOAD_MATRICES("");
 }
 
-/* Transposes an 8 x 8 matrix of 16-bit elements, two per lane, row by row. */
+/* Transposes an 8 x 8 matrix of 16-bit elements; lane i holds elements 2 (i % 4) and the next of
+ * row i / 4. */
 __device__ __forceinline__ uint32_t
 transpose_matrix(uint32_t x)
 {
@@ -74,7 +77,7 @@ transpose_matrix(uint32_t x)
     return y;
 }
 
-/* c += a b with fp32 sums; T is the type of the 16-bit elements. */
+/* Computes c += a b with fp32 sums; T is the type of the 16-bit elements of a and b. */
 template <typename T>
 __device__ __forceinline__ void
 mma(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1)
@@ -90,7 +93,7 @@ mma(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1)
         MMA("f16");
 }
 
-/* Two floats rounded into one register, low first. */
+/* Returns two floats, rounded to T, in one register; `low` is in the low 16 bits. */
 template <typename T>
 __device__ __forceinline__ uint32_t
 pack(float low, float high)
@@ -104,9 +107,9 @@ pack(float low, float high)
     return r;
 }
 
-/* Adds to a counter in device memory and returns its old value. Acquire and release: earlier writes
- * of this thread, and of threads it synchronized with at a barrier, are visible to threads that add
- * later. */
+/* Adds n to a counter in device memory and returns its old value. Acquire and release: earlier
+ * writes of this thread, and of threads it synchronized with at a barrier, are visible to threads
+ * that add to the counter later. */
 __device__ __forceinline__ uint32_t
 add_in_order(uint32_t *count, uint32_t n)
 {
@@ -119,7 +122,7 @@ add_in_order(uint32_t *count, uint32_t n)
     return was;
 }
 
-/* 2^x within 2 ulp; 2^-inf is 0, 2^0 is 1. */
+/* Returns 2^x within 2 ulp; 2^-inf is 0, 2^0 is 1. */
 __device__ __forceinline__ float
 exp2_fast(float x)
 {

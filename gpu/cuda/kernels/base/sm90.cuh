@@ -1,12 +1,12 @@
 /* sm90.cuh - instructions of sm_90a, one short function each: mbarriers, tensor copies, wgmma.
  *
- * Addresses in shared memory are the 32-bit ones of smem(). A tile that TMA writes and wgmma reads
- * has rows of 128 bytes (64 16-bit values) in the 128-byte swizzle: 8 rows are an atom of 1,024
- * bytes, to which every tile is aligned. A head wider than 64 is several such tiles, one after the
- * other.
+ * Addresses in shared memory are the 32-bit results of smem(). A tile that TMA writes and wgmma
+ * reads has rows of 128 bytes (64 16-bit values) in the 128-byte swizzle. 8 rows are an atom of
+ * 1,024 bytes, and every tile starts at a multiple of 1,024. A head wider than 64 is several such
+ * tiles, one after the other.
  *
- * Registers that a wgmma writes or reads belong to it until wgmma_wait(); pin() keeps the compiler
- * from moving their values in between.
+ * Between the start of a wgmma and wgmma_wait() a kernel must not touch the registers that the
+ * wgmma reads or writes; pin() keeps the compiler from moving their values in between.
  */
 #pragma once
 
@@ -16,7 +16,7 @@
 
 namespace sm90 {
 
-/* x is equal in all lanes of the warp; this moves it to a uniform register, as descriptors
+/* Returns x, which is equal in all lanes of the warp, in a uniform register, which descriptors
  * require. */
 __device__ __forceinline__ uint32_t
 same(uint32_t x)
@@ -24,7 +24,7 @@ same(uint32_t x)
     return __shfl_sync(~0u, x, 0);
 }
 
-/* ---- mbarriers: a phase ends after `count` arrivals and the bytes they announced ---- */
+/* ---- mbarriers: a phase ends after `count` arrivals and after the announced bytes ---- */
 
 __device__ __forceinline__ void
 barrier_init(uint32_t bar, uint32_t count)
@@ -38,7 +38,7 @@ barrier_arrive(uint32_t bar)
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(bar) : "memory");
 }
 
-/* One arrival for the warp, which no longer uses what the barrier guards. */
+/* Arrives once for the whole warp, which no longer uses the memory that the barrier guards. */
 __device__ __forceinline__ void
 barrier_arrive_warp(uint32_t bar)
 {
@@ -46,6 +46,7 @@ barrier_arrive_warp(uint32_t bar)
     if (threadIdx.x % 32 == 0) barrier_arrive(bar);
 }
 
+/* Arrives and announces that copies will bring this number of bytes. */
 __device__ __forceinline__ void
 barrier_expect(uint32_t bar, uint32_t bytes)
 {
@@ -53,7 +54,8 @@ barrier_expect(uint32_t bar, uint32_t bytes)
                  : "memory");
 }
 
-/* Waits until the phase of that parity is over; on a fresh barrier parity 1 is over. */
+/* Waits until the phase of this parity has ended. On a new barrier the phase of parity 1 counts as
+ * ended. */
 __device__ __forceinline__ void
 barrier_wait(uint32_t bar, uint32_t parity)
 {
@@ -69,14 +71,14 @@ barrier_wait(uint32_t bar, uint32_t parity)
                  : "memory");
 }
 
-/* Makes new barriers and ordinary stores visible to the copy engine and the tensor cores. */
+/* Makes new barriers and ordinary stores to shared memory visible to TMA and the tensor cores. */
 __device__ __forceinline__ void
 async_fence()
 {
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
-/* Named barriers 1..15 of the block; n: waiting plus arriving threads. */
+/* Named barriers 1 to 15 of the thread block; n: number of waiting plus arriving threads. */
 __device__ __forceinline__ void
 named_sync(uint32_t name, uint32_t n)
 {
@@ -111,7 +113,8 @@ tma_prefetch(const CUtensorMap *map)
     asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
 }
 
-/* Copies one box to shared memory; parts outside of the tensor arrive as zeros. */
+/* Starts the copy of one box at these coordinates to shared memory; elements outside of the tensor
+ * arrive as zeros. */
 __device__ __forceinline__ void
 tma_load(uint32_t to, const CUtensorMap *map, uint32_t bar, int c0, int c1)
 {
@@ -132,9 +135,9 @@ tma_load(uint32_t to, const CUtensorMap *map, uint32_t bar, int c0, int c1, int 
 
 /* ---- wgmma ---- */
 
-/* A tile's descriptor (PTX ISA, matrix descriptor format), in the 128-byte swizzle. down: bytes
- * from one atom of 8 rows to the next; wide: from 64 columns to the next 64, for operands whose
- * columns are the product's columns (V; unused for Q and K, whose columns are summed over). */
+/* Returns a tile's matrix descriptor (PTX ISA, matrix descriptor format) for the 128-byte swizzle.
+ * down: bytes from one atom of 8 rows to the next. wide: bytes from 64 columns to the next 64, only
+ * for an operand that is not K-major (V); unused for K-major operands (Q, K). */
 __device__ __forceinline__ uint64_t
 tile_desc(uint32_t at, uint32_t down, uint32_t wide)
 {
@@ -154,7 +157,7 @@ wgmma_commit()
     asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 }
 
-/* Waits until at most N of the committed groups are in flight. */
+/* Waits until at most N of the committed wgmma groups are unfinished. */
 template <int N>
 __device__ __forceinline__ void
 wgmma_wait()
@@ -197,9 +200,9 @@ pin(uint32_t (&r)[N])
                "%118,%119,%120,%121,%122,%123,%124,%125,%126,%127"
 
 #define HOPPER_OPEN(...) __VA_ARGS__
-/* One wgmma of TYPE. LIST, A, B, KEEP: operand numbers of c, a, b and keep. TURNED: which of the
- * tiles in shared memory have rows along the product's rows or columns instead of the sum. REGS: c
- * in parentheses; then the inputs. */
+/* One wgmma of TYPE. LIST, A, B, KEEP: the asm operand numbers of c, a, b and keep. TURNED: the
+ * transpose flags of the tiles in shared memory, 1 for a tile that is not K-major. REGS: c in
+ * parentheses; after it the input operands. */
 #define HOPPER_WGMMA_OF(TYPE, N, LIST, REGS, A, B, KEEP, TURNED, ...) \
     asm volatile("{\n.reg .pred keep;\nsetp.ne.b32 keep, " KEEP ", 0;\n" \
                  "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." TYPE "." TYPE " {" LIST "}, " A \
@@ -212,8 +215,8 @@ pin(uint32_t (&r)[N])
     else \
         HOPPER_WGMMA_OF("f16", __VA_ARGS__)
 
-/* c [64, N] (+)= a [64, 16] b [N, 16]^T, both tiles in shared memory, rows along the sum; ALONG_M:
- * a's rows along the product's rows. */
+/* Computes c [64, N] = a [64, 16] b [N, 16]^T, added to c if keep. Both tiles are in shared memory
+ * and K-major; ALONG_M: a is M-major. */
 #define HOPPER_SS(N, LIST, REGS, A, B, KEEP, ALONG) \
     HOPPER_WGMMA(N, LIST, REGS, A, B, KEEP, ALONG ", 0", "l"(a), "l"(b), "r"((int)keep), \
                  "n"((int)ALONG_M))
@@ -236,9 +239,9 @@ wgmma_ss(float (&c)[N / 2], uint64_t a, uint64_t b, bool keep)
     }
 }
 
-/* c [64, N] (+)= a [64, 16] b; a in registers, laid out like a 64-row result of wgmma (rounded to
- * 16 bits). b in shared memory: [16, N] with rows along N, or, not ALONG_N, [N, 16]^T with rows
- * along the sum. */
+/* Computes c [64, N] = a [64, 16] b, added to c if keep. a is in registers, in the layout of a
+ * 64-row wgmma result (rounded to 16 bits). b is in shared memory: N-major [16, N] if ALONG_N, else
+ * K-major [N, 16]. */
 #define HOPPER_RS(N, LIST, REGS, A, B, KEEP, ALONG) \
     HOPPER_WGMMA(N, LIST, REGS, "{" A "}", B, KEEP, ALONG, "r"(a[0]), "r"(a[1]), "r"(a[2]), \
                  "r"(a[3]), "l"(b), "r"((int)keep), "n"((int)ALONG_N))
@@ -258,8 +261,8 @@ wgmma_rs(float (&c)[N / 2], const uint32_t *a, uint64_t b, bool keep)
     }
 }
 
-/* Loads 16 x 16 values of a tile of 64 columns for wgmma_rs; at: address of the first of the warp's
- * 16 rows (a multiple of 8 in the tile); column: a multiple of 16 below 64. */
+/* Loads 16 x 16 values of a swizzled tile of 64 columns as `a` of wgmma_rs. at: address of the
+ * first of the warp's 16 rows, a multiple of 8 in the tile; column: a multiple of 16 below 64. */
 __device__ __forceinline__ void
 load_operand(uint32_t *a, uint32_t at, uint32_t column)
 {
@@ -268,7 +271,7 @@ load_operand(uint32_t *a, uint32_t at, uint32_t column)
     load_matrices(*(uint32_t(*)[4])a, at + row * 128 + (vec ^ row % 8) * 16);
 }
 
-/* 1 / x, error 1 ulp (PTX ISA, rcp.approx.ftz). */
+/* Returns 1 / x within 1 ulp (PTX ISA, rcp.approx.ftz). */
 __device__ __forceinline__ float
 reciprocal(float x)
 {

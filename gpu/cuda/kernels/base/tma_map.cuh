@@ -1,4 +1,4 @@
-/* tma_map.cuh - tensor maps (CUtensorMap) for the copy engine, made on the host. */
+/* tma_map.cuh - host functions that make the tensor maps (CUtensorMap) of TMA copies. */
 #pragma once
 
 #include "gpu/gpu.h"
@@ -8,7 +8,8 @@
 
 namespace {
 
-/* cuTensorMapEncodeTiled, looked up in the driver, because libcuda is not linked. */
+/* Returns cuTensorMapEncodeTiled, looked up in the driver, because libcuda is not linked; NULL if
+ * the driver lacks it. */
 PFN_cuTensorMapEncodeTiled_v12000
 encoder()
 {
@@ -26,8 +27,8 @@ encoder()
     return encode;
 }
 
-/* n dimensions, the innermost first and dense, in the 128-byte swizzle; stride: bytes, without the
- * innermost. */
+/* Makes a map of n dimensions with the 128-byte swizzle. dim and box start with the innermost
+ * dimension, which is contiguous; stride: bytes per step of the other n - 1 dimensions. */
 bool
 make_map(CUtensorMap *map, enum dtype t, void *data, uint32_t n, const cuuint64_t *dim,
          const cuuint64_t *stride, const cuuint32_t *box)
@@ -42,14 +43,15 @@ make_map(CUtensorMap *map, enum dtype t, void *data, uint32_t n, const cuuint64_
                      CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
 }
 
-/* Bytes from one row of a 16-bit matrix to the next; for a single row any valid stride. */
+/* Bytes from one row of a 16-bit matrix to the next; for a matrix of one row any stride that TMA
+ * accepts. */
 inline cuuint64_t
 row_bytes(const struct tensor &t)
 {
     return (cuuint64_t)(t.dim[0] > 1 ? t.stride : (t.dim[1] + 7) & ~7u) * 2;
 }
 
-/* Map of rows of t whose columns are 16-bit; one copy loads 64 columns of `rows` rows. */
+/* Makes a map of the 16-bit matrix t; one copy loads 64 columns of `rows` rows. */
 inline bool
 make_row_map(CUtensorMap *map, const struct tensor &t, uint32_t rows)
 {

@@ -1,4 +1,5 @@
-/* vec.cuh - shared by row kernels: vector loads and stores, conversions, sums in a fixed order.
+/* vec.cuh - shared by kernels that work row by row: vector loads and stores, conversions, sums in a
+ * fixed order.
  *
  * Arithmetic is in fp32. N elements of a type are loaded or stored at once, in words of at most 16
  * bytes; N = 1 is for unaligned data. Where a kernel guarantees bits, it names the operation that
@@ -14,7 +15,8 @@
 #include <cuda_fp8.h>
 #include <type_traits>
 
-/* Runs a statement with T as the type of a dtype; refuses other than float types. */
+/* Runs a statement with T defined as the C++ type of a dtype. Makes the calling function refuse
+ * other dtypes than fp32, bf16 and fp16. */
 #define FLOAT_CASE(value, type, T, ...) \
     case value: { \
         typedef type T; \
@@ -30,8 +32,8 @@
         return cudaErrorInvalidValue; \
     }
 
-/* Calls f(a value of the 16-bit type t, std::integral_constant of the head dim); refuses dims other
- * than 64, 128 and 256. */
+/* Returns f(x, d): x is a value of the 16-bit type t, d an integral_constant of head_dim. Refuses
+ * other head dims than 64, 128 and 256. */
 template <typename F>
 static inline cudaError_t
 with_head_dim(enum dtype t, uint32_t head_dim, F f)
@@ -64,7 +66,8 @@ float_bytes(enum dtype t)
     return t == DT_F32 ? 4 : 2;
 }
 
-/* Whether every row of t is aligned for loads of n elements; true for a tensor without data. */
+/* Whether every row of t is aligned for loads of n elements; true for a tensor without data. The
+ * number of columns is not checked. */
 static inline bool
 rows_fit(const struct tensor &t, uint32_t n)
 {
@@ -74,7 +77,7 @@ rows_fit(const struct tensor &t, uint32_t n)
     return (uintptr_t)t.data % bytes == 0 && (t.dim[0] <= 1 || t.stride % n == 0);
 }
 
-/* Whether loads of n elements divide rows of `cols` elements of all these tensors. */
+/* Whether rows of `cols` elements of all these tensors can be read in loads of n elements. */
 template <typename... Tensors>
 static inline bool
 columns_fit(uint32_t cols, uint32_t n, const Tensors &...t)
@@ -94,7 +97,7 @@ add_rn(float a, float b)
     return __fadd_rn(a, b);
 }
 
-/* Integers are not rounded. */
+/* The same sum for integers, which is exact. */
 template <typename T>
 __device__ __forceinline__ T
 add_rn(T a, T b)
@@ -114,7 +117,8 @@ to_float(T x)
         return float(x);
 }
 
-/* fp8 as in fp.h: nearest even, too large is 448. */
+/* Converts x to T, rounding to nearest even. fp8 as in fp.h: a value that is too large becomes
+ * 448. */
 template <typename T>
 __device__ __forceinline__ T
 of_float(float x)
@@ -141,7 +145,7 @@ pair_to(T *to, float a, float b)
         to[0] = a, to[1] = b;
 }
 
-/* What the hardware moves in one instruction, or in two for 32 bytes. */
+/* word<BYTES>: a type that the hardware moves in one instruction, or in two for 32 bytes. */
 struct two_words {
     uint4 a, b;
 };
@@ -154,7 +158,7 @@ using word = std::conditional_t<
                                                              std::conditional_t<BYTES == 16, uint4,
                                                                                 two_words>>>>>;
 
-/* v = the N elements at p, aligned to their size (at most 16 bytes). */
+/* Loads the N elements at p into v. p is aligned to their total size, at most 16 bytes. */
 template <int N, typename T>
 __device__ __forceinline__ void
 load(float (&v)[N], const T *p)
@@ -178,7 +182,7 @@ store(T *p, const float (&v)[N])
     }
 }
 
-/* Calls f(a value of the float type t): a branch that is uniform in the grid. */
+/* Calls f(a value of float type t). All threads of the grid take the same branch. */
 template <typename F>
 __device__ __forceinline__ void
 by_type(enum dtype t, F f)
@@ -191,7 +195,7 @@ by_type(enum dtype t, F f)
         f(__half());
 }
 
-/* load() and store() with the type known at run time. */
+/* load() and store() with a dtype that is known at run time; `at` counts elements. */
 template <int N>
 __device__ __forceinline__ void
 load_as(float (&v)[N], enum dtype t, const void *p, size_t at)
@@ -206,7 +210,7 @@ store_as(enum dtype t, void *p, size_t at, const float (&v)[N])
     by_type(t, [&](auto type) { store<N>((decltype(type) *)p + at, v); });
 }
 
-/* Row i of a float tensor. */
+/* Address of row i of a float tensor. */
 __device__ __forceinline__ void *
 row_at(const struct tensor &t, size_t i)
 {
@@ -223,7 +227,8 @@ element(const struct tensor &t, size_t row, size_t col)
     return v[0];
 }
 
-/* Sum over groups of `width` lanes (a power of two): a tree; every lane gets the result. */
+/* Returns the sum over each group of `width` lanes (a power of two), added as a tree; every lane
+ * gets the result. */
 template <typename T>
 __device__ __forceinline__ T
 group_sum(T v, int width)
@@ -232,8 +237,8 @@ group_sum(T v, int width)
     return v;
 }
 
-/* Sum over the block: within warps, then warp by warp. part: one float per warp in shared memory,
- * used by this sum only. Every thread gets the result. */
+/* Returns the sum over the thread block to every thread: each warp adds its lanes, then the warps
+ * are added in order. part: one float per warp in shared memory, not used by anything else. */
 __device__ __forceinline__ float
 block_sum(float v, float *part)
 {

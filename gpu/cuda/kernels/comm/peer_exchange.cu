@@ -1,7 +1,8 @@
 /* peer_exchange.cu - see peer_exchange.h.
  *
- * Aligned rows are exchanged in units of 16 bytes, as bare words; other rows per element, with
- * round numbers. Both use the same area in every rank's memory.
+ * Aligned rows are exchanged in units of 16 bytes, each as a bare line; other rows element by
+ * element, in lines with round numbers. Each of the two kinds has its own area of the exchange
+ * memory.
  */
 #include "gpu/cuda/kernels/base/launch.cuh"
 #include "gpu/cuda/kernels/base/vec.cuh"
@@ -10,13 +11,14 @@
 
 namespace {
 
+/* The first column of a rank. */
 __host__ __device__ __forceinline__ uint32_t
 first_of(const struct exchange &e, uint32_t d, uint32_t rank)
 {
     return (uint32_t)((uint64_t)d * rank / e.ranks);
 }
 
-/* ---- per element: as fp32, in half a line ---- */
+/* ---- per element, as fp32: a line has one element ---- */
 
 constexpr uint32_t THREADS = 256;
 
@@ -66,13 +68,13 @@ __launch_bounds__(THREADS)
             }
             *p = of_float<T>(total);
         }
-        __syncthreads(); /* the block has read this whole round */
+        __syncthreads(); /* all threads of the block have read this round */
     }
     end_round(e, round);
 }
 
-/* Every rank sends as many rounds as the widest part needs, because all ranks take part in a
- * round. */
+/* Gathers x into out. Every rank sends as many rounds as the widest rank's columns need, because
+ * all ranks take part in a round. */
 __global__ void
 __launch_bounds__(THREADS) gather(const __grid_constant__ struct exchange e, struct tensor out,
                                   struct tensor x, uint32_t per_row, uint32_t n)
@@ -104,29 +106,29 @@ __launch_bounds__(THREADS) gather(const __grid_constant__ struct exchange e, str
     end_round(e, round);
 }
 
-/* ---- in units, one round per kernel ---- */
+/* ---- in units of 16 bytes, one round per kernel ---- */
 
-/* A thread processes FEW units at a time: it sends the next ones while it receives these. */
+/* A thread processes FEW units at a time: it sends the next FEW before it receives these. */
 constexpr uint32_t FEW = 4, ADDERS = 256, GATHERERS = 512;
 
 struct units {
     struct exchange e;
     struct tensor x, out;
-    uint32_t per_row, n;           /* of a row of x, and in total */
-    const struct sample_row *draw; /* for rows of out that are only partly needed */
+    uint32_t per_row, n;           /* number of units of a row of x, and in total */
+    const struct sample_row *draw; /* gather_drawn() only: which logits each row needs */
 };
 
-/* Bits of the rows to exchange; NULL: all. */
+/* One bit per row: whether the row is exchanged; NULL: all rows are. */
 typedef const uint32_t *row_bits;
 
-/* The thread's i-th unit; n or more: none. */
+/* Returns the number of the thread's i-th unit; a.n or more: the thread has no i-th unit. */
 __device__ __forceinline__ uint32_t
 unit_of(uint32_t i)
 {
     return (i * gridDim.x + blockIdx.x) * blockDim.x + threadIdx.x;
 }
 
-/* Whether the thread has this unit and its row is exchanged. */
+/* Whether the thread has an i-th unit and its row is exchanged. */
 __device__ __forceinline__ bool
 has_unit(const struct units &a, row_bits some, uint32_t i)
 {
@@ -144,7 +146,7 @@ unit_at(const struct tensor &x, uint32_t per_row, uint32_t u)
     return (uint4 *)((T *)x.data + (size_t)(u / per_row) * x.stride) + u % per_row;
 }
 
-/* Way, below: sums or parts. */
+/* Sends FEW units to all other ranks. Way: struct sums or struct parts, below. */
 template <typename Way, typename T>
 __device__ __forceinline__ void
 send_units(const struct units &a, uint32_t first, uint32_t round, row_bits some)
@@ -162,7 +164,7 @@ send_units(const struct units &a, uint32_t first, uint32_t round, row_bits some)
     }
 }
 
-/* Waits for units and clears their lines. */
+/* Receives FEW units from rank r, waiting for them, and clears their lines. */
 template <typename Way>
 __device__ __forceinline__ void
 receive_units(uint4 (&v)[FEW], const struct units &a, uint32_t r, uint32_t first, uint32_t round,
@@ -182,7 +184,7 @@ receive_units(uint4 (&v)[FEW], const struct units &a, uint32_t r, uint32_t first
 }
 
 /* The two operations, sum and gather. at(): the line of the thread's first unit from one rank to
- * another. take(): receives the units of all ranks and stores the result. */
+ * another. take(): receives FEW units of all ranks and stores the result. */
 struct sums {
     __device__ __forceinline__ static uint4 *at(const struct exchange &e, uint32_t round,
                                                 uint32_t from, uint32_t to)
@@ -253,7 +255,7 @@ struct parts {
     }
 };
 
-/* Runs one round. */
+/* Runs one round of an operation on all of the thread's units. */
 template <typename Way, typename T>
 __device__ __forceinline__ void
 run_units(const struct units &a, uint32_t round, row_bits some)
@@ -291,9 +293,9 @@ __launch_bounds__(GATHERERS) gather_units(const __grid_constant__ struct units a
 
 /* ---- logits for sampling ---- */
 
-/* In a row sampled in parts (sample_math.cuh), a rank shares with others at most its first and its
- * last block. Computes the thread's unit of the first block or, in the upper half of the threads,
- * of the last; false: none. */
+/* In a row that is sampled in parts (sample_math.cuh), a rank shares with others at most its first
+ * and its last block of 1,024 columns. Sets *col to the rank's unit in the first block or, for the
+ * upper half of the threads, in the last. Returns false if the thread has no such unit. */
 __device__ __forceinline__ bool
 edge_unit(const struct units &a, uint32_t rank, uint32_t *col)
 {
@@ -333,8 +335,8 @@ gather_edges(const struct units &a, uint32_t round)
     }
 }
 
-/* Gathers logits in place: whole rows that are sampled whole, and the shared blocks of the others.
- * At most two rounds; the lines of the first are cleared before the second is sent. */
+/* See k_exchange_gather_drawn(). At most two rounds, the shared blocks first; the fence orders the
+ * clearing of their lines before the second round is sent. */
 __global__ void
 __launch_bounds__(GATHERERS) gather_drawn(const __grid_constant__ struct units a)
 {
@@ -376,8 +378,9 @@ grid_of(uint32_t n, uint32_t threads)
     return blocks < K_EXCHANGE_BLOCKS ? blocks : K_EXCHANGE_BLOCKS;
 }
 
-/* Exchanges as many rows at once as a block has lines. Further kernels do not start early, because
- * their blocks would occupy SMs that another rank on this device needs. */
+/* Launches the kernel for as many rows at once as the blocks have lines. Launches after the first
+ * do not start early, because their blocks would occupy SMs that another rank on this device
+ * needs. */
 cudaError_t
 queue_units(const struct k_launch *l, void (*kernel)(struct units), uint32_t threads,
             uint32_t lines, struct units a)

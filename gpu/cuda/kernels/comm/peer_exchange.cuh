@@ -1,8 +1,8 @@
-/* peer_exchange.cuh - device functions of peer_exchange.h: lines in peer memory.
+/* peer_exchange.cuh - device functions of peer_exchange.h: rounds, lines and bare lines of a
+ * channel.
  *
- * A line has two words, each next to its round number, or four bare words. A kernel decides which
- * lines of its block a thread has. All threads of a block take part in the same rounds, with a
- * __syncthreads() between two rounds.
+ * The kernel decides which lines of its channel a thread has. All threads of a block take part in
+ * the same rounds, with a __syncthreads() between two rounds.
  */
 #pragma once
 
@@ -10,29 +10,30 @@
 
 #include <cuda_runtime.h>
 
-/* Skips 0, the initial content, and keeps even and odd alternating. */
+/* Returns the round after t. Skips 0, the initial content of lines, and keeps even and odd
+ * alternating. */
 __device__ __forceinline__ uint32_t
 next_round(uint32_t t)
 {
     return t == UINT32_MAX ? 2 : t + 1;
 }
 
-/* The channel's last round. volatile: the previous block of this channel may have run on another
- * SM. */
+/* Returns the channel's last round. volatile: its previous block may have run on another SM. */
 __device__ __forceinline__ uint32_t
 round_of(const struct exchange &e, uint32_t channel = blockIdx.x)
 {
     return *(volatile uint32_t *)&e.round[channel];
 }
 
-/* Call after a __syncthreads(): all threads have finished reading the round. */
+/* Stores the channel's last round. Call it after a __syncthreads(), when all threads have read the
+ * round. */
 __device__ __forceinline__ void
 end_round(const struct exchange &e, uint32_t round, uint32_t channel = blockIdx.x)
 {
     if (threadIdx.x == 0) e.round[channel] = round;
 }
 
-/* A channel's lines that rank `from` sends to the rank whose memory is at base. */
+/* Returns the channel's lines that rank `from` sends to the rank whose memory is at base. */
 __device__ __forceinline__ uint4 *
 lines_at(void *base, const struct exchange &e, uint32_t round, uint32_t from,
          uint32_t channel = blockIdx.x)
@@ -41,7 +42,8 @@ lines_at(void *base, const struct exchange &e, uint32_t round, uint32_t from,
            (size_t)((round % 2 * e.ranks + from) * K_EXCHANGE_BLOCKS + channel) * K_EXCHANGE_LINES;
 }
 
-/* A word next to its round: the hardware stores and loads eight aligned bytes undivided. */
+/* Stores a line: words a and b, each next to its round, because 8 aligned bytes are stored and
+ * loaded undivided. */
 __device__ __forceinline__ void
 send_line(uint4 *to, uint32_t a, uint32_t b, uint32_t round)
 {
@@ -50,7 +52,7 @@ send_line(uint4 *to, uint32_t a, uint32_t b, uint32_t round)
                  : "memory");
 }
 
-/* Returns false if the line has not arrived. */
+/* Loads a line into *a and *b. Returns false if it has not arrived. */
 __device__ __forceinline__ bool
 receive_line(const uint4 *from, uint32_t *a, uint32_t *b, uint32_t round)
 {
@@ -63,15 +65,15 @@ receive_line(const uint4 *from, uint32_t *a, uint32_t *b, uint32_t round)
     return round_a == round && round_b == round;
 }
 
-/* This block's bare lines, as lines_at(). */
+/* Returns the bare lines of channel blockIdx.x; otherwise as lines_at(). */
 __device__ __forceinline__ uint4 *
 bare_at(void *base, const struct exchange &e, uint32_t round, uint32_t from)
 {
     return lines_at((char *)base + K_EXCHANGE_AREA(e.ranks), e, round, from);
 }
 
-/* Encodes a word so that it is never 0: inverts the bits; all ones, a NaN of every type, becomes
- * another NaN. */
+/* Encodes a word of a bare line so that it is never 0: inverts the bits. All ones, a NaN of every
+ * type, becomes another NaN. */
 __device__ __forceinline__ uint32_t
 bare(uint32_t w)
 {
@@ -86,7 +88,7 @@ send_bare(uint4 *to, const uint32_t *w)
                  : "memory");
 }
 
-/* Returns false if not all words have arrived. */
+/* Loads a bare line into w[4]. Returns false if not all of its words have arrived. */
 __device__ __forceinline__ bool
 receive_bare(const uint4 *from, uint32_t *w)
 {
@@ -103,7 +105,7 @@ receive_bare(const uint4 *from, uint32_t *w)
     return v.x && v.y && v.z && v.w;
 }
 
-/* Clears a received line, for a later kernel. */
+/* Clears a received bare line, for a later kernel. */
 __device__ __forceinline__ void
 clear_bare(uint4 *at)
 {

@@ -3,7 +3,8 @@
 
 #include "gpu/gpu.h"
 
-/* EXACT: accurate to fp32; otherwise the result is rounded to 16 bits anyway. */
+/* Returns x / (1 + exp(-u)). EXACT: accurate to fp32; else accurate enough for a result that the
+ * caller rounds to 16 bits. */
 template <bool EXACT>
 __device__ __forceinline__ float
 sigmoid_times(float x, float u)

@@ -1,8 +1,8 @@
 /* altup.cu - see altup.h.
  *
- * mul and altup: a thread has N adjacent columns of a row, four if rows are aligned; a block has
- * THREADS * N columns, of every grid.y-th row. gaussian_topk and match_rms: a block has a row, a
- * thread every THREADS-th element.
+ * mul and mix (the op altup): a thread has N adjacent columns, four if rows are aligned; a thread
+ * block has THREADS * N columns of rows blockIdx.y, blockIdx.y + gridDim.y, ... gaussian_topk and
+ * match_rms: a block has one row, a thread every THREADS-th element of it.
  */
 #include "gpu/cuda/kernels/elementwise/altup.h"
 

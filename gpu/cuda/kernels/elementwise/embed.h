@@ -1,8 +1,7 @@
-/* embed.h - rows of a table, by token, times a scale; see gpu.h.
+/* embed.h - x[i] = scale * table[token[i]]; see gpu/ops.h.
  *
- *   x        [n, d] fp32, bf16 or fp16
- *   table    [vocab, d] fp32, bf16 or fp16
- *   token    [n] on the device; negative: zeros; beyond the table: row 0
+ * x        [n, d] fp32, bf16 or fp16 table    [vocab, d] fp32, bf16 or fp16 token    [n] on the
+ * device; a negative token gives zeros, a token beyond the table gives row 0
  *
  * Rounded once. Cost: reads n rows, writes n rows.
  */

@@ -1,7 +1,7 @@
 /* gate.cu - see gate.h.
  *
  * A thread has N adjacent elements of a row: 16 bytes, or one element if rows are not aligned. A
- * block has ROW_THREADS * N columns, of every grid.y-th row.
+ * thread block has ROW_THREADS * N columns of rows blockIdx.y, blockIdx.y + gridDim.y, ...
  */
 #include "gpu/cuda/kernels/elementwise/gate.h"
 
@@ -11,7 +11,8 @@
 
 namespace {
 
-/* y = act(x), times the element `times` further unless times is 0. */
+/* y = act(x), multiplied by the element of x `times` columns to the right (op gate); times 0: y =
+ * act(x). */
 template <typename T, int N>
 __global__ void
 __launch_bounds__(ROW_THREADS) act(struct tensor y, struct tensor x, uint32_t times, enum act act)
@@ -34,7 +35,7 @@ __launch_bounds__(ROW_THREADS) act(struct tensor y, struct tensor x, uint32_t ti
     }
 }
 
-/* ACT_SWIGLU_CLAMPED: gate and up are interleaved. */
+/* The op gate with ACT_SWIGLU_CLAMPED, where gate and up are interleaved. */
 template <typename T, int N>
 __global__ void
 __launch_bounds__(ROW_THREADS) swiglu_clamped(struct tensor y, struct tensor x)

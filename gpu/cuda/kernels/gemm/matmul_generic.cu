@@ -1,8 +1,8 @@
 /* matmul_generic.cu - see matmul_generic.h.
  *
- * A block computes SIDE x SIDE elements of y, a thread 4 x 4 of them, 16 apart. STEP elements of K
- * of both operands are in shared memory as fp32. Each STEP is summed separately and then added: two
- * levels, so that the error grows with STEP + K / STEP instead of K.
+ * A thread block computes SIDE x SIDE elements of y, a thread 4 x 4 of them, 16 apart. STEP
+ * elements of K of both operands are in shared memory as fp32. The products of each STEP are summed
+ * separately and then added: two levels, so that the error grows with STEP + K / STEP instead of K.
  */
 #include "gpu/cuda/kernels/gemm/matmul_generic.h"
 
@@ -20,7 +20,7 @@ constexpr uint32_t EACH = SIDE / ACROSS;
 constexpr uint32_t THREADS = ACROSS * ACROSS;
 static_assert(THREADS == ROW_THREADS, "add_bias is launched by launch_rows()");
 
-/* Loads SIDE rows from `first`, STEP elements from k; zeros outside. */
+/* Loads STEP elements from k on of SIDE rows from `first` on; zeros outside of the tensor. */
 __device__ __forceinline__ void
 stage(float (*to)[STEP + 1], const struct tensor &t, uint32_t first, uint32_t k)
 {
@@ -75,7 +75,7 @@ __launch_bounds__(THREADS) matmul_generic(struct tensor y, struct tensor x, stru
         }
 }
 
-/* N adjacent elements per thread. */
+/* y = product + bias + beta y, then act if ACTS; a thread has N adjacent columns. */
 template <bool ACTS, int N>
 __global__ void
 __launch_bounds__(THREADS)

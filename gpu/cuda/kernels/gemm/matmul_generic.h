@@ -1,5 +1,5 @@
-/* matmul_generic.h - y = x w^T for every float dtype, stride and alignment; simple, to compare
- * others with. */
+/* matmul_generic.h - y = x w^T for every float dtype, stride and alignment; the simple
+ * reference. */
 #pragma once
 
 #include "gpu/cuda/kernels/base/kernel.h"
@@ -17,6 +17,6 @@ K_API k_gate_matmul_kernel k_gate_matmul_generic;
  * float dtype. For matmuls that cannot add a bias in fp32. */
 K_API cudaError_t k_add_bias(const struct k_launch *l, struct tensor y, struct tensor product,
                              struct tensor bias, float beta);
-/* y = act(product + bias), the same way. */
+/* y = act(product + bias), rounded once, with the same dtypes. */
 K_API cudaError_t k_add_bias_act(const struct k_launch *l, struct tensor y, struct tensor product,
                                  struct tensor bias, enum act a);

@@ -1,25 +1,26 @@
 /* matmul_skinny.cu - see matmul_skinny.h.
  *
  * The tensor cores' A operand (16 rows) is w, their B operand (8 columns) is x: more rows of x cost
- * nothing while w is read. A block, one per SM, owns tiles of TILES * 16 rows of w, over the whole
- * of K. Its warps process the 64-wide blocks of K alternately, each through its own ring in shared
- * memory:
+ * nothing while w is read. A thread block, at most one per SM, owns tiles of TILES * 16 rows of w,
+ * over the whole of K. Its warps process the 64-wide blocks of K alternately, each through its own
+ * ring in shared memory:
  *
  *     ring[warp][stage]:  w [TILES * 16 rows][64]  |  x [COLS * 8 rows][64]        128 bytes a row
  *
  * A lane copies 16 bytes at a time, so that eight lanes read 128 bytes of one row. It loads 16
  * bytes for a fragment: lane (g, t) has elements 8 t .. 8 t + 7 of rows g and g + 8 where the
  * instruction expects 2 t, 2 t + 1, 2 t + 8 and 2 t + 9. K is permuted equally for w and x, which
- * does not change the sum. Chunks of odd rows are swapped by fours to avoid bank conflicts.
+ * does not change the sum. In odd rows the first four and the last four 16-byte chunks are swapped
+ * to avoid bank conflicts.
  *
  * The ring keeps nearly 200 KiB per SM in flight, also across tiles. The first copies of w start
- * before the previous kernel has ended. With half of the ring the next kernel could start earlier,
- * but then two blocks of one kernel share an SM, and a chain of matmuls is 20 % slower (measured);
- * T5 also with rings no larger than a block's share of w.
+ * before the previous kernel has ended. A smaller ring would let the next kernel start earlier, but
+ * is slower: with half of the ring two blocks of one kernel share an SM, and a chain of matmuls
+ * takes 20 % longer (measured); T5 is also slower with a ring no larger than a block's share of w.
  *
  * Order of a sum: a warp adds its blocks of K in order, then the warps are added in order. TILES,
- * COLS and the number of blocks do not matter, so that bits depend neither on M nor on the lane's
- * SMs.
+ * COLS and the number of thread blocks do not matter, so that bits depend neither on M nor on the
+ * lane's SMs.
  */
 #include "gpu/cuda/kernels/gemm/matmul_skinny.h"
 
@@ -35,11 +36,11 @@ constexpr int THREADS = WARPS * 32;
 constexpr int RING = 200 << 10;
 constexpr int BLOCK_K = 64;
 constexpr int ROW = BLOCK_K * 2;   /* bytes of a row in a stage */
-constexpr uint32_t SHORT_K = 2048; /* the ring holds two tiles of at most this K */
-constexpr uint32_t MANY_N = 4096;  /* columns of y above 16 rows */
-constexpr uint32_t FEW = 96;       /* SMs that do not saturate memory */
+constexpr uint32_t SHORT_K = 2048; /* the ring holds two tiles of w of at most this K */
+constexpr uint32_t MANY_N = 4096;  /* maximum N with more than 16 rows of x */
+constexpr uint32_t FEW = 96;       /* fewer SMs than this do not saturate memory */
 
-/* y and the other inputs of the epilogue. */
+/* The output y, and what is done to a product before it is stored in y. */
 struct product_end {
     void *y;
     const void *bias;
@@ -55,8 +56,8 @@ struct args {
     const void *x, *w;
     size_t x_row, w_row; /* bytes between rows */
     uint32_t m, n, k;    /* n: columns of y; for a gate w has twice as many rows */
-    uint32_t passes;     /* tiles per block */
-    uint32_t rounds;     /* blocks of K per warp and tile */
+    uint32_t passes;     /* tiles of w per thread block */
+    uint32_t rounds;     /* 64-wide blocks of K per warp and tile */
 };
 
 __device__ __forceinline__ void
@@ -88,14 +89,14 @@ fragment(uint32_t at)
     return v;
 }
 
-/* TILES: 16-row tiles of w per pass; for a gate the first half are rows of w1, the second the same
- * rows of w2. COLS: 8-row groups of x. */
+/* TILES: 16-row tiles of w that a block computes at a time (a pass); for a gate the first half are
+ * rows of w1, the second half the same rows of w2. COLS: 8-row groups of x. */
 template <typename T, int TILES, int COLS, bool GATE> struct shape {
     static constexpr int W_ROWS = TILES * 16, X_ROWS = COLS * 8;
     static constexpr int OUT = GATE ? W_ROWS / 2 : W_ROWS; /* columns of y per pass */
     static constexpr int STAGE = (W_ROWS + X_ROWS) * ROW;  /* bytes per warp */
     static constexpr int STAGES = RING / (STAGE * WARPS) < 2 ? 2 : RING / (STAGE * WARPS);
-    /* floats per row of sums: odd, against bank conflicts */
+    /* floats per row of sums; an odd number avoids bank conflicts */
     static constexpr int PITCH = X_ROWS + 1;
     static constexpr int SUMS = WARPS * W_ROWS * PITCH * 4;
     static constexpr int SMEM = STAGES * STAGE * WARPS + SUMS;
@@ -118,7 +119,8 @@ __launch_bounds__(THREADS, 1) matmul_skinny(const struct args a)
     const uint32_t f_at = g * ROW + (t ^ (g & 1) * 4) * 16;
     float acc[TILES][COLS][4];
 
-    /* Steps are copied in order. */
+    /* Position of the next copies; a step is one block of K of this warp. Steps are copied in
+     * order. */
     uint32_t w_pass = 0, w_round = 0, x_round = 0;
     auto copy_w = [&](uint32_t step) {
         uint32_t first = (w_pass * gridDim.x + blockIdx.x) * S::OUT;
@@ -184,7 +186,8 @@ __launch_bounds__(THREADS, 1) matmul_skinny(const struct args a)
             UNROLL for (int half = 0; half < 2; half++) {
                 uint4 b[COLS];
 
-                /* Chunk 4 + t is at the swapped position of chunk t. */
+                /* XOR 64 gives the position of chunk 4 + t, which is swapped with that of chunk
+                 * t. */
                 UNROLL for (int j = 0; j < COLS; j++)
                     b[j] = fragment((x_at + j * 8 * ROW) ^ half * 64);
                 UNROLL for (int i = 0; i < TILES; i++) {
@@ -242,9 +245,9 @@ queue(const struct k_launch *l, struct args a)
     return launch(matmul_skinny<T, TILES, COLS, GATE>, grid, THREADS, S::SMEM, l->st, a);
 }
 
-/* One tile at a time balances the SMs best. Two tiles halve the reads of x, which matters above 8
- * rows with enough tiles, and join two passes if K is short. On fewer than FEW SMs (a part
- * of a device) two products at a time use more of the memory bandwidth. */
+/* Chooses TILES and COLS. One 16-row tile at a time balances the SMs best. Two halve the reads of
+ * x, which matters above 8 rows with enough tiles, and join two passes if K is short. On fewer than
+ * FEW SMs two at a time use more of the memory bandwidth. */
 template <typename T, bool GATE>
 cudaError_t
 queue_as(const struct k_launch *l, const struct args &a)
@@ -267,7 +270,8 @@ queue_typed(const struct k_launch *l, const struct args &a, enum dtype t)
     return t == DT_BF16 ? queue_as<__nv_bfloat16, GATE>(l, a) : queue_as<__half, GATE>(l, a);
 }
 
-/* Above 16 rows cuBLASLt is as fast if w is larger, or if half of the SMs would have no tile. */
+/* Returns the maximum M. Above 16 rows cuBLASLt is as fast if N is large, or if K is long and
+ * 32-row tiles of w would leave half of the SMs without a tile. */
 uint32_t
 most_rows(const struct k_launch *l, uint32_t n, uint32_t k)
 {
@@ -301,7 +305,7 @@ args_of(const struct tensor &y, const struct tensor &x, const struct tensor &w)
     return a;
 }
 
-/* act: NULL, or applied at the end. */
+/* Launches y = x w^T + bias + beta y; act: applied to the result, or NULL. */
 cudaError_t
 multiply(const struct k_launch *l, const struct tensor &y, const struct tensor &x,
          const struct tensor &w, const struct tensor &bias, float beta, const enum act *act)

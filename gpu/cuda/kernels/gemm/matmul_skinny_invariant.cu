@@ -1,14 +1,15 @@
 /* matmul_skinny_invariant.cu - see matmul_skinny_invariant.h.
  *
  * As in matmul_skinny.cu the tensor cores' A operand (16 rows) is w, their B operand (8 columns) is
- * x. Sums may not be divided: a warp has 16 rows of w over the whole of K, and a block has as many
- * warps as give every SM one block. Each warp has its own ring in shared memory:
+ * x. A sum may not be divided, so a warp has 16 rows of w over the whole of K, and a thread block
+ * has as many warps as give every SM at most one block. Each warp has its own ring in shared
+ * memory:
  *
  *     ring[warp][stage]:  w [16 rows][256]  |  x [COLS * 8 rows][256]        512 bytes a row
  *
- * 16-byte chunks are swapped by the low three bits of their row, against bank conflicts of
- * ldmatrix. The limit of a warp is the latency of one sum in the tensor cores, about 18 ns for 16
- * rows by 16 of K: two warps per SM saturate memory. The first copies of w start before the
+ * The number of a 16-byte chunk is XORed with the low three bits of its row, against bank conflicts
+ * of ldmatrix. The limit of a warp is the latency of one sum in the tensor cores, about 18 ns for
+ * 16 rows by 16 of K: two warps per SM saturate memory. The first copies of w start before the
  * previous kernel has ended.
  */
 #include "gpu/cuda/kernels/gemm/matmul_skinny_invariant.h"
@@ -90,7 +91,7 @@ __launch_bounds__(MATMUL_LINE_WARPS * 32, 1) matmul_skinny_invariant(const struc
         UNROLL for (int k = 0; k < BLOCK_K / 16; k += 2) {
             uint32_t left[2][4], right[COLS][4];
 
-            /* Matrices of eight rows and eight of K: w rows 0, 8 by K 0, 8; x by K 0, 8, 16, 24. */
+            /* Matrices are 8 rows by 8 of K: w rows 0 and 8, K 0 and 8; x K 0, 8, 16 and 24. */
             UNROLL for (int h = 0; h < 2; h++)
                 load_matrices(left[h], w_at + place(lane % 16, 2 * (k + h) + lane / 16));
             UNROLL for (int j = 0; j < COLS; j++)
