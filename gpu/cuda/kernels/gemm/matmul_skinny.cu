@@ -186,8 +186,8 @@ __launch_bounds__(THREADS, 1) matmul_skinny(const struct args a)
             UNROLL for (int half = 0; half < 2; half++) {
                 uint4 b[COLS];
 
-                /* XOR 64 gives the position of chunk 4 + t, which is swapped with that of chunk
-                 * t. */
+                /* XOR 64 gives the position of chunk 4 + t: chunks t and 4 + t are 64 bytes
+                 * apart. */
                 UNROLL for (int j = 0; j < COLS; j++)
                     b[j] = fragment((x_at + j * 8 * ROW) ^ half * 64);
                 UNROLL for (int i = 0; i < TILES; i++) {

@@ -1,9 +1,9 @@
 /* matmul_skinny_sm90.cu - see matmul_skinny_sm90.h.
  *
- * The tensor cores' left operand, 64 rows per warpgroup, is w, the right one x. A cluster of blocks
- * has a tile of w's rows; each block has a part of K. At the end each block adds the sums of all
- * blocks for its share of the tile, through distributed shared memory. One thread starts the
- * copies:
+ * The tensor cores' left operand, 64 rows per warpgroup, is w, the right one x. A cluster of thread
+ * blocks computes a tile of w's rows; each block has a part of K. At the end each block adds the
+ * sums of all blocks for its share of the tile, through distributed shared memory. One thread
+ * starts the copies:
  *
  *     ring[stage]:  w [GROUPS][64 rows][64]  |  x [64 rows][64]        128 bytes a row, swizzled
  *
@@ -25,16 +25,16 @@ namespace {
 constexpr uint32_t BLOCK_K = 64, ROWS = MATMUL_SM90_ROWS, FEW = 32;
 constexpr uint32_t BOX = 64 * BLOCK_K * 2; /* bytes of 64 rows in a stage */
 constexpr uint32_t RING = 208 << 10;
-constexpr int MOST_BLOCKS = 8;      /* of a cluster */
-constexpr uint64_t LARGE = 4 << 20; /* elements; with few rows only larger w is faster here */
+constexpr int MOST_BLOCKS = 8;      /* blocks of a cluster */
+constexpr uint64_t LARGE = 4 << 20; /* elements of w; up to FEW rows only larger w is faster here */
 
-/* GROUPS: consumer warpgroups, 64 rows of w each; for a gate the first half have rows of w1, the
- * others the same rows of w2. One more warp copies. */
+/* GROUPS: number of consumer warpgroups, 64 rows of w each; for a gate the first half have rows of
+ * w1, the second half the same rows of w2. One more warp copies. */
 template <int GROUPS, bool GATE> struct shape {
     static constexpr uint32_t W_ROWS = GROUPS * 64;
     static constexpr uint32_t OUT = GATE ? W_ROWS / 2 : W_ROWS; /* columns of y per tile */
     static constexpr uint32_t STAGE = (GROUPS + 1) * BOX, STAGES = RING / STAGE;
-    /* floats per row of sums, against bank conflicts */
+    /* floats per row of sums; the 4 avoid bank conflicts */
     static constexpr uint32_t PITCH = W_ROWS + 4;
     static constexpr uint32_t THREADS = GROUPS * 128 + 32;
     static constexpr uint32_t SMEM = STAGES * STAGE + 1024;
@@ -44,7 +44,7 @@ template <int GROUPS, bool GATE> struct shape {
 struct args {
     void *y;
     size_t y_row;     /* elements */
-    uint32_t m, n, k; /* k: in blocks */
+    uint32_t m, n, k; /* k: number of 64-wide blocks of K */
     enum dtype y_type;
     enum act act;
 };
@@ -67,7 +67,7 @@ cluster_blocks()
     return n;
 }
 
-/* Makes stores of all blocks of the cluster before it visible to all after it. */
+/* Waits for all blocks of the cluster; their earlier stores are then visible to all of them. */
 __device__ __forceinline__ void
 cluster_sync()
 {
@@ -76,6 +76,7 @@ cluster_sync()
                      : "memory");
 }
 
+/* Loads from address `at` in the shared memory of another block of the cluster. */
 __device__ __forceinline__ float4
 load_of(uint32_t at, uint32_t block)
 {
@@ -93,9 +94,9 @@ load_of(uint32_t at, uint32_t block)
 template <int GROUPS, bool GATE> struct block {
     typedef shape<GROUPS, GATE> S;
     uint32_t ring, full, empty; /* addresses */
-    uint32_t tile, first, n;    /* blocks of K: first .. first + n - 1 */
+    uint32_t tile, first, n;    /* the tile; blocks of K: first .. first + n - 1 */
 
-    /* Copies the rows of w of warpgroup `group`. */
+    /* Starts the copies of all rows of w of the tile for the i-th block of K. */
     __device__ __forceinline__ void copy_w(const CUtensorMap *w, const struct args &a,
                                            uint32_t i) const
     {
@@ -152,7 +153,8 @@ template <int GROUPS, bool GATE> struct block {
         }
     }
 
-    /* Stores the warpgroup's sums for other blocks: [row of x][row of w]. */
+    /* Stores the warpgroup's sums in the ring's place, where all blocks read them: [row of x][row
+     * of w]. */
     __device__ __forceinline__ void lay_down(const float (&c)[32], float *sums) const
     {
         uint32_t row = threadIdx.x / 32 * 16 + threadIdx.x % 32 / 4, col = threadIdx.x % 4 * 2;
@@ -171,7 +173,7 @@ template <int GROUPS, bool GATE> struct block {
         }
     }
 
-    /* Adds and stores this block's share of the tile. */
+    /* Adds the sums of all blocks for this block's share of the tile and stores the result in y. */
     __device__ __forceinline__ void store(const struct args &a, uint32_t rank,
                                           uint32_t blocks) const
     {
@@ -233,7 +235,7 @@ __launch_bounds__(shape<GROUPS, GATE>::THREADS, 1)
         UNROLL for (uint32_t i = 0; i < 32; i++) c[i] = 0;
         after_previous();
         b.template multiply<T>(c);
-        named_sync(1, GROUPS * 128); /* the ring has been read */
+        named_sync(1, GROUPS * 128); /* all consumers have read the ring */
         b.lay_down(c, (float *)(memory + (b.ring - smem(memory))));
     }
     cluster_sync();
@@ -263,7 +265,8 @@ config_of(cudaLaunchAttribute *attrs, uint32_t blocks, uint32_t tiles)
     return c;
 }
 
-/* How many clusters of each size the device holds at once. 0: the kernel does not run. */
+/* How many clusters of i blocks the device holds at once, at clusters[i]. 0: the kernel cannot
+ * run. */
 struct occupancy {
     int sms, clusters[MOST_BLOCKS + 1];
 };
@@ -297,9 +300,9 @@ occupancy_of()
     return r;
 }
 
-/* The most blocks per tile such that all tiles run at once; 0: not even one, or most of the SMs
- * would be idle. A part of a device may lack the SMs for a cluster that fits on the whole
- * device. */
+/* Returns the largest number of blocks per tile with which all tiles run at once. 0: the kernel
+ * refuses, because there is no such number or less than a quarter of the SMs would have work. A
+ * partition is refused, because it may lack SMs for a cluster that fits on the whole device. */
 template <typename T, int GROUPS, bool GATE>
 uint32_t
 most_blocks(const struct k_launch *l, const struct args &a)
@@ -327,8 +330,8 @@ queue(const struct k_launch *l, uint32_t blocks, const CUtensorMap &w, const CUt
     return cudaLaunchKernelEx(&c, matmul_sm90<T, GROUPS, GATE>, w, x, a);
 }
 
-/* Fewer rows of w per block (two warpgroups) are faster (measured), if that gives at most one tile
- * per SM. */
+/* Launches with two warpgroups per block if all tiles then run at once, else with four: fewer rows
+ * of w per block are faster (measured). */
 template <typename T, bool GATE>
 cudaError_t
 queue_as(const struct k_launch *l, const struct tensor &x, const struct tensor &w,

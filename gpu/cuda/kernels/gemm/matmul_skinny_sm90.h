@@ -11,15 +11,15 @@ enum { MATMUL_SM90_ROWS = 64 };
  *    x [M, K], w [N, K]   both bf16 or both fp16, rows 16-byte aligned, K a multiple of 8, N of 4
  *    M                    at most MATMUL_SM90_ROWS; above 32 if w has at most 4 Mi elements
  *    y                    of x's dtype or fp32, rows aligned to four elements; no bias, no beta
- *    N                    at most one tile of w (128 or 256 rows) per SM; with eight blocks per
- *                         tile at least a quarter of the SMs have work
+ *    N                    at most one tile of w (128 or 256 rows) per SM; with up to eight thread
+ *                         blocks per tile at least a quarter of the SMs have work
  *    lane                 whole device, not invariant
  *
- * A sum is divided into as many parts as a cluster has blocks, each in the order of K; the parts
- * are added in order, in fp32, and rounded once. The division follows from N, K and the device, so
- * that a row's bits do not depend on M or the row's position. Cost: reads w once, and x once per
- * 128 to 256 rows of w, from L2. */
+ * A sum is divided into as many parts of K as a cluster has blocks, each added in the order of K;
+ * the parts are added in order, in fp32, and rounded once. The division follows from N, K and the
+ * device, so that a row's bits do not depend on M or the row's position. Cost: reads w once, and x
+ * once per 128 or 256 rows of w, from L2. */
 K_API k_matmul_kernel k_matmul_skinny_sm90;
 
-/* gate_matmul() of gpu.h under the same conditions; does not write both, rounds only the result. */
+/* gate_matmul() of gpu.h under the same conditions; does not write `both`, rounds only y. */
 K_API k_gate_matmul_kernel k_gate_matmul_skinny_sm90;

@@ -1,14 +1,14 @@
 /* matmul_streamk_sm90.cu - see matmul_streamk_sm90.h.
  *
  * The tensor cores' left operand, 64 rows per warpgroup, is w, the right one x. A step is a tile of
- * w's rows by 64 of K. The steps of all tiles, tile after tile, are divided evenly among the
- * blocks, one per SM. One thread starts the copies of a block's steps, across tiles:
+ * w's rows by 64 of K. The steps of all tiles, tile after tile, are divided evenly among the thread
+ * blocks, at most one per SM. One thread starts the copies of a block's steps, across tiles:
  *
  *     ring[stage]:  w [GROUPS * 64 rows][64]  |  x [COLS rows][64]        128 bytes a row, swizzled
  *
- * A tile of one block is written at once. For a shared tile each block stores its sums in memory,
- * and the last block adds them in the order of K. This is done per warp, for its sixteen rows, so
- * that no block waits.
+ * If one block computes all steps of a tile, it writes the result at once. For a shared tile each
+ * block stores its sums in memory, and the last block to do so adds them in the order of K. This is
+ * done per warp, for its sixteen rows, so that no block waits.
  *
  * The ring is nearly all of an SM's shared memory. Its first copies of w start before the previous
  * kernel has ended.
@@ -28,14 +28,14 @@ namespace {
 
 constexpr uint32_t BLOCK_K = 64, ROW = BLOCK_K * 2; /* ROW: bytes of a row in a stage */
 constexpr uint32_t RING = 208 << 10;
-constexpr uint32_t LEAST_STEPS = 4; /* minimum per block */
-constexpr uint64_t LARGE = 4 << 20; /* elements; with few rows only larger w is faster here */
-/* SMs: below FEWEST the number of copies is the limit, not the bytes; from FEW on matmul_skinny
- * serves 16 rows. */
+constexpr uint32_t LEAST_STEPS = 4; /* minimum steps per block */
+constexpr uint64_t LARGE = 4 << 20; /* elements of w; up to 32 rows only larger w is faster here */
+/* Numbers of SMs. Below FEWEST the number of copies is the limit, not the bytes, and larger tiles
+ * are used. From FEW on matmul_skinny serves up to 16 rows. */
 constexpr uint32_t FEWEST = 28, FEW = 96;
 
-/* GROUPS: consumer warpgroups, 64 rows of w each; for a gate eight rows of w1 alternate with the
- * same eight of w2. COLS: maximum rows of x. One more warp copies. */
+/* GROUPS: number of consumer warpgroups, 64 rows of w each; for a gate eight rows of w1 alternate
+ * with the same eight of w2. COLS: maximum rows of x. One more warp copies. */
 template <int GROUPS, int COLS, bool GATE> struct shape {
     static constexpr uint32_t W_ROWS = GROUPS * 64;
     static constexpr uint32_t OUT = GATE ? W_ROWS / 2 : W_ROWS; /* columns of y per tile */
@@ -49,14 +49,14 @@ struct args {
     void *y;
     size_t y_row;      /* elements */
     uint32_t m, n;     /* of y */
-    uint32_t k, steps; /* per tile, and in total */
+    uint32_t k, steps; /* steps per tile (64-wide blocks of K), and in total */
     float *part;       /* [blocks][2][PART] */
     uint32_t *count;   /* [tiles][WARPS] */
     enum dtype y_type;
     enum act act;
 };
 
-/* The first step of a block; below, the block of a step. */
+/* Returns the first step of a block; block_of(): the block of a step. */
 __device__ __forceinline__ uint32_t
 first_of(const struct args &a, uint32_t block)
 {
@@ -69,7 +69,7 @@ block_of(const struct args &a, uint32_t step)
     return ((step + 1) * gridDim.x - 1) / a.steps;
 }
 
-/* A step of the block and its stage in the ring. */
+/* A step of the block, as tile and block of K, and its stage in the ring. */
 template <uint32_t STAGES> struct place {
     uint32_t tile, k, stage, phase;
 
@@ -80,7 +80,7 @@ template <uint32_t STAGES> struct place {
     }
 };
 
-/* Weights are read once: they are evicted first from L2. */
+/* Copies a box of w to shared memory. L2 evicts it first, because weights are read once. */
 __device__ __forceinline__ void
 load_once(uint32_t to, const CUtensorMap *map, uint32_t bar, int c0, int c1, int c3)
 {
@@ -134,7 +134,7 @@ template <int GROUPS, int COLS, bool GATE> struct block {
         }
     }
 
-    /* Adds `steps` steps of one tile to c. */
+    /* Computes the products of `steps` steps of one tile in c. p moves on. */
     template <typename T>
     __device__ __forceinline__ void multiply(const struct args &a, place &p, uint32_t steps,
                                              float (&c)[COLS / 2]) const
@@ -162,7 +162,9 @@ template <int GROUPS, int COLS, bool GATE> struct block {
         barrier_arrive_warp(before);
     }
 
-    /* The thread's part of what block b stores of a tile: of its first tile, or of its last. */
+    /* Address of the thread's part of the sums that block b stores for a tile. A block has two
+     * places: the first for a tile that an earlier block began, the second for a tile that b
+     * begins. */
     __device__ __forceinline__ float4 *part(const struct args &a, uint32_t tile, uint32_t b) const
     {
         uint32_t which = 2 * b + (first_of(a, b) < tile * a.k);
@@ -170,8 +172,8 @@ template <int GROUPS, int COLS, bool GATE> struct block {
         return (float4 *)(a.part + (size_t)which * S::PART) + threadIdx.x;
     }
 
-    /* Adds the sums of all blocks of a tile for this warp. Returns false if another block will do
-     * it. */
+    /* Stores this warp's sums of a shared tile. The last block to do so adds all sums into c and
+     * returns true; the others return false. */
     __device__ __forceinline__ bool gather(const struct args &a, uint32_t tile,
                                            float (&c)[COLS / 2]) const
     {
@@ -215,8 +217,8 @@ template <int GROUPS, int COLS, bool GATE> struct block {
         return true;
     }
 
-    /* v[a][b] of lane (g, t) is column 8 a + g, row 2 t + b. Returns columns 8 a + g / 4 * 4 and
-     * three more of row 2 t + b, where b is g's lowest bit and a the next. */
+    /* v[a][b] of lane (g, t) is column 8 a + g, row 2 t + b. Returns the columns from 8 a + g / 4 *
+     * 4 to 8 a + g / 4 * 4 + 3 of row 2 t + b, where b is the lowest bit of g and a the next. */
     __device__ __forceinline__ void transpose_2x2(const float (&v)[2][2], float (&four)[4]) const
     {
         const uint32_t b = threadIdx.x / 4 % 2, h = threadIdx.x / 8 % 2;
@@ -236,6 +238,7 @@ template <int GROUPS, int COLS, bool GATE> struct block {
         }
     }
 
+    /* Stores this warp's rows of a tile in y, after the gate. */
     __device__ __forceinline__ void store(const struct args &a, uint32_t tile,
                                           const float (&c)[COLS / 2]) const
     {
@@ -307,8 +310,8 @@ __launch_bounds__(shape<GROUPS, COLS, GATE>::THREADS, 1)
 
 /* ---- host side ---- */
 
-/* {of K, row, 1, 1} or, for a gate, {of K, 8 rows, w1 and w2, rows / 8}; one copy loads `rows`
- * rows. */
+/* Makes a map of w: {of K, row, 1, 1} or, for a gate, {of K, 8 rows, w1 and w2, rows / 8}. One copy
+ * loads `rows` rows. */
 bool
 map_of(CUtensorMap *map, const struct tensor &t, uint32_t rows, bool gate)
 {
@@ -354,7 +357,7 @@ queue_rows(const struct k_launch *l, const struct tensor &x, const struct tensor
     return queue<T, GROUPS, 64, GATE>(l, x, w, a);
 }
 
-/* Small tiles send fewer sums through memory; large tiles read x less often. */
+/* Chooses the tile. Small tiles send fewer sums through memory; large ones read x less often. */
 template <typename T, bool GATE>
 cudaError_t
 queue_as(const struct k_launch *l, const struct tensor &x, const struct tensor &w,
@@ -380,7 +383,8 @@ device_sms()
     return sms;
 }
 
-/* Other candidates are as fast for fewer rows, for small matrices and on the whole device. */
+/* Whether this kernel is faster than the others. They are as fast for fewer rows, for small
+ * matrices and on the whole device. */
 bool
 worth_it(const struct k_launch *l, uint32_t rows, const struct tensor &w)
 {

@@ -1,6 +1,5 @@
-/* matmul_streamk_sm90.h - y = x w^T for up to 64 rows on a part of Hopper: the weights are read
- * once and divided evenly among the SMs.
- */
+/* matmul_streamk_sm90.h - y = x w^T for up to 64 rows on a partition of a Hopper device: reads the
+ * weights once and divides them evenly among the SMs. */
 #pragma once
 
 #include "gpu/cuda/kernels/base/kernel.h"
@@ -11,17 +10,17 @@ enum { MATMUL_RING_ROWS = 64 };
  * everything outside of:
  *
  *    M      17 to MATMUL_RING_ROWS, from 9 below 96 SMs; above 32 if w has at most 4 Mi elements
- *    lane   on a part of the device, not invariant
+ *    lane   on a partition of the device, not invariant
  *
  * A sum is divided into parts of K, each added in order; the parts are added in order, in fp32, and
  * rounded once. The division follows from N, K and the lane's SMs, so that a row's bits do not
  * depend on M or the row's position.
  *
- * Uses l->work for sums of tiles that several blocks share, two per block, and l->count to find the
- * last block; refuses if either is too small. Cost: reads w once, and x once per 128 or 256 rows of
- * w, from L2; docs/lab/kernels.md has times. */
+ * Uses l->work for sums of tiles that several thread blocks share, two per block, and l->count to
+ * find the last block; refuses if either is too small. Cost: reads w once, and x once per 128 or
+ * 256 rows of w, from L2; docs/lab/kernels.md has times. */
 K_API k_matmul_kernel k_matmul_streamk_sm90;
 
-/* gate_matmul() of gpu.h under the same conditions, N a multiple of 8; does not write both, rounds
- * only the result. */
+/* gate_matmul() of gpu.h under the same conditions, N a multiple of 8; does not write `both`,
+ * rounds only y. */
 K_API k_gate_matmul_kernel k_gate_matmul_streamk_sm90;

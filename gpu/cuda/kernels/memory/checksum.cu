@@ -1,7 +1,7 @@
 /* checksum.cu - see checksum.h.
  *
- * Blocks stride over the bytes together; a thread has AT_ONCE loads of 16 bytes (two words) at a
- * time. Each adds its result to *sum, which is cleared before.
+ * A load is 16 bytes (two words). Thread i of the grid has the loads i, i + threads of the grid,
+ * ..., AT_ONCE at a time. Each thread block adds its result to *sum, which is 0 before.
  */
 #include "gpu/cuda/kernels/memory/checksum.h"
 
@@ -23,7 +23,7 @@ mix64(uint64_t z)
     return z ^ z >> 31;
 }
 
-/* The two words of a load; key: golden * (index of the first + 1). */
+/* Returns the sum of the two mixed words of a load; key: golden * (index of the first word + 1). */
 __device__ __forceinline__ uint64_t
 mix_two(uint4 v, uint64_t key)
 {

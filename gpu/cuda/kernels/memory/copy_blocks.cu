@@ -1,8 +1,9 @@
 /* copy_blocks.cu - see copy_blocks.h.
  *
- * A warp copies runs of PIECE bytes, or the rest of used. Adjacent warps copy adjacent runs, for
- * the bus. A lane starts AT_ONCE loads of 16 bytes before it stores the first: COPY_SMS blocks of
- * THREADS have 512 KiB in flight, several times the bandwidth-delay product of the bus.
+ * The used bytes of every pitch are divided into pieces of PIECE bytes; the last one may be
+ * shorter. A warp copies one piece at a time, and adjacent warps copy adjacent pieces, which suits
+ * the bus. A lane starts AT_ONCE loads of 16 bytes before it stores the first: COPY_SMS thread
+ * blocks have 512 KiB in flight, several times the bandwidth-delay product of the bus.
  */
 #include "gpu/cuda/kernels/memory/copy_blocks.h"
 
@@ -15,7 +16,7 @@ constexpr uint32_t THREADS = 1024;
 constexpr uint32_t AT_ONCE = 8;
 constexpr uint32_t PIECE = 32 * 16 * AT_ONCE;
 
-/* n_pieces: per pitch; n_parts: per block; n: of all blocks. */
+/* n_pieces: pieces per pitch; n_parts: pieces per block; n: pieces of all blocks. */
 __global__ void
 __launch_bounds__(THREADS) copy_blocks(const struct block_copy *copy, uint32_t n_pieces,
                                        uint32_t n_parts, uint64_t n, struct block_size size)

@@ -13,7 +13,7 @@ namespace {
 
 constexpr uint32_t THREADS = 256;
 
-/* v8_log() of cpu_math.h, for x in [2^-24, 1]. */
+/* Returns log(x) for x in [2^-24, 1], with the bits of v8_log() in cpu_math.h. */
 __device__ __forceinline__ float
 log_of(float x)
 {
@@ -34,6 +34,7 @@ log_of(float x)
     return fmaf(e, 0.693147182f, r);
 }
 
+/* cos(pi x) and, below, sin(pi x) for |x| <= 1/4, with the bits of cpu_math.h. */
 __device__ __forceinline__ float
 cospi_small(float x)
 {
@@ -55,7 +56,7 @@ sinpi_small(float x)
     return fmaf(x, 0x1.921fb6p+1f, mul_rn(mul_rn(x, s), r));
 }
 
-/* Two normals from two words: cpu_fill.c's normals(). */
+/* Makes two normals from two random words, as normals() of cpu_fill.c. */
 __device__ __forceinline__ void
 normals(uint32_t word_u, uint32_t word_t, float std, float *even, float *odd)
 {
@@ -70,7 +71,8 @@ normals(uint32_t word_u, uint32_t word_t, float std, float *even, float *odd)
     *odd = mul_rn(mul_rn(k, q == 0 ? s : q == 1 ? c : q == 2 ? -s : -c), std);
 }
 
-/* Elements from number `first` on, in rows without gaps, stored four at a time. */
+/* Fills n elements without gaps, the first with number `first`, a multiple of 4; four per
+ * thread. */
 template <typename T>
 __global__ void
 __launch_bounds__(THREADS) fill(T *to, uint64_t first, uint64_t seed, float std, uint64_t n)
@@ -100,8 +102,8 @@ __launch_bounds__(THREADS) fill_bytes(uint8_t *to, uint64_t first, uint64_t seed
     *(uint4 *)(to + at) = make_uint4(w[0], w[1], w[2], w[3]);
 }
 
-/* A row of a part may start inside a counter: `each` threads per row, the last may have no
- * element. */
+/* Fills any part of a matrix, where a row may start inside a counter. `each` threads per row; the
+ * last may have no element. */
 template <typename T>
 __global__ void
 __launch_bounds__(THREADS) fill_part(struct tensor t, uint64_t first, uint64_t pitch, uint32_t each,

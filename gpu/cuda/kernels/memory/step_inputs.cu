@@ -7,11 +7,11 @@
 namespace {
 
 constexpr uint32_t THREADS = 256;
-constexpr uint32_t WORDS = 4; /* of a row per thread */
+constexpr uint32_t WORDS = 4; /* words of a row per thread */
 constexpr uint32_t EDITS = 1024;
-constexpr uint32_t PLACES = 2 * EDITS; /* half of them empty: few probes */
+constexpr uint32_t PLACES = 2 * EDITS; /* hash table entries; half stay empty: few probes */
 
-/* A block has THREADS * WORDS words of one row. */
+/* y[i] = x[which[i]] in words W. A thread block copies THREADS * WORDS words of one row. */
 template <typename W>
 __global__ void
 __launch_bounds__(THREADS)
@@ -42,12 +42,12 @@ __launch_bounds__(THREADS)
 {
     uint32_t i = blockIdx.x * THREADS + threadIdx.x;
 
-    after_previous(); /* first: gpu.h guarantees that earlier work is complete for later work */
+    after_previous(); /* must precede next_may_start(), see ops.h */
     next_may_start();
     if (i < n && token[i] == -1 && slot[i] != SLOT_NONE) token[i] = last[slot[i]];
 }
 
-/* A block has one segment. */
+/* A thread block marks the tokens of one segment. */
 __global__ void
 __launch_bounds__(THREADS)
     mark_tokens(uint32_t *seen, uint32_t seen_words, const int32_t *token,
@@ -69,9 +69,9 @@ __launch_bounds__(THREADS)
     }
 }
 
-/* One block, EDITS edits at a time. Threads of the same entry find each other in a hash table in
- * shared memory, which keeps the index of the last edit; that edit is written. The next EDITS are
- * written after. */
+/* One thread block, at most EDITS edits at a time, in order. Threads that edit the same table entry
+ * find each other in a hash table in shared memory. It keeps the index of the last edit, which
+ * alone is written. */
 __global__ void
 __launch_bounds__(EDITS) update_tables(const __grid_constant__ struct tables t,
                                        const struct table_edit *edit, uint32_t n, uint32_t *fault)

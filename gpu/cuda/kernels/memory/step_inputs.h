@@ -1,9 +1,10 @@
-/* step_inputs.h - ops on rows, tokens and block tables without arithmetic; see gpu/ops.h.
+/* step_inputs.h - ops that copy or change rows, tokens and block tables without arithmetic; see
+ * gpu/ops.h.
  *
- *   gather_rows      fp32, bf16, fp16; which[i] beyond x: row skipped, the lane fails
- *   resolve_tokens   changes r.token in place
- *   mark_tokens      a slot has at most one segment per call
- *   update_tables    in order: the last edit of an entry counts; beyond a table: the lane fails
+ * gather_rows      fp32, bf16, fp16; if which[i] is beyond x, row i is skipped and the lane fails
+ * resolve_tokens   changes r.token in place mark_tokens      a slot has at most one segment per
+ * call update_tables    the last edit of an entry is stored; an edit beyond a table makes the lane
+ * fail
  */
 #pragma once
 

@@ -1,15 +1,15 @@
-/* experts.cuh - which pairs a block of expert_matmul computes. */
+/* experts.cuh - divides the sorted pairs of expert_matmul into tiles, one per thread block. */
 #pragma once
 
 #include "gpu/gpu.h"
 
-/* Pairs [first, end) of one expert; empty if there are fewer tiles. */
+/* Sorted pairs [first, end) of one expert; empty if there is no such tile. */
 struct expert_tile {
     uint32_t expert, first, end;
 };
 
-/* Tile `index` of at most `size` pairs, in the order of experts; an expert's last tile may be
- * smaller. All threads of a warp call it with the same arguments. */
+/* Returns tile `index` of all tiles, in the order of experts; a tile has `size` pairs, the last of
+ * an expert may have fewer. All threads of a warp call it with the same arguments. */
 __device__ __forceinline__ struct expert_tile
 find_tile(const struct pairs &p, uint32_t index, uint32_t size)
 {
@@ -21,7 +21,7 @@ find_tile(const struct pairs &p, uint32_t index, uint32_t size)
         uint32_t first = p.first[e], end = p.first[e + 1], before, all;
         uint32_t tiles = from + lane < p.n_experts ? (end - first + size - 1) / size : 0;
 
-        before = tiles; /* and those of lower lanes */
+        before = tiles; /* tiles of this lane's expert and, after the loop, of lower lanes */
         UNROLL for (int step = 1; step < 32; step *= 2) {
             uint32_t v = __shfl_up_sync(~0u, before, step);
 
@@ -44,7 +44,7 @@ find_tile(const struct pairs &p, uint32_t index, uint32_t size)
     return t;
 }
 
-/* Maximum number of tiles for any choice of experts. */
+/* The maximum number of tiles for any choice of experts. */
 static inline uint32_t
 most_tiles(const struct pairs *p, uint32_t size)
 {

@@ -1,8 +1,8 @@
 /* experts_generic.cu - see experts.h.
  *
- * A block computes PAIRS x COLS elements of y, a thread EACH elements of one pair, ACROSS apart.
- * STEP elements of K of both operands are in shared memory as fp32; each STEP is summed separately
- * and then added, as in matmul_generic.cu.
+ * A thread block computes PAIRS x COLS elements of y, a thread EACH elements of one pair, ACROSS
+ * apart. STEP elements of K of both operands are in shared memory as fp32; the products of each
+ * STEP are summed separately and then added, as in matmul_generic.cu.
  */
 #include "gpu/cuda/kernels/moe/experts.h"
 
@@ -19,7 +19,7 @@ constexpr uint32_t ACROSS = 16;
 constexpr uint32_t EACH = COLS / ACROSS;
 constexpr uint32_t THREADS = PAIRS * ACROSS;
 
-/* An element of w; MXFP4: a code times the power of two of its run. */
+/* Returns an element of w; MXFP4: a 4-bit code times the power of two of its run of MX_RUN. */
 __device__ __forceinline__ float
 weight(const struct tensor &w, size_t row, uint32_t col)
 {

@@ -1,18 +1,19 @@
 /* experts_sm80.cu - see experts.h.
  *
  * The tensor cores' A operand (16 rows) is w, their B operand (8 columns) is x, as in
- * matmul_skinny.cu. A block has ROWS = 32 rows of one expert's w and up to 8 NT of its pairs. Its
- * four warps process the blocks of K (BLOCK_K = 128) alternately and are added in order at the end.
- * A lane (g, q) has 32 elements of a block of K of each of its rows, in registers:
+ * matmul_skinny.cu. A thread block has ROWS = 32 rows of one expert's w and up to 8 NT of its
+ * pairs. Its four warps process the blocks of K (BLOCK_K = 128) alternately; their sums are added
+ * in order at the end. A lane (g, q) has 32 elements of a block of K of each of its rows, in
+ * registers:
  *
  *     16 bits    4 x 8 adjacent, from 32 i + 8 q on: four lanes read 64 bytes of a row at once
  *     MXFP4      one run, 32 q .. 32 q + 31: 16 bytes and a scale
  *
  * They form 16 words of two elements: the instruction's k is permuted equally for w and x, which
- * does not change the sum. MXFP4 codes become 16-bit floats four at a time by moving bits: exponent
- * and fraction of a code, at the boundary of bf16's exponent and fraction, give values 2^126 times
- * too small, and the product with the run's scale corrects this exactly. Such words hold elements i
- * and i + 4, and x is arranged alike.
+ * does not change the sum. MXFP4 codes become bf16 two at a time by moving bits: exponent and
+ * fraction of a code, at the boundary of bf16's exponent and fraction, give values 2^126 times too
+ * small, and the product with the run's scale corrects this exactly. Such a word holds elements i
+ * and i + 4 of a group of eight, and x is arranged in the same way.
  *
  * NT only decides which pairs share registers: a pair's bits do not depend on it.
  */
@@ -31,7 +32,7 @@ constexpr uint32_t ROWS = 32;
 constexpr uint32_t BLOCK_K = 128;
 constexpr int OWN = ROWS / 8; /* rows per lane */
 
-/* A lane's part of a row and a block of K, as stored. */
+/* A lane's 32 elements of a row in a block of K, as stored. */
 template <bool FP4> struct raw;
 template <> struct raw<false> {
     uint4 at[4];
@@ -41,7 +42,7 @@ template <> struct raw<true> {
     uint32_t scale;
 };
 
-/* First element of the i-th group of eight of lane q. */
+/* Returns the first element of the i-th group of eight of lane q. */
 template <bool FP4>
 __device__ __forceinline__ uint32_t
 element_of(uint32_t block, uint32_t q, uint32_t i)
@@ -77,7 +78,7 @@ times2(uint32_t a, uint32_t b)
     return *(uint32_t *)&v;
 }
 
-/* Both halves 2^(e - 127) in bf16, e from 0 to 254. */
+/* Returns 2^(e - 127) as bf16 in both halves; e from 0 to 254. */
 __device__ __forceinline__ uint32_t
 power(uint32_t e)
 {
@@ -86,7 +87,7 @@ power(uint32_t e)
     return h << 16 | h;
 }
 
-/* Expands to words of two 16-bit floats. */
+/* Expands a lane's elements to words of two 16-bit floats. */
 template <bool FP4>
 __device__ __forceinline__ void
 expand(uint32_t (&w)[16], const raw<FP4> &from)
@@ -94,7 +95,7 @@ expand(uint32_t (&w)[16], const raw<FP4> &from)
     const uint32_t *word = (const uint32_t *)from.at;
 
     if constexpr (FP4) {
-        /* of bf16, without its bias: 2^126 and the scale's exponent */
+        /* biased exponent of the factor: 2^126 times the scale */
         uint32_t e = from.scale + 126;
         uint32_t scale = from.scale == 255 ? 0x7fff7fff : power(e < 254 ? e : 254);
 
@@ -106,14 +107,15 @@ expand(uint32_t (&w)[16], const raw<FP4> &from)
 
                 w[4 * i + j] = times2(sign | size, scale);
             }
-        if (e > 254 && from.scale < 255) /* the rest of a scale above 2 */
+        if (e > 254 && from.scale < 255) /* the factor above 2^127, the largest power of bf16 */
             UNROLL for (int i = 0; i < 16; i++) w[i] = times2(w[i], power(e - 254 + 127));
     } else {
         UNROLL for (int i = 0; i < 16; i++) w[i] = word[i];
     }
 }
 
-/* Pairs x's elements like those words: adjacent ones, or i and i + 4. */
+/* Pairs the elements of x as expand() pairs those of w: adjacent ones or, for MXFP4, i and i +
+ * 4. */
 template <bool FP4>
 __device__ __forceinline__ void
 pair_up(uint32_t (&x)[16])
@@ -147,7 +149,7 @@ __launch_bounds__(THREADS) experts_sm80(const __grid_constant__ struct expert_ma
     const struct expert_tile t = find_tile(p, blockIdx.y, 8 * NT);
 
     if (t.first == t.end) return;
-    /* Rows after the last repeat the last and are not stored. */
+    /* Rows of w after the last one repeat the last one, and their results are not stored. */
     UNROLL for (uint32_t i = 0; i < OWN; i++) {
         size_t r = (size_t)t.expert * out + min(first_token + g + 8 * i, out - 1);
 
@@ -224,7 +226,7 @@ queue(const struct k_launch *l, const struct expert_matmul *m, const struct pair
     return launch(experts_sm80<T, FP4, NT>, grid, THREADS, 0, l->st, *m, *p);
 }
 
-/* Chooses NT by the average pairs per expert. */
+/* Chooses NT by the average number of pairs per expert. */
 template <typename T, bool FP4>
 cudaError_t
 pick(const struct k_launch *l, const struct expert_matmul *m, const struct pairs *p)

@@ -1,9 +1,9 @@
 /* route.cu - see route.h.
  *
- * choose: a warp has a row, lane i experts i, i + 32, ... as 64-bit keys ordered by logit, NaN
- * lowest, then by lower expert. The largest key is taken n_top times; lane j keeps the j-th. place:
- * a block has an expert. It counts the pairs of lower experts, which gives the start of its own,
- * and then assigns places to its own in the order of rows.
+ * choose: a warp has a row, lane i the experts i, i + 32, ... An expert has a 64-bit key, ordered
+ * by its score, NaN lowest, then by lower expert. The largest key is taken n_top times; lane j
+ * keeps the j-th. place: a thread block has an expert. It counts the pairs of lower experts, which
+ * gives the start of its own, and then assigns places to its own pairs in the order of rows.
  */
 #include "gpu/cuda/kernels/moe/route.h"
 
@@ -31,7 +31,7 @@ sigmoid(float x)
     return 1.0f / (1.0f + expf(-x));
 }
 
-/* The number that experts are ranked by. */
+/* Returns the number by which experts are ranked. */
 __device__ __forceinline__ float
 score(const struct route &r, float logit, uint32_t expert)
 {

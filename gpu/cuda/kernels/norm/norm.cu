@@ -1,7 +1,7 @@
 /* norm.cu - see norm.h.
  *
- * One block per row. A row is divided into groups of four; thread t has groups t, t + threads, ...
- * and keeps them in registers from the first sum to the last store:
+ * One thread block per row. A row is divided into groups of four elements; thread t has groups t, t
+ * + threads, ... and keeps them in registers from the first sum to the last store:
  *
  *     d        threads   groups per thread
  *     1,024    64        4
@@ -9,8 +9,8 @@
  *     5,376    352       4 (some 3)
  *     8,192    512       4       <- KEEP: longer rows are read again (LONG)
  *
- * Four, because x is fp32: 16 bytes of it and 8 of a 16-bit type, both without gaps between lanes.
- * Unaligned rows have the same groups, loaded per element.
+ * Groups have four elements because x is fp32: 16 bytes of x and 8 of a 16-bit type, both without
+ * gaps between lanes. Unaligned rows have the same groups, loaded element by element.
  */
 #include "gpu/cuda/kernels/norm/norm.h"
 
@@ -18,7 +18,7 @@
 
 namespace {
 
-/* HOW: NORM or ADD. */
+/* The kernel of layer norms, with (ADD) or without (NORM) a sum before the norm. */
 template <typename IN, enum how HOW, bool WHOLE, enum keep KEPT>
 __global__ void
 __launch_bounds__(THREADS) layer_norm(struct norm_args a)
@@ -162,6 +162,6 @@ k_residual(const struct k_launch *l, const struct residual *r)
 
     if (r->x.dtype != DT_F32) return cudaErrorInvalidValue;
     if (a.in_norm.data && r->norm != RESIDUAL_RMS) return cudaErrorInvalidValue;
-    /* Without a norm one kernel serves all norm kinds. */
+    /* Without a norm of y, one kernel serves all kinds of norms. */
     return queue(l, a, r->norm != RESIDUAL_RMS && (r->y.data || a.post.data));
 }

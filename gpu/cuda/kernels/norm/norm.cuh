@@ -8,19 +8,20 @@
 
 namespace {
 
-constexpr uint32_t KEEP = 4; /* groups of four elements per thread */
+constexpr uint32_t KEEP = 4; /* maximum groups of four elements that a thread keeps */
 constexpr uint32_t THREADS = 512;
 constexpr uint32_t WARPS = THREADS / 32;
 
-enum how { NORM, ADD, ADD_NORMED };
+enum how { NORM, ADD, ADD_NORMED }; /* what precedes the norm: -; x += in; x += norm(in) */
 
-/* What a thread keeps in registers. With few rows also the weights, loaded before the row. With
- * more rows than the SMs hold at once, weights in registers would reduce occupancy. */
+/* What a thread keeps in registers from the first sum on. With few rows it also keeps the weights,
+ * loaded before the row. With more rows than the SMs hold at once these registers would reduce
+ * occupancy. */
 enum keep { NOTHING, ROW, ROW_AND_WEIGHTS };
-constexpr uint32_t FEW = 4; /* rows per SM */
+constexpr uint32_t FEW = 4; /* few rows: at most this many per SM */
 
-/* x: receives the sum with `in`, or NULL: then `in` is the input of the norm. post: fp32, gets y
- * before rounding. */
+/* x: receives x + in, or NULL if `in` is the input of the norm. post: fp32, receives y before
+ * rounding, or NULL. */
 struct norm_args {
     struct tensor x, in, in_bias, in_norm, y, y_norm, y_bias, post;
     float eps, plus;
@@ -28,8 +29,8 @@ struct norm_args {
     struct exchange ranks; /* used by norm_allreduce.cu */
 };
 
-/* Loads four elements from `at` of a row of d; zeros beyond its end. WHOLE: aligned and d % 4 ==
- * 0. */
+/* Loads four elements from element `at` of a row of d elements; zeros beyond its end. WHOLE: the
+ * row is aligned and d % 4 is 0. */
 template <bool WHOLE, typename T>
 __device__ __forceinline__ void
 get(float (&v)[4], const T *p, uint32_t at, uint32_t d)
@@ -85,7 +86,7 @@ add_to(float (&v)[4], const float (&u)[4])
     UNROLL for (int j = 0; j < 4; j++) v[j] = add_rn(v[j], u[j]);
 }
 
-/* v * k, times w + plus if there are weights. */
+/* v = v * k, and times w + plus if there are weights. */
 __device__ __forceinline__ void
 normed(float (&v)[4], float k, bool weights, const float (&w)[4], float plus)
 {
@@ -101,12 +102,12 @@ normed(float (&v)[4], float k, bool weights, const float (&w)[4], float plus)
     UNROLL for (uint32_t i = 0, at = threadIdx.x * 4; LONG ? at < d : i < KEEP; \
                            i += LONG ? 0 : 1, at += blockDim.x * 4) if (at < d)
 
-/* Loads a vector of weights, if there is one, before after_previous(): weights do not change while
- * serving. */
+/* Loads a thread's weights of vector t, if there is one and they are kept. Used before
+ * after_previous(): weights do not change while serving. */
 #define GET_WEIGHTS(w, t) \
     if (!LATE && (t).data) EACH_FOUR(i, at) get_as<WHOLE>(w[i], (t).dtype, (t).data, at, d)
 
-/* Adds only what is in `in`. */
+/* For norm<>: what is added to x is this rank's `in`. */
 struct alone {
     template <typename IN>
     __device__ __forceinline__ static void of(float (&)[KEEP][4], const struct norm_args &,
@@ -115,7 +116,8 @@ struct alone {
     }
 };
 
-/* Whole computes from a thread's groups of `in` what is added. */
+/* The kernel of RMS norms. Whole::of() replaces a thread's groups of `in` by what is added to x:
+ * struct alone, or of_ranks in norm_allreduce.cu. */
 template <typename IN, enum how HOW, bool WHOLE, enum keep KEPT, typename Whole>
 __global__ void
 __launch_bounds__(THREADS) norm(struct norm_args a)
@@ -200,7 +202,7 @@ args_of(const struct residual *r)
 {
     struct norm_args a = {};
 
-    a.in = r->in.data ? r->in : r->x; /* then x is unchanged, except by a post norm */
+    a.in = r->in.data ? r->in : r->x; /* without in, x is only read, except for a post norm */
     if (r->in.data) a.x = r->x;
     if (r->norm == RESIDUAL_POST) a.post = r->x;
     a.in_bias = as_row(r->in_bias);

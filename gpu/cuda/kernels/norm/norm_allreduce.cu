@@ -1,8 +1,8 @@
 /* norm_allreduce.cu - residual with the all-reduce of `in` (peer_exchange.h) in the same pass; see
  * norm.h.
  *
- * Block i has row i on every rank. A thread sends its part of `in` and receives the same elements
- * from the other ranks; the rest is as with one rank.
+ * Thread block i has row i on every rank. A thread sends its groups of `in` as bare lines and
+ * receives the same elements from the other ranks; the rest is as with one rank.
  */
 #include "gpu/cuda/kernels/norm/norm.h"
 
@@ -11,16 +11,16 @@
 
 namespace {
 
-/* A thread's groups of four as lines of four words: two groups of a 16-bit type per line, or one of
- * fp32. */
+/* A thread's groups of four elements as bare lines of four words: two groups of a 16-bit type per
+ * line, or one of fp32. */
 template <typename IN> struct alignas(16) words_of_fours {
     static constexpr uint32_t FOUR = sizeof(IN), LINES = KEEP * FOUR / 4;
     uint32_t w[KEEP * FOUR];
 };
 static_assert(THREADS * words_of_fours<float>::LINES <= K_EXCHANGE_LINES, "a block's rows fit");
 
-/* Loops over the thread's lines that exist, the same on every rank: `j` in the thread, `at` in the
- * block. Adjacent threads have adjacent lines. */
+/* Loops over the thread's lines that exist, which are the same on every rank: j is the line's index
+ * in the thread, `at` its index in the block. Adjacent threads have adjacent lines. */
 #define EACH_LINE(j, at) \
     UNROLL for (uint32_t j = 0, at = threadIdx.x; j < words_of_fours<IN>::LINES; \
                            j++, at += blockDim.x) if (has_line<IN>(j, d))
@@ -32,7 +32,7 @@ has_line(uint32_t j, uint32_t d)
     return (threadIdx.x + j * 4 / words_of_fours<IN>::FOUR * blockDim.x) * 4 < d;
 }
 
-/* Receives all of the thread's groups from one rank, with loads in parallel, and clears the
+/* Waits for all of the thread's groups from one rank, with loads in parallel, and clears the
  * lines. */
 template <typename IN>
 __device__ __forceinline__ void
@@ -95,7 +95,7 @@ struct of_ranks {
     }
 };
 
-/* The rows of one launch: one block per row. */
+/* Launches one thread block per row. */
 cudaError_t
 queue_of_ranks(const struct k_launch *l, const struct norm_args &a)
 {

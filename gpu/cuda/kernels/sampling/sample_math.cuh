@@ -1,9 +1,9 @@
-/* sample_math.cuh - shared by the two kernels of sample: weights, noise, scans, scratch.
+/* sample_math.cuh - shared by the kernels of sample: weights, noise, prefix sums, scratch memory.
  *
- * The numbers equal those of cpu_sample.c, operation by operation: a weight comes from the same
- * polynomial with the same roundings, rounded down to a whole number of units, so that sums are
- * exact in any order. Code that must give the CPU's bits uses __f..._rn(), which nvcc does not
- * contract.
+ * The weight of a logit is its probability up to a factor. Weights equal those of cpu_sample.c,
+ * operation by operation: they come from the same polynomial with the same roundings, rounded down
+ * to a whole number of units, so that sums are exact in any order. A sum of weights is a mass. Code
+ * that must give the CPU's bits uses __f..._rn(), which nvcc does not contract.
  */
 #pragma once
 
@@ -19,14 +19,14 @@ namespace sampling {
 
 typedef unsigned long long u64;
 
-/* A block is 1,024 logits held by a warp, 32 per lane: it, lane, c -> block * 1024 + it * 128 +
- * lane * 4 + c. The 32 logits of a lane are a group. */
+/* A block is 1,024 consecutive logits of a row, held by a warp, 32 per lane: value it * 4 + c of a
+ * lane is logit block * 1024 + it * 128 + lane * 4 + c. The 32 logits of a lane are a group. */
 constexpr uint32_t BLOCK = 1024, LANE = 32, MAX_BLOCKS = 1024;
-constexpr int UNIT_BLOCK = 30, UNIT_ROW = 42; /* bits of a unit, as in cpu_sample.c */
+constexpr int UNIT_BLOCK = 30, UNIT_ROW = 42; /* log2 of a weight of 1, in units */
 
 struct alignas(16) block_stat {
     float best, sum; /* sum of exp(x - best) */
-    u64 mass;        /* of exp((x - best) * rate), in units of a block */
+    u64 mass;        /* of exp((x - best) / temperature), in units of a block */
 };
 struct row_stat {
     float best, log_total;
@@ -39,7 +39,7 @@ struct scan_scratch {
     uint32_t n_blocks;
 };
 
-/* What a row needs. */
+/* What a row needs: a random draw, cuts, a list of the best, the sum for log-probabilities. */
 struct wish {
     bool draw, cuts, list, sum;
     float rate; /* log2(e) / temperature */
@@ -58,28 +58,29 @@ wish_of(const struct sample_row &r, uint32_t n)
     return w;
 }
 
-/* Whether ranks sample this row in parts. */
+/* Whether ranks sample this row in parts, see k_sample_of_ranks(). */
 __device__ __forceinline__ bool
 in_parts(const struct sample_row &r, uint32_t n)
 {
     return !wish_of(r, n).list && !r.beam;
 }
 
-/* Whether no logit of the row matters. */
+/* Whether the result is r.force whatever the logits are. */
 __device__ __forceinline__ bool
 is_forced(const struct sample_row &r, uint32_t n)
 {
     return r.force >= 0 && r.target < 0 && !r.n_top && (uint32_t)r.force < n;
 }
 
-/* Replaces NaN and +inf. */
+/* Returns x, or -inf for NaN and FLT_MAX for +inf. */
 __device__ __forceinline__ float
 clean(float x)
 {
     return fminf(fmaxf(x, -CUDART_INF_F), FLT_MAX);
 }
 
-/* Larger floats have larger keys; both zeros have the same key. */
+/* Returns an integer that orders floats: larger floats have larger keys, both zeros the same
+ * key. */
 __device__ __forceinline__ uint32_t
 key_of(float x)
 {
@@ -94,8 +95,8 @@ of_key(uint32_t key)
     return __uint_as_float(key & 0x80000000 ? key & 0x7fffffff : ~key);
 }
 
-/* 2^y * 2^SHIFT for y <= 0, with the bits of weigh() in cpu_sample.c from FLOOR on, and an equally
- * small number below. NaN counts as far below: a block of only -inf has weight 0. */
+/* Returns 2^y * 2^SHIFT for y <= 0, from FLOOR on with the bits of weigh() in cpu_sample.c, below
+ * FLOOR the value of FLOOR. NaN counts as below, so that a block of only -inf has weight 0. */
 template <int SHIFT, int FLOOR>
 __device__ __forceinline__ float
 power(float y)
@@ -114,8 +115,8 @@ power(float y)
     return __uint_as_float(__float_as_uint(p) + (__float_as_uint(shifted) << 23));
 }
 
-/* A logit's weight relative to the best of its block, in units with fraction. From -44 on it is
- * below one unit of either kind. */
+/* Returns a logit's weight relative to the best of its block, in units, not yet rounded down. From
+ * -44 on downwards it is below one unit of either kind. */
 template <int UNIT>
 __device__ __forceinline__ float
 weigh(float x, float best, float rate)
@@ -123,7 +124,7 @@ weigh(float x, float best, float rate)
     return power<UNIT, -44>(__fmul_rn(__fsub_rn(x, best), rate));
 }
 
-/* The factor from a block's units to the row's. */
+/* Returns the factor from a block's units to the row's. */
 __device__ __forceinline__ double
 factor_of(float block_best, float best, float rate)
 {
@@ -136,7 +137,7 @@ scaled(u64 mass, double factor)
     return __double2ull_rz(__dmul_rn(__ull2double_rn(mass), factor));
 }
 
-/* An integer below total: Philox 4x32-10 of (seed; output, position). */
+/* Returns a random integer below total: Philox 4x32-10 of (seed; output, position). */
 __device__ __forceinline__ u64
 noise(const struct sample_row &r, u64 total)
 {
@@ -146,7 +147,7 @@ noise(const struct sample_row &r, u64 total)
     return __umul64hi((u64)w[0] << 32 | w[1], total);
 }
 
-/* A lane's part of a block; -inf beyond n. Bypasses L1: other blocks may have written it. */
+/* Loads a lane's 32 logits of a block; -inf beyond n. Past L1: other CTAs may have written them. */
 template <bool VEC>
 __device__ __forceinline__ void
 load_block(float (&v)[LANE], const float *x, uint32_t block, uint32_t n, uint32_t lane)
@@ -182,8 +183,8 @@ warp_scan(u64 v, uint32_t lane) /* inclusive */
     return v;
 }
 
-/* The sum over the threads before this one, and *total over all. warp_sums: WARPS entries. Every
- * thread of the CTA calls it. */
+/* Returns the sum over the threads before this one, and in *total the sum over all. warp_sums:
+ * WARPS entries in shared memory. Every thread of the CTA calls it. */
 template <int WARPS>
 __device__ __forceinline__ u64
 cta_scan(u64 v, u64 *total, u64 *warp_sums)
@@ -202,8 +203,8 @@ cta_scan(u64 v, u64 *total, u64 *warp_sums)
     return before + with - v;
 }
 
-/* A warp scans one block in the order of ids: the first at which the scaled sum of weights exceeds
- * `left`. weight(v, id): in units. */
+/* A warp scans one block in the order of token ids. Returns the first id at which the scaled sum of
+ * weights exceeds `left`. weight(v, id): the weight of logit v in units. */
 template <bool VEC, typename F>
 __device__ __forceinline__ uint32_t
 walk(const float *x, uint32_t block, uint32_t n, double factor, u64 left, F weight)
@@ -244,7 +245,7 @@ walk(const float *x, uint32_t block, uint32_t n, double factor, u64 left, F weig
     return __shfl_sync(~0u, at + hit, who ? __ffs(who) - 1 : 0);
 }
 
-/* The second kernel: sample_select.cu. */
+/* Launches the second kernel (sample_select.cu). */
 cudaError_t second(const struct k_launch *l, const struct sample &s, const struct scan_scratch &r,
                    bool vec);
 

@@ -2,12 +2,13 @@
  *
  *     row  |  CTA: 8 warps, a block of 1,024 logits each  |  CTA  |  ...
  *
- * A separate kernel first makes log-probabilities of beam rows, if there are any. A warp loads
- * its block into registers, 32 values per lane, and applies penalty, logit bias, suppressed and
- * disallowed tokens and force (and writes the row back if it is read again). It stores the block's
- * best, its sum of exp and its mass of weights. The row's last CTA combines them: best, total,
- * log-probability, the block of the draw; it scans that block a second time. All sums are of
- * integers or in the order of blocks, so that it does not matter which CTA is last.
+ * A warp loads its block into registers, 32 values per lane, and applies penalty, logit bias,
+ * suppressed and disallowed tokens and force (and writes changed logits back). It stores the
+ * block's best, its sum of exp and its mass of weights. The row's last CTA combines the blocks into
+ * the row's best, total, log-probability and the block that contains the drawn token; it scans this
+ * block a second time. All sums are of integers or in a fixed order, so that it does not matter
+ * which CTA is last. If there are beam rows, a separate kernel before this one replaces their
+ * logits by log-probabilities.
  */
 #include "gpu/cuda/kernels/comm/peer_exchange.cuh"
 #include "gpu/cuda/kernels/sampling/sample_math.cuh"
@@ -26,7 +27,8 @@ struct shared {
     bool last;
 };
 
-/* Marks which of this CTA's logits are suppressed, one bit each. */
+/* Marks which of this CTA's logits are suppressed, one bit each; `first` is the CTA's first
+ * logit. */
 __device__ void
 mark_suppressed(struct shared &sh, const struct sample &s, const struct sample_row &r,
                 uint32_t first)
@@ -41,7 +43,7 @@ mark_suppressed(struct shared &sh, const struct sample &s, const struct sample_r
     __syncthreads();
 }
 
-/* Applies penalty, suppressed and disallowed tokens and force, in registers and in the row. */
+/* Applies penalty, suppressed and disallowed tokens and force to v and to the row in memory. */
 __device__ void
 change(float (&v)[LANE], struct shared &sh, const struct sample &s, const struct sample_row &r,
        bool penalty, bool masked, float *x, uint32_t block, uint32_t n)
@@ -73,7 +75,7 @@ change(float (&v)[LANE], struct shared &sh, const struct sample &s, const struct
     }
 }
 
-/* Adds the logit bias of the warp's block in the row; one lane per logit. */
+/* Adds the logit bias to the warp's block in memory. A lane has every 32nd entry of the bias. */
 __device__ void
 logit_bias(const struct sample &s, const struct sample_row &r, float *x, uint32_t block, uint32_t n)
 {
@@ -89,7 +91,7 @@ logit_bias(const struct sample &s, const struct sample_row &r, float *x, uint32_
     __syncwarp();
 }
 
-/* Sum of exp(x - best) over a lane's values. */
+/* Returns the sum of exp(x - best) over a lane's values. */
 __device__ __forceinline__ float
 sum_of(const float (&v)[LANE], float best)
 {
@@ -104,7 +106,7 @@ sum_of(const float (&v)[LANE], float best)
     return sum;
 }
 
-/* Mass of a lane's values. Three weights of at most 2^30 fit in 32 bits. */
+/* Returns the mass of a lane's values. Three weights of at most 2^30 fit in 32 bits. */
 __device__ __forceinline__ u64
 mass_of(const float (&v)[LANE], float best, float rate)
 {
@@ -124,8 +126,8 @@ mass_of(const float (&v)[LANE], float best, float rate)
 
 constexpr uint32_t SHARED = UINT32_MAX;
 
-/* The rank that has the block; SHARED: several have columns of it, and all have received it
- * whole. */
+/* Returns the rank that has the block. SHARED: several ranks have columns of it, and all have
+ * received the whole block. */
 __device__ __forceinline__ uint32_t
 owner_of(const struct exchange &e, uint32_t n, uint32_t block)
 {
@@ -143,7 +145,7 @@ has_block(const struct exchange &e, uint32_t n, uint32_t block)
     return owner == e.rank || owner == SHARED;
 }
 
-/* The block's two lines in a rank's memory, after those of the owner's earlier blocks. */
+/* Returns the block's two lines in rank `to`, which follow those of the owner's earlier blocks. */
 __device__ __forceinline__ uint4 *
 lines_of_block(const struct exchange &e, uint32_t n, uint32_t block, uint32_t owner, uint32_t to,
                uint32_t round, uint32_t row)
@@ -153,7 +155,8 @@ lines_of_block(const struct exchange &e, uint32_t n, uint32_t block, uint32_t ow
     return lines_at(e.at[to], e, round, owner, row) + (block - first) * 2;
 }
 
-/* Sends every rank's block statistics to every rank. stat: this rank's, afterwards all. */
+/* Exchanges the block statistics of a row: sends this rank's to the others and receives theirs.
+ * stat: has this rank's entries, afterwards all. */
 __device__ void
 send_stats(struct block_stat *stat, const struct exchange &e, uint32_t n, uint32_t n_blocks,
            uint32_t round, uint32_t row)
@@ -180,8 +183,8 @@ send_stats(struct block_stat *stat, const struct exchange &e, uint32_t n, uint32
     }
 }
 
-/* One warp. The rank that has the block sends the token and its logit. Every rank sends a line, so
- * that no rank is two rounds ahead. */
+/* One warp calls this. The rank that has the block, `owner`, sends the token and its logit to all
+ * ranks. Every rank sends a line, so that no rank is two rounds ahead. */
 __device__ void
 send_token(const struct exchange &e, uint32_t owner, uint32_t *id, float *x, uint32_t round,
            uint32_t row)
@@ -200,7 +203,7 @@ send_token(const struct exchange &e, uint32_t owner, uint32_t *id, float *x, uin
     }
 }
 
-/* Stores a row's result. */
+/* Stores the result of a row. */
 __device__ void
 put(const struct sample &s, const struct sample_row &r, uint32_t row, uint32_t id, float logprob)
 {
@@ -209,9 +212,9 @@ put(const struct sample &s, const struct sample_row &r, uint32_t row, uint32_t i
     if (s.logprob) s.logprob[row] = logprob;
 }
 
-/* One warp combines the blocks, every 32nd per lane. stat: all blocks of the row, in shared memory;
- * masses are converted to the row's units. PARTS: ranks have blocks of this row; round is for
- * send_token(). */
+/* One warp combines the blocks of a row and stores its result, unless cuts leave it to the second
+ * kernel. A lane has every 32nd block. stat: all blocks of the row, in shared memory; masses are
+ * converted to the row's units. PARTS: ranks have blocks of this row; round is for send_token(). */
 template <bool VEC, bool PARTS>
 __device__ void
 finish(struct block_stat *stat, const struct sample &s, const struct sample_row &r,
@@ -287,7 +290,7 @@ finish(struct block_stat *stat, const struct sample &s, const struct sample_row 
     put(s, r, row, id, r.beam ? sum : sum - best - log_total);
 }
 
-/* Replaces beam rows by log-probabilities, in place; one CTA per row, other rows return at once. */
+/* Replaces the logits of beam rows by log-probabilities, in place. One CTA per row. */
 __global__ void
 __launch_bounds__(TAKERS) take_logs(const struct sample s)
 {
@@ -314,7 +317,7 @@ __launch_bounds__(TAKERS) take_logs(const struct sample s)
     for (uint32_t i = threadIdx.x; i < n; i += TAKERS) x[i] = clean(x[i]) - best - sum;
 }
 
-/* PARTS: some rows are sampled in parts. */
+/* The first kernel. PARTS: ranks have columns of the logits, and some rows are sampled in parts. */
 template <bool VEC, bool PARTS>
 __global__ void
 __launch_bounds__(THREADS, 4)
@@ -397,7 +400,7 @@ __launch_bounds__(THREADS, 4)
 
 namespace {
 
-/* e: without ranks if the logits are whole. */
+/* Launches the kernels. e.ranks: 0 if this process has whole rows of logits. */
 cudaError_t
 queue(const struct k_launch *l, const struct exchange &e, const struct sample *s)
 {

@@ -3,16 +3,17 @@
  *
  * One CTA per row; rows that need neither return at once. Only a short list is sorted:
  *
- *     groups' best (1/32 of the row, from the first pass) -> a bound that at least K logits reach
- *     groups that reach it -> candidates (shared memory) -> sorted: the list
+ *     best of each group of 32 logits (first kernel) -> a bound that at least K logits reach
+ *     groups whose best reaches it -> candidates (shared memory) -> sorted: the list
  *     usually the list decides the cut and the draw
  *
  * Otherwise (a flat row and a large top_p, thousands of ties, top_k above the list) the row is read
- * again, from L2: weights into 2,048 bins, the deciding bin into the list or, if that is too long,
- * three passes over the bits of the keys; and once more for the draw.
+ * again, from L2: weights are added in 2,048 bins of logits. The logits of the bin that contains
+ * the cut become the list or, if they are too many, three passes over the bits of their keys find
+ * the cut. The draw reads the row once more.
  *
- * A position in the row's order is one number, place = key << 32 | ~id: larger is better, all are
- * different, and a cut is the place of the last value that stays.
+ * A value's position in the row's order is one number, place = key << 32 | ~id: a larger place is
+ * better, all places are different, and a cut is the place of the last value that stays.
  */
 #include "gpu/cuda/kernels/sampling/sample_math.cuh"
 
@@ -23,12 +24,13 @@ constexpr int THREADS = 512, WARPS = THREADS / 32;
 constexpr uint32_t BINS = 2048, LIST = 4096, SHORT = 1024;
 static_assert(SHORT == 2 * THREADS && MAX_BLOCKS == 2 * THREADS, "a thread has two of each");
 
-/* SHORT: entries of the list that are weighed, the maximum that n_top and a cut by list need. */
+/* LIST: maximum length of the list. SHORT: how many of its best entries are weighed and
+ * returned. */
 struct shared {
     union {
         u64 list[LIST];
         struct {
-            uint32_t low[BINS], high[BINS]; /* halves of a bin's weight */
+            uint32_t low[BINS], high[BINS]; /* low and high half of each bin's weight */
         } bin;
         u64 block[MAX_BLOCKS];
     };
@@ -46,7 +48,7 @@ struct row {
     const float *x;
     uint32_t n, n_blocks;
     float best, rate, min_p;
-    float per; /* bins per unit of logit, for lists */
+    float per; /* bins per unit of logit, when counting for lists */
 };
 
 __device__ __forceinline__ u64
@@ -65,7 +67,7 @@ x_of(u64 place)
     return of_key((uint32_t)(place >> 32));
 }
 
-/* Monotone: a better logit has no higher bin. */
+/* Returns the bin of a logit; a better logit has no higher bin. */
 __device__ __forceinline__ uint32_t
 bin_of(float x, float best, float per)
 {
@@ -78,7 +80,7 @@ weight_of(const struct row &r, float x)
     return __float2ull_rz(weigh<UNIT_ROW>(x, r.best, r.rate));
 }
 
-/* weight_of(), or 0 for values that min_p removes. */
+/* Returns weight_of(), or 0 for a value that min_p removes. */
 __device__ __forceinline__ u64
 weight_left(const struct row &r, float x)
 {
@@ -123,8 +125,9 @@ into_bin(struct shared &sh, uint32_t b, u64 weight)
     if (high) atomicAdd(&sh.bin.high[b], high);
 }
 
-/* The first bin, from the best, at which the goal (at least 1) is reached, and the sum before it;
- * BINS if none. share >= 0: the goal is that share of the total. */
+/* Returns the first bin, from the best (upward: bin 0), at which the sum of bins reaches the goal
+ * (at least 1), and in *before the sum of the bins before it; BINS if none does. share >= 0: the
+ * goal is that share of the total. */
 __device__ uint32_t
 find_bin(struct shared &sh, bool upward, u64 *goal, double share, u64 *before)
 {
@@ -153,7 +156,7 @@ find_bin(struct shared &sh, bool upward, u64 *goal, double share, u64 *before)
     return upward || sh.found == BINS ? (uint32_t)sh.found : BINS - 1 - (uint32_t)sh.found;
 }
 
-/* Threads with `yes` append a place to the list; places that do not fit are only counted. */
+/* Threads with `yes` append a place to the list. Places that do not fit are only counted. */
 __device__ __forceinline__ void
 append(struct shared &sh, bool yes, u64 place)
 {
@@ -164,7 +167,7 @@ append(struct shared &sh, bool yes, u64 place)
     }
 }
 
-/* Sorts best first. Bitonic: lengths double each round, alternating directions. */
+/* Sorts the list, best first: a bitonic sort, lengths double each round. */
 __device__ void
 sort_list(struct shared &sh)
 {
@@ -185,9 +188,9 @@ sort_list(struct shared &sh)
     __syncthreads();
 }
 
-/* The place of the last value that stays if the best values at or above limit are kept until
- * their weights reach the goal; limit if all together do not. share as in find_bin(). Destroys
- * the list. */
+/* Returns the cut: the place of the last value that stays if values at or above limit are kept,
+ * best first, until their weights (by_count: their number) reach the goal; limit if all together do
+ * not. share as in find_bin(). Destroys the list. */
 template <bool VEC>
 __device__ u64
 find_cut(struct shared &sh, const struct row &r, bool by_count, u64 goal, double share, u64 limit)
@@ -206,7 +209,7 @@ find_cut(struct shared &sh, const struct row &r, bool by_count, u64 goal, double
     deciding = find_bin(sh, true, &goal, share, &before);
     if (deciding == BINS) return limit;
     goal -= before;
-    fits = !by_count || sh.bin.low[deciding] <= LIST; /* otherwise only known after appending */
+    fits = !by_count || sh.bin.low[deciding] <= LIST; /* by weight the number is unknown yet */
     if (fits) {
         __syncthreads();
         if (threadIdx.x == 0) sh.n_list = 0;
@@ -254,7 +257,7 @@ find_cut(struct shared &sh, const struct row &r, bool by_count, u64 goal, double
         goal -= before;
         __syncthreads();
     }
-    /* Ties have equal weights: keeps as many of the lowest ids as needed. */
+    /* Equal values have equal weights: as many of the lowest ids as needed stay. */
     if (!by_count) goal = (goal - 1) / weight_of(r, of_key(prefix)) + 1;
     for (uint32_t from = 0; from < r.n; from += THREADS) {
         uint32_t id = from + threadIdx.x;
@@ -272,7 +275,7 @@ find_cut(struct shared &sh, const struct row &r, bool by_count, u64 goal, double
     return at;
 }
 
-/* Makes the list: at least min(want, n) best, sorted. */
+/* Makes the sorted list of at least min(want, n) best values. */
 template <bool VEC>
 __device__ void
 find_list(struct shared &sh, const struct row &r, const float *group, uint32_t want)
@@ -294,7 +297,8 @@ find_list(struct shared &sh, const struct row &r, const float *group, uint32_t w
             if (to < LIST) sh.group[to] = (uint16_t)i;
         }
     __syncthreads();
-    /* Each group has at least one candidate, so more than LIST groups are too many. */
+    /* Each group has at least one candidate, so the list cannot hold those of more than LIST
+     * groups. */
     if (sh.n_groups > LIST) {
         if (threadIdx.x == 0) sh.n_list = LIST + 1;
     } else {
@@ -330,9 +334,9 @@ find_list(struct shared &sh, const struct row &r, const float *group, uint32_t w
     sort_list(sh);
 }
 
-/* Draws if the list contains all values that stay; returns false if that is unknown. Finds the
- * first list entry by id at which the weights exceed the noise; only sums are needed, not the order
- * of ids. */
+/* Draws a token into sh.id if the list surely contains all values that stay; else returns false.
+ * Finds the list entry at which the sum of weights in the order of ids exceeds the noise, without
+ * sorting by id. */
 __device__ bool
 draw_list(struct shared &sh, const struct row &r, const struct sample_row &want, u64 total_mass)
 {
@@ -383,7 +387,7 @@ draw_list(struct shared &sh, const struct row &r, const struct sample_row &want,
     return true;
 }
 
-/* Draws from the whole row, block by block. */
+/* Draws a token into sh.id from the values of the whole row at or above cut, block by block. */
 template <bool VEC>
 __device__ void
 draw_row(struct shared &sh, const struct row &r, const struct sample_row &want, u64 cut)
@@ -443,7 +447,8 @@ __launch_bounds__(THREADS, 2) sample_top(const struct sample s, const struct sca
     r.x = (const float *)s.logits.data + (size_t)at * s.logits.stride;
     r.n = s.logits.dim[1], r.n_blocks = scratch.n_blocks;
     r.best = stat.best, r.rate = w.rate, r.min_p = want.min_p;
-    /* Chooses the bin width so that the best of the worst block lies in the middle. */
+    /* Chooses the bin width so that the best of the block with the lowest best is in the middle
+     * bin. */
     for (uint32_t b = threadIdx.x; b < r.n_blocks; b += THREADS) {
         float best = __ldcg(&scratch.block[(size_t)at * r.n_blocks + b].best);
 

@@ -1,7 +1,7 @@
 /* mamba2.cu - see mamba2.h.
  *
- * A head's state of head_dim x state_dim stays in registers for a whole segment: a warp has every
- * WARPS-th row of head_dim, a lane every 32nd column.
+ * A thread block keeps a head's state of head_dim x state_dim in registers for a whole segment: a
+ * warp has every WARPS-th row of head_dim, a lane every 32nd column.
  */
 #include "gpu/cuda/kernels/ssm/mamba2.h"
 
@@ -21,8 +21,8 @@ state_at(const struct kv_view &v, uint32_t slot)
     return (char *)v.base + (size_t)v.table[(size_t)slot * v.table_stride] * v.slice_bytes;
 }
 
-/* A thread has one channel of one row. Inputs before the slot's first row in this step are the kept
- * ones. */
+/* A thread computes one channel of one row. Inputs before the segment's first row in this step come
+ * from the slot's state (`kept`). */
 __global__ void
 __launch_bounds__(THREADS)
     conv_rows(const __grid_constant__ struct conv c, const int32_t *pos, const uint32_t *slot)
@@ -53,7 +53,8 @@ __launch_bounds__(THREADS)
     store_as<1>(c.y.dtype, row_at(c.y, row), channel, y);
 }
 
-/* A thread has one channel of one segment: keeps the last inputs, oldest first. */
+/* A thread keeps, for one channel of one segment, the last inputs in the slot's state, oldest
+ * first. */
 __global__ void
 __launch_bounds__(THREADS)
     conv_keep(const __grid_constant__ struct conv c, const struct segment *segment)
@@ -84,7 +85,7 @@ softplus(float x)
     return x > 20.0f ? x : log1pf(expf(x));
 }
 
-/* Inputs of a row to a head. */
+/* The inputs of one row to one head: this thread's part. */
 template <int ROWS, int COLS> struct input {
     float dt, x[ROWS], gate[ROWS], b[COLS], c[COLS];
 };
@@ -112,7 +113,8 @@ take(struct input<ROWS, COLS> &in, const struct scan &s, uint32_t row, uint32_t 
     }
 }
 
-/* A block has a head of a segment, row by row; it loads the next row's inputs meanwhile. */
+/* A thread block computes one head of a segment, row by row, and loads the next row's inputs
+ * meanwhile. */
 template <int ROWS, int COLS>
 __global__ void
 __launch_bounds__(THREADS)

@@ -1,12 +1,12 @@
-/* mamba2.h - recurrent layers: convolution and scan of Mamba-2; see gpu.h.
+/* mamba2.h - recurrent layers: the ops conv and scan of Mamba-2; see gpu.h.
  *
- *   conv   at most 8 taps; rows of a segment are adjacent. Two kernels: the kept inputs are read
- *          before they change
- *   scan   head_dim and state_dim up to 128 each
+ * conv   at most 8 taps; rows of a segment are adjacent. Two kernels, because the kept inputs must
+ *          be read before they change
+ * scan   head_dim and state_dim up to 128 each
  *
  * Both take any float dtype of activations; w, biases and state are fp32. Every sum has one order
- * for any chunk or batch: bits depend on the row and its history only. Not optimized: the scan goes
- * row by row, about 0.5 us each, one block per head and segment.
+ * for any chunk or batch: bits depend on the row and its history only. Not optimized: the scan
+ * computes row after row, about 0.5 us each, in one thread block per head and segment.
  */
 #pragma once
 
