@@ -30,8 +30,7 @@ template <typename T_, int D_> struct shape {
     static constexpr int D = D_, GROUPS = 2, CONSUMERS = 128 * GROUPS, THREADS = CONSUMERS + 64;
     static constexpr int KEYS = D == 64 ? 128 : 64,
                          BYTES = KEYS * D * 2; /* bytes of a tile of K, or of V */
-    /* The maximum number of tiles in the ring: K and V tiles together, the same for each
-     * warpgroup. */
+    /* Maximum tiles in the ring, K and V together: as many for each warpgroup. */
     static constexpr int MOST = (192 << 10) / BYTES / (2 * GROUPS) * (2 * GROUPS);
     static constexpr int M = KEYS / 64, HALVES = D / 64; /* 64-row wgmmas per S^T; per O^T */
 };
@@ -177,8 +176,7 @@ template <class S> struct state {
     }
 };
 
-/* Makes q.k in x scores in base 2, -inf for hidden keys. first: position of the thread's first
- * key. */
+/* Makes q.k in x scores in base 2, -inf if hidden. first: position of the thread's first key. */
 template <class S>
 __device__ __forceinline__ void
 shape_scores(const struct job &j, const struct place &p, float (&x)[S::M][4], int32_t first)
@@ -204,8 +202,7 @@ shape_scores(const struct job &j, const struct place &p, float (&x)[S::M][4], in
         }
 }
 
-/* Raises the largest scores of the whole warpgroup to at least `top` and scales the state to
- * them. */
+/* Raises the largest scores of the warpgroup to at least top; scales the state to them. */
 template <class S>
 __device__ __forceinline__ void
 raise(struct shared_mem<S> &s, uint32_t group, struct state<S> &st, float (&top)[2])
@@ -232,8 +229,7 @@ raise(struct shared_mem<S> &s, uint32_t group, struct state<S> &st, float (&top)
     }
 }
 
-/* Stores two transposed 8 x 8 matrices to shared memory; lanes 0 to 15 pass the addresses of the
- * rows there. */
+/* Stores two transposed 8 x 8 matrices; lanes 0 to 15 pass the addresses of their rows. */
 __device__ __forceinline__ void
 store_turned(uint32_t at, uint32_t a, uint32_t b)
 {

@@ -1,5 +1,4 @@
-/* attend_decode_ring_sm90.h - decode attention of many sequences on Hopper, with TMA and tensor
- * cores. */
+/* attend_decode_ring_sm90.h - decode attention of many sequences on Hopper, with TMA and wgmma. */
 #pragma once
 
 #include "gpu/cuda/kernels/base/kernel.h"

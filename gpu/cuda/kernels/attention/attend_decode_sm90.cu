@@ -1,10 +1,8 @@
 /* attend_decode_sm90.cu - see attend_decode_sm90.h. attend_decode_sm90_schedule.cuh defines unit,
- * piece, share and column.
- *
- * A thread block of WARPS warps goes through tiles of 16 WARPS keys. A warp has 16 keys of a tile,
- * from one block of the cache, and loads them from memory into the registers of the two products.
- * Keys and values are the left operand. The eight columns of the right operand are the columns of a
- * unit: heads, or rows of a segment that see the same keys.
+ * piece, share and column. A thread block of WARPS warps goes through tiles of 16 WARPS keys. A
+ * warp has 16 keys of a tile, from one block of the cache, and loads them from memory into the
+ * registers of the two products. Keys and values are the left operand. The eight columns of the
+ * right operand are the columns of a unit: heads, or rows of a segment that see the same keys.
  *
  *    scores    S^T = K Q^T     K: lane (g, i) has, of keys g and g + 8, every fourth 16 bytes from
  *                              16 i on. Elements of a head may be in any order, equal in Q.
@@ -82,8 +80,7 @@ struct span {
         return min(max(i, low), high - 1);
     }
 
-    /* Whether the cache has any of the seen keys. If not, none is loaded: the memory is
-     * unwritten. */
+    /* Whether any seen key is in the cache. If not, none is loaded: the memory is unwritten. */
     __device__ __forceinline__ bool some_stored() const
     {
         return high - low > (int32_t)has_own();
@@ -119,8 +116,7 @@ find_span(const struct job &j, const struct place &p)
     return s;
 }
 
-/* Address of the row's own key or value of a head before it is stored in the cache. t: a->k or
- * a->v. */
+/* Address of a head of the row's own key or value. t: a->k or a->v, not yet in the cache. */
 template <class S>
 __device__ __forceinline__ const char *
 own_head(const struct tensor &t, const struct place &p)
@@ -128,9 +124,8 @@ own_head(const struct tensor &t, const struct place &p)
     return (const char *)t.data + ((size_t)p.row * t.stride + p.kv_head * S::D) * 2;
 }
 
-/* K and V of a span as operands of the products. A lane has every fourth 16 bytes of keys g and g +
- * 8, and the 16 bytes at 16 g of each value. In place of an unseen key it has a copy of a seen
- * key. */
+/* K and V of a span as operands: a lane has every fourth 16 bytes of keys g and g + 8, and the 16
+ * bytes at 16 g of each value. In place of an unseen key it has a copy of a seen key. */
 template <class S> struct tile_keys {
     uint4 k[2][S::CHUNKS], v[4][S::HALVES];
 

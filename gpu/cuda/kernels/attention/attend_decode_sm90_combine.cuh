@@ -43,8 +43,7 @@ add_parts(struct result &r, const float2 (&end)[N], const float4 (&o)[N])
     }
 }
 
-/* Returns the final factor of a head's o: 1 / sum. A sink counts as one more key without a
- * value. */
+/* Final factor of a head's o: 1 / sum. A sink counts as one more key without a value. */
 __device__ __forceinline__ float
 last_factor(const struct attend &a, uint32_t head, float max, float sum)
 {
@@ -70,8 +69,7 @@ store_out(const struct job &j, const struct place &p, uint32_t column, uint32_t 
     *(uint2 *)to = make_uint2(pack<T>(r.o.x * by, r.o.y * by), pack<T>(r.o.z * by, r.o.w * by));
 }
 
-/* Address of partial result i in memory: o as [slot_rows][D], then for each column its largest
- * score and its sum. */
+/* Address of partial result i: o as [slot_rows][D], then largest score and sum of each column. */
 template <int D>
 __device__ __forceinline__ float *
 slot_at(const struct job &j, uint32_t i)

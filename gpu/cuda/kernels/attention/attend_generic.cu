@@ -1,15 +1,12 @@
-/* attend_generic.cu - see attend_generic.h.
- *
- * One thread block per (row, head). It reads the row's keys in tiles of 64 absolute positions,
- * ascending, and does three things with each tile:
+/* attend_generic.cu - see attend_generic.h. One thread block per (row, head). It reads the row's
+ * keys in tiles of 64 absolute positions, ascending, and does three things with each tile:
  *
  *     score    warp w has keys w, w + 4, ...; its lanes share head_dim; a shuffle tree per key
  *     soften   every warp computes the tile's maximum and sum itself, in the same order
  *     gather   thread t owns elements t, t + 128, ... of the head and adds key by key
  *
- * In a tile cut by the row's window or end the keys keep their index. The order of every sum thus
- * follows from positions, independent of chunks and other rows. Tiles between the kept keys and the
- * window are skipped.
+ * In a tile cut by the row's window or end the keys keep their index, so that the order of every
+ * sum follows from positions alone. Tiles between the kept keys and the window are skipped.
  */
 #include "gpu/cuda/kernels/attention/attend_generic.h"
 
@@ -72,8 +69,7 @@ masked(const struct attend &a, const struct seeing &s, int32_t j)
             !(a.mask[(size_t)s.row * a.mask_words + own / 32] >> own % 32 & 1));
 }
 
-/* Returns the address of key j, and of its value in *value; NULL if the row does not see the
- * key. */
+/* Address of key j, and of its value in *value; NULL if the row does not see the key. */
 template <typename T>
 __device__ const T *
 find_key(const struct attend &a, const struct seeing &s, int32_t j, const T **value)
@@ -149,8 +145,7 @@ __launch_bounds__(THREADS, 8) attend_generic(const struct attend a, const struct
         __syncthreads();
         if (!(seen[0] | seen[1])) continue;
 
-        /* An unseen key gets the address of a seen one and weight 0, so that loads have no
-         * branch. */
+        /* An unseen key gets the address of a seen one and weight 0: loads have no branch. */
         int some = seen[0] ? __ffs((int)seen[0]) - 1 : __ffs((int)seen[1]) + 31;
 
         if (threadIdx.x < TILE && !key[threadIdx.x]) value[threadIdx.x] = value[some];

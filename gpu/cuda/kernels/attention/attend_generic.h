@@ -13,6 +13,5 @@
  *
  * Scores, softmax and sums are fp32 with expf and tanhf; out is rounded once. For fp32 inputs the
  * error is the error of fp32 sums. A row's bits depend on its own visible keys only. Keys that no
- * row sees are not read. Cost: one thread block per (row, head), each reading its own keys; not
- * fast. */
+ * row sees are not read. Not fast: one thread block per (row, head) reads its own keys. */
 K_API k_attend_kernel k_attend_generic;

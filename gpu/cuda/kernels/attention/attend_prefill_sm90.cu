@@ -1,8 +1,7 @@
-/* attend_prefill_sm90.cu - see attend_prefill_sm90.h.
- *
- * Persistent thread blocks, one per SM: each computes item after item. An item is up to 128 or 192
- * rows of one segment for one head (attend_prefill_sm90_schedule.cuh). Each warpgroup but the first
- * computes 64 of an item's rows (attend_prefill_sm90_math.cuh):
+/* attend_prefill_sm90.cu - see attend_prefill_sm90.h. Persistent thread blocks, one per SM: each
+ * computes item after item. An item is up to 128 or 192 rows of one segment for one head
+ * (attend_prefill_sm90_schedule.cuh). Each warpgroup but the first computes 64 of an item's rows
+ * (attend_prefill_sm90_math.cuh):
  *
  *     fetch    item 1    Q | K 5 | K 4, V 5 | K 3, V 4 | ...         item 2   Q | K 7, V 0 | ...
  *     rows     S 5 | softmax 5 | S 4, O += P5 V5 | softmax 4 | S 3, O += P4 V4 | ... |
@@ -49,8 +48,8 @@ consume(shared_mem<D> &s, const params &p)
     int hide_to, hide_at; /* a tile outside of this range of keys has hidden keys */
     soft f;
 
-    /* Takes the next item that has keys, and its Q; stores zeros for items without keys. Returns
-     * false after the last item. */
+    /* Takes the next item that has keys, and its Q. Items without keys get zeros. false: no more
+     * items. */
     auto take = [&] {
         for (;; barrier_arrive(smem(&s.item_empty[slot]))) {
             slot = n_items % 2;
@@ -94,8 +93,7 @@ consume(shared_mem<D> &s, const params &p)
                 x, tile_desc(same(smem(s.t.q[q_slot]) + group * 64 * 128), 1024, 16),
                 tile_desc(same(smem(s.t.k[stage])), D * 16, 16));
     };
-    /* Makes the scores in x softmax weights: caps and biases them, hides keys, updates f and
-     * keep. */
+    /* Makes the scores in x softmax weights: cap, bias, hidden keys; updates f and keep. */
     auto finish_scores = [&] {
         const int base = t * KEYS;
 
@@ -113,8 +111,7 @@ consume(shared_mem<D> &s, const params &p)
         }
         soften<KEYS>(x, f, keep, mult);
     };
-    /* Queues o += y v. `at` is the V's number; some row sees keys [seen_first, seen_end) of the
-     * tile. */
+    /* Queues o += y v with V number `at`. Some row sees its keys [seen_first, seen_end). */
     auto start_values = [&](uint32_t at, int seen_first, int seen_end) {
         uint32_t stage = at % STAGES;
 
@@ -124,9 +121,8 @@ consume(shared_mem<D> &s, const params &p)
         queue_values<T, D>(o, y, tile_desc(same(smem(s.t.v[stage])), D * 16, 1024));
     };
 
-    /* Computes the values of tile t (K number n_kv) and the scores of the following tile, which may
-     * be in the next item. `last`: t is the item's last tile. Returns false after the last tile of
-     * all. */
+    /* Computes the values of tile t (K number n_kv) and the scores of the next tile, maybe of the
+     * next item. `last`: t is the last tile of its item. Returns false if there is no next tile. */
     auto step = [&](auto last) {
         const struct item &i = s.item[slot];
         const int seen_first = i.first - t * KEYS, seen_end = i.end - t * KEYS;

@@ -14,8 +14,7 @@
 
 namespace {
 
-/* Sets the scores of hidden keys to -inf: of columns outside of [first, end), counted from the
- * thread's first column. */
+/* Sets scores outside of columns [first, end), from the thread's first column on, to -inf. */
 template <int KEYS>
 __device__ __forceinline__ void
 hide(float (&s)[KEYS / 2], const int (&first)[2], const int (&end)[2])
@@ -122,8 +121,7 @@ round_scores(uint32_t (&to)[KEYS / 4], const float (&s)[KEYS / 2])
     UNROLL for (int j = 0; j < KEYS / 4; j++) to[j] = pack<T>(s[2 * j], s[2 * j + 1]);
 }
 
-/* The four lanes of a row hold 4 bytes of each of 4 16-byte vectors; afterwards each lane has one
- * whole vector. */
+/* A row's four lanes hold 4 bytes of each of 4 vectors of 16 bytes; then each has one vector. */
 __device__ __forceinline__ void
 transpose_4x4(uint32_t (&x)[4])
 {

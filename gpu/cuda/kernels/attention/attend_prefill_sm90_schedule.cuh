@@ -12,8 +12,7 @@
  *
  * K and V of the cache are read through the tensor maps of kv_tma_sm90.cuh. The maps of unpaged K
  * and V are {64 columns, row, columns / 64, head, 1}: a copy loads 8 rows, or the tile with heads
- * of 64. Keys that must not be read get slice -1, outside of the tensor, so that they arrive as
- * zeros.
+ * of 64. Keys that must not be read get slice -1, outside of the tensor, and arrive as zeros.
  */
 #pragma once
 
@@ -81,8 +80,7 @@ template <int D> struct shared_mem {
     float bias[2][2 * MAX_REACH + 2 * tile::KEYS + 127]; /* fill_bias() */
 };
 
-/* A view of 32 segments, one per lane, with the numbers of their items. The view moves forwards
- * only. */
+/* A view of 32 segments, one per lane, and their item numbers; it moves forwards only. */
 struct cursor {
     uint32_t first, before, total; /* first segment in view, items before it, items in view */
     struct segment segment;
@@ -196,9 +194,8 @@ find_box(const params &p, const struct item &i, int tile, uint32_t part)
     return b;
 }
 
-/* Stores a head's biases times bias_by, by key minus query position, from -(reach + KEYS + 63) on.
- * This margin lets a tile of 64 rows find all its biases consecutively at any position
- * (find_bias). */
+/* Stores a head's biases times bias_by, by key minus query position, from -(reach + KEYS + 63) on:
+ * at any position a tile of 64 rows finds all its biases consecutively (find_bias). */
 template <int D>
 __device__ void
 fill_bias(const params &p, float *to, uint32_t head)
@@ -212,8 +209,7 @@ fill_bias(const params &p, float *to, uint32_t head)
         to[j] = from[min(max(j - reach - KEYS - 63, -reach), reach)] * p.bias_by;
 }
 
-/* Address of the bias of the tile's first column and row 0; far: position of that column minus
- * position of row 0. */
+/* Address of the bias of the tile's first column and row 0; far: their distance. */
 template <int D>
 __device__ const float *
 find_bias(const params &p, const float *bias, int far)
@@ -226,8 +222,8 @@ find_bias(const params &p, const float *bias, int far)
 
 /* The planning warp: while the consumers compute an item, it prepares the next item in shared
  * memory and looks up the one after that. Every lane arrives for its own ordinary stores, because
- * racecheck does not follow one lane's arrival for its warp, although that is correct (k_*, v_* and
- * q_* guard stores of TMA). */
+ * racecheck does not follow one lane's arrival for its warp, although that is correct (k_*, v_*,
+ * q_*: TMA stores). */
 template <int D>
 __device__ void
 plan(shared_mem<D> &s, const params &p)
@@ -258,8 +254,7 @@ plan(shared_mem<D> &s, const params &p)
     if (lane == 0 && atomicAdd(&p.count[1], 1) == gridDim.x - 1) p.count[0] = p.count[1] = 0;
 }
 
-/* The fetching warp: loads Q, K and V of every item; each lane starts the copy of a part of every
- * tile. */
+/* The fetching warp: loads Q, K and V of every item; each lane copies a part of every tile. */
 template <int D>
 __device__ void
 fetch(shared_mem<D> &s, const params &p, const CUtensorMap *q, const CUtensorMap *k,

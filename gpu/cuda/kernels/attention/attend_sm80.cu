@@ -1,10 +1,8 @@
 /* attend_sm80.cu - see attend_sm80.h. attend_sm80_schedule.cuh defines packed row, unit, share,
- * split.
- *
- * A thread block has 16 WM packed rows and goes through tiles of 64 keys. WM x WN warps: warp (m,
- * n) has rows 16 m .., the keys 64 / WN * n .. of a tile's scores, and the elements D / WN * n ..
- * of the output. Scores pass between the WN warps through shared memory. The arithmetic on a row's
- * 64 scores is the same for any WM and WN, and so are the bits:
+ * split. A thread block has 16 WM packed rows and goes through tiles of 64 keys. WM x WN warps:
+ * warp (m, n) has rows 16 m .., the keys 64 / WN * n .. of a tile's scores, and the elements D / WN
+ * * n .. of the output. Scores pass between the WN warps through shared memory. The arithmetic on a
+ * row's 64 scores is the same for any WM and WN, and so are the bits:
  *
  *     per tile    m' = max(m, scores)   p = 2^(score - m'), rounded to T   o = o 2^(m - m') + p v
  *                 the sum of p is one more column of v, all ones
@@ -193,8 +191,7 @@ add_split(float &max, float &sum, float split_max, float split_sum, float &keep,
     sum = __fmaf_rn(sum, keep, __fmul_rn(split_sum, take));
 }
 
-/* Returns the final factor of a head's o: 1 / sum. A sink counts as one more key without a
- * value. */
+/* Final factor of a head's o: 1 / sum. A sink counts as one more key without a value. */
 __device__ __forceinline__ float
 last_factor(const struct attend &a, uint32_t head, float max, float sum)
 {
@@ -233,8 +230,7 @@ template <class S> struct state {
     }
 };
 
-/* Adds a tile to the state: the weights of its 64 scores s, and the values. upper: rows g + 8 are
- * used. */
+/* Adds a tile to the state: weights of its 64 scores s, and values. upper: use rows g + 8. */
 template <class S>
 __device__ __forceinline__ void
 gather(struct state<S> &st, float (&s)[TILE / 8][4], uint32_t values, bool upper)
@@ -311,8 +307,7 @@ finish(const struct job &j, const struct walk &w, const struct state<S> &st)
     }
 }
 
-/* Stores a partial result in memory: [slot_rows][D] of o, then the largest scores, then the
- * sums. */
+/* Stores a partial result: [slot_rows][D] of o, then the largest scores, then the sums. */
 template <class S>
 __device__ __forceinline__ void
 store_split(const struct job &j, uint32_t slot, const struct state<S> &st)
@@ -358,9 +353,8 @@ struct splits {
     }
 };
 
-/* Where the block stores the split that ends at w. Without job.split a share has two partial
- * results: 2 i for a unit that began in an earlier share, 2 i + 1 for a unit that begins in share
- * i. */
+/* Where the block stores the split that ends at w. Without job.split share i has two partial
+ * results: 2 i for a unit that began in an earlier share, 2 i + 1 for a unit that begins in it. */
 __device__ __forceinline__ uint32_t
 own_slot(const struct job &j, const struct walk &w, const struct shares &shares)
 {

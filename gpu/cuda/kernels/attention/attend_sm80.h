@@ -24,7 +24,6 @@
  * block, with l->invariant one per 256 keys of 16 packed rows; l->count to find the last block. If
  * either is too small, one SM computes a whole (segment, K/V head). Cost: reads K and V once per
  * (segment, K/V head, 16 packed rows); in longer segments once per thread block. One H200, bf16,
- * bytes of K and V per second with heads of 128, 4 heads per K/V head: 64 sequences of 4k keys
- * 4,300 GB/s, 256 x 1k 4,200 GB/s, 8 x 4k 3,200 GB/s; 1 x 1k takes 10.5 us. Prefill of 4k tokens:
- * 171 TFLOP/s. */
+ * heads of 128, 4 per K/V head, GB/s of K and V: 64 sequences of 4k keys 4,300, 256 x 1k 4,200, 8 x
+ * 4k 3,200; 1 x 1k takes 10.5 us. Prefill of 4k tokens: 171 TFLOP/s. */
 K_API k_attend_kernel k_attend_sm80;

@@ -1,8 +1,8 @@
-/* attend_sm80_load.cuh - copies tiles of K and V from memory into the ring of attend_sm80.cu, whose
- * head comment describes the ring.
+/* attend_sm80_load.cuh - copies tiles of K and V from memory into the ring described in
+ * attend_sm80.cu.
  *
- * S is a kernel's shape: T, NARROW (K and V are fp8 in the cache and are widened on the way), D,
- * THREADS, HALF.
+ * S is a kernel's shape: T, NARROW (K and V are fp8 in the cache, widened on the way), D, THREADS,
+ * HALF.
  */
 #pragma once
 
@@ -66,8 +66,7 @@ copy_half(uint32_t to, const void *from, bool real)
                  : "memory");
 }
 
-/* Location of a tile's keys, counted from the tile's first. Keys outside of [first, first + n) and
- * [0, kept) are not read. */
+/* Location of a tile's keys. Only keys [first, first + n) and [0, kept) of it are read. */
 struct source {
     int32_t block; /* of key 0; blocks under 64 tokens: lane i has the i-th of the tile */
     uint32_t offset, first, n, kept;
@@ -125,8 +124,7 @@ template <class S> struct copies {
         came_to = row * STORED + chunk * CHUNK;
     }
 
-    /* Address of the i-th chunk. row < ROWS, a power of two: row + i ROWS has the low bits of row ^
-     * i ROWS. */
+    /* Address of the i-th chunk. ROWS is a power of two above row: row + i ROWS = row ^ i ROWS. */
     static __device__ __forceinline__ uint32_t place(uint32_t to, uint32_t i)
     {
         return (to ^ (i * ROWS % 8 << 4)) + i * ROWS * KEY;
@@ -196,8 +194,7 @@ template <class S> struct copies {
         copy_commit();
     }
 
-    /* Widens an arrived pair of fp8 tiles into the ring. Where no key was copied the result is
-     * arbitrary and unused. */
+    /* Widens an arrived pair of fp8 tiles; where no key was copied the result is arbitrary. */
     __device__ __forceinline__ void widen_tiles(uint32_t from, uint32_t to) const
     {
         UNROLL for (uint32_t half = 0; half < 2; half++)

@@ -10,8 +10,8 @@
  *
  * Partial results of a unit are kept per split. With job.split (invariant mode), a split is that
  * many tiles, starts at an absolute position and is computed by one block, so that the order of
- * sums is the same for any grid and batch. Without, a split is the part of a unit that one block
- * has.
+ * sums is the same for any grid and batch. Otherwise a split is the part of a unit that one block
+ * computes.
  */
 #pragma once
 
@@ -41,8 +41,7 @@ struct job {
     uint32_t *count;
 };
 
-/* The keys that a row sees: [low, high), and keys below both a.kept and high, except the keys that
- * a mask hides. */
+/* The keys that a row sees: [low, high), and below both a.kept and high; a mask may hide some. */
 struct seen {
     int32_t pos, low, high;
 };
@@ -130,8 +129,7 @@ tiles_of(const struct attend &a, int32_t &low, int32_t high)
     return t;
 }
 
-/* Divides the tiles of all units evenly among n blocks: `each` tiles, one more for the first
- * `rest`. */
+/* Divides the tiles of all units among n blocks: `each` tiles, one more for the first `rest`. */
 struct shares {
     uint32_t n, each, rest;
 

@@ -1,16 +1,14 @@
-/* rope_store.cu - see rope_store.h.
- *
- * The work is divided into items. An item is one head of a row: the q heads, then the k heads, then
- * the v heads. A group of lanes has one item. Each lane has a pair of runs of N adjacent elements
- * (16 bytes); the two runs are rotated together, so that rotating needs no exchange between lanes:
+/* rope_store.cu - see rope_store.h. The work is divided into items. An item is one head of a row:
+ * the q heads, then the k heads, then the v heads. A group of lanes has one item. Each lane has a
+ * pair of runs of N adjacent elements (16 bytes); the two runs are rotated together, so that
+ * rotating needs no exchange between lanes:
  *
  *     0 ........ rot/2 ........ rot ........................ head_dim
  *     [ lane 0 1 2 ][ 0 1 2    ][ lane 3 3 4 4 5 5 ...        ]
  *       first         its pair    not rotated
  *
  * The norm's sum is a tree over the group. head_dim 128 in bf16: 8 lanes per item, 4 items per
- * warp. If a head is not divisible in this way, or rows are not aligned, a warp has one item with N
- * = 1.
+ * warp. Heads that are not divisible in this way, or not aligned, have a warp per item, with N = 1.
  */
 #include "gpu/cuda/kernels/attention/rope_store.h"
 
@@ -35,8 +33,7 @@ struct rope_args {
 
 enum what { ITEM_Q, ITEM_K, ITEM_V };
 
-/* Finds the first elements *a and *b of the two runs of pair u. The pairs that start below rot / 2
- * are rotated. */
+/* First elements *a and *b of the two runs of pair u; pairs below rot / 2 are rotated. */
 template <int N>
 __device__ __forceinline__ void
 pieces(uint32_t u, uint32_t rot, uint32_t *a, uint32_t *b)

@@ -6,9 +6,9 @@
  *
  * Arithmetic is fp32 from load to store, with one rounding, into q and into the cache. A head's
  * bits depend on the head and its position only. A row with SLOT_NONE stores nothing in the cache.
- * A row with a slot makes the lane fail if its position is outside cos_sin (then q and k of the row
- * are not written) or has no block (then k and v are not). Cost: reads q, k and v once, writes q
- * and the cache once.
+ * A row with a slot makes the lane fail if its position is outside cos_sin (then its q and k are
+ * not written) or has no block (then k and v are not). Cost: q, k and v are read, q and the cache
+ * written, once.
  */
 #pragma once
 

@@ -3,8 +3,7 @@
  * A k_ function queues its kernels on the lane's stream and returns the launch error. It takes the
  * structs of gpu.h, which has their shapes and meanings. It refuses unsupported arguments with
  * cudaErrorInvalidValue before it queues anything, so that cuda_pick.c can try the next candidate.
- * It does not allocate, synchronize or read device memory on the host, so that a graph can capture
- * it.
+ * It does not allocate, synchronize or read device memory on the host: graphs can capture it.
  */
 #pragma once
 
@@ -23,8 +22,7 @@
 
 enum { K_COUNTERS = 16384 };
 
-/* Launch context, one per lane. An op may use work and count alone until its last kernel has
- * ended. */
+/* Launch context, one per lane. Only one op at a time uses work and count, until it has ended. */
 struct k_launch {
     cudaStream_t st;
     void *work; /* device memory, 256-byte aligned, content undefined */

@@ -66,8 +66,7 @@ load_matrices(uint32_t (&r)[4], uint32_t at)
         LOAD_MATRICES("");
 }
 
-/* Transposes an 8 x 8 matrix of 16-bit elements; lane i holds elements 2 (i % 4) and the next of
- * row i / 4. */
+/* Transposes an 8 x 8 matrix of 16-bit elements; lane i has two adjacent ones of row i / 4. */
 __device__ __forceinline__ uint32_t
 transpose_matrix(uint32_t x)
 {

@@ -16,8 +16,7 @@
 
 namespace sm90 {
 
-/* Returns x, which is equal in all lanes of the warp, in a uniform register, which descriptors
- * require. */
+/* Returns x, equal in all lanes of the warp, in a uniform register, as descriptors require. */
 __device__ __forceinline__ uint32_t
 same(uint32_t x)
 {
@@ -54,8 +53,7 @@ barrier_expect(uint32_t bar, uint32_t bytes)
                  : "memory");
 }
 
-/* Waits until the phase of this parity has ended. On a new barrier the phase of parity 1 counts as
- * ended. */
+/* Waits until the phase of this parity has ended; on a new barrier parity 1 counts as ended. */
 __device__ __forceinline__ void
 barrier_wait(uint32_t bar, uint32_t parity)
 {
@@ -113,8 +111,7 @@ tma_prefetch(const CUtensorMap *map)
     asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
 }
 
-/* Starts the copy of one box at these coordinates to shared memory; elements outside of the tensor
- * arrive as zeros. */
+/* Starts the copy of one box to shared memory; elements outside of the tensor arrive as zeros. */
 __device__ __forceinline__ void
 tma_load(uint32_t to, const CUtensorMap *map, uint32_t bar, int c0, int c1)
 {

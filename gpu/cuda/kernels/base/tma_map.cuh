@@ -8,8 +8,7 @@
 
 namespace {
 
-/* Returns cuTensorMapEncodeTiled, looked up in the driver, because libcuda is not linked; NULL if
- * the driver lacks it. */
+/* cuTensorMapEncodeTiled, looked up in the driver (libcuda is not linked); NULL: not found. */
 PFN_cuTensorMapEncodeTiled_v12000
 encoder()
 {
@@ -43,8 +42,7 @@ make_map(CUtensorMap *map, enum dtype t, void *data, uint32_t n, const cuuint64_
                      CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
 }
 
-/* Bytes from one row of a 16-bit matrix to the next; for a matrix of one row any stride that TMA
- * accepts. */
+/* Bytes from one row of a 16-bit matrix to the next; for a single row any valid stride. */
 inline cuuint64_t
 row_bytes(const struct tensor &t)
 {

@@ -117,8 +117,7 @@ to_float(T x)
         return float(x);
 }
 
-/* Converts x to T, rounding to nearest even. fp8 as in fp.h: a value that is too large becomes
- * 448. */
+/* Converts x to T, to nearest even. fp8 as in fp.h: a value that is too large becomes 448. */
 template <typename T>
 __device__ __forceinline__ T
 of_float(float x)
@@ -227,8 +226,7 @@ element(const struct tensor &t, size_t row, size_t col)
     return v[0];
 }
 
-/* Returns the sum over each group of `width` lanes (a power of two), added as a tree; every lane
- * gets the result. */
+/* Returns to every lane the sum over its group of `width` lanes, a power of two, as a tree. */
 template <typename T>
 __device__ __forceinline__ T
 group_sum(T v, int width)

@@ -1,8 +1,6 @@
-/* peer_exchange.cu - see peer_exchange.h.
- *
- * Aligned rows are exchanged in units of 16 bytes, each as a bare line; other rows element by
- * element, in lines with round numbers. Each of the two kinds has its own area of the exchange
- * memory.
+/* peer_exchange.cu - see peer_exchange.h. Aligned rows are exchanged in units of 16 bytes, each as
+ * a bare line; other rows element by element, in lines with round numbers. Bare lines have their
+ * own area of the memory.
  */
 #include "gpu/cuda/kernels/base/launch.cuh"
 #include "gpu/cuda/kernels/base/vec.cuh"
@@ -73,8 +71,8 @@ __launch_bounds__(THREADS)
     end_round(e, round);
 }
 
-/* Gathers x into out. Every rank sends as many rounds as the widest rank's columns need, because
- * all ranks take part in a round. */
+/* Gathers x into out. Every rank sends as many rounds as the widest rank needs: all take part in a
+ * round. */
 __global__ void
 __launch_bounds__(THREADS) gather(const __grid_constant__ struct exchange e, struct tensor out,
                                   struct tensor x, uint32_t per_row, uint32_t n)
@@ -293,9 +291,9 @@ __launch_bounds__(GATHERERS) gather_units(const __grid_constant__ struct units a
 
 /* ---- logits for sampling ---- */
 
-/* In a row that is sampled in parts (sample_math.cuh), a rank shares with others at most its first
- * and its last block of 1,024 columns. Sets *col to the rank's unit in the first block or, for the
- * upper half of the threads, in the last. Returns false if the thread has no such unit. */
+/* In a row sampled in parts (sample_math.cuh), a rank shares with others at most its first and its
+ * last block of 1,024 columns. Sets *col to the rank's unit in the first block or, for the upper
+ * half of the threads, in the last. Returns false if the thread has no such unit. */
 __device__ __forceinline__ bool
 edge_unit(const struct units &a, uint32_t rank, uint32_t *col)
 {
@@ -378,9 +376,8 @@ grid_of(uint32_t n, uint32_t threads)
     return blocks < K_EXCHANGE_BLOCKS ? blocks : K_EXCHANGE_BLOCKS;
 }
 
-/* Launches the kernel for as many rows at once as the blocks have lines. Launches after the first
- * do not start early, because their blocks would occupy SMs that another rank on this device
- * needs. */
+/* Launches the kernel for as many rows at once as blocks have lines. Only the first launch starts
+ * early: blocks of others would occupy SMs that another rank on this device needs. */
 cudaError_t
 queue_units(const struct k_launch *l, void (*kernel)(struct units), uint32_t threads,
             uint32_t lines, struct units a)

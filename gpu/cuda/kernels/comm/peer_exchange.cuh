@@ -10,8 +10,7 @@
 
 #include <cuda_runtime.h>
 
-/* Returns the round after t. Skips 0, the initial content of lines, and keeps even and odd
- * alternating. */
+/* Returns the round after t: never 0, the initial content; even and odd alternate. */
 __device__ __forceinline__ uint32_t
 next_round(uint32_t t)
 {
@@ -25,8 +24,7 @@ round_of(const struct exchange &e, uint32_t channel = blockIdx.x)
     return *(volatile uint32_t *)&e.round[channel];
 }
 
-/* Stores the channel's last round. Call it after a __syncthreads(), when all threads have read the
- * round. */
+/* Stores the channel's last round. Only after a __syncthreads(): all threads have read it. */
 __device__ __forceinline__ void
 end_round(const struct exchange &e, uint32_t round, uint32_t channel = blockIdx.x)
 {
@@ -42,8 +40,7 @@ lines_at(void *base, const struct exchange &e, uint32_t round, uint32_t from,
            (size_t)((round % 2 * e.ranks + from) * K_EXCHANGE_BLOCKS + channel) * K_EXCHANGE_LINES;
 }
 
-/* Stores a line: words a and b, each next to its round, because 8 aligned bytes are stored and
- * loaded undivided. */
+/* Stores a line: a and b, each next to its round; 8 aligned bytes are stored undivided. */
 __device__ __forceinline__ void
 send_line(uint4 *to, uint32_t a, uint32_t b, uint32_t round)
 {
@@ -72,8 +69,7 @@ bare_at(void *base, const struct exchange &e, uint32_t round, uint32_t from)
     return lines_at((char *)base + K_EXCHANGE_AREA(e.ranks), e, round, from);
 }
 
-/* Encodes a word of a bare line so that it is never 0: inverts the bits. All ones, a NaN of every
- * type, becomes another NaN. */
+/* Makes a word of a bare line nonzero: inverts the bits; all ones, a NaN, become another NaN. */
 __device__ __forceinline__ uint32_t
 bare(uint32_t w)
 {

@@ -49,13 +49,13 @@ struct exchange {
 /* x = the sum of all ranks' x. */
 K_API cudaError_t k_exchange_sum(const struct k_launch *l, const struct exchange *e,
                                  struct tensor x);
-/* out = all ranks' x: columns [d * r / ranks, d * (r + 1) / ranks) of out are rank r's x, which may
- * be those columns of out. */
+/* out = all ranks' x: rank r has its columns [d * r / ranks, d * (r + 1) / ranks). x may be
+ * there. */
 K_API cudaError_t k_exchange_gather(const struct k_launch *l, const struct exchange *e,
                                     struct tensor out, struct tensor x);
-/* Gathers in place the logits that k_sample_of_ranks() reads; rank r has the columns [d * r /
- * ranks, d * (r + 1) / ranks). Beam rows and rows with cuts or lists (sample.h) are gathered whole.
- * Of other rows only the blocks of 1,024 columns that several ranks share are gathered, of forced
- * rows none. Refuses d that is not a multiple of 4 ranks. */
+/* Gathers in place the logits that k_sample_of_ranks() reads; columns of a rank as above. Beam rows
+ * and rows with cuts or lists (sample.h) are gathered whole. Of other rows only the blocks of 1,024
+ * columns that several ranks share are gathered, of forced rows none. Refuses d that is not a
+ * multiple of 4 ranks. */
 K_API cudaError_t k_exchange_gather_drawn(const struct k_launch *l, const struct exchange *e,
                                           struct tensor logits, const struct sample_row *draw);

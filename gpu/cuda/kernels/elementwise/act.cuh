@@ -3,8 +3,7 @@
 
 #include "gpu/gpu.h"
 
-/* Returns x / (1 + exp(-u)). EXACT: accurate to fp32; else accurate enough for a result that the
- * caller rounds to 16 bits. */
+/* Returns x / (1 + exp(-u)), accurate to fp32 if EXACT, else enough for rounding to 16 bits. */
 template <bool EXACT>
 __device__ __forceinline__ float
 sigmoid_times(float x, float u)

@@ -1,7 +1,6 @@
-/* gate.cu - see gate.h.
- *
- * A thread has N adjacent elements of a row: 16 bytes, or one element if rows are not aligned. A
- * thread block has ROW_THREADS * N columns of rows blockIdx.y, blockIdx.y + gridDim.y, ...
+/* gate.cu - see gate.h. A thread has N adjacent elements of a row: 16 bytes, or one element if rows
+ * are not aligned. A thread block has ROW_THREADS * N columns of rows blockIdx.y, blockIdx.y +
+ * gridDim.y, ...
  */
 #include "gpu/cuda/kernels/elementwise/gate.h"
 
@@ -11,8 +10,7 @@
 
 namespace {
 
-/* y = act(x), multiplied by the element of x `times` columns to the right (op gate); times 0: y =
- * act(x). */
+/* y = act(x), times the element of x `times` columns to the right (op gate) unless times is 0. */
 template <typename T, int N>
 __global__ void
 __launch_bounds__(ROW_THREADS) act(struct tensor y, struct tensor x, uint32_t times, enum act act)

@@ -1,5 +1,4 @@
-/* matmul_generic.h - y = x w^T for every float dtype, stride and alignment; the simple
- * reference. */
+/* matmul_generic.h - y = x w^T for every float dtype, stride and alignment; simple reference. */
 #pragma once
 
 #include "gpu/cuda/kernels/base/kernel.h"

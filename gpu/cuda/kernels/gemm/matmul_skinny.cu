@@ -1,17 +1,15 @@
-/* matmul_skinny.cu - see matmul_skinny.h.
- *
- * The tensor cores' A operand (16 rows) is w, their B operand (8 columns) is x: more rows of x cost
- * nothing while w is read. A thread block, at most one per SM, owns tiles of TILES * 16 rows of w,
- * over the whole of K. Its warps process the 64-wide blocks of K alternately, each through its own
- * ring in shared memory:
+/* matmul_skinny.cu - see matmul_skinny.h. The tensor cores' A operand (16 rows) is w, their B
+ * operand (8 columns) is x: more rows of x cost nothing while w is read. A thread block, at most
+ * one per SM, owns tiles of TILES * 16 rows of w, over the whole of K. Its warps process the
+ * 64-wide blocks of K alternately, each through its own ring in shared memory:
  *
  *     ring[warp][stage]:  w [TILES * 16 rows][64]  |  x [COLS * 8 rows][64]        128 bytes a row
  *
  * A lane copies 16 bytes at a time, so that eight lanes read 128 bytes of one row. It loads 16
  * bytes for a fragment: lane (g, t) has elements 8 t .. 8 t + 7 of rows g and g + 8 where the
  * instruction expects 2 t, 2 t + 1, 2 t + 8 and 2 t + 9. K is permuted equally for w and x, which
- * does not change the sum. In odd rows the first four and the last four 16-byte chunks are swapped
- * to avoid bank conflicts.
+ * does not change the sum. In odd rows the first and the last four 16-byte chunks are swapped to
+ * avoid bank conflicts.
  *
  * The ring keeps nearly 200 KiB per SM in flight, also across tiles. The first copies of w start
  * before the previous kernel has ended. A smaller ring would let the next kernel start earlier, but
@@ -19,8 +17,8 @@
  * takes 20 % longer (measured); T5 is also slower with a ring no larger than a block's share of w.
  *
  * Order of a sum: a warp adds its blocks of K in order, then the warps are added in order. TILES,
- * COLS and the number of thread blocks do not matter, so that bits depend neither on M nor on the
- * lane's SMs.
+ * COLS and the number of thread blocks do not matter: bits depend neither on M nor on the lane's
+ * SMs.
  */
 #include "gpu/cuda/kernels/gemm/matmul_skinny.h"
 
@@ -119,8 +117,7 @@ __launch_bounds__(THREADS, 1) matmul_skinny(const struct args a)
     const uint32_t f_at = g * ROW + (t ^ (g & 1) * 4) * 16;
     float acc[TILES][COLS][4];
 
-    /* Position of the next copies; a step is one block of K of this warp. Steps are copied in
-     * order. */
+    /* Next copies, in order of steps; a step is one block of K of this warp. */
     uint32_t w_pass = 0, w_round = 0, x_round = 0;
     auto copy_w = [&](uint32_t step) {
         uint32_t first = (w_pass * gridDim.x + blockIdx.x) * S::OUT;
@@ -186,8 +183,7 @@ __launch_bounds__(THREADS, 1) matmul_skinny(const struct args a)
             UNROLL for (int half = 0; half < 2; half++) {
                 uint4 b[COLS];
 
-                /* XOR 64 gives the position of chunk 4 + t: chunks t and 4 + t are 64 bytes
-                 * apart. */
+                /* XOR 64 gives chunk 4 + t: in shared memory it is 64 bytes from chunk t. */
                 UNROLL for (int j = 0; j < COLS; j++)
                     b[j] = fragment((x_at + j * 8 * ROW) ^ half * 64);
                 UNROLL for (int i = 0; i < TILES; i++) {

@@ -1,16 +1,14 @@
-/* matmul_skinny_invariant.cu - see matmul_skinny_invariant.h.
- *
- * As in matmul_skinny.cu the tensor cores' A operand (16 rows) is w, their B operand (8 columns) is
- * x. A sum may not be divided, so a warp has 16 rows of w over the whole of K, and a thread block
- * has as many warps as give every SM at most one block. Each warp has its own ring in shared
- * memory:
+/* matmul_skinny_invariant.cu - see matmul_skinny_invariant.h. As in matmul_skinny.cu the tensor
+ * cores' A operand (16 rows) is w, their B operand (8 columns) is x. A sum may not be divided, so a
+ * warp has 16 rows of w over the whole of K, and a thread block has as many warps as give every SM
+ * at most one block. Each warp has its own ring in shared memory:
  *
  *     ring[warp][stage]:  w [16 rows][256]  |  x [COLS * 8 rows][256]        512 bytes a row
  *
  * The number of a 16-byte chunk is XORed with the low three bits of its row, against bank conflicts
  * of ldmatrix. The limit of a warp is the latency of one sum in the tensor cores, about 18 ns for
- * 16 rows by 16 of K: two warps per SM saturate memory. The first copies of w start before the
- * previous kernel has ended.
+ * 16 rows by 16 of K: two warps per SM saturate memory. The first copies of w precede the previous
+ * kernel's end.
  */
 #include "gpu/cuda/kernels/gemm/matmul_skinny_invariant.h"
 

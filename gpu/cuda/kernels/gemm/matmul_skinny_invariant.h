@@ -1,5 +1,5 @@
-/* matmul_skinny_invariant.h - y = x w^T for up to 16 rows, with the bits that a row has in a matmul
- * of many rows. */
+/* matmul_skinny_invariant.h - y = x w^T for up to 16 rows, with the bits of a matmul of many
+ * rows. */
 #pragma once
 
 #include "gpu/cuda/kernels/base/kernel.h"

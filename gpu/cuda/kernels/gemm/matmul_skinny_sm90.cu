@@ -1,9 +1,7 @@
-/* matmul_skinny_sm90.cu - see matmul_skinny_sm90.h.
- *
- * The tensor cores' left operand, 64 rows per warpgroup, is w, the right one x. A cluster of thread
- * blocks computes a tile of w's rows; each block has a part of K. At the end each block adds the
- * sums of all blocks for its share of the tile, through distributed shared memory. One thread
- * starts the copies:
+/* matmul_skinny_sm90.cu - see matmul_skinny_sm90.h. The tensor cores' left operand, 64 rows per
+ * warpgroup, is w, the right one x. A cluster of thread blocks computes a tile of w's rows; each
+ * block has a part of K. At the end each block adds the sums of all blocks for its share of the
+ * tile, through distributed shared memory. One thread starts the copies:
  *
  *     ring[stage]:  w [GROUPS][64 rows][64]  |  x [64 rows][64]        128 bytes a row, swizzled
  *
@@ -153,8 +151,7 @@ template <int GROUPS, bool GATE> struct block {
         }
     }
 
-    /* Stores the warpgroup's sums in the ring's place, where all blocks read them: [row of x][row
-     * of w]. */
+    /* Stores the warpgroup's sums over the ring, for all blocks: [row of x][row of w]. */
     __device__ __forceinline__ void lay_down(const float (&c)[32], float *sums) const
     {
         uint32_t row = threadIdx.x / 32 * 16 + threadIdx.x % 32 / 4, col = threadIdx.x % 4 * 2;
@@ -265,8 +262,7 @@ config_of(cudaLaunchAttribute *attrs, uint32_t blocks, uint32_t tiles)
     return c;
 }
 
-/* How many clusters of i blocks the device holds at once, at clusters[i]. 0: the kernel cannot
- * run. */
+/* clusters[i]: how many clusters of i blocks the device holds at once; 0: it cannot run them. */
 struct occupancy {
     int sms, clusters[MOST_BLOCKS + 1];
 };

@@ -1,5 +1,4 @@
-/* matmul_skinny_sm90.h - y = x w^T for up to 64 rows on Hopper: reads the weights once, at memory
- * bandwidth. */
+/* matmul_skinny_sm90.h - y = x w^T for up to 64 rows on Hopper: reads w once. */
 #pragma once
 
 #include "gpu/cuda/kernels/base/kernel.h"

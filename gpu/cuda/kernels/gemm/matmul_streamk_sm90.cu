@@ -1,8 +1,7 @@
-/* matmul_streamk_sm90.cu - see matmul_streamk_sm90.h.
- *
- * The tensor cores' left operand, 64 rows per warpgroup, is w, the right one x. A step is a tile of
- * w's rows by 64 of K. The steps of all tiles, tile after tile, are divided evenly among the thread
- * blocks, at most one per SM. One thread starts the copies of a block's steps, across tiles:
+/* matmul_streamk_sm90.cu - see matmul_streamk_sm90.h. The tensor cores' left operand, 64 rows per
+ * warpgroup, is w, the right one x. A step is a tile of w's rows by 64 of K. The steps of all
+ * tiles, tile after tile, are divided evenly among the thread blocks, at most one per SM. One
+ * thread starts the copies of a block's steps, across tiles:
  *
  *     ring[stage]:  w [GROUPS * 64 rows][64]  |  x [COLS rows][64]        128 bytes a row, swizzled
  *
@@ -162,9 +161,8 @@ template <int GROUPS, int COLS, bool GATE> struct block {
         barrier_arrive_warp(before);
     }
 
-    /* Address of the thread's part of the sums that block b stores for a tile. A block has two
-     * places: the first for a tile that an earlier block began, the second for a tile that b
-     * begins. */
+    /* Address of the thread's part of the sums that block b stores for a tile: in its first place
+     * for a tile that an earlier block began, in its second for a tile that b begins. */
     __device__ __forceinline__ float4 *part(const struct args &a, uint32_t tile, uint32_t b) const
     {
         uint32_t which = 2 * b + (first_of(a, b) < tile * a.k);
@@ -310,8 +308,7 @@ __launch_bounds__(shape<GROUPS, COLS, GATE>::THREADS, 1)
 
 /* ---- host side ---- */
 
-/* Makes a map of w: {of K, row, 1, 1} or, for a gate, {of K, 8 rows, w1 and w2, rows / 8}. One copy
- * loads `rows` rows. */
+/* Makes a map of w, {of K, row, 1, 1} or, for a gate, {of K, 8 rows, w1 and w2, rows / 8}. */
 bool
 map_of(CUtensorMap *map, const struct tensor &t, uint32_t rows, bool gate)
 {

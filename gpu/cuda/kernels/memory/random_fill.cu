@@ -1,7 +1,6 @@
-/* random_fill.cu - see random_fill.h.
- *
- * A thread makes the four elements of one Philox counter: two pairs of uniforms, two normals each.
- * Every operation is written as one IEEE rounding, so that the compiler cannot contract it.
+/* random_fill.cu - see random_fill.h. A thread makes the four elements of one Philox counter: two
+ * pairs of uniforms, two normals each. Every operation is written as one IEEE rounding, so that the
+ * compiler cannot contract it.
  */
 #include "gpu/cuda/kernels/memory/random_fill.h"
 
@@ -71,8 +70,7 @@ normals(uint32_t word_u, uint32_t word_t, float std, float *even, float *odd)
     *odd = mul_rn(mul_rn(k, q == 0 ? s : q == 1 ? c : q == 2 ? -s : -c), std);
 }
 
-/* Fills n elements without gaps, the first with number `first`, a multiple of 4; four per
- * thread. */
+/* Fills n elements without gaps, four per thread. The first has number first, a multiple of 4. */
 template <typename T>
 __global__ void
 __launch_bounds__(THREADS) fill(T *to, uint64_t first, uint64_t seed, float std, uint64_t n)
@@ -102,8 +100,7 @@ __launch_bounds__(THREADS) fill_bytes(uint8_t *to, uint64_t first, uint64_t seed
     *(uint4 *)(to + at) = make_uint4(w[0], w[1], w[2], w[3]);
 }
 
-/* Fills any part of a matrix, where a row may start inside a counter. `each` threads per row; the
- * last may have no element. */
+/* Fills any part of a matrix; a row may start inside a counter. A row has `each` threads. */
 template <typename T>
 __global__ void
 __launch_bounds__(THREADS) fill_part(struct tensor t, uint64_t first, uint64_t pitch, uint32_t each,

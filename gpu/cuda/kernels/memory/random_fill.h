@@ -4,8 +4,7 @@
  * t    [n, d] fp32, bf16, fp16, or bytes, any stride; (i, j) has number first + i * pitch + j
  *
  * Source: Philox 4x32-10 (Salmon, Moraes, Dror and Shaw, SC11); Box and Muller, 1958. Logarithm,
- * sine and cosine repeat cpu_math.h operation by operation. Cost: about 60 arithmetic operations
- * per element.
+ * sine and cosine repeat cpu_math.h operation by operation. Cost: about 60 operations per element.
  */
 #pragma once
 

@@ -70,8 +70,8 @@ __launch_bounds__(THREADS)
 }
 
 /* One thread block, at most EDITS edits at a time, in order. Threads that edit the same table entry
- * find each other in a hash table in shared memory. It keeps the index of the last edit, which
- * alone is written. */
+ * meet in a hash table in shared memory. It keeps the index of the last edit, which alone is
+ * written. */
 __global__ void
 __launch_bounds__(EDITS) update_tables(const __grid_constant__ struct tables t,
                                        const struct table_edit *edit, uint32_t n, uint32_t *fault)

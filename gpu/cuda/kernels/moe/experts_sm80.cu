@@ -1,10 +1,8 @@
-/* experts_sm80.cu - see experts.h.
- *
- * The tensor cores' A operand (16 rows) is w, their B operand (8 columns) is x, as in
- * matmul_skinny.cu. A thread block has ROWS = 32 rows of one expert's w and up to 8 NT of its
- * pairs. Its four warps process the blocks of K (BLOCK_K = 128) alternately; their sums are added
- * in order at the end. A lane (g, q) has 32 elements of a block of K of each of its rows, in
- * registers:
+/* experts_sm80.cu - see experts.h. The tensor cores' A operand (16 rows) is w, their B operand (8
+ * columns) is x, as in matmul_skinny.cu. A thread block has ROWS = 32 rows of one expert's w and up
+ * to 8 NT of its pairs. Its four warps process the blocks of K (BLOCK_K = 128) alternately; their
+ * sums are added in order at the end. A lane (g, q) has 32 elements of a block of K of each of its
+ * rows, in registers:
  *
  *     16 bits    4 x 8 adjacent, from 32 i + 8 q on: four lanes read 64 bytes of a row at once
  *     MXFP4      one run, 32 q .. 32 q + 31: 16 bytes and a scale
@@ -114,8 +112,7 @@ expand(uint32_t (&w)[16], const raw<FP4> &from)
     }
 }
 
-/* Pairs the elements of x as expand() pairs those of w: adjacent ones or, for MXFP4, i and i +
- * 4. */
+/* Pairs the elements of x as expand() pairs those of w: adjacent or, for MXFP4, i and i + 4. */
 template <bool FP4>
 __device__ __forceinline__ void
 pair_up(uint32_t (&x)[16])

@@ -7,6 +7,5 @@
  * depends on the logits only, not on atomics. Cost: one pass over a row's logits for each of its
  * experts; then the thread block of every expert reads all choices twice. */
 K_API k_route_kernel k_route;
-/* x and y have one float dtype, any strides. Adds in fp32, in the order of a row's shares; rounds
- * once. */
+/* x and y have one float dtype, any strides. Adds in fp32 in the order of shares, rounds once. */
 K_API k_combine_kernel k_combine;

@@ -1,5 +1,4 @@
-/* norm.cuh - the kernel of RMS norms and residuals, for norm.cu and, with several ranks,
- * norm_allreduce.cu. */
+/* norm.cuh - kernel of RMS norms and residuals, for norm.cu and norm_allreduce.cu (ranks). */
 #pragma once
 
 #include "gpu/cuda/kernels/base/launch.cuh"
@@ -14,14 +13,12 @@ constexpr uint32_t WARPS = THREADS / 32;
 
 enum how { NORM, ADD, ADD_NORMED }; /* what precedes the norm: -; x += in; x += norm(in) */
 
-/* What a thread keeps in registers from the first sum on. With few rows it also keeps the weights,
- * loaded before the row. With more rows than the SMs hold at once these registers would reduce
- * occupancy. */
+/* What a thread keeps in registers. With few rows it also keeps the weights, loaded before the row.
+ * With more rows than the SMs hold at once these registers would reduce occupancy. */
 enum keep { NOTHING, ROW, ROW_AND_WEIGHTS };
 constexpr uint32_t FEW = 4; /* few rows: at most this many per SM */
 
-/* x: receives x + in, or NULL if `in` is the input of the norm. post: fp32, receives y before
- * rounding, or NULL. */
+/* x: receives x + in; NULL: in is the norm's input. post: receives y before rounding, or NULL. */
 struct norm_args {
     struct tensor x, in, in_bias, in_norm, y, y_norm, y_bias, post;
     float eps, plus;

@@ -11,8 +11,7 @@
 
 namespace {
 
-/* A thread's groups of four elements as bare lines of four words: two groups of a 16-bit type per
- * line, or one of fp32. */
+/* A thread's groups as bare lines: a line has two groups of a 16-bit type or one of fp32. */
 template <typename IN> struct alignas(16) words_of_fours {
     static constexpr uint32_t FOUR = sizeof(IN), LINES = KEEP * FOUR / 4;
     uint32_t w[KEEP * FOUR];
@@ -32,8 +31,7 @@ has_line(uint32_t j, uint32_t d)
     return (threadIdx.x + j * 4 / words_of_fours<IN>::FOUR * blockDim.x) * 4 < d;
 }
 
-/* Waits for all of the thread's groups from one rank, with loads in parallel, and clears the
- * lines. */
+/* Waits for all of the thread's groups from a rank, with parallel loads, and clears the lines. */
 template <typename IN>
 __device__ __forceinline__ void
 receive_row(words_of_fours<IN> &f, uint4 *from, uint32_t d)

@@ -1,5 +1,4 @@
-/* sample.h - the op sample: chooses a token for each row of logits and computes
- * log-probabilities. */
+/* sample.h - the op sample: from each row of logits a token and log-probabilities. */
 #pragma once
 
 #include "gpu/cuda/kernels/base/kernel.h"
@@ -25,7 +24,7 @@ K_API k_sample_kernel k_sample;
 /* sample() for ranks that each have their own columns of the logits (sample.parts). Rows without
  * cuts and lists are sampled in parts: ranks exchange the statistics of their blocks of 1,024
  * logits, then the rank that has the chosen block sends the token. Other rows are gathered and
- * sampled by every rank. Tokens and bits are those of k_sample(). Refuses columns that are not a
- * multiple of four per rank. */
+ * sampled by every rank. Tokens and bits are those of k_sample(). Refuses a number of columns not
+ * divisible by 4 ranks. */
 K_API cudaError_t k_sample_of_ranks(const struct k_launch *l, const struct exchange *e,
                                     const struct sample *s);

@@ -79,8 +79,7 @@ clean(float x)
     return fminf(fmaxf(x, -CUDART_INF_F), FLT_MAX);
 }
 
-/* Returns an integer that orders floats: larger floats have larger keys, both zeros the same
- * key. */
+/* Returns an integer key: larger floats have larger keys; both zeros have the same key. */
 __device__ __forceinline__ uint32_t
 key_of(float x)
 {

@@ -27,8 +27,7 @@ struct shared {
     bool last;
 };
 
-/* Marks which of this CTA's logits are suppressed, one bit each; `first` is the CTA's first
- * logit. */
+/* Marks which of this CTA's logits, from `first` on, are suppressed: one bit each. */
 __device__ void
 mark_suppressed(struct shared &sh, const struct sample &s, const struct sample_row &r,
                 uint32_t first)
@@ -126,8 +125,7 @@ mass_of(const float (&v)[LANE], float best, float rate)
 
 constexpr uint32_t SHARED = UINT32_MAX;
 
-/* Returns the rank that has the block. SHARED: several ranks have columns of it, and all have
- * received the whole block. */
+/* Returns the rank that has the block. SHARED: ranks share the block and all have received it. */
 __device__ __forceinline__ uint32_t
 owner_of(const struct exchange &e, uint32_t n, uint32_t block)
 {

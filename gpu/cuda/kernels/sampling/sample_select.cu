@@ -24,8 +24,7 @@ constexpr int THREADS = 512, WARPS = THREADS / 32;
 constexpr uint32_t BINS = 2048, LIST = 4096, SHORT = 1024;
 static_assert(SHORT == 2 * THREADS && MAX_BLOCKS == 2 * THREADS, "a thread has two of each");
 
-/* LIST: maximum length of the list. SHORT: how many of its best entries are weighed and
- * returned. */
+/* LIST: maximum length of the list. SHORT: how many of its best are weighed and returned. */
 struct shared {
     union {
         u64 list[LIST];
@@ -297,8 +296,7 @@ find_list(struct shared &sh, const struct row &r, const float *group, uint32_t w
             if (to < LIST) sh.group[to] = (uint16_t)i;
         }
     __syncthreads();
-    /* Each group has at least one candidate, so the list cannot hold those of more than LIST
-     * groups. */
+    /* Each group has a candidate, so the list cannot hold those of more than LIST groups. */
     if (sh.n_groups > LIST) {
         if (threadIdx.x == 0) sh.n_list = LIST + 1;
     } else {
@@ -335,8 +333,8 @@ find_list(struct shared &sh, const struct row &r, const float *group, uint32_t w
 }
 
 /* Draws a token into sh.id if the list surely contains all values that stay; else returns false.
- * Finds the list entry at which the sum of weights in the order of ids exceeds the noise, without
- * sorting by id. */
+ * Finds the entry at which the sum of weights in the order of ids exceeds the noise, without
+ * sorting. */
 __device__ bool
 draw_list(struct shared &sh, const struct row &r, const struct sample_row &want, u64 total_mass)
 {
@@ -447,8 +445,7 @@ __launch_bounds__(THREADS, 2) sample_top(const struct sample s, const struct sca
     r.x = (const float *)s.logits.data + (size_t)at * s.logits.stride;
     r.n = s.logits.dim[1], r.n_blocks = scratch.n_blocks;
     r.best = stat.best, r.rate = w.rate, r.min_p = want.min_p;
-    /* Chooses the bin width so that the best of the block with the lowest best is in the middle
-     * bin. */
+    /* Chooses the bin width: the best of the worst block falls into the middle bin. */
     for (uint32_t b = threadIdx.x; b < r.n_blocks; b += THREADS) {
         float best = __ldcg(&scratch.block[(size_t)at * r.n_blocks + b].best);
 

@@ -1,7 +1,6 @@
-/* mamba2.cu - see mamba2.h.
- *
- * A thread block keeps a head's state of head_dim x state_dim in registers for a whole segment: a
- * warp has every WARPS-th row of head_dim, a lane every 32nd column.
+/* mamba2.cu - see mamba2.h. A thread block keeps a head's state of head_dim x state_dim in
+ * registers for a whole segment: a warp has every WARPS-th row of head_dim, a lane every 32nd
+ * column.
  */
 #include "gpu/cuda/kernels/ssm/mamba2.h"
 
@@ -53,8 +52,7 @@ __launch_bounds__(THREADS)
     store_as<1>(c.y.dtype, row_at(c.y, row), channel, y);
 }
 
-/* A thread keeps, for one channel of one segment, the last inputs in the slot's state, oldest
- * first. */
+/* A thread stores the last inputs of a channel of a segment in the slot's state, oldest first. */
 __global__ void
 __launch_bounds__(THREADS)
     conv_keep(const __grid_constant__ struct conv c, const struct segment *segment)
@@ -113,8 +111,7 @@ take(struct input<ROWS, COLS> &in, const struct scan &s, uint32_t row, uint32_t 
     }
 }
 
-/* A thread block computes one head of a segment, row by row, and loads the next row's inputs
- * meanwhile. */
+/* A thread block computes a head of a segment, row by row; it loads the next row meanwhile. */
 template <int ROWS, int COLS>
 __global__ void
 __launch_bounds__(THREADS)
