@@ -1,8 +1,7 @@
-/* attend_sm80_load.cuh - copies tiles of K and V from memory into the ring described in
- * attend_sm80.cu.
+/* attend_sm80_load.cuh - copies tiles of K and V from memory into the ring (see attend_sm80.cu).
  *
- * S is a kernel's shape: T, NARROW (K and V are fp8 in the cache, widened on the way), D, THREADS,
- * HALF.
+ * S is a kernel's shape: T, NARROW (K and V are fp8 in the cache, widened on the way), D, THREADS
+ * and HALF.
  */
 #pragma once
 

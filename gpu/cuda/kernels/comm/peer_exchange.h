@@ -1,12 +1,11 @@
 /* peer_exchange.h - all-reduce and all-gather of small data by peer memory: one-shot, low latency.
  *
- * x     [n, d] fp32, bf16 or fp16, any stride; k_exchange_gather: fp32
+ *   x     [n, d] fp32, bf16 or fp16, any stride; k_exchange_gather: fp32
  *
  * Every rank stores its data directly into its own area in every other rank's memory and polls its
- * own memory for what the others store there. A line is 16 bytes: 8 bytes of data, each word next
- * to the round number, which the hardware stores undivided per 8 bytes. So an arrival needs no
- * flag, fence or second trip. This doubles the bytes: 8 KiB take 3.4 us, with NCCL 6.7 us (two
- * H200s).
+ * own memory for what the others store there. A line is 16 bytes: two words of data, each next to
+ * the round number. The hardware stores 8 bytes undivided, so that an arrival needs no flag, fence
+ * or second trip. This doubles the bytes: 8 KiB take 3.4 us, with NCCL 6.7 us (two H200s).
  *
  * Kernels that use each line in one round only (residuals, sums and gathers of aligned rows) send
  * bare lines: four words of data that are never 0. The receiver clears a bare line after reading
@@ -49,13 +48,13 @@ struct exchange {
 /* x = the sum of all ranks' x. */
 K_API cudaError_t k_exchange_sum(const struct k_launch *l, const struct exchange *e,
                                  struct tensor x);
-/* out = all ranks' x: rank r has its columns [d * r / ranks, d * (r + 1) / ranks). x may be
- * there. */
+/* Gathers out: its columns [d * r / ranks, d * (r + 1) / ranks) are rank r's x, which may be stored
+ * there already. */
 K_API cudaError_t k_exchange_gather(const struct k_launch *l, const struct exchange *e,
                                     struct tensor out, struct tensor x);
-/* Gathers in place the logits that k_sample_of_ranks() reads; columns of a rank as above. Beam rows
- * and rows with cuts or lists (sample.h) are gathered whole. Of other rows only the blocks of 1,024
- * columns that several ranks share are gathered, of forced rows none. Refuses d that is not a
- * multiple of 4 ranks. */
+/* Gathers in place the logits that k_sample_of_ranks() reads; ranks have the same columns as above.
+ * Beam rows and rows with cuts or lists (sample.h) are gathered whole. Of other rows only the
+ * blocks of 1,024 columns that several ranks share are gathered, of forced rows none. Refuses d
+ * that is not a multiple of 4 ranks. */
 K_API cudaError_t k_exchange_gather_drawn(const struct k_launch *l, const struct exchange *e,
                                           struct tensor logits, const struct sample_row *draw);

@@ -1,6 +1,6 @@
 /* altup.h - ops of Gemma 3n and 4: mul, gaussian_topk, match_rms, altup; see gpu.h.
  *
- * tensors    fp32, bf16 or fp16 where gpu.h does not require fp32; any strides
+ *   tensors    fp32, bf16 or fp16 where gpu.h does not require fp32; any strides
  *
  * Arithmetic in fp32, rounded once. Sums over a row have one fixed order, so that a row's bits do
  * not depend on other rows. Cost: mul and altup read and write each byte once; gaussian_topk reads

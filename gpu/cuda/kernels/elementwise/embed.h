@@ -1,7 +1,8 @@
-/* embed.h - x[i] = scale * table[token[i]]; see gpu/ops.h.
+/* embed.h - the op embed: x[i] = scale * table[token[i]]; see gpu/ops.h.
  *
- * x        [n, d] fp32, bf16 or fp16 table    [vocab, d] fp32, bf16 or fp16 token    [n] on the
- * device; a negative token gives zeros, a token beyond the table gives row 0
+ *   x        [n, d] fp32, bf16 or fp16
+ *   table    [vocab, d] fp32, bf16 or fp16
+ *   token    [n] on the device; a negative token gives zeros, a token beyond the table row 0
  *
  * Rounded once. Cost: reads n rows, writes n rows.
  */

@@ -1,8 +1,9 @@
 /* step_inputs.h - ops on rows, tokens and block tables that copy or change them; see gpu/ops.h.
  *
- * gather_rows      fp32, bf16, fp16; if which[i] is beyond x, row i is skipped and the lane fails
- * resolve_tokens   changes r.token in place mark_tokens      a slot has at most one segment per
- * call update_tables    the last edit of an entry is stored; an edit beyond a table fails the lane
+ *   gather_rows      fp32, bf16, fp16; if which[i] is beyond x, row i is skipped and the lane fails
+ *   resolve_tokens   changes r.token in place
+ *   mark_tokens      a slot has at most one segment per call
+ *   update_tables    the last edit of an entry is stored; an edit beyond a table fails the lane
  */
 #pragma once
 

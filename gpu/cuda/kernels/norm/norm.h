@@ -1,7 +1,7 @@
 /* norm.h - rms_norm, and residual: the residual stream's add and norms in one pass; see gpu.h.
  *
- * x, in, y    [n, d] fp32, bf16 or fp16 each (residual: x fp32), any strides; y may be x weights
- * [d] fp32, bf16 or fp16
+ *   x, in, y    [n, d] fp32, bf16 or fp16 each (residual: x fp32), any strides; y may be x
+ *   weights     [d] fp32, bf16 or fp16
  *
  * Statistics and arithmetic in fp32, rounded where a value is stored; residual does not round in +
  * in_bias or the normed in before adding it to x. The order of a row's sums depends on d only and
