@@ -161,9 +161,9 @@ bring_q(struct shared_mem<S> &s, const struct job &j, struct place p)
 
 /* ---- scores, softmax, values ---- */
 
-/* Softmax state of a warpgroup. Lane (g, i) of warp w has, for columns 2 i and 2 i + 1: the largest
- * score (equal in the whole warpgroup), the sum of the weights of its own keys, and in o[h] the
- * weighted values of elements 64 h + 16 w + g and 64 h + 16 w + g + 8. */
+/* Softmax state of a warpgroup. Lane 4 g + i of warp w has, for columns 2 i and 2 i + 1: the
+ * largest score (equal in the whole warpgroup), the sum of the weights of its own keys, and in o[h]
+ * the weighted values of elements 64 h + 16 w + g and 64 h + 16 w + g + 8. */
 template <class S> struct state {
     float max[2], sum[2], o[S::HALVES][4];
 

@@ -4,9 +4,9 @@
  * registers of the two products. Keys and values are the left operand. The eight columns of the
  * right operand are the columns of a unit: heads, or rows of a segment that see the same keys.
  *
- *    scores    S^T = K Q^T     K: lane (g, i) has, of keys g and g + 8, every fourth 16 bytes from
+ *    scores    S^T = K Q^T     K: lane 4 g + i has, of keys g and g + 8, every fourth 16 bytes from
  *                              16 i on. Elements of a head may be in any order, equal in Q.
- *    values    O^T = V^T P^T   V: lane (g, i) has, of keys 2 i, 2 i + 1, 2 i + 8, 2 i + 9, the 16
+ *    values    O^T = V^T P^T   V: lane 4 g + i has, of keys 2 i, 2 i + 1, 2 i + 8, 2 i + 9, the 16
  *                              bytes at 16 g (and 128 further); a byte permute joins two keys.
  *                              P^T is S^T transposed, 8 x 8 at a time (movmatrix).
  *
@@ -280,7 +280,7 @@ score(const struct job &j, const struct place &p, const struct span &at,
         if (g + i / 2 * 8 < at.low || g + i / 2 * 8 >= at.high) x[i] = -INFINITY;
 }
 
-/* Softmax state of a warp in a piece. Lane (g, i) has, for columns 2 i and 2 i + 1: the largest
+/* Softmax state of a warp in a piece. Lane 4 g + i has, for columns 2 i and 2 i + 1: the largest
  * score, the sum of the weights of its own keys, and the weighted values: o[4 h + n] is for
  * elements 64 h + 8 g + 2 n and the next. */
 template <class S> struct state {

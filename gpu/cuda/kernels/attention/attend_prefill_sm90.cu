@@ -1,5 +1,5 @@
-/* attend_prefill_sm90.cu - see attend_prefill_sm90.h. Persistent thread blocks, one per SM: each
- * computes item after item. An item is up to 128 or 192 rows of one segment for one head
+/* attend_prefill_sm90.cu - see attend_prefill_sm90.h. Persistent thread blocks, at most one per SM:
+ * each computes item after item. An item is up to 128 or 192 rows of one segment for one head
  * (attend_prefill_sm90_schedule.cuh). Each warpgroup but the first computes 64 of an item's rows
  * (attend_prefill_sm90_math.cuh):
  *
@@ -45,7 +45,7 @@ consume(shared_mem<D> &s, const params &p)
     float o[D / 2], x[KEYS / 2], keep[2];
     uint32_t y[KEYS / 4], z[D / 4]; /* P; Q if it is kept in registers */
     int t, left;                    /* the current tile; tiles left in the item, including t */
-    int hide_to, hide_at; /* a tile outside of this range of keys has hidden keys */
+    int hide_to, hide_at; /* a tile not within [hide_to, hide_at) has a key hidden from some row */
     soft f;
 
     /* Takes the next item that has keys, and its Q. Items without keys get zeros. false: no more

@@ -1,9 +1,9 @@
 /* attend_prefill_sm90_math.cuh - arithmetic of a consumer warpgroup: 64 rows and a tile of keys.
  *
  * Layout (wgmma's accumulator): a thread holds elements of rows r and r + 8 of its warp's 16 (r =
- * lane / 4): of every 8 columns one pair. Element j of an array is row r + 8 (j / 2 % 2), column j
- * / 4 * 8 + lane % 4 * 2 + j % 2. The four lanes of a row share its maximum and sum. The thread's
- * first column is lane % 4 * 2.
+ * lane / 4), and of every 8 columns the pair that starts at lane % 4 * 2. Element j of an array is
+ * row r + 8 (j / 2 % 2), column j / 4 * 8 + lane % 4 * 2 + j % 2. The four lanes of a row share its
+ * maximum and sum.
  *
  * P is 0 for a key that a row does not see, but 0 times NaN is NaN: rows of V that no row of the
  * item sees are zeroed before use (clear_hidden). Every warpgroup does it, with the same values.
@@ -192,7 +192,7 @@ queue_scores(float (&s)[attend_tile<D>::KEYS / 2], uint64_t q, uint64_t k)
     wgmma_commit();
 }
 
-/* The same with q in registers. */
+/* queue_scores() with q in registers. */
 template <class T, int D, bool ADD>
 __device__ __forceinline__ void
 queue_scores(float (&s)[attend_tile<D>::KEYS / 2], uint32_t (&q)[D / 4], uint64_t k)

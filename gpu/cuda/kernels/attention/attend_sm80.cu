@@ -61,7 +61,7 @@ struct shape {
 
 /* ---- scores ---- */
 
-/* The two packed rows of a lane: 16 m + g and 16 m + g + 8. */
+/* The two packed rows of lane 4 g + i in a warp (m, n): 16 m + g and 16 m + g + 8. */
 struct lane_rows {
     uint32_t row[2], head[2]; /* row of the batch; head of q */
     struct seen sees[2];

@@ -154,8 +154,8 @@ struct walk {
     uint32_t first;              /* the unit's first packed row */
     int32_t low, high;           /* keys that some row of the unit sees, without kept() */
     int32_t sure_low, sure_high; /* keys that all rows of the unit see */
-    struct tiles tiles;          /* of the unit */
-    int32_t tile;                /* the current one */
+    struct tiles tiles;          /* the tiles of the unit */
+    int32_t tile;                /* the current tile */
     uint32_t left;               /* tiles left in the share or unit, including the current one */
     uint32_t first_tile;         /* index of the unit's first tile among all tiles */
     uint32_t slot;               /* with job.split: index of the current split among all splits */
@@ -226,13 +226,13 @@ step(const struct job &j, struct walk &w)
 
 /* ---- finding a block's position among the segments; each warp does it separately ---- */
 
-/* Tiles and splits of segments, or (find_unit) units in n. */
+/* Number of tiles and of splits of some segments; in find_unit(): n is a number of units. */
 struct amount {
     uint32_t n, splits;
 };
 
-/* The amounts of a lane's segments, of all segments before these, and of all. Lane i has the n_each
- * segments from i * n_each on. */
+/* The amounts of a lane's segments (own), of all segments before these, and of all segments. Lane i
+ * has the n_each segments from i * n_each on. */
 struct survey {
     uint32_t n_segments, n_each;
     struct amount own, before, all;

@@ -33,7 +33,8 @@ struct rope_args {
 
 enum what { ITEM_Q, ITEM_K, ITEM_V };
 
-/* First elements *a and *b of the two runs of pair u; pairs below rot / 2 are rotated. */
+/* Finds the first elements *a and *b of the two runs of pair u. The pair is rotated if *a is below
+ * rot / 2. */
 template <int N>
 __device__ __forceinline__ void
 pieces(uint32_t u, uint32_t rot, uint32_t *a, uint32_t *b)

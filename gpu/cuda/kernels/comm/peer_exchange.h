@@ -54,7 +54,7 @@ K_API cudaError_t k_exchange_gather(const struct k_launch *l, const struct excha
                                     struct tensor out, struct tensor x);
 /* Gathers in place the logits that k_sample_of_ranks() reads; ranks have the same columns as above.
  * Beam rows and rows with cuts or lists (sample.h) are gathered whole. Of other rows only the
- * blocks of 1,024 columns that several ranks share are gathered, of forced rows none. Refuses d
- * that is not a multiple of 4 ranks. */
+ * blocks of 1,024 columns that several ranks share are gathered, of forced rows none. Refuses
+ * unaligned rows and a number of columns that is not a multiple of 4 times the number of ranks. */
 K_API cudaError_t k_exchange_gather_drawn(const struct k_launch *l, const struct exchange *e,
                                           struct tensor logits, const struct sample_row *draw);

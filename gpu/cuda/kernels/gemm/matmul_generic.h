@@ -7,13 +7,13 @@
  * TF32). Sums over K have a fixed order: a row's bits depend on that row and w only. Rounded once.
  * Cost: no tensor cores; about 10 % of the fp32 rate. */
 K_API k_matmul_kernel k_matmul_generic;
-/* act_matmul() of gpu.h: the product, rounded to y's dtype, then act. */
+/* act_matmul() of gpu.h: writes the product to y, then applies act: y is rounded twice. */
 K_API k_act_matmul_kernel k_act_matmul_generic;
-/* gate_matmul() of gpu.h: both = x w^T, rounded to its dtype, then gate. */
+/* gate_matmul() of gpu.h: writes x w^T to `both`, then applies the gate: y is rounded twice. */
 K_API k_gate_matmul_kernel k_gate_matmul_generic;
 
-/* y = product + bias + beta y, rounded once: [n, d], bias [d]; product is fp32, the others each any
- * float dtype. For matmuls that cannot add a bias in fp32. */
+/* y = product + bias + beta y, rounded once. y and product are [n, d], bias is [d]; product is
+ * fp32, the others each have any float dtype. For matmuls that cannot add a bias in fp32. */
 K_API cudaError_t k_add_bias(const struct k_launch *l, struct tensor y, struct tensor product,
                              struct tensor bias, float beta);
 /* y = act(product + bias), rounded once, with the same dtypes. */

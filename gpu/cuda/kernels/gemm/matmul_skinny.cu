@@ -6,7 +6,7 @@
  *     ring[warp][stage]:  w [TILES * 16 rows][64]  |  x [COLS * 8 rows][64]        128 bytes a row
  *
  * A lane copies 16 bytes at a time, so that eight lanes read 128 bytes of one row. It loads 16
- * bytes for a fragment: lane (g, t) has elements 8 t .. 8 t + 7 of rows g and g + 8 where the
+ * bytes for a fragment: lane 4 g + t has elements 8 t .. 8 t + 7 of rows g and g + 8 where the
  * instruction expects 2 t, 2 t + 1, 2 t + 8 and 2 t + 9. K is permuted equally for w and x, which
  * does not change the sum. In odd rows the first and the last four 16-byte chunks are swapped to
  * avoid bank conflicts.
@@ -113,7 +113,7 @@ __launch_bounds__(THREADS, 1) matmul_skinny(const struct args a)
     /* This lane copies chunk (lane % 8) of every fourth row from lane / 8 on. */
     const uint32_t c_row = lane / 8, c_k = lane % 8 * 8;
     const uint32_t c_to = c_row * ROW + ((lane % 8) ^ (c_row & 1) * 4) * 16;
-    /* It reads chunks t and 4 + t of rows g + 8 i. */
+    /* This lane reads chunks t and 4 + t of rows g + 8 i. */
     const uint32_t f_at = g * ROW + (t ^ (g & 1) * 4) * 16;
     float acc[TILES][COLS][4];
 

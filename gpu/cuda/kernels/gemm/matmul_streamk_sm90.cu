@@ -215,8 +215,8 @@ template <int GROUPS, int COLS, bool GATE> struct block {
         return true;
     }
 
-    /* v[a][b] of lane (g, t) is column 8 a + g, row 2 t + b. Returns the columns from 8 a + g / 4 *
-     * 4 to 8 a + g / 4 * 4 + 3 of row 2 t + b, where b is the lowest bit of g and a the next. */
+    /* v[a][b] of lane 4 g + t is column 8 a + g, row 2 t + b. Returns four adjacent columns from 8
+     * a + g / 4 * 4 on of row 2 t + b, where b is the lowest bit of g and a the next. */
     __device__ __forceinline__ void transpose_2x2(const float (&v)[2][2], float (&four)[4]) const
     {
         const uint32_t b = threadIdx.x / 4 % 2, h = threadIdx.x / 8 % 2;

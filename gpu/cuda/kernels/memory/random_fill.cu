@@ -79,7 +79,8 @@ __launch_bounds__(THREADS) fill(T *to, uint64_t first, uint64_t seed, float std,
     uint32_t counter[4] = { (uint32_t)c, (uint32_t)(c >> 32) }, w[4];
     float v[4];
 
-    after_previous(); /* no next_may_start(): later kernels read weights early */
+    /* No next_may_start(): a kernel that starts early may read weights before they exist. */
+    after_previous();
     if (at >= n) return;
     philox(seed, counter, w);
     normals(w[0], w[1], std, &v[0], &v[1]);
@@ -100,7 +101,8 @@ __launch_bounds__(THREADS) fill_bytes(uint8_t *to, uint64_t first, uint64_t seed
     *(uint4 *)(to + at) = make_uint4(w[0], w[1], w[2], w[3]);
 }
 
-/* Fills any part of a matrix; a row may start inside a counter. A row has `each` threads. */
+/* Fills any part of a matrix, where a row may start inside a counter. A row has `each` threads; the
+ * last one may have no element. */
 template <typename T>
 __global__ void
 __launch_bounds__(THREADS) fill_part(struct tensor t, uint64_t first, uint64_t pitch, uint32_t each,

@@ -1,4 +1,4 @@
-/* step_inputs.cu - see step_inputs.h. */
+/* step_inputs.cu - kernels that prepare the inputs of a step; see step_inputs.h. */
 #include "gpu/cuda/kernels/memory/step_inputs.h"
 
 #include "gpu/cuda/kernels/base/launch.cuh"
@@ -9,7 +9,7 @@ namespace {
 constexpr uint32_t THREADS = 256;
 constexpr uint32_t WORDS = 4; /* words of a row per thread */
 constexpr uint32_t EDITS = 1024;
-constexpr uint32_t PLACES = 2 * EDITS; /* hash table entries; half stay empty: few probes */
+constexpr uint32_t PLACES = 2 * EDITS; /* entries of the hash table; half stay empty: few probes */
 
 /* y[i] = x[which[i]] in words W. A thread block copies THREADS * WORDS words of one row. */
 template <typename W>
@@ -42,7 +42,9 @@ __launch_bounds__(THREADS)
 {
     uint32_t i = blockIdx.x * THREADS + threadIdx.x;
 
-    after_previous(); /* must precede next_may_start(), see ops.h */
+    /* Must precede next_may_start(): a later kernel that starts early relies on all work before
+     * this kernel being complete (resolve_tokens in ops.h). */
+    after_previous();
     next_may_start();
     if (i < n && token[i] == -1 && slot[i] != SLOT_NONE) token[i] = last[slot[i]];
 }

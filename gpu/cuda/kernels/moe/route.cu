@@ -118,7 +118,7 @@ __launch_bounds__(THREADS) place(const __grid_constant__ struct pairs p)
     if (threadIdx.x == 0) before = 0;
     __syncthreads();
     for (uint32_t i = threadIdx.x; i < n; i += THREADS) less += p.expert[i] < e;
-    if (less) atomicAdd(&before, less); /* integer sum: any order */
+    if (less) atomicAdd(&before, less); /* a sum of integers is the same in any order */
     __syncthreads();
     at = before;
     if (threadIdx.x == 0) p.first[e] = at;

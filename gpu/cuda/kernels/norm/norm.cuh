@@ -11,7 +11,7 @@ constexpr uint32_t KEEP = 4; /* maximum groups of four elements that a thread ke
 constexpr uint32_t THREADS = 512;
 constexpr uint32_t WARPS = THREADS / 32;
 
-enum how { NORM, ADD, ADD_NORMED }; /* what precedes the norm: -; x += in; x += norm(in) */
+enum how { NORM, ADD, ADD_NORMED }; /* before the norm of y: nothing; x += in; x += norm(in) */
 
 /* What a thread keeps in registers. With few rows it also keeps the weights, loaded before the row.
  * With more rows than the SMs hold at once these registers would reduce occupancy. */
@@ -104,7 +104,7 @@ normed(float (&v)[4], float k, bool weights, const float (&w)[4], float plus)
 #define GET_WEIGHTS(w, t) \
     if (!LATE && (t).data) EACH_FOUR(i, at) get_as<WHOLE>(w[i], (t).dtype, (t).data, at, d)
 
-/* For norm<>: what is added to x is this rank's `in`. */
+/* A Whole of the kernel norm: what is added to x is this rank's `in` itself. */
 struct alone {
     template <typename IN>
     __device__ __forceinline__ static void of(float (&)[KEEP][4], const struct norm_args &,
@@ -186,7 +186,7 @@ __launch_bounds__(THREADS) norm(struct norm_args a)
     }
 }
 
-/* A vector of weights may be [d] or [1, d]: returns a row. */
+/* Returns a vector of weights, which may be [d] or [1, d], as one row. */
 struct tensor
 as_row(struct tensor w)
 {

@@ -3,11 +3,12 @@
  *   x, in, y    [n, d] fp32, bf16 or fp16 each (residual: x fp32), any strides; y may be x
  *   weights     [d] fp32, bf16 or fp16
  *
- * Statistics and arithmetic in fp32, rounded where a value is stored; residual does not round in +
- * in_bias or the normed in before adding it to x. The order of a row's sums depends on d only and
- * is the same in every function here: a row has the same bits in any batch, and residual has those
- * of add, then rms_norm. Cost: each byte read and written once for d up to 8,192; longer rows are
- * read again for each sum. Source: Zhang and Sennrich, Root Mean Square Layer Normalization, 2019.
+ * Statistics and arithmetic in fp32, rounded where a value is stored; what residual adds to x (`in`
+ * + in_bias, or the norm of `in`) is not rounded first. The order of a row's sums depends on d only
+ * and is the same in every function here: a row has the same bits in any batch, and residual has
+ * those of add, then rms_norm. Cost: each byte read and written once for d up to 8,192; longer rows
+ * are read again for each sum. Source: Zhang and Sennrich, Root Mean Square Layer Normalization,
+ * 2019.
  */
 #pragma once
 

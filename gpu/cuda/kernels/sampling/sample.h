@@ -24,7 +24,7 @@ K_API k_sample_kernel k_sample;
 /* sample() for ranks that each have their own columns of the logits (sample.parts). Rows without
  * cuts and lists are sampled in parts: ranks exchange the statistics of their blocks of 1,024
  * logits, then the rank that has the chosen block sends the token. Other rows are gathered and
- * sampled by every rank. Tokens and bits are those of k_sample(). Refuses a number of columns not
- * divisible by 4 ranks. */
+ * sampled by every rank. Tokens and bits are those of k_sample(). Refuses unaligned rows and a
+ * number of columns that is not a multiple of 4 ranks. */
 K_API cudaError_t k_sample_of_ranks(const struct k_launch *l, const struct exchange *e,
                                     const struct sample *s);

@@ -114,8 +114,8 @@ power(float y)
     return __uint_as_float(__float_as_uint(p) + (__float_as_uint(shifted) << 23));
 }
 
-/* Returns a logit's weight relative to the best of its block, in units, not yet rounded down. From
- * -44 on downwards it is below one unit of either kind. */
+/* Returns a logit's weight relative to the best of its block, in units, not yet rounded down.
+ * Weights below 2^-44 are less than one unit of either kind, so that their bits do not matter. */
 template <int UNIT>
 __device__ __forceinline__ float
 weigh(float x, float best, float rate)

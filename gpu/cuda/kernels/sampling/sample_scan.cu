@@ -411,7 +411,7 @@ queue(const struct k_launch *l, const struct exchange &e, const struct sample *s
 
     if (s->logits.dtype != DT_F32 || n_blocks == 0 || n_blocks > MAX_BLOCKS || most == 0)
         return cudaErrorInvalidValue;
-    if (e.ranks && most > K_EXCHANGE_BLOCKS) most = K_EXCHANGE_BLOCKS; /* a row uses a channel */
+    if (e.ranks && most > K_EXCHANGE_BLOCKS) most = K_EXCHANGE_BLOCKS; /* each row uses a channel */
     for (uint32_t at = 0; at < s->n; at += most) {
         uint32_t rows = s->n - at < most ? s->n - at : most;
         dim3 grid((n_blocks + WARPS - 1) / WARPS, rows);

@@ -124,9 +124,9 @@ into_bin(struct shared &sh, uint32_t b, u64 weight)
     if (high) atomicAdd(&sh.bin.high[b], high);
 }
 
-/* Returns the first bin, from the best (upward: bin 0), at which the sum of bins reaches the goal
- * (at least 1), and in *before the sum of the bins before it; BINS if none does. share >= 0: the
- * goal is that share of the total. */
+/* Returns the first bin, from the best, at which the sum of bins reaches the goal (at least 1), and
+ * in *before the sum of the bins before it; BINS if none does. The best bin is bin 0 if upward,
+ * else BINS - 1. share >= 0: the goal is that share of the total. */
 __device__ uint32_t
 find_bin(struct shared &sh, bool upward, u64 *goal, double share, u64 *before)
 {

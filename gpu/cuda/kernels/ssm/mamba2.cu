@@ -111,7 +111,8 @@ take(struct input<ROWS, COLS> &in, const struct scan &s, uint32_t row, uint32_t 
     }
 }
 
-/* A thread block computes a head of a segment, row by row; it loads the next row meanwhile. */
+/* A thread block computes a head of a segment, row by row; it loads the inputs of the next row
+ * while it computes a row. */
 template <int ROWS, int COLS>
 __global__ void
 __launch_bounds__(THREADS)

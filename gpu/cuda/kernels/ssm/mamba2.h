@@ -1,7 +1,7 @@
 /* mamba2.h - recurrent layers: the ops conv and scan of Mamba-2; see gpu.h.
  *
- *   conv   at most 8 taps; rows of a segment are adjacent. Two kernels, because the kept inputs must
- *          be read before they change
+ *   conv   at most 8 taps; rows of a segment are adjacent. Two kernels, because the kept inputs
+ *          must be read before they change
  *   scan   head_dim and state_dim up to 128 each
  *
  * Both take any float dtype of activations; w, biases and state are fp32. Every sum has one order
