@@ -1,5 +1,5 @@
-/* attend_decode_ring_sm90.cu - see attend_decode_ring_sm90.h. attend_decode_sm90_schedule.cuh
- * defines unit, piece, share and column.
+/* attend_decode_ring_sm90.cu - decode attention by TMA and wgmma; see attend_decode_ring_sm90.h.
+ * attend_decode_sm90_schedule.cuh defines unit, piece, share and column.
  *
  * At most one thread block per SM. One warp starts TMA copies of tiles of KEYS keys and of their
  * values into a ring in shared memory. Two warpgroups use the tiles alternately:

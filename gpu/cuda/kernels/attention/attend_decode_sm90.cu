@@ -1,8 +1,9 @@
-/* attend_decode_sm90.cu - see attend_decode_sm90.h. attend_decode_sm90_schedule.cuh defines unit,
- * piece, share and column. A thread block of WARPS warps goes through tiles of 16 WARPS keys. A
- * warp has 16 keys of a tile, from one block of the cache, and loads them from memory into the
- * registers of the two products. Keys and values are the left operand. The eight columns of the
- * right operand are the columns of a unit: heads, or rows of a segment that see the same keys.
+/* attend_decode_sm90.cu - decode attention from registers; see attend_decode_sm90.h.
+ * attend_decode_sm90_schedule.cuh defines unit, piece, share and column. A thread block of WARPS
+ * warps goes through tiles of 16 WARPS keys. A warp has 16 keys of a tile, from one block of the
+ * cache, and loads them from memory into the registers of the two products. Keys and values are the
+ * left operand. The eight columns of the right operand are the columns of a unit: heads, or rows of
+ * a segment that see the same keys.
  *
  *    scores    S^T = K Q^T     K: lane 4 g + i has, of keys g and g + 8, every fourth 16 bytes from
  *                              16 i on. Elements of a head may be in any order, equal in Q.

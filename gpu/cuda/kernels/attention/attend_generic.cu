@@ -1,5 +1,6 @@
-/* attend_generic.cu - see attend_generic.h. One thread block per (row, head). It reads the row's
- * keys in tiles of 64 absolute positions, ascending, and does three things with each tile:
+/* attend_generic.cu - attention of every variant; see attend_generic.h. One thread block per (row,
+ * head). It reads the row's keys in tiles of 64 absolute positions, ascending, and does three
+ * things with each tile:
  *
  *     score    warp w has keys w, w + 4, ...; its lanes share head_dim; a shuffle tree per key
  *     soften   every warp computes the tile's maximum and sum itself, in the same order

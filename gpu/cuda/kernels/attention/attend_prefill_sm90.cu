@@ -1,7 +1,7 @@
-/* attend_prefill_sm90.cu - see attend_prefill_sm90.h. Persistent thread blocks, at most one per SM:
- * each computes item after item. An item is up to 128 or 192 rows of one segment for one head
- * (attend_prefill_sm90_schedule.cuh). Each warpgroup but the first computes 64 of an item's rows
- * (attend_prefill_sm90_math.cuh):
+/* attend_prefill_sm90.cu - attention of many rows; see attend_prefill_sm90.h. Persistent thread
+ * blocks, at most one per SM: each computes item after item. An item is up to 128 or 192 rows of
+ * one segment for one head (attend_prefill_sm90_schedule.cuh). Each warpgroup but the first
+ * computes 64 of an item's rows (attend_prefill_sm90_math.cuh):
  *
  *     fetch    item 1    Q | K 5 | K 4, V 5 | K 3, V 4 | ...         item 2   Q | K 7, V 0 | ...
  *     rows     S 5 | softmax 5 | S 4, O += P5 V5 | softmax 4 | S 3, O += P4 V4 | ... |

@@ -1,8 +1,8 @@
-/* attend_sm80.cu - see attend_sm80.h. attend_sm80_schedule.cuh defines packed row, unit, share,
- * split. A thread block has 16 WM packed rows and goes through tiles of 64 keys. It has WM x WN
- * warps: warp (m, n) has rows 16 m .., keys (64 / WN) n .. of a tile's scores, and elements (D /
- * WN) n .. of the output. Scores pass between the WN warps through shared memory. The arithmetic on
- * a row's 64 scores is the same for any WM and WN, and so are the bits:
+/* attend_sm80.cu - attention by mma.sync; see attend_sm80.h. attend_sm80_schedule.cuh defines
+ * packed row, unit, share, split. A thread block has 16 WM packed rows and goes through tiles of 64
+ * keys. It has WM x WN warps: warp (m, n) has rows 16 m .., keys (64 / WN) n .. of a tile's scores,
+ * and elements (D / WN) n .. of the output. Scores pass between the WN warps through shared memory.
+ * The arithmetic on a row's 64 scores is the same for any WM and WN, and so are the bits:
  *
  *     per tile    m' = max(m, scores)   p = 2^(score - m'), rounded to T   o = o 2^(m - m') + p v
  *                 the sum of p is one more column of v, all ones

@@ -1,7 +1,7 @@
-/* rope_store.cu - see rope_store.h. The work is divided into items. An item is one head of a row:
- * the q heads, then the k heads, then the v heads. A group of lanes has one item. Each lane has a
- * pair of runs of N adjacent elements (16 bytes); the two runs are rotated together, so that
- * rotating needs no exchange between lanes:
+/* rope_store.cu - rotates q and k, stores k and v; see rope_store.h. The work is divided into
+ * items. An item is one head of a row: the q heads, then the k heads, then the v heads. A group of
+ * lanes has one item. Each lane has a pair of runs of N adjacent elements (16 bytes); the two runs
+ * are rotated together, so that rotating needs no exchange between lanes:
  *
  *     0 ........ rot/2 ........ rot ........................ head_dim
  *     [ lane 0 1 2 ][ 0 1 2    ][ lane 3 3 4 4 5 5 ...        ]

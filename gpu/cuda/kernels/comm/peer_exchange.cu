@@ -1,6 +1,6 @@
-/* peer_exchange.cu - see peer_exchange.h. Aligned rows are exchanged in units of 16 bytes, each as
- * a bare line; other rows element by element, in lines with round numbers. The two kinds of lines
- * have separate areas of the exchange memory.
+/* peer_exchange.cu - all-reduce and all-gather by peer memory; see peer_exchange.h. Aligned rows
+ * are exchanged in units of 16 bytes, each as a bare line; other rows element by element, in lines
+ * with round numbers. The two kinds of lines have separate areas of the exchange memory.
  */
 #include "gpu/cuda/kernels/base/launch.cuh"
 #include "gpu/cuda/kernels/base/vec.cuh"

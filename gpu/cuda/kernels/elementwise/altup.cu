@@ -1,6 +1,7 @@
-/* altup.cu - see altup.h. mul and mix (the op altup): a thread has N adjacent columns, four if rows
- * are aligned; a thread block has THREADS * N columns of rows blockIdx.y, blockIdx.y + gridDim.y,
- * ... gaussian_topk and match_rms: a block has one row, a thread every THREADS-th element of it.
+/* altup.cu - element-wise ops of Gemma 3n; see altup.h. mul and mix (the op altup): a thread has N
+ * adjacent columns, four if rows are aligned; a thread block has THREADS * N columns of rows
+ * blockIdx.y, blockIdx.y + gridDim.y, ... gaussian_topk and match_rms: a block has one row, a
+ * thread every THREADS-th element of it.
  */
 #include "gpu/cuda/kernels/elementwise/altup.h"
 

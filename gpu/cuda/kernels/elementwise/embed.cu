@@ -1,5 +1,6 @@
-/* embed.cu - see embed.h. A thread has four columns of a row (x is mostly fp32: 16 bytes), or one
- * if rows are not aligned; a thread block has THREADS * N columns of one row.
+/* embed.cu - looks up token embeddings; see embed.h. A thread has four columns of a row (x is
+ * mostly fp32: 16 bytes), or one if rows are not aligned; a thread block has THREADS * N columns of
+ * one row.
  */
 #include "gpu/cuda/kernels/elementwise/embed.h"
 

@@ -1,6 +1,6 @@
-/* gate.cu - see gate.h. A thread has N adjacent elements of a row: 16 bytes, or one element if rows
- * are not aligned. A thread block has ROW_THREADS * N columns of rows blockIdx.y, blockIdx.y +
- * gridDim.y, ...
+/* gate.cu - element-wise ops; see gate.h. A thread has N adjacent elements of a row: 16 bytes, or
+ * one element if rows are not aligned. A thread block has ROW_THREADS * N columns of rows
+ * blockIdx.y, blockIdx.y + gridDim.y, ...
  */
 #include "gpu/cuda/kernels/elementwise/gate.h"
 

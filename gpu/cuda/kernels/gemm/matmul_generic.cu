@@ -1,7 +1,7 @@
-/* matmul_generic.cu - see matmul_generic.h. A thread block computes SIDE x SIDE elements of y, a
- * thread 4 x 4 of them, 16 apart. STEP elements of K of both operands are in shared memory as fp32.
- * The products of each STEP are summed separately and then added: two levels, so that the error
- * grows with STEP + K / STEP instead of K.
+/* matmul_generic.cu - y = x w^T for any dtype; see matmul_generic.h. A thread block computes SIDE x
+ * SIDE elements of y, a thread 4 x 4 of them, 16 apart. STEP elements of K of both operands are in
+ * shared memory as fp32. The products of each STEP are summed separately and then added: two
+ * levels, so that the error grows with STEP + K / STEP instead of K.
  */
 #include "gpu/cuda/kernels/gemm/matmul_generic.h"
 

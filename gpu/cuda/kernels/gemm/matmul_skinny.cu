@@ -1,7 +1,7 @@
-/* matmul_skinny.cu - see matmul_skinny.h. The tensor cores' A operand (16 rows) is w, their B
- * operand (8 columns) is x: more rows of x cost nothing while w is read. A thread block, at most
- * one per SM, owns tiles of TILES * 16 rows of w, over the whole of K. Its warps process the
- * 64-wide blocks of K alternately, each through its own ring in shared memory:
+/* matmul_skinny.cu - y = x w^T for few rows; see matmul_skinny.h. The tensor cores' A operand (16
+ * rows) is w, their B operand (8 columns) is x: more rows of x cost nothing while w is read. A
+ * thread block, at most one per SM, owns tiles of TILES * 16 rows of w, over the whole of K. Its
+ * warps process the 64-wide blocks of K alternately, each through its own ring in shared memory:
  *
  *     ring[warp][stage]:  w [TILES * 16 rows][64]  |  x [COLS * 8 rows][64]        128 bytes a row
  *

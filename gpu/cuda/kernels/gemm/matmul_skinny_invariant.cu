@@ -1,7 +1,7 @@
-/* matmul_skinny_invariant.cu - see matmul_skinny_invariant.h. As in matmul_skinny.cu the tensor
- * cores' A operand (16 rows) is w, their B operand (8 columns) is x. A sum may not be divided, so a
- * warp has 16 rows of w over the whole of K, and a thread block has as many warps as give every SM
- * at most one block. Each warp has its own ring in shared memory:
+/* matmul_skinny_invariant.cu - y = x w^T for few rows; see matmul_skinny_invariant.h. As in
+ * matmul_skinny.cu the tensor cores' A operand (16 rows) is w, their B operand (8 columns) is x. A
+ * sum may not be divided, so a warp has 16 rows of w over the whole of K, and a thread block has as
+ * many warps as give every SM at most one block. Each warp has its own ring in shared memory:
  *
  *     ring[warp][stage]:  w [16 rows][256]  |  x [COLS * 8 rows][256]        512 bytes a row
  *

@@ -1,7 +1,8 @@
-/* matmul_skinny_sm90.cu - see matmul_skinny_sm90.h. The tensor cores' left operand, 64 rows per
- * warpgroup, is w, the right one x. A cluster of thread blocks computes a tile of w's rows; each
- * block has a part of K. At the end each block adds the sums of all blocks for its share of the
- * tile, through distributed shared memory. One thread starts the copies:
+/* matmul_skinny_sm90.cu - y = x w^T for few rows, by clusters; see matmul_skinny_sm90.h. The tensor
+ * cores' left operand, 64 rows per warpgroup, is w, the right one x. A cluster of thread blocks
+ * computes a tile of w's rows; each block has a part of K. At the end each block adds the sums of
+ * all blocks for its share of the tile, through distributed shared memory. One thread starts the
+ * copies:
  *
  *     ring[stage]:  w [GROUPS][64 rows][64]  |  x [64 rows][64]        128 bytes a row, swizzled
  *

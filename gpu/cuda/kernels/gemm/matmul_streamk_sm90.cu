@@ -1,7 +1,7 @@
-/* matmul_streamk_sm90.cu - see matmul_streamk_sm90.h. The tensor cores' left operand, 64 rows per
- * warpgroup, is w, the right one x. A step is a tile of w's rows by 64 of K. The steps of all
- * tiles, tile after tile, are divided evenly among the thread blocks, at most one per SM. One
- * thread starts the copies of a block's steps, across tiles:
+/* matmul_streamk_sm90.cu - y = x w^T for few rows, stream-K; see matmul_streamk_sm90.h. The tensor
+ * cores' left operand, 64 rows per warpgroup, is w, the right one x. A step is a tile of w's rows
+ * by 64 of K. The steps of all tiles, tile after tile, are divided evenly among the thread blocks,
+ * at most one per SM. One thread starts the copies of a block's steps, across tiles:
  *
  *     ring[stage]:  w [GROUPS * 64 rows][64]  |  x [COLS rows][64]        128 bytes a row, swizzled
  *

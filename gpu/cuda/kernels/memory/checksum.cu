@@ -1,6 +1,6 @@
-/* checksum.cu - see checksum.h. A load is 16 bytes (two words). Thread i of the grid has the loads
- * i, i + threads of the grid, ..., AT_ONCE at a time. Each thread block adds its result to *sum,
- * which is 0 before.
+/* checksum.cu - sums mixed words; see checksum.h. A load is 16 bytes (two words). Thread i of the
+ * grid has the loads i, i + threads of the grid, ..., AT_ONCE at a time. Each thread block adds its
+ * result to *sum, which is 0 before.
  */
 #include "gpu/cuda/kernels/memory/checksum.h"
 

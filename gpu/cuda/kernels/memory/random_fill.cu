@@ -1,6 +1,6 @@
-/* random_fill.cu - see random_fill.h. A thread makes the four elements of one Philox counter: two
- * pairs of uniforms, two normals each. Every operation is written as one IEEE rounding, so that the
- * compiler cannot contract it.
+/* random_fill.cu - fills a tensor with random numbers; see random_fill.h. A thread makes the four
+ * elements of one Philox counter: two pairs of uniforms, two normals each. Every operation is
+ * written as one IEEE rounding, so that the compiler cannot contract it.
  */
 #include "gpu/cuda/kernels/memory/random_fill.h"
 

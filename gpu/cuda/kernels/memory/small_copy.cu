@@ -1,6 +1,6 @@
-/* small_copy.cu - see small_copy.h. A thread copies one unit (16 bytes, or 4 if unaligned) through
- * a register. With `ready` set, it reads before after_previous(), so that the read crosses the bus
- * while the previous kernel runs.
+/* small_copy.cu - small copies and step marks; see small_copy.h. A thread copies one unit (16
+ * bytes, or 4 if unaligned) through a register. With `ready` set, it reads before after_previous(),
+ * so that the read crosses the bus while the previous kernel runs.
  */
 #include "gpu/cuda/kernels/base/launch.cuh"
 #include "gpu/cuda/kernels/memory/small_copy.h"

@@ -1,8 +1,8 @@
-/* experts_sm80.cu - see experts.h. The tensor cores' A operand (16 rows) is w, their B operand (8
- * columns) is x, as in matmul_skinny.cu. A thread block has ROWS = 32 rows of one expert's w and up
- * to 8 NT of its pairs. Its four warps process the blocks of K (BLOCK_K = 128) alternately; their
- * sums are added in order at the end. A lane 4 g + q has 32 elements of a block of K of each of its
- * rows, in registers:
+/* experts_sm80.cu - expert_matmul by mma.sync; see experts.h. The tensor cores' A operand (16 rows)
+ * is w, their B operand (8 columns) is x, as in matmul_skinny.cu. A thread block has ROWS = 32 rows
+ * of one expert's w and up to 8 NT of its pairs. Its four warps process the blocks of K (BLOCK_K =
+ * 128) alternately; their sums are added in order at the end. A lane 4 g + q has 32 elements of a
+ * block of K of each of its rows, in registers:
  *
  *     16 bits    4 x 8 adjacent, from 32 i + 8 q on: four lanes read 64 bytes of a row at once
  *     MXFP4      one run, 32 q .. 32 q + 31: 16 bytes and a scale

@@ -1,6 +1,6 @@
-/* norm.cu - see norm.h. One thread block per row. A row is divided into groups of four elements;
- * thread t has groups t, t + threads, ... and keeps them in registers from the first sum to the
- * last store:
+/* norm.cu - RMS and layer norms; see norm.h. One thread block per row. A row is divided into groups
+ * of four elements; thread t has groups t, t + threads, ... and keeps them in registers from the
+ * first sum to the last store:
  *
  *     d        threads   groups per thread
  *     1,024    64        4

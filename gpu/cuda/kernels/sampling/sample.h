@@ -25,6 +25,6 @@ K_API k_sample_kernel k_sample;
  * cuts and lists are sampled in parts: ranks exchange the statistics of their blocks of 1,024
  * logits, then the rank that has the chosen block sends the token. Other rows are gathered and
  * sampled by every rank. Tokens and bits are those of k_sample(). Refuses unaligned rows and a
- * number of columns that is not a multiple of 4 ranks. */
+ * number of columns that is not a multiple of 4 times the number of ranks. */
 K_API cudaError_t k_sample_of_ranks(const struct k_launch *l, const struct exchange *e,
                                     const struct sample *s);

@@ -1,6 +1,6 @@
-/* mamba2.cu - see mamba2.h. A thread block keeps a head's state of head_dim x state_dim in
- * registers for a whole segment: a warp has every WARPS-th row of head_dim, a lane every 32nd
- * column.
+/* mamba2.cu - convolution and scan of Mamba-2; see mamba2.h. A thread block keeps a head's state of
+ * head_dim x state_dim in registers for a whole segment: a warp has every WARPS-th row of head_dim,
+ * a lane every 32nd column.
  */
 #include "gpu/cuda/kernels/ssm/mamba2.h"
 
