@@ -1,8 +1,8 @@
-/* batch.c - see batch.h.
+/* batch.c - allocates batches, and packs them for other processes: see batch.h.
  *
- * Packed form: a head of 8 bytes, the counts (the first fields of struct batch), then the arrays in
- * the order of arrays[]. All are packed as they are in memory. No packed struct has padding, so
- * that equal batches are equal bytes.
+ * A packed batch is a head of 8 bytes, the counts (the first fields of struct batch), then the
+ * arrays in the order of arrays[], all as they are in memory. No packed struct has padding, so
+ * equal batches have equal bytes.
  */
 #include "worker/sched/batch.h"
 
@@ -10,7 +10,7 @@
 
 enum { COUNT_BYTES = offsetof(struct batch, n_masks) + sizeof(uint32_t) };
 struct head {
-    uint32_t magic, bytes; /* bytes: head, counts and arrays */
+    uint32_t magic, bytes; /* bytes: length of the packed batch */
 };
 _Static_assert(COUNT_BYTES == 48, "no padding");
 _Static_assert(sizeof(struct batch_segment) == 36, "no padding");
@@ -19,7 +19,7 @@ _Static_assert(sizeof(struct kv_edit) == 24, "no padding");
 _Static_assert(sizeof(struct kv_copy) == 16, "no padding");
 _Static_assert(sizeof(struct step_dependency) == 16, "no padding");
 
-/* The arrays of a batch: offsets of the pointer, of the count and of the capacity. */
+/* For each array of struct batch: offsets of pointer, count and capacity; size of an element. */
 #define ARRAY(name, n, max) \
     { \
         offsetof(struct batch, name), offsetof(struct batch, n), offsetof(struct batch, max), \
@@ -52,7 +52,7 @@ array_at(const struct batch *b, size_t at)
     return array;
 }
 
-/* most: of a batch that uses its capacities. */
+/* Returns the packed size of b; most: the size if every array of b were full. */
 static size_t
 packed_bytes(const struct batch *b, bool most)
 {
@@ -121,7 +121,7 @@ batch_pack(const struct batch *b, void *buf, size_t cap)
     return (int)bytes;
 }
 
-/* Each token attends to itself and to earlier tokens only. */
+/* True if each token of the segment attends to itself and to earlier tokens only. */
 static bool
 masks_fit(const struct batch *b, const struct batch_segment *r)
 {
@@ -130,7 +130,8 @@ masks_fit(const struct batch *b, const struct batch_segment *r)
     return true;
 }
 
-/* What every reader of a batch relies on: offsets are contiguous and counts match. */
+/* Checks what every reader of a batch relies on: the segments' token and logit ranges are adjacent
+ * and their sums equal the counts of the batch. */
 static int
 check_rows(const struct batch *b, struct err *e)
 {
@@ -187,7 +188,7 @@ int
 batch_unpack(struct batch *b, const void *buf, size_t n, struct err *e)
 {
     const uint8_t *from = (const uint8_t *)buf + sizeof(struct head) + COUNT_BYTES;
-    struct batch in = { 0 }; /* only the counts */
+    struct batch in = { 0 }; /* has only the counts */
     struct head h;
     bool fits = true;
     int r;

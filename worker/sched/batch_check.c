@@ -1,4 +1,4 @@
-/* batch_check.c - checks that a batch of another process fits this worker: see batch.h. */
+/* batch_check.c - checks a batch of another process against this worker's limits: see batch.h. */
 #include "worker/sched/batch.h"
 
 static bool
@@ -7,7 +7,7 @@ is_token(const struct batch_limits *w, token_id t)
     return t >= 0 && (uint32_t)t < w->vocab;
 }
 
-/* A token id, the device's last token, or a draft. */
+/* True for a token id, TOKEN_FROM_LAST, and TOKEN_DRAFT() of a possible draft. */
 static bool
 is_input(const struct batch_limits *w, token_id t)
 {
@@ -23,7 +23,7 @@ is_bucket(const struct batch_limits *w, uint32_t bucket, uint32_t n_tokens)
     return known && (bucket == 0 || (bucket >= n_tokens && bucket <= w->max_tokens));
 }
 
-/* The whole block lies in its tier. */
+/* True if the block that starts at slice `at` lies in its tier (device arena or host memory). */
 static bool
 is_block(const struct batch_limits *w, uint8_t tier, uint32_t group, slice_id at)
 {

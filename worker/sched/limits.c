@@ -1,7 +1,8 @@
-/* limits.c - the worst-case needs of a configuration and of a request, and whether they fit.
+/* limits.c - computes the worst-case needs of a configuration and of a request, and whether they
+ * fit.
  *
- * The lowest level of the scheduler: functions read limits, a sequence and pool sizes, and change
- * no state. "Fits" means in an empty cache; admit.c decides whether blocks are free now.
+ * Functions read limits, a sequence and pool sizes, and change no state. "Fits" means in an empty
+ * cache; admit.c decides whether blocks are free now.
  */
 #include "worker/sched/sched_internal.h"
 
@@ -48,8 +49,9 @@ admission(const struct scheduler *s, const struct seq *q, uint32_t n_prompt, str
 {
     uint32_t most = s->l.max_chunk ? MIN(s->l.max_chunk, s->l.max_tokens) : s->l.max_tokens;
     uint32_t len = q->n_prompt + q->max_new, chunk = MIN(most, n_prompt);
-    /* Window groups need blocks for the planned chunk and, for a replacement worker, the steps in
-     * flight: another chunk and the tokens of the decode lane. Smaller variants need fewer. */
+    /* Ways to chunk the prompt, largest need first. Window groups keep blocks for the planned chunk
+     * and, for a replacement worker, the steps in flight: another chunk and the decode lane's
+     * tokens. */
     uint32_t unit = MIN(s->unit, chunk), least = q->n_draft ? tokens_in_flight(q, 0) : 0;
     const struct admission way[] = { { chunk, tokens_in_flight(q, chunk) },
                                      { chunk, MAX(chunk, least) },
@@ -160,7 +162,7 @@ limits_check_uncounted(const struct scheduler *s, struct err *e)
                    s->max_running, l->max_len);
 }
 
-/* Checks that the members can be admitted and forked together. */
+/* Checks that the group of first member q can be admitted and forked as a whole. */
 static int
 check_group(const struct scheduler *s, const struct seq *q, struct err *e)
 {
@@ -217,7 +219,7 @@ limits_check_seq(const struct scheduler *s, const struct seq *q, struct err *e)
                        "tokens per sequence",
                        q->n_prompt, q->max_new, s->l.max_len);
     if (q->first_member) TRY(check_group(s, q, e));
-    /* Preemption can add all tokens but the last to the prompt. */
+    /* with max_utilization, preemption can make all tokens but the last part of the prompt */
     return admission(
         s, q, s->l.policy == POLICY_MAX_UTILIZATION ? q->n_prompt + q->max_new - 1 : q->n_prompt,
         &way, e);
@@ -232,25 +234,25 @@ scheduler_edits(const struct scheduler_limits *l, const struct kv_config *c)
         uint64_t rows = c->group[g].kind == KV_CROSS ? l->max_enc_tokens : l->max_tokens;
 
         edits += rows / c->tokens_per_block + 2 * (uint64_t)max_running(l);
-        /* blocks that earlier chunks moved out of the window, for all sequences */
+        /* window group: cleared entries of blocks that left the window in earlier chunks */
         if (c->group[g].kind == KV_WINDOW) edits += STEPS_OUT * max_running(l) * chunk;
-        if (c->group[g].kind == KV_STATE) /* live state and one snapshot */
+        if (c->group[g].kind == KV_STATE) /* the live state and one snapshot of each layer */
             edits += 2 * (uint64_t)max_running(l) * c->group[g].n_layers;
-        /* all blocks of a slot that starts adopted or with a cache hit, or of forking members */
+        /* all entries of slots that start adopted or with a cache hit, or whose members fork */
         edits += (uint64_t)seq_group_edits(l) * c->group[g].max_entries;
     }
     return (uint32_t)MIN(edits, UINT32_MAX);
 }
 
-/* Per sequence a partial block of each group; the onboarded blocks of starting sequences, and as
- * many offloaded blocks. */
+/* Counts one partial block per sequence and KV group, the blocks onboarded for starting sequences,
+ * and as many offloaded blocks. */
 uint32_t
 scheduler_copies(const struct scheduler_limits *l, const struct kv_config *c)
 {
     uint64_t copies = (uint64_t)max_running(l) * c->n_groups;
 
     for (uint32_t g = 0; g < c->n_groups; g++) {
-        if (c->group[g].kind == KV_STATE) /* it starts from a snapshot and ends with one */
+        if (c->group[g].kind == KV_STATE) /* a sequence starts from a snapshot and ends with one */
             copies += 2 * (uint64_t)max_running(l) * c->group[g].n_layers;
         if (c->host_bytes) copies += c->group[g].max_entries;
     }

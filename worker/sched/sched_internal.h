@@ -83,7 +83,7 @@ struct scheduler {
     bool any_suspended;       /* a sequence was suspended since scheduler_new() */
     bool no_pages;            /* a sequence waits for adapter pages */
     bool overtaken_too_often; /* a sequence was overtaken max_running times for its pages */
-    /* Mask of lanes to plan again, because another lane's plan or a deadline has freed resources. */
+    /* Mask of lanes to plan again, because another lane's plan or a deadline freed resources. */
     unsigned replan_lanes;
     bool cross_kv_changed;    /* a sequence's cross_kv_cached changed: plan again */
     bool static_batch_closed; /* policy static: the batch decodes, so none is admitted */
@@ -97,7 +97,7 @@ struct scheduler {
     struct page_holder *holder; /* [n_slots] */
     uint32_t n_holders, pages_used;
     nsec next_deadline; /* no sequence expires before this time */
-    /* Time until which the lane delays new sequences in order to batch them; NSEC_NEVER: no delay. */
+    /* Time until which the lane delays new sequences to batch them; NSEC_NEVER: no delay. */
     nsec waited_for[MAX_LANES];
     uint64_t arrival_number, n_preemptions;
     unsigned partition, next_partition; /* of steps planned now; as requested last */
@@ -227,11 +227,11 @@ bool has_pages(const struct scheduler *s, const struct seq *q);
  * for pages was overtaken max_running times. */
 bool may_take_pages(struct scheduler *s, const struct seq *q);
 void take_pages(struct scheduler *s, const struct seq *q);
-/* Call when q got a slot: counts in n_passed that q overtook earlier sequences that wait for pages. */
+/* Call when q got a slot: counts in n_passed that q overtook sequences that wait for pages. */
 void pass_over(struct scheduler *s, struct seq *q);
 void give_pages(struct scheduler *s, uint32_t slot);
 struct kv_text text_of(const struct seq *q, uint32_t n);
-/* True if another sequence computes the next block of q's prompt now; q then waits for that block. */
+/* True if another sequence computes the next block of q's prompt now; q waits for that block. */
 bool prefix_in_flight(struct scheduler *s, struct seq *q);
 /* True if the cross KV of q's encoder input is in the prefix cache now; sets q->cross_kv_cached. */
 bool find_cross(struct scheduler *s, struct seq *q);
@@ -249,7 +249,7 @@ runnable(const struct scheduler *s, const struct seq *q, unsigned lane)
     if (q->state == SEQ_DECODE) {
         if (q->plan_after_commit && q->in_flight > 0) return 0;
         if (q->n_out == q->max_new) return 0; /* the tokens in flight may be all of them */
-        /* The device corrects a step by rejected drafts only of the previous step of its own lane. */
+        /* The device corrects a step by rejected drafts only of its own lane's previous step. */
         if (q->lane != lane && q->n_draft_in_flight > 0) return 0;
         work = WORK_DECODE;
     } else if (q->state == SEQ_PREFILL) {
@@ -286,7 +286,7 @@ uint32_t n_alike(const struct seq *first);
 /* True if preempting q frees blocks for another sequence, and q can be recomputed. */
 bool may_preempt(const struct scheduler *s, struct seq *q);
 void preempt_one(struct scheduler *s, struct seq *q); /* with its group */
-/* Frees the slots of the preempted q and its group together; no effect while a member is in flight. */
+/* Frees the slots of the preempted q and its group together; no effect if one is in flight. */
 void leave_preempted(struct scheduler *s, struct seq *q);
 /* Returns the last suspended sequence in list order that can be preempted now (with `pages`: that
  * also holds adapter pages). NULL: there is none. */
@@ -308,7 +308,7 @@ bool admit_enc(struct scheduler *s, struct seq *q);      /* takes a slot and row
 bool has_slot(struct scheduler *s, const struct seq *q); /* true if q has a slot, or one is free */
 /* Reserves blocks up to position end, for policy max_utilization. False: too few are free. */
 bool reserve_up_to(struct scheduler *s, struct seq *q, uint32_t end);
-/* Reserves blocks of len positions for every member after the first, or for none (returns false). */
+/* Reserves blocks of len positions for every member after the first. False: for none. */
 bool reserve_members(struct scheduler *s, struct seq *first, uint32_t len,
                      const struct admission *way);
 /* Returns the slot that has been free longest and marks it as taken; one must be free. */

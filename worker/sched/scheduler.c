@@ -1,4 +1,4 @@
-/* scheduler.c - see scheduler.h: creation, arrival, lookup, reaping and checks of sequences. */
+/* scheduler.c - creates a scheduler; adds, finds, cancels, reaps and checks its sequences. */
 #include "worker/sched/scheduler.h"
 
 #include "include/lagan_wire.h"
@@ -75,7 +75,7 @@ scheduler_batch(const struct scheduler *s)
                      scheduler_edits(&s->l, c), scheduler_copies(&s->l, c));
 }
 
-/* ended: also find a sequence that has ended and is still in flight. */
+/* Returns a sequence with this id; ended: also one that has ended and is in flight. NULL: none. */
 static struct seq *
 find_seq(const struct scheduler *s, req_id id, bool ended)
 {
@@ -185,7 +185,7 @@ nsec
 scheduler_wake(const struct scheduler *s)
 {
     nsec wake = s->next_deadline;
-    bool out = false; /* a step in flight: its commit wakes the caller */
+    bool out = false; /* a step is in flight: its commit will wake the caller */
 
     for (unsigned l = 0; l < s->l.n_lanes; l++) {
         wake = MIN(wake, s->waited_for[l]);

@@ -9,7 +9,7 @@
  *                        policy max_utilization, no free block:  running -> waiting (preempted)
  *     scheduler_commit   applies the step's sampled tokens       running -> running or ended
  *     scheduler_cancel   client gone, or stop string found       any state -> ended
- *     scheduler_suspend  the client reads slowly: plan no steps for the sequence until it is resumed
+ *     scheduler_suspend  the client reads slowly: the sequence is not planned until it is resumed
  *     scheduler_reap     returns ended sequences to their owner; their blocks are free
  *
  * Two steps of a lane may be in flight: step n + 1 is planned before step n is committed, so its
@@ -76,7 +76,7 @@ struct scheduler_limits {
     nsec enc_wait, prompt_wait;
 };
 
-/* Creates a scheduler; kv must outlive it. -EINVAL: the limits exclude every request; e names them. */
+/* Creates a scheduler; kv must outlive it. -EINVAL: a limit excludes every request; e names it. */
 int scheduler_new(struct scheduler **ret, const struct scheduler_limits *l, struct kv *kv,
                   struct err *e) MUST_USE;
 struct scheduler *scheduler_free(struct scheduler *s);

@@ -29,7 +29,7 @@ enum seq_state {
     SEQ_ENDED      /* ends its steps in flight, then is returned by scheduler_reap() */
 };
 
-/* One sequence. Fields of every step are in the first 2 cache lines: a step visits 1,000 sequences. */
+/* One sequence. Fields of every step come first, in 2 cache lines: a step has ~1,000 sequences. */
 struct seq {
     /* The scheduler writes all fields, except those marked "intake": intake sets them before
      * scheduler_add(), and then only preemption changes them. */
@@ -61,7 +61,7 @@ struct seq {
     uint32_t n_eos, min_new; /* end ids are ignored before min_new generated tokens */
     uint32_t n_shared; /* first member: positions that all members share, below each n_prompt */
     nsec deadline;     /* NSEC_NEVER: none */
-    /* Links of the group; NULL without a group. The scheduler clears them when samples have forked. */
+    /* Links of the group; NULL: no group. The scheduler clears them when samples have forked. */
     struct seq *first_member, *next_member;
     struct beam *beam; /* the beam search, whose slot i is member i; NULL: no beam */
 
