@@ -95,7 +95,7 @@ limits_check(const struct scheduler_limits *l, const struct kv_config *kv, struc
     unsigned work = 0, want = WORK_PREFILL | WORK_DECODE;
 
     if (l->policy > POLICY_MAX_REQUESTS)
-        return err_set(e, -EINVAL, "unknown scheduling policy %d", (int)l->policy);
+        return err_set(e, -EINVAL, "unknown policy %d (internal error)", (int)l->policy);
     if (l->max_seqs == 0 || l->max_tokens == 0 || l->max_len == 0)
         return err_set(e, -EINVAL,
                        "max_num_seqs is %u, max_num_batched_tokens %u, max_model_len %u: all must "
@@ -106,21 +106,21 @@ limits_check(const struct scheduler_limits *l, const struct kv_config *kv, struc
                        l->max_seqs, kv->n_slots);
     if (l->chunk_unit > l->max_tokens || (l->max_chunk && l->chunk_unit > l->max_chunk))
         return err_set(e, -EINVAL,
-                       "the chunk unit is %u tokens, but max_num_batched_tokens is %u and a prompt "
-                       "may have %u "
-                       "tokens in a step",
+                       "chunks are multiples of %u tokens, but max_num_batched_tokens is %u and a "
+                       "prompt may have %u tokens in a step",
                        l->chunk_unit, l->max_tokens, l->max_chunk ? l->max_chunk : l->max_tokens);
     if (l->n_enc_layers > 0) want |= WORK_ENCODER;
     if (l->n_enc_layers > 0 && l->max_enc_tokens == 0)
-        return err_set(e, -EINVAL, "max_source_tokens is 0, but the model has an encoder");
+        return err_set(e, -EINVAL, "max_source_tokens is 0; a model with an encoder needs more");
     if (l->n_enc_batches > ARRAY_LEN(l->enc_batch))
         return err_set(e, -EINVAL, "encoder_batch_size: %u values, at most 8", l->n_enc_batches);
     TRY(check_ascending("encoder_batch_size", l->enc_batch, l->n_enc_batches, e));
     if (l->n_draft > MAX_DRAFT)
-        return err_set(e, -EINVAL, "%u draft tokens, at most %d", l->n_draft, MAX_DRAFT);
+        return err_set(e, -EINVAL, "%u draft tokens; at most %d are allowed", l->n_draft,
+                       MAX_DRAFT);
     for (uint32_t g = 0; g < kv->n_groups; g++)
         if (l->n_draft && kv->group[g].kind == KV_STATE)
-            return err_set(e, -EINVAL, "draft tokens and recurrent state, which cannot roll back");
+            return err_set(e, -EINVAL, "drafts cannot be used: recurrent state has no rollback");
     for (uint32_t i = 0; i < l->n_draft; i++)
         if (l->draft_back[i] > i)
             return err_set(e, -EINVAL, "draft token %u cannot continue a token %u before it", i + 1,
@@ -129,18 +129,19 @@ limits_check(const struct scheduler_limits *l, const struct kv_config *kv, struc
         return err_set(e, -EINVAL, "%u graph sizes, at most 64 are allowed", l->n_buckets);
     TRY(check_ascending("graph sizes", l->bucket, l->n_buckets, e));
     if (l->n_lanes == 0 || l->n_lanes > kv->n_lanes)
-        return err_set(e, -EINVAL, "%u lanes, the block tables are made for %u", l->n_lanes,
+        return err_set(e, -EINVAL, "%u lanes, but the block tables are made for %u", l->n_lanes,
                        kv->n_lanes);
     for (unsigned i = 0; i < l->n_lanes; i++) {
         if (l->lane_work[i] & work)
-            return err_set(e, -EINVAL, "lane %u has work that another lane has", i);
+            return err_set(e, -EINVAL, "lane %u has work of another lane (internal error)", i);
         if (l->lane_tokens[i] && l->chunk_unit > l->lane_tokens[i])
             return err_set(e, -EINVAL,
-                           "the chunk unit is %u tokens, but lane %u allows %u tokens in a step",
+                           "chunks are multiples of %u tokens, but lane %u allows %u in a step",
                            l->chunk_unit, i, l->lane_tokens[i]);
         work |= l->lane_work[i];
     }
-    if (want & ~work) return err_set(e, -EINVAL, "no lane has work 0x%x", want & ~work);
+    if (want & ~work)
+        return err_set(e, -EINVAL, "no lane has work 0x%x (internal error)", want & ~work);
     return 0;
 }
 
@@ -184,8 +185,8 @@ check_group(const struct scheduler *s, const struct seq *q, struct err *e)
     if (n > s->max_running)
         return err_set(
             e, -EMSGSIZE,
-            "%u beams or outputs need as many sequence slots and batched tokens; there are %u", n,
-            s->max_running);
+            "%u beams or outputs need as many sequence slots and batched tokens; the limit is %u",
+            n, s->max_running);
     if (!(q->beam && q->next_member->n_adopted) &&
         fork_edits(s, q) > (seq_group_edits(&s->l) - 1) * entries)
         return err_set(e, -EMSGSIZE,
@@ -215,8 +216,7 @@ limits_check_seq(const struct scheduler *s, const struct seq *q, struct err *e)
                        s->l.pages);
     if ((uint64_t)q->n_prompt + q->max_new > s->l.max_len)
         return err_set(e, -EMSGSIZE,
-                       "a prompt of %u tokens and %u tokens to generate exceed the limit of %u "
-                       "tokens per sequence",
+                       "a prompt of %u tokens and %u tokens to generate exceed max_model_len %u",
                        q->n_prompt, q->max_new, s->l.max_len);
     if (q->first_member) TRY(check_group(s, q, e));
     /* with max_utilization, preemption can make all tokens but the last part of the prompt */

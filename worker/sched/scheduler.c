@@ -13,7 +13,7 @@ scheduler_new(struct scheduler **ret, const struct scheduler_limits *l, struct k
 
     TRY(limits_check(l, kv_config(kv), e));
     s = calloc(1, sizeof *s);
-    if (!s) return err_set(e, -ENOMEM, "scheduler");
+    if (!s) return err_set(e, -ENOMEM, "out of memory for the scheduler");
     s->l = *l;
     s->fair_queue.quantum = l->quantum;
     s->kv = kv;
@@ -41,7 +41,7 @@ scheduler_new(struct scheduler **ret, const struct scheduler_limits *l, struct k
     s->soon = calloc(2 * (size_t)s->n_slots, sizeof s->soon[0]);
     s->holder = calloc(s->n_slots, sizeof s->holder[0]);
     if (!s->slot || !s->free_slot || !s->enc || !s->chunk || !s->soon || !s->holder)
-        return err_set(e, -ENOMEM, "scheduler of %u slots", s->n_slots);
+        return err_set(e, -ENOMEM, "out of memory for %u slots of the scheduler", s->n_slots);
     for (uint32_t i = 0; i < s->n_slots; i++) {
         s->slot[i] = (struct slot){ .kept_for_adoption = kv_live(kv, i) };
         s->n_kept += s->slot[i].kept_for_adoption;
