@@ -14,8 +14,7 @@ enum { DWELL = 8 };
 static const double EDGE = 0.02, SOONER = 0.05, WORTH = 0.03;
 /* ns of step time after which an observation counts 37 % (1/e). */
 static const double FLOW = 3e9;
-/* Merged steps have this share of the steady-state prefill tokens: fewer, faster decode
- * sequences. */
+/* Share of the steady-state prefill tokens in a merged step: fewer but faster sequences decode. */
 static const double ROUND = 0.75;
 /* If decode is at least WEIGHT of the work, merged steps have at most MANY times the tokens whose
  * FLOP take as long as reading the weights: equal throughput with fewer, faster sequences. */
@@ -31,8 +30,7 @@ static const double SHORT = 2e8, LONGEST = 4e8, FEW = 8;
 enum { QUEUE = 4 };
 /* Decode steps in flight when the last prefill step ends: 2, one of them on average half done. */
 static const double OUT = 1.5;
-/* Factor on the time share without prefill, because prefill that almost keeps up rarely runs
- * out. */
+/* Factor on the time share without prefill: prefill that nearly keeps up rarely runs out. */
 static const double OFTEN = 4;
 
 void
@@ -156,8 +154,8 @@ rows_at_most(const struct split *s, const struct partition_load *load)
     return MIN(MAX(most, n + s->l.min_tokens), (double)s->l.max_tokens);
 }
 
-/* Returns the tokens of merged steps: so many that each has prompt tokens and no step reads the
- * weights for decode alone. A larger step would only take longer. */
+/* Returns the tokens of a merged step: enough for prompt tokens in each step, so that no step reads
+ * the weights for decode alone. A larger step would only take longer. */
 static double
 rows_together(const struct split *s, const struct partition_load *load)
 {
@@ -199,7 +197,7 @@ rows_per_ns(const struct split *s, const struct partition_load *load, double n, 
     if (left <= 0) return 1 / row;
     whole = decode_step_ns(s, 0, load, n);
     rest = left * whole / n;
-    if (load->prompt > 0) /* waiting prompts follow without a pause of prefill */
+    if (load->prompt > 0) /* waiting prompts follow without an interruption of prefill */
         row += out * MAX(token - whole, 0.) / MAX(load->prompt, (double)load->n_tokens) *
                MIN(OFTEN * rest / (row + rest), 1.);
     return 1 / (row + rest);
@@ -282,8 +280,7 @@ edge_of_partition(const struct split *s, const struct partition_load *load,
     return sooner && decode_share(s, load) > WEIGHT ? 0 : EDGE;
 }
 
-/* True if a is preferred to b, with margin `better`: by throughput within the target, else by
- * time. */
+/* True if a is preferred to b by margin `better`: by throughput within the target, else by time. */
 static bool
 is_preferred(const struct split *s, const struct partition_load *load,
              const struct partition_expect *a, const struct partition_expect *b, double better)
@@ -482,8 +479,7 @@ partition_choose(struct split *s, const struct partition_list *list, const struc
     s->news = false;
     load = scheduler_load(sched, QUEUE * s->l.max_tokens);
     s->load.n_decode = load.n_generating;
-    /* outputs of one token are all planned by now, as if no sequence decoded: the mode would
-     * stay */
+    /* outputs of one token are all planned by now: without this no sequence would seem to decode */
     if (s->load.n_decode == 0 && s->flow.tokens >= 1) s->load.n_decode = s->flow.last;
     s->load.n_there = MAX(load.n_there, s->load.n_decode);
     s->load.prompt = s->flow.ends > 0 ? s->flow.rows / s->flow.ends : 0;

@@ -5,7 +5,7 @@
  * and the size of steps with prefill. Among the modes whose inter-token time is within the target
  * it takes the one with the highest throughput; if there is none, the one with the lowest
  * inter-token time. On partition 0 one lane does both phases on the whole device, as with
- * split.mode off. Its steps (merged steps) have so many tokens that nearly all have prompt tokens,
+ * split.mode off. Its steps (merged steps) are long enough that nearly all have prompt tokens,
  * because a step without them reads the weights for decode alone; they are shorter where the target
  * requires it. On other partitions each phase has its own lane and units.
  *
@@ -88,8 +88,9 @@ struct partition_mode partition_choose(struct split *s, const struct partition_l
 struct partition_mode partition_choose_for(struct split *s, const struct partition_list *list,
                                            const struct partition_load *load);
 
-/* What is expected of a mode under a load with both phases. row: ns per prompt token; token:
- * inter-token time in ns; done: throughput in prompt tokens per ns, with their output tokens. */
+/* The expected performance of a mode under a load with both phases. row: ns per prompt token;
+ * token: inter-token time in ns; done: throughput in prompt tokens per ns, with their output
+ * tokens. */
 struct partition_expect {
     double row, token, done;
     struct partition_mode way;

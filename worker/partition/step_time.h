@@ -32,8 +32,8 @@ struct step_time {
     struct step_time_cell cell[STEP_KINDS][MAX_PARTITIONS];
 };
 
-/* Sets the initial estimates. bandwidth, peak: bytes and FLOP per second of the whole device, of
- * which each part is assumed to have its share of units. */
+/* Sets the initial estimates. bandwidth, peak: bytes and FLOP per second of the whole device; each
+ * part is assumed to have its share of units of both. */
 void step_time_init(struct step_time *t, const struct partition_list *l, double bandwidth,
                     double peak);
 /* The shares of the whole device's bandwidth and FLOP rate that one part has while the other one
