@@ -1,4 +1,4 @@
-/* scenario.c - see scenario.h. */
+/* scenario.c - parses scenario files: see scenario.h. scenario_run.c runs them. */
 #include "sim/scenario.h"
 
 #include "base/opt.h"
@@ -140,7 +140,7 @@ script_pairs(const struct script_line *l, uint32_t at, const struct opt *table, 
     return 0;
 }
 
-/* Parses up to 9 digits at *at. */
+/* Parses a number of up to 9 digits at *at and moves *at behind it. */
 static bool
 parse_number(const char **at, uint32_t *ret)
 {

@@ -1,4 +1,4 @@
-/* sim_config.c - see sim_config.h. */
+/* sim_config.c - parses the settings of a simulated worker: see sim_config.h. */
 #include "sim/sim_config.h"
 
 #include "base/opt.h"
@@ -186,7 +186,7 @@ add_co_run(struct sim_config *st, const struct script_line *l, struct err *e)
     return script_pairs(l, 1, co_run_opts, &st->cost.co_run[st->cost.n_co_runs++], e);
 }
 
-/* The lines of settings. add NULL: sets the fields of the struct at that offset. */
+/* The kinds of settings. add NULL: the keys set fields of the struct at this offset. */
 static const struct {
     const char *name, *operands;
     const struct opt *table;

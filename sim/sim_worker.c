@@ -1,4 +1,4 @@
-/* sim_worker.c - see sim_worker.h. */
+/* sim_worker.c - plans and commits the steps of a simulated worker: see sim_worker.h. */
 #include "sim/sim_worker.h"
 
 #include "sim/cost.h"
@@ -25,7 +25,7 @@ worker_close(struct sim_worker *w)
     memset(w, 0, sizeof *w);
 }
 
-/* The same as worker/ops/partition_ctl.c. */
+/* Makes the partitions and starts their controller, as worker/ops/partition_ctl.c does. */
 static int
 make_partitions(struct sim_worker *w, struct err *e)
 {
@@ -41,7 +41,8 @@ make_partitions(struct sim_worker *w, struct err *e)
         TRY(partition_list_fixed(&w->partition_list, d->context_sm, &partition, e));
     partition_choose_init(&w->split, &limits, &w->partition_list, &w->st.cost.work, &w->st.kv,
                           w->st.cost.bandwidth, w->st.cost.peak);
-    for (unsigned r = 1; r < w->partition_list.n; r++) { /* as measured at the start */
+    /* as a worker measures them at its start */
+    for (unsigned r = 1; r < w->partition_list.n; r++) {
         struct part_share context, generation;
 
         cost_parts(&w->st, &w->partition_list, r, w->st.cost.initial_read, &context, &generation);
@@ -104,7 +105,8 @@ commit_step(struct sim_worker *w, const struct batch *b, nsec now)
         .step = b->step, .lane = b->lane, .n_tokens = w->n_tokens, .token = w->token
     };
 
-    for (uint32_t i = 0; i < b->n_segments; i++) /* not cached with 1,000 workers */
+    /* with 1,000 workers they are not in the CPU caches */
+    for (uint32_t i = 0; i < b->n_segments; i++)
         __builtin_prefetch(&scheduler_seq_at(w->s, b->segment[i].slot)->owner);
     for (uint32_t i = 0; i < b->n_segments; i++) {
         const struct batch_segment *run = &b->segment[i];

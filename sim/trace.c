@@ -1,4 +1,4 @@
-/* trace.c - see trace.h. */
+/* trace.c - reads a trace file: see trace.h. */
 #include "sim/trace.h"
 
 #include "base/json.h"
@@ -37,7 +37,7 @@ trace_close(struct trace *t)
     return NULL;
 }
 
-/* Stores the value of a key; unknown keys are skipped. */
+/* Stores the value of `key` in *to; skips unknown keys. */
 static int
 take_value(struct json *j, const char *key, struct trace_line *to, struct err *e)
 {
@@ -103,7 +103,7 @@ read_line(const char *text, size_t n, struct trace_line *to, struct err *e)
     return 0;
 }
 
-/* Reads the next line without its end. 1: a line, 0: end of file. */
+/* Reads the next line, without its line end, into t->line. 1: a line; 0: end of file. */
 static int
 next_text(struct trace *t, size_t *n, struct err *e)
 {

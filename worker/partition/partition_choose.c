@@ -56,14 +56,12 @@ scale_work(const struct step_cost *w, double n)
     return (struct step_cost){ w->weights, n * w->kv, n * w->matmul, n * w->attend };
 }
 
-/* Returns the work of prefill for `rows` prompt tokens. */
 static struct step_cost
 prompt_work(const struct partition_load *load, double rows)
 {
     return scale_work(&load->row, rows);
 }
 
-/* Returns the work of a decode step of n sequences. */
 static struct step_cost
 decode_work(const struct partition_load *load, double n)
 {

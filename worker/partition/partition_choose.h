@@ -89,8 +89,7 @@ struct partition_mode partition_choose_for(struct split *s, const struct partiti
                                            const struct partition_load *load);
 
 /* The expected performance of a mode under a load with both phases. row: ns per prompt token;
- * token: inter-token time in ns; done: throughput in prompt tokens per ns, with their output
- * tokens. */
+ * token: inter-token time in ns; done: prompt tokens per ns, with their output tokens. */
 struct partition_expect {
     double row, token, done;
     struct partition_mode way;

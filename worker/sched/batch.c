@@ -6,9 +6,8 @@
  */
 #include "worker/sched/batch.h"
 
-#define BAD_BATCH(e, ...) err_set(e, -EBADMSG, "invalid batch: " __VA_ARGS__)
-
 #define BATCH_MAGIC 0x68637462u
+#define BAD_BATCH(e, ...) err_set(e, -EBADMSG, "invalid batch: " __VA_ARGS__)
 
 enum { COUNT_BYTES = offsetof(struct batch, n_masks) + sizeof(uint32_t) };
 struct head {

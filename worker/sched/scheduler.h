@@ -1,8 +1,7 @@
 /* scheduler.h - decides which sequences run in the next step, and on which KV blocks.
  *
- * The scheduler is pure: it has no clock, I/O, device or thread, and allocates no memory after
- * scheduler_new(). Times and results are arguments; decisions are returned as struct batch. Equal
- * calls give equal batches. The functions and the changes of a sequence's state:
+ * Pure: no clock, I/O, device or thread; no allocation after scheduler_new(). Times and results are
+ * arguments, decisions are returned as struct batch. Equal calls give equal batches. The functions:
  *
  *     scheduler_add      takes a new request's sequences         -> waiting
  *     scheduler_plan     makes a lane's next step                waiting -> running
@@ -53,25 +52,23 @@ struct scheduler_limits {
     uint32_t bucket[64], n_buckets;
     uint16_t enc_layers;   /* encoder layers computed in a step; 0: all */
     uint16_t n_enc_layers; /* of the model; 0: decoder-only */
-    /* Limit of (encoder tokens * encoder layers) in a step that also decodes, so that the step
-     * stays short; at least one layer is planned. 0: no limit. */
+    /* Maximum encoder tokens * layers of a step that also decodes, >= 1 layer; 0: no limit. */
     uint64_t enc_work;
     /* Tokens that each client may add per round of the deficit round robin, which orders requests
      * of equal priority. 0: these requests keep their order of arrival. */
     uint32_t quantum;
-    /* n_draft: maximum number of draft tokens of a sequence in a decode step; seq.n_draft may be
-     * lower, and fewer are planned if batched tokens or reserved blocks are short. draft_back
-     * describes the draft tree: draft i, from 1, continues token i - 1 - draft_back[i - 1] of its
-     * segment. All 0: a chain. */
+    /* n_draft: maximum drafts of a sequence in a decode step; fewer are planned if seq.n_draft is
+     * lower, or batched tokens or reserved blocks are short. draft_back: the draft tree; draft i,
+     * from 1, continues token i - 1 - draft_back[i - 1] of its segment. All 0: a chain. */
     uint8_t n_draft, draft_back[MAX_DRAFT];
     uint32_t pages; /* number of device pages for LoRA adapters */
     /* If only beams decode, at most this many in total, all searches share each step: a search that
      * is ready waits until the others are committed. 0: searches do not wait. */
     uint32_t beam_tokens;
-    /* Batching of new work while sequences decode. Encoder inputs start when enc_batch[i] of them
-     * can start together (the largest enc_batch value that fits), or after enc_wait. Prompts start
-     * when the waiting ones have prefill_batch_tokens tokens together, or after prompt_wait.
-     * n_enc_batches 0 or prefill_batch_tokens 0: no such wait. */
+    /* Batching while sequences decode: encoder inputs wait until enc_batch[i] of them (the largest
+     * value that fits) can start, or for enc_wait; prompts wait until they have
+     * prefill_batch_tokens tokens together, or for prompt_wait. n_enc_batches 0,
+     * prefill_batch_tokens 0: no such wait. */
     uint32_t enc_batch[8], n_enc_batches, prefill_batch_tokens;
     nsec enc_wait, prompt_wait;
 };
@@ -84,8 +81,7 @@ CLEAN_FUNC(struct scheduler, scheduler_free)
 
 /* Returns a new batch with capacity for every step of s; scheduler_plan() requires such a batch. */
 struct batch *scheduler_batch(const struct scheduler *s) MUST_USE;
-/* Return the maximum number of table edits and of block copies of a step. They need only the
- * limits, so they can be called before the KV memory exists. */
+/* Return the maximum table edits and block copies of a step, even before the KV memory exists. */
 uint32_t scheduler_edits(const struct scheduler_limits *l, const struct kv_config *c);
 uint32_t scheduler_copies(const struct scheduler_limits *l, const struct kv_config *c);
 
@@ -97,9 +93,8 @@ uint32_t scheduler_copies(const struct scheduler_limits *l, const struct kv_conf
  * (n_adopted > 0) resumes: a beam search with all beams; forked samples one by one; samples that
  * had not forked with the first member and the shared prefix. */
 int scheduler_add(struct scheduler *s, struct seq *seq, nsec now, struct err *e) MUST_USE;
-/* Sets the time until which slots that kv_adopt() has filled are kept for scheduler_add() of
- * sequences with n_adopted > 0. Before that time, a sequence that finds no free slot or blocks
- * waits; afterwards it reclaims a kept slot. */
+/* Until this time, slots that kv_adopt() has filled are kept for scheduler_add() with n_adopted >
+ * 0, and a sequence that finds no free slot or blocks waits. Later it reclaims a kept slot. */
 void scheduler_keep(struct scheduler *s, nsec until);
 void scheduler_unkeep(struct scheduler *s, uint32_t slot); /* frees a kept slot */
 /* Reserves blocks for the rest of a prompt of n_prompt tokens, which the previous worker had
@@ -111,11 +106,9 @@ void scheduler_keep_prompt(struct scheduler *s, uint32_t slot, uint32_t n_prompt
  * yet included. q has been added, and is the first member if it has a group. */
 uint32_t scheduler_cached(const struct scheduler *s, const struct seq *q);
 void scheduler_unkeep_all(struct scheduler *s);
-/* Ends all sequences of request id with this reason (enum lagan_reason). No effect if the id is
- * unknown or its sequences have ended. */
+/* Ends all sequences of this request id; reason: enum lagan_reason. An unknown id is no error. */
 void scheduler_cancel(struct scheduler *s, req_id id, uint16_t reason);
-/* Ends q, and with it the members of its group that have not separated from it (all beams; samples
- * that have not forked). No effect if q has ended. */
+/* Ends q and the members of its group that have not separated from it. No effect if q has ended. */
 void scheduler_end(struct scheduler *s, struct seq *q, uint16_t reason);
 /* Excludes the request's sequences from all later plans (suspended true) or includes them again.
  * Steps in flight are still committed and deadlines still apply. No effect if the id is unknown. */
@@ -152,8 +145,7 @@ struct scheduler_load {
 struct scheduler_load scheduler_load(const struct scheduler *s, uint32_t most);
 /* Returns an ended sequence, with its reason, to the owner. NULL: there is none. */
 struct seq *scheduler_reap(struct scheduler *s);
-/* Returns the sequence in the slot. NULL: the slot is free. */
-struct seq *scheduler_seq_at(const struct scheduler *s, uint32_t slot);
+struct seq *scheduler_seq_at(const struct scheduler *s, uint32_t slot); /* NULL: free slot */
 uint32_t scheduler_n_running(const struct scheduler *s);
 uint32_t scheduler_n_waiting(const struct scheduler *s);
 uint64_t scheduler_n_preemptions(const struct scheduler *s); /* since scheduler_new() */
