@@ -214,7 +214,7 @@ fleet_add(struct fleet *f, const struct trace_line *t, struct err *e)
 {
     struct fleet_request *j = calloc(1, sizeof *j);
 
-    if (!j) return err_set(e, -ENOMEM, "request %llu", (unsigned long long)f->result.requests);
+    if (!j) return err_set(e, -ENOMEM, "out of memory for a request of the trace");
     TRY(run_until(f, t->arrival, e));
     j->id = f->result.requests++;
     j->t = *t;
@@ -291,7 +291,7 @@ fleet_new(struct fleet **ret, const struct fleet_setting *setting, struct err *e
 {
     CLEAN(fleet_free_at) struct fleet *f = calloc(1, sizeof *f);
 
-    if (!f) return err_set(e, -ENOMEM, "fleet");
+    if (!f) return err_set(e, -ENOMEM, "out of memory for the fleet");
     f->s = *setting;
     f->open_capacity = 1024;
     f->m = calloc(f->s.n_workers, sizeof f->m[0]);
@@ -299,11 +299,11 @@ fleet_new(struct fleet **ret, const struct fleet_setting *setting, struct err *e
     f->open = calloc(f->open_capacity, sizeof f->open[0]);
     f->bytes = f->s.digest ? malloc(PACK_BYTES) : NULL;
     if (!f->m || !f->table || !f->open || (f->s.digest && !f->bytes))
-        return err_set(e, -ENOMEM, "%u workers", f->s.n_workers);
+        return err_set(e, -ENOMEM, "out of memory for %u workers", f->s.n_workers);
     if (f->s.affinity) {
         f->s.worker.kv.max_events = EVENTS;
         f->holders = block_holders_new(HOLDINGS);
-        if (!f->holders) return err_set(e, -ENOMEM, "route");
+        if (!f->holders) return err_set(e, -ENOMEM, "out of memory for routing");
         TRY(worker_open(&f->namer, &f->s.worker, e));
     }
     f->random = f->s.faults.seed * UINT64_C(0x9e3779b97f4a7c15) + 1;

@@ -61,8 +61,7 @@ struct opt;
 int script_pairs(const struct script_line *l, uint32_t at, const struct opt *table, void *to,
                  struct err *e) MUST_USE;
 
-/* Parses a range of request names, "r0..r3" or "r7": the letters into name, the numbers into first
- * and last. False: the word has another form. */
+/* Parses "r0..r3" or "r7": the letters into name, the numbers into first and last. */
 bool script_names(const char *word, char name[16], uint32_t *first, uint32_t *last);
 /* Parses a list such as "0..8,9,50*3" (50*3: 50 three times) into at most max numbers. Returns
  * their count. -EINVAL: the word has another form; -EMSGSIZE: more than max numbers. */

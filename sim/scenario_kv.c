@@ -71,7 +71,7 @@ static int
 add_holder(struct scenario *g, const char *name, struct scenario_seq **ret, struct err *e)
 {
     if (g->n_holders == MIN(g->st.kv.n_slots, (uint32_t)STAGE_HOLDERS))
-        return script_err(g->l, e, "no slot is free for %s", name);
+        return script_err(g->l, e, "no slot is free for sequence %s", name);
     check((*ret = g->holder[g->n_holders++] = calloc(1, sizeof **ret)));
     snprintf((*ret)->name, sizeof(*ret)->name, "%s", name);
     return 0;
@@ -143,11 +143,11 @@ read_keep(struct scenario *g, struct scenario_seq *h, char *ranges, struct err *
         unsigned start, end = UINT32_MAX, priority;
         struct err why;
 
-        if (n++ == KEEPS) return script_err(g->l, e, "keep: more than %d ranges", KEEPS);
+        if (n++ == KEEPS) return script_err(g->l, e, "keep has more than %d ranges", KEEPS);
         if (sscanf(at, "%u-end:%u", &start, &priority) < 2 &&
             sscanf(at, "%u-%u:%u", &start, &end, &priority) < 3)
             return script_err(g->l, e, "invalid range %s; use FROM-TO:PRIORITY", at);
-        if (priority > 255) return script_err(g->l, e, "priority %u is above 255", priority);
+        if (priority > 255) return script_err(g->l, e, "keep: priority %u > 255", priority);
         *k = (struct kv_keep){ start, end, (uint8_t)priority };
         if (ranges) continue;
         if (kv_keep_check(h->keep, n, &why) < 0) return script_err(g->l, e, "%s", why.text);
@@ -291,7 +291,7 @@ act_grow(struct scenario *g, struct err *e)
     if (!h->started) return script_err(g->l, e, "%s has not started", h->name);
     TRY(n = read_list(g, g->l->words[2], list, e));
     for (int i = 0; i < n; i++) {
-        if (h->n == TOKENS) return script_err(g->l, e, "more than %d tokens", TOKENS);
+        if (h->n == TOKENS) return script_err(g->l, e, "%s has over %d tokens", h->name, TOKENS);
         h->token[h->n++] = (token_id)list[i];
         h->text.n = h->n;
         if (strcmp(g->command->name, "gen") == 0) continue;
@@ -386,7 +386,7 @@ act_each(struct scenario *g, struct err *e)
     for (uint32_t i = 1; i < MAX(n, 2u); i++) {
         TRY(holder_named(g, i, &h, &slot, e));
         if (a.at != UINT32_MAX && a.at > h->n)
-            return script_err(g->l, e, "at %u: %s has %u tokens", a.at, h->name, h->n);
+            return script_err(g->l, e, "at %u: %s has only %u tokens", a.at, h->name, h->n);
         TRY(g->command->each(g, h, slot, a.at == UINT32_MAX ? h->n - 1 : a.at, e));
         kv_check(g->w.kv);
     }

@@ -188,9 +188,9 @@ script_run(const struct script *s, FILE *out, struct err *e)
     CLEAN(leave_stage) struct scenario *g = calloc(1, sizeof *g);
     bool same = true;
 
-    if (!g) return err_set(e, -ENOMEM, "%s", s->name);
+    if (!g) return err_set(e, -ENOMEM, "%s: out of memory", s->name);
     g->line = calloc(STAGE_LINES, sizeof g->line[0]);
-    if (!g->line) return err_set(e, -ENOMEM, "%s", s->name);
+    if (!g->line) return err_set(e, -ENOMEM, "%s: out of memory", s->name);
     g->s = s;
     setting_defaults(&g->st);
     for (uint32_t i = 0; i < s->n_lines; i++) {

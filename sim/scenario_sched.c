@@ -106,7 +106,7 @@ add_actor(struct scenario *g, const char *name, struct scenario_request_args *a,
     int r;
 
     if (g->n_actors == STAGE_ACTORS)
-        return script_err(g->l, e, "more than %d requests", STAGE_ACTORS);
+        return script_err(g->l, e, "a scenario may have at most %d requests", STAGE_ACTORS);
     if (actor_find(g, name)) return script_err(g->l, e, "request %s exists already", name);
     check((to->r = calloc(1, sizeof *to->r)));
     strcpy(to->name, name);

@@ -56,16 +56,17 @@ static int
 open_at(struct sim_worker *w, struct err *e)
 {
     w->mem = calloc(1, kv_bytes(&w->st.kv));
-    if (!w->mem) return err_set(e, -ENOMEM, "KV tables of %u slots", w->st.kv.n_slots);
+    if (!w->mem) return err_set(e, -ENOMEM, "out of memory for the KV tables");
     w->kv = kv_init(w->mem, &w->st.kv, e);
     if (!w->kv) return e->code;
     TRY(scheduler_new(&w->s, &w->st.sched, w->kv, e));
     for (unsigned l = 0; l < w->st.sched.n_lanes; l++)
         for (unsigned i = 0; i < WORKER_OUT; i++)
-            if (!(w->batch[l][i] = scheduler_batch(w->s))) return err_set(e, -ENOMEM, "batches");
+            if (!(w->batch[l][i] = scheduler_batch(w->s)))
+                return err_set(e, -ENOMEM, "out of memory for batches");
     w->n_tokens = calloc(w->batch[0][0]->max_segments, sizeof w->n_tokens[0]);
     w->token = calloc((size_t)w->batch[0][0]->max_segments * (1 + MAX_DRAFT), sizeof w->token[0]);
-    if (!w->n_tokens || !w->token) return err_set(e, -ENOMEM, "results");
+    if (!w->n_tokens || !w->token) return err_set(e, -ENOMEM, "no memory for results");
     return make_partitions(w, e);
 }
 

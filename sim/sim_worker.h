@@ -40,6 +40,5 @@ int worker_open(struct sim_worker *w, const struct sim_config *st, struct err *e
 void worker_close(struct sim_worker *w);
 /* Plans the lane's next step and returns it. NULL: no step, or WORKER_OUT steps are in flight. */
 const struct batch *worker_plan(struct sim_worker *w, unsigned lane, nsec now);
-/* Commits and returns the lane's oldest step, after those it waited for. NULL: none is in
- * flight. */
+/* Commits and returns the lane's oldest step, after those it waited for. NULL: none in flight. */
 const struct batch *worker_commit(struct sim_worker *w, unsigned lane, nsec now);

@@ -206,8 +206,8 @@ soak_world(const struct soak_args *a, uint64_t seed, uint32_t n, struct soak_sum
         return err_set(e, -1, "%u requests started and %" PRIu64 " ended", n,
                        first.finished + first.cancelled + first.refused);
     if (first.passed > s.worker.sched.max_seqs)
-        return err_set(e, -1, "a request was overtaken %u times with %u slots", first.passed,
-                       s.worker.sched.max_seqs);
+        return err_set(e, -1, "a request was overtaken %u times, but there are only %u slots",
+                       first.passed, s.worker.sched.max_seqs);
     sum->digest = sum->digest * UINT64_C(0x9e3779b97f4a7c15) + first.digest;
     sum->worlds++;
     sum->requests += n;

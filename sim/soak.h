@@ -8,8 +8,8 @@
  *                                       no block is used
  *     no request starves                before it starts, a request is overtaken by at most as many
  *                                       others as its worker has slots. Counted are later requests
- *                                       of the same client with at most equal priority, except those
- *                                       without an adapter that overtake one that waits for adapter
+ *                                       of the same client with at most equal priority, but not
+ *                                       those without an adapter if the request waits for adapter
  *                                       pages (scenario C-05)
  *     equal calls, equal decisions      the digests of both runs are equal
  */

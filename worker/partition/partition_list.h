@@ -31,12 +31,11 @@ struct partition_list {
  * the units. The prefill part is a multiple of grain where that leaves `least` units for decode. */
 void partition_list_make(struct partition_list *l, uint32_t units, uint32_t least, uint32_t grain);
 /* Returns the possible division whose prefill part is nearest to this share of the units. The part
- * that is nearer to a multiple of grain is rounded to one, and both get at least `least` units.
- * l->n must be above 1. */
+ * nearer to a multiple of grain is rounded to one, within the limits. l->n must be above 1. */
 struct partition partition_list_share(const struct partition_list *l, double share);
-/* Parses split.context_sm (the size of the prefill part) and adds the partition to the list. text:
- * units ("64"), or a share with a decimal point ("0.5"); empty: 0.5. *ret is the partition's index,
- * or 0 for a share of 1 or more. */
+/* Parses split.context_sm, the size of the prefill part, and adds its partition: units ("64"), or a
+ * share with a decimal point ("0.5"); empty: 0.5. *ret is its index, or 0 for a share of 1 or
+ * more. */
 int partition_list_fixed(struct partition_list *l, const char *text, unsigned *ret,
                          struct err *e) MUST_USE;
 /* Adds exactly this partition to the list, in place of the last one if the list is full. *ret is

@@ -1,7 +1,5 @@
-/* beam_search.c - the decisions of a beam search: see beam_search.h.
- *
- * Source: transformers' _beam_search(), with the same comparisons, for one request; scores are fp32
- * as there.
+/* beam_search.c - the decisions of a beam search: beam_search.h. Source: transformers'
+ * _beam_search(), with the same comparisons, for one request; scores are fp32 as there.
  */
 #include "worker/sched/beam_search.h"
 

@@ -26,9 +26,8 @@ struct beam_done {
     token_id *token; /* [n] */
 };
 
-/* A continuation of a beam: the beam gets one more token. The decision of a step is the n_beams
- * continuations that live on and those that end. The decisions of all steps determine the search,
- * so beam_redo() can repeat it. */
+/* A continuation of a beam by one token. A step's decision is the n_beams continuations that live
+ * on and those that end. The decisions determine the whole search: beam_redo() repeats them. */
 struct beam_move {
     token_id token;
     float score;

@@ -9,8 +9,7 @@
  */
 #include "worker/sched/sched_internal.h"
 
-/* Preempts the last running sequence that is not before q. Returns its first member; NULL: there is
- * none, or blocks will be freed soon. */
+/* Preempts the last running sequence, not before q; returns its first member. NULL: not now. */
 static struct seq *
 preempt_after(struct scheduler *s, const struct seq *q)
 {
