@@ -7,7 +7,7 @@
  * of the bandwidth, beside matrix products with 0.83 of the FLOP rate (one H200, two streams). */
 static const struct part_share BESIDE_WHOLE = { .read = 0.30, .compute = 0.83 };
 
-/* Tokens from which a prefill step on a partition takes all of cost.ends longer; below, a share. */
+/* Number of tokens from which a partition's prefill step takes all of cost.ends; linear below. */
 static const double LONG_ROWS = 2000;
 
 static double

@@ -11,8 +11,7 @@
  * all on partition 0. beside_whole: another lane's step with the whole device runs meanwhile. */
 struct part_share cost_share(const struct sim_config *st, const struct partition_list *l,
                              const struct batch *b, bool beside_whole);
-/* Sets the shares of both parts of a partition above 0. initial_read: factor on decode's
- * bandwidth. */
+/* Sets both parts' shares of a partition above 0. initial_read: factor on decode's bandwidth. */
 void cost_parts(const struct sim_config *st, const struct partition_list *l, unsigned partition,
                 double initial_read, struct part_share *context, struct part_share *generation);
 /* Returns the time of step b with these shares of the device; at most 1 hour. */

@@ -1,5 +1,4 @@
-/* scenario.h - reads and runs scenario files: one command per line, followed by its expected
- * output.
+/* scenario.h - reads and runs scenario files: commands, each followed by its expected output.
  *
  *     # C-09. Where two might run out of blocks, one runs after the other.
  *     group full max 10

@@ -211,7 +211,7 @@ act_lookup(struct scenario *g, struct err *e)
     return 0;
 }
 
-/* Runs one step up to position end, at most kv_border(); there full blocks are cached. */
+/* Runs one step up to position end, at most kv_border(); at the border full blocks are cached. */
 static void
 step_to(struct scenario *g, struct scenario_seq *h, uint32_t slot, uint32_t end)
 {

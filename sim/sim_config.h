@@ -1,5 +1,4 @@
-/* sim_config.h - the configuration of a simulated worker: KV cache, scheduler limits, costs of
- * steps.
+/* sim_config.h - the configuration of a simulated worker: cache, scheduler limits, step costs.
  *
  * Lines of this form (settings) begin a scenario, and form a model file of `lagan-sim run`:
  *
@@ -28,8 +27,8 @@ struct co_run {
 };
 enum { MAX_CO_RUNS = 16 };
 
-/* The roofline model of the device. A step takes the longer of the times for the bytes and for the
- * FLOP of its matrices, the same for its attention, and its launch time. */
+/* The roofline model of the device. A step takes the longer of the times for bytes and for FLOP of
+ * its matrices, plus the same for its attention, plus the launch time. */
 struct sim_cost {
     struct step_costs work;
     double bandwidth, peak; /* bytes and FLOP per second */

@@ -30,7 +30,8 @@ static const double SHORT = 2e8, LONGEST = 4e8, FEW = 8;
 enum { QUEUE = 4 };
 /* Decode steps in flight when the last prefill step ends: 2, one of them on average half done. */
 static const double OUT = 1.5;
-/* Factor on the time share without prefill: prefill that nearly keeps up rarely runs out. */
+/* How often prefill runs out of prompts: OFTEN times the share of time without prefill, at most 1.
+ * Prefill that nearly keeps up with decode rarely runs out. */
 static const double OFTEN = 4;
 
 void
@@ -278,7 +279,8 @@ edge_of_partition(const struct split *s, const struct partition_load *load,
     return sooner && decode_share(s, load) > WEIGHT ? 0 : EDGE;
 }
 
-/* True if a is preferred to b by margin `better`: by throughput within the target, else by time. */
+/* True if a is preferred to b by margin `better`: within the target the higher throughput is
+ * preferred, outside it the lower inter-token time. */
 static bool
 is_preferred(const struct split *s, const struct partition_load *load,
              const struct partition_expect *a, const struct partition_expect *b, double better)
@@ -477,7 +479,8 @@ partition_choose(struct split *s, const struct partition_list *list, const struc
     s->news = false;
     load = scheduler_load(sched, QUEUE * s->l.max_tokens);
     s->load.n_decode = load.n_generating;
-    /* outputs of one token are all planned by now: without this no sequence would seem to decode */
+    /* if all outputs have one token, they are all planned by now and no sequence seems to decode:
+     * without this a bad partition would stay */
     if (s->load.n_decode == 0 && s->flow.tokens >= 1) s->load.n_decode = s->flow.last;
     s->load.n_there = MAX(load.n_there, s->load.n_decode);
     s->load.prompt = s->flow.ends > 0 ? s->flow.rows / s->flow.ends : 0;

@@ -1,5 +1,4 @@
-/* partition_choose.h - the partition controller of split.mode auto: divides the device between
- * phases.
+/* partition_choose.h - the partition controller of split.mode auto: how the device is divided.
  *
  * The phases are prefill and decode. Before each plan the controller selects a mode: a partition,
  * and the size of steps with prefill. Among the modes whose inter-token time is within the target

@@ -1,5 +1,4 @@
-/* partition_list.h - the partitions: possible divisions of the device units between prefill and
- * decode.
+/* partition_list.h - the partitions: divisions of the device units between prefill and decode.
  *
  * Partition 0 divides nothing: each lane may use all units. On the others prefill has the first
  * units and decode the rest; each of these two ranges is called a part. The device reports which
@@ -21,9 +20,8 @@ struct partition {
     uint32_t prefill_units, decode_units;
 };
 struct partition_list {
-    uint32_t units, least,
-        grain;  /* each part has >= least units, and one of both parts a multiple of grain */
-    uint32_t n; /* 1: only partition 0 is possible */
+    uint32_t units, least, grain; /* a part has >= least units; one part has a multiple of grain */
+    uint32_t n;                   /* 1: only partition 0 is possible */
     struct partition partition[MAX_PARTITIONS];
 };
 
@@ -34,8 +32,7 @@ void partition_list_make(struct partition_list *l, uint32_t units, uint32_t leas
  * nearer to a multiple of grain is rounded to one, within the limits. l->n must be above 1. */
 struct partition partition_list_share(const struct partition_list *l, double share);
 /* Parses split.context_sm, the size of the prefill part, and adds its partition: units ("64"), or a
- * share with a decimal point ("0.5"); empty: 0.5. *ret is its index, or 0 for a share of 1 or
- * more. */
+ * share with a decimal point ("0.5"); empty: 0.5. *ret is its index; 0 for a share of 1 or more. */
 int partition_list_fixed(struct partition_list *l, const char *text, unsigned *ret,
                          struct err *e) MUST_USE;
 /* Adds exactly this partition to the list, in place of the last one if the list is full. *ret is

@@ -1,5 +1,4 @@
-/* limits.c - computes the worst-case needs of a configuration and of a request, and whether they
- * fit.
+/* limits.c - worst-case needs of a configuration and of a request, and whether they fit.
  *
  * Functions read limits, a sequence and pool sizes, and change no state. "Fits" means in an empty
  * cache; admit.c decides whether blocks are free now.

@@ -96,7 +96,8 @@ plan_decode(struct step_plan *p)
     }
     if (p->b->n_segments > 0 || oldest == UINT64_MAX) return;
     /* Every sequence that can decode is in flight in the other lane, so the new step must wait for
-     * that lane: plan only the sequences whose step there is the oldest. No other is delayed. */
+     * that lane: plan only the sequences whose step there is the oldest. No other sequence is
+     * delayed. */
     for (struct seq *q = p->s->running.first; q; q = q->next)
         if (may_generate_now(p, q) && q->lane_step <= oldest) add_next_tokens(p, q, &drafts);
 }

@@ -1,5 +1,4 @@
-/* preempt.c - policy max_utilization: reserves the blocks of the next step, and preempts if none is
- * free.
+/* preempt.c - policy max_utilization: reserves blocks per step, and preempts if none is free.
  *
  * One walk visits running and waiting sequences in list order and reserves what each needs next. If
  * a sequence lacks blocks or a slot, the last running sequence in list order (the victim) is
@@ -9,7 +8,8 @@
  */
 #include "worker/sched/sched_internal.h"
 
-/* Preempts the last running sequence, not before q; returns its first member. NULL: not now. */
+/* Preempts the last running sequence in list order that is not before q, and returns its first
+ * member. NULL: there is none, or a sequence that is ending will free blocks. */
 static struct seq *
 preempt_after(struct scheduler *s, const struct seq *q)
 {

@@ -66,8 +66,8 @@ last_end(const struct scheduler *s, const struct seq *q)
     return MIN(prompt_goal(q), kv_border(s->kv, q->n_planned, q->n_prompt));
 }
 
-/* Returns how many tokens to add to q's next chunk, which has `have`: up to its latest end, or as
- * many units as fit `budget`. With a step limit a unit is at most FINE tokens, because matrix
+/* Returns how many tokens to add to q's next chunk, which has `have` tokens: up to its latest end,
+ * or as many units as fit `budget`. With a step limit a unit is at most FINE tokens, because matrix
  * products of 31 decode and 448 prompt tokens take as long as with 480. */
 static uint32_t
 chunk_rows(const struct scheduler *s, const struct seq *q, uint32_t have, uint32_t budget)

@@ -78,7 +78,7 @@ struct scheduler {
     struct slot *slot;                       /* [n_slots] */
     uint32_t n_slots, *free_slot, first_free, n_free; /* free_slot: ring, longest free first */
     uint32_t n_kept;
-    /* A sequence found no slot or blocks; a kept slot or suspended sequence can be reclaimed. */
+    /* A sequence found no slot or blocks, and reclaim_slot() may be able to free some for it. */
     bool reclaim_wanted;
     bool any_suspended;       /* a sequence was suspended since scheduler_new() */
     bool no_pages;            /* a sequence waits for adapter pages */
@@ -103,7 +103,7 @@ struct scheduler {
     unsigned partition, next_partition; /* of steps planned now; as requested last */
     uint8_t work[MAX_LANES];            /* mask of enum work that each lane does now */
     bool lanes_merged;                  /* the prefill lane also decodes */
-    /* The lanes merge when the last prefill step in flight is committed; no prefill until then. */
+    /* Lanes merge once the last prefill step in flight is committed; none is planned until then. */
     bool prefill_draining;
     uint32_t step_tokens;          /* max_tokens of scheduler_set_partition() */
     bool found_no_work[MAX_LANES]; /* the lane's last plan was empty */
@@ -158,7 +158,7 @@ int admission(const struct scheduler *s, const struct seq *q, uint32_t n_prompt,
               struct admission *ret, struct err *e) MUST_USE;
 /* Returns the number of table edits that give q's members its blocks at the fork. 0: no fork. */
 uint32_t fork_edits(const struct scheduler *s, const struct seq *q);
-/* Returns for how many slots a step has table edits to send all block-table entries. */
+/* Returns a step's budget of table edits for starting slots, in multiples of a slot's entries. */
 uint32_t seq_group_edits(const struct scheduler_limits *l);
 /* Returns the positions for which a window group keeps blocks so that two steps may be in flight.
  * chunk: prompt tokens of q in a step, or 0. */
@@ -223,8 +223,8 @@ window_is_full(const struct scheduler *s, const struct seq *q)
 /* ---- sharing.c */
 
 bool has_pages(const struct scheduler *s, const struct seq *q);
-/* True if the waiting q may take adapter pages now: has_pages(), and no earlier sequence that waits
- * for pages was overtaken max_running times. */
+/* True if the waiting q may take adapter pages now: has_pages() is true, and no earlier sequence
+ * that waits for pages was overtaken max_running times. */
 bool may_take_pages(struct scheduler *s, const struct seq *q);
 void take_pages(struct scheduler *s, const struct seq *q);
 /* Call when q got a slot: counts in n_passed that q overtook sequences that wait for pages. */
@@ -248,12 +248,12 @@ runnable(const struct scheduler *s, const struct seq *q, unsigned lane)
     if (q->is_suspended || seq_follows(q)) return 0;
     if (q->state == SEQ_DECODE) {
         if (q->plan_after_commit && q->in_flight > 0) return 0;
-        if (q->n_out == q->max_new) return 0; /* the tokens in flight may be all of them */
-        /* The device corrects a step by rejected drafts only of its own lane's previous step. */
+        if (q->n_out == q->max_new) return 0; /* max_new tokens are generated or in flight */
+        /* The device corrects a step only for drafts rejected in the same lane's previous step. */
         if (q->lane != lane && q->n_draft_in_flight > 0) return 0;
         work = WORK_DECODE;
     } else if (q->state == SEQ_PREFILL) {
-        work = WORK_PREFILL; /* also while its last encoder layers are in flight */
+        work = WORK_PREFILL; /* all its encoder layers are launched or done */
     } else if (q->state == SEQ_WAITING) {
         if (q->from_previous_worker && waits_for_host(s, q)) return 0;
         work = q->n_source > 0 && !q->cross_kv_cached ? WORK_ENCODER : WORK_PREFILL;
@@ -303,12 +303,12 @@ void add_segment(struct step_plan *p, struct seq *q, unsigned work, uint32_t n_t
 
 /* ---- admit.c */
 
-bool admit_kv(struct scheduler *s, struct seq *q);       /* reserves blocks; takes a slot if none */
+bool admit_kv(struct scheduler *s, struct seq *q);       /* gives q blocks, and a slot if needed */
 bool admit_enc(struct scheduler *s, struct seq *q);      /* takes a slot and rows of enc_state */
 bool has_slot(struct scheduler *s, const struct seq *q); /* true if q has a slot, or one is free */
 /* Reserves blocks up to position end, for policy max_utilization. False: too few are free. */
 bool reserve_up_to(struct scheduler *s, struct seq *q, uint32_t end);
-/* Reserves blocks of len positions for every member after the first. False: for none. */
+/* Reserves blocks of len positions for every member after the first. False: none is reserved. */
 bool reserve_members(struct scheduler *s, struct seq *first, uint32_t len,
                      const struct admission *way);
 /* Returns the slot that has been free longest and marks it as taken; one must be free. */

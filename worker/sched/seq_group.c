@@ -1,5 +1,4 @@
-/* seq_group.c - sequence groups (the beams or samples of one request) through their life: see
- * seq.h.
+/* seq_group.c - sequence groups (beams or samples of one request) through their life: see seq.h.
  *
  *     admission   all members get slots and blocks, or none does
  *     prompt      the first member computes the shared positions, up to n_shared
