@@ -1,7 +1,7 @@
 /* batch_check.c - checks a batch of another process against this worker's limits: see batch.h. */
 #include "worker/sched/batch.h"
 
-#define BAD_BATCH(e, ...) err_set(e, -EBADMSG, "batch exceeds this worker: " __VA_ARGS__)
+#define BAD_BATCH(e, ...) err_set(e, -EBADMSG, "invalid batch: " __VA_ARGS__)
 
 static bool
 is_token(const struct batch_limits *w, token_id t)
@@ -48,7 +48,8 @@ check_segment(const struct batch *b, const struct batch_limits *w, uint32_t i, s
                          r->n_tokens, r->first_pos, w->max_len);
     for (uint32_t k = r->first_token; k < r->first_token + r->n_tokens; k++)
         if (!is_input(w, b->token[k]) || b->pos[k] < 0 || (uint32_t)b->pos[k] >= w->max_len)
-            return BAD_BATCH(e, "token %u has id %d and position %d", k, b->token[k], b->pos[k]);
+            return BAD_BATCH(e, "token %u has id %d or position %d out of range", k, b->token[k],
+                             b->pos[k]);
     if ((uint64_t)r->enc_token + r->enc_tokens > w->max_enc_tokens ||
         r->cross_tokens > w->max_source)
         return BAD_BATCH(e,
@@ -89,8 +90,9 @@ check_edit(const struct batch *b, const struct batch_limits *w, uint32_t i, stru
     else if (fits)
         fits = d->entry < w->kv->n_slots && d->entry != d->slot;
     if (fits) return 0;
-    return BAD_BATCH(e, "table edit %u has operation %u, KV group %u, slot %u, entry %u, slice %u",
-                     i, d->op, d->group, d->slot, d->entry, d->at);
+    return BAD_BATCH(
+        e, "table edit %u out of range: operation %u, KV group %u, slot %u, entry %u, slice %u", i,
+        d->op, d->group, d->slot, d->entry, d->at);
 }
 
 static int
@@ -109,8 +111,8 @@ check_copy(const struct batch *b, const struct batch_limits *w, uint32_t i, stru
         fits = apart * g->slice_bytes >= kv_block_bytes(g);
     }
     if (fits) return 0;
-    return BAD_BATCH(e, "copy %u has KV group %u, slice %u of tier %u to %u of tier %u", i,
-                     c->group, c->from, c->from_tier, c->to, c->to_tier);
+    return BAD_BATCH(e, "copy %u out of range: KV group %u, slice %u of tier %u to %u of tier %u",
+                     i, c->group, c->from, c->from_tier, c->to, c->to_tier);
 }
 
 int
@@ -120,8 +122,8 @@ batch_check(const struct batch *b, const struct batch_limits *w, struct err *e)
 
     if (b->lane >= w->n_lanes || b->partition >= w->n_partitions ||
         b->n_segments > w->kv->n_slots || b->n_encode > w->kv->n_slots)
-        return BAD_BATCH(e, "lane %u, partition %u, %u segments, %u encoder inputs", b->lane,
-                         b->partition, b->n_segments, b->n_encode);
+        return BAD_BATCH(e, "out of range: lane %u, partition %u, %u segments, %u encoder inputs",
+                         b->lane, b->partition, b->n_segments, b->n_encode);
     for (uint32_t i = 0; i < b->n_segments; i++) {
         TRY(check_segment(b, w, i, e));
         rows += b->segment[i].n_tokens;
@@ -133,13 +135,15 @@ batch_check(const struct batch *b, const struct batch_limits *w, struct err *e)
     }
     if (rows > w->max_tokens || sources > w->max_enc_tokens || states > w->max_enc_tokens ||
         !is_bucket(w, b->bucket, (uint32_t)rows))
-        return BAD_BATCH(e, "%llu tokens in graph size %u, %llu encoder tokens, %llu states",
-                         (unsigned long long)rows, b->bucket, (unsigned long long)sources,
-                         (unsigned long long)states);
+        return BAD_BATCH(
+            e, "out of range: %llu tokens in graph size %u, %llu encoder tokens, %llu states",
+            (unsigned long long)rows, b->bucket, (unsigned long long)sources,
+            (unsigned long long)states);
     for (uint32_t i = 0; i < b->n_edits; i++) TRY(check_edit(b, w, i, e));
     for (uint32_t i = 0; i < b->n_copies; i++) TRY(check_copy(b, w, i, e));
     for (uint32_t i = 0; i < b->n_waits; i++)
         if (b->wait[i].lane >= w->n_lanes || b->wait[i].lane == b->lane)
-            return BAD_BATCH(e, "dependency %u of lane %u on lane %u", i, b->lane, b->wait[i].lane);
+            return BAD_BATCH(e, "dependency %u of lane %u is on the invalid lane %u", i, b->lane,
+                             b->wait[i].lane);
     return 0;
 }

@@ -303,8 +303,8 @@ void add_segment(struct step_plan *p, struct seq *q, unsigned work, uint32_t n_t
 
 /* ---- admit.c */
 
-bool admit_kv(struct scheduler *s, struct seq *q);       /* gives q blocks, and a slot if needed */
-bool admit_enc(struct scheduler *s, struct seq *q);      /* takes a slot and rows of enc_state */
+bool admit_kv(struct scheduler *s, struct seq *q);  /* gives q blocks, and a slot if it has none */
+bool admit_enc(struct scheduler *s, struct seq *q); /* takes a slot and rows of enc_state */
 bool has_slot(struct scheduler *s, const struct seq *q); /* true if q has a slot, or one is free */
 /* Reserves blocks up to position end, for policy max_utilization. False: too few are free. */
 bool reserve_up_to(struct scheduler *s, struct seq *q, uint32_t end);

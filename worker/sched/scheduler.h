@@ -113,7 +113,7 @@ void scheduler_end(struct scheduler *s, struct seq *q, uint16_t reason);
 /* Excludes the request's sequences from all later plans (suspended true) or includes them again.
  * Steps in flight are still committed and deadlines still apply. No effect if the id is unknown. */
 void scheduler_suspend(struct scheduler *s, req_id id, bool suspended);
-/* Plans the lane's next step, at most the second in flight, into *b. Returns 1, or 0 if there is no
+/* Plans the lane's next step into *b; at most two steps of a lane are in flight. Returns 1. 0: no
  * step before the next scheduler_add(), _commit(), _cancel() or the time of scheduler_wake(). */
 int scheduler_plan(struct scheduler *s, unsigned lane, nsec now, struct batch *b) MUST_USE;
 /* Returns when to plan again if no function is called until then: the next deadline or end of a

@@ -29,7 +29,8 @@ enum seq_state {
     SEQ_ENDED      /* ends its steps in flight, then is returned by scheduler_reap() */
 };
 
-/* One sequence. Fields of every step come first, in 2 cache lines: a step has ~1,000 sequences. */
+/* One sequence. The fields that every step uses come first, in two cache lines, because a step
+ * visits about 1,000 sequences. */
 struct seq {
     /* The scheduler writes all fields, except those marked "intake": intake sets them before
      * scheduler_add(), and then only preemption changes them. */
