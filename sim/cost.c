@@ -1,13 +1,13 @@
-/* cost.c - see cost.h. */
+/* cost.c - predicts the time of a simulated step: see cost.h. */
 #include "sim/cost.h"
 
 #include <math.h>
 
-/* A step beside one that has the whole device: a bandwidth-bound step had 0.30 of the bandwidth
- * beside matrix products, which had 0.83 of the FLOP rate (one H200, two streams). */
+/* Measured shares of a step beside one that has the whole device: a bandwidth-bound step had 0.30
+ * of the bandwidth, beside matrix products with 0.83 of the FLOP rate (one H200, two streams). */
 static const struct part_share BESIDE_WHOLE = { .read = 0.30, .compute = 0.83 };
 
-/* Tokens of a prefill step on a partition from which cost.ends applies in full; linear below. */
+/* Number of tokens from which a partition's prefill step takes all of cost.ends; linear below. */
 static const double LONG_ROWS = 2000;
 
 static double
@@ -16,7 +16,7 @@ interpolate(double x, double x0, double x1, double y0, double y1)
     return x1 > x0 ? y0 + (y1 - y0) * (x - x0) / (x1 - x0) : y0;
 }
 
-/* The measured shares of that division, or interpolated ones. */
+/* Returns the shares that co_run lines give for partition r, interpolated if necessary. */
 static struct part_share
 measured_share(const struct sim_cost *c, struct partition r)
 {
@@ -32,7 +32,7 @@ measured_share(const struct sim_cost *c, struct partition r)
     };
 }
 
-/* Decode's FLOP rate follows its units; prefill has the bandwidth that decode leaves. */
+/* Decode's FLOP rate is proportional to its units; prefill has the bandwidth that decode leaves. */
 void
 cost_parts(const struct sim_config *st, const struct partition_list *l, unsigned partition,
            double initial_read, struct part_share *context, struct part_share *generation)
@@ -61,11 +61,11 @@ cost_share(const struct sim_config *st, const struct partition_list *l, const st
                                 MIN(s.compute, BESIDE_WHOLE.compute) };
 }
 
-/* Upper bound of a step's time for any model file: virtual time overflows after 292 years. */
+/* Maximum seconds of a step for any model file, because virtual time overflows after 292 years. */
 static const double LONGEST_S = 3600;
 
-/* Factor on the time of matrix products, and of prefill attention, at the peak of the part. On a
- * part tiles are spread more evenly, so they are not rounded up. */
+/* Returns a factor (>= 1) on the time of matrix products and prefill attention at the part's peak.
+ * On a part tiles are spread more evenly than on the whole device, so `rows` is not rounded up. */
 static double
 tile_unevenness(const struct sim_cost *c, double rows, double part)
 {
@@ -77,8 +77,8 @@ tile_unevenness(const struct sim_cost *c, double rows, double part)
     return done / rows * MAX(1, c->peak / c->burst * (done + part * c->few) / done);
 }
 
-/* Decode attention is bound by bandwidth and prefill attention by FLOP; they run one after the
- * other. Matrix products cover all tokens. */
+/* Matrix products cover all tokens of the step. Attention of prefill (bound by FLOP) and of decode
+ * (bound by bandwidth) run one after the other. */
 nsec
 cost_of(const struct sim_config *st, const struct batch *b, struct part_share has)
 {

@@ -1,4 +1,4 @@
-/* event_queue.c - see fleet_internal.h. */
+/* event_queue.c - a binary heap of the fleet's events by time: see fleet_internal.h. */
 #include "sim/fleet_internal.h"
 
 static bool

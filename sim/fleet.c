@@ -1,8 +1,8 @@
-/* fleet.c - see fleet.h: the events in order of time, and faults: cancelled and suspended clients,
- * crashed workers.
+/* fleet.c - handles the fleet's events in order of time, and injects faults: see fleet.h.
  *
- * A request exists from its arrival to its single end, across crashes of workers. It is in the
- * fleet's queue or at one worker.
+ * A request exists from its arrival to its single end, across crashes of workers. It is either in
+ * the fleet's queue or at one worker. Faults are cancelled and suspended clients and crashed
+ * workers.
  */
 #include "sim/fleet_internal.h"
 
@@ -10,7 +10,7 @@
 
 enum { EVENTS = 4096, HOLDINGS = 1 << 23 };
 
-/* The next random number, 0 <= x < 1. */
+/* Returns the next random number x, 0 <= x < 1. */
 static double
 draw_share(struct fleet *f)
 {
@@ -32,7 +32,7 @@ faults_plan(struct fleet *f, struct fleet_request *j)
     const struct fleet_faults *m = &f->s.faults;
     const struct sim_cost *c = &f->s.worker.cost;
     nsec step = c->launch + (nsec)((double)c->work.weights / c->bandwidth * 1e9);
-    nsec life = 4 * step * (j->t.osl + 1); /* roughly its run time */
+    nsec life = 4 * step * (j->t.osl + 1); /* roughly the run time of the request */
 
     j->stop = j->t.osl;
     if (m->stopped > 0 && draw_share(f) < m->stopped)
@@ -90,7 +90,7 @@ faults_schedule_crash(struct fleet *f, uint32_t worker)
                                                    .worker = worker });
 }
 
-/* Its requests return to the head of the queue, with the tokens that clients have. */
+/* Crashes a worker: its requests return to the queue's head, with the tokens that clients have. */
 static void
 faults_crash(struct fleet *f, uint32_t worker)
 {
@@ -194,7 +194,6 @@ handle_event(struct fleet *f, const struct sim_event *e, struct err *err)
     return 0;
 }
 
-/* Handles all events up to that time. */
 static int
 run_until(struct fleet *f, nsec until, struct err *err)
 {
@@ -215,7 +214,7 @@ fleet_add(struct fleet *f, const struct trace_line *t, struct err *e)
 {
     struct fleet_request *j = calloc(1, sizeof *j);
 
-    if (!j) return err_set(e, -ENOMEM, "request %llu", (unsigned long long)f->result.requests);
+    if (!j) return err_set(e, -ENOMEM, "out of memory for a request of the trace");
     TRY(run_until(f, t->arrival, e));
     j->id = f->result.requests++;
     j->t = *t;
@@ -240,14 +239,14 @@ fleet_finish(struct fleet *f, struct err *e)
     while (r->finished + r->cancelled + r->refused < r->requests) {
         const struct sim_event *next = events_next(&f->events);
 
-        check(next); /* a request waits, so an event must be due */
+        check(next); /* a request is still open, so the queue must have an event */
         TRY(run_until(f, next->at, e));
     }
     for (uint32_t i = 0; i < f->s.n_workers; i++) {
         if (!f->table[i].open) continue;
         r->preemptions += scheduler_n_preemptions(f->m[i].w.s);
         if (!f->s.check) continue;
-        while (worker_commit(&f->m[i].w, 0, f->now)) continue; /* discarded tokens */
+        while (worker_commit(&f->m[i].w, 0, f->now)) continue; /* its tokens are discarded */
         scheduler_check(f->m[i].w.s);
         for (uint32_t p = 0; p < kv_n_pools(f->m[i].w.kv); p++) {
             struct kv_count n;
@@ -292,7 +291,7 @@ fleet_new(struct fleet **ret, const struct fleet_setting *setting, struct err *e
 {
     CLEAN(fleet_free_at) struct fleet *f = calloc(1, sizeof *f);
 
-    if (!f) return err_set(e, -ENOMEM, "fleet");
+    if (!f) return err_set(e, -ENOMEM, "out of memory for the fleet");
     f->s = *setting;
     f->open_capacity = 1024;
     f->m = calloc(f->s.n_workers, sizeof f->m[0]);
@@ -300,11 +299,11 @@ fleet_new(struct fleet **ret, const struct fleet_setting *setting, struct err *e
     f->open = calloc(f->open_capacity, sizeof f->open[0]);
     f->bytes = f->s.digest ? malloc(PACK_BYTES) : NULL;
     if (!f->m || !f->table || !f->open || (f->s.digest && !f->bytes))
-        return err_set(e, -ENOMEM, "%u workers", f->s.n_workers);
+        return err_set(e, -ENOMEM, "out of memory for %u workers", f->s.n_workers);
     if (f->s.affinity) {
         f->s.worker.kv.max_events = EVENTS;
         f->holders = block_holders_new(HOLDINGS);
-        if (!f->holders) return err_set(e, -ENOMEM, "route");
+        if (!f->holders) return err_set(e, -ENOMEM, "out of memory for routing");
         TRY(worker_open(&f->namer, &f->s.worker, e));
     }
     f->random = f->s.faults.seed * UINT64_C(0x9e3779b97f4a7c15) + 1;

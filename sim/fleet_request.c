@@ -1,8 +1,8 @@
-/* fleet_request.c - a request from arrival to end, the steps of a worker, and the selection of a
- * worker: see fleet_internal.h.
+/* fleet_request.c - handles a request from arrival to end, the steps of a worker, and the selection
+ * of a worker: see fleet_internal.h.
  *
- * A lane has at most two steps in flight: one that runs, and one planned that starts when it and
- * the steps it depends on are done.
+ * A lane has at most two steps in flight: one that runs, and one that is planned and starts when
+ * the first one, and the steps of other lanes on which it depends, have ended.
  */
 #include "sim/fleet_internal.h"
 
@@ -40,7 +40,7 @@ fleet_request_find(const struct fleet *f, uint64_t id)
     return j && j->id == id ? j : NULL;
 }
 
-/* The ids of open requests differ by less than open_capacity. */
+/* Adds j to f->open; doubles the capacity until all open requests have entries of their own. */
 void
 fleet_request_remember(struct fleet *f, struct fleet_request *j)
 {
@@ -94,7 +94,7 @@ fill_seq(struct fleet_request *j)
     }
 }
 
-/* False: the request fits no worker. */
+/* Gives a request to a worker. False: the request fits no worker. */
 static bool
 give_request(struct fleet *f, struct fleet_request *j, uint32_t worker)
 {
@@ -121,7 +121,6 @@ fleet_request_leave(struct fleet *f, struct fleet_request *j)
     j->worker = NOBODY;
 }
 
-/* Records a token delivered to the client. */
 void
 fleet_request_deliver(struct sim_request *r, token_id token, nsec now, void *to)
 {
@@ -171,7 +170,7 @@ reap_requests(struct fleet *f, struct fleet_worker *m)
         check(q->reason != LAGAN_FINISH_STOP || j->n_delivered <= j->stop);
         check(q->reason != LAGAN_E_CANCELLED || j->gone);
         if (q->reason == LAGAN_FINISH_STOP)
-            j->stop = j->n_delivered; /* the end id occurred earlier */
+            j->stop = j->n_delivered; /* the end id was sampled before */
         f->result.cached_tokens += q->n_cached;
         fleet_request_leave(f, j);
         fleet_request_end(f, j);
@@ -187,7 +186,8 @@ start_step(struct fleet *f, uint32_t worker, unsigned lane)
     struct part_share has;
 
     if (m->running[lane] || m->w.planned[lane] == m->w.done[lane]) return;
-    if (scheduler_commit_lane(m->w.s, b) != lane) return; /* depends on another lane's step */
+    /* the step depends on another lane's step */
+    if (scheduler_commit_lane(m->w.s, b) != lane) return;
     for (unsigned l = 0; l < m->w.st.sched.n_lanes; l++)
         beside_whole = beside_whole || (l != lane && m->running[l] && m->whole[l]);
     m->running[lane] = true;
@@ -200,7 +200,7 @@ start_step(struct fleet *f, uint32_t worker, unsigned lane)
                                                .life = m->life });
 }
 
-/* Called at the first step of a request: counts the requests that it has overtaken, see soak.h. */
+/* Call at each step of j: at the first one, counts it for the requests that j overtook (soak.h). */
 static void
 count_passed_over(struct fleet *f, struct fleet_request *j)
 {

@@ -1,4 +1,4 @@
-/* histogram.c - see histogram.h. */
+/* histogram.c - a histogram with logarithmic buckets: see histogram.h. */
 #include "sim/histogram.h"
 
 static uint32_t
@@ -11,7 +11,7 @@ bucket_of(uint64_t t)
     return (power - 5) * HIST_STEPS + (uint32_t)(t >> (power - 6) & (HIST_STEPS - 1));
 }
 
-/* The middle of the bucket's range. */
+/* Returns the middle of the range of durations that bucket b counts. */
 static nsec
 bucket_time(uint32_t b)
 {

@@ -12,6 +12,6 @@ struct hist {
 };
 
 void hist_add(struct hist *h, nsec t, uint64_t times);
-/* Quantile q, 0 .. 1; 0 for an empty histogram. */
+/* Returns quantile q (0 .. 1) of the durations; 0 for an empty histogram. */
 nsec hist_at(const struct hist *h, double q);
 double hist_mean(const struct hist *h);

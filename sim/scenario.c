@@ -1,4 +1,4 @@
-/* scenario.c - see scenario.h. */
+/* scenario.c - parses scenario files: see scenario.h. scenario_run.c runs them. */
 #include "sim/scenario.h"
 
 #include "base/opt.h"
@@ -51,9 +51,9 @@ split_words(struct script_line *l, char *line, struct err *e)
     for (char *word = strtok_r(line, " \t", &line); word; word = strtok_r(NULL, " \t", &line)) {
         if (*word == '#') break;
         if (l->n_words == SCRIPT_MAX_WORDS)
-            return script_err(l, e, "more than %d words", SCRIPT_MAX_WORDS);
+            return script_err(l, e, "the line has more than %d words", SCRIPT_MAX_WORDS);
         if (strlen(word) > SCRIPT_MAX_WORD)
-            return script_err(l, e, "a word of more than %d characters", SCRIPT_MAX_WORD);
+            return script_err(l, e, "a word has more than %d characters", SCRIPT_MAX_WORD);
         l->words[l->n_words++] = word;
     }
     return 0;
@@ -87,11 +87,11 @@ script_parse(struct script **ret, const char *name, const char *text, size_t n, 
     uint32_t lines = 1;
 
     if (n > SCRIPT_MAX_BYTES)
-        return err_set(e, -EFBIG, "%s: %zu bytes, a scenario has at most %d", name, n,
+        return err_set(e, -EFBIG, "%s: %zu bytes; a scenario may have at most %d", name, n,
                        SCRIPT_MAX_BYTES);
     for (size_t i = 0; i < n; i++) lines += text[i] == '\n';
     if (lines > SCRIPT_MAX_LINES)
-        return err_set(e, -EFBIG, "%s: %u lines, a scenario has at most %d", name, lines,
+        return err_set(e, -EFBIG, "%s: %u lines; a scenario may have at most %d", name, lines,
                        SCRIPT_MAX_LINES);
     if (s) {
         s->name = name;
@@ -99,7 +99,7 @@ script_parse(struct script **ret, const char *name, const char *text, size_t n, 
         s->line = calloc(lines, sizeof s->line[0]);
         s->want = calloc(lines, sizeof s->want[0]);
     }
-    if (!s || !s->text || !s->line || !s->want) return err_set(e, -ENOMEM, "%s", name);
+    if (!s || !s->text || !s->line || !s->want) return err_set(e, -ENOMEM, "%s: no memory", name);
     if (memchr(text, 0, n)) return err_set(e, -EINVAL, "%s: contains a zero byte", name);
     memcpy(s->text, text, n);
     s->text[n] = 0;
@@ -140,7 +140,7 @@ script_pairs(const struct script_line *l, uint32_t at, const struct opt *table, 
     return 0;
 }
 
-/* Parses up to 9 digits at *at. */
+/* Parses a number of up to 9 digits at *at and moves *at behind it. */
 static bool
 parse_number(const char **at, uint32_t *ret)
 {

@@ -1,4 +1,4 @@
-/* scenario.h - a scenario file: commands, one a line, and under each the lines that it must print.
+/* scenario.h - reads and runs scenario files: commands, each followed by its expected output.
  *
  *     # C-09. Where two might run out of blocks, one runs after the other.
  *     group full max 10
@@ -12,7 +12,7 @@
  *
  * Words are separated by blanks; a word that begins with '#' starts a comment. A line that begins
  * with '|' is a line that the command above must print, blanks at both ends ignored. A command
- * without such lines must print nothing. Parsing knows no command: scenario_run.c does.
+ * without such lines must print nothing. The parser knows no command names; scenario_run.c does.
  */
 #pragma once
 
@@ -30,10 +30,10 @@ enum {
 
 struct script_line {
     const char *file;
-    uint32_t number; /* line in the file, from 1 */
+    uint32_t number; /* line number in the file, from 1 */
     uint32_t n_words;
     char *words[SCRIPT_MAX_WORDS];
-    uint32_t first_want, n_want; /* expected lines, in the script's want[] */
+    uint32_t first_want, n_want; /* the command's expected lines: index in script.want[] */
 };
 
 struct script {
@@ -44,28 +44,29 @@ struct script {
     uint32_t n_lines, n_wants;
 };
 
-/* name must outlive the script, text is copied. -EINVAL with "NAME:LINE: ..."; -EFBIG. */
+/* Parses the text of a scenario; it is copied, but name must outlive the script. -EINVAL: e has
+ * "NAME:LINE: ...". -EFBIG: the text is longer than SCRIPT_MAX_BYTES or _LINES. */
 int script_parse(struct script **ret, const char *name, const char *text, size_t n,
                  struct err *e) MUST_USE;
 int script_read(struct script **ret, const char *path, struct err *e) MUST_USE;
 struct script *script_free(struct script *s);
 CLEAN_FUNC(struct script, script_free)
 
-/* Sets an error with file and line; returns -EINVAL. */
+/* Sets an error that begins with file and line of l; returns -EINVAL. */
 int script_err(const struct script_line *l, struct err *e, const char *fmt, ...) PRINTF_LIKE(3, 4);
 
-/* Parses the line's words from `at` on as "key value" pairs of the table into *to. */
+/* Parses the words of the line from index `at` on as "key value" pairs of the table into *to. */
 struct opt;
 int script_pairs(const struct script_line *l, uint32_t at, const struct opt *table, void *to,
                  struct err *e) MUST_USE;
 
 /* Parses "r0..r3" or "r7": the letters into name, the numbers into first and last. */
 bool script_names(const char *word, char name[16], uint32_t *first, uint32_t *last);
-/* Parses "0..8,9,50*3" into at most max numbers. Returns their count, -EINVAL or -EMSGSIZE. */
+/* Parses a list such as "0..8,9,50*3" (50*3: 50 three times) into at most max numbers. Returns
+ * their count. -EINVAL: the word has another form; -EMSGSIZE: more than max numbers. */
 int script_numbers(const char *word, int64_t *to, uint32_t max) MUST_USE;
 
-/* Runs a scenario and compares its output with the expected lines. 0: all output is as expected. 1:
- * differences, printed to out as missing lines (-) and unexpected lines (+). Negative: the scenario
- * is invalid. */
+/* Runs a scenario and compares its output with the expected lines. 0: equal. 1: different; missing
+ * lines (-) and unexpected lines (+) are printed to out. Negative: the scenario is invalid. */
 int script_run(const struct script *s, FILE *out, struct err *e) MUST_USE;
 void script_print_commands(FILE *out);

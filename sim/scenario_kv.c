@@ -1,8 +1,8 @@
-/* scenario_kv.c - scenario commands that act on the KV manager alone, as a scheduler would.
+/* scenario_kv.c - scenario commands that call the KV manager directly, in place of a scheduler.
  *
- * Each command is a step that is done before the next one. Blocks are numbered in the order in
- * which each group first allocates them; with `max` and `fifo` these are the numbers of the
- * reference.
+ * Each command is one step, which is complete before the next command. Blocks are numbered in the
+ * order in which each KV group first allocates them. With the settings `group max` and `cache fifo`
+ * these are the block numbers of the reference implementation that a scenario was taken from.
  */
 #include "sim/scenario_state.h"
 
@@ -13,12 +13,12 @@
 
 enum { EDITS = 1 << 16, COPIES = 1 << 10, TOKENS = 4096, KEEPS = 16 };
 
-struct scenario_seq { /* a sequence; its slot is its index in the state's list */
+struct scenario_seq { /* a sequence; its slot is its index in scenario.holder[] */
     char name[28];
     bool admitted, started;
     token_id token[TOKENS], source[TOKENS];
     uint64_t extra[TOKENS];
-    uint32_t n, cached; /* known tokens; positions with KV */
+    uint32_t n, cached; /* known tokens; positions with written KV */
     struct kv_text text;
     struct kv_namespace space;
     struct kv_keep keep[KEEPS];
@@ -28,7 +28,7 @@ struct scenario_seq { /* a sequence; its slot is its index in the state's list *
 static struct kv_edit edits[EDITS];
 static struct kv_copy copies[COPIES];
 
-/* Starts another step with no edits. */
+/* Starts the next step; its table edits are collected in the returned struct. */
 static struct kv_out
 begin_step(struct scenario *g)
 {
@@ -38,7 +38,7 @@ begin_step(struct scenario *g)
     return out;
 }
 
-/* Ends the command's step. */
+/* Completes the step: from now on the KV manager treats its KV as written. */
 static void
 end_step(struct scenario *g, uint32_t slot)
 {
@@ -55,7 +55,7 @@ find_holder(struct scenario *g, const char *name, uint32_t *slot)
     return NULL;
 }
 
-/* Finds the admitted sequence that a word of the line names. */
+/* Finds the admitted sequence whose name is the given word of the line. */
 static int
 holder_named(struct scenario *g, uint32_t word, struct scenario_seq **ret, uint32_t *slot,
              struct err *e)
@@ -67,18 +67,17 @@ holder_named(struct scenario *g, uint32_t word, struct scenario_seq **ret, uint3
     return script_err(g->l, e, "sequence %s is not admitted", g->l->words[word]);
 }
 
-/* Adds a sequence of that name in the next slot. */
 static int
 add_holder(struct scenario *g, const char *name, struct scenario_seq **ret, struct err *e)
 {
     if (g->n_holders == MIN(g->st.kv.n_slots, (uint32_t)STAGE_HOLDERS))
-        return script_err(g->l, e, "no slot is free for %s", name);
+        return script_err(g->l, e, "no slot is free for sequence %s", name);
     check((*ret = g->holder[g->n_holders++] = calloc(1, sizeof **ret)));
     snprintf((*ret)->name, sizeof(*ret)->name, "%s", name);
     return 0;
 }
 
-/* The number of a block in its group. */
+/* Returns the number of a block in its group; a new block gets the next number. */
 static uint32_t
 block_number(struct scenario *g, uint32_t group, slice_id at)
 {
@@ -92,7 +91,7 @@ block_number(struct scenario *g, uint32_t group, slice_id at)
     return i;
 }
 
-/* Appends the blocks of the slot, by group. */
+/* Appends to the output the block numbers of the slot, group by group. */
 static void
 list_blocks(struct scenario *g, uint32_t slot)
 {
@@ -112,8 +111,6 @@ list_blocks(struct scenario *g, uint32_t slot)
         }
     }
 }
-
-/* ---- admit, start, add */
 
 struct admit_args {
     char tokens[SCRIPT_MAX_WORD + 1], extra[SCRIPT_MAX_WORD + 1], source[SCRIPT_MAX_WORD + 1];
@@ -146,11 +143,11 @@ read_keep(struct scenario *g, struct scenario_seq *h, char *ranges, struct err *
         unsigned start, end = UINT32_MAX, priority;
         struct err why;
 
-        if (n++ == KEEPS) return script_err(g->l, e, "keep: more than %d ranges", KEEPS);
+        if (n++ == KEEPS) return script_err(g->l, e, "keep has more than %d ranges", KEEPS);
         if (sscanf(at, "%u-end:%u", &start, &priority) < 2 &&
             sscanf(at, "%u-%u:%u", &start, &end, &priority) < 3)
             return script_err(g->l, e, "invalid range %s; use FROM-TO:PRIORITY", at);
-        if (priority > 255) return script_err(g->l, e, "priority %u is above 255", priority);
+        if (priority > 255) return script_err(g->l, e, "keep: priority %u > 255", priority);
         *k = (struct kv_keep){ start, end, (uint8_t)priority };
         if (ranges) continue;
         if (kv_keep_check(h->keep, n, &why) < 0) return script_err(g->l, e, "%s", why.text);
@@ -214,7 +211,7 @@ act_lookup(struct scenario *g, struct err *e)
     return 0;
 }
 
-/* Runs one step to position end, at most the next border; at a border full blocks are cached. */
+/* Runs one step up to position end, at most kv_border(); at the border full blocks are cached. */
 static void
 step_to(struct scenario *g, struct scenario_seq *h, uint32_t slot, uint32_t end)
 {
@@ -248,7 +245,7 @@ start_one(struct scenario *g, struct scenario_seq *h, uint32_t slot, uint32_t n,
     return 0;
 }
 
-/* The commands admit, and add: which also starts. */
+/* The commands admit and add; add also starts the sequence. */
 static int
 act_admit(struct scenario *g, struct err *e)
 {
@@ -278,9 +275,9 @@ act_admit(struct scenario *g, struct err *e)
     return r == 0 && strcmp(g->command->name, "add") == 0 ? start_one(g, h, slot, 0, e) : 0;
 }
 
-/* ---- what follows */
+/* ---- after the start: gen, grow, raise, fork, store, release, drop, flush */
 
-/* The commands gen, and grow: which also writes KV. */
+/* The commands gen and grow append tokens; grow also writes their KV. */
 static int
 act_grow(struct scenario *g, struct err *e)
 {
@@ -294,7 +291,7 @@ act_grow(struct scenario *g, struct err *e)
     if (!h->started) return script_err(g->l, e, "%s has not started", h->name);
     TRY(n = read_list(g, g->l->words[2], list, e));
     for (int i = 0; i < n; i++) {
-        if (h->n == TOKENS) return script_err(g->l, e, "more than %d tokens", TOKENS);
+        if (h->n == TOKENS) return script_err(g->l, e, "%s has over %d tokens", h->name, TOKENS);
         h->token[h->n++] = (token_id)list[i];
         h->text.n = h->n;
         if (strcmp(g->command->name, "gen") == 0) continue;
@@ -306,7 +303,7 @@ act_grow(struct scenario *g, struct err *e)
         if (!kv_has_capacity(g->w.kv, slot, h->cached + 1))
             return script_err(g->l, e, "%s has no reserved block for its next token", h->name);
         step_to(g, h, slot, h->cached + 1);
-        list_blocks(g, slot); /* numbers the new block */
+        list_blocks(g, slot); /* gives the new block its number */
         g->text[0] = 0;
     }
     return 0;
@@ -331,7 +328,7 @@ act_raise(struct scenario *g, struct err *e)
     return 0;
 }
 
-/* Beams: others continue from a sequence's KV. */
+/* The command fork: further sequences continue from the KV of a sequence, like beams. */
 static int
 act_fork(struct scenario *g, struct err *e)
 {
@@ -375,7 +372,7 @@ static const struct opt at_opts[] = {
 };
 /* clang-format on */
 
-/* Calls the command's function for each name; parses an optional "at N". */
+/* Calls the command's each() for each named sequence; parses an optional "at N". */
 static int
 act_each(struct scenario *g, struct err *e)
 {
@@ -389,7 +386,7 @@ act_each(struct scenario *g, struct err *e)
     for (uint32_t i = 1; i < MAX(n, 2u); i++) {
         TRY(holder_named(g, i, &h, &slot, e));
         if (a.at != UINT32_MAX && a.at > h->n)
-            return script_err(g->l, e, "at %u: %s has %u tokens", a.at, h->name, h->n);
+            return script_err(g->l, e, "at %u: %s has only %u tokens", a.at, h->name, h->n);
         TRY(g->command->each(g, h, slot, a.at == UINT32_MAX ? h->n - 1 : a.at, e));
         kv_check(g->w.kv);
     }
@@ -431,7 +428,7 @@ act_flush(struct scenario *g, struct err *e)
     return 0;
 }
 
-/* ---- looking */
+/* ---- output: held, free, stats, events, need */
 
 static int
 list_one(struct scenario *g, struct scenario_seq *h, uint32_t slot, uint32_t n, struct err *e)
@@ -481,7 +478,7 @@ act_stats(struct scenario *g, struct err *e)
     return 0;
 }
 
-/* Name of a block in this scenario: numbers in order of first appearance. */
+/* Writes into text the name of a block in this scenario: a number in order of first appearance. */
 static void
 name_text(struct scenario *g, const uint64_t name[2], bool space, char text[16])
 {

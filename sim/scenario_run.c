@@ -1,4 +1,4 @@
-/* scenario_run.c - see scenario.h. Commands are in scenario_sched.c and scenario_kv.c. */
+/* scenario_run.c - runs a scenario's commands and compares their output. See scenario.h. */
 #include "sim/scenario.h"
 
 #include "sim/scenario_state.h"
@@ -84,7 +84,7 @@ leave_actors(struct scenario *g)
     g->step = g->next_event = g->n_names = 0;
 }
 
-/* The command `again`: restarts with the settings so far. */
+/* The command `again`: closes the worker, so that more settings and commands can follow. */
 static int
 restart_scenario(struct scenario *g, struct err *e)
 {
@@ -122,15 +122,15 @@ act_line(struct scenario *g, struct err *e)
     return c->act(g, e);
 }
 
-/* Prints common lines as they are, lines only in `want` after "-", only in `got` after "+". Finds
- * the longest common subsequence by dynamic programming. */
+/* Prints the differences of two lists of lines: common lines as they are, lines only in `want`
+ * after "-", only in `got` after "+". Computes the longest common subsequence. */
 static void
 diff_print(FILE *out, char *const *want, uint32_t n_want, char *const *got, uint32_t n_got)
 {
     size_t wide = n_got + 1;
     uint32_t *same = calloc((n_want + 1) * wide, sizeof *same), i = 0, k = 0;
 
-    /* same[a * wide + b]: common lines of want[a ..] and got[b ..]; NULL without memory */
+    /* same[a * wide + b]: number of common lines of want[a ..] and got[b ..]; NULL: no memory */
     for (uint32_t a = n_want; same && a-- > 0;)
         for (uint32_t b = n_got; b-- > 0;)
             same[a * wide + b] = strcmp(want[a], got[b]) == 0
@@ -150,7 +150,7 @@ diff_print(FILE *out, char *const *want, uint32_t n_want, char *const *got, uint
     free(same);
 }
 
-/* Compares the command's output with the expected lines and prints differences. */
+/* Compares the command's output with its expected lines and prints differences; true: equal. */
 static bool
 as_wanted(struct scenario *g, FILE *out)
 {
@@ -188,9 +188,9 @@ script_run(const struct script *s, FILE *out, struct err *e)
     CLEAN(leave_stage) struct scenario *g = calloc(1, sizeof *g);
     bool same = true;
 
-    if (!g) return err_set(e, -ENOMEM, "%s", s->name);
+    if (!g) return err_set(e, -ENOMEM, "%s: out of memory", s->name);
     g->line = calloc(STAGE_LINES, sizeof g->line[0]);
-    if (!g->line) return err_set(e, -ENOMEM, "%s", s->name);
+    if (!g->line) return err_set(e, -ENOMEM, "%s: out of memory", s->name);
     g->s = s;
     setting_defaults(&g->st);
     for (uint32_t i = 0; i < s->n_lines; i++) {

@@ -1,7 +1,7 @@
 /* scenario_sched.c - scenario commands that act on the scheduler.
  *
- * An iteration plans and commits one step of every lane. A model with an encoder runs the encoder
- * in a step of its own, before the first step of the decoder.
+ * An iteration plans and commits one step of every lane. If the model has an encoder, a request's
+ * encoder input is computed in a step before the request's first decoder step.
  */
 #include "sim/scenario_state.h"
 
@@ -53,7 +53,7 @@ fill_prompt(struct scenario *g, struct sim_request *r, struct scenario_request_a
     return 0;
 }
 
-/* The name has the letters of a's name and the next number. */
+/* True if `name` has the letters of a's name and the next number: r3 follows r2. */
 static bool
 follows_by_name(const struct actor *a, const char *name)
 {
@@ -72,8 +72,7 @@ actor_find(struct scenario *g, const char *name)
     return NULL;
 }
 
-/* Finds the requests that the words from `from` on name, up to the first option key. Returns their
- * number, or -EINVAL. */
+/* Finds the requests named from word `from` on, up to the first option key. Returns how many. */
 static int
 actors_named(struct scenario *g, uint32_t from, struct actor **to, struct err *e)
 {
@@ -107,7 +106,7 @@ add_actor(struct scenario *g, const char *name, struct scenario_request_args *a,
     int r;
 
     if (g->n_actors == STAGE_ACTORS)
-        return script_err(g->l, e, "more than %d requests", STAGE_ACTORS);
+        return script_err(g->l, e, "a scenario may have at most %d requests", STAGE_ACTORS);
     if (actor_find(g, name)) return script_err(g->l, e, "request %s exists already", name);
     check((to->r = calloc(1, sizeof *to->r)));
     strcpy(to->name, name);
@@ -159,7 +158,7 @@ act_request(struct scenario *g, struct err *e)
 
 /* ---- run, step */
 
-/* The enum work of q in the step, or 0; *end: the position or layer that the step reaches. */
+/* Returns the enum work of q in step b, or 0; *end: the position or layer that b reaches. */
 static unsigned
 part_in(const struct batch *b, const struct seq *q, uint32_t *end)
 {
@@ -174,7 +173,7 @@ part_in(const struct batch *b, const struct seq *q, uint32_t *end)
     return 0;
 }
 
-/* The suffix of a request's name: what it does in the step; "": it is not in the step. */
+/* Writes the suffix that shows after request i's name what it does in step b; "": not in step b. */
 static void
 part_of_actor(const struct scenario *g, uint32_t i, const struct batch *b, bool ends, char part[24])
 {
@@ -193,8 +192,8 @@ part_of_actor(const struct scenario *g, uint32_t i, const struct batch *b, bool 
     }
 }
 
-/* Appends the names of the step's requests to text, with the reached positions if `ends`. At least
- * 3 consecutive requests with equal suffixes are printed as r0..r2. */
+/* Appends to text the names of the requests in step b, with the positions that b reaches if `ends`.
+ * At least 3 consecutive requests with equal suffixes are printed as r0..r2. */
 static void
 list_actors(const struct scenario *g, const struct batch *b, bool ends, char *text, size_t n)
 {
@@ -217,7 +216,7 @@ list_actors(const struct scenario *g, const struct batch *b, bool ends, char *te
     }
 }
 
-/* Runs one iteration; false if no lane had a step. */
+/* Runs one iteration and appends its requests to text. False: no lane had a step. */
 static bool
 run_iteration(struct scenario *g, bool ends, char *text, size_t n)
 {
@@ -239,7 +238,7 @@ run_iteration(struct scenario *g, bool ends, char *text, size_t n)
     return any;
 }
 
-/* Prints requests that ended with another reason than their length. */
+/* Prints the requests that ended for another reason than their length. */
 static void
 print_ended(struct scenario *g)
 {
@@ -321,7 +320,7 @@ act_step(struct scenario *g, struct err *e)
     return 0;
 }
 
-/* ---- looking and meddling */
+/* ---- show, cancel, used */
 
 static int
 act_show(struct scenario *g, struct err *e)

@@ -1,4 +1,4 @@
-/* scenario_state.h - the state and the commands of a running scenario; for sim/scenario*.c. */
+/* scenario_state.h - the state and the command tables of a running scenario. */
 #pragma once
 
 #include "base/opt.h"
@@ -11,7 +11,7 @@ struct actor { /* a request of the scenario */
     char name[28];
     struct sim_request *r; /* token[]: prompt, then generated tokens */
     bool ended;            /* and reaped */
-    bool follows;          /* named after the request before it: r3 after r2 */
+    bool follows;          /* its name follows the previous request's: r3 after r2 */
 };
 
 struct scenario_seq; /* of scenario_kv.c */
@@ -21,32 +21,33 @@ struct scenario {
     const struct script *s;
     const struct script_line *l; /* the current command */
     struct sim_config st;
-    bool open; /* the worker is open; settings come before */
+    bool open; /* the worker is open: settings are no longer allowed */
     struct sim_worker w;
     struct actor actor[STAGE_ACTORS];
     uint32_t n_actors;
-    const struct scenario_command *commands; /* the table in use: scheduler or KV manager */
-    const struct scenario_command *command;  /* the current row of it */
-    uint32_t it;                             /* iterations so far */
+    const struct scenario_command *commands; /* sched_commands or kv_commands */
+    const struct scenario_command *command;  /* the current command's row in it */
+    uint32_t it;                             /* number of iterations so far */
     struct scenario_seq *holder[STAGE_HOLDERS];
     uint32_t n_holders;
-    uint64_t step;                            /* of the commands on the KV manager */
+    uint64_t step;                            /* step number of kv_commands */
     slice_id block[MAX_GROUPS][STAGE_BLOCKS]; /* in order of first appearance */
     uint32_t n_blocks[MAX_GROUPS];
     uint64_t next_event;
     uint64_t name[STAGE_BLOCKS][2]; /* block names in order of first appearance */
     uint32_t n_names;
-    char **line; /* output of the command */
+    char **line; /* output lines of the current command */
     uint32_t n_lines;
-    char text[8192]; /* the unfinished last line of it */
+    char text[8192]; /* the unfinished last output line */
 };
 
 struct scenario_command {
-    const char *name, *operands; /* operands "" and no opts: the line has one word */
-    const struct opt *opts;      /* after the operands; NULL: none */
+    const char *name, *operands; /* operands "" without opts: no operands */
+    const struct opt *opts;      /* options after the operands; NULL: none */
     const char *sentence;
     int (*act)(struct scenario *g, struct err *e);
-    /* NULL, or of each sequence that the line names; n: positions to treat as written. */
+    /* NULL, or called by act() for each sequence h that the line names, with its slot; n: number of
+     * positions to treat as written. */
     int (*each)(struct scenario *g, struct scenario_seq *h, uint32_t slot, uint32_t n,
                 struct err *e);
 };

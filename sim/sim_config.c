@@ -1,4 +1,4 @@
-/* sim_config.c - see sim_config.h. */
+/* sim_config.c - parses the settings of a simulated worker: see sim_config.h. */
 #include "sim/sim_config.h"
 
 #include "base/opt.h"
@@ -109,7 +109,7 @@ add_group(struct sim_config *st, const struct script_line *l, struct err *e)
 {
     struct group_args a = { { 0 }, 0, 0, 0 };
 
-    if (st->kv.n_groups == MAX_GROUPS) return script_err(l, e, "more than %d groups", MAX_GROUPS);
+    if (st->kv.n_groups == MAX_GROUPS) return script_err(l, e, "over %d group lines", MAX_GROUPS);
     if (l->n_words < 2) return script_err(l, e, "group needs a kind: full, window, cross or state");
     while (a.kind < KV_KINDS && strcmp(l->words[1], kv_kind_name(a.kind)) != 0) a.kind++;
     if (a.kind == KV_KINDS)
@@ -134,7 +134,7 @@ add_lane(struct sim_config *st, const struct script_line *l, struct err *e)
     static const char *const works[] = { "encoder", "prefill", "decode" };
     struct scheduler_limits *to = &st->sched;
 
-    if (to->n_lanes == MAX_LANES) return script_err(l, e, "more than %d lanes", MAX_LANES);
+    if (to->n_lanes == MAX_LANES) return script_err(l, e, "over %d lane lines", MAX_LANES);
     for (uint32_t i = 1; i < l->n_words; i++) {
         unsigned k = 0;
 
@@ -186,7 +186,7 @@ add_co_run(struct sim_config *st, const struct script_line *l, struct err *e)
     return script_pairs(l, 1, co_run_opts, &st->cost.co_run[st->cost.n_co_runs++], e);
 }
 
-/* The lines of settings. add NULL: sets the fields of the struct at that offset. */
+/* The kinds of settings. add NULL: the keys set fields of the struct at this offset. */
 static const struct {
     const char *name, *operands;
     const struct opt *table;

@@ -1,6 +1,6 @@
-/* sim_config.h - the configuration of a simulated worker: cache, limits, costs of steps.
+/* sim_config.h - the configuration of a simulated worker: cache, scheduler limits, step costs.
  *
- * These lines start a scenario, and form a model file of `lagan-sim run`:
+ * Lines of this form (settings) begin a scenario, and form a model file of `lagan-sim run`:
  *
  *     cache block 64 arena 60GiB
  *     group full layers 32 slice 16KiB attend 524288
@@ -19,31 +19,31 @@
 
 #include <stdio.h>
 
-/* The shares of the whole device that both parts of a partition reach at the same time, measured.
- * Between two lines the values are interpolated. */
+/* One co_run line: the measured shares of the whole device that the two parts of a partition reach
+ * at the same time. Between two lines the values are interpolated. */
 struct co_run {
     uint32_t context, generation; /* units */
-    double compute, read;         /* FLOP rate of prefill, bandwidth of decode */
+    double compute, read;         /* shares: FLOP rate of prefill, bandwidth of decode */
 };
 enum { MAX_CO_RUNS = 16 };
 
-/* A roofline: a step takes the longer of its matrices' bytes and FLOP, then the same for attention,
- * and its launch. */
+/* The roofline model of the device. A step takes the longer of the times for bytes and for FLOP of
+ * its matrices, plus the same for its attention, plus the launch time. */
 struct sim_cost {
     struct step_costs work;
     double bandwidth, peak; /* bytes and FLOP per second */
     nsec launch;
     nsec ends;     /* extra time of a long prefill step on a partition */
-    uint32_t tile; /* matrix products round tokens up to a multiple of it; 0: they do not */
-    /* burst: FLOP per second without the limit of the peak; few: tokens whose products reach half
-     * of it; 0: products always reach the peak. */
+    uint32_t tile; /* matrix products compute multiples of this number of tokens; 0: any */
+    /* burst: FLOP per second if the peak did not limit it; few: tokens with which products reach
+     * half of burst. 0: products always reach the peak. */
     double burst, few;
-    double initial_read; /* auto's initial estimate of decode's bandwidth on a part, as a factor */
+    double initial_read; /* split mode auto: factor on the first estimate of decode's bandwidth */
     struct co_run co_run[MAX_CO_RUNS];
     uint32_t n_co_runs;
 };
 
-/* The division between prefill and decode: the worker's keys split.*. */
+/* The division of the device between prefill and decode: the worker's options split.*. */
 enum { DIVIDE_OFF, DIVIDE_AUTO, DIVIDE_FIXED };
 struct sim_division {
     uint32_t mode, units, least, grain;
@@ -58,14 +58,15 @@ struct sim_config {
     struct sim_division divide;
 };
 
-/* Blocks of 10 tokens, ample limits, one lane. */
+/* Sets the defaults: blocks of 10 tokens, high limits, one lane. */
 void setting_defaults(struct sim_config *st);
-/* 1: the line was a setting and is applied. 0: no setting. -EINVAL, -ENOENT: with file and line. */
+/* Applies a line that is a setting and returns 1. 0: the line is no setting. -EINVAL, -ENOENT: e
+ * begins with file and line. */
 int setting_line(struct sim_config *st, const struct script_line *l, struct err *e) MUST_USE;
-/* Derives the remaining fields: table lengths, lanes. */
+/* Computes the fields that depend on all settings: table lengths, lanes. */
 void setting_close(struct sim_config *st);
-/* Reads a model file: defaults, all lines, close. */
+/* Reads a model file into *st: sets the defaults, applies all lines, calls setting_close(). */
 int setting_read(struct sim_config *st, const char *path, struct err *e) MUST_USE;
-/* Changes the split mode afterwards; context_sm: for DIVIDE_FIXED. */
+/* Changes the split mode of a configuration that was read; context_sm: used with DIVIDE_FIXED. */
 void setting_divide(struct sim_config *st, uint32_t mode, const char *context_sm);
 void setting_help(FILE *out);

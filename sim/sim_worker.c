@@ -1,4 +1,4 @@
-/* sim_worker.c - see sim_worker.h. */
+/* sim_worker.c - plans and commits the steps of a simulated worker: see sim_worker.h. */
 #include "sim/sim_worker.h"
 
 #include "sim/cost.h"
@@ -25,7 +25,7 @@ worker_close(struct sim_worker *w)
     memset(w, 0, sizeof *w);
 }
 
-/* The same as worker/ops/partition_ctl.c. */
+/* Makes the partitions and starts their controller, as worker/ops/partition_ctl.c does. */
 static int
 make_partitions(struct sim_worker *w, struct err *e)
 {
@@ -41,7 +41,8 @@ make_partitions(struct sim_worker *w, struct err *e)
         TRY(partition_list_fixed(&w->partition_list, d->context_sm, &partition, e));
     partition_choose_init(&w->split, &limits, &w->partition_list, &w->st.cost.work, &w->st.kv,
                           w->st.cost.bandwidth, w->st.cost.peak);
-    for (unsigned r = 1; r < w->partition_list.n; r++) { /* as measured at the start */
+    /* as a worker measures them at its start */
+    for (unsigned r = 1; r < w->partition_list.n; r++) {
         struct part_share context, generation;
 
         cost_parts(&w->st, &w->partition_list, r, w->st.cost.initial_read, &context, &generation);
@@ -55,16 +56,17 @@ static int
 open_at(struct sim_worker *w, struct err *e)
 {
     w->mem = calloc(1, kv_bytes(&w->st.kv));
-    if (!w->mem) return err_set(e, -ENOMEM, "KV tables of %u slots", w->st.kv.n_slots);
+    if (!w->mem) return err_set(e, -ENOMEM, "out of memory for the KV tables");
     w->kv = kv_init(w->mem, &w->st.kv, e);
     if (!w->kv) return e->code;
     TRY(scheduler_new(&w->s, &w->st.sched, w->kv, e));
     for (unsigned l = 0; l < w->st.sched.n_lanes; l++)
         for (unsigned i = 0; i < WORKER_OUT; i++)
-            if (!(w->batch[l][i] = scheduler_batch(w->s))) return err_set(e, -ENOMEM, "batches");
+            if (!(w->batch[l][i] = scheduler_batch(w->s)))
+                return err_set(e, -ENOMEM, "out of memory for batches");
     w->n_tokens = calloc(w->batch[0][0]->max_segments, sizeof w->n_tokens[0]);
     w->token = calloc((size_t)w->batch[0][0]->max_segments * (1 + MAX_DRAFT), sizeof w->token[0]);
-    if (!w->n_tokens || !w->token) return err_set(e, -ENOMEM, "results");
+    if (!w->n_tokens || !w->token) return err_set(e, -ENOMEM, "no memory for results");
     return make_partitions(w, e);
 }
 
@@ -104,7 +106,8 @@ commit_step(struct sim_worker *w, const struct batch *b, nsec now)
         .step = b->step, .lane = b->lane, .n_tokens = w->n_tokens, .token = w->token
     };
 
-    for (uint32_t i = 0; i < b->n_segments; i++) /* not cached with 1,000 workers */
+    /* with 1,000 workers they are not in the CPU caches */
+    for (uint32_t i = 0; i < b->n_segments; i++)
         __builtin_prefetch(&scheduler_seq_at(w->s, b->segment[i].slot)->owner);
     for (uint32_t i = 0; i < b->n_segments; i++) {
         const struct batch_segment *run = &b->segment[i];

@@ -1,4 +1,4 @@
-/* soak.c - see soak.h. */
+/* soak.c - draws random worlds and runs each of them twice: see soak.h. */
 #include "sim/soak.h"
 
 #include "base/clock.h"
@@ -67,7 +67,7 @@ static void
 draw_lanes(uint64_t *d, struct scheduler_limits *l)
 {
     switch (rng_below(d, 3)) {
-    case 0: /* one lane, the default */
+    case 0: /* one lane, the default configuration */
         break;
     case 1:
         l->n_lanes = 2;
@@ -82,7 +82,6 @@ draw_lanes(uint64_t *d, struct scheduler_limits *l)
     }
 }
 
-/* Draws chunk policy, batching waits, adapters and prefix cache. */
 static void
 draw_sharing(uint64_t *d, struct sim_config *st)
 {
@@ -123,7 +122,8 @@ draw_world(uint64_t *d, const struct soak_args *a, struct fleet_setting *s)
     draw_lanes(d, &st->sched);
     setting_close(st);
     st->kv.arena_bytes = 0;
-    for (uint32_t g = 0; g < st->kv.n_groups; g++) { /* for few of the longest, or for many */
+    /* memory for few sequences of maximal length, or for many */
+    for (uint32_t g = 0; g < st->kv.n_groups; g++) {
         const struct kv_group *k = &st->kv.group[g];
 
         st->kv.arena_bytes += 2 * (k->max_entries + 2) * kv_block_bytes(k);
@@ -155,13 +155,12 @@ draw_request(uint64_t *d, const struct sim_config *st, nsec *at)
                             .encdec = encdec };
 
     t.prefix_len = t.prefix_id == TRACE_NONE ? 0 : rng_below(d, t.isl);
-    if (rng_below(d, 4))
-        *at += st->cost.launch * rng_below(d, 12) / (1 + rng_below(d, 4)); /* else at once */
+    if (rng_below(d, 4)) /* otherwise it arrives with the previous one */
+        *at += st->cost.launch * rng_below(d, 12) / (1 + rng_below(d, 4));
     t.arrival = *at;
     return t;
 }
 
-/* Runs a world once. */
 static int
 live_once(const struct fleet_setting *s, uint64_t seed, uint32_t n, struct fleet_result *ret,
           struct err *e)
@@ -184,7 +183,7 @@ live_once(const struct fleet_setting *s, uint64_t seed, uint32_t n, struct fleet
 struct soak_sum {
     uint64_t worlds, requests, finished, cancelled, refused, moved, deaths, steps, tokens,
         preemptions;
-    /* of all batches: programs with equal digests have decided equally */
+    /* hash of all batches: two programs with equal digests have made equal decisions */
     uint64_t digest;
     uint32_t passed;
 };
@@ -207,8 +206,8 @@ soak_world(const struct soak_args *a, uint64_t seed, uint32_t n, struct soak_sum
         return err_set(e, -1, "%u requests started and %" PRIu64 " ended", n,
                        first.finished + first.cancelled + first.refused);
     if (first.passed > s.worker.sched.max_seqs)
-        return err_set(e, -1, "a request was overtaken %u times with %u slots", first.passed,
-                       s.worker.sched.max_seqs);
+        return err_set(e, -1, "a request was overtaken %u times, but there are only %u slots",
+                       first.passed, s.worker.sched.max_seqs);
     sum->digest = sum->digest * UINT64_C(0x9e3779b97f4a7c15) + first.digest;
     sum->worlds++;
     sum->requests += n;

@@ -1,4 +1,4 @@
-/* trace.c - see trace.h. */
+/* trace.c - reads a trace file: see trace.h. */
 #include "sim/trace.h"
 
 #include "base/json.h"
@@ -18,7 +18,7 @@ trace_open(struct trace **ret, const char *path, struct err *e)
     CLEAN(trace_close_at) struct trace *t = calloc(1, sizeof *t);
 
     if (!t || !(t->path = strdup(path)) || !(t->line = malloc(TRACE_MAX_LINE)))
-        return err_set(e, -ENOMEM, "%s", path);
+        return err_set(e, -ENOMEM, "out of memory for %s", path);
     t->f = strcmp(path, "-") == 0 ? stdin : fopen(path, "re");
     if (!t->f) return err_set(e, -errno, "%s: %s", path, strerror(errno));
     *ret = TAKE(t);
@@ -37,7 +37,7 @@ trace_close(struct trace *t)
     return NULL;
 }
 
-/* Stores the value of a key; unknown keys are skipped. */
+/* Stores the value of `key` in *to; skips unknown keys. */
 static int
 take_value(struct json *j, const char *key, struct trace_line *to, struct err *e)
 {
@@ -103,7 +103,7 @@ read_line(const char *text, size_t n, struct trace_line *to, struct err *e)
     return 0;
 }
 
-/* Reads the next line without its end. 1: a line, 0: end of file. */
+/* Reads the next line, without its line end, into t->line. 1: a line; 0: end of file. */
 static int
 next_text(struct trace *t, size_t *n, struct err *e)
 {
@@ -113,7 +113,7 @@ next_text(struct trace *t, size_t *n, struct err *e)
     for (*n = 0; (c = getc_unlocked(t->f)) != EOF && c != '\n'; t->line[(*n)++] = (char)c)
         if (*n == TRACE_MAX_LINE)
             return err_set(e, -EBADMSG, "the line is longer than %d bytes", TRACE_MAX_LINE);
-    if (ferror(t->f)) return err_set(e, -EIO, "read error");
+    if (ferror(t->f)) return err_set(e, -EIO, "the trace file cannot be read");
     return c != EOF || *n > 0;
 }
 

@@ -1,4 +1,4 @@
-/* trace_run.c - see trace_run.h. */
+/* trace_run.c - runs a trace on a simulated fleet and prints the results: see trace_run.h. */
 #include "sim/trace_run.h"
 
 #include "base/clock.h"
@@ -92,7 +92,6 @@ report_times(bool json, const struct fleet_result *r)
     }
 }
 
-/* seconds: real time of the run. */
 static void
 report_result(bool json, const struct fleet_result *r, double seconds)
 {
@@ -147,7 +146,7 @@ print_help(void)
          "E2E: arrival to last token.");
 }
 
-/* Adds the trace's requests, repeating the trace if more are requested. */
+/* Adds the requests of the trace to the fleet, and repeats the trace up to a->requests requests. */
 static int
 feed_trace(struct fleet *f, const struct trace_run_args *a, struct err *e)
 {
@@ -177,7 +176,7 @@ feed_trace(struct fleet *f, const struct trace_run_args *a, struct err *e)
     return fleet_finish(f, e);
 }
 
-/* Applies the options that replace settings of the model file. */
+/* Applies the options that replace settings of the model file to *st. */
 static void
 change_setting(struct sim_config *st, const struct trace_run_args *a)
 {

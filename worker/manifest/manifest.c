@@ -1,14 +1,14 @@
 /* manifest.c - creates, opens and writes a manifest: see manifest.h. manifest_read.c reads it.
  *
- * Every store is a release store through put32() or put64(). So a killed worker leaves a prefix of
- * the stores, in program order.
+ * Every store is a release store through put32() or put64(). So a worker that is killed leaves a
+ * manifest with the stores up to some point in program order, and none after it.
  */
 #include "worker/manifest/manifest_layout.h"
 
 #include <xxhash.h>
 
-/* Returns the capacity of a slot for beam-search steps: its number of positions. 0 if sequences
- * cannot be forked and adopted (state, sinks, one slot). */
+/* Returns how many beam-search steps can be stored per slot: as many as it has positions. 0:
+ * sequences cannot be forked and adopted (recurrent state, sinks, or only one slot). */
 static uint32_t
 max_decisions(const struct kv_config *c)
 {
@@ -163,7 +163,7 @@ void
 manifest_clear(struct manifest *m, seq_slot slot)
 {
     struct manifest_entry *r = entry_of(m, slot);
-    bool held = false; /* an entry without an id may hold blocks too */
+    bool held = false; /* an entry without an id may have blocks too */
 
     for (uint32_t g = 0; g < m->h.n_groups; g++) held = held || get32(&r->end[g]) > 0;
     if (!get64(&r->id) && !held && !(get32(&r->seq) & 1)) return;
@@ -190,7 +190,7 @@ entry_assign(struct manifest *m, const struct manifest_owner *o)
     entry_end(r);
 }
 
-/* Applies an EDIT_SET: block tables grow at the end and are dropped from the start. */
+/* Applies an EDIT_SET to an entry: block tables grow at the end and shrink from the start. */
 static void
 entry_set(struct manifest *m, struct manifest_entry *r, const struct kv_edit *e)
 {
@@ -201,7 +201,7 @@ entry_set(struct manifest *m, struct manifest_entry *r, const struct kv_edit *e)
 
     if (g->kind == KV_STATE && e->entry >= g->n_layers)
         put32(&r->snapshot[e->entry / g->n_layers - 1], (uint32_t)e->pos);
-    if (e->entry > end) { /* the window of a hit starts here */
+    if (e->entry > end) { /* first edit of a cache hit: its window starts here */
         check(first == end || end <= sinks);
         put32(&r->end[e->group], end = e->entry);
         put32(&r->first[e->group], first = e->entry);
@@ -209,7 +209,7 @@ entry_set(struct manifest *m, struct manifest_entry *r, const struct kv_edit *e)
     if (e->at == SLICE_NONE) {
         check(e->entry == MAX(first, sinks) && e->entry < end);
         put32(&r->first[e->group], e->entry + 1);
-    } else if (e->entry < end) { /* rewritten after adoption, or a beam reorder */
+    } else if (e->entry < end) { /* sent again after adoption, or reordered by a beam search */
         check(e->entry >= first || e->entry < sinks);
         put32(&table[e->entry], e->at);
     } else {

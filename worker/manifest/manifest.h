@@ -1,8 +1,10 @@
 /* manifest.h - crash-consistent record of the KV that a worker has written, for its replacement.
  *
- * An arena of its own. The engine thread of the worker writes it; the replacement reads it after
- * the writer has exited. The ledger in lagand is the authority on requests; the manifest is a cache
- * of finished work, and its contents are validated before use. Little-endian:
+ * The manifest is an arena of its own. The worker's engine thread writes it; the replacement worker
+ * reads it after the writer has exited. The ledger in lagand is the authority on requests; the
+ * manifest only saves finished work, and its contents are validated before use. An entry records
+ * one slot, a node records one block of the prefix cache, a decision one step of a beam search.
+ * Little-endian:
  *
  *     offset               bytes
  *     0                    512                 struct manifest_head, constant
@@ -33,54 +35,55 @@ struct manifest_group {
     uint32_t kind, window, n_layers, n_parts, slice_bytes, max_entries, table_at;
     uint32_t sinks; /* positions */
 };
+/* In the structs of the arena each comment begins with the byte offset of its field. */
 struct manifest_head {
     uint64_t magic;               /* 0 */
     uint32_t version, head_bytes; /* 8 */
     uint64_t bytes;               /* 16  of the whole arena */
-    uint64_t fingerprint[2];      /* 24  of model, precision and device: what K and V depend on */
-    uint64_t kv_id[2];            /* 40  of the KV arena that the slices belong to */
-    uint64_t arena_bytes;         /* 56  of the KV arena */
-    uint32_t n_slots, n_groups;   /* 64 */
-    uint32_t tokens_per_block;    /* 72 */
-    uint32_t slab_bytes;          /* 76 */
-    uint32_t row_at, row_bytes;   /* 80  of the entries */
+    uint64_t fingerprint[2]; /* 24  hash of all that K and V depend on: model, precision, device */
+    uint64_t kv_id[2];       /* 40  of the KV arena that the slices belong to */
+    uint64_t arena_bytes;    /* 56  of the KV arena */
+    uint32_t n_slots, n_groups;              /* 64 */
+    uint32_t tokens_per_block;               /* 72 */
+    uint32_t slab_bytes;                     /* 76 */
+    uint32_t row_at, row_bytes;              /* 80  of the entries */
     struct manifest_group group[MAX_GROUPS]; /* 88  table_at: from the start of the entry */
-    uint64_t hash_secret[4];                 /* 344 of the node keys */
+    uint64_t hash_secret[4];                 /* 344 with which the keys of nodes are hashed */
     uint64_t host_bytes, node_at;            /* 376 */
-    uint32_t n_nodes, node_bytes;            /* 392 n_nodes: with node 0, which is no node */
+    uint32_t n_nodes, node_bytes;            /* 392 n_nodes: node 0 included, which is no node */
     uint64_t decision_at;                    /* 400 */
-    uint32_t n_decisions, decision_bytes;    /* 408 n_decisions: per slot */
+    uint32_t n_decisions, decision_bytes;    /* 408 n_decisions: capacity per slot */
     uint8_t zero[96];
 };
 struct manifest_entry {
-    _Atomic uint32_t seq;       /* 0   odd: being edited */
-    _Atomic uint32_t committed; /* 4   committed position; if > 0, the encoder input's KV too */
-    _Atomic uint64_t id;        /* 8   of the request; 0: the entry is empty */
-    _Atomic uint32_t n_cross;   /* 16  tokens of the encoder input */
-    _Atomic uint32_t n_tokens;  /* 20  decoder tokens that tokens_hash covers */
-    _Atomic uint64_t tokens_hash[2];         /* 24 */
-    _Atomic uint64_t source_hash[2];         /* 40  of the encoder input */
-    _Atomic uint32_t first[MAX_GROUPS];      /* 56  held: first .. end - 1, sinks */
+    _Atomic uint32_t seq;            /* 0   odd while several stores change it */
+    _Atomic uint32_t committed;      /* 4   committed position; > 0: the cross KV is written too */
+    _Atomic uint64_t id;             /* 8   of the request; 0: the entry is empty */
+    _Atomic uint32_t n_cross;        /* 16  tokens of the encoder input */
+    _Atomic uint32_t n_tokens;       /* 20  decoder tokens that tokens_hash covers */
+    _Atomic uint64_t tokens_hash[2]; /* 24 */
+    _Atomic uint64_t source_hash[2]; /* 40  of the encoder input */
+    _Atomic uint32_t first[MAX_GROUPS];      /* 56  used table entries: sinks, first .. end - 1 */
     _Atomic uint32_t end[MAX_GROUPS];        /* 88 */
     _Atomic uint32_t snapshot[KV_SNAPSHOTS]; /* 120 position of each snapshot; 0: none */
-    _Atomic uint32_t member;      /* 132 index of the output, sample or beam within the request */
-    _Atomic uint32_t n_beams;     /* 136 of its beam search; 0: no beam search */
-    _Atomic uint32_t n_decisions; /* 140 first beam: steps that its search has decided */
+    _Atomic uint32_t member;      /* 132 index of the output, sample or beam in its request */
+    _Atomic uint32_t n_beams;     /* 136 beams of its search; 0: no beam search */
+    _Atomic uint32_t n_decisions; /* 140 entry of the first beam: decided steps of the search */
     uint8_t zero[48];             /* 144 */
 };
-struct manifest_decision {                     /* of one step and one rank (sched/beam.h) */
-    _Atomic uint32_t token, score;             /* 0   of the beam that continues; float bits */
-    _Atomic uint32_t ended_token, ended_score; /* 8   of the beam that ended; UINT32_MAX: none */
-    _Atomic uint32_t slot; /* 16  their parents: of the first, and << 8 of the ended one */
+struct manifest_decision {         /* what a step decided for the beam of one rank (score order) */
+    _Atomic uint32_t token, score; /* 0   of the continued beam; score as float bits */
+    _Atomic uint32_t ended_token, ended_score; /* 8   of an ended beam; UINT32_MAX: none */
+    _Atomic uint32_t slot; /* 16  parent slots: of the continued beam, and << 8 of the ended one */
 };
 struct manifest_node {
-    _Atomic uint32_t seq; /* 0   odd: being edited */
-    /* 4   parent node; 0: a root. In node 0: the highest node number ever written */
+    _Atomic uint32_t seq; /* 0   odd while several stores change it */
+    /* 4   number of the parent node, 0: a root. In node 0: the highest number ever written */
     _Atomic uint32_t parent;
     _Atomic uint32_t n_tokens; /* 8 */
-    _Atomic uint32_t live;     /* 12  0: no node */
+    _Atomic uint32_t live;     /* 12  0: the node is empty */
     _Atomic uint64_t key[2];   /* 16 */
-    _Atomic uint64_t priority; /* 32  of each group's block, one byte each */
+    _Atomic uint64_t priority; /* 32  retention priority of each group's block, 1 byte each */
     uint8_t zero[8];           /* 40 */
 };
 _Static_assert(sizeof(struct manifest_node) == 48, "manifest_node");
@@ -102,13 +105,13 @@ _Static_assert(offsetof(struct manifest_entry, first) == 56, "first");
 _Static_assert(offsetof(struct manifest_entry, end) == 88, "end");
 _Static_assert(offsetof(struct manifest_entry, snapshot) == 120, "snapshot");
 
-/* One process's view; its sizes and offsets are private memory, not the arena's. */
+/* One process's view of a manifest; h is in private memory, so the arena cannot change it. */
 struct manifest {
     char *base;
     struct manifest_head h;
 };
 
-/* The sequence that an entry is for. */
+/* The sequence whose KV an entry records. */
 struct manifest_owner {
     seq_slot slot;
     req_id id;
@@ -117,81 +120,81 @@ struct manifest_owner {
     uint64_t tokens_hash[2], source_hash[2];
 };
 
-/* A copy of one entry: bounded, not yet validated. */
+/* A copy of one entry for adoption: its counts are in range, the rest is not yet validated. */
 struct manifest_found {
-    struct kv_entry_found row; /* entry[] points to the caller's `tables` */
-    uint32_t resume;           /* after adoption: kv_entry_resume() */
+    struct kv_entry_found row; /* row.entry[] points to the caller's `tables` */
+    uint32_t resume;           /* kv_entry_resume() after adoption */
     uint32_t n_decisions;
     struct manifest_owner owner;
 };
 
-/* The decision of one beam-search step for one rank. */
+/* The decision of one beam-search step for the beam of one rank (order by score). */
 struct manifest_move {
     token_id token, ended_token; /* ended_token < 0: no beam ended */
     float score, ended_score;
-    uint8_t slot, ended_slot; /* parent beams */
+    uint8_t slot, ended_slot; /* slots of the parent beams */
 };
 
 void manifest_hash(const token_id *token, uint32_t n, uint64_t ret[2]);
 
-uint64_t manifest_bytes(const struct kv_config *c); /* c as kv_init() left it */
-/* Creates an empty manifest in manifest_bytes() zero bytes at base. */
+uint64_t manifest_bytes(const struct kv_config *c); /* size; c after kv_init() */
+/* Creates an empty manifest at base, in manifest_bytes(c) bytes that are zero. */
 void manifest_make(struct manifest *m, void *base, const struct kv_config *c,
                    const uint64_t fingerprint[2], const uint64_t kv_id[2]);
-/* Opens the previous worker's manifest. -EBADMSG: it is of another model, configuration or KV
- * arena; e names the difference, and nothing was changed. */
+/* Opens the previous worker's manifest of this size at base. -EBADMSG: it is of another model,
+ * configuration or KV arena; e names the difference, and the arena is unchanged. */
 int manifest_open(struct manifest *m, void *base, uint64_t bytes, const struct kv_config *c,
                   const uint64_t fingerprint[2], const uint64_t kv_id[2], struct err *e) MUST_USE;
-/* Returns the secret of the node keys from an unvalidated head. Because kv_init() needs the secret
- * before manifest_open() can validate the head. */
+/* Copies the secret of the node keys from a head that is not validated, because kv_init() needs the
+ * secret before manifest_open() can validate the head. */
 void manifest_secret(const struct manifest_head *h, uint64_t ret[4]);
 
 struct manifest_adopted {
-    uint32_t rows, labels;      /* entries and tree nodes that were adopted */
-    uint32_t no_rows, no_nodes; /* that were rejected as invalid */
+    uint32_t rows, labels;      /* adopted entries (slots) and nodes */
+    uint32_t no_rows, no_nodes; /* entries and nodes rejected as invalid */
 };
 /* Adopts every valid entry and tree node into kv, clears the others, and calls kv_adopt_end().
- * found: [n_slots], owner.id is 0 where no entry was adopted. tables: [row_bytes / 4], scratch.
- * host: the host memory was kept. */
+ * found: [n_slots] gets the adopted entries; owner.id is 0 where none was adopted. tables:
+ * [row_bytes / 4], scratch. host: the previous worker's host memory was kept. */
 struct manifest_adopted manifest_adopt(struct manifest *m, struct kv *kv, bool host,
                                        struct manifest_found *found, slice_id *tables);
 
-/* Finds the adopted slot of a resubmitted request and removes it from found, so that it is found
- * once. token: the n known decoder tokens. Sets *resume to the position to resume at, below n; 0:
- * the KV belongs to other tokens, or the state is of a later position. -ENOENT: no slot. */
+/* Returns the adopted slot of a resubmitted request and removes it from found, so that it is found
+ * only once. token: the n known decoder tokens. Sets *resume to the position to resume at, below n;
+ * 0: the KV is of other tokens, or its recurrent state of a later position. -ENOENT: no slot. */
 int manifest_claim(struct manifest_found *found, uint32_t n_slots, req_id id, uint32_t member,
                    const token_id *token, uint32_t n, const token_id *source, uint32_t n_source,
                    uint32_t *resume) MUST_USE;
-/* The same for all beams of a search; token: the n prompt tokens. Sets slot[] per beam and returns
- * the number of decided steps; each beam has n - 1 positions plus that number written. 0: a beam is
- * missing or no step was decided; found is unchanged. */
+/* As manifest_claim(), for all beams of a search; token: the n prompt tokens. Sets slot[] per beam
+ * and returns the number of decided steps; each beam has n - 1 positions plus this number written.
+ * 0: a beam is missing or no step was decided, and found is unchanged. */
 uint32_t manifest_claim_search(struct manifest_found *found, uint32_t n_slots, req_id id,
                                uint32_t n_beams, const token_id *token, uint32_t n,
                                const token_id *source, uint32_t n_source, seq_slot *slot) MUST_USE;
-/* Removes one more unclaimed slot of the request from found and returns it. -ENOENT: none left. */
+/* Removes one slot of the request from found and returns it. -ENOENT: found has no more of them. */
 int manifest_forget(struct manifest_found *found, uint32_t n_slots, req_id id) MUST_USE;
 
-/* Writes all changed nodes of the prefix tree. Call before each launch, and when idle. */
+/* Writes all nodes of the prefix tree that have changed. Call before each launch, and when idle. */
 void manifest_put_nodes(struct manifest *m, struct kv *kv);
-/* Writes the edits of a step that is about to be launched, and the owners of new entries. The
- * EDIT_CLEAR come first, so a reused slot loses its old entry before it gets the new one. */
+/* Writes the table edits of a step before its launch, and the owners of new entries. Edits of kind
+ * EDIT_CLEAR come first, so a reused slot's entry is cleared before it gets the new owner. */
 void manifest_launch(struct manifest *m, const struct kv_edit *edit, uint32_t n_edits,
                      const struct manifest_owner *owner, uint32_t n_owners);
-/* Publishes the committed position of the slot. */
+/* Publishes that the slot's KV is written up to this position. */
 void manifest_commit(struct manifest *m, seq_slot slot, uint32_t committed);
 
 /* Appends the decision of beam-search step `step`, which must be the next: move[r] of rank r is
- * stored with slot[r]. Ignored if the table is full. */
+ * stored for slot[r]. No effect if the search has n_decisions steps already. */
 void manifest_put_decision(struct manifest *m, const seq_slot *slot, uint32_t n_beams,
                            uint32_t step, const struct manifest_move *move);
-/* Discards the decisions of the search whose first beam has this slot: the search restarts, and the
- * previous worker's decisions are with the slots of its old beams. */
+/* Discards the decisions of the search whose first beam has this slot. Needed when an adopted
+ * search restarts: the previous worker's decisions are stored for the slots of its old beams. */
 void manifest_drop_decisions(struct manifest *m, seq_slot slot);
-/* Reads the decision of step `step` < n_decisions of the previous worker, not yet validated. */
+/* Reads what the previous worker decided in step `step` < n_decisions; not yet validated. */
 void manifest_decision(const struct manifest *m, const seq_slot *slot, uint32_t n_beams,
                        uint32_t step, struct manifest_move *ret);
 
-/* Reads one entry. 1: *ret, its block tables in `tables` (as above). 0: empty, being edited, or no
- * committed position. -EBADMSG: invalid. */
+/* Reads a slot's entry. 1: *ret is set, its block tables are in `tables` (scratch as above). 0: it
+ * is empty, was being edited, or has no committed position. -EBADMSG: it is invalid. */
 int manifest_read(const struct manifest *m, seq_slot slot, slice_id *tables,
                   struct manifest_found *ret) MUST_USE;

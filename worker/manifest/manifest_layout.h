@@ -1,5 +1,4 @@
-/* manifest_layout.h - addresses within a manifest, and atomic stores and loads. For manifest.c and
- * manifest_read.c alone. */
+/* manifest_layout.h - addresses within a manifest, and its atomic stores and loads. Private. */
 #pragma once
 
 #include "worker/manifest/manifest.h"
@@ -51,7 +50,7 @@ table_of(const struct manifest *m, seq_slot slot, uint32_t group)
     return (void *)((char *)entry_of(m, slot) + m->h.group[group].table_at);
 }
 
-/* Returns the entries of a window group that sinks keep. */
+/* Returns how many first table entries of a window group stay in use because they have sinks. */
 static inline uint32_t
 sink_entries(const struct manifest *m, uint32_t group)
 {
@@ -65,7 +64,7 @@ node_of(const struct manifest *m, uint32_t node)
     return (void *)(m->base + m->h.node_at + (size_t)node * m->h.node_bytes);
 }
 
-/* Returns the blocks of a node, [group][device, host]. */
+/* Returns the node's blocks as [group][2]: the device block and the host block, slice + 1 each. */
 static inline _Atomic uint32_t *
 places_of(struct manifest_node *n)
 {
@@ -86,6 +85,7 @@ decision_of(const struct manifest *m, seq_slot slot, uint32_t step)
                     ((size_t)slot * m->h.n_decisions + step) * m->h.decision_bytes);
 }
 
-/* manifest.c: clears the entry of the slot; writes a node, or clears it if l is not live. */
+/* manifest_clear() clears the slot's entry. manifest_put_node() writes node l->node, or clears it
+ * if l->live is false. Both are in manifest.c. */
 void manifest_clear(struct manifest *m, seq_slot slot);
 void manifest_put_node(struct manifest *m, const struct kv_tree_export *l);

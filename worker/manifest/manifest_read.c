@@ -1,7 +1,7 @@
 /* manifest_read.c - reads, validates and adopts the previous worker's manifest: see manifest.h.
  *
- * Every value is copied once and bounded before use. Entries and nodes that are not adopted are
- * cleared one by one, so a kill during adoption leaves a manifest that can be adopted again.
+ * Every value is copied once, and its range is checked before use. Entries and nodes that are not
+ * adopted are cleared one by one, so a kill during adoption leaves a manifest that can be adopted.
  */
 #include "worker/kv/kv_table.h"
 #include "worker/manifest/manifest_layout.h"
@@ -39,7 +39,8 @@ manifest_read(const struct manifest *m, seq_slot slot, slice_id *tables, struct 
             bool has = i >= first || i < sinks;
 
             *tables = has ? get32(&table[i]) : SLICE_NONE;
-            if (has && *tables == SLICE_NONE) return -EBADMSG; /* only first drops entries */
+            /* freed entries are below first, never SLICE_NONE */
+            if (has && *tables == SLICE_NONE) return -EBADMSG;
             tables++;
         }
     }
@@ -64,7 +65,8 @@ manifest_decision(const struct manifest *m, const seq_slot *slot, uint32_t n_bea
     }
 }
 
-/* 1: *ret, with token[tokens_per_block]; 0: no node, or being edited; -EBADMSG: invalid. */
+/* Reads a node. 1: *ret is set, its tokens are in token[tokens_per_block]. 0: the node is empty or
+ * was being edited. -EBADMSG: it is invalid. */
 static int
 read_node(const struct manifest *m, uint32_t node, token_id *token, struct kv_tree_export *ret)
 {
@@ -95,7 +97,7 @@ is_open(const struct manifest *m, const struct kv *kv, uint32_t node)
            !kv_tree_export_known(kv, node);
 }
 
-/* Returns the node's topmost ancestor that is not adopted yet, or the node; 0: the parents form a
+/* Returns the node's topmost ancestor (or itself) that is not adopted yet; 0: parents form a
  * cycle. */
 static uint32_t
 top_of(const struct manifest *m, const struct kv *kv, uint32_t node)
@@ -109,7 +111,7 @@ top_of(const struct manifest *m, const struct kv *kv, uint32_t node)
     return 0;
 }
 
-/* Adopts the node after its ancestors. Clears a rejected node before its blocks are reused. */
+/* Adopts the node after its ancestors. Clears a rejected node before its blocks can be reused. */
 static void
 adopt_node(struct manifest *m, struct kv *kv, bool host, uint32_t node, struct manifest_adopted *a)
 {
@@ -143,7 +145,8 @@ manifest_adopt(struct manifest *m, struct kv *kv, bool host, struct manifest_fou
         if (r < 0 && r != -ENODATA) a.no_rows++;
         if (r == 0 && kv_live(kv, slot)) {
             found[slot].resume = kv_entry_resume(kv, &found[slot].row);
-            for (uint32_t i = 0; i < KV_SNAPSHOTS; i++) /* the blocks of other snapshots are free */
+            /* the blocks of other snapshots are free now */
+            for (uint32_t i = 0; i < KV_SNAPSHOTS; i++)
                 if (get32(&e->snapshot[i]) != found[slot].resume) put32(&e->snapshot[i], 0);
             a.rows++;
         } else {

@@ -1,37 +1,37 @@
-/* partition_choose.c - see partition_choose.h. */
+/* partition_choose.c - predicts each mode's throughput and selects one: see partition_choose.h. */
 #include "worker/partition/partition_choose.h"
 
 #include <math.h>
 
-/* A mode is kept for DWELL selections, one per step. Another mode must then be BETTER (10 %)
- * better, after 10 × DWELL selections 1 %: noise must not change the mode, and a slightly worse
- * mode must not stay without limit. */
+/* A mode is kept for DWELL selections (one per step). Then another mode must be better by 10 %
+ * (BETTER), after 10 * DWELL selections by 1 %: noise must not change the mode, and a slightly
+ * worse mode must not stay without limit. */
 static const double BETTER = 0.1;
 enum { DWELL = 8 };
-/* EDGE: margin of a partition over one lane, whose times are known better and which needs no
- * change; waived if its inter-token time is lower by SOONER and decode is at least WEIGHT of the
- * work. WORTH: throughput margin for longer merged steps. */
+/* EDGE: throughput margin of a partition over partition 0, whose times are known better. The margin
+ * is waived if the partition's inter-token time is lower by SOONER and decode is at least WEIGHT of
+ * the work. WORTH: throughput margin for longer merged steps. */
 static const double EDGE = 0.02, SOONER = 0.05, WORTH = 0.03;
-/* ns of step time after which 63 % of an observation has decayed. */
+/* ns of step time after which an observation counts 37 % (1/e). */
 static const double FLOW = 3e9;
-/* Share of the steady-state prefill tokens per step: fewer sequences decode, each faster. */
+/* Share of the steady-state prefill tokens in a merged step: fewer but faster sequences decode. */
 static const double ROUND = 0.75;
-/* If decode is at least WEIGHT of the work, a merged step has at most MANY times the tokens whose
- * FLOP fit into the time of reading the weights: the throughput is equal with fewer, faster
- * sequences. Prefill alone benefits from long steps. */
+/* If decode is at least WEIGHT of the work, merged steps have at most MANY times the tokens whose
+ * FLOP take as long as reading the weights: equal throughput with fewer, faster sequences. */
 static const double MANY = 2, WEIGHT = 0.2;
-/* Also try steps longer by this factor: only measurements show the efficiency of small products. */
+/* Merged steps longer by this factor are tried too: only measurements show their efficiency. */
 static const double LONGER = 1.25;
-/* SHORT, LONGEST: ns of a prefill step on a partition. A mode change waits for 2 such steps; decode
- * does not. Each takes 28 ms longer than its tokens need while decode runs (8B, one H200). Longer
- * than SHORT only up to 1/FEW of the prompt tokens of all sequences: else many prompts end
- * together, and prefill and decode alternate in waves. */
+/* SHORT, LONGEST: range of the time in ns of a prefill step on a partition. A mode change waits for
+ * 2 such steps; decode does not. While decode runs, each takes 28 ms more than its tokens need (8B,
+ * one H200). A step is longer than SHORT only up to 1/FEW of the prompt tokens of all sequences:
+ * otherwise many prompts end together, and prefill and decode alternate in waves. */
 static const double SHORT = 2e8, LONGEST = 4e8, FEW = 8;
 /* Waiting prompt tokens are counted up to QUEUE full steps. */
 enum { QUEUE = 4 };
-/* Decode steps in flight when the last prefill step ends: 2, one of them half done on average. */
+/* Decode steps in flight when the last prefill step ends: 2, one of them on average half done. */
 static const double OUT = 1.5;
-/* Weight for how often prefill runs out: prefill that almost keeps up with decode rarely does. */
+/* How often prefill runs out of prompts: OFTEN times the share of time without prefill, at most 1.
+ * Prefill that nearly keeps up with decode rarely runs out. */
 static const double OFTEN = 4;
 
 void
@@ -42,7 +42,7 @@ partition_choose_init(struct split *s, const struct partition_limits *l,
     *s = (struct split){ .l = *l, .costs = *costs, .kv = kv };
     check(l->min_tokens >= 1 && l->max_tokens >= l->min_tokens);
     step_time_init(&s->time, list, bandwidth, peak);
-    /* Initial load: a prompt token without attention, one decoding sequence. */
+    /* initial load: a prompt token without attention, one decoding sequence */
     s->load.row.weights = (double)costs->weights;
     s->load.row.matmul = costs->row_flops;
     s->load.decode = s->load.row;
@@ -50,35 +50,34 @@ partition_choose_init(struct split *s, const struct partition_limits *l,
     partition_choose_start(s, 0);
 }
 
-/* n times the work of w; its weights are read once. */
+/* Returns n times the work of w; the weights are read once. */
 static struct step_cost
 scale_work(const struct step_cost *w, double n)
 {
     return (struct step_cost){ w->weights, n * w->kv, n * w->matmul, n * w->attend };
 }
 
-/* Prefill of `rows` prompt tokens. */
 static struct step_cost
 prompt_work(const struct partition_load *load, double rows)
 {
     return scale_work(&load->row, rows);
 }
 
-/* Decode of n sequences. */
 static struct step_cost
 decode_work(const struct partition_load *load, double n)
 {
     return scale_work(&load->decode, load->n_decode ? n / load->n_decode : 0);
 }
 
-/* Factor by which rounding up to tiles lengthens matrix products on the whole device. */
+/* Returns the factor by which rounding up to tiles lengthens matrix products on all units. */
 static double
 tile_padding(const struct split *s, double rows)
 {
     return s->l.tile && rows > s->l.tile ? ceil(rows / s->l.tile) * s->l.tile / rows : 1;
 }
 
-/* more: factor of the matrix products' FLOP. */
+/* Returns the expected ns of a merged step of n decoding sequences and `rows` prompt tokens; more:
+ * factor on the FLOP of its matrix products. */
 static double
 merged_step_ns(const struct split *s, const struct partition_load *load, double n, double rows,
                double more)
@@ -92,8 +91,8 @@ merged_step_ns(const struct split *s, const struct partition_load *load, double 
     return step_time_of(&s->time, STEP_BOTH, 0, &all);
 }
 
-/* Prompt tokens that keep a merged step within the target: its time is linear in them once FLOP
- * dominate. The last tokens of a prompt attend to twice the mean number of keys. */
+/* Returns the most prompt tokens with which a merged step is within the target; its time is linear
+ * in them once FLOP dominate. A prompt's last tokens attend to twice the mean number of keys. */
 static double
 rows_in_time(const struct split *s, const struct partition_load *load)
 {
@@ -109,7 +108,7 @@ rows_in_time(const struct split *s, const struct partition_load *load)
     return MAX(floor(rows - (most - target) / MAX(most - less, 1e-9)), (double)s->l.min_tokens);
 }
 
-/* Rounds the tokens of a step to an efficient size for matrix products. */
+/* Rounds the number of tokens of a step to an efficient size for matrix products. */
 static double
 round_to_tiles(const struct split *s, double rows, bool up)
 {
@@ -118,7 +117,7 @@ round_to_tiles(const struct split *s, double rows, bool up)
     return (up ? ceil(rows / grain) : floor(rows / grain)) * grain;
 }
 
-/* ns per prompt token of a prefill step of that size, alone in its lane. */
+/* Returns the ns per prompt token of a prefill step of `rows` tokens that is alone in its lane. */
 static double
 row_alone(const struct split *s, unsigned partition, const struct partition_load *load, double rows)
 {
@@ -136,7 +135,7 @@ decode_step_ns(const struct split *s, unsigned partition, const struct partition
     return step_time_of(&s->time, STEP_DECODE, partition, &some);
 }
 
-/* Decode's share of the work, each phase alone on the whole device. */
+/* Returns decode's share of the work (0 .. 1), as if each phase ran alone on the whole device. */
 static double
 decode_share(const struct split *s, const struct partition_load *load)
 {
@@ -145,7 +144,7 @@ decode_share(const struct split *s, const struct partition_load *load)
     return tokens / (tokens + row_alone(s, 0, load, s->l.max_tokens));
 }
 
-/* Largest merged step, decode tokens included, that the target allows. */
+/* Returns the most tokens, decode tokens included, of a merged step within the target. */
 static double
 rows_at_most(const struct split *s, const struct partition_load *load)
 {
@@ -154,8 +153,8 @@ rows_at_most(const struct split *s, const struct partition_load *load)
     return MIN(MAX(most, n + s->l.min_tokens), (double)s->l.max_tokens);
 }
 
-/* Size of merged steps: large enough that each has prompt tokens and no decode step reads the
- * weights alone. A larger step would only be longer. */
+/* Returns the tokens of a merged step: enough for prompt tokens in each step, so that no step reads
+ * the weights for decode alone. A larger step would only take longer. */
 static double
 rows_together(const struct split *s, const struct partition_load *load)
 {
@@ -183,10 +182,10 @@ rows_of_step(const struct partition_load *load, double most)
     return MAX(MIN((double)load->n_tokens, most), 1.);
 }
 
-/* Throughput in prompt tokens per ns, with their output tokens, while n sequences decode; one of
- * the n_there sequences is in prefill. row: ns per prompt token; token: a decode step during
- * prefill. The remaining output tokens are generated after prefill has run out, on the whole
- * device, except in `out` steps each time, which are in flight by then. */
+/* Returns the throughput in prompt tokens per ns, their output tokens included, while n sequences
+ * decode; one of the n_there sequences is in prefill. row: ns per prompt token; token: ns of a
+ * decode step during prefill. Output tokens that remain when prefill has run out are generated on
+ * the whole device, except those of the `out` steps that are in flight by then. */
 static double
 rows_per_ns(const struct split *s, const struct partition_load *load, double n, double row,
             double token, double out)
@@ -203,8 +202,8 @@ rows_per_ns(const struct split *s, const struct partition_load *load, double n, 
     return 1 / (row + rest);
 }
 
-/* Sequences that prefill can keep decoding: n, limited by n_there and the target. none, token: ns
- * of a step without decode, and with n_decode sequences. */
+/* Returns how many sequences prefill can keep decoding: n, limited by n_there and the target. none,
+ * token: ns of a step without decode, and of one with n_decode sequences. */
 static double
 n_fed(const struct split *s, const struct partition_load *load, double n, double none, double token)
 {
@@ -214,7 +213,7 @@ n_fed(const struct split *s, const struct partition_load *load, double n, double
     return MAX(MIN(n, (double)load->n_there), 1.);
 }
 
-/* Tokens of a prefill step on its part. */
+/* Returns the tokens of a prefill step on the prefill part of a partition. */
 static double
 rows_apart(const struct split *s, unsigned partition, const struct partition_load *load)
 {
@@ -248,8 +247,8 @@ expect_apart(const struct split *s, unsigned partition, const struct partition_l
 
     x.row = row_alone(s, partition, load, rows_of_step(load, x.way.rows));
     x.token = decode_step_ns(s, partition, load, load->n_decode);
-    /* Steady state: prefill of one token takes as long as its output: n = tokens (none + n more) /
-     * row */
+    /* In the steady state prefill of one token takes as long as its output: n = tokens * (none + n
+     * * more) / row, solved for n below; more: ns per further decoding sequence. */
     n = x.row - load->tokens * (x.token - none) / load->n_decode;
     n = n_fed(s, load, n > 0 ? load->tokens * none / n : load->n_there, none, x.token);
     x.done = rows_per_ns(s, load, n, x.row, decode_step_ns(s, partition, load, n), OUT);
@@ -280,7 +279,8 @@ edge_of_partition(const struct split *s, const struct partition_load *load,
     return sooner && decode_share(s, load) > WEIGHT ? 0 : EDGE;
 }
 
-/* True if a is preferred: within the target by throughput, outside it by inter-token time. */
+/* True if a is preferred to b by margin `better`: within the target the higher throughput is
+ * preferred, outside it the lower inter-token time. */
 static bool
 is_preferred(const struct split *s, const struct partition_load *load,
              const struct partition_expect *a, const struct partition_expect *b, double better)
@@ -316,8 +316,8 @@ partition_choose_for(struct split *s, const struct partition_list *list,
     struct partition_expect now, other;
 
     s->since += s->since < UINT32_MAX;
-    /* With one phase idle or never measured there is no comparison. The step size still follows the
-     * target, so that the next prompt meets it from its first step. */
+    /* while one phase is idle or was never measured, modes cannot be compared. The step size still
+     * follows the target, so that the next prompt meets it from its first step. */
     if (load->n_decode == 0) return s->now;
     if (s->now.partition == 0) s->now.rows = (uint32_t)rows_together(s, load);
     if (load->n_tokens == 0) return s->now;
@@ -337,7 +337,7 @@ partition_choose_for(struct split *s, const struct partition_list *list,
     return s->now;
 }
 
-/* The lane's oldest step has not started: it depends on another lane's step. */
+/* True if the lane's oldest step has not started, because another lane's step must end first. */
 static bool
 waits_for_lane(const struct split *s, const struct partition_lane *l)
 {
@@ -346,7 +346,7 @@ waits_for_lane(const struct split *s, const struct partition_lane *l)
     return w->step > s->lane[w->lane].done;
 }
 
-/* Sum of the busy times of the other lanes. */
+/* Returns the sum of the busy times of all lanes except `lane`. */
 static nsec
 others_busy(const struct split *s, unsigned lane, nsec now)
 {
@@ -386,7 +386,7 @@ partition_choose_launched(struct split *s, const struct batch *b, nsec now)
     if (l->n_out++ == 0) start_oldest_step(s, b->lane, now);
 }
 
-/* Updates the costs per prompt token and per decode step. A step counts as if in its middle. */
+/* Updates the cost of a prompt token and of a decode step. A step counts as if in its middle. */
 static void
 observe_work(struct split *s, const struct batch *b, nsec took, nsec now)
 {
@@ -415,7 +415,7 @@ observe_work(struct split *s, const struct batch *b, nsec took, nsec now)
     s->flow.tokens += half * (b->n_tokens - rows);
     if (b->n_tokens > rows) s->flow.last = b->n_tokens - rows;
     if (rows == 0) return;
-    /* Mean of recent steps, because a step of few tokens may read as many keys as one of many. */
+    /* mean of recent steps, because a step of few tokens may read as many keys as a step of many */
     s->flow.work.kv += half * prompts.kv;
     s->flow.work.matmul += half * prompts.matmul;
     s->flow.work.attend += half * prompts.attend;
@@ -425,9 +425,9 @@ observe_work(struct split *s, const struct batch *b, nsec took, nsec now)
     row->attend = s->flow.work.attend / s->flow.rows;
 }
 
-/* Output tokens per prompt token: updated when a step with prefill ends, or none is in flight. In
- * between, decode steps count but the prompts computed meanwhile do not: that varied by 10 %, and
- * the mode changed back and forth. */
+/* Updates load.tokens (output tokens per prompt token) when a step with prefill ends or none is in
+ * flight. In between, decode steps would count but not the prompts computed meanwhile: the ratio
+ * varied by 10 %, and the mode changed back and forth. */
 static void
 observe_flow(struct split *s, const struct batch *b)
 {
@@ -458,7 +458,7 @@ partition_choose_retired(struct split *s, const struct batch *b, nsec now)
     l->n_prompts -= has_prompts(b);
     l->done = b->step;
     start_oldest_step(s, b->lane, now);
-    for (unsigned i = 0; i < MAX_LANES; i++) { /* dependent steps start now */
+    for (unsigned i = 0; i < MAX_LANES; i++) { /* steps that depended on b start now */
         const struct step_dependency *wait = &s->lane[i].wait[(s->lane[i].done + 1) % 2];
 
         if (s->lane[i].n_out && wait->lane == b->lane && wait->step == b->step)
@@ -479,14 +479,14 @@ partition_choose(struct split *s, const struct partition_list *list, const struc
     s->news = false;
     load = scheduler_load(sched, QUEUE * s->l.max_tokens);
     s->load.n_decode = load.n_generating;
-    /* Outputs of one token are all planned by now, so no sequence seems to decode: a bad partition
-     * would stay. */
+    /* if all outputs have one token, they are all planned by now and no sequence seems to decode:
+     * without this a bad partition would stay */
     if (s->load.n_decode == 0 && s->flow.tokens >= 1) s->load.n_decode = s->flow.last;
     s->load.n_there = MAX(load.n_there, s->load.n_decode);
     s->load.prompt = s->flow.ends > 0 ? s->flow.rows / s->flow.ends : 0;
     s->load.each = s->flow.prompts > 0 ? s->flow.rows / s->flow.prompts : 0;
-    /* A prompt that fits into two steps is planned completely before the next selection. So the
-     * mode suits the prompts to come, as many as recent steps ended. */
+    /* A prompt that fits into two steps is planned completely before the next selection, so
+     * n_tokens is at least what recent steps computed: the mode must suit the prompts to come. */
     s->load.n_tokens = MAX((uint64_t)load.prompt_tokens,
                            (uint64_t)MIN(s->load.prompt, (double)s->l.max_tokens));
     return partition_choose_for(s, list, &s->load);

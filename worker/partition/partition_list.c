@@ -1,7 +1,7 @@
-/* partition_list.c - see partition_list.h. */
+/* partition_list.c - makes and changes the list of partitions: see partition_list.h. */
 #include "worker/partition/partition_list.h"
 
-/* Rounds half to even. */
+/* Rounds to the nearest integer, and from the middle between two to the even one. */
 static uint32_t
 round_to_even(double x)
 {
@@ -73,11 +73,11 @@ partition_list_set(struct partition_list *l, uint32_t prefill, uint32_t decode, 
     if (l->n == 1) return err_set(e, -EINVAL, "the device's %u units cannot be divided", l->units);
     near = partition_list_share(l, MIN((double)prefill / l->units, 1.));
     if (near.prefill_units != prefill || near.decode_units != decode)
-        return err_set(e, -EINVAL,
-                       "%u and %u units are not possible: the device has %u units, a part at least "
-                       "%u, in steps of %u; the nearest is %u and %u",
-                       prefill, decode, l->units, l->least, l->grain, near.prefill_units,
-                       near.decode_units);
+        return err_set(
+            e, -EINVAL,
+            "%u prefill and %u decode units are not possible: of the device's %u units each "
+            "part has at least %u, in steps of %u; the nearest is %u and %u",
+            prefill, decode, l->units, l->least, l->grain, near.prefill_units, near.decode_units);
     *ret = keep_partition(l, near);
     return 0;
 }
@@ -90,9 +90,9 @@ partition_list_fixed(struct partition_list *l, const char *text, unsigned *ret, 
     bool share = !*text || strchr(text, '.');
 
     if ((*text && (end == text || *end)) || !(n > 0) || n > 4096)
-        return err_set(e, -EINVAL,
-                       "split.context_sm: \"%s\" is not a number of units, nor a share such as 0.5",
-                       text);
+        return err_set(
+            e, -EINVAL,
+            "split.context_sm: \"%s\" is neither a number of units nor a share such as 0.5", text);
     *ret = 0;
     if (share && n >= 1) return 0;
     if (l->n == 1)

@@ -1,10 +1,11 @@
 /* partition_list.h - the partitions: divisions of the device units between prefill and decode.
  *
- * Partition 0 is no division: each lane may use the whole device. On the others prefill has the
- * first units and decode the rest. The device reports its possible divisions (gpu_parts()); the
- * list is short because each partition may cost device resources (streams, graphs). Pure.
+ * Partition 0 divides nothing: each lane may use all units. On the others prefill has the first
+ * units and decode the rest; each of these two ranges is called a part. The device reports which
+ * divisions are possible (gpu_parts()). The list is short because each partition may cost device
+ * resources (streams, graphs). Pure.
  *
- *     units  |<-------- prefill -------->|<---- decode ---->|
+ *     units  |<------ prefill part ------>|<-- decode part -->|
  *
  * Source of the rounding: TensorRT-LLM's SM disaggregation, with the device's own numbers.
  */
@@ -19,23 +20,22 @@ struct partition {
     uint32_t prefill_units, decode_units;
 };
 struct partition_list {
-    uint32_t units, least,
-        grain;  /* a part has >= least units; one of both is a multiple of grain */
-    uint32_t n; /* 1: the device cannot be divided */
+    uint32_t units, least, grain; /* a part has >= least units; one part has a multiple of grain */
+    uint32_t n;                   /* 1: only partition 0 is possible */
     struct partition partition[MAX_PARTITIONS];
 };
 
-/* Makes partition 0 and up to 4 others, from an equal division to more and more prefill units: a
- * multiple of grain, if that leaves `least` units for decode. */
+/* Fills the list with partition 0 and up to 4 others, from equal parts to a prefill part of 7/8 of
+ * the units. The prefill part is a multiple of grain where that leaves `least` units for decode. */
 void partition_list_make(struct partition_list *l, uint32_t units, uint32_t least, uint32_t grain);
-/* The division nearest to that share of prefill. The part nearer to a multiple of grain is rounded
- * to one, within the limits of a part. l->n must be above 1. */
+/* Returns the possible division whose prefill part is nearest to this share of the units. The part
+ * nearer to a multiple of grain is rounded to one, within the limits. l->n must be above 1. */
 struct partition partition_list_share(const struct partition_list *l, double share);
-/* Parses split.context_sm: units ("64"), or a share, which has a decimal point ("0.5"); empty: 0.5.
- * Adds the partition to the list; *ret is its index, or 0 for a share of 1 or more. */
+/* Parses split.context_sm, the size of the prefill part, and adds its partition: units ("64"), or a
+ * share with a decimal point ("0.5"); empty: 0.5. *ret is its index; 0 for a share of 1 or more. */
 int partition_list_fixed(struct partition_list *l, const char *text, unsigned *ret,
                          struct err *e) MUST_USE;
-/* Adds exactly this partition to the list, in place of the last one if the list is full; *ret is
- * its index. -EINVAL: the device has no such division; the message names the nearest. */
+/* Adds exactly this partition to the list, in place of the last one if the list is full. *ret is
+ * its index. -EINVAL: the device cannot be divided so; e names the nearest division. */
 int partition_list_set(struct partition_list *l, uint32_t prefill, uint32_t decode, unsigned *ret,
                        struct err *e) MUST_USE;

@@ -1,17 +1,17 @@
-/* step_cost.c - see step_cost.h. */
+/* step_cost.c - counts the bytes and FLOP of a step: see step_cost.h. */
 #include "worker/partition/step_cost.h"
 
-/* Adds KV bytes and attention FLOP of one segment in one KV group. */
+/* Adds to *w the KV bytes and attention FLOP that segment r causes in one KV group. */
 static void
 add_segment(struct step_cost *w, const struct step_costs *c, const struct kv_config *kv,
             uint32_t group, const struct batch_segment *r)
 {
     const struct kv_group *g = &kv->group[group];
     double a_token = (double)g->slice_bytes * g->n_layers * g->n_parts / kv->tokens_per_block;
-    double rows = r->n_tokens, keys = r->first_pos + rows, /* keys of the last token */
-        seen;                                              /* mean keys per token */
+    double rows = r->n_tokens, keys = r->first_pos + rows, /* number of keys of the last token */
+        seen;                                              /* mean number of keys per token */
 
-    if (g->kind == KV_STATE) { /* state is read and written once, independent of the position */
+    if (g->kind == KV_STATE) { /* a recurrent state is read and written once, at any position */
         w->kv += 2. * g->slice_bytes * g->n_layers;
         return;
     }

@@ -1,26 +1,26 @@
-/* step_time.c - see step_time.h.
+/* step_time.c - fits the coefficients of step times by least squares: see step_time.h.
  *
- * All terms are relative to the estimate of the step: z[i] = base[i] x[i] / estimate and y = ns /
- * estimate, so that numbers are near 1. Factors m minimize the squared error of sum m[i] z[i] - y
- * over all steps; on partition 0 PULL steps' weight holds them at 1. Errors relative to the
- * measured time would be wrong: a late observation makes one step long and the next short, and the
- * short one would outweigh thousands of steps.
+ * All terms are relative to the step's initial estimate: z[i] = base[i] x[i] / estimate and y = ns
+ * / estimate, so that numbers are near 1. The fitted factors m minimize the sum over all steps of
+ * the squared errors of sum m[i] z[i] - y. On partition 0 an additional weight of PULL steps draws
+ * each factor to 1. Errors relative to the measured time would be wrong: a late observation makes
+ * one step long and the next short, and the short one would outweigh thousands of steps.
  *
- * On another partition a common factor for all of partition 0's factors is fitted first; PULL holds
- * it at 1. Then each term gets its own factor, held at the common one by APART steps' weight. Equal
- * steps do not separate the terms: with 7 or 8 decoding sequences, the few steps during a change
- * were taken for the cost of longer contexts, and the prediction for 30 sequences was 10 % too
- * high.
+ * On another partition, one common factor for all factors of partition 0 is fitted first, drawn to
+ * 1 by PULL. Then each term gets its own factor, drawn to the common one by the weight of APART
+ * steps, because equal steps do not separate the terms: with 7 or 8 decoding sequences, the few
+ * steps during a change were taken for the cost of longer contexts, and the prediction for 30
+ * sequences was 10 % too high.
  */
 #include "worker/partition/step_time.h"
 
-/* PULL, APART: weights in steps, see above; one step outweighs PULL. KEEP: decay per step of the
- * same partition, so about 50 steps count. FADE: decay per step of another partition, half after
- * about 2,300 steps. LEAST: lower bound of a factor, because a term may not have occurred yet. */
+/* PULL, APART: weights in steps, as above; a single step outweighs PULL. KEEP: decay per step of
+ * the same partition, so about 50 steps count. FADE: decay per step of another partition, half
+ * after about 2,300 steps. LEAST: lower bound of a factor, whose term may not have occurred yet. */
 static const double PULL = 0.02, APART = 0.2, KEEP = 0.98, FADE = 0.9997, LEAST = 1e-3;
 enum { SWEEPS = 60 };
-/* A step counts at most LONG times its prediction once FEW steps are known, because longer delays
- * usually have another cause. */
+/* Once FEW steps are known, a measured time is limited to LONG times the prediction, because longer
+ * delays usually have another cause. */
 static const double LONG = 4, FEW = 2;
 
 static void
@@ -40,8 +40,8 @@ step_kind(unsigned work)
     return work & (WORK_PREFILL | WORK_ENCODER) ? STEP_BOTH : STEP_DECODE;
 }
 
-/* Coordinate descent: sets each factor to its optimum with the others fixed, which never increases
- * the error. hold: weight in steps of at[]. */
+/* Computes the factors m by coordinate descent: sets each factor to its optimum while the others
+ * are fixed, which never increases the error. hold: weight, in steps, that draws m to at[]. */
 static void
 solve_factors(const struct step_time_cell *c, const double at[STEP_TERMS], double hold,
               const double least[STEP_TERMS], double m[STEP_TERMS])
@@ -57,7 +57,7 @@ solve_factors(const struct step_time_cell *c, const double at[STEP_TERMS], doubl
         }
 }
 
-/* Fits a partition's factors, starting from partition 0's. No part exceeds the whole device. */
+/* Fits a partition's factors, starting from partition 0's; no part is faster than the device. */
 static void
 fit_partition(const struct step_time_cell *whole, struct step_time_cell *c)
 {
@@ -75,7 +75,7 @@ fit_partition(const struct step_time_cell *whole, struct step_time_cell *c)
     solve_factors(c, at, APART, least, c->m);
 }
 
-/* Solves after each change, because predictions are requested much more often. */
+/* Fits all partitions of a kind after each change, because predictions are needed more often. */
 static void
 fit_kind(struct step_time *t, enum step_kind kind)
 {

@@ -1,13 +1,13 @@
-/* admit.c - admits waiting sequences: slots, KV blocks, encoder rows. See sched_internal.h.
+/* admit.c - admits waiting sequences: gives them slots, KV blocks and rows of enc_state.
  *
- * There are two claims, each in list order, whole or not at all. Rows of enc_state and a slot allow
- * encoding. KV blocks for the sequence's whole life allow prefill. Encoding claims no KV, so a
- * sequence that waits for blocks never delays an encoder input. Policy max_utilization claims the
- * prompt's blocks, and later block by block.
+ * There are two admissions, each in list order, and each gives all that it needs or nothing. To
+ * encode, a sequence needs a slot and rows of enc_state. To prefill, it needs KV blocks for all its
+ * tokens (with policy max_utilization for its prompt; later blocks are reserved one by one).
+ * Encoding needs no KV, so a sequence that waits for blocks never delays an encoder input.
  */
 #include "worker/sched/sched_internal.h"
 
-/* The slot that q has or would get; SLOT_FULL: none. */
+/* Returns the slot that q has, or else the slot that it would get. SLOT_FULL: none is free. */
 #define SLOT_FULL UINT32_MAX
 static uint32_t
 slot_for(const struct scheduler *s, const struct seq *q)
@@ -50,7 +50,7 @@ take_slot(struct scheduler *s, struct seq *q, enum seq_state to)
         occupy_slot(s, m, take_free_slot(s), SEQ_PREFILL);
 }
 
-/* Asks reclaim_slot() for a kept slot or a suspended sequence's. */
+/* Asks the next reclaim_slot() for a kept or a suspended sequence's slot. Returns false. */
 static bool
 ask_reclaim(struct scheduler *s)
 {
@@ -64,7 +64,7 @@ has_slot(struct scheduler *s, const struct seq *q)
     return slot_for(s, q) != SLOT_FULL || ask_reclaim(s);
 }
 
-/* Slot of member i, or the one it will get. */
+/* Returns the slot of member m with index i, or the slot that m will get. */
 static uint32_t
 member_slot(const struct scheduler *s, const struct seq *first, const struct seq *m, uint32_t i)
 {
@@ -93,7 +93,7 @@ bool
 admit_kv(struct scheduler *s, struct seq *q)
 {
     uint32_t slot = slot_for(s, q), len = admission_len(s, q);
-    /* A group looks up the shared prompt and one more token, so that all of it may be a hit. */
+    /* a group looks up one token more than its shared prompt, so that all of it may be a hit */
     struct kv_text t = text_of(q, q->first_member ? q->n_shared + 1 : q->n_prompt);
     bool encoded = q->state != SEQ_WAITING;
     const struct kv_text *text = s->reuse && !q->prompt_logprobs && !q->wants_states ? &t : NULL;
@@ -110,7 +110,8 @@ admit_kv(struct scheduler *s, struct seq *q)
         if (!q->first_member || reserve_members(s, q, len, &way)) break;
         kv_drop(s->kv, slot);
         if (!text || t.needs_cross) return ask_reclaim(s);
-        text = NULL; /* the hit holds blocks that the members need: try without */
+        /* the blocks of the cache hit are what the members lack: try without the cache */
+        text = NULL;
     }
     if (!encoded) take_slot(s, q, SEQ_PREFILL);
     s->slot[slot].len = len;
@@ -124,8 +125,8 @@ admit_kv(struct scheduler *s, struct seq *q)
     return true;
 }
 
-/* While prefill steps are in flight a window keeps their positions if blocks suffice: a replacement
- * worker resumes before them. */
+/* If blocks suffice, a window group keeps the positions of prefill steps in flight, because a
+ * replacement worker resumes before them. */
 bool
 reserve_up_to(struct scheduler *s, struct seq *q, uint32_t end)
 {

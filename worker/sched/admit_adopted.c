@@ -1,13 +1,13 @@
-/* admit_adopted.c - admits sequences whose KV a previous worker left in the blocks of a kept slot.
+/* admit_adopted.c - resumes sequences whose KV a previous worker left in the blocks of a kept slot.
  *
- * A sequence resumes in its kept slot, or the slot is freed and the sequence waits like a new one.
- * A beam search resumes whole or not at all; forked samples resume one by one.
+ * A sequence resumes in its kept slot; if that fails, the slot is freed and the sequence waits like
+ * a new one. A beam search resumes with all beams or not at all; forked samples resume one by one.
  */
 #include "worker/sched/sched_internal.h"
 
-/* Positions with blocks that an adopted sequence needs to resume. With max_utilization a sequence
- * with one prompt token left reserves step by step like a decoding one: the block after the last
- * may only become free by preemption. */
+/* Returns the number of positions whose blocks an adopted sequence needs in order to resume. With
+ * max_utilization a sequence with one prompt token left needs no further block here and reserves
+ * step by step, like a decoding one: the next block may become free only by preemption. */
 static uint32_t
 adopted_len(const struct scheduler *s, const struct seq *q)
 {
@@ -16,9 +16,8 @@ adopted_len(const struct scheduler *s, const struct seq *q)
     return steps ? q->n_adopted : admission_len(s, q);
 }
 
-/* Tries window sizes from the largest to the smallest: a sequence that the previous worker started
- * with chunks of one unit has no more blocks. Most sequences have one token left and need only the
- * first try. */
+/* Tries reservations from the largest to the smallest, because a sequence that the previous worker
+ * started with chunks of one unit has few window blocks. */
 bool
 admit_adopted(struct scheduler *s, struct seq *q)
 {
@@ -83,7 +82,7 @@ give_up_kept_slot(struct scheduler *s, struct seq *q)
     q->n_adopted = 0;
 }
 
-/* Resumes a forked sample; it is no longer part of the group. */
+/* Resumes a forked sample in its kept slot and separates it from its group. */
 static bool
 adopt_sample(struct scheduler *s, struct seq *q)
 {
@@ -94,7 +93,7 @@ adopt_sample(struct scheduler *s, struct seq *q)
     return false;
 }
 
-/* Resumes forked samples one by one. Returns the rest as a group of its own, or NULL. */
+/* Resumes forked samples one by one. Returns the members that must wait as a new group, or NULL. */
 static struct seq *
 split_off_samples(struct scheduler *s, struct seq *first)
 {

@@ -1,16 +1,17 @@
-/* batch.c - see batch.h.
+/* batch.c - allocates batches, and packs them for other processes: see batch.h.
  *
- * Packed form: a head of 8 bytes, the counts (the first fields of struct batch), then the arrays in
- * the order of arrays[]. All are packed as they are in memory. No packed struct has padding, so
- * that equal batches are equal bytes.
+ * A packed batch is a head of 8 bytes, the counts (the first fields of struct batch), then the
+ * arrays in the order of arrays[], all as they are in memory. No packed struct has padding, so
+ * equal batches have equal bytes.
  */
 #include "worker/sched/batch.h"
 
 #define BATCH_MAGIC 0x68637462u
+#define BAD_BATCH(e, ...) err_set(e, -EBADMSG, "invalid batch: " __VA_ARGS__)
 
 enum { COUNT_BYTES = offsetof(struct batch, n_masks) + sizeof(uint32_t) };
 struct head {
-    uint32_t magic, bytes; /* bytes: head, counts and arrays */
+    uint32_t magic, bytes; /* bytes: length of the packed batch */
 };
 _Static_assert(COUNT_BYTES == 48, "no padding");
 _Static_assert(sizeof(struct batch_segment) == 36, "no padding");
@@ -19,7 +20,7 @@ _Static_assert(sizeof(struct kv_edit) == 24, "no padding");
 _Static_assert(sizeof(struct kv_copy) == 16, "no padding");
 _Static_assert(sizeof(struct step_dependency) == 16, "no padding");
 
-/* The arrays of a batch: offsets of the pointer, of the count and of the capacity. */
+/* For each array of struct batch: offsets of pointer, count and capacity; size of an element. */
 #define ARRAY(name, n, max) \
     { \
         offsetof(struct batch, name), offsetof(struct batch, n), offsetof(struct batch, max), \
@@ -52,7 +53,7 @@ array_at(const struct batch *b, size_t at)
     return array;
 }
 
-/* most: of a batch that uses its capacities. */
+/* Returns the packed size of b; most: the size if every array of b were full. */
 static size_t
 packed_bytes(const struct batch *b, bool most)
 {
@@ -121,7 +122,7 @@ batch_pack(const struct batch *b, void *buf, size_t cap)
     return (int)bytes;
 }
 
-/* Each token attends to itself and to earlier tokens only. */
+/* True if each token of the segment attends to itself and to earlier tokens only. */
 static bool
 masks_fit(const struct batch *b, const struct batch_segment *r)
 {
@@ -130,7 +131,8 @@ masks_fit(const struct batch *b, const struct batch_segment *r)
     return true;
 }
 
-/* What every reader of a batch relies on: offsets are contiguous and counts match. */
+/* Checks what every reader of a batch relies on: the segments' token and logit ranges are adjacent
+ * and their sums equal the counts of the batch. */
 static int
 check_rows(const struct batch *b, struct err *e)
 {
@@ -144,42 +146,41 @@ check_rows(const struct batch *b, struct err *e)
 
         if (r->first_token != row || r->n_tokens == 0 || r->first_pos < 0 ||
             r->n_draft >= r->n_tokens || r->n_draft > MAX_DRAFT)
-            return err_set(e, -EBADMSG, "segment %u has tokens %u to %u, but token %llu is next", i,
-                           r->first_token, r->first_token + r->n_tokens, (unsigned long long)row);
+            return BAD_BATCH(e, "segment %u has tokens %u to %u, but token %llu is next", i,
+                             r->first_token, r->first_token + r->n_tokens, (unsigned long long)row);
         if (want > 0 && r->first_logit != logits)
-            return err_set(e, -EBADMSG, "segment %u has logits from %u, but logit row %llu is next",
-                           i, r->first_logit, (unsigned long long)logits);
+            return BAD_BATCH(e, "segment %u has logit rows from %u, but row %llu is next", i,
+                             r->first_logit, (unsigned long long)logits);
         row += r->n_tokens;
         logits += want;
         if (!(r->flags & SEGMENT_MASK)) continue;
         masks = b->n_logits;
         if (want == 0 || r->n_tokens != 1u + r->n_draft || logits > b->n_masks || !masks_fit(b, r))
-            return err_set(e, -EBADMSG,
-                           "segment %u: the masks (%u in the batch) do not fit its %u drafts", i,
-                           b->n_masks, r->n_draft);
+            return BAD_BATCH(e, "segment %u: the batch has %u masks, which do not fit %u drafts", i,
+                             b->n_masks, r->n_draft);
     }
     for (uint32_t i = 0; i < b->n_encode; i++) {
         const struct batch_encode *c = &b->encode[i];
 
         if (c->first_token != row || c->n_tokens == 0 || c->n_layers == 0)
-            return err_set(e, -EBADMSG,
-                           "encoder input %u has tokens %u to %u, but token %llu is next", i,
-                           c->first_token, c->first_token + c->n_tokens, (unsigned long long)row);
+            return BAD_BATCH(e, "encoder input %u has tokens %u to %u, but token %llu is next", i,
+                             c->first_token, c->first_token + c->n_tokens, (unsigned long long)row);
         row += c->n_tokens;
     }
     if (row != b->n_tokens || logits != b->n_logits || masks != b->n_masks)
-        return err_set(e, -EBADMSG,
-                       "the batch head has %u tokens, %u logits, %u masks; its segments have %llu, "
-                       "%llu, %llu",
-                       b->n_tokens, b->n_logits, b->n_masks, (unsigned long long)row,
-                       (unsigned long long)logits, (unsigned long long)masks);
+        return BAD_BATCH(e,
+                         "its head has %u tokens, %u logit rows, %u masks; its segments have %llu, "
+                         "%llu, %llu",
+                         b->n_tokens, b->n_logits, b->n_masks, (unsigned long long)row,
+                         (unsigned long long)logits, (unsigned long long)masks);
     for (uint32_t i = 0; i < b->n_edits; i++)
         if (b->edit[i].op > EDIT_CLEAR || b->edit[i].group >= MAX_GROUPS)
-            return err_set(e, -EBADMSG, "table edit %u: unknown operation %u or group %u", i,
-                           b->edit[i].op, b->edit[i].group);
+            return BAD_BATCH(e, "table edit %u has operation %u and KV group %u", i, b->edit[i].op,
+                             b->edit[i].group);
     for (uint32_t i = 0; i < b->n_waits; i++)
         if (b->wait[i].lane >= MAX_LANES)
-            return err_set(e, -EBADMSG, "wait %u: lane %u does not exist", i, b->wait[i].lane);
+            return BAD_BATCH(e, "dependency %u is on lane %u, which does not exist", i,
+                             b->wait[i].lane);
     return 0;
 }
 
@@ -187,29 +188,28 @@ int
 batch_unpack(struct batch *b, const void *buf, size_t n, struct err *e)
 {
     const uint8_t *from = (const uint8_t *)buf + sizeof(struct head) + COUNT_BYTES;
-    struct batch in = { 0 }; /* only the counts */
+    struct batch in = { 0 }; /* has only the counts */
     struct head h;
     bool fits = true;
     int r;
 
-    if (n < sizeof h + COUNT_BYTES)
-        return err_set(e, -EBADMSG, "%zu bytes are too short for a batch head", n);
+    if (n < sizeof h + COUNT_BYTES) return BAD_BATCH(e, "%zu bytes are too few for its head", n);
     memcpy(&h, buf, sizeof h);
     memcpy(&in, (const uint8_t *)buf + sizeof h, COUNT_BYTES);
     if (h.magic != BATCH_MAGIC || in.zero || in.lane >= MAX_LANES)
-        return err_set(e, -EBADMSG, "not a batch: magic %08x, lane %u", h.magic, in.lane);
+        return BAD_BATCH(e, "its head has magic %08x and lane %u", h.magic, in.lane);
     for (size_t i = 0; i < ARRAY_LEN(arrays); i++)
         fits = fits && number_at(&in, arrays[i].n_at) <= number_at(b, arrays[i].max_at);
     if (!fits || in.n_logits > in.n_tokens || in.n_masks > in.n_logits)
         return err_set(e, -EMSGSIZE,
                        "a batch of %u tokens, %u segments, %u encoder inputs, %u edits, %u copies, "
-                       "%u waits; at most %u, %u, %u, %u, %u, %u are allowed",
+                       "%u dependencies; at most %u, %u, %u, %u, %u, %u are allowed",
                        in.n_tokens, in.n_segments, in.n_encode, in.n_edits, in.n_copies, in.n_waits,
                        b->max_tokens, b->max_segments, b->max_encode, b->max_edits, b->max_copies,
                        b->max_waits);
     if (h.bytes != n || packed_bytes(&in, false) != n)
-        return err_set(e, -EBADMSG, "a batch of %zu bytes: its head says %u, its arrays need %zu",
-                       n, h.bytes, packed_bytes(&in, false));
+        return BAD_BATCH(e, "it has %zu bytes, its head says %u, its arrays need %zu", n, h.bytes,
+                         packed_bytes(&in, false));
     memcpy(b, &in, COUNT_BYTES);
     for (size_t i = 0; i < ARRAY_LEN(arrays); i++) {
         size_t bytes = number_at(b, arrays[i].n_at) * arrays[i].item_bytes;

@@ -1,13 +1,13 @@
-/* batch.h - one step as plain arrays: what the scheduler decided and what the executor does.
+/* batch.h - struct batch: one step as arrays; the scheduler writes it, the executor runs it.
  *
- * The batch is the interface between the two halves of the worker. The scheduler writes a batch and
- * never touches a device; the executor reads it and decides nothing. Tests of both sides write
- * batches of their own.
+ * The scheduler decides everything and never touches a device; the executor reads the batch and
+ * decides nothing. Tests of both sides write batches of their own. Two lists divide the tokens of a
+ * step: a segment has the decoder tokens of one sequence, an encode has one encoder input.
  *
- *     segment  A (prefill chunk)   B (decode)   C (decode)   | encode: D (encoder input)
- *     index    0   1   2   3       4            5            | 6   7   8
- *     token    91  17  4   220     FROM_LAST    FROM_LAST    | 8   3   1
- *     pos      64  65  66  67      812          39           | 0   1   2
+ *     list         segment A (prefill)  B (decode)   C (decode)   | encode D (encoder input)
+ *     token index  0   1   2   3        4            5            | 6   7   8
+ *     token        91  17  4   220      FROM_LAST    FROM_LAST    | 8   3   1
+ *     pos          64  65  66  67       812          39           | 0   1   2
  *
  * Decoder tokens come first, in the order of segment[]; then encoder tokens, in the order of
  * encode[]. All arrays are host memory of fixed capacity, allocated once by batch_new().
@@ -18,70 +18,72 @@
 #include "base/err.h"
 #include "worker/kv/kv.h"
 
-#define TOKEN_FROM_LAST (-1) /* last_token[slot] on the device, whichever lane wrote it */
-/* Draft token i (from 1), proposed on the device after last_token[slot]: token i of its segment. */
+#define TOKEN_FROM_LAST (-1) /* the device reads last_token[slot], the slot's last sampled token */
+/* Token i >= 1 of a decode segment: the draft that the device proposes after last_token[slot]. */
 #define TOKEN_DRAFT(i) (-1 - (int32_t)(i))
-enum { MAX_BEAMS = 16, MAX_DRAFT = 8 }; /* MAX_LANES: kv.h */
+enum { MAX_BEAMS = 16, MAX_DRAFT = 8 };
 enum work { WORK_ENCODER = 1, WORK_PREFILL = 2, WORK_DECODE = 4 };
 enum {
     SEGMENT_SAMPLE = 1,
     SEGMENT_PROMPT_LOGPROBS = 2,
     SEGMENT_FIRST_CHUNK = 4,
     SEGMENT_BEAM = 8,
-    SEGMENT_MASK = 16, /* its drafts are a tree: mask[] gives the tokens that each one attends to */
-    /* The previous step has drafts and is not committed: first_pos and pos[] count all of them as
+    SEGMENT_MASK = 16, /* the drafts are a tree: mask[] has the tokens that each attends to */
+    /* The sequence's previous step has uncommitted drafts: first_pos and pos[] count all of them as
      * accepted. The device moves the segment back by the number of rejected drafts. */
     SEGMENT_AFTER_DRAFTS = 32,
-    /* Another beam of the previous segment's search: the cross-attention keys are the same. */
+    /* Another beam of the search of the previous segment: the cross-attention keys are the same. */
     SEGMENT_SAME_SOURCE = 64
 };
 
-/* Consecutive batched tokens of one slot. A slot is one row of every block table: one beam or one
- * sample. K and V of token i are written at first_pos + i, also for a draft tree, whose pos[] is
- * the depth in the tree. Before the slot's next step the device compacts the accepted ones. */
+/* The consecutive batched tokens of one sequence slot. The slot has one row in the block table of
+ * every KV group and is one beam, sample or single output. K and V of token i are written at
+ * position first_pos + i. In a draft tree pos[] is the depth in the tree instead; before the slot's
+ * next step the device moves K and V of the accepted drafts together. */
 struct batch_segment {
     uint32_t slot, first_token, n_tokens;
     int32_t first_pos;
     uint8_t work, flags;
-    uint16_t n_draft; /* the last n_draft tokens are drafts; n_draft + 1 logit rows */
-    /* First logit row, if any: 1 + n_draft rows with SEGMENT_SAMPLE, n_tokens rows with
-     * SEGMENT_PROMPT_LOGPROBS (the last one is also the sampled one). */
+    uint16_t n_draft; /* the last n_draft tokens of the segment are drafts */
+    /* The segment's first logit row. Number of rows: 1 + n_draft with SEGMENT_SAMPLE, n_tokens with
+     * SEGMENT_PROMPT_LOGPROBS (the last row also gives the sampled token), else 0. */
     uint32_t first_logit;
-    /* With SEGMENT_FIRST_CHUNK and an encoder: first row of its states in enc_state, to be
-     * projected into cross KV. */
+    /* With SEGMENT_FIRST_CHUNK in a model with an encoder: first row of the sequence's encoder
+     * states in enc_state, which this step projects into cross KV. */
     uint32_t enc_token;
-    uint32_t enc_tokens;   /* 0: the cross KV exists already (later chunk, or reused) */
-    uint32_t cross_tokens; /* encoder input tokens: keys of cross attention; 0: decoder-only */
+    uint32_t enc_tokens;   /* rows to project; 0: the cross KV exists already */
+    uint32_t cross_tokens; /* cross-attention keys (encoder input tokens); 0: decoder-only */
 };
 
-/* Some layers of one whole encoder input. Hidden states stay on the device in enc_state[enc_token
- * ..]. token[] and pos[] are read only if first_layer is 0. */
+/* The computation of n_layers encoder layers, from first_layer on, for one whole encoder input. Its
+ * hidden states stay on the device in rows enc_token .. of enc_state between steps. token[] and
+ * pos[] are read only if first_layer is 0. */
 struct batch_encode {
     uint32_t slot, first_token, n_tokens, enc_token;
     uint16_t first_layer, n_layers;
 };
 
-/* The step must not start before `lane` has finished `step`: a slot changes lanes, or a block was
- * last read by the other lane. */
+/* The device must not start this batch before `lane` has finished its step `step`, because a slot
+ * changes lanes, or the other lane's step still reads a block that this batch reuses. */
 struct step_dependency {
     uint64_t step;
     uint32_t lane, zero;
 };
 
-struct batch {     /* batch_pack() packs the fields from step to n_masks as they are */
-    uint64_t step; /* of this lane, from 1 */
+struct batch {     /* batch_pack() copies the fields step .. n_masks as they are */
+    uint64_t step; /* number of the step in its lane, from 1 */
     uint8_t lane, partition, work, zero;
-    /* Decoder tokens that the graph computes, at least those of the batch; 0: no graph. The padding
-     * has no slot. */
+    /* Number of decoder tokens that the captured graph computes; those beyond the batch's are
+     * padding and have no slot. 0: the step runs without a graph. */
     uint32_t bucket;
     uint32_t n_tokens; /* decoder and encoder tokens together */
     uint32_t n_segments, n_logits, n_encode, n_edits, n_copies, n_waits;
-    uint32_t n_masks;              /* n_logits, or 0 if no segment has SEGMENT_MASK */
-    token_id *token;               /* [n_tokens] */
-    int32_t *pos;                  /* [n_tokens] */
-    struct batch_segment *segment; /* [n_segments]; the beams of a request are neighbours */
+    uint32_t n_masks; /* length of mask[]: n_logits, or 0 if no segment has SEGMENT_MASK */
+    token_id *token;  /* [n_tokens] */
+    int32_t *pos;     /* [n_tokens] */
+    struct batch_segment *segment; /* beams of a search are adjacent */
     struct batch_encode *encode;   /* [n_encode] */
-    uint32_t *mask;       /* [n_masks] by logit row: bit j: attends to token j of its segment */
+    uint32_t *mask;       /* [n_masks] by logit row; bit j: it attends to token j of its segment */
     struct kv_edit *edit; /* [n_edits] applied before the step, in order */
     struct kv_copy *copy; /* [n_copies] */
     struct step_dependency *wait; /* [n_waits] */
@@ -93,21 +95,21 @@ struct batch *batch_new(uint32_t max_tokens, uint32_t max_segments, uint32_t max
 struct batch *batch_free(struct batch *b);
 CLEAN_FUNC(struct batch, batch_free)
 
-/* Serializes a batch: traces, the black box, tensor-parallel ranks. Returns the number of bytes;
- * -ENOSPC: more than cap. */
+/* Writes *b in packed form for traces, the black box and the other ranks of a tensor-parallel
+ * model. Returns the number of bytes. -ENOSPC: the packed form is larger than cap. */
 int batch_pack(const struct batch *b, void *buf, size_t cap) MUST_USE;
-/* Upper bound of batch_pack() for a batch with the capacities of b. */
+/* Returns the largest size that batch_pack() can return for a batch with the capacities of b. */
 size_t batch_most_bytes(const struct batch *b);
-/* Reads a packed batch. -EBADMSG: its parts are inconsistent; -EMSGSIZE: larger than b's
- * capacities. b is empty after an error of its parts. */
+/* Reads a packed batch into *b. -EBADMSG: its counts, segments or edits contradict each other.
+ * -EMSGSIZE: it is larger than b's capacities. After an error b has no tokens, or is unchanged. */
 int batch_unpack(struct batch *b, const void *buf, size_t n, struct err *e) MUST_USE;
 
-/* The limits of a worker. batch_unpack() checks that the parts of a batch fit each other;
- * batch_check() checks them against the limits. After both, execution cannot read or write a slot,
- * table entry, block or encoder state that does not exist. Batches of the worker's own scheduler
- * need no check. */
+/* The limits of a worker that runs batches of another process. batch_unpack() checks that a batch
+ * is consistent in itself, batch_check() that it is within these limits. After both checks,
+ * execution cannot read or write a slot, table entry, block or encoder state that does not exist.
+ * Batches of the worker's own scheduler need no check. */
 struct batch_limits {
-    const struct kv_config *kv; /* groups of model_groups(), n_slots, bytes of both tiers */
+    const struct kv_config *kv; /* KV groups of the model, n_slots, bytes of device and host tier */
     uint32_t n_lanes, n_partitions;
     uint32_t max_tokens, max_enc_tokens; /* decoder and encoder tokens of a step */
     uint32_t vocab, max_len, max_source, n_enc_layers;
@@ -115,21 +117,24 @@ struct batch_limits {
     uint32_t n_buckets;
 };
 
-/* -EBADMSG: the message names the first part that is out of range, with its numbers. */
+/* Checks *b against the limits. -EBADMSG: e names the first value out of range and its limit. */
 int batch_check(const struct batch *b, const struct batch_limits *w, struct err *e) MUST_USE;
 
 struct batch_top {
     token_id id;
     float logprob;
 };
-struct batch_result { /* indexed by segment unless stated otherwise; capacities as the batch */
+/* What the executor returns for a batch. Arrays are indexed by segment unless a length is given,
+ * and have the capacities of the batch. */
+struct batch_result {
     uint64_t step;
     uint8_t lane;
-    int status;          /* 0, or -EIO: the step failed and no result is valid */
-    uint8_t *n_tokens;   /* sampled and accepted tokens, 0 .. 1 + n_draft */
+    int status;          /* 0; -EIO: the step failed and the arrays are not valid */
+    uint8_t *n_tokens;   /* number of sampled and accepted tokens, 0 .. 1 + n_draft */
     token_id *token;     /* [n_segments][1 + MAX_DRAFT] */
     float *logprob;      /* [n_logits] of the sampled token, or of the prompt's next token */
-    uint32_t *first_top; /* [n_logits + 1] logit row i: top[first_top[i]] .. [first_top[i + 1]] */
-    /* With SEGMENT_BEAM: the candidates, log-probabilities after penalties and logit bias. */
+    uint32_t *first_top; /* [n_logits + 1] row i has top[first_top[i] .. first_top[i + 1] - 1] */
+    /* The most likely tokens of each logit row. With SEGMENT_BEAM they are the possible
+     * continuations of the beam, and log-probabilities include penalties and logit bias. */
     struct batch_top *top;
 };

@@ -1,5 +1,5 @@
-/* beam_search.c - see beam_search.h. Source: transformers' _beam_search(), with the same
- * comparisons, without batches; scores are fp32 as there.
+/* beam_search.c - the decisions of a beam search: beam_search.h. Source: transformers'
+ * _beam_search(), with the same comparisons, for one request; scores are fp32 as there.
  */
 #include "worker/sched/beam_search.h"
 
@@ -7,7 +7,7 @@
 
 #include <math.h>
 
-static const float LOW = -1e9f; /* score of a candidate to be chosen last */
+static const float LOW = -1e9f; /* added to a score so that its continuation is chosen last */
 
 enum { MAX_WIDTH = 1024 };
 
@@ -39,7 +39,8 @@ reason_of(const struct beam *b, token_id t)
     return b->n_new + 1 == b->max_new ? LAGAN_FINISH_LENGTH : 0;
 }
 
-/* The n best of all lists. Each list is sorted, so only the heads are compared. */
+/* Stores the n best continuations of all beams in ret, best first; returns their number. Each
+ * beam's list is sorted, so only the first unused element of each list is compared. */
 static uint32_t
 merge_lists(const struct beam *b, const struct beam_list *list, struct beam_move *ret, uint32_t n)
 {
@@ -76,7 +77,7 @@ penalised_score(const struct beam *b, float score, uint32_t n)
     return score / (float)pow((double)n, (double)b->length_penalty);
 }
 
-/* Inserts an ended hypothesis into done[] if it is among the n_beams best. */
+/* Inserts an ended hypothesis into done[] if it is among the n_beams best so far. */
 static void
 keep_hypothesis(struct beam *b, const struct beam_move *c)
 {
@@ -90,7 +91,7 @@ keep_hypothesis(struct beam *b, const struct beam_move *c)
     } else {
         b->n_done++;
     }
-    d = b->done[at]; /* reuses its token storage */
+    d = b->done[at]; /* its token storage is reused */
     for (; at > 0 && score > b->done[at - 1].score; at--) b->done[at] = b->done[at - 1];
     d.score = score;
     d.n = b->n_new + 1;
@@ -100,7 +101,8 @@ keep_hypothesis(struct beam *b, const struct beam_move *c)
     b->done[at] = d;
 }
 
-/* Assigns slots to the next beams, best first; a beam's first continuation keeps its slot. */
+/* Assigns slots to the continued beams c[], best first. The first continuation of a beam keeps the
+ * beam's slot; further ones get slots of beams without a continuation. */
 static void
 place_in_slots(struct beam *b, const struct beam_move *c)
 {
@@ -147,7 +149,7 @@ extend_common_prefix(struct beam *b)
     }
 }
 
-/* No live beam can exceed the worst kept hypothesis. */
+/* True if no live beam can get a better score than the worst hypothesis in done[]. */
 static bool
 cannot_improve(const struct beam *b)
 {
@@ -157,7 +159,7 @@ cannot_improve(const struct beam *b)
     return !(penalised_score(b, b->score[b->order[0]], far ? b->max_new : b->n_new) > worst);
 }
 
-/* Applies b->last. */
+/* Applies the decision b->last to the search: ended hypotheses, slots of beams, common prefix. */
 static void
 apply_decision(struct beam *b)
 {

@@ -24,7 +24,7 @@ append_token(struct scheduler *s, struct seq *q, token_id t)
     if (before + 1 == q->max_new) scheduler_end(s, q, LAGAN_FINISH_LENGTH);
 }
 
-/* One step that carried the sequence in that slot is over. */
+/* Returns the sequence in the slot, and counts one step less in flight for it. */
 static inline struct seq *
 leave_step(struct scheduler *s, uint32_t slot)
 {
@@ -37,7 +37,8 @@ leave_step(struct scheduler *s, uint32_t slot)
     return q;
 }
 
-/* The last `refused` drafts of the segment were rejected: their positions are planned again. */
+/* Applies the verification of the segment's drafts: the last `refused` of them were rejected, so
+ * their positions are planned again. */
 static void
 reject_drafts(struct scheduler *s, struct seq *q, const struct batch_segment *segment,
               uint32_t refused)
@@ -87,7 +88,7 @@ fail_forks(struct scheduler *s, const struct seq *q, const struct batch *b)
     }
 }
 
-/* The failed step was to copy a block that q, which has not started, needs. */
+/* True if the failed step was to copy a block for q, whose own first step is not planned yet. */
 static bool
 copied_for(const struct scheduler *s, const struct seq *q, const struct batch *b)
 {
@@ -108,11 +109,11 @@ fail_copies(struct scheduler *s, const struct batch *b)
         bool failed = q->state == SEQ_PREFILL && !seq_follows(q) && copied_for(s, q, b);
 
         if (failed) scheduler_end(s, q, LAGAN_E_INTERNAL);
-        q = failed ? s->running.first : q->next; /* its group leaves the list with it */
+        q = failed ? s->running.first : q->next; /* q's group has left the list too */
     }
 }
 
-/* The results are invalid, also for sequences that have ended. */
+/* Commits a failed step: all its sequences end, because its results are invalid. */
 static void
 fail_step(struct scheduler *s, const struct batch *b)
 {
@@ -131,13 +132,13 @@ fail_step(struct scheduler *s, const struct batch *b)
         struct seq *q = leave_step(s, b->encode[i].slot);
 
         scheduler_end(s, q, LAGAN_E_INTERNAL);
-        fail_forks(s, q, b); /* forked in a later step, using this encoder input */
+        fail_forks(s, q, b); /* members that forked later have used this encoder input */
         leave_if_done(s, q, b->encode[i].slot);
     }
     fail_copies(s, b);
 }
 
-/* Commits the search when its last beam is committed. */
+/* Commits the step of a whole search when q is its last beam; segment i is q's. */
 static void
 commit_beam(struct scheduler *s, const struct seq *q, const struct batch *b, uint32_t i,
             const struct batch_result *r)
@@ -153,7 +154,8 @@ commit_segment(struct scheduler *s, const struct batch *b, uint32_t i, const str
     const struct batch_segment *segment = &b->segment[i];
     const token_id *token = &r->token[(size_t)i * (1 + MAX_DRAFT)];
     struct seq *q = leave_step(s, segment->slot);
-    /* After drafts the start is known only now: the committed positions, at least the prompt. */
+    /* After a step with drafts the segment's first position is known only now: the committed
+     * positions, at least the prompt. */
     uint32_t first = segment->flags & SEGMENT_AFTER_DRAFTS ? MAX(q->n_done, q->n_prompt)
                                                            : (uint32_t)segment->first_pos;
     uint32_t n = 0, refused = 0;
@@ -163,10 +165,10 @@ commit_segment(struct scheduler *s, const struct batch *b, uint32_t i, const str
         check(n >= 1 && n <= 1u + segment->n_draft);
         refused = 1u + segment->n_draft - n;
     }
-    if (first <= q->n_done) /* else a previous step of q failed */
+    if (first <= q->n_done) /* otherwise a previous step of q failed */
         q->n_done = first + segment->n_tokens - refused;
     if (segment->n_draft) reject_drafts(s, q, segment, refused);
-    /* the states are projected into cross KV, or were not needed */
+    /* the encoder states are in the cross KV now, or were not needed */
     if (segment->flags & SEGMENT_FIRST_CHUNK) free_enc_tokens(s, segment->slot);
     if (segment->flags & SEGMENT_BEAM) commit_beam(s, q, b, i, r);
     for (uint32_t k = 0; k < n && q->state != SEQ_ENDED; k++) append_token(s, q, token[k]);
@@ -174,7 +176,7 @@ commit_segment(struct scheduler *s, const struct batch *b, uint32_t i, const str
     leave_if_done(s, q, segment->slot);
 }
 
-/* With about 1,000 sequences in a step none is in the processor's caches. */
+/* Prefetches later sequences of the step: of about 1,000, none is in the processor's caches. */
 static inline void
 prefetch_ahead(const struct scheduler *s, const struct batch *b, uint32_t i)
 {

@@ -1,10 +1,7 @@
-/* encoder.c - the encoder inputs of a step, and how many of their layers. See sched_internal.h.
- *
- * An encoder input is computed whole, or a few layers per step to keep steps with decode short.
- */
+/* encoder.c - plans the encoder inputs of a step, and how many encoder layers the step computes. */
 #include "worker/sched/sched_internal.h"
 
-/* Layers of q in this step. left: tokens times layers that the step may still take. */
+/* Returns how many encoder layers of q fit the step; left: tokens * layers that still fit. */
 static uint32_t
 layers_now(const struct step_plan *p, const struct seq *q, uint64_t left)
 {
@@ -15,7 +12,7 @@ layers_now(const struct step_plan *p, const struct seq *q, uint64_t left)
     return (uint32_t)MIN(fit, (uint64_t)MIN(a_step, all - q->n_enc_layers));
 }
 
-/* left: as for layers_now(); add_encode() subtracts its part. */
+/* Adds n encoder layers of q to the step and subtracts their work from *left. */
 static void
 add_encode(struct step_plan *p, struct seq *q, uint32_t n, uint64_t *left)
 {
@@ -40,7 +37,7 @@ add_encode(struct step_plan *p, struct seq *q, uint32_t n, uint64_t *left)
     if (q->n_enc_layers == p->s->l.n_enc_layers) move_seq(p->s, q, SEQ_PREFILL);
 }
 
-/* A sequence prefills or decodes, so waiting does not leave the device idle. */
+/* True if a sequence prefills or decodes: then the device is not idle while encoder inputs wait. */
 static bool
 any_computing(const struct scheduler *s)
 {
@@ -49,7 +46,8 @@ any_computing(const struct scheduler *s)
     return false;
 }
 
-/* How many waiting encoder inputs may start: no limit, or a batch size of limits.enc_batch. */
+/* Returns how many waiting encoder inputs may start: UINT32_MAX (no limit), a batch size of
+ * limits.enc_batch, or 0 while the batch is too small. */
 static uint32_t
 n_released(const struct step_plan *p)
 {
@@ -88,7 +86,7 @@ plan_encoder(struct step_plan *p)
          q = next) {
         next = q->next;
         if (runnable(s, q, p->lane) != WORK_ENCODER || !may_take_pages(s, q)) continue;
-        if (find_cross(s, q)) continue; /* its cross KV is cached: plan_prefill() takes it */
+        if (find_cross(s, q)) continue; /* its cross KV is cached: plan_prefill() plans q */
         n = layers_now(p, q, left);
         if (n == 0 || !admit_enc(s, q)) break;
         add_encode(p, q, n, &left);

@@ -1,4 +1,4 @@
-/* lane_work.c - the work of each lane, its partition, and the current load. See scheduler.h. */
+/* lane_work.c - the work and partition of each lane, and the scheduler's load. See scheduler.h. */
 #include "worker/sched/sched_internal.h"
 
 bool
@@ -18,9 +18,9 @@ prompts_out(const struct scheduler *s)
     return false;
 }
 
-/* Decode moves to the prefill lane when no prefill step is in flight, because such a step of
- * thousands of tokens would delay the next token. Until then the lane plans no prefill, and decode
- * stays in its lane. */
+/* Applies next_partition. With partition 0 the lanes merge: decode moves to the prefill lane, but
+ * only when no prefill step is in flight there, because such a step of thousands of tokens would
+ * delay the next token. Until then that lane plans no prefill, and decode stays in its own lane. */
 void
 apply_partition(struct scheduler *s)
 {
@@ -53,8 +53,8 @@ scheduler_set_partition(struct scheduler *s, unsigned partition, uint32_t rows)
     apply_partition(s);
 }
 
-/* Lanes are planned in rotation: a lane whose last plan was empty has no work now, except decode,
- * which another lane's plan can create. */
+/* A lane whose last plan was empty has no work now, because lanes are planned in rotation; except
+ * decode, which another lane's plan can create. */
 bool
 lane_is_alone(const struct scheduler *s, unsigned lane)
 {
@@ -69,7 +69,8 @@ lane_is_alone(const struct scheduler *s, unsigned lane)
     return true;
 }
 
-/* Sequences that could decode together: limited by slots, and by KV if the others need as much. */
+/* Returns how many sequences could decode at the same time, limited by slots, and by KV blocks if
+ * further sequences need as many as the present ones. */
 static uint32_t
 may_generate(const struct scheduler *s)
 {

@@ -1,7 +1,7 @@
-/* limits.c - the worst-case needs of a configuration and of a request, and whether they fit.
+/* limits.c - worst-case needs of a configuration and of a request, and whether they fit.
  *
- * The lowest level of the scheduler: functions read limits, a sequence and pool sizes, and change
- * no state. "Fits" means in an empty cache; admit.c decides whether blocks are free now.
+ * Functions read limits, a sequence and pool sizes, and change no state. "Fits" means in an empty
+ * cache; admit.c decides whether blocks are free now.
  */
 #include "worker/sched/sched_internal.h"
 
@@ -48,8 +48,9 @@ admission(const struct scheduler *s, const struct seq *q, uint32_t n_prompt, str
 {
     uint32_t most = s->l.max_chunk ? MIN(s->l.max_chunk, s->l.max_tokens) : s->l.max_tokens;
     uint32_t len = q->n_prompt + q->max_new, chunk = MIN(most, n_prompt);
-    /* Window groups need blocks for the planned chunk and, for a replacement worker, the steps in
-     * flight: another chunk and the tokens of the decode lane. Smaller variants need fewer. */
+    /* Ways to chunk the prompt, largest need first. Window groups keep blocks for the planned chunk
+     * and, for a replacement worker, the steps in flight: another chunk and the decode lane's
+     * tokens. */
     uint32_t unit = MIN(s->unit, chunk), least = q->n_draft ? tokens_in_flight(q, 0) : 0;
     const struct admission way[] = { { chunk, tokens_in_flight(q, chunk) },
                                      { chunk, MAX(chunk, least) },
@@ -93,7 +94,7 @@ limits_check(const struct scheduler_limits *l, const struct kv_config *kv, struc
     unsigned work = 0, want = WORK_PREFILL | WORK_DECODE;
 
     if (l->policy > POLICY_MAX_REQUESTS)
-        return err_set(e, -EINVAL, "unknown scheduling policy %d", (int)l->policy);
+        return err_set(e, -EINVAL, "unknown policy %d (internal error)", (int)l->policy);
     if (l->max_seqs == 0 || l->max_tokens == 0 || l->max_len == 0)
         return err_set(e, -EINVAL,
                        "max_num_seqs is %u, max_num_batched_tokens %u, max_model_len %u: all must "
@@ -104,21 +105,21 @@ limits_check(const struct scheduler_limits *l, const struct kv_config *kv, struc
                        l->max_seqs, kv->n_slots);
     if (l->chunk_unit > l->max_tokens || (l->max_chunk && l->chunk_unit > l->max_chunk))
         return err_set(e, -EINVAL,
-                       "the chunk unit is %u tokens, but max_num_batched_tokens is %u and a prompt "
-                       "may have %u "
-                       "tokens in a step",
+                       "chunks are multiples of %u tokens, but max_num_batched_tokens is %u and a "
+                       "prompt may have %u tokens in a step",
                        l->chunk_unit, l->max_tokens, l->max_chunk ? l->max_chunk : l->max_tokens);
     if (l->n_enc_layers > 0) want |= WORK_ENCODER;
     if (l->n_enc_layers > 0 && l->max_enc_tokens == 0)
-        return err_set(e, -EINVAL, "max_source_tokens is 0, but the model has an encoder");
+        return err_set(e, -EINVAL, "max_source_tokens is 0; a model with an encoder needs more");
     if (l->n_enc_batches > ARRAY_LEN(l->enc_batch))
         return err_set(e, -EINVAL, "encoder_batch_size: %u values, at most 8", l->n_enc_batches);
     TRY(check_ascending("encoder_batch_size", l->enc_batch, l->n_enc_batches, e));
     if (l->n_draft > MAX_DRAFT)
-        return err_set(e, -EINVAL, "%u draft tokens, at most %d", l->n_draft, MAX_DRAFT);
+        return err_set(e, -EINVAL, "%u draft tokens; at most %d are allowed", l->n_draft,
+                       MAX_DRAFT);
     for (uint32_t g = 0; g < kv->n_groups; g++)
         if (l->n_draft && kv->group[g].kind == KV_STATE)
-            return err_set(e, -EINVAL, "draft tokens and recurrent state, which cannot roll back");
+            return err_set(e, -EINVAL, "drafts cannot be used: recurrent state has no rollback");
     for (uint32_t i = 0; i < l->n_draft; i++)
         if (l->draft_back[i] > i)
             return err_set(e, -EINVAL, "draft token %u cannot continue a token %u before it", i + 1,
@@ -127,18 +128,19 @@ limits_check(const struct scheduler_limits *l, const struct kv_config *kv, struc
         return err_set(e, -EINVAL, "%u graph sizes, at most 64 are allowed", l->n_buckets);
     TRY(check_ascending("graph sizes", l->bucket, l->n_buckets, e));
     if (l->n_lanes == 0 || l->n_lanes > kv->n_lanes)
-        return err_set(e, -EINVAL, "%u lanes, the block tables are made for %u", l->n_lanes,
+        return err_set(e, -EINVAL, "%u lanes, but the block tables are made for %u", l->n_lanes,
                        kv->n_lanes);
     for (unsigned i = 0; i < l->n_lanes; i++) {
         if (l->lane_work[i] & work)
-            return err_set(e, -EINVAL, "lane %u has work that another lane has", i);
+            return err_set(e, -EINVAL, "lane %u has work of another lane (internal error)", i);
         if (l->lane_tokens[i] && l->chunk_unit > l->lane_tokens[i])
             return err_set(e, -EINVAL,
-                           "the chunk unit is %u tokens, but lane %u allows %u tokens in a step",
+                           "chunks are multiples of %u tokens, but lane %u allows %u in a step",
                            l->chunk_unit, i, l->lane_tokens[i]);
         work |= l->lane_work[i];
     }
-    if (want & ~work) return err_set(e, -EINVAL, "no lane has work 0x%x", want & ~work);
+    if (want & ~work)
+        return err_set(e, -EINVAL, "no lane has work 0x%x (internal error)", want & ~work);
     return 0;
 }
 
@@ -160,7 +162,7 @@ limits_check_uncounted(const struct scheduler *s, struct err *e)
                    s->max_running, l->max_len);
 }
 
-/* Checks that the members can be admitted and forked together. */
+/* Checks that the group of first member q can be admitted and forked as a whole. */
 static int
 check_group(const struct scheduler *s, const struct seq *q, struct err *e)
 {
@@ -182,8 +184,8 @@ check_group(const struct scheduler *s, const struct seq *q, struct err *e)
     if (n > s->max_running)
         return err_set(
             e, -EMSGSIZE,
-            "%u beams or outputs need as many sequence slots and batched tokens; there are %u", n,
-            s->max_running);
+            "%u beams or outputs need as many sequence slots and batched tokens; the limit is %u",
+            n, s->max_running);
     if (!(q->beam && q->next_member->n_adopted) &&
         fork_edits(s, q) > (seq_group_edits(&s->l) - 1) * entries)
         return err_set(e, -EMSGSIZE,
@@ -213,11 +215,10 @@ limits_check_seq(const struct scheduler *s, const struct seq *q, struct err *e)
                        s->l.pages);
     if ((uint64_t)q->n_prompt + q->max_new > s->l.max_len)
         return err_set(e, -EMSGSIZE,
-                       "a prompt of %u tokens and %u tokens to generate exceed the limit of %u "
-                       "tokens per sequence",
+                       "a prompt of %u tokens and %u tokens to generate exceed max_model_len %u",
                        q->n_prompt, q->max_new, s->l.max_len);
     if (q->first_member) TRY(check_group(s, q, e));
-    /* Preemption can add all tokens but the last to the prompt. */
+    /* with max_utilization, preemption can make all tokens but the last part of the prompt */
     return admission(
         s, q, s->l.policy == POLICY_MAX_UTILIZATION ? q->n_prompt + q->max_new - 1 : q->n_prompt,
         &way, e);
@@ -232,25 +233,25 @@ scheduler_edits(const struct scheduler_limits *l, const struct kv_config *c)
         uint64_t rows = c->group[g].kind == KV_CROSS ? l->max_enc_tokens : l->max_tokens;
 
         edits += rows / c->tokens_per_block + 2 * (uint64_t)max_running(l);
-        /* blocks that earlier chunks moved out of the window, for all sequences */
+        /* window group: cleared entries of blocks that left the window in earlier chunks */
         if (c->group[g].kind == KV_WINDOW) edits += STEPS_OUT * max_running(l) * chunk;
-        if (c->group[g].kind == KV_STATE) /* live state and one snapshot */
+        if (c->group[g].kind == KV_STATE) /* the live state and one snapshot of each layer */
             edits += 2 * (uint64_t)max_running(l) * c->group[g].n_layers;
-        /* all blocks of a slot that starts adopted or with a cache hit, or of forking members */
+        /* all entries of slots that start adopted or with a cache hit, or whose members fork */
         edits += (uint64_t)seq_group_edits(l) * c->group[g].max_entries;
     }
     return (uint32_t)MIN(edits, UINT32_MAX);
 }
 
-/* Per sequence a partial block of each group; the onboarded blocks of starting sequences, and as
- * many offloaded blocks. */
+/* Counts one partial block per sequence and KV group, the blocks onboarded for starting sequences,
+ * and as many offloaded blocks. */
 uint32_t
 scheduler_copies(const struct scheduler_limits *l, const struct kv_config *c)
 {
     uint64_t copies = (uint64_t)max_running(l) * c->n_groups;
 
     for (uint32_t g = 0; g < c->n_groups; g++) {
-        if (c->group[g].kind == KV_STATE) /* it starts from a snapshot and ends with one */
+        if (c->group[g].kind == KV_STATE) /* a sequence starts from a snapshot and ends with one */
             copies += 2 * (uint64_t)max_running(l) * c->group[g].n_layers;
         if (c->host_bytes) copies += c->group[g].max_entries;
     }

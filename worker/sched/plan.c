@@ -1,15 +1,15 @@
-/* plan.c - the next step of a lane. See scheduler.h.
+/* plan.c - plans the next step of a lane: scheduler_plan(). See scheduler.h.
  *
- * Order: decode, because a started stream must not stall; adopted streams, for the same reason;
- * prompts in list order for the remaining tokens; encoder inputs, whose tokens have a limit of
- * their own. All resources of a planned sequence are reserved: no later stage fails for lack of
+ * Order of planning: decode, because a started stream must not stall; adopted streams, for the same
+ * reason; prompts in list order, with the remaining tokens; encoder inputs, whose tokens have a
+ * limit of their own. All resources of a planned sequence are reserved, so no later stage lacks
  * blocks, tokens or slots.
  */
 #include "worker/sched/sched_internal.h"
 
 #include "include/lagan_wire.h"
 
-/* q decodes, and the block for its next token is reserved. */
+/* True if the decoding sequence q can be in this step: the block for its next token is reserved. */
 static bool
 may_generate_now(const struct step_plan *p, const struct seq *q)
 {
@@ -17,7 +17,7 @@ may_generate_now(const struct step_plan *p, const struct seq *q)
            !window_is_full(p->s, q);
 }
 
-/* Tokens for drafts: those that no sequence needs, at most half of them while prompts wait. */
+/* Returns how many tokens may be drafts: those that no sequence needs, half while prompts wait. */
 static uint32_t
 draft_budget(const struct step_plan *p)
 {
@@ -29,8 +29,8 @@ draft_budget(const struct step_plan *p)
     return prompts ? rows / 2 : rows;
 }
 
-/* Plans q's next token, with drafts as far as max_new and reserved blocks allow; or the next tokens
- * of all beams. */
+/* Plans q's next token, and drafts as far as *drafts, max_new and reserved blocks allow. For the
+ * first beam of a search: plans the next token of every beam. Other beams are skipped. */
 static void
 add_next_tokens(struct step_plan *p, struct seq *q, uint32_t *drafts)
 {
@@ -50,8 +50,7 @@ add_next_tokens(struct step_plan *p, struct seq *q, uint32_t *drafts)
     }
 }
 
-/* Prefetches the next sequence but one of the walk, because about 1,000 of them are not in the
- * processor's caches. */
+/* Prefetches q's slot and the sequence after q: of 1,000, none is in the processor's caches. */
 static inline void
 prefetch_next(const struct step_plan *p, const struct seq *q)
 {
@@ -61,8 +60,8 @@ prefetch_next(const struct step_plan *p, const struct seq *q)
     __builtin_prefetch(&p->s->slot[q->slot]);
 }
 
-/* True if searches wait for those in flight, so that the next step has all of them. Searches that
- * alternate would stay apart, and a step of few beams takes as long as one of all. */
+/* True if beam searches wait for those in flight, so that the next step has all searches: a step of
+ * few beams takes as long as a step of all, and searches that alternate would stay apart. */
 static bool
 searches_wait(const struct step_plan *p)
 {
@@ -96,14 +95,15 @@ plan_decode(struct step_plan *p)
         }
     }
     if (p->b->n_segments > 0 || oldest == UINT64_MAX) return;
-    /* Only sequences of another lane's steps are left: plan those whose step is oldest. The step
-     * waits for that lane, and no other token is delayed. */
+    /* Every sequence that can decode is in flight in the other lane, so the new step must wait for
+     * that lane: plan only the sequences whose step there is the oldest. No other sequence is
+     * delayed. */
     for (struct seq *q = p->s->running.first; q; q = q->next)
         if (may_generate_now(p, q) && q->lane_step <= oldest) add_next_tokens(p, q, &drafts);
 }
 
-/* Ends the first runnable sequence if none runs or holds blocks: it does not fit an empty cache.
- * scheduler_add() rejects most such requests. */
+/* Ends the first runnable sequence if none is in flight or has blocks: it does not fit an empty
+ * cache. scheduler_add() rejects most such requests. Returns true if planning must be repeated. */
 static bool
 end_hopeless(struct step_plan *p)
 {
@@ -116,9 +116,9 @@ end_hopeless(struct step_plan *p)
         if (!head && runnable(s, q, p->lane)) head = q;
     }
     for (struct seq *q = s->running.n ? NULL : s->waiting.first; q && !head; q = q->next)
-        if (runnable(s, q, p->lane)) head = q; /* skips suspended sequences */
+        if (runnable(s, q, p->lane)) head = q; /* not a suspended one */
     if (!head) return false;
-    /* A cached encoder input may occupy the last blocks: run the encoder again instead. */
+    /* a cached encoder input may occupy the last blocks: run the encoder again for it instead */
     for (struct seq *q = s->waiting.first; q; q = q->next) {
         if (!q->cross_kv_cached) continue;
         q->must_encode = true;
@@ -129,7 +129,7 @@ end_hopeless(struct step_plan *p)
     return true;
 }
 
-/* The part of scheduler_batch()'s edits for slots that start. */
+/* Returns how many of the batch's table edits are for slots whose first step this is. */
 static uint32_t
 begin_edits(const struct scheduler *s)
 {
@@ -171,7 +171,7 @@ close_batch(struct step_plan *p)
     s->planned[p->lane] = b->step;
 }
 
-/* The plan of this lane freed resources that lanes planned before it may use. */
+/* Marks the other lanes for planning: this lane's plan freed resources that they may use. */
 static void
 replan_other_lanes(struct scheduler *s, unsigned lane)
 {

@@ -1,20 +1,21 @@
-/* preempt.c - max_utilization: reserves blocks step by step and picks victims. See
- * sched_internal.h.
+/* preempt.c - policy max_utilization: reserves blocks per step, and preempts if none is free.
  *
- * One walk visits running and waiting sequences in list order. A sequence without blocks or slot
- * takes them from the last started sequence of the list, possibly itself; the walk then ends at the
- * victim. A victim in flight leaves after its step, and the sequence that needs the blocks waits as
- * well. A group whose members are together is preempted whole, when none of them is in flight.
+ * One walk visits running and waiting sequences in list order and reserves what each needs next. If
+ * a sequence lacks blocks or a slot, the last running sequence in list order (the victim) is
+ * preempted; the sequence itself may be the victim. The walk ends at the victim. A victim in flight
+ * leaves its slot after its step, and the sequence that lacks blocks waits. The members of a group
+ * that have not separated are preempted together, when none of them is in flight.
  */
 #include "worker/sched/sched_internal.h"
 
-/* Preempts one sequence for q. Returns the victim's first member; NULL: none, or not yet. */
+/* Preempts the last running sequence in list order that is not before q, and returns its first
+ * member. NULL: there is none, or a sequence that is ending will free blocks. */
 static struct seq *
 preempt_after(struct scheduler *s, const struct seq *q)
 {
     struct seq *v = s->running.last;
 
-    /* A sequence that is ending frees its blocks after its step in flight: wait for that. */
+    /* a sequence that is ending frees its blocks when its step is committed: wait for that */
     if (s->n_in[SEQ_LAST] + s->n_in[SEQ_PREEMPTED] + s->n_in[SEQ_ENDED] > s->ended.n) return NULL;
     while (v && !seq_before(v, q) && !may_preempt(s, v)) v = v->prev;
     if (!v || seq_before(v, q)) return NULL;
@@ -22,8 +23,9 @@ preempt_after(struct scheduler *s, const struct seq *q)
     return group_first(v);
 }
 
-/* Reserves what q needs in the lane's next step. rows: prompt tokens of the step not assigned yet.
- * Decode of all lanes is reserved before the prompts after it in list order. */
+/* Reserves what q needs in the lane's next step; false: too little is free. work: q's runnable()
+ * work. *rows: prompt tokens of the step that are not assigned yet. Decoding sequences of all lanes
+ * reserve here, before the prompts after them in list order. */
 static bool
 reserve_next_step(struct scheduler *s, struct seq *q, unsigned work, uint32_t *rows)
 {
@@ -66,10 +68,10 @@ reserve_steps(struct scheduler *s, unsigned lane, nsec now)
             continue;
         }
         if (q->state == SEQ_WAITING && !may_take_pages(s, q)) {
-            waiting = NULL; /* preemption may free no pages: wait until a sequence ends */
+            waiting = NULL; /* preemption may free no adapter pages: wait until a sequence ends */
             continue;
         }
-        if (reclaim_slot(s, now)) { /* the freed sequence may be `running`: restart the walk */
+        if (reclaim_slot(s, now)) { /* `running` may have lost its slot: restart the walk */
             running = s->running.first;
             waiting = s->waiting.first;
             rows = s->l.max_tokens;

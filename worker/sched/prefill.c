@@ -1,13 +1,14 @@
-/* prefill.c - prompts of a step: admission, and their share of its tokens. See sched_internal.h.
+/* prefill.c - plans the prompts of a step: admits them and divides the step's tokens between them.
  *
- * All sequences are admitted before the first one starts, so that blocks of one sequence's cache
- * hit are referenced before another sequence takes blocks.
+ * All sequences of a step are admitted before the first one is added to it, so that the blocks of
+ * one sequence's cache hit are referenced before another sequence takes blocks.
  */
 #include "worker/sched/sched_internal.h"
 
 enum { FINE = 16 };
 
-/* The edits for q's blocks fit the remaining budget; the first q of a step always does. */
+/* True if the table edits of q's first step (or fork) fit *begins; subtracts them. They always fit
+ * for the first q of a step. */
 static bool
 may_begin(const struct step_plan *p, const struct seq *q, uint32_t *begins)
 {
@@ -19,7 +20,7 @@ may_begin(const struct step_plan *p, const struct seq *q, uint32_t *begins)
     return true;
 }
 
-/* The same for a search with one token of each beam. */
+/* As may_begin(), for an adopted search of first beam q, with one token of each beam. */
 static bool
 may_resume(const struct step_plan *p, const struct seq *q, uint32_t *begins)
 {
@@ -32,7 +33,7 @@ may_resume(const struct step_plan *p, const struct seq *q, uint32_t *begins)
     return true;
 }
 
-/* Plans adopted streams with one prompt token left, with the priority of decode. */
+/* Plans adopted sequences with one prompt token left before all prompts: they are streams. */
 void
 plan_adopted(struct step_plan *p)
 {
@@ -58,16 +59,16 @@ next_prompt(const struct step_plan *p, struct seq *q)
     return q;
 }
 
-/* The latest end of q's next chunk. */
+/* Returns the position at which q's next chunk must end at the latest. */
 static uint32_t
 last_end(const struct scheduler *s, const struct seq *q)
 {
     return MIN(prompt_goal(q), kv_border(s->kv, q->n_planned, q->n_prompt));
 }
 
-/* Further tokens for q's next chunk, which has `have`: to its end, or as many units as the budget
- * allows. With a step limit the unit is at most FINE, because matrix products of 31 decode and 448
- * prompt tokens take as long as with 480. */
+/* Returns how many tokens to add to q's next chunk, which has `have` tokens: up to its latest end,
+ * or as many units as fit `budget`. With a step limit a unit is at most FINE tokens, because matrix
+ * products of 31 decode and 448 prompt tokens take as long as with 480. */
 static uint32_t
 chunk_rows(const struct scheduler *s, const struct seq *q, uint32_t have, uint32_t budget)
 {
@@ -80,7 +81,7 @@ chunk_rows(const struct scheduler *s, const struct seq *q, uint32_t have, uint32
     return end > from ? end - from : 0;
 }
 
-/* The same for one unit: up to the next multiple of it. */
+/* As chunk_rows(), but at most up to the next multiple of one unit. */
 static uint32_t
 unit_rows(const struct scheduler *s, const struct seq *q, uint32_t have, uint32_t budget)
 {
@@ -89,7 +90,7 @@ unit_rows(const struct scheduler *s, const struct seq *q, uint32_t have, uint32_
     return n <= MIN(budget, s->slot[q->slot].chunk - have) ? n : 0;
 }
 
-/* Gives the chunks further units in rotation until no token is left. */
+/* Adds units to the n chunks of the step in rotation until no token is left. */
 static void
 share_rows(const struct step_plan *p, uint32_t n, uint32_t rows)
 {
@@ -108,7 +109,7 @@ share_rows(const struct step_plan *p, uint32_t n, uint32_t rows)
     }
 }
 
-/* True if new prompts wait to be batched while sequences decode. */
+/* True if new prompts must wait now, to be batched with others, while sequences decode. */
 static bool
 hold_back(const struct step_plan *p)
 {
@@ -127,8 +128,8 @@ hold_back(const struct step_plan *p)
     return true;
 }
 
-/* Adds the first tokens of a search, one of each beam in one step. Returns the new length of
- * s->chunk; 0: too few tokens are left. */
+/* Adds the last prompt token of every beam of q's search to the n chunks in s->chunk. Returns the
+ * new number of chunks; 0: too few tokens are left. */
 static uint32_t
 fork_beams(const struct step_plan *p, struct seq *q, uint32_t n, uint32_t rows)
 {
@@ -137,7 +138,7 @@ fork_beams(const struct step_plan *p, struct seq *q, uint32_t n, uint32_t rows)
     return n;
 }
 
-/* Prompt tokens that the step limit leaves beside decode, at least one unit. */
+/* Returns the prompt tokens, at least one unit, that s->step_tokens leaves beside decode. */
 static uint32_t
 rows_beside(const struct step_plan *p)
 {
@@ -147,7 +148,8 @@ rows_beside(const struct step_plan *p)
     return MAX(s->step_tokens - MIN(taken, s->step_tokens), s->unit);
 }
 
-/* Admits in list order for the remaining tokens. Fills s->chunk; returns its length. */
+/* Divides the remaining tokens between running prompts and waiting ones, which it admits, in list
+ * order. Fills s->chunk; returns its length. */
 static uint32_t
 gather_chunks(struct step_plan *p)
 {
@@ -167,7 +169,7 @@ gather_chunks(struct step_plan *p)
         if (running && (full || !waiting || seq_before(running, waiting))) {
             q = running;
             running = next_prompt(p, q->next);
-            if (is_resumed_beam(q)) continue; /* plan_adopted() plans it */
+            if (is_resumed_beam(q)) continue; /* plan_adopted() plans this beam */
             if (s->slot[q->slot].len == 0 && (full || !admit_kv(s, q))) {
                 full = true; /* a sequence that waits for blocks is not overtaken */
                 continue;
@@ -190,10 +192,11 @@ gather_chunks(struct step_plan *p)
         if (is_last_prompt_token(q) && !beams_ready(s, q)) continue;
         some = s->l.chunks == CHUNK_POLICY_FCFS ? chunk_rows(s, q, 0, rows)
                                                 : unit_rows(s, q, 0, rows);
-        /* A budget below one unit goes to the first prompt, unless chunk_unit is configured. */
+        /* fewer tokens than one unit go to the first prompt, unless chunk_unit is configured */
         if (some == 0 && n == 0 && !(p->b->work & WORK_PREFILL) && !s->unit_strict)
             some = MIN(rows, s->slot[q->slot].chunk);
-        /* A prompt without tokens is not overtaken by new ones: shorter ones would starve it. */
+        /* If too few tokens are left for a chunk of this prompt, no prompt after it in the list is
+         * started: otherwise shorter prompts could overtake it without limit. */
         if (!s->slot[q->slot].chunk_planned && (stopped || some == 0)) {
             stopped = true;
             continue;

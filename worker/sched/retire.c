@@ -1,7 +1,7 @@
-/* retire.c - sequences leave their slots: ended, past their deadline, or preempted.
+/* retire.c - takes sequences from their slots: ended, past their deadline, or preempted.
  *
- * leave_slot() gives back the slot, its blocks, encoder rows and adapter pages together, and only
- * when no step in flight carries the sequence. Kept slots of a previous worker are freed here too.
+ * leave_slot() frees the slot, its blocks, encoder rows and adapter pages together, when no step in
+ * flight has the sequence. Kept slots of a previous worker are freed here too.
  */
 #include "worker/sched/sched_internal.h"
 
@@ -59,7 +59,7 @@ reset_to_prompt(struct seq *q)
     q->n_adopted = 0;
     q->has_forked = false;
     q->fork_step = 0;
-    q->n_enc_layers = 0; /* the cross KV is freed: encoded again unless it is cached */
+    q->n_enc_layers = 0; /* the cross KV is freed: encode again unless it is cached */
     q->cross_kv_cached = false;
     if (made > 0) q->prompt_logprobs = q->wants_states = false; /* already reported */
     q->must_encode = q->wants_states;
@@ -74,7 +74,7 @@ leave_slot(struct scheduler *s, struct seq *q)
     check((preempted || q->state == SEQ_ENDED) && q->in_flight == 0 && s->slot[q->slot].seq == q);
     free_enc_tokens(s, q->slot);
     give_pages(s, q->slot);
-    /* Blocks of forked members are not cached: no other request continues them. */
+    /* blocks of forked members are not cached, because no other request continues them */
     if (s->reuse && q->n_done > 0 && q->reason != LAGAN_E_INTERNAL && !q->has_forked) {
         struct kv_text t = text_of(q, q->n_tokens);
 
@@ -98,7 +98,7 @@ leave_slot(struct scheduler *s, struct seq *q)
     seq_insert(&s->waiting, q);
 }
 
-/* A step in flight carries q or a member of its group. */
+/* True if a step in flight has q or a member of its group. */
 static bool
 in_flight(struct seq *q)
 {
@@ -108,8 +108,9 @@ in_flight(struct seq *q)
     return out;
 }
 
-/* A partly reported list of prompt logprobs cannot be withdrawn. Blocks of an adopted sequence that
- * has not started are taken only if it still needs blocks; otherwise its first step is near. */
+/* Prompts with prompt_logprobs are not preempted, because part of the list may have been sent.
+ * Adopted sequences that have not started are preempted only if they lack blocks: others start
+ * soon. */
 bool
 may_preempt(const struct scheduler *s, struct seq *q)
 {
@@ -148,7 +149,8 @@ suspended_seq(const struct scheduler *s, bool pages)
     for (struct seq *q = s->any_suspended ? s->running.last : NULL; q; q = q->prev)
         if (q->is_suspended && !in_flight(q) && may_preempt(s, q) &&
             (!pages || s->slot[q->slot].pages) &&
-            admission(s, group_first(q), q->n_tokens, &way, NULL) == 0) /* fits when it resumes */
+            /* its longer prompt fits when it resumes */
+            admission(s, group_first(q), q->n_tokens, &way, NULL) == 0)
             return q;
     return NULL;
 }
@@ -190,7 +192,7 @@ end_one(struct scheduler *s, struct seq *q, uint16_t reason)
 void
 scheduler_end(struct scheduler *s, struct seq *q, uint16_t reason)
 {
-    if (q->state == SEQ_ENDED) return; /* the members have ended with it and may be reaped */
+    if (q->state == SEQ_ENDED) return; /* its members have ended too, and may have been reaped */
     for (struct seq *m = group_first(q), *next; m; m = next) {
         next = m->next_member;
         end_one(s, m, reason);
@@ -210,7 +212,7 @@ expire_list(struct scheduler *s, const struct seq_list *l, nsec now)
 
             scheduler_end(s, q, LAGAN_E_DEADLINE);
             ended = true;
-            if (seq_group) next = l->first; /* its members left the list too */
+            if (seq_group) next = l->first; /* its members have left the list too */
         } else {
             s->next_deadline = MIN(s->next_deadline, q->deadline);
         }

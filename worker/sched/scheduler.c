@@ -1,4 +1,4 @@
-/* scheduler.c - see scheduler.h: creation, arrival, lookup, reaping and checks of sequences. */
+/* scheduler.c - creates a scheduler; adds, finds, cancels, reaps and checks its sequences. */
 #include "worker/sched/scheduler.h"
 
 #include "include/lagan_wire.h"
@@ -13,7 +13,7 @@ scheduler_new(struct scheduler **ret, const struct scheduler_limits *l, struct k
 
     TRY(limits_check(l, kv_config(kv), e));
     s = calloc(1, sizeof *s);
-    if (!s) return err_set(e, -ENOMEM, "scheduler");
+    if (!s) return err_set(e, -ENOMEM, "out of memory for the scheduler");
     s->l = *l;
     s->fair_queue.quantum = l->quantum;
     s->kv = kv;
@@ -41,7 +41,7 @@ scheduler_new(struct scheduler **ret, const struct scheduler_limits *l, struct k
     s->soon = calloc(2 * (size_t)s->n_slots, sizeof s->soon[0]);
     s->holder = calloc(s->n_slots, sizeof s->holder[0]);
     if (!s->slot || !s->free_slot || !s->enc || !s->chunk || !s->soon || !s->holder)
-        return err_set(e, -ENOMEM, "scheduler of %u slots", s->n_slots);
+        return err_set(e, -ENOMEM, "out of memory for %u slots of the scheduler", s->n_slots);
     for (uint32_t i = 0; i < s->n_slots; i++) {
         s->slot[i] = (struct slot){ .kept_for_adoption = kv_live(kv, i) };
         s->n_kept += s->slot[i].kept_for_adoption;
@@ -75,7 +75,7 @@ scheduler_batch(const struct scheduler *s)
                      scheduler_edits(&s->l, c), scheduler_copies(&s->l, c));
 }
 
-/* ended: also find a sequence that has ended and is still in flight. */
+/* Returns a sequence with this id; ended: also one that has ended and is in flight. NULL: none. */
 static struct seq *
 find_seq(const struct scheduler *s, req_id id, bool ended)
 {
@@ -185,7 +185,7 @@ nsec
 scheduler_wake(const struct scheduler *s)
 {
     nsec wake = s->next_deadline;
-    bool out = false; /* a step in flight: its commit wakes the caller */
+    bool out = false; /* a step is in flight: its commit will wake the caller */
 
     for (unsigned l = 0; l < s->l.n_lanes; l++) {
         wake = MIN(wake, s->waited_for[l]);

@@ -1,4 +1,4 @@
-/* seq.c - see seq.h. */
+/* seq.c - the state changes and the ordered lists of sequences: see seq.h. */
 #include "worker/sched/seq.h"
 
 /* For each state the mask of allowed next states. */
@@ -45,7 +45,8 @@ insert_after(struct seq_list *l, struct seq *q, struct seq *prev)
 void
 seq_insert(struct seq_list *l, struct seq *q)
 {
-    struct seq *prev = l->last; /* search from the end: most sequences arrive in order */
+    /* search from the end, because most sequences are inserted in order */
+    struct seq *prev = l->last;
 
     while (prev && seq_before(q, prev)) prev = prev->prev;
     insert_after(l, q, prev);

@@ -1,13 +1,13 @@
-/* seq_group.c - sequence groups: beams and samples of one request. See seq.h, sched_internal.h.
+/* seq_group.c - sequence groups (beams or samples of one request) through their life: see seq.h.
  *
- *     admitted    slots and blocks for all members, or for none
+ *     admission   all members get slots and blocks, or none does
  *     prompt      the first member computes the shared positions, up to n_shared
- *     fork        at the first member's next position: the others reference its blocks
- *     later       samples are independent. Beams share each step, one in flight; before each step
- *                 their table rows are reordered as the search has decided
- *     preempted   all members that are together. Beams keep their tokens as prompts and share the
- *                 common prefix; each computes the rest of its prompt, except the last token, which
- *                 all beams compute in one step
+ *     fork        at the first member's next position the other members reference its blocks
+ *     decode      samples are independent. A step of a search has all beams; one step is in flight,
+ *                 before it the beams' table rows are reordered as the search has decided
+ *     preemption  all members that have not separated. Beams keep their tokens as prompts and share
+ *                 the common prefix; each computes the rest of its prompt, except the last token,
+ *                 which all beams compute in one step
  */
 #include "worker/sched/sched_internal.h"
 
@@ -17,8 +17,8 @@ is_resumed_beam(const struct seq *q)
     return q->beam && q->has_forked && q->n_adopted > 0;
 }
 
-/* Repeats the last reorder, because the previous worker may have done only part of it. Discards the
- * edits: begin_slot() sends all entries of each slot. */
+/* Repeats the search's last reorder of table rows: the previous worker may have done only part of
+ * it. Discards the reorder's edits, because begin_slot() sends all table entries of each slot. */
 void
 resume_search(struct step_plan *p, struct seq *first)
 {
@@ -55,7 +55,7 @@ beams_ready(const struct scheduler *s, const struct seq *q)
     return all;
 }
 
-/* Entries in which beams may differ, times the number of beams. */
+/* Returns the maximum edits of a reorder: the table entries in which beams may differ, per beam. */
 static uint32_t
 reorder_edits(const struct scheduler *s, const struct seq *q)
 {
@@ -93,7 +93,7 @@ step_beams(struct step_plan *p, struct seq *q)
     before = p->out.n_edits;
     if (moved) kv_reorder(p->s->kv, p->lane, p->b->step, slot, b->parent, n, q->n_planned, &p->out);
     check(p->out.n_edits - before <= reorder_edits(p->s, q)); /* budgeted by may_step_beams() */
-    /* After preemption each beam has its own blocks, also for equal tokens. */
+    /* after preemption each beam has its own blocks, even where tokens are equal */
     if (q->n_preemptions == 0) q->n_same = b->first + b->n_common;
 }
 

@@ -1,4 +1,4 @@
-/* sharing.c - what requests share: adapter pages, the prefix cache, prefixes in flight. */
+/* sharing.c - what requests share: adapter pages, cached prefixes, prefixes in flight. */
 #include "worker/sched/sched_internal.h"
 
 static uint32_t
@@ -49,7 +49,7 @@ take_pages(struct scheduler *s, const struct seq *q)
 
     if (q->lora == 0) return;
     i = find_holder(s, q->lora);
-    if (i == s->n_holders) { /* reuse a free entry or append one; at most one per slot is used */
+    if (i == s->n_holders) { /* reuse or append an entry; at most n_slots are in use */
         for (i = 0; i < s->n_holders && s->holder[i].n_users > 0;) i++;
         s->n_holders += i == s->n_holders;
         check(s->n_holders <= s->n_slots && q->pages <= s->l.pages - s->pages_used);
@@ -116,7 +116,7 @@ find_cross(struct scheduler *s, struct seq *q)
     return hit.cross;
 }
 
-/* Name of the block that the prompt in that slot fills next. */
+/* Returns the name of the block that the prompt in this slot fills next. */
 static const uint64_t *
 next_block_name(struct scheduler *s, struct slot *slot)
 {
@@ -148,14 +148,14 @@ prefix_in_flight(struct scheduler *s, struct seq *q)
     if (!s->reuse || s->l.policy == POLICY_STATIC || q->prompt_logprobs) return false;
     if (ahead && ahead->id == q->behind.id && computes_prompt(s, ahead) &&
         ahead->n_done == q->behind.n_done)
-        return true; /* no progress since the last lookup */
+        return true; /* the sequence found at the last lookup has made no progress */
     q->behind.slot = 0;
     kv_lookup(s->kv, &t, &hit);
     if (hit.next[0] == 0 && hit.next[1] == 0) return false;
     for (struct seq *r = s->running.first; r; r = r->next) {
         const uint64_t *name;
 
-        /* Only sequences before q in list order: a later one could itself wait without limit. */
+        /* wait only for sequences before q in list order: a later one could wait for q */
         if (!computes_prompt(s, r) || !seq_before(r, q)) continue;
         name = next_block_name(s, &s->slot[r->slot]);
         if (name[0] != hit.next[0] || name[1] != hit.next[1]) continue;

@@ -1,8 +1,7 @@
 /* step_build.c - adds the tokens of one sequence to the step that is being planned.
  *
- * Writes the segment, its tokens and positions, and the table edits and copies of its blocks.
- * plan.c, prefill.c and encoder.c decide which sequences are in the step, and their numbers of
- * tokens.
+ * It writes the segment, its tokens and positions, and the table edits and copies of its blocks.
+ * plan.c, prefill.c and encoder.c decide which sequences are in the step, with how many tokens.
  */
 #include "worker/sched/sched_internal.h"
 
@@ -53,7 +52,7 @@ set_quiet(const struct step_plan *p, const struct seq *q, uint32_t end)
     slot->near_first = slot->quiet_first - MIN(slot->quiet_first, 1u);
 }
 
-/* Allocates blocks up to position end, and frees those that no query from `done` on attends to. */
+/* Allocates blocks up to position end; frees blocks that no query from `done` on attends to. */
 static void
 change_blocks(struct step_plan *p, const struct seq *q, uint32_t end, uint32_t done)
 {
@@ -62,7 +61,7 @@ change_blocks(struct step_plan *p, const struct seq *q, uint32_t end, uint32_t d
 
     if (q->lane_step > p->s->done[q->lane]) kv_fence(kv, q->slot, q->lane, q->lane_step);
     if (done >= slot->quiet_first) kv_trim(kv, q->slot, done, &p->out);
-    if (q->n_done >= q->n_prompt && !slot->reserve_lowered) { /* only decode from here on */
+    if (q->n_done >= q->n_prompt && !slot->reserve_lowered) { /* q only decodes from here on */
         struct kv_need need = kv_need(kv, slot->len, q->n_source, tokens_in_flight(q, 0));
 
         kv_lower(kv, q->slot, &need);
@@ -80,7 +79,7 @@ change_blocks(struct step_plan *p, const struct seq *q, uint32_t end, uint32_t d
     set_quiet(p, q, end);
 }
 
-/* scheduler_plan() loads the blocks' data into the caches before the next step's walk. */
+/* Registers the slot for kv_prefetch() before the next plan. go: blocks will be freed. */
 static void
 prefetch_soon(struct scheduler *s, uint32_t slot, bool go)
 {
@@ -88,7 +87,7 @@ prefetch_soon(struct scheduler *s, uint32_t slot, bool go)
     s->soon[s->n_soon++] = (struct kv_soon){ slot, go };
 }
 
-/* The slow path of add_segment(): blocks change in this step, or in the next. */
+/* Slow path of add_segment(): q's blocks change in this step, or are prefetched for the next. */
 static COLD void
 near_border(struct step_plan *p, const struct seq *q, uint32_t end, uint32_t done)
 {
@@ -101,8 +100,8 @@ near_border(struct step_plan *p, const struct seq *q, uint32_t end, uint32_t don
     if (done + 1 == slot->quiet_first) prefetch_soon(p->s, q->slot, /* go= */ true);
 }
 
-/* Writes the masks of the segment's logit rows. A chain needs no mask: tokens attend to all earlier
- * ones. */
+/* Writes the attention masks of the segment's logit rows. A chain of drafts needs none, because
+ * each token attends to all earlier ones. */
 static void
 add_masks(struct step_plan *p, struct batch_segment *r)
 {
@@ -115,8 +114,7 @@ add_masks(struct step_plan *p, struct batch_segment *r)
     p->b->n_masks |= tree;
 }
 
-/* The first step of q in its slot: sends all its table entries, and the location of its encoder
- * states. */
+/* Starts q in its slot: sends all its table entries and the rows of its encoder states. */
 static COLD void
 begin_slot(struct step_plan *p, struct seq *q, struct batch_segment *r)
 {
@@ -137,7 +135,7 @@ begin_slot(struct step_plan *p, struct seq *q, struct batch_segment *r)
     }
 }
 
-/* Writes known tokens, and TOKEN_DRAFT() for those that only the device knows. */
+/* Writes the segment's tokens and positions; TOKEN_DRAFT(i) if only the device knows token i. */
 static void
 put_rows(const struct step_plan *p, const struct seq *q, const struct batch_segment *r)
 {
