@@ -16,8 +16,8 @@ cd "$build" || exit 99
 objects() { # objects FOLDER: "object source" for each source file of the folder
   (cd "$src" && find "$1" -name '*.c' | LC_ALL=C sort) | while read -r c; do
     dir=${c%/*}; name=${c##*/}; name=${name%.c}
-    [ "$c" != gpu/cuda/cuda.c ] || [ -e "$dir/$name.pic.o" ] || exit 0
-    for o in "$dir/$name.o" "$dir/$name.pic.o" "$dir"/*_a-"$name.o" "$dir"/*-"$name.o" none; do
+    case $c in gpu/cuda/*) [ -e gpu/cuda/cuda_device.pic.o ] || continue ;; esac
+    for o in "$dir/$name.pic.o" "$dir/$name.o" "$dir"/*_a-"$name.o" "$dir"/*-"$name.o" none; do
       [ ! -e "$o" ] || break
     done
     if [ "$o" = none ] || [ "$src/$c" -nt "$o" ]; then echo "$c: no current object" >&2

@@ -185,7 +185,9 @@ sub old_words {
             next if lc $word eq 'legacy' && $after =~ /^\.json/; # a file name of transformers
             next if $word =~ /^(recalls?|questions?|answers?)$/i && $file =~ $demo_models;
             next if $word =~ /^turns?$/i && $file =~ $conversations;
-            next if lc $word eq 'turn' && $before =~ /\b(in|by) $/;
+            next if lc $word eq 'turn' && $before =~ /\b(in|by) $|<\|?$|_of_$/; # <start_of_turn>
+            next if lc $word =~ /^rows?$/ && $before =~ /stat_$/; # of a table of statistics
+            next if lc $word eq 'answer' && $before =~ /"$/ && $file =~ m{^tests/text/}; # JSON keys
             next if lc $word eq 'turns' && $after =~ /^ (into|out|off|on|it)/;
             next if lc $word eq 'blank' && $after =~ /^ line/;
             hit($file, $line + ($before =~ tr/\n//), "old $new", excerpt($part, $at));

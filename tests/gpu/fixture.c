@@ -6,9 +6,9 @@
  * back when it is read.
  *
  * --plain is for compute-sanitizer's initcheck, which does not know memory with an fd and ends a
- * program that copies into it (docs/lab/serving.md). Then buffers are plain driver memory, new for each
- * test, and a kernel that the tool ignores (travel) writes the poison, so that the tool reports
- * reads of memory that no op wrote.
+ * program that copies into it (docs/lab/serving.md). Then buffers are plain driver memory, new for
+ * each test, and a kernel that the tool ignores (small_copy) writes the poison, so that the tool
+ * reports reads of memory that no op wrote.
  */
 #include "tests/gpu/fixture.h"
 
