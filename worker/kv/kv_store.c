@@ -56,7 +56,7 @@ kv_names(const struct kv *kv, const struct kv_text *t, uint64_t (*ret)[2], uint3
     return n;
 }
 
-/* Attaches the slot's blocks of the entry to the node, unless the node has a block of the group. */
+/* Attaches the slot's blocks of the entry to the node, but not of groups of which it has a block. */
 static void
 store_entry(struct kv *kv, seq_slot slot, const struct kv_text *t, uint32_t node, uint32_t entry,
             bool self)
@@ -79,7 +79,7 @@ store_entry(struct kv *kv, seq_slot slot, const struct kv_text *t, uint32_t node
     }
 }
 
-/* Returns the node of the slot's next entry; 0: the tree is full. */
+/* Returns the child of `parent` with the tokens *p, and adds it if missing; 0: the tree is full. */
 static uint32_t
 next_node(struct kv *kv, uint32_t parent, const struct kv_piece *p)
 {
@@ -160,7 +160,8 @@ store_rest(struct kv *kv, seq_slot slot, const struct kv_text *t, uint32_t n)
     kv_tree_pin(kv, node, &s->cursor);
 }
 
-/* Sets the priority of all held blocks, because fifo caches blocks without a node too. */
+/* Sets the priority of all blocks of the slot, because kv_config.fifo also caches those without a
+ * node. */
 static void
 set_all_priorities(struct kv *kv, seq_slot slot, const struct kv_text *t)
 {
@@ -180,8 +181,8 @@ kv_release(struct kv *kv, seq_slot slot, const struct kv_text *t, uint32_t n)
 
     if (kv->c.reuse && s->live && !s->starting && !kv_text_of_features(t)) {
         kv_store(kv, slot, t, n);
-        node =
-            s->cursor; /* attach private blocks to nodes whose equal block was evicted meanwhile */
+        /* The loop attaches blocks to nodes whose block of equal contents was evicted meanwhile. */
+        node = s->cursor;
         for (uint32_t i = s->n_stored; i > 0; i--, node = kv_node(kv, node)->parent)
             store_entry(kv, slot, t, node, i - 1, true);
         if (!s->tree_full) store_rest(kv, slot, t, n);
