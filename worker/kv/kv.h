@@ -13,6 +13,7 @@
 
 enum { MAX_GROUPS = 8, MAX_LANES = 3 };
 enum kv_kind { KV_FULL, KV_WINDOW, KV_CROSS, KV_STATE, KV_KINDS };
+
 /* A KV group: layers with equal kind, window, KV heads, head size and dtype. The block table of a
  * group has one row per sequence slot.
  *   slice = K (or V, or recurrent state) of one layer in one block: [n_kv_heads][tokens][head_dim],
@@ -83,6 +84,7 @@ kv_table_bytes(const struct kv_config *c)
 /* Returns the slab size: the smallest common multiple of all slice sizes that holds the largest
  * block and wastes at most 5 % of the slab in every pool. 0: no size below 4 GiB does. */
 uint32_t kv_slab_bytes(const struct kv_config *c);
+
 /* One change of the block tables. EDIT_SET sets one entry of the slot's row, EDIT_COPY copies a
  * whole row from another slot, EDIT_CLEAR empties the slot's row in every group. */
 enum edit_op { EDIT_SET, EDIT_COPY, EDIT_CLEAR };

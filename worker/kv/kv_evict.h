@@ -69,8 +69,8 @@ void kv_tree_prune(struct kv *kv, uint32_t node);
 void kv_tree_attach(struct kv *kv, uint32_t node, uint32_t block);
 /* Removes the block from its node. Cached blocks that no lookup reaches any more become orphans. */
 void kv_tree_detach(struct kv *kv, uint32_t block, enum kv_why why);
-/* Sets the retention priority of a held block to that of the range of t->keep in which the entry
- * begins. If the entry is in no range, the priority is unchanged. */
+/* Sets the retention priority of a held block from the range of t->keep in which the entry begins.
+ * If the entry is in no range, the priority is unchanged. */
 void kv_tree_set_priority(struct kv *kv, const struct kv_text *t, uint32_t block, uint32_t entry);
 /* Moves *cursor, which pins its node, to another node; node 0: clears the cursor. A pinned node is
  * not pruned. */

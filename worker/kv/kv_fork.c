@@ -131,9 +131,9 @@ share_entry(struct kv *kv, const struct reorder *t)
     return differ;
 }
 
-/* Gives each slot the contents of its parent's last block, which is still written. Of a parent's
- * children, one keeps the block: the parent itself if it is a child, else the first. The others get
- * a copy: in their own block if no slot keeps it, else in another block that no slot keeps. */
+/* Gives each slot the contents of its parent's last block, which is still written. One child per
+ * parent keeps the block: the parent if it is its own child, else the first child. The others get a
+ * copy: in their own block if no slot keeps it, else in another block that no slot keeps. */
 static void
 copy_entry(struct kv *kv, const struct reorder *t, uint32_t n_tokens)
 {

@@ -369,7 +369,7 @@ take_in_place(struct kv *kv, uint32_t pool, struct pool_take *t)
 }
 
 /* Evicts the group's next cached block, because the group has max_blocks blocks, and takes it. If
- * its slab is cold and the slab sum allows no further hot slab (warm false), takes another block. */
+ * its slab is cold and the slab sum allows no more hot slabs (warm false), takes another block. */
 static uint32_t
 take_own(struct kv *kv, uint32_t group, bool warm, struct pool_take *t)
 {
@@ -393,8 +393,7 @@ take_any(struct kv *kv, uint32_t group, struct pool_take *t)
     bool capped = g->max_blocks && kv->used[group] + kv->cached[group] >= g->max_blocks, warm;
 
     if (!capped && !own && p->first_open && kv_slabs(kv)[p->first_open - 1].n_used > 0)
-        return take_free(kv, p->first_open - 1,
-                         t); /* the common case: a hot slab with free blocks */
+        return take_free(kv, p->first_open - 1, t); /* the common case: a hot slab has a block */
     warm = may_use_slab(kv, g->pool);
     if (capped) return take_own(kv, group, warm, t);
     /* With fifo, cached blocks of a priority below KV_PRIORITY are taken before free blocks. */

@@ -106,13 +106,13 @@ void kv_start(struct kv *kv, unsigned lane, uint64_t step, seq_slot slot, struct
 void kv_store(struct kv *kv, seq_slot slot, const struct kv_text *t, uint32_t n);
 /* Does kv_store(), adds the last, partial block to the tree too, and then does kv_drop(). */
 void kv_release(struct kv *kv, seq_slot slot, const struct kv_text *t, uint32_t n);
+struct kv_flushed { /* what kv_flush() evicted from the arena and from the host tier */
+    uint64_t blocks, bytes, host_blocks, host_bytes;
+};
 /* Evicts up to max cached blocks and host blocks and adds them to the counts *ret. max is limited,
  * because a large cache would delay a step. Returns how many were evicted; less than max: none are
  * left. Held blocks stay, and stay in the tree. Call this between plans, and manifest_put_nodes()
  * before the next kv_store(), which may reuse the number of a freed node that the manifest has. */
-struct kv_flushed {
-    uint64_t blocks, bytes, host_blocks, host_bytes;
-};
 uint32_t kv_flush(struct kv *kv, uint32_t max, struct kv_flushed *ret);
 
 struct kv_stats { /* block counts of one group; all but the last two since the start */

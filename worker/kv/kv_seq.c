@@ -193,8 +193,8 @@ prefetch_blocks(const struct kv *kv, seq_slot slot)
     }
 }
 
-/* Prefetches in 3 passes over the slots: each reads the cache lines that the pass before fetched;
- * the cache misses of one pass overlap. */
+/* Prefetches in 3 passes over the slots, because each pass reads the cache lines of the pass before
+ * it. The cache misses of one pass overlap. */
 void
 kv_prefetch(const struct kv *kv, const struct kv_soon *soon, uint32_t n)
 {

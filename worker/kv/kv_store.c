@@ -56,7 +56,7 @@ kv_names(const struct kv *kv, const struct kv_text *t, uint64_t (*ret)[2], uint3
     return n;
 }
 
-/* Attaches the slot's blocks of the entry to the node, but not of groups of which it has a block. */
+/* Attaches the slot's blocks of the entry to the node, unless the node has a block of the group. */
 static void
 store_entry(struct kv *kv, seq_slot slot, const struct kv_text *t, uint32_t node, uint32_t entry,
             bool self)
