@@ -18,10 +18,9 @@
 #include <unistd.h>
 #include <xxhash.h>
 
-/* Time after READY in which requests may claim adopted blocks. lagand resubmits all requests at
- * once after READY. */
+/* Time after READY to claim adopted blocks; lagand resubmits all requests directly after READY. */
 static const nsec CLAIM_TIMEOUT = 10 * NSEC_S;
-/* Time after READY in which new requests cannot evict adopted blocks. Because a resubmitted request
+/* Time after READY in which new requests cannot evict adopted blocks, because a resubmitted request
  * may still be in the request ring or in the text thread. */
 static const nsec RESUBMIT_TIME = 200 * NSEC_MS;
 enum { SEALS = F_SEAL_SHRINK | F_SEAL_GROW };
@@ -47,8 +46,7 @@ adopt_give_arena(struct worker *w, const char *name, const struct arena *a,
     return fd_channel_give(w->fd_channel, &note, a->fd, e);
 }
 
-/* Hashes what K and V of a token depend on besides the tokens: model, dtype, numerics, device. A
- * manifest with another fingerprint is not adopted. */
+/* Hashes what K and V depend on besides tokens and geometry. The manifest's hash must be equal. */
 static void
 make_fingerprint(const struct worker *w, enum dtype kv_dtype, uint64_t ret[2])
 {
@@ -94,8 +92,7 @@ make_manifest(struct worker *w, const uint64_t print[2], struct err *e)
     return 0;
 }
 
-/* Maps the previous worker's manifest and opens it. Refuses one that is not sealed, because reading
- * it might fault, or has another size than ours. */
+/* Maps and opens the previous worker's manifest. It must be sealed, so that no read can fault. */
 static int
 map_old_manifest(struct worker *w, const uint64_t print[2], struct err *e)
 {
@@ -136,10 +133,9 @@ adopt_contents(struct worker *w, bool host_kept, struct err *e)
     if (got.rows) log_info("adopted the KV of %u sequences of the previous worker", got.rows);
     if (got.labels) log_info("adopted %u blocks of the prefix cache", got.labels);
     if (got.no_rows)
-        log_warn("%u invalid entries in the manifest; recomputing their sequences", got.no_rows);
+        log_warn("%u invalid entries in the manifest; recomputing their KV", got.no_rows);
     if (got.no_nodes)
-        log_warn("%u invalid nodes in the manifest; dropping these blocks of the prefix cache",
-                 got.no_nodes);
+        log_warn("%u invalid nodes in the manifest; not reusing their blocks", got.no_nodes);
     return 0;
 }
 
@@ -208,8 +204,7 @@ adopt_start_claims(struct worker *w, nsec now)
     scheduler_keep(w->sched, now + RESUBMIT_TIME);
 }
 
-/* Logs that positions are recomputed, unless this is normal: 1, or with recurrent state at most one
- * snapshot interval. */
+/* Logs recomputed positions, if more than 1, or than a snapshot interval with recurrent state. */
 static void
 log_recomputed(const struct worker *w, const struct worker_request *r)
 {
@@ -297,8 +292,7 @@ adopt_claimed(struct worker *w, struct worker_request *r)
     }
 }
 
-/* Replays n_steps steps of the search whose moves are in the manifest. -EBADMSG: a move is invalid,
- * or the result contradicts the delivered tokens. */
+/* Replays n_steps steps of the search. -EBADMSG: a move or the result contradicts `delivered`. */
 static int
 replay_search(struct worker *w, struct worker_request *r, const uint32_t *slot, uint32_t n_steps,
               const token_id *delivered)

@@ -34,8 +34,7 @@ struct adopt {
 
 /* Sends the descriptor of an arena to lagand, which passes it to the replacement worker; the caller
  * keeps the arena. Skips an arena whose fd is -1. name: shorter than FD_CHANNEL_NAME, such as "kv".
- * fingerprint: identifies the content. Negative errno: lagand has exited or the socket failed. May
- * be called by the loader and the engine thread. */
+ * fingerprint: identifies the content. Fails if lagand has exited. Loader and engine thread. */
 int adopt_give_arena(struct worker *w, const char *name, const struct arena *a,
                      const uint64_t fingerprint[2], struct err *e) MUST_USE;
 /* Draws a random KV id for an empty KV arena. -EIO: getrandom() failed. */
@@ -44,8 +43,7 @@ int adopt_new_id(uint64_t id[2], struct err *e) MUST_USE;
  * else a random one. Loader thread, before kv_init(). */
 int adopt_secret(const struct worker *w, uint64_t ret[4], struct err *e) MUST_USE;
 /* Adopts the blocks that the previous worker's manifest proves valid, or makes an empty manifest.
- * host_kept: the host tier has the previous worker's contents. Loader thread, between kv_init() and
- * scheduler_new(). */
+ * host_kept: the host tier's old contents are valid. Loader thread, before scheduler_new(). */
 int adopt_open(struct worker *w, enum dtype kv_dtype, bool host_kept, struct err *e) MUST_USE;
 /* Closes the previous worker's manifest, if any, unused. Loader thread, before adopt_open(). */
 void adopt_drop_manifest(struct worker *w);
@@ -63,9 +61,8 @@ void adopt_claimed(struct worker *w, struct worker_request *r);
 bool adopt_claim_search(struct worker *w, struct worker_request *r, const token_id *delivered);
 /* Frees the blocks adopted for one output of a request that has ended. */
 void adopt_release(struct worker *w, struct worker_request *r);
-/* Frees the entries of a resumed request that no output has claimed. Call after all outputs of the
- * request have been claimed; r is the first output. */
+/* Frees the entries of a resumed request that none of its outputs has claimed. r: its first output.
+ * Call after all outputs have been claimed. */
 void adopt_release_rest(struct worker *w, struct worker_request *r);
-/* Frees the adopted blocks that no request has claimed 10 s after READY. Call once per loop
- * iteration. */
+/* Frees the adopted blocks not claimed 10 s after READY. Call once per loop iteration. */
 void adopt_expire(struct worker *w, nsec now);

@@ -43,15 +43,14 @@ describe_owner(struct worker *w, uint32_t slot, struct manifest_owner *o)
     manifest_hash(s->source, s->n_source, o->source_hash);
 }
 
-/* Counts positions of a resumed request whose KV the previous worker had: adopted, if the sequence
- * found them in the prefix cache, else recomputed. */
+/* Counts the recoverable positions as adopted, if s found them cached, or else as recomputed. */
 static void
 count_recomputed(struct worker *w, const struct seq *s)
 {
     const struct worker_request *r = s->owner;
     uint32_t found = MIN(s->n_cached, r->recomputed);
 
-    if (s->n_preemptions > 0) return; /* counted when the sequence started first */
+    if (s->n_preemptions > 0) return; /* counted at the first start of the sequence */
     w->stats->v[STAT_adopted] += found;
     w->stats->v[STAT_recomputed] += r->recomputed - found;
 }

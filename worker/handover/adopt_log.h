@@ -41,8 +41,7 @@ void adopt_log_close(struct worker *w);
 void adopt_log_launch(struct worker *w, const struct batch *b);
 /* Publishes the committed positions of b, which is finished, before its tokens are reported. */
 void adopt_log_commit(struct worker *w, const struct batch *b);
-/* Publishes the last moves of a beam search that continues, before their tokens are reported.
- * first: its first beam. */
+/* Publishes the last moves of the search of beam `first`, before their tokens are reported. */
 void adopt_log_beams(struct worker *w, const struct seq *first);
 /* Publishes the changes of the prefix tree. Call once per loop iteration. */
 void adopt_log_tree(struct worker *w);

@@ -12,15 +12,13 @@
 
 #include <unistd.h>
 
-/* Time after READY at which an adopted tier is mapped even if no step has run. By then, every
- * resumed request has been scheduled. */
+/* Time after READY to map an adopted tier even if no step has run: all requests have resumed. */
 static const nsec MAP_DELAY = 200 * NSEC_MS;
 static const nsec POLL_INTERVAL = 5 * NSEC_MS; /* between two checks of the mapper thread */
 
 _Static_assert((int)HOST_PIECES <= (int)FD_CHANNEL_HOSTS, "each piece has a name");
 
-/* Values of host_tier.done: the mapper thread runs; it has mapped the pieces; it has made a new,
- * empty tier; it has failed. */
+/* host_tier.done: the mapper thread runs, has mapped pieces, has made an empty tier, has failed. */
 enum { MAPPING, MAPPED, MADE, LOST };
 
 void
@@ -140,8 +138,7 @@ host_tier_open(struct worker *w, struct err *e)
     } else if (!group) {
         t->map_later = true;
     } else if (map_pieces(w, want, &why) < 0) {
-        log_warn("cannot map the previous worker's host tier: %s; allocating an empty one",
-                 why.text);
+        log_warn("cannot map the previous host tier: %s; making an empty one", why.text);
         TRY(replace_pieces(w, want, e));
     }
     return 0;
@@ -180,8 +177,7 @@ mapper_run(void *arg)
     r = broken ? err_set(&t->err, -EINVAL, "failpoint: mapping failed")
                : map_pieces(w, t->want, &t->err);
     if (r < 0 && t->map_later) {
-        log_warn("cannot map the previous worker's host tier: %s; making an empty one",
-                 t->err.text);
+        log_warn("cannot map the previous host tier: %s; making an empty one", t->err.text);
         r = replace_pieces(w, t->want, &t->err);
     }
     FP(host_mapped);
@@ -198,8 +194,7 @@ wanted_pieces(const struct worker *w)
     return (uint32_t)MIN((kv_host_tier_used(w->kv) + piece / 2) / piece + 1, w->host_tier->host.n);
 }
 
-/* Removes the host blocks of the previous worker's tier from the manifest, then sends the new tier
- * to lagand. */
+/* Removes the previous tier's host blocks from the manifest, then sends the new tier to lagand. */
 static void
 publish_new_tier(struct worker *w)
 {

@@ -39,18 +39,15 @@ struct host_tier {
 };
 
 void host_tier_init(struct worker *w); /* sets the initial state: no piece is inherited */
-/* Takes ownership of the inherited arena fd and returns true if *note names a piece. false: the
- * caller keeps fd. Loader thread. */
+/* Takes the inherited arena fd and returns true if *note names a piece. Loader thread. */
 bool host_tier_take(struct worker *w, const struct fd_channel_note *note, int fd);
-/* Allocates the tier if one is configured, or adopts the previous worker's. Loader thread, before
- * kv_init(). */
+/* Makes the configured tier, or adopts the previous worker's. Loader thread, before kv_init(). */
 int host_tier_open(struct worker *w, struct err *e) MUST_USE;
 /* Sends all pieces, mapped or not, to lagand. Loader thread, after the KV arena has its KV id. */
 int host_tier_give(struct worker *w, struct err *e) MUST_USE;
 /* Returns true if the contents of the adopted tier belong to our KV arena: the KV ids are equal. */
 bool host_tier_keeps(const struct worker *w);
-/* Starts to map pieces if that is due, and adds pieces that have been mapped to the tier. Engine
- * thread, before a loop iteration plans its steps. */
+/* Starts to map pieces if due, and uses mapped ones. Engine thread, before steps are planned. */
 void host_tier_update(struct worker *w, nsec now);
 /* Returns how long the engine thread may sleep: `most`, or less while mapping is due or runs. */
 nsec host_tier_sleep(const struct worker *w, nsec now, nsec most);

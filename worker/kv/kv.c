@@ -99,8 +99,7 @@ lay_out(struct kv *kv, const struct kv_config *c)
     return kv_tree_bytes(kv, at, n_blocks);
 }
 
-/* Checks group i of kind KV_STATE. All such groups need one snapshot interval, because a prefix hit
- * needs a snapshot of each group at the same position. */
+/* Checks a KV_STATE group. A hit needs a snapshot of each such group, so all have one interval. */
 static int
 check_state(const struct kv_config *c, uint32_t i, struct err *e)
 {

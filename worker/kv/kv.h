@@ -135,21 +135,17 @@ struct kv *kv_init(void *mem, struct kv_config *c, struct err *e);
 const struct kv_config *kv_config(const struct kv *kv); /* as kv_init() left it */
 uint32_t kv_n_pools(const struct kv *kv);
 void kv_count(const struct kv *kv, uint32_t pool, struct kv_count *ret);
-/* Counts host blocks; ret->used counts those being onboarded. All counts are 0 while the host tier
- * is away (kv_host_tier_away()). */
+/* Counts host blocks; used: being onboarded. All counts are 0 while the host tier is away. */
 void kv_count_host(const struct kv *kv, struct kv_count *ret);
-/* Returns the group's scratch block, for the padding positions of a graph. It is allocated by
- * kv_init() and never counted. */
+/* Returns the block for the padding positions of a graph: kv_init() allocates it, uncounted. */
 slice_id kv_scratch(const struct kv *kv, uint32_t group);
-/* Recomputes all counts, checks every block and list, and aborts at the first error. Slow: for
- * tests. */
+/* Recomputes all counts, checks every block and list, aborts at an error. Slow: for tests. */
 void kv_check(const struct kv *kv);
 /* Adopts the blocks that the previous worker left in the arena for one sequence slot. Call it for
  * each manifest entry after kv_init() and before any other call. The slot then holds the blocks of
  * the entry and has reserved only these; continue with kv_resume() or kv_drop() (kv_seq.h).
- * -EBADMSG: the entry is invalid: a block out of range, owned twice or of another pool, a missing
- * block, or too few blocks. -ENODATA: the sequence cannot resume, because kv_entry_resume() is 0.
- * On failure kv is unchanged. */
+ * -EBADMSG: the entry is invalid: a block is out of range, owned twice, of another pool or missing.
+ * -ENODATA: kv_entry_resume() is 0, so the sequence cannot resume. On failure kv is unchanged. */
 int kv_adopt(struct kv *kv, const struct kv_entry_found *r) MUST_USE;
 /* Returns the position at which the sequence can resume: the committed position, or the last
  * snapshot's position if a group has recurrent state. 0: the sequence cannot resume. */
@@ -158,8 +154,7 @@ void kv_adopt_end(struct kv *kv); /* ends adoption: frees every block that was n
 
 /* Marks the host tier as away: its memory is not mapped yet, because it may be mapped after the
  * first sequence has started. While the tier is away, lookups ignore its blocks and no block is
- * offloaded, but its blocks stay in the tree. After kv_init() the tier is present. Call this before
- * the first kv_admit(). */
+ * offloaded, but its blocks stay in the tree. Call this before the first kv_admit(). */
 void kv_host_tier_away(struct kv *kv);
 /* Sets the mapped size of the tier, at least kv_host_tier_used(); after kv_init() the whole tier
  * counts as mapped. When the mapped memory is full, an offload evicts a cached host block; if all
@@ -168,7 +163,6 @@ void kv_host_tier_set_size(struct kv *kv, uint64_t bytes);
 /* Returns how many bytes from the start of the tier have ever held a block. */
 uint64_t kv_host_tier_used(const struct kv *kv);
 bool kv_host_tier_is_away(const struct kv *kv);
-/* Marks the tier as present again: its memory is mapped. contents_valid true: its blocks are kept;
- * false: they are evicted. */
+/* Marks the tier as present: its memory is mapped. contents_valid false: evicts its blocks. */
 void kv_host_tier_came(struct kv *kv, bool contents_valid);
 void kv_host_tier_clear(struct kv *kv); /* evicts every host block; only while the tier is away */

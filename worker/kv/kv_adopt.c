@@ -111,8 +111,7 @@ kv_entry_resume(const struct kv *kv, const struct kv_entry_found *r)
     return pos;
 }
 
-/* The entries first .. end - 1 of the slot, to adopt in one group: entry i of the slot is entry
- * i + shift of the manifest entry. */
+/* The slot's entries to adopt in a group; entry i is block i + shift of the manifest entry. */
 struct claim {
     uint32_t first, end, shift;
 };

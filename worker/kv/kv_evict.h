@@ -29,10 +29,9 @@ bool kv_evict_queue_before(const struct kv_block *a, const struct kv_block *b);
 /* kv_tree.c: the prefix tree. A node has the tokens of one block, and the KV blocks of the groups
  * for these tokens after the tokens of its ancestors.
  *
- * The name of a node is the XXH3-128 hash of its tokens, seeded with its parent's name; the name of
- * a root is hashed with a secret. A lookup compares parent and tokens too. The children of a node
- * have the tokens of the next block; a node with fewer tokens than a block has no children. Nodes
- * are passed as refs. */
+ * The name of a node is the XXH3-128 hash of its tokens, seeded with its parent's name; a root's is
+ * hashed with a secret. A lookup compares parent and tokens too. The children of a node have the
+ * tokens of the next block; a partial block has no children. Nodes are passed as refs. */
 
 struct kv_piece { /* the n tokens of one block, or the first n tokens of a partial block */
     const token_id *token;
@@ -40,14 +39,12 @@ struct kv_piece { /* the n tokens of one block, or the first n tokens of a parti
     uint32_t n;
 };
 struct kv_piece kv_piece(const struct kv *kv, const struct kv_text *t, uint32_t entry, uint32_t n);
-/* Sets the offsets of the tree's arrays, which begin at offset `at`, for n_blocks blocks. Returns
- * the offset of their end. */
+/* Sets the offsets of the tree's arrays for n_blocks blocks, from `at` on. Returns their end. */
 uint64_t kv_tree_bytes(struct kv *kv, uint64_t at, uint64_t n_blocks);
 void kv_tree_init(struct kv *kv);
 /* Computes the name of the node that has the tokens *p below the node with the name `parent`. */
 void kv_tree_name(const uint64_t parent[2], const struct kv_piece *p, uint64_t ret[2]);
-/* Finds the root with this name, or the child of `parent` with this name and these tokens; 0: there
- * is none. */
+/* Return the root with this name, or the child with this name and these tokens; 0: none exists. */
 uint32_t kv_tree_root(const struct kv *kv, const uint64_t name[2]);
 uint32_t kv_tree_child(const struct kv *kv, uint32_t parent, const uint64_t name[2],
                        const struct kv_piece *p);
@@ -72,8 +69,7 @@ void kv_tree_detach(struct kv *kv, uint32_t block, enum kv_why why);
 /* Sets the retention priority of a held block from the range of t->keep in which the entry begins.
  * If the entry is in no range, the priority is unchanged. */
 void kv_tree_set_priority(struct kv *kv, const struct kv_text *t, uint32_t block, uint32_t entry);
-/* Moves *cursor, which pins its node, to another node; node 0: clears the cursor. A pinned node is
- * not pruned. */
+/* Moves *cursor to the node (0: clears it). A cursor pins its node, which then is not pruned. */
 void kv_tree_pin(struct kv *kv, uint32_t node, uint32_t *cursor);
 
 void kv_tree_check(const struct kv *kv);
@@ -114,8 +110,7 @@ uint32_t kv_host_tier_flush(struct kv *kv, uint32_t max, enum kv_why why, uint64
  * without shares, age decides. */
 
 /* Returns a block of the group for the planned step of the lane; never fails, because the caller
- * has reserved the block. Raises out->wait[] to the steps to wait for. May add a copy that offloads
- * the old contents to the host tier. */
+ * has reserved it. Raises out->wait[] to the steps to wait for. May add the copy of an offload. */
 uint32_t kv_pool_take(struct kv *kv, uint32_t group, unsigned lane, struct kv_out *out);
 /* Adds one reference to a held or cached block. */
 void kv_pool_share(struct kv *kv, uint32_t block);

@@ -20,12 +20,10 @@ struct kv_found kv_find(const struct kv *kv, const struct kv_text *t);
 /* Fills *ret with the hit in the form that callers outside of worker/kv use. */
 void kv_find_describe(const struct kv *kv, const struct kv_text *t, const struct kv_found *f,
                       struct kv_hit *ret);
-/* Returns `end` of the entries that the hit fills in the group: *first .. end - 1, and the sink
- * entries below *first. */
+/* Returns `end` of the entries that the hit fills: *first .. end - 1, and sinks below *first. */
 uint32_t kv_find_range(const struct kv *kv, const struct kv_text *t, const struct kv_found *f,
                        uint32_t group, uint32_t *first);
-/* Visits the entries that the hit fills in a group: in while (kv_walk_next(kv, &w)), w.ref is the
- * ref of the block for w.entry. */
+/* Visits the entries that the hit fills: in while (kv_walk_next()), w.ref is w.entry's block. */
 struct kv_walk {
     uint32_t group, entry, ref;
     uint32_t first, end, n_sinks, node; /* used by kv_walk_next() only */
@@ -33,7 +31,6 @@ struct kv_walk {
 struct kv_walk kv_find_walk(const struct kv *kv, const struct kv_text *t, const struct kv_found *f,
                             uint32_t group);
 bool kv_walk_next(const struct kv *kv, struct kv_walk *w);
-/* Returns the ref of the group's block at the node; if the node has none, of its host block if that
- * may be onboarded; else 0. */
+/* Returns the ref of the node's block of the group, or of its host block if that pays; 0: none. */
 uint32_t kv_find_ref(const struct kv *kv, uint32_t node, uint32_t group);
 uint32_t kv_find_cross_entries(const struct kv *kv, const struct kv_text *t);

@@ -245,8 +245,7 @@ kv_after(const struct kv *kv, const struct kv_seq *s, uint32_t group, uint32_t e
     return entry + 1 == kv_n_sinks(kv, s, group) ? s->first[group] : entry + 1;
 }
 
-/* Returns the held entry before `entry`. Call it kv_n_entries() times, first with s->end, to visit
- * the entries from the last to the first. */
+/* Returns the held entry before `entry`. To visit all backwards, call it kv_n_entries() times. */
 static inline uint32_t
 kv_before(const struct kv *kv, const struct kv_seq *s, uint32_t group, uint32_t entry)
 {
@@ -315,8 +314,7 @@ kv_wait_row(const struct kv *kv, unsigned lane, seq_slot slot, struct kv_out *ou
         out->wait[s->lane] = MAX(out->wait[s->lane], s->step);
 }
 
-/* Appends an edit to out; aborts if the array is full. Inline, because kv_grow() calls it for every
- * block. */
+/* Appends an edit to out; aborts if out is full. Inline, because it is called for every block. */
 static inline void
 kv_add_edit(struct kv_out *out, enum edit_op op, uint32_t group, seq_slot slot, uint32_t entry,
             slice_id at)
@@ -329,8 +327,7 @@ kv_add_edit(struct kv_out *out, enum edit_op op, uint32_t group, seq_slot slot, 
 
 /* kv_seq.c */
 
-/* Releases the slot's tail of the group, if any, after its copy or when the slot is dropped. `step`
- * of `lane` is the last step that uses the tail. */
+/* Releases the slot's tail of the group, if any. `step` of `lane` is the last step that uses it. */
 void kv_give_tail(struct kv *kv, seq_slot slot, uint32_t group, unsigned lane, uint64_t step);
 
 /* kv_state.c */
@@ -340,8 +337,7 @@ void kv_give_tail(struct kv *kv, seq_slot slot, uint32_t group, unsigned lane, u
 void kv_state_grow(struct kv *kv, unsigned lane, seq_slot slot, uint32_t group, struct kv_out *out);
 void kv_state_start(struct kv *kv, unsigned lane, seq_slot slot, uint32_t group,
                     struct kv_out *out);
-/* Attaches the slot's snapshot at the last position of the entry's block to the node, if the slot
- * has that snapshot and the node has none. */
+/* Attaches the slot's snapshot at the end of the entry to the node, if the node has none. */
 void kv_state_store(struct kv *kv, seq_slot slot, const struct kv_text *t, uint32_t node,
                     uint32_t group, uint32_t entry);
 

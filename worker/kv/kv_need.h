@@ -21,8 +21,7 @@
 uint32_t kv_kind_first(const struct kv_group *g, uint32_t tokens, uint32_t pos);
 /* Returns the number of entries that the sinks of the group take. */
 uint32_t kv_kind_sinks(const struct kv_group *g, uint32_t tokens);
-/* Returns how many entries the group needs to keep all of a sequence of len positions with an
- * encoder input of n_source tokens. */
+/* Returns how many entries len positions take, with an encoder input of n_source tokens. */
 uint32_t kv_kind_entries(const struct kv_group *g, uint32_t tokens, uint32_t len,
                          uint32_t n_source);
 /* Returns the most blocks of the group that a sequence holds at one time, if it grows to len
@@ -43,6 +42,5 @@ struct kv_need kv_need(const struct kv *kv, uint32_t len, uint32_t n_source, uin
  * (may be NULL) names the need and the limit. */
 int kv_fits_alone(const struct kv *kv, const struct kv_need *n, uint32_t len, uint32_t n_source,
                   struct err *e) MUST_USE;
-/* Returns the largest number of positions that kv_fits_alone() accepts for chunks of at most one
- * block and an encoder input of n_source tokens. */
+/* Returns the most positions that fit with n_source encoder input tokens and chunks of a block. */
 uint64_t kv_longest(const struct kv *kv, uint32_t n_source);

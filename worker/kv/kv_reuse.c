@@ -210,8 +210,7 @@ copy_tail(struct kv *kv, seq_slot slot, uint32_t group, unsigned lane, uint64_t 
     kv_give_tail(kv, slot, group, lane, step);
 }
 
-/* Plans the copies of the slot's tail for all other slots with the same tail, because the slot will
- * write to the block in this step. */
+/* Plans the copies of the tail for all other slots that have it, before this slot writes to it. */
 static void
 copy_for_others(struct kv *kv, seq_slot slot, uint32_t group, unsigned lane, uint64_t step,
                 struct kv_out *out)

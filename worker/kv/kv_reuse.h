@@ -30,8 +30,7 @@
 #include "worker/kv/kv_seq.h"
 
 enum { KV_PRIORITY = 35, KV_PRIORITY_MAX = 100 };
-/* The names of the two tree roots of a request. Requests that differ in salt, adapter or encoder
- * input have different roots, so they share no blocks. */
+/* The names of a request's two tree roots; they depend on salt, adapter and encoder input. */
 struct kv_namespace {
     uint64_t self[2];  /* root of the decoder's blocks */
     uint64_t cross[2]; /* root of the encoder input's blocks; each input has a root of its own */
@@ -51,8 +50,7 @@ int kv_keep_check(const struct kv_keep *keep, uint32_t n, struct err *e) MUST_US
 /* The tokens of a sequence, and what else decides which blocks it shares. */
 struct kv_text {
     const token_id *token; /* [n] */
-    const uint64_t *extra; /* [n] ids that distinguish equal tokens (images) if kv_config.extra_ids
-                             * is set; NULL: all are 0 */
+    const uint64_t *extra; /* [n] ids that distinguish equal tokens (images); NULL: all are 0 */
     const token_id
         *source; /* [n_source] encoder input; NULL: it is features, which are not cached */
     uint32_t n, n_source;
@@ -84,11 +82,9 @@ struct kv_hit {
 };
 /* Finds the hit of *t without holding it. */
 void kv_lookup(const struct kv *kv, const struct kv_text *t, struct kv_hit *ret);
-/* Returns the number of cached positions. with_host_tier: also counts host blocks while the host
- * tier is away. */
+/* Returns the number of cached positions. with_host_tier: also of a host tier that is away. */
 uint32_t kv_lookup_length(struct kv *kv, const struct kv_text *t, bool with_host_tier);
-/* Writes the names (kv_event.h) of the sequence's first full blocks, at most max, whether cached or
- * not. Returns how many it wrote. */
+/* Writes at most max names (kv_event.h) of full blocks, cached or not; returns how many. */
 uint32_t kv_names(const struct kv *kv, const struct kv_text *t, uint64_t (*ret)[2], uint32_t max);
 /* Reserves the blocks *n for an empty slot without a hit; the pools are compared in whole slabs.
  * -EAGAIN: not enough blocks are free or cached now; kv is unchanged. */
@@ -101,8 +97,7 @@ int kv_admit(struct kv *kv, seq_slot slot, const struct kv_need *n, const struct
 /* Appends the edits and copies of the slot's hit to out; `step` of `lane` is the slot's first step.
  * The copies run in order before the work of the step. Has no effect without a hit. */
 void kv_start(struct kv *kv, unsigned lane, uint64_t step, seq_slot slot, struct kv_out *out);
-/* Adds the slot's full blocks of the first n positions, and the whole encoder input, to the tree.
- * The steps that wrote these blocks are finished. */
+/* Adds the full blocks of the first n computed positions, and the encoder input, to the tree. */
 void kv_store(struct kv *kv, seq_slot slot, const struct kv_text *t, uint32_t n);
 /* Does kv_store(), adds the last, partial block to the tree too, and then does kv_drop(). */
 void kv_release(struct kv *kv, seq_slot slot, const struct kv_text *t, uint32_t n);

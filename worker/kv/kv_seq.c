@@ -193,8 +193,7 @@ prefetch_blocks(const struct kv *kv, seq_slot slot)
     }
 }
 
-/* Prefetches in 3 passes over the slots, because each pass reads the cache lines of the pass before
- * it. The cache misses of one pass overlap. */
+/* In 3 passes: each reads the cache lines of the pass before; the misses of one pass overlap. */
 void
 kv_prefetch(const struct kv *kv, const struct kv_soon *soon, uint32_t n)
 {

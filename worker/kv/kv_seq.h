@@ -79,8 +79,7 @@ void kv_fork(struct kv *kv, unsigned lane, uint64_t step, seq_slot from, seq_slo
  * slots. Shares full blocks and adds edits of the entries that change. Among the slots that
  * continue one parent, one keeps the parent's last block (the parent itself if possible). The
  * others get a copy of it in the last block of a beam that no slot continues; so no block is
- * allocated. If parent[parent[i]] == parent[i] for every i, the step may be run again after it was
- * interrupted at any point. */
+ * allocated. If parent[parent[i]] == parent[i] for all i, an interrupted step may be run again. */
 void kv_reorder(struct kv *kv, unsigned lane, uint64_t step, const seq_slot *slot,
                 const uint8_t *parent, uint32_t n_slots, uint32_t n, struct kv_out *out);
 

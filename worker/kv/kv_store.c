@@ -160,8 +160,7 @@ store_rest(struct kv *kv, seq_slot slot, const struct kv_text *t, uint32_t n)
     kv_tree_pin(kv, node, &s->cursor);
 }
 
-/* Sets the priority of all blocks of the slot, because kv_config.fifo also caches those without a
- * node. */
+/* Sets the priority of all blocks of the slot; fifo also caches blocks that are not in the tree. */
 static void
 set_all_priorities(struct kv *kv, seq_slot slot, const struct kv_text *t)
 {

@@ -34,8 +34,7 @@ void kv_done(struct kv *kv, unsigned lane, uint64_t step);
  * n_tokens or after. For the files of worker/kv alone. */
 struct kv_copy *kv_add_copy(const struct kv *kv, uint32_t group, uint32_t from, uint32_t to,
                             struct kv_out *out);
-/* Appends an EDIT_SET for every entry that the slot holds, because the device table has none of
- * them yet. */
+/* Appends an EDIT_SET for every entry of the slot, because the device table has none of them. */
 void kv_rows(const struct kv *kv, seq_slot slot, struct kv_out *out);
 /* Returns true if the slot has a reservation: from kv_reserve() or kv_adopt() until kv_drop(). */
 bool kv_live(const struct kv *kv, seq_slot slot);
@@ -44,6 +43,5 @@ uint32_t kv_n_held(const struct kv *kv, seq_slot slot);
 /* Returns how many block-table entries of the group the slot holds, sinks included. The held
  * entries are the sink entries below *first and the consecutive entries from *first on. */
 uint32_t kv_held(const struct kv *kv, seq_slot slot, uint32_t group, uint32_t *first);
-/* Returns the slice_id of the entry's block. SLICE_NONE: the entry is empty, or its block is in the
- * host tier. */
+/* Returns the slice_id of the entry's block. SLICE_NONE: the entry is empty or a host block. */
 slice_id kv_entry(const struct kv *kv, seq_slot slot, uint32_t group, uint32_t entry);

@@ -90,8 +90,7 @@ make_arena(struct worker *w, struct err *e)
     return gpu_ops(w->gpu)->mem.arena_make(w->gpu, "kv", c->arena_bytes, &w->adopt->kv_arena, e);
 }
 
-/* Asks the kernel for huge pages, because with 4 KiB pages nearly every access to a large table of
- * the KV manager misses the TLB. */
+/* Asks for huge pages: with 4 KiB pages, large tables cost a page walk at each block border. */
 static void
 prefer_huge_pages(void *mem, size_t bytes)
 {
@@ -145,9 +144,7 @@ kv_memory_open_rank(struct worker *w, struct err *e)
     TRY(make_arena(w, e));
     if (same && memcmp(w->adopt->kv_id, kv.id, sizeof kv.id))
         return err_set(e, -EIO,
-                       "rank %u cannot map the previous worker's KV memory, which rank 0 "
-                       "has adopted; the rank group restarts",
-                       w->rank);
+                       "cannot map the previous KV memory that rank 0 adopted; all ranks restart");
     memcpy(w->adopt->kv_id, kv.id, sizeof w->adopt->kv_id);
     TRY(adopt_give_arena(w, "kv", &w->adopt->kv_arena, w->adopt->kv_id, e));
     TRY(host_tier_give(w, e));

@@ -37,8 +37,7 @@ on_progress(void *arg, uint64_t done, uint64_t total)
 
 /* Takes all messages that have arrived on the fd channel: arenas of the previous worker, and
  * "begin" or "go" for a standby. lagand sends the arenas before it starts this process, or before
- * "begin" and "go". Weights that are mapped already are only taken again to be verified, because
- * the previous worker may have damaged them. */
+ * "begin" and "go". Weights that are mapped already are taken again if they may be damaged. */
 static int
 take_inherited(struct worker *w, struct err *e)
 {
@@ -198,8 +197,7 @@ size_group(const struct gpu_options *o, struct err *e)
                    o->group_fd);
 }
 
-/* Does the work that needs no device memory: settings, arenas, model files. A standby also starts
- * the driver; any other process starts it when it opens the device. */
+/* Does the work that needs no device memory: settings, arenas, model files, a standby's driver. */
 static int
 begin_load(struct worker *w, struct err *e)
 {
@@ -216,8 +214,7 @@ begin_load(struct worker *w, struct err *e)
     return w->loader->standby ? take_inherited(w, e) : 0;
 }
 
-/* Does the slow work that does not depend on what a running worker still writes: opens the device,
- * loads the weights, opens the steps. */
+/* Does the slow work that a standby can do while the worker runs: device, weights, steps. */
 static int
 prepare_load(struct worker *w, struct err *e)
 {
@@ -256,7 +253,7 @@ check_model(struct worker *w, struct err *e)
 
     if (damaged < 0) return damaged;
     if (damaged && w->keys->tensor_parallel > 1)
-        return err_set(e, -EIO, "adopted weights: %d tensors are damaged; the rank group restarts",
+        return err_set(e, -EIO, "adopted weights: %d tensors are damaged; all ranks restart",
                        damaged);
     if (damaged == 0) {
         close(w->loader->source.weights_fd);
@@ -272,8 +269,7 @@ check_model(struct worker *w, struct err *e)
     return 0;
 }
 
-/* Compares what the ranks have of the previous worker: KV or a host tier that one rank lacks is not
- * used by any rank. */
+/* Lets no rank use the previous worker's KV, or its host tier, if one of the ranks lacks it. */
 static int
 compare_left(struct worker *w, struct err *e)
 {
@@ -344,8 +340,7 @@ open_chat(struct worker *w)
     if (*note) log_info("%s", note);
 }
 
-/* Opens the tokenizer. If it cannot be opened, the model serves token ids only, and a request with
- * text is refused with the reason in w->why_no_text. */
+/* Opens the tokenizer. On failure, requests with text are refused with the reason why_no_text. */
 static void *
 open_text(void *arg)
 {

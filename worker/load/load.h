@@ -36,11 +36,10 @@ struct loader {
     nsec load_ns, phase_ns[LOAD_PHASES];      /* duration of the last round and its phases */
 };
 
-/* Starts the loader thread and polls it. Returns 1 if the load is complete, 0 while the loader
- * thread runs: then update the heartbeat, sleep, and call again. Negative: lagand (or rank 0) has
- * exited (-EPIPE), no thread can be started (-EAGAIN), the fd channel failed, or the loader's
- * error. Blocks while a standby waits for "begin" or "go", and updates the heartbeat meanwhile.
- * Engine thread. */
+/* Starts and polls the loader thread, for the engine thread. Returns 1 if the load is complete, 0
+ * while the loader thread runs: then update the heartbeat, sleep, and call again. Negative: lagand
+ * (or rank 0) has exited (-EPIPE), no thread can be started (-EAGAIN), the fd channel or the load
+ * failed. Blocks while a standby waits for "begin" or "go"; updates the heartbeat meanwhile. */
 int load_poll(struct worker *w, struct err *e) MUST_USE;
 /* Frees the model's objects, arenas and device. No other thread may use them. */
 void load_free(struct worker *w);

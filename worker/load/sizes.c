@@ -96,15 +96,14 @@ set_limits(struct worker *w)
                               : w->max_source,
         .n_enc_layers = (uint16_t)w->model->shape.n_encoder_layers,
         .beam_tokens = SEARCH_BEAMS,
-        /* While other sequences decode, a step has at most the work of one full prefill chunk. */
+        /* While sequences decode, a step has at most the encoder work of one full prefill chunk. */
         .enc_work = (uint64_t)max_tokens * w->model->shape.n_encoder_layers,
     };
     if (gpu_graphs(w->gpu) && k->graphs_memory)
         w->limits->n_buckets = graphs_buckets(w->limits->bucket, max_tokens);
 }
 
-/* Counts the device units and plans the lanes. A CPU device with two lanes has at least 2 threads,
- * also on a host with one core. */
+/* Plans the lanes. A CPU device with 2 lanes has 2 threads or more, even if the host has 1 core. */
 static int
 set_lanes(struct worker *w, struct err *e)
 {

@@ -1,5 +1,4 @@
-/* sizes.h - computes the limits of scheduler, lanes and steps from the settings and the model's
- * shape: every size except that of the KV memory. */
+/* sizes.h - computes all sizes except the KV memory's from the settings and the model's shape. */
 #pragma once
 
 #include "base/err.h"
@@ -18,9 +17,8 @@
 bool sizes_on_gpu(const struct worker *w);
 /* Checks settings that need no device. -EINVAL: this worker does not serve one; e names it. */
 int sizes_check_settings(const struct model_options *k, struct err *e) MUST_USE;
-/* Fills max_source, kv_config, limits, steps and the partitions of *w. Device and model must be
- * open. May be called again after the same model has been opened again. -EINVAL: a setting does not
- * fit the model or the device. */
+/* Fills max_source, kv_config, limits, steps and the partitions of *w; again if the model is opened
+ * again. Device and model must be open. -EINVAL: a setting does not fit the model or device. */
 int sizes_set(struct worker *w, struct err *e) MUST_USE;
 /* Returns estimated costs of a step, used until steps are measured. The weights must be loaded. */
 struct step_costs sizes_work_costs(const struct worker *w);

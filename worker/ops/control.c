@@ -246,8 +246,7 @@ static const char *const verb_names[] = {
 #undef X
 };
 
-/* The functions of the verbs that lagand passes on to the worker with unchanged arguments; lagand
- * also passes the result on unchanged. NULL: lagand runs the verb itself. */
+/* The verbs whose arguments and results lagand passes on unchanged. NULL: lagand runs the verb. */
 static uint32_t (*const verbs[ARRAY_LEN(verb_names)])(struct control *c, struct control_call *k) = {
     [VERB_loglevel] = verb_loglevel,
     [VERB_kv_flush] = verb_kv_flush,

@@ -10,9 +10,8 @@
 #include "base/base.h"
 #include "worker/worker.h"
 
-/* Starts the control thread. The environment has the endpoint in LAGAN_CONTROL and a token that
- * authenticates the worker in LAGAN_TOKEN. NULL: LAGAN_CONTROL is not set, or an error was logged;
- * the worker then serves without a control channel. */
+/* Starts the control thread; LAGAN_CONTROL has the endpoint, LAGAN_TOKEN authenticates the worker.
+ * NULL: LAGAN_CONTROL is not set, or an error was logged; there is then no control channel. */
 struct control *control_start(struct worker *w);
 struct control *control_stop(struct control *c); /* accepts NULL; returns NULL */
 /* Returns the eventfd, readable when a command waits for the engine thread; -1: c is NULL. */

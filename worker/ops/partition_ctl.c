@@ -8,8 +8,7 @@
 enum { PREFILL_LANE, DECODE_LANE };
 /* Estimated bytes and operations per second of one host core, used until steps are measured. */
 static const double CORE_BANDWIDTH = 5e9, CORE_FLOPS = 2e10;
-/* Fraction of its speed that a part keeps while the other part runs too: attention and matmuls on
- * an H200 keep 0.75 to 0.9. */
+/* Fraction of its speed that a part keeps while the other part runs: 0.75 to 0.9 on an H200. */
 static const double CONCURRENT_SHARE = 0.8;
 /* Limits of a plausible measurement, because models of a few KiB give random values. Rates are from
  * MIN_RATE to MAX_RATE. A part has at least MIN_SHARE times its fraction of the units of the whole

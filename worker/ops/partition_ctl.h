@@ -51,8 +51,7 @@ struct partition_ctl {
 int partition_ctl_plan(struct partition_ctl *s, const struct model_options *k,
                        struct gpu_parts parts, uint32_t units, struct scheduler_limits *l,
                        struct exec_config *x, struct err *e) MUST_USE;
-/* Takes exec and scheduler, which now exist, and the measured speeds of the partitions. target:
- * split.itl_target. */
+/* Completes s when exec and scheduler exist: takes the partitions' measured speeds. */
 void partition_ctl_open(struct partition_ctl *s, struct exec *x, struct scheduler *sched,
                         const struct kv_config *kv, const struct step_costs *costs,
                         const struct scheduler_limits *l, nsec target);

@@ -48,7 +48,6 @@ int tuning_start(struct tuning *t, struct err *e) MUST_USE;
 /* Measures the next pair if `idle` is true. Returns 1 if a pair was measured or skipped, else 0;
  * -EIO: the device failed. Engine thread, every loop iteration. */
 int tuning_run(struct tuning *t, bool idle, nsec now, struct err *e) MUST_USE;
-/* Reads the progress of a pass, and at most `most` results from index `from` on. Returns how many
- * results it read. */
+/* Reads the progress, and at most `most` results from index `from` on; returns how many. */
 uint32_t tuning_read(struct tuning *t, struct tuning_state *ret, uint32_t from,
                      struct tune_result *result, uint32_t most);

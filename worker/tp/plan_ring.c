@@ -176,8 +176,7 @@ plan_ring_left(struct worker *w, const struct plan_ring_left *ours, struct plan_
     return 0;
 }
 
-/* Reserves n bytes in a rank's plan ring. Waits while the ring is full; the rank empties the ring
- * without waiting for rank 0. */
+/* Reserves n bytes in a rank's plan ring; waits while it is full. The rank empties it meanwhile. */
 static int
 reserve_record(struct worker *w, uint32_t rank, uint16_t type, size_t n, void **ret, struct err *e)
 {

@@ -48,7 +48,7 @@ struct plan_ring_slot {
     struct sampling how;   /* prompt and bias NULL */
 };
 struct plan_ring_tokens {
-    uint32_t slot, first, n, zero; /* positions; then token_id [n]. SEEN: no token_id, first is 0 */
+    uint32_t slot, first, n, zero; /* first: position; then token_id [n] (SEEN: none, first 0) */
 };
 struct plan_ring_partition {
     uint32_t partition, zero;
@@ -88,10 +88,10 @@ int plan_ring_ready(struct worker *w, const struct plan_ring_kv *kv, struct err 
 
 /* Allocates memory for packed batches up to the size of `longest`. -ENOMEM. */
 int plan_ring_alloc(struct plan_ring *p, const struct batch *longest, struct err *e) MUST_USE;
-/* Sends how a sequence is sampled, and its tokens before `first`, its first chunk, which no step
- * has. Call before plan_ring_step() for each sequence with a first chunk in the step. Ranks collect
+/* Sends how a sequence is sampled, and the tokens before its first chunk, which no step contains.
+ * Call before plan_ring_step() for each sequence whose first chunk is in the step. Ranks collect
  * later tokens that sampling depends on (n-grams, frequencies) from the steps. For prompt
- * log-probabilities, all prompt tokens are sent, because a rank needs the token after a step's last
+ * log-probabilities all prompt tokens are sent, because a rank needs the token after a step's last
  * one. Blocks like plan_ring_step(). */
 int plan_ring_sequence(struct worker *w, const struct batch_segment *first, const struct seq *seq,
                        const struct sampling *how, struct err *e) MUST_USE;
