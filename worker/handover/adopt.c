@@ -129,7 +129,7 @@ adopt_contents(struct worker *w, bool host_kept, struct err *e)
     }
     got = manifest_adopt(&a->manifest, w->kv, host_kept, a->found, entries);
     free(entries);
-    manifest_put_nodes(&a->manifest, w->kv); /* before lagand receives the host tier */
+    manifest_put_nodes(&a->manifest, w->kv); /* must precede host_tier_give() */
     if (got.rows) log_info("adopted the KV of %u sequences of the previous worker", got.rows);
     if (got.labels) log_info("adopted %u blocks of the prefix cache", got.labels);
     if (got.no_rows)

@@ -18,13 +18,13 @@
 #include "worker/manifest/manifest.h"
 #include "worker/worker.h"
 
-/* Used by the loader thread until READY, then by the engine thread. */
+/* State of adoption. Used by the loader thread until READY, then by the engine thread. */
 struct adopt {
     struct arena kv_arena;
     uint64_t kv_id[2];                 /* KV id of kv_arena */
     struct arena old_kv, old_manifest; /* the previous worker's, not mapped; fd -1: there is none */
     uint64_t old_kv_id[2];             /* KV id of old_kv */
-    struct arena manifest_arena;       /* base NULL: not open */
+    struct arena manifest_arena;       /* our manifest; base NULL: it is not open */
     struct manifest manifest;
     struct manifest_found *found; /* [n_slots] adopted entries not yet claimed; NULL: none */
     /* Used by adopt_log.c only. */

@@ -14,7 +14,7 @@
 
 /* Time after READY to map an adopted tier even if no step has run: all requests have resumed. */
 static const nsec MAP_DELAY = 200 * NSEC_MS;
-static const nsec POLL_INTERVAL = 5 * NSEC_MS; /* between two checks of the mapper thread */
+static const nsec POLL_INTERVAL = 5 * NSEC_MS; /* time between two checks of the mapper thread */
 
 _Static_assert((int)HOST_PIECES <= (int)FD_CHANNEL_HOSTS, "each piece has a name");
 

@@ -23,10 +23,10 @@
 
 #include <pthread.h>
 
-/* Used by the loader thread until READY, then by the engine thread. The mapper thread uses host and
- * err while mapper_runs is set and done is not. */
+/* State of the tier. Used by the loader thread until READY, then by the engine thread. While
+ * mapper_runs is true and done is MAPPING (0), the mapper thread uses host and err. */
 struct host_tier {
-    struct host_memory host;       /* base NULL: no host tier */
+    struct host_memory host;       /* base NULL: there is no host tier */
     struct arena old[HOST_PIECES]; /* the previous worker's pieces, not mapped; fd -1: none */
     uint64_t old_id[2];            /* KV id (adopt.h) of the KV arena that old[] was used with */
     bool map_later;                /* the tier is adopted, and no piece of it is mapped yet */

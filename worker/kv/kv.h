@@ -132,12 +132,12 @@ size_t kv_bytes(const struct kv_config *c);
  * group[].pool of *c, which may have 0 groups. NULL: c is invalid, or the arena cannot hold 2
  * blocks of each group (1 of them is the scratch block); e names the field and the value. */
 struct kv *kv_init(void *mem, struct kv_config *c, struct err *e);
-const struct kv_config *kv_config(const struct kv *kv); /* as kv_init() left it */
+const struct kv_config *kv_config(const struct kv *kv); /* *c of kv_init(), completed */
 uint32_t kv_n_pools(const struct kv *kv);
 void kv_count(const struct kv *kv, uint32_t pool, struct kv_count *ret);
-/* Counts host blocks; used: being onboarded. All counts are 0 while the host tier is away. */
+/* Counts host blocks; those being onboarded are used. All counts are 0 while the tier is away. */
 void kv_count_host(const struct kv *kv, struct kv_count *ret);
-/* Returns the block for the padding positions of a graph: kv_init() allocates it, uncounted. */
+/* Returns the group's scratch block, which kv_init() allocates for the padding of graphs. */
 slice_id kv_scratch(const struct kv *kv, uint32_t group);
 /* Recomputes all counts, checks every block and list, aborts at an error. Slow: for tests. */
 void kv_check(const struct kv *kv);

@@ -83,7 +83,7 @@ unclaim_entry(struct kv *kv, uint32_t group, seq_slot slot, uint32_t entry)
     kv->pool[pool].n_hot--;
 }
 
-/* Returns the ring index of the last complete snapshot; KV_SNAPSHOTS: none. */
+/* Returns the ring index of the last complete snapshot; KV_SNAPSHOTS: no snapshot is complete. */
 static uint32_t
 last_snapshot(const struct kv *kv, const struct kv_entry_found *r, uint32_t group)
 {

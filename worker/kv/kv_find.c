@@ -58,7 +58,7 @@ find_part(const struct kv *kv, const struct kv_text *t, struct kv_found *f)
     }
 }
 
-/* Finds the deepest node at which all groups have the blocks that the next query sees. */
+/* Finds the longest prefix of *t for which all groups have the blocks that the next query sees. */
 static void
 find_self(const struct kv *kv, const struct kv_text *t, struct kv_found *f)
 {

@@ -23,7 +23,8 @@ void kv_find_describe(const struct kv *kv, const struct kv_text *t, const struct
 /* Returns `end` of the entries that the hit fills: *first .. end - 1, and sinks below *first. */
 uint32_t kv_find_range(const struct kv *kv, const struct kv_text *t, const struct kv_found *f,
                        uint32_t group, uint32_t *first);
-/* Visits the entries that the hit fills: in while (kv_walk_next()), w.ref is w.entry's block. */
+/* Visits the entries that a hit fills: kv_walk_next() sets ref to the block of the next entry; it
+ * returns false after the last entry. */
 struct kv_walk {
     uint32_t group, entry, ref;
     uint32_t first, end, n_sinks, node; /* used by kv_walk_next() only */
@@ -31,6 +32,6 @@ struct kv_walk {
 struct kv_walk kv_find_walk(const struct kv *kv, const struct kv_text *t, const struct kv_found *f,
                             uint32_t group);
 bool kv_walk_next(const struct kv *kv, struct kv_walk *w);
-/* Returns the ref of the node's block of the group, or of its host block if that pays; 0: none. */
+/* Returns the ref of the node's block, else of its host block if it may be onboarded, else 0. */
 uint32_t kv_find_ref(const struct kv *kv, uint32_t node, uint32_t group);
 uint32_t kv_find_cross_entries(const struct kv *kv, const struct kv_text *t);

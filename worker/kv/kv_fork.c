@@ -175,7 +175,8 @@ reorder_group(struct kv *kv, struct reorder *t, uint32_t n)
         const struct kv_seq *other = &kv_seqs(kv)[t->slot[i]];
 
         check(other->first[t->group] == s->first[t->group]);
-        check(other->end[t->group] >= CEIL_DIV(n, tokens)); /* adopted slots may have one more */
+        check(other->end[t->group] >=
+              CEIL_DIV(n, tokens)); /* an adopted slot may have one entry more */
     }
     t->entry = n / tokens;
     if (n % tokens) copy_entry(kv, t, n % tokens);

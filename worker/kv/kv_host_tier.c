@@ -109,7 +109,7 @@ kv_host_tier_offload(struct kv *kv, uint32_t block, unsigned lane, struct kv_out
     struct kv_block *all = kv_blocks(kv), *b = &all[block], *c;
     uint32_t node = b->node, host_block;
 
-    if (kv->c.group[b->group].kind == KV_STATE) return; /* snapshots are not offloaded */
+    if (kv->c.group[b->group].kind == KV_STATE) return;
     if (kv->n_host_blocks == 0 || kv->host_tier_away) return;
     if (b->priority < KV_OFFLOAD || kv_node(kv, node)->host[b->group]) return;
     if (out->n_copies >= out->max_copies / 2) return; /* the others are for kv_start() */

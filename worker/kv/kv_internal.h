@@ -185,7 +185,7 @@ kv_table(const struct kv *kv, uint32_t group, seq_slot slot)
            (size_t)slot * kv->c.group[group].max_entries;
 }
 
-/* Returns the node of a ref. */
+/* Returns the node with this ref, which is not 0. */
 static inline struct kv_node *
 kv_node(const struct kv *kv, uint32_t ref)
 {

@@ -37,7 +37,7 @@ kv_kind_need(const struct kv_group *g, uint32_t tokens, uint32_t len, uint32_t n
     all = kv_kind_entries(g, tokens, len, n_source);
     if (g->kind != KV_WINDOW || all == 0) return all;
     /* The first query of a chunk sees window - 1 positions before it. n consecutive positions lie
-     * in at most (n - 2) / block + 2 blocks, wherever it begins. */
+     * in at most (n - 2) / block + 2 blocks, wherever they begin. */
     seen = (uint64_t)g->window - 1 + MAX(chunk, 1u);
     seen = (seen + tokens - 2) / tokens + 1;
     return (uint32_t)MIN(all, kv_kind_sinks(g, tokens) + seen);

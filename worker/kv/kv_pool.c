@@ -189,7 +189,7 @@ free_block(struct kv *kv, uint32_t block)
     s->first_free = at + 1;
 }
 
-/* Removes a cached block from its queue. The slab still counts the block. */
+/* Removes a cached block from its queue and from all counts but that of its slab. */
 static void
 uncache(struct kv *kv, uint32_t block)
 {
@@ -200,7 +200,7 @@ uncache(struct kv *kv, uint32_t block)
     kv->pool[kv->c.group[group].pool].n_cached--;
 }
 
-/* Frees a block that was cached. */
+/* Frees a block after uncache(). */
 static void
 free_cached(struct kv *kv, uint32_t block)
 {

@@ -216,7 +216,7 @@ kv_give_tail(struct kv *kv, seq_slot slot, uint32_t group, unsigned lane, uint64
     s->tail[group] = 0;
     if (own) kv_blocks(kv)[block].owner = 0;
     freed = kv_pool_give(kv, block, lane, step);
-    /* The reservation pays for an owned tail; any other tail was charged in addition. */
+    /* The slot's reservation pays for a tail that it owns; hold_tail() charged any other tail. */
     if (!own && (freed || !kv_counts_once(kv, group))) kv_charge(kv, group, -1);
     if (own && !freed && kv_counts_once(kv, group)) kv_charge(kv, group, 1);
 }

@@ -81,7 +81,7 @@ check_node(const struct kv *kv, const struct kv_tree_export *x)
     return kv_tree_child(kv, x->parent, x->key, &p) ? -EBADMSG : 0;
 }
 
-/* Accepts a free block, or a full block of an adopted slot at the entry of the node's depth. */
+/* Checks the block of an adopted node: it is free, or full in an adopted slot at the same depth. */
 static int
 check_block(const struct kv *kv, const struct kv_tree_export *x, uint32_t group, uint32_t *block)
 {

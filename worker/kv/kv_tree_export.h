@@ -12,7 +12,7 @@
 
 #include "worker/kv/kv.h"
 
-enum { KV_MAX_TOKENS = 128 /* per block, if reuse is on */ };
+enum { KV_MAX_TOKENS = 128 /* limit of tokens_per_block if kv_config.reuse is set */ };
 
 struct kv_tree_export {
     uint32_t node, parent; /* numbers from 1; parent 0: the node is a root and has no tokens */

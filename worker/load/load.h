@@ -18,7 +18,7 @@
 /* Phases of a load, in order. Another thread opens the tokenizer meanwhile. */
 enum load_phase { LOAD_DEVICE, LOAD_WEIGHTS, LOAD_STEPS, LOAD_KV, LOAD_PHASES };
 
-/* Used by the loader thread during a round, otherwise by the engine thread. */
+/* State of a load. Used by the loader thread during a round, otherwise by the engine thread. */
 struct loader {
     pthread_t thread;
     bool runs; /* thread is not joined yet */

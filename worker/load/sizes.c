@@ -27,7 +27,7 @@ sizes_on_gpu(const struct worker *w)
     return strcmp(gpu_ops(w->gpu)->name, "cpu") != 0;
 }
 
-/* Called by the engine thread while it queues a long step. */
+/* Updates the heartbeat; called by the engine thread while it queues a long step. */
 static void
 on_heartbeat(void *arg)
 {

@@ -20,7 +20,7 @@ struct cache_flush {
     struct kv_flushed so_far; /* what the current flush has evicted; engine thread only */
 };
 
-void cache_flush_open(struct cache_flush *f); /* before either thread uses f */
+void cache_flush_open(struct cache_flush *f); /* call before a thread uses f */
 /* Evicts some blocks if a flush is requested. Returns true if the engine should not sleep, because
  * more may be left to evict. Engine thread, between two plans. */
 bool cache_flush_run(struct cache_flush *f, struct kv *kv);

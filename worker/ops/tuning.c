@@ -78,7 +78,7 @@ measure_unasked(struct tuning *t)
     return r > 0;
 }
 
-/* Measures the next pair of the pass. */
+/* Measures the next pair of the pass, or skips it if it cannot be measured. */
 static int
 measure_pair(struct tuning *t, struct err *e)
 {
@@ -97,7 +97,7 @@ measure_pair(struct tuning *t, struct err *e)
     if (r < 0 && r != -ENOTSUP) {
         snprintf(s->why, sizeof s->why, "%.*s", (int)sizeof s->why - 1, why.text);
         s->running = false;
-    } else if (r <= 0) { /* this pair is finished */
+    } else if (r <= 0) { /* the pair has been measured or is skipped */
         t->pair_listed = false;
         s->done++;
     }

@@ -89,7 +89,7 @@ await_record(struct channel *l, struct ring_record *ret)
     return r;
 }
 
-/* Compares the JOIN texts of two ranks; the error names the first line that differs. */
+/* Compares the JOIN texts of rank 0 and another rank. -EINVAL: e has the first different line. */
 static int
 compare_texts(const char *ours, size_t n_ours, const char *theirs, size_t n_theirs, uint32_t rank,
               struct err *e)

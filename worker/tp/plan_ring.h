@@ -45,7 +45,7 @@ struct plan_ring_kv {
 };
 struct plan_ring_slot {
     uint32_t slot, n_bias; /* followed by struct logit_bias [n_bias] */
-    struct sampling how;   /* prompt and bias NULL */
+    struct sampling how;   /* its pointers prompt and bias are NULL */
 };
 struct plan_ring_tokens {
     uint32_t slot, first, n, zero; /* first: position; then token_id [n] (SEEN: none, first 0) */
@@ -64,7 +64,7 @@ struct plan_ring {
     struct channel channel[MAX_RANKS - 1];
     void *packed; /* [packed_bytes] the packed batch that is being sent */
     size_t packed_bytes;
-    struct exec_part part[MAX_PARTITIONS][MAX_LANES]; /* as last sent to the other ranks */
+    struct exec_part part[MAX_PARTITIONS][MAX_LANES]; /* the parts that other ranks have now */
 };
 
 /* Attaches to the inherited plan ring of each other rank. -EBADMSG: a descriptor is missing. */
