@@ -189,7 +189,7 @@ free_block(struct kv *kv, uint32_t block)
     s->first_free = at + 1;
 }
 
-/* Removes a cached block from its queue and from all counts but that of its slab. */
+/* Removes a cached block from its queue and from all counts except the slab's. */
 static void
 uncache(struct kv *kv, uint32_t block)
 {

@@ -57,9 +57,9 @@ int inspect_run(struct worker *w, struct err *e) MUST_USE;
 /* kv_memory.c: makes or adopts the KV arena, makes the KV manager for it, and sends the arenas to
  * lagand for a replacement. Loader thread only. */
 
-/* Does this on rank 0. The size of the KV arena is kv.memory, or follows from the device's free
- * memory; the previous worker's arena is adopted if its size fits. Also opens the manifest. Call
+/* Opens the KV memory and the manifest on rank 0. The size of the KV arena is kv.memory, or follows
+ * from the device's free memory; the previous worker's arena is adopted if its size fits. Call
  * after host_tier_open(), exec_open() and sizes_set(). -ENOMEM: there is too little memory. */
 int kv_memory_open(struct worker *w, struct err *e) MUST_USE;
-/* Does this on a rank above 0, after rank 0 has sent the size and KV id of its arena. Blocks. */
+/* Opens a higher rank's KV memory with rank 0's arena size and KV id; blocks until they arrive. */
 int kv_memory_open_rank(struct worker *w, struct err *e) MUST_USE;

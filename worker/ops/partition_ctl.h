@@ -22,7 +22,7 @@
 /* The state that `laganctl split show` prints. */
 struct partition_ctl_state {
     uint32_t mode;      /* SPLIT_OFF, SPLIT_AUTO or SPLIT_FIXED */
-    unsigned partition; /* index in partition_list; 0: each lane uses the whole device */
+    unsigned partition; /* index in partition_list; 0: the prefill lane does all work */
     struct partition_list partition_list;
     nsec target; /* split.itl_target */
     uint64_t n_changes;
