@@ -49,7 +49,7 @@ struct kv_block {
     uint32_t next, prev;      /* free: next free place in the slab. cached: eviction queue links */
     uint32_t n_refs;          /* number of slots that hold the block, as an entry or as a tail */
     uint32_t node;            /* the node of the tree that has the block */
-    uint32_t more;  /* snapshot in the tree: block of the next layer; the last: the first */
+    uint32_t more;  /* snapshot in the tree: block of the next layer; after the last, the first */
     uint32_t owner; /* tail: the slot whose reservation pays for it until kv_start() */
     /* fill_pending: a copy in the step of step[] fills the block. n_hits: prefix hits, at most 15.
      * queue: the priority under which the block is queued; an orphan's is 0 (kv_evict.h) */

@@ -99,8 +99,8 @@ compare_texts(const char *ours, size_t n_ours, const char *theirs, size_t n_thei
     while (at < MIN(n_ours, n_theirs) && ours[at] == theirs[at])
         if (ours[at++] == '\n') line = at;
     if (at == n_ours && at == n_theirs) return 0;
-    return err_set(e, -EINVAL, "rank %u has \"%.*s\", rank 0 \"%.*s\": ranks must be equal", rank,
-                   (int)MIN(strcspn(theirs + line, "\n"), (size_t)200), theirs + line,
+    return err_set(e, -EINVAL, "rank %u has \"%.*s\", rank 0 has \"%.*s\"; both must be equal",
+                   rank, (int)MIN(strcspn(theirs + line, "\n"), (size_t)200), theirs + line,
                    (int)MIN(strcspn(ours + line, "\n"), (size_t)200), ours + line);
 }
 
@@ -139,7 +139,7 @@ check_join(struct worker *w, uint32_t rank, const char *ours, size_t n, struct e
     if (r < 0) return r;
     if (memcmp(j.checkpoint, me.checkpoint, sizeof j.checkpoint))
         return err_set(
-            e, -EINVAL, "rank %u has read checkpoint %016llx, rank 0 %016llx: ranks must be equal",
+            e, -EINVAL, "rank %u read checkpoint %016llx, rank 0 read %016llx; both must be equal",
             rank, (unsigned long long)j.checkpoint[0], (unsigned long long)me.checkpoint[0]);
     return 0;
 }
