@@ -139,7 +139,7 @@ check_join(struct worker *w, uint32_t rank, const char *ours, size_t n, struct e
     if (r < 0) return r;
     if (memcmp(j.checkpoint, me.checkpoint, sizeof j.checkpoint))
         return err_set(
-            e, -EINVAL, "rank %u read checkpoint %016llx, rank 0 read %016llx; both must be equal",
+            e, -EINVAL, "rank %u has read checkpoint %016llx, rank 0 %016llx; both must be equal",
             rank, (unsigned long long)j.checkpoint[0], (unsigned long long)me.checkpoint[0]);
     return 0;
 }
