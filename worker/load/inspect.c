@@ -69,11 +69,11 @@ inspect_run(struct worker *w, struct err *e)
     taken = weights + beside;
     if (free_bytes < taken + 2 * (uint64_t)w->kv_config->slab_bytes && !beside)
         return err_set(e, -ENOMEM,
-                       "%s: too little memory: of %.2f GiB, %.2f are free; the weights need %.2f",
+                       "%s: too little memory: of %.2f GiB, %.2f are free; weights need %.2f",
                        gpu_describe(w->gpu), GIB(total), GIB(free_bytes), GIB(weights));
     if (free_bytes < taken + 2 * (uint64_t)w->kv_config->slab_bytes)
         return err_set(e, -ENOMEM,
-                       "%s: too little memory: of %.2f GiB, %.2f are free; the weights need %.2f; "
+                       "%s: too little memory: of %.2f GiB, %.2f are free; weights need %.2f; "
                        "graphs, lanes, a replacement and kv.reserve need %.2f",
                        gpu_describe(w->gpu), GIB(total), GIB(free_bytes), GIB(weights),
                        GIB(beside));
