@@ -112,8 +112,9 @@ a_worker_without_anything_to_tune_says_so_and_laganctl_exits_with_5(void **state
     for (int named = 0; named < 2; named++) {
         assert_int_equal(serve_ctl(&s, named ? "tune w0" : "tune", output, sizeof output), 5);
         assert_string_equal(output, serve_on_gpu()
-                                        ? "laganctl: no file for the results: set this model's key "
-                                          "cuda.tuning_file, then `laganctl daemon reexec`\n"
+                                        ? "laganctl: there is no file for the results: set this "
+                                          "model's key cuda.tuning_file, then run `laganctl daemon "
+                                          "reexec`\n"
                                         : "laganctl: the CPU device has no matmuls to tune\n");
     }
     serve_stop(&s);

@@ -428,7 +428,7 @@ invalid_configurations_are_rejected_by_name(void **state)
         const char *text;
         int code;
         int what;
-    } row[] = { { "0 tokens", -EINVAL, 0 },          { "the state of", -EINVAL, 1 },
+    } row[] = { { "per_block is 0", -EINVAL, 0 },    { "the state of", -EINVAL, 1 },
                 { "host_memory", -EINVAL, 2 },       { "window is 0", -EINVAL, 3 },
                 { "0 bytes", -EINVAL, 4 },           { "0 lanes", -EINVAL, 5 },
                 { "is not a multiple", -EINVAL, 6 }, { "4 lanes", -EINVAL, 7 } };

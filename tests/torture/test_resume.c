@@ -72,7 +72,8 @@ check_adopted(void)
     print_message("%llu recoverable positions, %llu of them recomputed\n",
                   (unsigned long long)(adopted + recomputed), (unsigned long long)recomputed);
     assert_true(recomputed * 100 <= adopted + recomputed + 100 * PREEMPTED);
-    assert_true(service_logged(&v, "adoptable positions do not fit") * 100 <= load.resumed);
+    assert_true(service_logged(&v, "positions whose KV the previous worker left") * 100 <=
+                load.resumed);
 }
 
 static void

@@ -1,4 +1,4 @@
-/* adopt.c - see adopt.h: the read side of the manifest. */
+/* adopt.c - adopts the previous worker's manifest and KV: see adopt.h. */
 #include "worker/handover/adopt.h"
 
 #include "base/clock.h"
@@ -18,10 +18,10 @@
 #include <unistd.h>
 #include <xxhash.h>
 
-/* lagand resubmits all requests at once after READY; later requests do not resume. */
+/* Time after READY to claim adopted blocks; lagand resubmits all requests directly after READY. */
 static const nsec CLAIM_TIMEOUT = 10 * NSEC_S;
-/* Adopted blocks are not evicted for new requests this soon: a resubmitted request may still be in
- * the request ring or in the text thread. */
+/* Time after READY in which new requests cannot evict adopted blocks, because a resubmitted request
+ * may still be in the request ring or in the text thread. */
 static const nsec RESUBMIT_TIME = 200 * NSEC_MS;
 enum { SEALS = F_SEAL_SHRINK | F_SEAL_GROW };
 
@@ -31,7 +31,7 @@ adopt_new_id(uint64_t id[2], struct err *e)
     size_t bytes = 2 * sizeof id[0];
 
     if (getrandom(id, bytes, 0) == (ssize_t)bytes) return 0;
-    return err_set(e, -EIO, "getrandom: no random id for the KV arena");
+    return err_set(e, -EIO, "getrandom() failed: there is no random id for the KV arena");
 }
 
 int
@@ -46,7 +46,7 @@ adopt_give_arena(struct worker *w, const char *name, const struct arena *a,
     return fd_channel_give(w->fd_channel, &note, a->fd, e);
 }
 
-/* Hashes everything besides tokens and geometry that K and V of a token depend on. */
+/* Hashes what K and V depend on besides tokens and geometry. The manifest's hash must be equal. */
 static void
 make_fingerprint(const struct worker *w, enum dtype kv_dtype, uint64_t ret[2])
 {
@@ -85,13 +85,14 @@ make_manifest(struct worker *w, const uint64_t print[2], struct err *e)
     if (r == 0) r = map_manifest(&a->manifest_arena, fd, bytes);
     if (r < 0) {
         if (fd >= 0) close(fd);
-        return err_set(e, r, "manifest of %llu bytes: %s", (unsigned long long)bytes, strerror(-r));
+        return err_set(e, r, "cannot allocate %llu bytes of shared memory for the manifest: %s",
+                       (unsigned long long)bytes, strerror(-r));
     }
     manifest_make(&a->manifest, a->manifest_arena.base, w->kv_config, print, a->kv_id);
     return 0;
 }
 
-/* The previous manifest must be sealed, so that reading cannot fault, and have exactly our size. */
+/* Maps and opens the previous worker's manifest. It must be sealed, so that no read can fault. */
 static int
 map_old_manifest(struct worker *w, const uint64_t print[2], struct err *e)
 {
@@ -103,9 +104,9 @@ map_old_manifest(struct worker *w, const uint64_t print[2], struct err *e)
 
     if (fstat(old->fd, &st) < 0 || seals < 0 || (seals & SEALS) != SEALS ||
         (uint64_t)st.st_size != manifest_bytes(w->kv_config))
-        return err_set(e, -EBADMSG, "manifest has other KV groups, slots or sizes");
+        return err_set(e, -EBADMSG, "it is for other KV groups, slots or sizes");
     r = map_manifest(&a->manifest_arena, old->fd, (uint64_t)st.st_size);
-    if (r < 0) return err_set(e, r, "mmap of the manifest: %s", strerror(-r));
+    if (r < 0) return err_set(e, r, "it cannot be mapped: %s", strerror(-r));
     r = manifest_open(&a->manifest, a->manifest_arena.base, a->manifest_arena.bytes, w->kv_config,
                       print, a->kv_id, e);
     if (r == 0) return 0;
@@ -128,11 +129,13 @@ adopt_contents(struct worker *w, bool host_kept, struct err *e)
     }
     got = manifest_adopt(&a->manifest, w->kv, host_kept, a->found, entries);
     free(entries);
-    manifest_put_nodes(&a->manifest, w->kv); /* before lagand receives the host tier */
-    if (got.rows) log_info("adopted the KV blocks of %u requests", got.rows);
+    manifest_put_nodes(&a->manifest, w->kv); /* must precede host_tier_give() */
+    if (got.rows) log_info("adopted the KV of %u sequences of the previous worker", got.rows);
     if (got.labels) log_info("adopted %u blocks of the prefix cache", got.labels);
-    if (got.no_rows) log_warn("%u invalid entries in the manifest; recomputing", got.no_rows);
-    if (got.no_nodes) log_warn("%u invalid nodes in the manifest; ignoring them", got.no_nodes);
+    if (got.no_rows)
+        log_warn("%u invalid entries in the manifest; recomputing their KV", got.no_rows);
+    if (got.no_nodes)
+        log_warn("%u invalid nodes in the manifest; not reusing their blocks", got.no_nodes);
     return 0;
 }
 
@@ -163,10 +166,11 @@ adopt_open(struct worker *w, enum dtype kv_dtype, bool host_kept, struct err *e)
             a->old_manifest.fd = -1;
             return adopt_contents(w, host_kept, e);
         }
-        log_info("manifest not adopted: %s; recomputing every request", why.text);
+        log_info("the previous worker's manifest is not adopted: %s; recomputing every request",
+                 why.text);
         adopt_drop_manifest(w);
     }
-    /* From here on the arena's content is not used. */
+    /* The arena's contents are not used, so it gets a new KV id. */
     TRY(adopt_new_id(a->kv_id, e));
     return make_manifest(w, fingerprint, e);
 }
@@ -200,7 +204,7 @@ adopt_start_claims(struct worker *w, nsec now)
     scheduler_keep(w->sched, now + RESUBMIT_TIME);
 }
 
-/* Recomputing 1 step is normal, with recurrent state all after the last snapshot; logs more. */
+/* Logs recomputed positions, if more than 1, or than a snapshot interval with recurrent state. */
 static void
 log_recomputed(const struct worker *w, const struct worker_request *r)
 {
@@ -210,7 +214,7 @@ log_recomputed(const struct worker *w, const struct worker_request *r)
     for (uint32_t g = 0; g < c->n_groups; g++)
         if (c->group[g].kind == KV_STATE) most = MAX(most, c->group[g].interval);
     if (w->adopt->found && r->recomputed > most)
-        log_info("request %llu: %u adoptable positions do not fit; recomputing them",
+        log_info("request %llu: recomputing %u positions whose KV the previous worker left",
                  (unsigned long long)r->seq.id, r->recomputed);
 }
 
@@ -240,7 +244,7 @@ adopt_claim(struct worker *w, struct worker_request *r)
 
     r->recomputed = 0;
     s->from_previous_worker = a->found && r->n_sent;
-    if (!a->found) { /* K and V of all delivered tokens but the last were written */
+    if (!a->found) { /* the previous worker had the KV of all positions but the last */
         if (r->n_sent) r->recomputed = (s->beam ? s->beam->first + r->n_sent : s->n_prompt) - 1;
         return;
     }
@@ -282,13 +286,13 @@ adopt_claimed(struct worker *w, struct worker_request *r)
     if (r->adopted) {
         manifest_commit(&w->adopt->manifest, s->adopted_slot, r->adopted);
         w->stats->v[STAT_adopted] += r->adopted;
-    } else if (w->adopt->found && r->n_sent &&
-               first) { /* a preempted request left its blocks in the prefix cache */
+    } else if (w->adopt->found && r->n_sent && first) {
+        /* If the request was preempted, its blocks are in the adopted prefix cache. */
         r->recomputed = MAX(r->recomputed, scheduler_cached(w->sched, s));
     }
 }
 
-/* Replays the decided steps. Fails if the result contradicts the delivered tokens. */
+/* Replays n_steps steps of the search. -EBADMSG: a move or the result contradicts `delivered`. */
 static int
 replay_search(struct worker *w, struct worker_request *r, const uint32_t *slot, uint32_t n_steps,
               const token_id *delivered)

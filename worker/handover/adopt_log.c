@@ -1,4 +1,4 @@
-/* adopt_log.c - see adopt_log.h. */
+/* adopt_log.c - writes the manifest in every step: see adopt_log.h. */
 #include "worker/handover/adopt_log.h"
 
 #include "ipc/stat.h"
@@ -14,7 +14,8 @@ adopt_log_open(struct worker *w, struct err *e)
     w->adopt->owner = calloc(w->limits->max_seqs, sizeof *w->adopt->owner);
     w->adopt->named = calloc(w->kv_config->n_slots, sizeof *w->adopt->named);
     if (w->adopt->owner && w->adopt->named) return 0;
-    return err_set(e, -ENOMEM, "out of memory: owners of a step");
+    return err_set(e, -ENOMEM, "out of memory for the manifest owners of %u sequences",
+                   w->limits->max_seqs);
 }
 
 void
@@ -42,20 +43,20 @@ describe_owner(struct worker *w, uint32_t slot, struct manifest_owner *o)
     manifest_hash(s->source, s->n_source, o->source_hash);
 }
 
-/* The sequence starts with its cached positions; its other recoverable positions are recomputed. */
+/* Counts the recoverable positions as adopted, if s found them cached, or else as recomputed. */
 static void
 count_recomputed(struct worker *w, const struct seq *s)
 {
     const struct worker_request *r = s->owner;
     uint32_t found = MIN(s->n_cached, r->recomputed);
 
-    if (s->n_preemptions > 0) return; /* counted at its first start */
+    if (s->n_preemptions > 0) return; /* counted at the first start of the sequence */
     w->stats->v[STAT_adopted] += found;
     w->stats->v[STAT_recomputed] += r->recomputed - found;
 }
 
-/* The first edit of a slot writes the entry's owner. A beam search that did not start at its prompt
- * gets no owner: its moves are not in the manifest, so it cannot be adopted. */
+/* Also writes the owner of a slot's entry with the slot's first edit. A beam search that did not
+ * start at its prompt gets no owner: its moves are not in the manifest, so it cannot be adopted. */
 void
 adopt_log_launch(struct worker *w, const struct batch *b)
 {

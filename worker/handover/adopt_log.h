@@ -1,15 +1,15 @@
-/* adopt_log.h - the write side of the manifest (worker/manifest/manifest.h): each step leaves a
- * state that can be adopted.
+/* adopt_log.h - writes the manifest (worker/manifest/manifest.h) in every step, so that a
+ * replacement can adopt the KV at any time.
  *
- * Order of publication. After each store the manifest can be adopted as it is:
+ * Changes are published in this order; after each store the manifest can be adopted as it is:
  *
- *     adopt_log_tree()     changes of the prefix tree
- *     adopt_log_launch()   before a step is launched: first blocks that left their entries since
- *                          the previous step, then blocks that this step is the first to write
+ *     adopt_log_tree()     the changes of the prefix tree
+ *     adopt_log_launch()   before a step is launched: first removes the blocks that left their
+ *                          entries since the previous step, then adds those that this step writes
  *     exec_start()
  *     ...                  the device writes K and V
- *     adopt_log_commit()   the step is finished: the committed position of each entry
- *     adopt_log_beams()    a beam search: the moves that the step has decided
+ *     adopt_log_commit()   when the step is finished: the committed position of each entry
+ *     adopt_log_beams()    the moves of a beam search that the step has decided
  *     STEP record          lagand receives the tokens
  *
  * Proof. A block that a launched step writes for one sequence has left every other entry and the
@@ -19,10 +19,10 @@
  * the last are committed, and the replacement continues after them. The engine never commits the
  * position of a token that it does not report, because another worker may sample another token.
  *
- * Beam search. The manifest holds the moves that the steps have decided: appended in order, the
- * moves of rank r with beam r, and counted in the first beam's entry. The replacement continues the
- * search when that many positions of every beam are committed and the moves that the last position
- * needs are present.
+ * Beam search. A move is a step's decision for one rank of a search: the beam to continue, and the
+ * token. The manifest holds the moves of all steps in order, the moves of rank r in the entry of
+ * beam r, and their number in the entry of the first beam. The replacement continues the search if
+ * that many positions of every beam are committed and it has the moves for the last position.
  *
  * Engine thread only. No function allocates, blocks or fails, except adopt_log_open().
  */
@@ -34,14 +34,14 @@
 
 struct seq;
 
-/* Allocates memory for the owners of a step's entries; the manifest is open. -ENOMEM. */
+/* Allocates memory for the owners of a step's entries. The manifest must be open. -ENOMEM. */
 int adopt_log_open(struct worker *w, struct err *e) MUST_USE;
 void adopt_log_close(struct worker *w);
-/* Directly before b is launched. */
+/* Publishes the table edits of b. Call directly before b is launched. */
 void adopt_log_launch(struct worker *w, const struct batch *b);
-/* b is finished and none of its tokens has been reported. */
+/* Publishes the committed positions of b, which is finished, before its tokens are reported. */
 void adopt_log_commit(struct worker *w, const struct batch *b);
-/* A beam search (first: its first beam) continues; its last tokens have not been reported. */
+/* Publishes the last moves of the search of beam `first`, before their tokens are reported. */
 void adopt_log_beams(struct worker *w, const struct seq *first);
-/* Once per loop iteration: publishes the changes of the prefix tree. */
+/* Publishes the changes of the prefix tree. Call once per loop iteration. */
 void adopt_log_tree(struct worker *w);

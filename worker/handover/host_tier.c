@@ -1,4 +1,4 @@
-/* host_tier.c - see host_tier.h. */
+/* host_tier.c - allocates, adopts and maps the memory of the host tier: see host_tier.h. */
 #include "worker/handover/host_tier.h"
 
 #include "base/clock.h"
@@ -12,13 +12,14 @@
 
 #include <unistd.h>
 
-/* By then every resumed request has been scheduled. */
+/* Time after READY to map an adopted tier even if no step has run: all requests have resumed. */
 static const nsec MAP_DELAY = 200 * NSEC_MS;
-static const nsec POLL_INTERVAL = 5 * NSEC_MS; /* between two checks of the mapper thread */
+static const nsec POLL_INTERVAL = 5 * NSEC_MS; /* time between two checks of the mapper thread */
 
 _Static_assert((int)HOST_PIECES <= (int)FD_CHANNEL_HOSTS, "each piece has a name");
 
-enum { MAPPING, MAPPED, MADE, LOST }; /* MADE: new and empty */
+/* host_tier.done: the mapper thread runs, has mapped pieces, has made an empty tier, has failed. */
+enum { MAPPING, MAPPED, MADE, LOST };
 
 void
 host_tier_init(struct worker *w)
@@ -26,7 +27,7 @@ host_tier_init(struct worker *w)
     for (uint32_t i = 0; i < HOST_PIECES; i++) w->host_tier->old[i] = (struct arena){ .fd = -1 };
 }
 
-/* Returns the index of the piece with this name; HOST_PIECES: not a piece. */
+/* Returns the index of the piece with this name; HOST_PIECES: it is not the name of a piece. */
 static uint32_t
 piece_of(const char *name)
 {
@@ -39,7 +40,7 @@ piece_of(const char *name)
     return HOST_PIECES;
 }
 
-/* Closes pieces whose id differs from the first piece's. */
+/* Closes a piece whose KV id differs from the first inherited piece's, and uses the others. */
 bool
 host_tier_take(struct worker *w, const struct fd_channel_note *note, int fd)
 {
@@ -67,7 +68,8 @@ drop_old(struct worker *w)
     memset(t->old_id, 0, sizeof t->old_id);
 }
 
-/* Uses the previous pieces if number and sizes match: their pages need no clearing. */
+/* Reuses the previous worker's pieces if their number and sizes match, also if their contents are
+ * not used, because the kernel need not zero their pages again. */
 static bool
 use_old_pieces(struct worker *w)
 {
@@ -136,7 +138,7 @@ host_tier_open(struct worker *w, struct err *e)
     } else if (!group) {
         t->map_later = true;
     } else if (map_pieces(w, want, &why) < 0) {
-        log_warn("mapping the previous host tier: %s; making an empty one", why.text);
+        log_warn("cannot map the previous host tier: %s; making an empty one", why.text);
         TRY(replace_pieces(w, want, e));
     }
     return 0;
@@ -175,7 +177,7 @@ mapper_run(void *arg)
     r = broken ? err_set(&t->err, -EINVAL, "failpoint: mapping failed")
                : map_pieces(w, t->want, &t->err);
     if (r < 0 && t->map_later) {
-        log_warn("mapping the previous host tier: %s; making an empty one", t->err.text);
+        log_warn("cannot map the previous host tier: %s; making an empty one", t->err.text);
         r = replace_pieces(w, t->want, &t->err);
     }
     FP(host_mapped);
@@ -183,7 +185,7 @@ mapper_run(void *arg)
     return NULL;
 }
 
-/* Pieces that contain blocks or soon will: one more than those at least half full. */
+/* Returns how many pieces should be mapped: one more than are at least half full. */
 static uint32_t
 wanted_pieces(const struct worker *w)
 {
@@ -192,7 +194,7 @@ wanted_pieces(const struct worker *w)
     return (uint32_t)MIN((kv_host_tier_used(w->kv) + piece / 2) / piece + 1, w->host_tier->host.n);
 }
 
-/* Clears the previous tier's blocks from the manifest, then sends the new tier to lagand. */
+/* Removes the previous tier's host blocks from the manifest, then sends the new tier to lagand. */
 static void
 publish_new_tier(struct worker *w)
 {
@@ -201,7 +203,7 @@ publish_new_tier(struct worker *w)
     kv_host_tier_came(w->kv, /* whole= */ false);
     manifest_put_nodes(&w->adopt->manifest, w->kv);
     if (host_tier_give(w, &e) < 0)
-        log_warn("sending the host tier to lagand: %s; a replacement cannot reuse it", e.text);
+        log_warn("cannot send the host tier to lagand: %s; a replacement cannot reuse it", e.text);
 }
 
 static void
@@ -212,7 +214,7 @@ use_tier(struct worker *w, int how, nsec now)
 
     t->map_later = false;
     if (how == LOST) {
-        log_err("host tier: %s; serving without a host tier", t->err.text);
+        log_err("cannot allocate the host tier: %s; serving without a host tier", t->err.text);
         t->cannot_grow = true;
         kv_host_tier_clear(w->kv);
         manifest_put_nodes(&w->adopt->manifest, w->kv);
@@ -230,7 +232,7 @@ use_tier(struct worker *w, int how, nsec now)
              (double)(t->host.n_mapped * t->host.piece) / (1 << 20), count.cached);
 }
 
-/* Enlarges the tier; after a failure it keeps its mapped size. */
+/* Adds the pieces that have been mapped to the tier. how LOST: the tier keeps its mapped size. */
 static void
 use_more(struct worker *w, int how)
 {
@@ -240,10 +242,10 @@ use_more(struct worker *w, int how)
     kv_host_tier_set_size(w->kv, mapped);
     t->cannot_grow = how == LOST;
     if (how == LOST)
-        log_err("mapping the host tier: %s; using the mapped %.1f MiB only", t->err.text,
+        log_err("cannot map more of the host tier: %s; using the mapped %.1f MiB only", t->err.text,
                 (double)mapped / (1 << 20));
     else
-        log_info("host tier: now %.1f MiB mapped", (double)mapped / (1 << 20));
+        log_info("host tier: %.1f MiB of it are mapped now", (double)mapped / (1 << 20));
 }
 
 static bool

@@ -1,4 +1,4 @@
-/* kv.c - checks a configuration, lays out and initializes struct kv, counts blocks: see kv.h. */
+/* kv.c - checks a struct kv_config, lays out and initializes struct kv, counts blocks: see kv.h. */
 #include "worker/kv/kv.h"
 
 #include "worker/kv/kv_evict.h"
@@ -99,7 +99,7 @@ lay_out(struct kv *kv, const struct kv_config *c)
     return kv_tree_bytes(kv, at, n_blocks);
 }
 
-/* Snapshots are taken in all groups at the same positions. */
+/* Checks a KV_STATE group. A hit needs a snapshot of each such group, so all have one interval. */
 static int
 check_state(const struct kv_config *c, uint32_t i, struct err *e)
 {
@@ -117,42 +117,47 @@ check_state(const struct kv_config *c, uint32_t i, struct err *e)
     if (g->n_parts != 1 ||
         g->max_entries < (uint64_t)g->n_layers * (g->interval ? 1 + KV_SNAPSHOTS : 1))
         return err_set(e, -EINVAL,
-                       "KV group %u: %u entries with %u parts do not hold the state of %u layers",
+                       "KV group %u: %u entries of %u slices do not hold the state of %u layers "
+                       "(internal error)",
                        i, g->max_entries, g->n_parts, g->n_layers);
     return 0;
 }
 
-/* The size of the arena is checked by kv_init(). */
+/* Checks every field but the size of the arena, which kv_init() checks. */
 static int
 check_config(const struct kv_config *c, struct err *e)
 {
     if (c->n_groups > MAX_GROUPS || c->n_lanes == 0 || c->n_lanes > MAX_LANES || c->n_slots == 0)
-        return err_set(e, -EINVAL, "KV cache with %u groups, %u lanes, %u slots is not supported",
-                       c->n_groups, c->n_lanes, c->n_slots);
+        return err_set(e, -EINVAL,
+                       "KV cache: %u groups (limit %d), %u lanes (1 to %d), %u slots (1 or more)",
+                       c->n_groups, MAX_GROUPS, c->n_lanes, MAX_LANES, c->n_slots);
     if (c->tokens_per_block == 0 || c->tokens_per_block > UINT16_MAX)
-        return err_set(e, -EINVAL, "KV blocks of %u tokens are not supported", c->tokens_per_block);
+        return err_set(e, -EINVAL, "kv.tokens_per_block is %u; supported are 1 to %d",
+                       c->tokens_per_block, UINT16_MAX);
     if (c->reuse && c->tokens_per_block > KV_MAX_TOKENS)
-        return err_set(e, -EINVAL, "KV blocks of %u tokens: kv.reuse supports at most %d",
+        return err_set(e, -EINVAL, "kv.tokens_per_block is %u; with kv.reuse the limit is %d",
                        c->tokens_per_block, KV_MAX_TOKENS);
     if (c->host_bytes > 0 && !c->reuse)
         return err_set(e, -EINVAL,
-                       "kv.host_memory needs kv.reuse: without it the host tier stays empty");
+                       "kv.host_memory needs kv.reuse: without kv.reuse the host tier stays empty");
     for (uint32_t i = 0; i < c->n_groups; i++) {
         const struct kv_group *g = &c->group[i];
 
         if (g->n_layers == 0 || g->n_parts == 0 || g->slice_bytes == 0 || g->max_entries == 0)
             return err_set(e, -EINVAL,
-                           "KV group %u: 0 in %u layers, %u slices of %u bytes or %u entries", i,
-                           g->n_layers, g->n_parts, g->slice_bytes, g->max_entries);
+                           "KV group %u: %u layers, %u slices of %u bytes, %u entries; each must "
+                           "be above 0 (internal error)",
+                           i, g->n_layers, g->n_parts, g->slice_bytes, g->max_entries);
         if (!(g->share >= 0 && g->share <= 1))
-            return err_set(e, -EINVAL, "KV group %u: share is %g, expected 0 to 1", i,
-                           (double)g->share);
+            return err_set(e, -EINVAL, "KV group %u: its share of the arena is %g, expected 0 to 1",
+                           i, (double)g->share);
         if (g->kind == KV_WINDOW && g->window == 0)
-            return err_set(e, -EINVAL, "KV group %u: window is 0 tokens", i);
+            return err_set(e, -EINVAL, "KV group %u: the attention window is 0 tokens", i);
         if (g->kind == KV_STATE) TRY(check_state(c, i, e));
         if (c->arena_bytes / g->slice_bytes >= SLICE_NONE)
-            return err_set(e, -EINVAL, "kv.memory of %llu bytes: too many slices of %u bytes",
-                           (unsigned long long)c->arena_bytes, g->slice_bytes);
+            return err_set(e, -EINVAL,
+                           "kv.memory is %llu bytes; the limit is %u slices of %u bytes",
+                           (unsigned long long)c->arena_bytes, SLICE_NONE - 1, g->slice_bytes);
     }
     return 0;
 }
@@ -184,14 +189,14 @@ kv_init(void *mem, struct kv_config *c, struct err *e)
 
     if (check_config(c, e) < 0) return NULL;
     if (lay_out(kv, c) == 0) {
-        err_set(e, -EINVAL, "no slab size below 4 GiB fits the blocks of all %u KV groups",
+        err_set(e, -EINVAL, "no slab of 4 GiB fits all %u KV groups: lower kv.tokens_per_block",
                 c->n_groups);
         return NULL;
     }
     lcm = slice_lcm(c);
     if (c->n_groups > 0 && (lcm == 0 || kv->c.slab_bytes % lcm != 0)) {
         err_set(e, -EINVAL,
-                "KV slab of %u bytes is not a multiple of the slice sizes of all KV groups",
+                "the KV slab of %u bytes is not a multiple of the slice sizes of all KV groups",
                 kv->c.slab_bytes);
         return NULL;
     }
@@ -212,7 +217,7 @@ kv_init(void *mem, struct kv_config *c, struct err *e)
     if (slabs > kv->n_slabs) {
         err_set(
             e, -ENOMEM,
-            "kv.memory is %llu bytes; 2 blocks of each KV group need %llu bytes: %llu slabs of %u",
+            "kv.memory is %llu bytes; 2 blocks of each KV group need %llu: %llu slabs of %u bytes",
             (unsigned long long)c->arena_bytes, (unsigned long long)slabs * kv->c.slab_bytes,
             (unsigned long long)slabs, kv->c.slab_bytes);
         return NULL;

@@ -1,13 +1,13 @@
-/* kv_adopt.c - adoption of the previous worker's blocks: see kv.h.
+/* kv_adopt.c - adopts the previous worker's blocks: see kv.h.
  *
- * kv_adopt() sets pools, block states and counts. The lists of free blocks and open slabs remain as
- * kv_init() left them until kv_adopt_end() rebuilds them.
+ * kv_adopt() sets the pools of slabs, the states of blocks, and all counts. The lists of free
+ * blocks and of slabs with a free block are invalid until kv_adopt_end() rebuilds them.
  */
 #include "worker/kv/kv_evict.h"
 #include "worker/kv/kv_seq.h"
 #include "worker/kv/kv_tree_export.h"
 
-/* Returns true if all positions of the entry are written: no sequence writes it again. */
+/* Returns true if all positions of the entry are written, so that its block does not change. */
 static bool
 is_full(const struct kv *kv, const struct kv_entry_found *r, uint32_t group, uint32_t entry)
 {
@@ -15,8 +15,8 @@ is_full(const struct kv *kv, const struct kv_entry_found *r, uint32_t group, uin
            (entry + 1) * (uint64_t)kv->c.tokens_per_block <= r->committed;
 }
 
-/* Returns true if the block is a full block of another adopted slot at the same entry. Without
- * reuse only slots of one request share blocks. */
+/* Returns true if the slot may share the block: it is a full block at the same entry of a slot that
+ * was adopted before. Without kv_config.reuse only slots of one request share blocks. */
 static bool
 is_shared(const struct kv *kv, const struct kv_entry_found *r, uint32_t group, uint32_t entry,
           uint32_t block)
@@ -29,7 +29,8 @@ is_shared(const struct kv *kv, const struct kv_entry_found *r, uint32_t group, u
     return kv_table(kv, group, b->owner - 1)[entry] == block + 1;
 }
 
-/* During adoption the owner of a block is a slot in which the block is full. */
+/* Makes the slot hold the block with the slice_id `at` as its entry. During adoption, the owner of
+ * a block is a slot in which the block is full. */
 static int
 claim_entry(struct kv *kv, const struct kv_entry_found *r, uint32_t group, uint32_t entry,
             slice_id at)
@@ -82,7 +83,7 @@ unclaim_entry(struct kv *kv, uint32_t group, seq_slot slot, uint32_t entry)
     kv->pool[pool].n_hot--;
 }
 
-/* Returns the ring index of the last complete snapshot; KV_SNAPSHOTS: none. */
+/* Returns the ring index of the last complete snapshot; KV_SNAPSHOTS: no snapshot is complete. */
 static uint32_t
 last_snapshot(const struct kv *kv, const struct kv_entry_found *r, uint32_t group)
 {
@@ -110,7 +111,7 @@ kv_entry_resume(const struct kv *kv, const struct kv_entry_found *r)
     return pos;
 }
 
-/* The entries to adopt: the slot's entry i is entry i + shift of the manifest. */
+/* The slot's entries to adopt in a group; entry i is block i + shift of the manifest entry. */
 struct claim {
     uint32_t first, end, shift;
 };
@@ -127,7 +128,7 @@ check_found(const struct kv *kv, const struct kv_entry_found *r, uint32_t group,
     if (g->kind == KV_STATE) {
         *ret = (struct claim){ g->n_layers, 2 * g->n_layers,
                                g->n_layers * last_snapshot(kv, r, group) };
-        held = 2 * g->n_layers; /* includes a live state */
+        held = 2 * g->n_layers; /* the snapshot, and the live state that the slot will allocate */
     } else {
         if (n < need || (g->kind == KV_CROSS && n > need)) return -EBADMSG;
         if (g->kind == KV_WINDOW && n > sinks && r->entry[group][sinks] == SLICE_NONE)
@@ -195,7 +196,7 @@ kv_adopt(struct kv *kv, const struct kv_entry_found *r)
     return 0;
 }
 
-/* Lists the unused blocks below the last used one. Those above count as never allocated. */
+/* Lists the free blocks below the last held or cached one; those above count as never allocated. */
 static void
 list_free_blocks(struct kv *kv, uint32_t slab)
 {
@@ -240,9 +241,8 @@ kv_adopt_end(struct kv *kv)
     kv_tree_export_end(kv);
 }
 
-/* Visits the slot's blocks from entry `first` on, which the slot will write. Returns false if
- * another slot holds one of them. detach: removes them from the tree, because their tokens may
- * change. */
+/* Returns false if another slot holds a block that the slot will write: one of entry `first` or
+ * later. detach: also removes these blocks from the tree, because their tokens may change. */
 static bool
 is_sole_holder(struct kv *kv, seq_slot slot, uint32_t first, bool detach)
 {

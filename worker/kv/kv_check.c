@@ -1,12 +1,11 @@
 /* kv_check.c - kv_check(): recomputes all counts and checks every block and list. */
 #include "worker/kv/kv_evict.h"
 
-struct kv_tally {                          /* of one group */
-    uint64_t held, cached, nodeless, refs; /* counted over the blocks */
-    uint64_t entries, tails, own, reserved, queued, host_blocks;
+struct kv_tally { /* recomputed counts of one group; own: tails whose owner is their slot */
+    uint64_t held, cached, nodeless, refs, entries, tails, own, reserved, queued, host_blocks;
 };
 
-/* The node of a block has the block; a snapshot's blocks form a ring with one state. */
+/* Checks that the block's node has it, and that a snapshot's blocks form a ring of equal states. */
 static void
 check_found(const struct kv *kv, uint32_t block)
 {
@@ -74,13 +73,13 @@ check_slabs(const struct kv *kv, struct kv_tally n[MAX_GROUPS])
     check(drawn == kv->n_drawn && drawn + given_back == kv->n_fresh && kv->n_fresh <= kv->n_slabs);
 }
 
-/* Counts the slots that hold the block, as this entry or as their tail. */
+/* Returns how many slots hold the block, as this entry or as their tail. */
 static uint32_t
 n_holders(const struct kv *kv, uint32_t group, uint32_t entry, uint32_t block)
 {
     uint32_t n = 0, last = entry, layers = kv->c.group[group].n_layers;
 
-    /* A snapshot may have any index in a slot's ring. */
+    /* A snapshot may be at any index of a slot's snapshot ring, so all of them are compared. */
     if (kv->c.group[group].kind == KV_STATE) last = layers * KV_SNAPSHOTS + (entry %= layers);
     for (uint32_t i = 0; i < kv->c.n_slots; i++) {
         const struct kv_seq *s = &kv_seqs(kv)[i];
@@ -250,7 +249,7 @@ kv_check(const struct kv *kv)
         check_pool(kv, p, n);
         needed += kv_pool_slabs(kv, p, 0);
     }
-    check(needed <= kv->n_slabs); /* reserved blocks can be allocated: kv_internal.h */
+    check(needed <= kv->n_slabs); /* the slab sum (kv_internal.h) holds */
     for (uint32_t i = 1; i <= kv->n_fresh_nodes; i++) pins += kv_node(kv, i)->n_pins;
     check(pins == cursors && !kv->busy_node);
     kv_tree_check(kv);

@@ -1,4 +1,4 @@
-/* kv_event.c - see kv_event.h. */
+/* kv_event.c - logs changes of the prefix cache: see kv_event.h. */
 #include "worker/kv/kv_event.h"
 
 #include "worker/kv/kv_internal.h"
@@ -19,7 +19,7 @@ event_of(const struct kv *kv, enum kv_event_op op, uint32_t block)
                               .n_tokens = n->n_tokens };
 }
 
-/* A snapshot has one event, of its first layer. */
+/* Returns false for a snapshot's blocks above the first layer, because a snapshot has one event. */
 static bool
 has_event(const struct kv *kv, uint32_t block)
 {

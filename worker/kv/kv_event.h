@@ -1,9 +1,9 @@
-/* kv_event.h - a log of prefix cache changes: blocks stored, removed, updated. For routers and
+/* kv_event.h - a log of prefix cache changes (blocks stored, removed, updated) for routers and
  * dumps.
  *
- * A ring of the last c.max_events events, one per block, in order. A reader keeps the number of its
- * next event. A reader that fell behind gets the number of lost events and restarts from a
- * snapshot:
+ * The log is a ring of the last kv_config.max_events events, in order; each is about one block. A
+ * reader keeps the number of its next event. A reader that fell behind gets the number of lost
+ * events and restarts from a snapshot:
  *
  *     next = kv_event_end(kv);  every kv_event_snapshot();  from then on kv_events(kv, &next, ...)
  *
@@ -15,20 +15,20 @@
 #include "worker/kv/kv.h"
 
 enum kv_event_op { KV_STORED, KV_REMOVED, KV_UPDATED };
-/* Process exit removes nothing: the replacement adopts the blocks. */
+/* The reason of an event. A process exit is no event, because the replacement adopts the blocks. */
 enum kv_why {
     KV_ASKED,    /* a request stored, onboarded or took over the block, or set its priority */
-    KV_PRESSURE, /* evicted: its memory is needed */
-    KV_ORPHAN,   /* evicted before other blocks: an ancestor is gone, so no lookup reaches it */
-    KV_LOST,     /* the host memory is lost */
-    KV_FLUSHED,  /* operator command */
+    KV_PRESSURE, /* the block was evicted because its memory was needed */
+    KV_ORPHAN,   /* evicted before other blocks, because without an ancestor no lookup reaches it */
+    KV_LOST,     /* the memory of the host tier was lost */
+    KV_FLUSHED,  /* an operator flushed the cache */
     KV_WHYS
 };
 struct kv_event {
-    uint64_t name[2], parent[2]; /* parent of the first block: the cache namespace */
+    uint64_t name[2], parent[2]; /* names of the block and the block before it, or the namespace */
     uint8_t op, group;
-    uint8_t priority, was; /* was: priority before (KV_UPDATED) */
-    uint8_t tier;          /* enum tier: the faster tier that has the block, after the event */
+    uint8_t priority, was; /* retention priority after the event, and before it (KV_UPDATED) */
+    uint8_t tier;          /* enum tier: the faster tier that has the block after the event */
     uint8_t why;           /* enum kv_why */
     uint16_t n_tokens;
 };
@@ -42,11 +42,11 @@ kv_why_name(enum kv_why why)
 }
 
 uint64_t kv_event_end(const struct kv *kv); /* the number of the next event */
-/* Copies up to max events from number *next on, returns their number and advances *next past them.
- * *n_missed: events from the old *next on that the ring no longer has. */
+/* Copies up to max events, starting with event number *next, and advances *next past them. Returns
+ * how many were copied. *n_missed: how many events from the old *next on the ring no longer has. */
 uint32_t kv_events(const struct kv *kv, uint64_t *next, struct kv_event *ret, uint32_t max,
                    uint64_t *n_missed);
-/* Copies up to max blocks of the tree as KV_STORED, in any order, and returns their number; 0:
- * done. *at is 0 in the first call. The tree must not change between the first call and the
- * last. */
+/* Copies up to max blocks of the tree as KV_STORED events, in any order. Returns how many were
+ * copied; 0: all blocks have been copied. Pass *at 0 in the first call and leave it unchanged in
+ * later calls. The tree must not change between the first call and the last. */
 uint32_t kv_event_snapshot(const struct kv *kv, uint32_t *at, struct kv_event *ret, uint32_t max);

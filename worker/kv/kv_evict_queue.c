@@ -1,4 +1,4 @@
-/* kv_evict_queue.c - see kv_evict.h. */
+/* kv_evict_queue.c - queues of cached blocks in eviction order: see kv_evict.h. */
 #include "worker/kv/kv_evict.h"
 
 static struct kv_evict_queue *

@@ -1,9 +1,9 @@
-/* kv_find.c - see kv_find.h. */
+/* kv_find.c - finds the longest cached prefix: see kv_find.h. */
 #include "worker/kv/kv_find.h"
 
 #include "worker/kv/kv_evict.h"
 
-enum { MAX_CHILDREN = 32 }; /* children compared for a partial block */
+enum { MAX_CHILDREN = 32 }; /* most children of a node compared in the search of a partial block */
 
 static uint32_t
 n_positions(const struct kv *kv, const struct kv_found *f)
@@ -20,8 +20,8 @@ kv_find_ref(const struct kv *kv, uint32_t node, uint32_t group)
     return kv->onboard_pays && !kv->host_tier_away ? n->host[group] : 0;
 }
 
-/* Returns true if the node has a block of each group and the block may be copied or taken over.
- * Without copy_partial it must be a leaf and held by no slot. */
+/* Returns true if the node has a block of each decoder group and a slot may copy these blocks or
+ * take them over. Without kv_config.copy_partial the node must be a leaf and its blocks cached. */
 static bool
 may_take_part(const struct kv *kv, uint32_t node)
 {
@@ -37,8 +37,8 @@ may_take_part(const struct kv *kv, uint32_t node)
     return true;
 }
 
-/* Finds the child with the most leading tokens in common. Windows need no check: a window that is
- * complete at the end of a block is complete within the next one. */
+/* Finds the child of f->node with the most leading tokens in common with *t. Window groups need no
+ * check: a window whose blocks are cached at the end of a block is cached within the next one. */
 static void
 find_part(const struct kv *kv, const struct kv_text *t, struct kv_found *f)
 {
@@ -58,12 +58,12 @@ find_part(const struct kv *kv, const struct kv_text *t, struct kv_found *f)
     }
 }
 
-/* Finds the deepest node at which all groups have the blocks that the next query sees. */
+/* Finds the longest prefix of *t for which all groups have the blocks that the next query sees. */
 static void
 find_self(const struct kv *kv, const struct kv_text *t, struct kv_found *f)
 {
     uint32_t tokens = kv->c.tokens_per_block, run[MAX_GROUPS] = { 0 };
-    bool lost[MAX_GROUPS] = { false }; /* a sink is missing */
+    bool lost[MAX_GROUPS] = { false }; /* a sink block of the group is not cached */
     uint32_t node = kv_tree_root(kv, t->namespace->self), n = (t->n - 1) / tokens;
 
     f->node = node;
@@ -153,7 +153,7 @@ kv_find_range(const struct kv *kv, const struct kv_text *t, const struct kv_foun
     if (!kv_is_self(kv, group)) return f->cross ? kv_find_cross_entries(kv, t) : 0;
     *first = MIN(kv_kind_first(g, kv->c.tokens_per_block, n_positions(kv, f)), f->depth);
     if (g->kind != KV_STATE || !f->depth) return f->depth;
-    *first = g->n_layers; /* the first snapshot */
+    *first = g->n_layers; /* the entries after the live state: the first snapshot */
     return 2 * g->n_layers;
 }
 
@@ -174,7 +174,7 @@ kv_walk_next(const struct kv *kv, struct kv_walk *w)
 {
     bool begins = !w->ref;
 
-    if (kv->c.group[w->group].kind == KV_STATE) { /* forward: layer by layer */
+    if (kv->c.group[w->group].kind == KV_STATE) { /* from the first layer to the last */
         w->entry += !begins;
         if (w->entry >= w->end) return false;
         w->ref = begins ? kv_find_ref(kv, w->node, w->group) : kv_blocks(kv)[w->ref - 1].more;

@@ -1,4 +1,4 @@
-/* kv_fork.c - see kv_seq.h. */
+/* kv_fork.c - forks sequences and reorders beams: see kv_seq.h. */
 #include "worker/kv/kv_seq.h"
 
 #include "worker/kv/kv_evict.h"
@@ -45,7 +45,7 @@ fork_group(struct kv *kv, unsigned lane, seq_slot from, seq_slot to, uint32_t gr
     kv_add_edit(out, EDIT_SET, group, to, full, kv_slice(kv, group, block));
 }
 
-/* Gives `to` a copy of the live state; snapshots are not copied. */
+/* Gives slot `to` a copy of the live state of slot `from`; snapshots are not copied. */
 static void
 fork_state(struct kv *kv, unsigned lane, seq_slot from, seq_slot to, uint32_t group,
            struct kv_out *out)
@@ -58,7 +58,7 @@ fork_state(struct kv *kv, unsigned lane, seq_slot from, seq_slot to, uint32_t gr
                     out);
 }
 
-/* Returns true if `to` has reserved the blocks that queries from position done on see. */
+/* Returns true if `to` has reserved the window blocks of `from` that queries at >= done see. */
 static bool
 has_reserved(const struct kv *kv, seq_slot from, seq_slot to, uint32_t n, uint32_t done)
 {
@@ -92,7 +92,7 @@ kv_fork(struct kv *kv, unsigned lane, uint64_t step, seq_slot from, seq_slot to,
     kv_fence(kv, to, lane, step);
 }
 
-struct reorder { /* one entry of one group */
+struct reorder { /* the arguments of kv_reorder(), and the entry of the group that is reordered */
     const seq_slot *slot;
     const uint8_t *parent;
     uint32_t n, group, entry;
@@ -106,8 +106,8 @@ set_entry(struct kv *kv, const struct reorder *t, uint32_t i, uint32_t ref)
     kv_add_edit(t->out, EDIT_SET, t->group, t->slot[i], t->entry, kv_slice(kv, t->group, ref - 1));
 }
 
-/* Gives each slot its parent's full block. All new blocks are held before an old one is released.
- * Returns false if all slots had the same block; then all earlier blocks are the same too. */
+/* Gives each slot its parent's full block of the entry; holds all new blocks before it releases an
+ * old one. Returns false if all slots had the same block; then they share all earlier blocks. */
 static bool
 share_entry(struct kv *kv, const struct reorder *t)
 {
@@ -131,13 +131,14 @@ share_entry(struct kv *kv, const struct reorder *t)
     return differ;
 }
 
-/* Gives each slot its parent's last block, which is still written. One child per parent keeps the
- * block: the parent if it continues itself, else the first child. The other children get a copy: in
- * their own block if no slot keeps it, else in another idle block. */
+/* Gives each slot the contents of its parent's last block, which is still written. One child per
+ * parent keeps the block: the parent if it is its own child, else the first child. The others get a
+ * copy: in their own block if no slot keeps it, else in another block that no slot keeps. */
 static void
 copy_entry(struct kv *kv, const struct reorder *t, uint32_t n_tokens)
 {
-    uint32_t old[MAX_SLOTS], keeper[MAX_SLOTS] = { 0 }; /* index + 1; 0: none */
+    /* keeper[p]: index + 1 of the child that keeps the block of slot p; 0: none */
+    uint32_t old[MAX_SLOTS], keeper[MAX_SLOTS] = { 0 };
     bool used[MAX_SLOTS];
     uint32_t next_idle = 0;
 
@@ -145,7 +146,7 @@ copy_entry(struct kv *kv, const struct reorder *t, uint32_t n_tokens)
         old[i] = kv_table(kv, t->group, t->slot[i])[t->entry];
         if (!keeper[t->parent[i]] || t->parent[i] == i) keeper[t->parent[i]] = i + 1;
     }
-    for (uint32_t i = 0; i < t->n; i++) /* kept, or the target of the slot's copy */
+    for (uint32_t i = 0; i < t->n; i++) /* a slot keeps block i, or slot i's copy goes there */
         used[i] = keeper[i] || keeper[t->parent[i]] != i + 1;
     for (uint32_t i = 0; i < t->n; i++) {
         uint32_t from = old[t->parent[i]], to = from;
@@ -163,7 +164,7 @@ copy_entry(struct kv *kv, const struct reorder *t, uint32_t n_tokens)
     }
 }
 
-/* Reorders the block that is written, then earlier blocks until one that all slots share. */
+/* Reorders the entry that is still written, then earlier entries until all slots share a block. */
 static void
 reorder_group(struct kv *kv, struct reorder *t, uint32_t n)
 {
@@ -174,7 +175,8 @@ reorder_group(struct kv *kv, struct reorder *t, uint32_t n)
         const struct kv_seq *other = &kv_seqs(kv)[t->slot[i]];
 
         check(other->first[t->group] == s->first[t->group]);
-        check(other->end[t->group] >= CEIL_DIV(n, tokens)); /* adopted slots may have one more */
+        check(other->end[t->group] >=
+              CEIL_DIV(n, tokens)); /* an adopted slot may have one entry more */
     }
     t->entry = n / tokens;
     if (n % tokens) copy_entry(kv, t, n % tokens);

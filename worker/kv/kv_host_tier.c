@@ -1,4 +1,4 @@
-/* kv_host_tier.c - see kv_evict.h. */
+/* kv_host_tier.c - keeps evicted blocks in host memory: see kv_evict.h. */
 #include "worker/kv/kv_evict.h"
 
 void
@@ -49,7 +49,7 @@ kv_host_tier_came(struct kv *kv, bool contents_valid)
     kv->host_tier_away = false;
 }
 
-/* Steps in flight may still use a freed host block; its next user waits for them. */
+/* Steps in flight may still use a freed host block, so the step that reuses it waits for them. */
 uint32_t
 kv_host_tier_flush(struct kv *kv, uint32_t max, enum kv_why why, uint64_t *bytes)
 {
@@ -81,7 +81,7 @@ kv_host_tier_clear(struct kv *kv)
     kv_host_tier_flush(kv, UINT32_MAX, KV_LOST, &bytes);
 }
 
-/* Returns the ref of a free host block, or of one that it evicts; 0: all are being onboarded. */
+/* Returns the ref of a free host block, or of an evicted one; 0: all are being onboarded. */
 static uint32_t
 take_host_block(struct kv *kv)
 {
@@ -109,12 +109,13 @@ kv_host_tier_offload(struct kv *kv, uint32_t block, unsigned lane, struct kv_out
     struct kv_block *all = kv_blocks(kv), *b = &all[block], *c;
     uint32_t node = b->node, host_block;
 
-    if (kv->c.group[b->group].kind == KV_STATE) return; /* snapshots are not offloaded */
+    if (kv->c.group[b->group].kind == KV_STATE) return;
     if (kv->n_host_blocks == 0 || kv->host_tier_away) return;
     if (b->priority < KV_OFFLOAD || kv_node(kv, node)->host[b->group]) return;
-    if (out->n_copies >= out->max_copies / 2) return; /* the rest is for kv_start() */
+    if (out->n_copies >= out->max_copies / 2) return; /* the others are for kv_start() */
     check(out->step > 0);
-    kv_tree_pin(kv, node, &kv->busy_node); /* take_host_block() may evict the last descendant */
+    /* take_host_block() may evict the last host block below the node, which must not prune it. */
+    kv_tree_pin(kv, node, &kv->busy_node);
     host_block = take_host_block(kv);
     if (host_block) {
         c = &all[host_block - 1];
@@ -128,7 +129,7 @@ kv_host_tier_offload(struct kv *kv, uint32_t block, unsigned lane, struct kv_out
         kv_tree_attach(kv, node, host_block - 1);
         kv_evict_queue_push(kv, host_block - 1);
         kv_add_copy(kv, b->group, block, host_block - 1, out);
-        /* The slab may become free now, but this step still reads the block. */
+        /* The caller evicts the block, so its slab may be returned while this step reads it. */
         b->step[lane] = MAX(b->step[lane], out->step);
         kv->stats[b->group].offloaded++;
     }

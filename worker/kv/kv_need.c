@@ -1,4 +1,4 @@
-/* kv_need.c - see kv_need.h. */
+/* kv_need.c - computes how many blocks a sequence needs: see kv_need.h. */
 #include "worker/kv/kv_need.h"
 
 #include "worker/kv/kv_internal.h"
@@ -37,7 +37,7 @@ kv_kind_need(const struct kv_group *g, uint32_t tokens, uint32_t len, uint32_t n
     all = kv_kind_entries(g, tokens, len, n_source);
     if (g->kind != KV_WINDOW || all == 0) return all;
     /* The first query of a chunk sees window - 1 positions before it. n consecutive positions lie
-     * in at most (n - 2) / block + 2 blocks, wherever it begins. */
+     * in at most (n - 2) / block + 2 blocks, wherever they begin. */
     seen = (uint64_t)g->window - 1 + MAX(chunk, 1u);
     seen = (seen + tokens - 2) / tokens + 1;
     return (uint32_t)MIN(all, kv_kind_sinks(g, tokens) + seen);
@@ -65,7 +65,8 @@ kv_fits_alone(const struct kv *kv, const struct kv_need *n, uint32_t len, uint32
         uint32_t entries = kv_kind_entries(g, kv->c.tokens_per_block, len, n_source);
 
         if (entries > g->max_entries)
-            return err_set(e, -EMSGSIZE, "%u %s exceed the %llu that the block tables hold",
+            return err_set(e, -EMSGSIZE,
+                           "the request has %u %s; the block tables hold at most %llu",
                            g->kind == KV_CROSS ? n_source : len,
                            g->kind == KV_CROSS ? "encoder input tokens" : "tokens",
                            (unsigned long long)g->max_entries * kv->c.tokens_per_block);
@@ -77,9 +78,8 @@ kv_fits_alone(const struct kv *kv, const struct kv_need *n, uint32_t len, uint32
     if (fits && slabs <= kv->n_slabs) return 0;
     if (!e) return -EMSGSIZE;
     return err_set(e, -EMSGSIZE,
-                   "%u tokens with %u encoder input tokens do not fit the KV cache: in its %llu "
-                   "bytes a single "
-                   "request can have %llu",
+                   "%u tokens with %u encoder input tokens do not fit the KV cache: its %llu bytes "
+                   "hold at most %llu tokens of one request",
                    len, n_source, (unsigned long long)kv->c.arena_bytes,
                    (unsigned long long)kv_longest(kv, n_source));
 }
@@ -87,7 +87,7 @@ kv_fits_alone(const struct kv *kv, const struct kv_need *n, uint32_t len, uint32
 uint64_t
 kv_longest(const struct kv *kv, uint32_t n_source)
 {
-    uint64_t low = 0, high = UINT32_MAX; /* low fits, or is 0; high + 1 does not */
+    uint64_t low = 0, high = UINT32_MAX; /* low fits or is 0; high + 1 does not fit */
 
     while (low < high) {
         uint32_t len = (uint32_t)((low + high + 1) / 2);

@@ -1,4 +1,4 @@
-/* kv_pool.c - see kv_evict.h. */
+/* kv_pool.c - takes and gives blocks, and moves slabs between pools: see kv_evict.h. */
 #include "worker/kv/kv_evict.h"
 
 void
@@ -65,8 +65,8 @@ must_wait(const struct kv *kv, const struct kv_slab *s, unsigned lane)
     return false;
 }
 
-/* Returns a slab for the pool, on the pool's list of slabs with a free block. any_slab() must be
- * true. Prefers a slab that needs no wait on the lane. */
+/* Draws a free slab for the pool and puts it on the pool's list of slabs with a free block. Prefers
+ * a slab whose use on `lane` need not wait for another lane. any_slab() must be true. */
 static uint32_t
 draw_slab(struct kv *kv, uint32_t pool, unsigned lane)
 {
@@ -74,7 +74,7 @@ draw_slab(struct kv *kv, uint32_t pool, unsigned lane)
     uint32_t slab = kv->first_slab - 1;
 
     if (!kv->first_slab || (kv->n_fresh < kv->n_slabs && must_wait(kv, &all[slab], lane))) {
-        check(kv->n_fresh < kv->n_slabs); /* a reserved block can always be allocated */
+        check(kv->n_fresh < kv->n_slabs); /* follows from any_slab() */
         slab = kv->n_fresh++;
     } else {
         kv->first_slab = all[slab].next;
@@ -111,9 +111,8 @@ return_slab(struct kv *kv, uint32_t slab)
     kv->last_slab = slab + 1;
 }
 
-/* Adds `held` and `cached` (may be negative) to the slab's counts, moves the slab to the right
- * lists and returns it when it is empty. */
-void kv_slab_count(struct kv *kv, uint32_t slab, int held, int cached);
+/* Adds `held` and `cached` (may be negative) to the slab's counts of such blocks, moves the slab to
+ * the lists of its new state, and returns the slab if it is empty. */
 static void
 count_slab(struct kv *kv, uint32_t slab, int held, int cached)
 {
@@ -158,7 +157,7 @@ kv_pool_slabs(const struct kv *kv, uint32_t pool, uint64_t n)
     return (uint32_t)MIN(MAX(full, p->n_hot), UINT32_MAX);
 }
 
-/* Returns true if the pool may use one more slab: the sum in kv_internal.h. */
+/* Returns true if the slab sum (kv_internal.h) allows the pool to make one more slab hot. */
 static bool
 may_use_slab(const struct kv *kv, uint32_t pool)
 {
@@ -169,10 +168,10 @@ may_use_slab(const struct kv *kv, uint32_t pool)
     return slabs <= kv->n_slabs;
 }
 
-struct pool_take {
+struct pool_take { /* the arguments of kv_pool_take(), and a result */
     unsigned lane;
     struct kv_out *out;
-    bool fresh; /* the block was never allocated since its slab was drawn */
+    bool fresh; /* the block was not allocated before since the pool drew its slab */
 };
 
 static void
@@ -190,7 +189,7 @@ free_block(struct kv *kv, uint32_t block)
     s->first_free = at + 1;
 }
 
-/* Removes a cached block from its queue. The slab still counts the block. */
+/* Removes a cached block from its queue and from all counts except the slab's. */
 static void
 uncache(struct kv *kv, uint32_t block)
 {
@@ -201,7 +200,7 @@ uncache(struct kv *kv, uint32_t block)
     kv->pool[kv->c.group[group].pool].n_cached--;
 }
 
-/* Frees a block that was cached. */
+/* Frees a block after uncache(). */
 static void
 free_cached(struct kv *kv, uint32_t block)
 {
@@ -209,7 +208,7 @@ free_cached(struct kv *kv, uint32_t block)
     count_slab(kv, kv_slab_of(kv, block), 0, -1);
 }
 
-/* Frees the other layers of a snapshot that loses this one. Returns their number. */
+/* Frees the blocks of a snapshot's other layers, because `block` is evicted. Returns how many. */
 static uint32_t
 free_layers(struct kv *kv, uint32_t block)
 {
@@ -227,8 +226,8 @@ free_layers(struct kv *kv, uint32_t block)
     return n;
 }
 
-/* Removes a cached block from its queue and its node. The slab still counts the block. Returns how
- * many blocks left the tree. t NULL: an operator flushes the block, which is not offloaded. */
+/* Removes a cached block from its queue and its node. The slab still counts the block as cached.
+ * Returns how many blocks left the tree. t NULL: for a flush, which does not offload the block. */
 static uint32_t
 evict_block(struct kv *kv, uint32_t block, struct pool_take *t)
 {
@@ -241,7 +240,7 @@ evict_block(struct kv *kv, uint32_t block, struct pool_take *t)
         return 0;
     }
     if (t) {
-        b->state = BLOCK_HELD; /* not queued: an eviction in the host tier may make it an orphan */
+        b->state = BLOCK_HELD; /* an eviction in the host tier must not queue it as an orphan */
         kv_host_tier_offload(kv, block, t->lane, t->out);
         b->state = BLOCK_CACHED;
     }
@@ -264,7 +263,7 @@ evict_slab(struct kv *kv, uint32_t slab, struct pool_take *t)
     check(kv_slabs(kv)[slab].pool == 0);
 }
 
-/* Returns the ref of the pool's first block in eviction order; 0: none is cached. */
+/* Returns the ref of the cached block that the pool evicts next; 0: the pool has none. */
 static uint32_t
 first_victim(const struct kv *kv, uint32_t pool)
 {
@@ -279,7 +278,7 @@ first_victim(const struct kv *kv, uint32_t pool)
     return best;
 }
 
-/* Returns -1 if the pool is more than 12.5 % below its share, 1 if as much above it, else 0. */
+/* Returns -1 if the pool has over 12.5 % fewer slabs than its target, 1 if over 12.5 % more. */
 static int
 share_level(const struct kv_pool *p)
 {
@@ -289,7 +288,8 @@ share_level(const struct kv_pool *p)
                                                       : 0;
 }
 
-/* Returns the ref of the best slab to take from another pool; 0: none is cold. */
+/* Returns the ref of the cold slab to take from another pool: of the pools that exceed their target
+ * most, the slab that became cold first. 0: no other pool has a cold slab. */
 static uint32_t
 coldest_slab(const struct kv *kv, uint32_t pool)
 {
@@ -309,7 +309,7 @@ coldest_slab(const struct kv *kv, uint32_t pool)
     return best;
 }
 
-/* Returns true if the pool takes another pool's slab instead of evicting its own block. */
+/* Returns true if the pool should take the cold slab of another pool instead of evicting `own`. */
 static bool
 prefer_slab(const struct kv *kv, uint32_t pool, const struct kv_block *own, uint32_t slab)
 {
@@ -347,7 +347,7 @@ take_cached(struct kv *kv, uint32_t block, struct pool_take *t)
     return block;
 }
 
-/* Takes a block of a slab that the pool uses already, because the sum allows no further slab. */
+/* Takes a block of one of the pool's hot slabs, because the slab sum allows no further hot slab. */
 static uint32_t
 take_in_place(struct kv *kv, uint32_t pool, struct pool_take *t)
 {
@@ -368,13 +368,14 @@ take_in_place(struct kv *kv, uint32_t pool, struct pool_take *t)
     return 0;
 }
 
-/* Takes the group's own first victim, because the group is at max_blocks. */
+/* Evicts the group's next cached block, because the group has max_blocks blocks, and takes it. If
+ * its slab is cold and the slab sum allows no more hot slabs (warm false), takes another block. */
 static uint32_t
 take_own(struct kv *kv, uint32_t group, bool warm, struct pool_take *t)
 {
     uint32_t own = kv_evict_queue_first(kv, group);
 
-    check(own); /* reserved <= max_blocks, so some of its blocks are cached */
+    check(own); /* fewer than max_blocks are held, so some are cached */
     if (warm || kv_slabs(kv)[kv_slab_of(kv, own - 1)].n_used > 0)
         return take_cached(kv, own - 1, t);
     evict_block(kv, own - 1, t);
@@ -392,10 +393,10 @@ take_any(struct kv *kv, uint32_t group, struct pool_take *t)
     bool capped = g->max_blocks && kv->used[group] + kv->cached[group] >= g->max_blocks, warm;
 
     if (!capped && !own && p->first_open && kv_slabs(kv)[p->first_open - 1].n_used > 0)
-        return take_free(kv, p->first_open - 1, t); /* the common case: no further slab */
+        return take_free(kv, p->first_open - 1, t); /* the common case: a hot slab has a block */
     warm = may_use_slab(kv, g->pool);
     if (capped) return take_own(kv, group, warm, t);
-    /* fifo: free blocks precede cached blocks of KV_PRIORITY, but not of lower priority. */
+    /* With fifo, cached blocks of a priority below KV_PRIORITY are taken before free blocks. */
     if (own && all[own - 1].queue < KV_PRIORITY &&
         (warm || kv_slabs(kv)[kv_slab_of(kv, own - 1)].n_used > 0))
         return take_cached(kv, own - 1, t);

@@ -1,30 +1,32 @@
 /* kv_reuse.c - admits and starts sequences with a prefix hit: see kv_reuse.h.
  *
- * A tail is a partial block of a hit, held from kv_admit() to kv_start(). Its owner is the slot
- * whose reservation pays for it. The first slot that wants an unheld leaf owns it; each later slot
- * takes the ownership over, and the slots before it copy. So the last slot continues in the block,
- * after the copies. A slot that needs 2 more blocks may also own a tail that it only copies from
- * ("borrow"), because it returns the tail before it needs the second block.
+ * A tail is the partial block of a hit, held from kv_admit() to kv_start(). In kv_start() the slot
+ * that owns a tail takes the block over; the other slots with this tail copy it. The reservation of
+ * the owner pays for the tail. The first slot whose hit ends in a cached leaf owns that block; each
+ * later slot takes the ownership over. So the last slot continues in the block, after the copies. A
+ * slot with 2 blocks to spare may also own a tail that it only copies ("borrow"), because it
+ * returns the tail before it needs the second block.
  */
 #include "worker/kv/kv_reuse.h"
 
 #include "worker/kv/kv_evict.h"
 #include "worker/kv/kv_find.h"
 
-/* The cost of a hit on top of the slot's own reservation. */
+/* What a request with a hit would add to the slab sum (kv_internal.h). */
 struct bill {
-    uint64_t blocks[MAX_GROUPS];
-    uint64_t hot[MAX_GROUPS]; /* slabs, by pool */
+    uint64_t blocks[MAX_GROUPS]; /* reserved blocks, by group */
+    uint64_t hot[MAX_GROUPS];    /* slabs that become hot, by pool */
 };
 
-/* Charges a block that is cached, or whose owner now needs another block for its copy. */
+/* Adds the cost of holding a block of the hit to the bill: 1 block if it is cached in a group that
+ * counts shared blocks once, or if it has an owner, which then needs a block for its copy. */
 static void
 bill_block(struct kv *kv, uint32_t group, uint32_t block, struct bill *bill)
 {
     const struct kv_block *b = &kv_blocks(kv)[block];
     struct kv_slab *s;
 
-    if (kv_is_host_block(kv, block)) return; /* needs a new block, like one that is computed */
+    if (kv_is_host_block(kv, block)) return; /* hit_fits() bills the block that it is copied to */
     s = &kv_slabs(kv)[kv_slab_of(kv, block)];
     if (b->owner || (b->state == BLOCK_CACHED && kv_counts_once(kv, group))) bill->blocks[group]++;
     if (b->state == BLOCK_HELD || s->n_used > 0 || s->mark == kv->mark) return;
@@ -32,7 +34,8 @@ bill_block(struct kv *kv, uint32_t group, uint32_t block, struct bill *bill)
     bill->hot[kv->c.group[group].pool]++;
 }
 
-/* Returns true if a slot with `spare` blocks left may own the tail, or borrow it. */
+/* Returns true if a slot with `spare` reserved blocks besides the hit's full blocks may own tail b.
+ * borrow: also if it would only copy the tail (head comment). */
 static bool
 may_own(const struct kv *kv, const struct kv_block *b, bool borrow, uint32_t spare)
 {
@@ -136,7 +139,8 @@ hold_hit(struct kv *kv, seq_slot slot, const struct kv_need *n, const struct kv_
     if (f->depth) kv_tree_pin(kv, f->node, &s->cursor);
 }
 
-/* Reduces the hit until it fits: to one without the tail, then to the required encoder input. */
+/* Reduces the hit until hit_fits(): first drops the tail, then all but the encoder input's KV that
+ * t->needs_cross requires. Returns false if even that does not fit. */
 static bool
 fit_hit(struct kv *kv, const struct kv_need *n, const struct kv_text *t, struct kv_found *f,
         bool *borrow)
@@ -191,7 +195,7 @@ kv_reserve(struct kv *kv, seq_slot slot, const struct kv_need *n)
     return kv_admit(kv, slot, n, NULL, &none);
 }
 
-/* Copies the tail's tokens to a new block of the slot. */
+/* Plans the copy of the tail's matching tokens to a new block of the slot. */
 static void
 copy_tail(struct kv *kv, seq_slot slot, uint32_t group, unsigned lane, uint64_t step,
           struct kv_out *out)
@@ -206,7 +210,7 @@ copy_tail(struct kv *kv, seq_slot slot, uint32_t group, unsigned lane, uint64_t 
     kv_give_tail(kv, slot, group, lane, step);
 }
 
-/* Plans the copies of all other slots with this tail, before the slot writes to it in this step. */
+/* Plans the copies of the tail for all other slots that have it, before this slot writes to it. */
 static void
 copy_for_others(struct kv *kv, seq_slot slot, uint32_t group, unsigned lane, uint64_t step,
                 struct kv_out *out)
@@ -245,7 +249,7 @@ start_tail(struct kv *kv, seq_slot slot, uint32_t group, unsigned lane, uint64_t
     kv->stats[group].moved++;
 }
 
-/* Plans the copy of a host block to a reserved block and adds the block to the tree. */
+/* Plans the copy of a host block to a new block and adds the new block to the tree. */
 static uint32_t
 onboard_block(struct kv *kv, uint32_t host_block, unsigned lane, struct kv_out *out)
 {
@@ -256,15 +260,15 @@ onboard_block(struct kv *kv, uint32_t host_block, unsigned lane, struct kv_out *
     kv_wait_block(kv, lane, host_block, out);
     kv_add_copy(kv, c->group, host_block, block, out);
     b->priority = c->priority;
-    b->step[lane] = out->step; /* empty until the copy is done */
+    b->step[lane] = out->step; /* the step whose copy fills the block */
     b->fill_pending = true;
     kv_tree_attach(kv, c->node, block);
     kv->stats[c->group].onboarded++;
     return block;
 }
 
-/* Replaces every host block in the slot's row of the group by a block: by the block that another
- * sequence has onboarded, or by a new one that a copy of this step fills. */
+/* Replaces every host block in the slot's row of the group by a block of the arena: the one that
+ * another sequence has onboarded, or a new one that a copy of this step fills. */
 static void
 onboard_group(struct kv *kv, unsigned lane, uint64_t step, seq_slot slot, uint32_t group,
               struct kv_out *out)
@@ -289,7 +293,7 @@ onboard_group(struct kv *kv, unsigned lane, uint64_t step, seq_slot slot, uint32
     }
 }
 
-/* Waits for blocks that another lane is filling, and offloads blocks with KV_SAVE_HITS hits. */
+/* Waits for blocks of the slot that another lane fills; offloads those with KV_SAVE_HITS hits. */
 static void
 start_entries(struct kv *kv, seq_slot slot, uint32_t group, unsigned lane, struct kv_out *out)
 {

@@ -1,4 +1,4 @@
-/* kv_seq.c - see kv_seq.h. */
+/* kv_seq.c - reserves, allocates and frees the blocks of a sequence: see kv_seq.h. */
 #include "worker/kv/kv_seq.h"
 
 #include "worker/kv/kv_evict.h"
@@ -152,7 +152,7 @@ kv_quiet(const struct kv *kv, seq_slot slot, uint32_t *end_pos, uint32_t *first_
     }
 }
 
-/* Inline, because gcc removes calls of functions that only prefetch. */
+/* Declares a function inline, because gcc removes calls of functions that only prefetch. */
 #define PREFETCHES static inline __attribute__((always_inline)) void
 
 PREFETCHES
@@ -193,7 +193,7 @@ prefetch_blocks(const struct kv *kv, seq_slot slot)
     }
 }
 
-/* Each pass needs the cache lines of the pass before; the misses of one pass overlap. */
+/* In 3 passes: each reads the cache lines of the pass before; the misses of one pass overlap. */
 void
 kv_prefetch(const struct kv *kv, const struct kv_soon *soon, uint32_t n)
 {
@@ -216,13 +216,14 @@ kv_give_tail(struct kv *kv, seq_slot slot, uint32_t group, unsigned lane, uint64
     s->tail[group] = 0;
     if (own) kv_blocks(kv)[block].owner = 0;
     freed = kv_pool_give(kv, block, lane, step);
-    /* The reservation pays for an owned tail; any other tail was charged in addition. */
+    /* The slot's reservation pays for a tail that it owns; hold_tail() charged any other tail. */
     if (!own && (freed || !kv_counts_once(kv, group))) kv_charge(kv, group, -1);
     if (own && !freed && kv_counts_once(kv, group)) kv_charge(kv, group, 1);
 }
 
-/* Releases the last entry first, so that a block is evicted before its parent. Windows: the first
- * entry first, because a request that continues the sequence needs the last ones. */
+/* Releases all blocks of the slot in one group: the last entry first, so that a block is evicted
+ * before its parent. A window group releases the first entry first, because a request that
+ * continues the sequence needs the last entries. */
 static void
 drop_group(struct kv *kv, struct kv_seq *s, uint32_t *row, uint32_t group)
 {
@@ -238,7 +239,7 @@ drop_group(struct kv *kv, struct kv_seq *s, uint32_t *row, uint32_t group)
             continue;
         }
         if (!kv_pool_give(kv, row[entry] - 1, s->lane, s->step) && kv_counts_once(kv, group))
-            kv_charge(kv, group, 1); /* the remaining holders pay for it now */
+            kv_charge(kv, group, 1); /* the slots that still hold the block pay for it now */
         row[entry] = 0;
     }
 }

@@ -1,7 +1,8 @@
-/* kv_state.c - see kv_seq.h.
+/* kv_state.c - allocates recurrent state and takes snapshots of it: see kv_seq.h.
  *
- * A snapshot is one block per layer; the blocks are held and released together. In the tree they
- * form a ring and the node has the first layer's block, so evicting one block evicts all.
+ * A snapshot is one block per layer; its blocks are held and released together. In the tree the
+ * blocks form a ring (kv_block.more) and the node has the first layer's block, so that evicting one
+ * block evicts all.
  */
 #include "worker/kv/kv_seq.h"
 
@@ -19,7 +20,7 @@ kv_border(const struct kv *kv, uint32_t pos, uint32_t n_prompt)
     return last > pos ? MIN(next, last) : next;
 }
 
-/* Allocates the group's entries first .. first + n_layers - 1 and adds their edits. */
+/* Allocates n_layers entries from `first` on: for the live state, or for a snapshot at pos. */
 static void
 take_layers(struct kv *kv, unsigned lane, seq_slot slot, uint32_t group, uint32_t first,
             uint32_t pos, struct kv_out *out)
@@ -56,7 +57,7 @@ kv_state_grow(struct kv *kv, unsigned lane, seq_slot slot, uint32_t group, struc
     take_layers(kv, lane, slot, group, 0, 0, out);
 }
 
-/* Copies the snapshot of the hit to a new live state. kv_start() adds the edits. */
+/* Plans the copy of the hit's snapshot to a new live state. kv_start() adds the edits. */
 void
 kv_state_start(struct kv *kv, unsigned lane, seq_slot slot, uint32_t group, struct kv_out *out)
 {

@@ -79,7 +79,7 @@ store_entry(struct kv *kv, seq_slot slot, const struct kv_text *t, uint32_t node
     }
 }
 
-/* Returns the node of the slot's next entry; 0: the tree is full. */
+/* Returns the child of `parent` with the tokens *p, and adds it if missing; 0: the tree is full. */
 static uint32_t
 next_node(struct kv *kv, uint32_t parent, const struct kv_piece *p)
 {
@@ -160,7 +160,7 @@ store_rest(struct kv *kv, seq_slot slot, const struct kv_text *t, uint32_t n)
     kv_tree_pin(kv, node, &s->cursor);
 }
 
-/* Sets the priority of all held blocks, because fifo caches blocks without a node too. */
+/* Sets the priority of all blocks of the slot; fifo also caches blocks that are not in the tree. */
 static void
 set_all_priorities(struct kv *kv, seq_slot slot, const struct kv_text *t)
 {
@@ -180,8 +180,8 @@ kv_release(struct kv *kv, seq_slot slot, const struct kv_text *t, uint32_t n)
 
     if (kv->c.reuse && s->live && !s->starting && !kv_text_of_features(t)) {
         kv_store(kv, slot, t, n);
-        node =
-            s->cursor; /* attach private blocks to nodes whose equal block was evicted meanwhile */
+        /* The loop attaches blocks to nodes whose block of equal contents was evicted meanwhile. */
+        node = s->cursor;
         for (uint32_t i = s->n_stored; i > 0; i--, node = kv_node(kv, node)->parent)
             store_entry(kv, slot, t, node, i - 1, true);
         if (!s->tree_full) store_rest(kv, slot, t, n);

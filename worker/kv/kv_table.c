@@ -1,4 +1,4 @@
-/* kv_table.c - see kv_table.h. */
+/* kv_table.c - reads block tables, records the steps that use them: see kv_table.h. */
 #include "worker/kv/kv_table.h"
 
 #include "worker/kv/kv_internal.h"

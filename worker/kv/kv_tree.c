@@ -1,4 +1,4 @@
-/* kv_tree.c - see kv_evict.h. */
+/* kv_tree.c - the prefix tree of cached blocks: see kv_evict.h. */
 #include "worker/kv/kv_evict.h"
 
 #define XXH_INLINE_ALL
@@ -10,8 +10,8 @@ kv_tree_bytes(struct kv *kv, uint64_t at, uint64_t n_blocks)
     uint64_t tokens = kv->c.tokens_per_block, lead = 1;
 
     if (!kv->c.reuse) return at;
-    /* A node has a block or a descendant with a block. Nodes without a block are few, except
-     * between two snapshots of a model that has only state. */
+    /* A node has a block or a descendant with a block. Nodes without a block are few, except in a
+     * model whose groups are all KV_STATE: `lead` nodes lead from one snapshot to the next. */
     for (uint32_t g = 0; g < kv->c.n_groups; g++)
         lead = MAX(lead, kv->c.group[g].interval / tokens / kv->c.group[g].n_layers);
     for (uint32_t g = 0; g < kv->c.n_groups; g++)
@@ -230,8 +230,8 @@ orphan_block(struct kv *kv, uint32_t ref)
         kv_evict_queue_push_orphan(kv, ref - 1);
 }
 
-/* Makes the cached blocks below top orphans. Leaves are evicted before their ancestors, so an
- * evicted block has no descendants. */
+/* Makes the cached blocks of all nodes below `top` orphans, because no lookup reaches them. Because
+ * leaves are evicted before their ancestors, an eviction rarely finds such nodes. */
 static void
 orphan_below(struct kv *kv, uint32_t top)
 {
@@ -258,7 +258,7 @@ kv_tree_attach(struct kv *kv, uint32_t node, uint32_t block)
         kv_event_put(kv, moved ? KV_UPDATED : KV_STORED, block, b->priority, KV_ASKED);
 }
 
-/* Removes all layers of the snapshot from the tree. */
+/* Removes the blocks of all layers of the snapshot that contains `block` from the tree. */
 static void
 forget_snapshot(struct kv *kv, uint32_t block, enum kv_why why)
 {
@@ -294,7 +294,7 @@ kv_tree_detach(struct kv *kv, uint32_t block, enum kv_why why)
     *(host_block ? &n->host[b->group] : &n->slot[b->group]) = 0;
     b->node = 0;
     kv_tree_note(kv, node);
-    if (both) { /* the other tier still has it */
+    if (both) { /* the other tier still has a block of the group at the node */
         if (!host_block) kv_event_put(kv, KV_UPDATED, n->host[b->group] - 1, b->priority, why);
         return;
     }

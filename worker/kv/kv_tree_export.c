@@ -1,4 +1,4 @@
-/* kv_tree_export.c - see kv_tree_export.h. */
+/* kv_tree_export.c - exports changed nodes and adopts nodes: see kv_tree_export.h. */
 #include "worker/kv/kv_tree_export.h"
 
 #include "worker/kv/kv_evict.h"
@@ -15,7 +15,7 @@ kv_tree_n_exports(const struct kv *kv)
     return kv->n_changed;
 }
 
-/* Returns true if the copy that fills the block is done. */
+/* Returns true if the block is filled: no copy fills it, or that copy is done. */
 static bool
 is_filled(struct kv *kv, uint32_t ref)
 {
@@ -52,7 +52,7 @@ kv_tree_export_take(struct kv *kv, struct kv_tree_export *ret)
             slice_id *at = host ? &ret->host[g] : &ret->at[g];
 
             *at = SLICE_NONE;
-            if (!ref[host] || kv->c.group[g].kind == KV_STATE) continue; /* state is not adopted */
+            if (!ref[host] || kv->c.group[g].kind == KV_STATE) continue; /* no export of state */
             if (is_filled(kv, ref[host])) *at = kv_slice(kv, g, ref[host] - 1);
             again = again || *at == SLICE_NONE;
             ret->priority[g] = kv_blocks(kv)[ref[host] - 1].priority;
@@ -81,7 +81,7 @@ check_node(const struct kv *kv, const struct kv_tree_export *x)
     return kv_tree_child(kv, x->parent, x->key, &p) ? -EBADMSG : 0;
 }
 
-/* Accepts a free block, or a full block of an adopted slot at the entry of the node's depth. */
+/* Checks the block of an adopted node: it is free, or full in an adopted slot at the same depth. */
 static int
 check_block(const struct kv *kv, const struct kv_tree_export *x, uint32_t group, uint32_t *block)
 {
@@ -98,7 +98,7 @@ check_block(const struct kv *kv, const struct kv_tree_export *x, uint32_t group,
         return -ENODATA;
     if (b->state == BLOCK_FREE) return 0;
     if (b->state != BLOCK_HELD || b->group != group) return -EBADMSG;
-    if (!b->owner) return -ENODATA; /* last block of a slot whose EDIT_CLEAR was not written yet */
+    if (!b->owner) return -ENODATA; /* partial block of a slot whose EDIT_CLEAR was not written */
     if (kv_is_self(kv, group) && x->n_tokens < kv->c.tokens_per_block) return -EBADMSG;
     if (kv_table(kv, group, b->owner - 1)[kv_tree_depth(kv, x->parent)] != *block + 1)
         return -EBADMSG;
@@ -117,8 +117,8 @@ check_host_block(const struct kv *kv, const struct kv_tree_export *x, uint32_t g
     return kv_blocks(kv)[*host_block].state == BLOCK_FREE ? 0 : -EBADMSG;
 }
 
-/* Attaches the block as cached and unreferenced. Later blocks are evicted first, so a node's
- * children are evicted before the node. */
+/* Attaches the block to the node, as cached if no slot holds it. Blocks attached later are evicted
+ * first, so a node's children are evicted before the node. */
 static void
 cache_block(struct kv *kv, const struct kv_tree_export *x, uint32_t group, uint32_t block)
 {

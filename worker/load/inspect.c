@@ -1,7 +1,8 @@
-/* inspect.c - lagan-worker --inspect; see load.h.
+/* inspect.c - lagan-worker --inspect: prints the model and its memory needs as JSON (load.h).
  *
- * Sizes are in bytes. kv has one entry per KV group: bytes per token, for a state group bytes per
- * sequence. left: bytes for KV and the scratch of steps, after weights and reserved memory.
+ * Sizes are in bytes. The key kv has one object per KV group, whose bytes are per token, or per
+ * sequence for a group of recurrent state. The key left has the bytes that remain for KV and the
+ * scratch of steps after weights and reserved memory.
  */
 #include "worker/load/load.h"
 
@@ -27,7 +28,7 @@ describe_group(const struct kv_group *g, uint32_t tokens_per_block)
                      (json_int_t)bytes);
 }
 
-/* free, left: bytes of device memory now, and after weights and reserved memory. */
+/* free, left: bytes of free device memory now, and after weights and reserved memory. */
 static json_t *
 describe(const struct worker *w, uint64_t free, uint64_t total, uint64_t left)
 {

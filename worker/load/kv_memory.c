@@ -1,4 +1,4 @@
-/* kv_memory.c - see load.h. */
+/* kv_memory.c - sizes, makes or adopts the KV memory: see load.h. */
 #include "worker/load/load.h"
 
 #include "base/failpoint.h"
@@ -16,17 +16,17 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-/* Automatic KV memory of a host: at most 1/4 of the available memory, for all ranks together. */
+/* On the CPU device, kv.memory auto is at most 1/4 of the available memory of the host. */
 enum { AUTO_KV_SHARE = 4 };
 
-/* Bytes with which every slot could reach the model's length; more is never used. */
+/* Returns how many bytes of KV all slots hold if every sequence has the model's maximum length. */
 static uint64_t
 longest_kv_bytes(const struct kv_config *c)
 {
     return kv_table_bytes(c) * c->n_slots + (uint64_t)c->slab_bytes * (c->n_groups + 1);
 }
 
-/* On a GPU: all free memory minus what is allocated later. */
+/* Computes kv.memory auto on a GPU: the free memory minus the memory that is allocated later. */
 static int
 gpu_kv_bytes(struct worker *w, uint64_t free, uint64_t total, uint64_t *ret, struct err *e)
 {
@@ -40,10 +40,9 @@ gpu_kv_bytes(struct worker *w, uint64_t free, uint64_t total, uint64_t *ret, str
     if (free < taken + 2 * (uint64_t)w->kv_config->slab_bytes)
         return err_set(
             e, -ENOMEM,
-            "kv.memory: auto: too little GPU memory: of %.2f GiB, %.2f are free after %.2f for "
+            "kv.memory auto: too little GPU memory: of %.2f GiB, %.2f are free after %.2f for "
             "weights and %.2f for steps of %u tokens; still needed: graphs.memory %.2f, "
-            "replacement %.2f, "
-            "kv.reserve %.2f; lower max_num_batched_tokens or one of these",
+            "replacement %.2f, kv.reserve %.2f; lower max_num_batched_tokens or one of these",
             GIB(total), GIB(free), GIB(w->model->weight_bytes), GIB(steps), w->limits->max_tokens,
             GIB(graphs), GIB(next), GIB(k->kv_reserve));
     *ret = free - taken;
@@ -56,16 +55,18 @@ automatic_bytes(struct worker *w, uint64_t *ret, struct err *e)
     uint64_t free, own, total, bytes;
 
     if (gpu_memory(w->gpu, &free, &own, &total) < 0)
-        return err_set(e, -EIO, "kv.memory: auto: %s", gpu_why(w->gpu));
+        return err_set(e, -EIO, "kv.memory auto: the free device memory is unknown: %s",
+                       gpu_why(w->gpu));
     bytes = free / AUTO_KV_SHARE / w->keys->tensor_parallel;
     if (sizes_on_gpu(w)) TRY(gpu_kv_bytes(w, free + w->adopt->old_kv.bytes, total, &bytes, e));
     *ret = MIN(longest_kv_bytes(w->kv_config), MAX(bytes, (uint64_t)w->kv_config->slab_bytes * 2));
     return 0;
 }
 
-/* Adopts the previous worker's KV memory if its size fits: lagand holds it until it receives ours,
- * so the device may have no memory for both. With automatic size, a difference of 1/16 fits,
- * because no two contexts are equal. adopt_open() decides whether its content is used. */
+/* Adopts the previous worker's KV arena if its size fits, else makes one. Because lagand holds the
+ * previous arena until it receives ours, the device may lack memory for both. With kv.memory auto,
+ * a difference of 1/16 fits, because free memory varies with the size of the device context.
+ * adopt_open() decides whether the contents are used. */
 static int
 make_arena(struct worker *w, struct err *e)
 {
@@ -89,7 +90,7 @@ make_arena(struct worker *w, struct err *e)
     return gpu_ops(w->gpu)->mem.arena_make(w->gpu, "kv", c->arena_bytes, &w->adopt->kv_arena, e);
 }
 
-/* A hint: with 4 KiB pages large tables cost a page-table walk at each block border. */
+/* Asks for huge pages: with 4 KiB pages, large tables cost a page walk at each block border. */
 static void
 prefer_huge_pages(void *mem, size_t bytes)
 {
@@ -110,7 +111,8 @@ kv_memory_open(struct worker *w, struct err *e)
     if (!c->arena_bytes) TRY(automatic_bytes(w, &c->arena_bytes, e));
     TRY(make_arena(w, e));
     w->kv_memory = calloc(1, kv_bytes(c) + CACHE_LINE);
-    if (!w->kv_memory) return err_set(e, -ENOMEM, "out of memory: KV manager");
+    if (!w->kv_memory)
+        return err_set(e, -ENOMEM, "out of host memory: %zu bytes for the KV manager", kv_bytes(c));
     prefer_huge_pages(w->kv_memory, kv_bytes(c));
     w->kv = kv_init((void *)ROUND_UP((uintptr_t)w->kv_memory, (uintptr_t)CACHE_LINE), c, e);
     if (!w->kv) return err_while(e, -ENOMEM, "kv.memory");
@@ -124,7 +126,7 @@ kv_memory_open(struct worker *w, struct err *e)
     return adopt_give_arena(w, "manifest", &w->adopt->manifest_arena, w->adopt->kv_id, e);
 }
 
-/* Maps the whole host tier before it reports the tier, because rank 0 relies on the report. */
+/* Maps the whole host tier before it sends the tier's id to rank 0, which then relies on it. */
 int
 kv_memory_open_rank(struct worker *w, struct err *e)
 {
@@ -141,7 +143,8 @@ kv_memory_open_rank(struct worker *w, struct err *e)
     w->kv_config->arena_bytes = kv.bytes;
     TRY(make_arena(w, e));
     if (same && memcmp(w->adopt->kv_id, kv.id, sizeof kv.id))
-        return err_set(e, -EIO, "rank 0 adopted its KV memory and this rank's cannot be mapped");
+        return err_set(e, -EIO,
+                       "cannot map the previous KV memory that rank 0 adopted; all ranks restart");
     memcpy(w->adopt->kv_id, kv.id, sizeof w->adopt->kv_id);
     TRY(adopt_give_arena(w, "kv", &w->adopt->kv_arena, w->adopt->kv_id, e));
     TRY(host_tier_give(w, e));

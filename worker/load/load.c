@@ -1,4 +1,4 @@
-/* load.c - see load.h: the loader thread and its phases. Errors name the file, key or number. */
+/* load.c - the loader thread and its phases: see load.h. */
 #include "worker/load/load.h"
 
 #include "base/clock.h"
@@ -24,7 +24,7 @@
 #include <stdio.h>
 #include <unistd.h>
 
-enum { STANDBY_SLEEP = 200 * NSEC_MS }; /* between two heartbeats */
+enum { STANDBY_SLEEP = 200 * NSEC_MS }; /* time between two heartbeats of a waiting standby */
 
 static void
 on_progress(void *arg, uint64_t done, uint64_t total)
@@ -37,7 +37,7 @@ on_progress(void *arg, uint64_t done, uint64_t total)
 
 /* Takes all messages that have arrived on the fd channel: arenas of the previous worker, and
  * "begin" or "go" for a standby. lagand sends the arenas before it starts this process, or before
- * "begin" and "go". Weights that are already mapped are taken again if they may be damaged. */
+ * "begin" and "go". Weights that are mapped already are taken again if they may be damaged. */
 static int
 take_inherited(struct worker *w, struct err *e)
 {
@@ -96,11 +96,12 @@ read_source(struct worker *w, struct err *e)
         errno = 0;
         src->seed = strtoull(weights + 7, &end, 10);
         if (errno || *end || end == weights + 7)
-            return err_set(e, -EINVAL, "weights: \"%s\": the seed of random:SEED must be a number",
-                           weights);
+            return err_set(e, -EINVAL,
+                           "weights is \"%s\"; the seed of random:SEED must be a number", weights);
         src->random = true;
     } else if (weights[0] && strcmp(weights, "checkpoint")) {
-        return err_set(e, -EINVAL, "weights: \"%s\" must be checkpoint or random:SEED", weights);
+        return err_set(e, -EINVAL, "weights is \"%s\"; expected checkpoint or random:SEED",
+                       weights);
     }
     return 0;
 }
@@ -141,8 +142,8 @@ try_device(struct worker *w, const struct gpu_options *device, struct err *e)
     return gpu_open(&w->gpu, device, e);
 }
 
-/* Opens the device. While its worker still runs, a standby may find no memory for a context: then
- * it waits for "go" and tries again. */
+/* Opens the device. If a standby finds no memory for a device context, because the worker that it
+ * will replace still runs, it waits for "go" and tries again. */
 static int
 open_device(struct worker *w, const struct gpu_options *device, struct err *e)
 {
@@ -168,11 +169,12 @@ load_model(struct worker *w, struct err *e)
     w->model = w->loader->begun;
     w->loader->begun = NULL;
     if (w->model->n_other)
-        log_info("only the language model is served: skipped %u tensors, the first is %s",
+        log_info("checkpoint: only the language model is served; skipped %u other tensors, the "
+                 "first is %s",
                  w->model->n_other, w->model->other);
     if (w->model->n_unused)
-        log_warn("checkpoint: %u tensors are not used, the first is %s", w->model->n_unused,
-                 w->model->unused[0]);
+        log_warn("checkpoint: the model does not use %u tensors, the first is %s",
+                 w->model->n_unused, w->model->unused[0]);
     if (w->model->n_rebuilt)
         log_warn("adopted weights: %u tensors were damaged and have been reloaded",
                  w->model->n_rebuilt);
@@ -186,16 +188,16 @@ open_steps(struct worker *w, struct err *e)
     return exec_open(&w->exec, w->steps, w->gpu, w->model, w->kv_config, e);
 }
 
-/* Sets the size of the memory that the ranks share; the size is the same whichever rank sets it. */
+/* Sets the size of the memory that the ranks share. Every rank sets the same size. */
 static int
 size_group(const struct gpu_options *o, struct err *e)
 {
     if (o->n_ranks == 1 || ftruncate(o->group_fd, GPU_GROUP_BYTES) == 0) return 0;
-    return err_set(e, -errno, "shared memory of the rank group (fd %d): %m", o->group_fd);
+    return err_set(e, -errno, "cannot set the size of the rank group's shared memory (fd %d): %m",
+                   o->group_fd);
 }
 
-/* Loads what needs only the device's driver. A process that may use the device at once starts the
- * driver together with the device. */
+/* Does the work that needs no device memory: settings, arenas, model files, a standby's driver. */
 static int
 begin_load(struct worker *w, struct err *e)
 {
@@ -212,7 +214,7 @@ begin_load(struct worker *w, struct err *e)
     return w->loader->standby ? take_inherited(w, e) : 0;
 }
 
-/* Does the slow work that needs nothing which a running worker still writes. */
+/* Does the slow work that a standby can do while the worker runs: device, weights, steps. */
 static int
 prepare_load(struct worker *w, struct err *e)
 {
@@ -222,8 +224,8 @@ prepare_load(struct worker *w, struct err *e)
     int r;
 
     TRY(open_device(w, &device, e));
-    /* If the worker has exited meanwhile, the weights are checked only once. Ranks skip this: some
-     * of them may not know it yet. */
+    /* "go" may have arrived meanwhile; then load_model() checks the weights, and check_model() need
+     * not. Ranks skip this, because "go" may not have arrived at all of them. */
     if (w->loader->standby && k->tensor_parallel == 1) TRY(take_inherited(w, e));
     end_phase(w, LOAD_DEVICE, &since);
     TRY(load_model(w, e));
@@ -235,13 +237,14 @@ prepare_load(struct worker *w, struct err *e)
     if (r == 0 && *gpu_group(w->gpu))
         log_info("rank %u of %u: joined the rank group: %s", w->rank, k->tensor_parallel,
                  gpu_group(w->gpu));
-    /* There may be enough memory after the worker has exited; ranks open their steps together, so
-     * for them this is an error. */
+    /* A standby without enough memory tries again in complete_load(), after the worker has exited.
+     * For ranks this is an error, because they open their steps together. */
     return r == -ENOMEM && w->loader->standby && k->tensor_parallel == 1 ? 0 : r;
 }
 
-/* Checks the mapped weights of a worker that may have damaged them. If they are damaged, loads
- * another model from the same files; ranks, whose steps share one start, fail and start again. */
+/* Checks the mapped weights, which the previous worker may have damaged. If they are damaged, loads
+ * the model again from its files. Ranks fail instead, because they open their steps together, and
+ * lagand starts the rank group again. */
 static int
 check_model(struct worker *w, struct err *e)
 {
@@ -250,7 +253,8 @@ check_model(struct worker *w, struct err *e)
 
     if (damaged < 0) return damaged;
     if (damaged && w->keys->tensor_parallel > 1)
-        return err_set(e, -EIO, "adopted weights: %d tensors are damaged", damaged);
+        return err_set(e, -EIO, "adopted weights: %d tensors are damaged; all ranks restart",
+                       damaged);
     if (damaged == 0) {
         close(w->loader->source.weights_fd);
         w->loader->source.weights_fd = -1;
@@ -265,7 +269,7 @@ check_model(struct worker *w, struct err *e)
     return 0;
 }
 
-/* If one rank lacks the previous worker's KV or host tier, no rank uses it. */
+/* Lets no rank use the previous worker's KV, or its host tier, if one of the ranks lacks it. */
 static int
 compare_left(struct worker *w, struct err *e)
 {
@@ -283,7 +287,7 @@ compare_left(struct worker *w, struct err *e)
     return 0;
 }
 
-/* Completes a load; a standby does this only after its worker has exited. */
+/* Does the last part of a load; a standby does it after the worker has exited that it replaces. */
 static int
 complete_load(struct worker *w, struct err *e)
 {
@@ -316,7 +320,7 @@ complete_load(struct worker *w, struct err *e)
     return 0;
 }
 
-/* Returns the folder where vocabularies are cached, or NULL. */
+/* Returns the folder in which parsed vocabularies are cached; NULL: they are not cached. */
 static const char *
 kept_vocabularies(const struct worker *w, char *buf, size_t n)
 {
@@ -336,7 +340,7 @@ open_chat(struct worker *w)
     if (*note) log_info("%s", note);
 }
 
-/* Without a tokenizer the model serves ids only, and a text request is refused with this reason. */
+/* Opens the tokenizer. On failure, requests with text are refused with the reason why_no_text. */
 static void *
 open_text(void *arg)
 {
@@ -351,7 +355,7 @@ open_text(void *arg)
     if (r > 0) return NULL;
     if (r == 0) {
         if (kept && tokenizer_keep(w->tokenizer, kept, &e) < 0)
-            log_info("caching the vocabulary: %s; it is parsed again at the next start", e.text);
+            log_info("cannot cache the vocabulary: %s; the next start parses it again", e.text);
         return NULL;
     }
     snprintf(w->why_no_text, sizeof w->why_no_text, "serving ids only, no text: %.170s", e.text);
@@ -382,7 +386,7 @@ load_inspect(struct worker *w, uint64_t *weights, uint64_t *beside, struct err *
     return 0;
 }
 
-/* Loads as far as this process may. */
+/* Does the parts of a load that this process may do now. */
 static int
 load_more(struct worker *w)
 {
@@ -394,7 +398,7 @@ load_more(struct worker *w)
     return r;
 }
 
-/* First round: opens the tokenizer at the same time. */
+/* Does the first round, while another thread opens the tokenizer. */
 static int
 load_first(struct worker *w)
 {
@@ -408,7 +412,7 @@ load_first(struct worker *w)
     return r;
 }
 
-/* One round: a standby loads what it may, and the rest in the next round. */
+/* Runs one round in the loader thread. */
 static void *
 loader_run(void *arg)
 {
@@ -416,8 +420,8 @@ loader_run(void *arg)
     nsec since = clock_now();
     int r;
 
-    memset(w->loader->phase_ns, 0,
-           sizeof w->loader->phase_ns); /* phases of an earlier round did not delay the start */
+    /* The phases of an earlier round of a standby did not delay the start. */
+    memset(w->loader->phase_ns, 0, sizeof w->loader->phase_ns);
     r = !w->loader->begun && !w->model ? load_first(w) : load_more(w);
     if (w->loader->opens_text && (r < 0 || !w->loader->standby)) {
         pthread_join(w->loader->text_opener, NULL);
@@ -443,7 +447,7 @@ log_standby(const struct worker *w)
                  (double)w->loader->phase_ns[LOAD_STEPS] / NSEC_S, gpu_describe(w->gpu));
 }
 
-/* A standby waits until it may load more. */
+/* Waits until a standby receives "begin" or "go", and updates its heartbeat meanwhile. */
 static int
 wait_as_standby(struct worker *w, struct err *e)
 {
@@ -474,7 +478,7 @@ start_round(struct worker *w, struct err *e)
     l->reported = UINT64_MAX;
     atomic_store_explicit(&l->done, 0, memory_order_relaxed);
     if (pthread_create(&l->thread, NULL, loader_run, w))
-        return err_set(e, -EAGAIN, "pthread_create: the loader thread cannot be started");
+        return err_set(e, -EAGAIN, "cannot start the loader thread: no thread is available");
     l->runs = true;
     return 0;
 }

@@ -1,4 +1,4 @@
-/* sizes.c - see sizes.h. */
+/* sizes.c - computes limits from the settings and the model's shape: see sizes.h. */
 #include "worker/load/sizes.h"
 
 #include "base/clock.h"
@@ -13,12 +13,12 @@
 #include "worker/sched/scheduler.h"
 
 enum {
-    CPU_TOKENS = 512, /* default of max_num_batched_tokens */
+    CPU_TOKENS = 512, /* default of max_num_batched_tokens on a CPU */
     GPU_TOKENS = 8192,
-    /* Encoder tokens per step: a burst of requests is encoded together, and the next burst does not
-     * wait until the first is projected. */
+    /* Encoder tokens per step: enough to encode a burst of requests together, and few enough that a
+     * second burst need not wait for the cross-attention KV of the first. */
     GPU_ENC_TOKENS = 16384,
-    SEARCH_BEAMS = 512 /* beams of the searches that run together (docs/lab/serving.md) */
+    SEARCH_BEAMS = 512 /* most beams of all searches that run together (docs/lab/serving.md) */
 };
 
 bool
@@ -27,7 +27,7 @@ sizes_on_gpu(const struct worker *w)
     return strcmp(gpu_ops(w->gpu)->name, "cpu") != 0;
 }
 
-/* Called by the engine thread while it queues a long step. */
+/* Updates the heartbeat; called by the engine thread while it queues a long step. */
 static void
 on_heartbeat(void *arg)
 {
@@ -38,7 +38,7 @@ int
 sizes_check_settings(const struct model_options *k, struct err *e)
 {
     if (k->tensor_parallel > MAX_RANKS)
-        return err_set(e, -EINVAL, "tensor_parallel: %u is above the limit of %d ranks",
+        return err_set(e, -EINVAL, "tensor_parallel is %u; the limit is %d ranks",
                        k->tensor_parallel, MAX_RANKS);
     if (k->kv_host_memory && !k->kv_reuse)
         return err_set(e, -EINVAL,
@@ -96,14 +96,14 @@ set_limits(struct worker *w)
                               : w->max_source,
         .n_enc_layers = (uint16_t)w->model->shape.n_encoder_layers,
         .beam_tokens = SEARCH_BEAMS,
-        /* While decoding, a step has at most the encoder work of one full prefill chunk. */
+        /* While sequences decode, a step has at most the encoder work of one full prefill chunk. */
         .enc_work = (uint64_t)max_tokens * w->model->shape.n_encoder_layers,
     };
     if (gpu_graphs(w->gpu) && k->graphs_memory)
         w->limits->n_buckets = graphs_buckets(w->limits->bucket, max_tokens);
 }
 
-/* Two lanes of a partitioned CPU device have one thread each, also on a host with one core. */
+/* Plans the lanes. A CPU device with 2 lanes has 2 threads or more, even if the host has 1 core. */
 static int
 set_lanes(struct worker *w, struct err *e)
 {
@@ -123,8 +123,8 @@ set_steps(struct worker *w)
 
     x->max_tokens = w->limits->max_tokens;
     x->measure = sizes_on_gpu(w);
-    /* Shorter measurements if there is KV to adopt, because its clients wait for their next token.
-     * Ranks must run equal measurements, so a rank group never shortens them. */
+    /* Measures only briefly if there is KV to adopt, because its clients wait for their next token.
+     * Ranks must run equal measurements, so a rank group always measures in full. */
     x->brief = w->adopt->old_kv.fd >= 0 && w->keys->tensor_parallel == 1;
     x->max_seqs = w->limits->max_seqs;
     x->max_enc_tokens = w->limits->max_enc_tokens;
@@ -144,7 +144,7 @@ sizes_set(struct worker *w, struct err *e)
                                .heartbeat_arg = w };
     x->kv_dtype = k->kv_dtype == DTYPE_AUTO ? w->model->act : kv_dtypes[k->kv_dtype];
     if (x->kv_dtype == DT_F16 && !sizes_on_gpu(w))
-        return err_set(e, -EINVAL, "kv.dtype: the CPU device supports fp32, bf16 and fp8");
+        return err_set(e, -EINVAL, "kv.dtype is fp16; the CPU device supports fp32, bf16 and fp8");
     w->max_source = w->model->shape.n_encoder_layers
                         ? MIN(k->max_source_tokens, w->model->shape.max_source)
                         : 0;
@@ -158,7 +158,7 @@ sizes_set(struct worker *w, struct err *e)
     return 0;
 }
 
-/* Costs of the whole model; the encoder gets its share of the layers. */
+/* Divides the weights between decoder and encoder by their numbers of layers. */
 struct step_costs
 sizes_work_costs(const struct worker *w)
 {

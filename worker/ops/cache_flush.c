@@ -1,4 +1,4 @@
-/* cache_flush.c - see cache_flush.h. */
+/* cache_flush.c - empties the prefix cache for an operator: see cache_flush.h. */
 #include "worker/ops/cache_flush.h"
 
 #include "base/clock.h"
@@ -6,9 +6,9 @@
 
 #include <time.h>
 
-/* per loop iteration: 0.14 ms when 200,000 blocks are cached */
+/* Most blocks evicted per loop iteration. They take 0.14 ms when 200,000 blocks are cached. */
 enum { BLOCKS_PER_CALL = 1024 };
-static const nsec WAIT_TIMEOUT = 5 * NSEC_S; /* lagand's timeout is 10 s */
+static const nsec WAIT_TIMEOUT = 5 * NSEC_S; /* less than lagand's timeout of 10 s */
 
 void
 cache_flush_open(struct cache_flush *f)

@@ -1,4 +1,4 @@
-/* control.c - see control.h. */
+/* control.c - the control thread and its commands: see control.h. */
 #include "worker/ops/control.h"
 
 #include "base/failpoint.h"
@@ -15,13 +15,13 @@
 #include <unistd.h>
 #include <zmq.h>
 
-enum { TUNE_RESULTS = 64 }; /* results per reply: lagand accepts 64 KiB */
+enum { TUNE_RESULTS = 64 }; /* tuning results per reply, because lagand accepts 64 KiB */
 
 struct control {
     pthread_t thread;
     struct worker *w;
     void *context, *socket; /* used by the thread once it runs; control_stop() terminates context */
-    int wake;
+    int wake;               /* eventfd of control_fd() */
 };
 
 static void
@@ -66,16 +66,16 @@ wake_engine(struct control *c)
     while (write(c->wake, &one, sizeof one) < 0 && errno == EINTR) continue;
 }
 
-/* ---- verbs: each packs its result and returns 0, or returns an error code with the reason in e;
- * on error the packed result is dropped */
+/* ---- verbs: the function of a verb packs its result and returns 0, or returns an error code and
+ * sets the reason in e; then the packed result is dropped */
 
 struct control_call {
-    const msgpack_object *args; /* NULL: none */
+    const msgpack_object *args; /* NULL: the command has no arguments */
     msgpack_packer *p;
     struct err *e;
 };
 
-/* Returns 0 if the argument is absent, at most UINT32_MAX. */
+/* Returns the argument, or UINT32_MAX if it is greater. 0: it is absent. */
 static uint32_t
 arg_u32(const struct control_call *k, const char *key)
 {
@@ -101,7 +101,8 @@ verb_loglevel(struct control *c, struct control_call *k)
         msgpack_pack_map(k->p, 0);
         return 0;
     }
-    err_set(k->e, -EINVAL, "level must be err, warn, info or debug");
+    err_set(k->e, -EINVAL, "loglevel: level is \"%.*s\"; expected err, warn, info or debug",
+            (int)MIN(level.n, (size_t)40), level.n ? level.p : "");
     return LAGAN_E_INVALID_REQUEST;
 }
 
@@ -214,7 +215,7 @@ verb_split_set(struct control *c, struct control_call *k)
     return select_partition(c, k, SPLIT_FIXED);
 }
 
-/* Waits until the engine thread has flushed. */
+/* Lets the engine thread flush the prefix cache, and waits for the result. */
 static uint32_t
 verb_kv_flush(struct control *c, struct control_call *k)
 {
@@ -245,7 +246,7 @@ static const char *const verb_names[] = {
 #undef X
 };
 
-/* The verbs that lagand passes on unchanged, with args and result. */
+/* The verbs whose arguments and results lagand passes on unchanged. NULL: lagand runs the verb. */
 static uint32_t (*const verbs[ARRAY_LEN(verb_names)])(struct control *c, struct control_call *k) = {
     [VERB_loglevel] = verb_loglevel,
     [VERB_kv_flush] = verb_kv_flush,
@@ -337,7 +338,7 @@ control_start(struct worker *w)
     if (c->wake >= 0 && c->socket && zmq_connect(c->socket, endpoint) == 0 &&
         pthread_create(&c->thread, NULL, control_run, c) == 0)
         return c;
-    log_warn("control channel %s cannot be opened: %s; serving without operator commands", endpoint,
+    log_warn("cannot open the control channel %s: %s; serving without operator commands", endpoint,
              zmq_strerror(errno));
     return control_free(c);
 }

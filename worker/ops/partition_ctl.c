@@ -1,24 +1,24 @@
-/* partition_ctl.c - see partition_ctl.h. */
+/* partition_ctl.c - the partition controller: see partition_ctl.h. A part is the range of device
+ * units of one lane; its share is the fraction of the device's speed that it has. */
 #include "worker/ops/partition_ctl.h"
 
 #include "base/clock.h"
 #include "base/log.h"
 
 enum { PREFILL_LANE, DECODE_LANE };
-/* Bytes and operations per second of one host core, used until steps have been measured. */
+/* Estimated bytes and operations per second of one host core, used until steps are measured. */
 static const double CORE_BANDWIDTH = 5e9, CORE_FLOPS = 2e10;
-/* Share of its own speed that a part has while the other part runs: attention and matmuls on an
- * H200 have 0.75 to 0.9. */
+/* Fraction of its speed that a part keeps while the other part runs: 0.75 to 0.9 on an H200. */
 static const double CONCURRENT_SHARE = 0.8;
-/* Plausible measurements. Any device has a rate from MIN_RATE to MAX_RATE. A part has at least
- * MIN_SHARE of its share by units and at most MAX_SHARE of the whole device. An H200's parts had
- * at least 0.46 of their share and at most 1.16 of the whole; models of a few KiB give random
- * values. */
+/* Limits of a plausible measurement, because models of a few KiB give random values. Rates are from
+ * MIN_RATE to MAX_RATE. A part has at least MIN_SHARE times its fraction of the units of the whole
+ * device's rate, and at most MAX_SHARE times that rate. On an H200, the parts had at least 0.46
+ * times their fraction and at most 1.16 times the whole. */
 static const double MIN_RATE = 1e6, MAX_RATE = 1e18, MIN_SHARE = 0.1, MAX_SHARE = 2;
-/* On a GPU 627 batched tokens take as long as 768 (one H200). */
+/* A GPU computes batched tokens in tiles: 627 take as long as 768 (measured on one H200). */
 enum { TILE = 256 };
 
-/* Fills the parts of the lanes; an encoder lane has the prefill part. */
+/* Fills in the part of each lane. An encoder lane has the same part as the prefill lane. */
 static void
 fill_lane_parts(const struct partition *r, struct exec_part part[MAX_LANES])
 {
@@ -43,7 +43,8 @@ partition_ctl_plan(struct partition_ctl *s, const struct model_options *k, struc
                                  e));
         if (state->partition == 0) state->mode = SPLIT_OFF;
     } else if (k->split_mode == SPLIT_AUTO && state->partition_list.n == 1) {
-        return err_set(e, -EINVAL, "split.mode: the device's %u units cannot be partitioned",
+        return err_set(e, -EINVAL,
+                       "split.mode is auto, but the device's %u units cannot be partitioned",
                        units);
     }
     s->lanes = state->mode != SPLIT_OFF;
@@ -82,7 +83,7 @@ share_of_units(uint32_t n, uint32_t units)
     return (struct part_share){ (double)n / units, (double)n / units };
 }
 
-/* False for NaN. */
+/* Returns true if a measured rate is possible; false for NaN. */
 static bool
 is_rate(double x)
 {
@@ -98,10 +99,10 @@ is_plausible(const struct exec_rate *part, const struct exec_rate *all, uint32_t
            part->compute >= least * all->compute && part->compute <= MAX_SHARE * all->compute;
 }
 
-/* Applies measured rates to the time model of a partition: concurrent parts have CONCURRENT_SHARE
- * of their own speed, and prefill reads with the bandwidth that decode leaves. An underrated
- * partition would never be tried; an overrated one is corrected by the first measured steps. If a
- * rate is implausible, both parts keep their share by units. */
+/* Sets the shares of a partition in the time model from measured rates: a part has CONCURRENT_SHARE
+ * of its own speed, and prefill has the memory bandwidth that decode leaves. A partition with too
+ * low shares would never be tried; too high shares are corrected by the first measured steps. If a
+ * rate is implausible, both parts keep their fractions of the units. */
 static void
 take_rates(struct partition_ctl *s, unsigned partition, const struct exec_rate *all)
 {
@@ -120,11 +121,11 @@ take_rates(struct partition_ctl *s, unsigned partition, const struct exec_rate *
             (struct part_share){ 1 - read,
                                  CONCURRENT_SHARE * MIN(prefill.compute / all->compute, 1.) },
             (struct part_share){ read, CONCURRENT_SHARE * MIN(decode.compute / all->compute, 1.) });
-    log_info("partition of %u and %u of %u units: memory %.2f and %.2f of %.2f TB/s, arithmetic "
-             "%.0f and %.0f of %.0f TFLOP/s%s",
+    log_info("partition of %u prefill and %u decode units of %u: memory %.2f and %.2f of %.2f "
+             "TB/s, arithmetic %.0f and %.0f of %.0f TFLOP/s%s",
              r->prefill_units, r->decode_units, l->units, prefill.read / 1e12, decode.read / 1e12,
              all->read / 1e12, prefill.compute / 1e12, decode.compute / 1e12, all->compute / 1e12,
-             good ? "" : "; implausible, using shares by units");
+             good ? "" : "; implausible, so speed is assumed proportional to units");
 }
 
 void
@@ -154,7 +155,8 @@ partition_ctl_open(struct partition_ctl *s, struct exec *x, struct scheduler *sc
     use_partition(s, (struct partition_mode){ s->state.partition, 0 });
 }
 
-/* Applies an operator's partition, whose parts may have changed. */
+/* Prepares the device for an operator's partition, and resets its shares in the time model if its
+ * parts have changed. Negative: the device cannot be partitioned so. */
 static int
 change_partition(struct partition_ctl *s, unsigned partition)
 {
@@ -165,8 +167,8 @@ change_partition(struct partition_ctl *s, unsigned partition)
 
     fill_lane_parts(&l->partition[partition], part);
     r = exec_set_partition(s->exec, partition, part, &e);
-    if (r < 0) log_warn("partition not applied, every lane uses the whole device: %s", e.text);
-    if (r == 0) /* 1: its parts are unchanged */
+    if (r < 0) log_warn("cannot apply the partition: %s; each lane uses the whole device", e.text);
+    if (r == 0) /* 1: the parts are unchanged */
         step_time_set_partition(&s->split.time, partition,
                                 share_of_units(l->partition[partition].prefill_units, l->units),
                                 share_of_units(l->partition[partition].decode_units, l->units));
@@ -265,7 +267,7 @@ partition_ctl_stats(const struct partition_ctl *s, struct stats *ret)
     const struct partition *partition = &s->state.partition_list.partition[s->state.partition];
     uint64_t *v = ret->v;
 
-    for (unsigned k = 0; k < STEP_KINDS; k++) { /* ns follows n in the statistics */
+    for (unsigned k = 0; k < STEP_KINDS; k++) { /* the statistic n is followed by ns */
         v[first[k]] = s->count[k].n;
         v[first[k] + 1] = s->count[k].ns;
     }

@@ -1,4 +1,4 @@
-/* tuning.c - see tuning.h. The lock is never held over a measurement. */
+/* tuning.c - measures matmuls of an idle worker: see tuning.h. No measurement holds the lock. */
 #include "worker/ops/tuning.h"
 
 #include "base/clock.h"
@@ -6,8 +6,8 @@
 
 #include <stdio.h>
 
-enum { SPARE = 64 }; /* shapes of requests, besides the model's list */
-/* Idle time before matmuls are measured without a pass; a new request waits for one matmul. */
+enum { SPARE = 64 }; /* results for pairs of past requests, besides the model's own pairs */
+/* Idle time after which pairs of past requests are measured without a pass. */
 static const nsec UNASKED_AFTER = 2 * NSEC_S;
 
 const char *
@@ -18,9 +18,8 @@ tuning_refusal(const struct model_options *k, bool on_gpu, uint32_t n_lanes)
                "as expert routing, must have the same bits in all ranks";
     if (!on_gpu) return "the CPU device has no matmuls to tune";
     if (!k->cuda_tuning_file[0])
-        return "no file for the results: set this model's key "
-               "cuda.tuning_file, "
-               "then `laganctl daemon reexec`";
+        return "there is no file for the results: set this model's key cuda.tuning_file, then run "
+               "`laganctl daemon reexec`";
     if (k->numerics == NUMERICS_INVARIANT)
         return "numerics is invariant: results must not change while the worker serves";
     if (n_lanes > 1)
@@ -40,7 +39,7 @@ tuning_open(struct tuning *t, struct exec *x, const char *refuse, nsec now, stru
     if (refuse) return 0;
     if (n == 0) t->refuse = "no step of this model is large enough for tuning";
     t->result = calloc(t->max_results, sizeof *t->result);
-    return t->result ? 0 : err_set(e, -ENOMEM, "out of memory: results of %u matmuls", n);
+    return t->result ? 0 : err_set(e, -ENOMEM, "out of memory for %u tuning results", n + SPARE);
 }
 
 void
@@ -63,7 +62,7 @@ tuning_start(struct tuning *t, struct err *e)
     return (int)t->state.total;
 }
 
-/* Measures one matmul that requests have used. */
+/* Measures one pair that past requests have used. */
 static int
 measure_unasked(struct tuning *t)
 {
@@ -74,12 +73,12 @@ measure_unasked(struct tuning *t)
         log_info("measured matmul [%u, %u] x %u tokens: best %.1f us, library default %.1f us, %u "
                  "candidates",
                  us.n, us.k, us.rows, (double)us.best, (double)us.first, us.n_tried);
-    if (r < 0) log_warn("%s; measuring no further matmuls", exec_why(t->exec));
+    if (r < 0) log_warn("cannot measure a matmul: %s; measuring no more", exec_why(t->exec));
     t->failed_unasked = r < 0;
     return r > 0;
 }
 
-/* Measures the next pair of the pass. */
+/* Measures the next pair of the pass, or skips it if it cannot be measured. */
 static int
 measure_pair(struct tuning *t, struct err *e)
 {
@@ -94,17 +93,17 @@ measure_pair(struct tuning *t, struct err *e)
     pthread_mutex_lock(&t->lock);
     if (r > 0 && result.best > 0 && s->n_results < t->max_results)
         t->result[s->n_results++] = result;
-    /* -ENOTSUP concerns this pair only; any other error would recur with the next pair. */
+    /* -ENOTSUP: this pair cannot be measured. Any other error would recur with the next pair. */
     if (r < 0 && r != -ENOTSUP) {
         snprintf(s->why, sizeof s->why, "%.*s", (int)sizeof s->why - 1, why.text);
         s->running = false;
-    } else if (r <= 0) { /* this pair is finished */
+    } else if (r <= 0) { /* the pair has been measured or is skipped */
         t->pair_listed = false;
         s->done++;
     }
     if (s->done == s->total) s->running = false;
     pthread_mutex_unlock(&t->lock);
-    return r == -EIO ? err_set(e, r, "device failed: %s", why.text) : 1;
+    return r == -EIO ? err_set(e, r, "the device failed in a matmul: %s", why.text) : 1;
 }
 
 int

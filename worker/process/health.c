@@ -1,7 +1,7 @@
-/* health.c - see health.h.
+/* health.c - heartbeat, statistics, step trace and panic message: see health.h.
  *
- * The panic message is written with async-signal-safe calls only: text is copied into the mapped
- * page, and backtrace() is called once at start so that it loads no library later.
+ * A signal handler writes the panic message with async-signal-safe calls only: it copies text into
+ * the mapped page. backtrace() is called once at start, because its first call loads a library.
  */
 #include "worker/process/health.h"
 
@@ -16,7 +16,7 @@
 #include <signal.h>
 #include <unistd.h>
 
-static struct panic_message *words; /* of this process; signal handlers have no argument */
+static struct panic_message *words; /* static, because signal handlers have no argument */
 static struct step_trace *trace;
 
 static void
@@ -28,8 +28,8 @@ append_text(const char *text)
     words->text_bytes = n;
 }
 
-/* Writes the panic message: a sentence, a signal or both. The first message stays, except that a
- * fatal one replaces one requested with SIGUSR2. */
+/* Writes the panic message, with a sentence, a signal or both. Keeps a message that was written
+ * before, except that a fatal error replaces a message requested with SIGUSR2. */
 static void
 write_panic(int sig, const void *address, const char *sentence)
 {

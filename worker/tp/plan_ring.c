@@ -1,4 +1,4 @@
-/* plan_ring.c - see plan_ring.h: rank 0's side, and the start of the other ranks. */
+/* plan_ring.c - rank 0's side of the plan rings, and the start of the other ranks: plan_ring.h. */
 #include "worker/tp/plan_ring.h"
 
 #include "base/clock.h"
@@ -15,7 +15,7 @@
 #include "config.h"
 #endif
 
-/* us between two polls: for a reply during the start; for ring space during a step. */
+/* Microseconds between two polls: for a reply during the start; for ring space during a step. */
 enum { PEEK_US = 500, RESERVE_US = 50 };
 
 static int
@@ -29,7 +29,9 @@ attach_rank(struct worker *w, uint32_t rank, struct err *e)
 
         snprintf(name, sizeof name, "%s%u", names[i], rank);
         fd[i] = heritage_fd(w->heritage, name);
-        if (fd[i] < 0) return err_set(e, -EBADMSG, "LAGAN_FDNAMES: %s is missing", name);
+        if (fd[i] < 0)
+            return err_set(e, -EBADMSG,
+                           "descriptor %s is missing in LAGAN_FDNAMES (lagand sets it)", name);
     }
     return channel_attach_leader(&w->plan->channel[rank - 1], fd[0], fd[1], fd[2],
                                  w->heritage->epoch, e);
@@ -77,7 +79,7 @@ join_payload(const struct worker *w, void *buf, size_t n)
     return sizeof j + len;
 }
 
-/* Waits for the next record; lagand notices if the peer has exited. */
+/* Waits for the next record, without a timeout: lagand ends this rank if the peer has exited. */
 static int
 await_record(struct channel *l, struct ring_record *ret)
 {
@@ -87,7 +89,7 @@ await_record(struct channel *l, struct ring_record *ret)
     return r;
 }
 
-/* Compares the JOIN texts of two ranks; the error names the first line that differs. */
+/* Compares the JOIN texts of rank 0 and another rank. -EINVAL: e has the first different line. */
 static int
 compare_texts(const char *ours, size_t n_ours, const char *theirs, size_t n_theirs, uint32_t rank,
               struct err *e)
@@ -97,7 +99,7 @@ compare_texts(const char *ours, size_t n_ours, const char *theirs, size_t n_thei
     while (at < MIN(n_ours, n_theirs) && ours[at] == theirs[at])
         if (ours[at++] == '\n') line = at;
     if (at == n_ours && at == n_theirs) return 0;
-    return err_set(e, -EINVAL, "rank %u has \"%.*s\", rank 0 \"%.*s\": ranks must be equal", rank,
+    return err_set(e, -EINVAL, "rank %u has \"%.*s\", rank 0 \"%.*s\"; both must be equal", rank,
                    (int)MIN(strcspn(theirs + line, "\n"), (size_t)200), theirs + line,
                    (int)MIN(strcspn(ours + line, "\n"), (size_t)200), ours + line);
 }
@@ -108,9 +110,10 @@ await_reply(struct worker *w, uint32_t rank, uint16_t type, struct ring_record *
     struct channel *l = &w->plan->channel[rank - 1];
     int r = await_record(l, ret);
 
-    if (r < 0) return err_set(e, r, "reply ring of rank %u: %s", rank, ring_why(&l->in));
+    if (r < 0) return err_set(e, r, "cannot read replies of rank %u: %s", rank, ring_why(&l->in));
     if (ret->type != type || ret->flags)
-        return err_set(e, -EBADMSG, "rank %u sent reply %u, expected %u", rank, ret->type, type);
+        return err_set(e, -EBADMSG, "rank %u sent a reply of type %u, expected type %u", rank,
+                       ret->type, type);
     return 0;
 }
 
@@ -124,7 +127,8 @@ check_join(struct worker *w, uint32_t rank, const char *ours, size_t n, struct e
 
     TRY(await_reply(w, rank, REPLY_JOIN, &rec, e));
     if (rec.len < sizeof j || rec.len > sizeof theirs - 1)
-        return err_set(e, -EBADMSG, "rank %u sent an invalid JOIN of %u bytes", rank, rec.len);
+        return err_set(e, -EBADMSG, "rank %u sent a JOIN record of %u bytes, expected %zu to %zu",
+                       rank, rec.len, sizeof j, sizeof theirs - 1);
     memcpy(theirs, rec.data, rec.len);
     theirs[rec.len] = 0;
     memcpy(&j, theirs, sizeof j);
@@ -135,7 +139,7 @@ check_join(struct worker *w, uint32_t rank, const char *ours, size_t n, struct e
     if (r < 0) return r;
     if (memcmp(j.checkpoint, me.checkpoint, sizeof j.checkpoint))
         return err_set(
-            e, -EINVAL, "rank %u has read checkpoint %016llx, rank 0 %016llx: ranks must be equal",
+            e, -EINVAL, "rank %u has read checkpoint %016llx, rank 0 %016llx; both must be equal",
             rank, (unsigned long long)j.checkpoint[0], (unsigned long long)me.checkpoint[0]);
     return 0;
 }
@@ -162,7 +166,8 @@ plan_ring_left(struct worker *w, const struct plan_ring_left *ours, struct plan_
 
         TRY(await_reply(w, r, REPLY_LEFT, &rec, e));
         if (rec.len != sizeof left)
-            return err_set(e, -EBADMSG, "rank %u sent an invalid LEFT of %u bytes", r, rec.len);
+            return err_set(e, -EBADMSG, "rank %u sent a LEFT record of %u bytes, expected %zu", r,
+                           rec.len, sizeof left);
         memcpy(&left, rec.data, sizeof left);
         channel_release(&w->plan->channel[r - 1]);
         if (!ret->kv && memcmp(left.kv_id, ours->kv_id, sizeof left.kv_id)) ret->kv = r;
@@ -171,8 +176,7 @@ plan_ring_left(struct worker *w, const struct plan_ring_left *ours, struct plan_
     return 0;
 }
 
-/* Reserves n bytes in a rank's plan ring. Waits while the ring is full; the rank drains the ring
- * without waiting for rank 0. */
+/* Reserves n bytes in a rank's plan ring; waits while it is full. The rank empties it meanwhile. */
 static int
 reserve_record(struct worker *w, uint32_t rank, uint16_t type, size_t n, void **ret, struct err *e)
 {
@@ -184,12 +188,12 @@ reserve_record(struct worker *w, uint32_t rank, uint16_t type, size_t n, void **
         if (w->loaded) health_heartbeat(w, clock_now());
         usleep(RESERVE_US);
     }
-    return r < 0 ? err_set(e, r, "plan ring of rank %u: %s", rank,
-                           r == -EMSGSIZE ? "record does not fit into the ring" : ring_why(&l->out))
+    return r < 0 ? err_set(e, r, "cannot write %zu bytes to the plan ring of rank %u: %s", n, rank,
+                           r == -EMSGSIZE ? "the ring is smaller" : ring_why(&l->out))
                  : 0;
 }
 
-/* Writes a record of two parts to a rank's plan ring; b may be empty. */
+/* Writes a record to a rank's plan ring: n_a bytes from a, then n_b bytes from b. */
 static int
 put_record(struct worker *w, uint32_t rank, uint16_t type, const void *a, size_t n_a, const void *b,
            size_t n_b, struct err *e)
@@ -228,7 +232,8 @@ plan_ring_alloc(struct plan_ring *p, const struct batch *longest, struct err *e)
     p->packed_bytes = batch_most_bytes(longest);
     p->packed = malloc(p->packed_bytes);
     return p->packed ? 0
-                     : err_set(e, -ENOMEM, "out of memory: %zu bytes for plans", p->packed_bytes);
+                     : err_set(e, -ENOMEM, "out of host memory: %zu bytes for a packed batch",
+                               p->packed_bytes);
 }
 
 static int
@@ -242,7 +247,7 @@ send_slot(struct worker *w, uint32_t rank, uint32_t slot, const struct sampling 
                       e);
 }
 
-/* Sends the tokens, in several records if needed. */
+/* Sends the first n tokens of the sequence in the slot, in several records if needed. */
 static int
 send_tokens(struct worker *w, uint32_t rank, uint32_t slot, const token_id *token, uint32_t n,
             struct err *e)
@@ -271,7 +276,7 @@ plan_ring_sequence(struct worker *w, const struct batch_segment *first, const st
     return 0;
 }
 
-/* Sends a partition that an operator has changed, before the first step that uses it. */
+/* Sends a partition that an operator has changed since it was last sent, before a step uses it. */
 static int
 send_partition(struct worker *w, unsigned partition, struct err *e)
 {
@@ -285,7 +290,7 @@ send_partition(struct worker *w, unsigned partition, struct err *e)
     return 0;
 }
 
-/* Sends a packed batch: any number of MORE, then STEP. */
+/* Sends a packed batch of n bytes as MORE records of PLAN_BYTES each, and a last STEP record. */
 static int
 send_batch(struct worker *w, uint32_t rank, size_t bytes, struct err *e)
 {
@@ -320,7 +325,7 @@ send_reply(struct worker *w, uint16_t type, const void *data, size_t n, struct e
     int r = ring_reserve(&w->channel->out, type, 0, (uint32_t)n, 0, &to);
 
     if (r < 0)
-        return err_set(e, r, "reply of %zu bytes to rank 0: %s", n, ring_why(&w->channel->out));
+        return err_set(e, r, "cannot send %zu bytes to rank 0: %s", n, ring_why(&w->channel->out));
     memcpy(to, data, n);
     channel_publish(w->channel);
     return 0;
@@ -347,10 +352,10 @@ plan_ring_await_kv(struct worker *w, struct plan_ring_kv *kv, struct err *e)
     struct ring_record rec;
     int r = await_record(w->channel, &rec);
 
-    if (r < 0) return err_set(e, r, "plan ring: %s", ring_why(&w->channel->in));
+    if (r < 0) return err_set(e, r, "cannot read the plan ring: %s", ring_why(&w->channel->in));
     if (rec.type != PLAN_KV || rec.len != sizeof *kv)
-        return err_set(e, -EBADMSG, "plan ring: first record has type %u and %u bytes, expected KV",
-                       rec.type, rec.len);
+        return err_set(e, -EBADMSG, "rank 0 sent type %u, %u bytes; expected KV, %zu bytes",
+                       rec.type, rec.len, sizeof *kv);
     memcpy(kv, rec.data, sizeof *kv);
     channel_release(w->channel);
     return 0;
