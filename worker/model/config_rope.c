@@ -1,4 +1,5 @@
-/* config_rope.c - config.h: rotary parameters of one kind of layer, in both dialects. */
+/* config_rope.c - cfg_rope() of config.h: reads the rotary parameters of one kind of layer, from
+ * rope_parameters or from the older rope_scaling. */
 #include "worker/model/config.h"
 
 /* By enum rope_type. */
@@ -17,9 +18,10 @@ rope_type(const char *name, enum rope_type *ret, struct err *e)
         "rope_type is %s; default, linear, llama3, yarn and proportional are implemented", name);
 }
 
-/* The object with the parameters of this kind of layer; NULL: all defaults. *in: its key. If both
- * keys are set, transformers uses rope_scaling only, but mixes both for families with kinds; that
- * is refused. */
+/* Finds the object with the rotary parameters of this kind of layer; *ret NULL: there is none, so
+ * all defaults apply. *in: the key of the object, for error messages. If rope_parameters and
+ * rope_scaling are both set, transformers uses rope_scaling only, except that it mixes both objects
+ * for families with kinds of layers; this mixture is refused. */
 static int
 rope_object(const json_t *config, const char *kind, const json_t **ret, const char **in,
             struct err *e)
@@ -37,7 +39,9 @@ rope_object(const json_t *config, const char *kind, const json_t **ret, const ch
     if (p && !json_is_object(p)) return err_set(e, -EINVAL, "%s is not an object", *in);
     full = cfg_value(p, "full_attention");
     if (full && !kind)
-        return err_set(e, -ENOTSUP, "%s has layer kinds, which is not implemented for this family",
+        return err_set(e, -ENOTSUP,
+                       "%s has an object for each kind of layer (full_attention), which is not "
+                       "implemented for this family",
                        *in);
     if (full) {
         p = cfg_value(p, kind);
@@ -49,7 +53,8 @@ rope_object(const json_t *config, const char *kind, const json_t **ret, const ch
     return 0;
 }
 
-/* Positions before stretching. The key outside of p has precedence. */
+/* Reads original_max_position_embeddings, the model's positions before stretching, from config's
+ * outer level, which has precedence, or from the rope object p. */
 static int
 rope_original(const json_t *config, const json_t *p, const char *kind, double *ret, struct err *e)
 {
@@ -61,7 +66,7 @@ rope_original(const json_t *config, const json_t *p, const char *kind, double *r
     return cfg_f64(p, key, all > 0 ? all : NAN, 1, CFG_MAX_POSITIONS, ret, e);
 }
 
-/* The parameters of each type besides theta. */
+/* Reads the parameters that depend on the rope type. */
 static int
 rope_details(const json_t *config, const json_t *p, const char *kind, struct rope_params *r,
              struct err *e)
@@ -83,7 +88,8 @@ rope_details(const json_t *config, const json_t *p, const char *kind, struct rop
         if (cfg_value(p, "attention_factor"))
             TRY(cfg_f64(p, "attention_factor", 1, 1e-3, 1e3, &r->attention_factor, e));
         if (cfg_value(p, "mscale") || cfg_value(p, "mscale_all_dim"))
-            return err_set(e, -ENOTSUP, "mscale is set, which is not implemented");
+            return err_set(e, -ENOTSUP,
+                           "the key mscale or mscale_all_dim is set, which is not implemented");
         TRY(cfg_bool(p, "truncate", true, &r->truncate, e));
         TRY(rope_original(config, p, kind, &r->original_max, e));
     }

@@ -1,4 +1,4 @@
-/* load_lane.c - see weights.h. */
+/* load_lane.c - the lane that loads a model: opens, marks, waits (weights.h). */
 #include "worker/model/weights.h"
 
 int
