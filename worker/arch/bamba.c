@@ -29,17 +29,20 @@ static const struct weight_rule weights[] = {
 };
 /* clang-format on */
 
-/* 50 % of a head rotates unless rope_parameters has a partial_rotary_factor; the key outside is
- * ignored. */
+/* Reads the rotary parameters. 50 % of a head's dims rotate unless rope_parameters has the key
+ * partial_rotary_factor; outside of rope_parameters this key is ignored. */
 static int
 read_rope(const json_t *config, struct rope_params *ret, struct err *e)
 {
     TRY(cfg_rope(config, NULL, 1e4, ret, e));
     if (!ret->own_partial) ret->partial = 0.5;
-    return ret->type == ROPE_DEFAULT ? 0 : err_set(e, -ENOTSUP, "rope_type must be default");
+    return ret->type == ROPE_DEFAULT
+               ? 0
+               : err_set(e, -ENOTSUP, "rope_type is set; only default is implemented for bamba");
 }
 
-/* attn_layer_indices: layers with attention; all others have state. */
+/* Sets *ret to whether attn_layer_indices lists the layer. These layers have attention, all other
+ * layers have Mamba-2. */
 static int
 has_attention(const json_t *config, uint32_t layer, bool *ret, struct err *e)
 {

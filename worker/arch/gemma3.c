@@ -22,7 +22,7 @@ read_layers(const json_t *config, struct model_shape *s, struct err *e)
     TRY(cfg_u32(config, "intermediate_size", 9216, 1, CFG_MAX_FF, &l.n_ff, e));
     TRY(cfg_heads(config, 8, 4, 256, &l, e));
     TRY(cfg_u32(config, "sliding_window", 4096, 1, CFG_MAX_POSITIONS, &window, e));
-    /* Older configs without layer_types: every pattern-th layer has full attention. */
+    /* If layer_types is absent, every pattern-th layer has full attention. */
     TRY(cfg_u32(config, "sliding_window_pattern", 6, 1, MAX_LAYERS, &pattern, e));
     for (uint32_t i = 0; i < s->n_layers; i++) {
         TRY(cfg_slides(config, i, s->n_layers, (i + 1) % pattern, &slides, e));
@@ -49,8 +49,8 @@ configure(json_t *config, struct model_shape *s, void *out, struct err *e)
     TRY(gemma_ropes(config, 1 << ROPE_DEFAULT | 1 << ROPE_LINEAR, &cfg->base, e));
     TRY(read_layers(config, s, e));
     cfg->base.scale = (float)(1 / sqrt((double)scalar));
-    /* Differs: a bf16 run of transformers rounds this factor to bf16. The reference is the fp32
-     * run. */
+    /* Differs from transformers in bf16, which rounds this factor to bf16; lagan computes as
+     * transformers does in fp32. */
     cfg->base.embed_scale = sqrtf((float)s->hidden);
     cfg->act = ACT_GELU_TANH;
     cfg->norm_plus = 1;

@@ -18,12 +18,12 @@ struct granite_layer {
 
 struct granite_cfg {
     struct hybrid_cfg hybrid;
-    float sum_scale; /* of the output of a sublayer */
+    float sum_scale; /* factor of a sublayer's output before it is added to x */
 };
 
 #define LAYER(f) IN_LAYER, offsetof(struct granite_layer, f)
 #define MIXER(f) LAYER(mixer.f)
-/* Shared feed-forward; one expert. */
+/* Sizes of the shared feed-forward and of one expert. */
 #define DIM_GATE_UP DIM_OWN_5
 #define DIM_EXPERT_GATE_UP DIM_OWN_6
 #define DIM_EXPERT_FF DIM_OWN_7
@@ -60,7 +60,8 @@ read_positions(const json_t *config, struct causal_cfg *cfg, struct err *e)
                        "position_embedding_type is \"%s\"; rope and nope are implemented", kind);
     TRY(cfg_rope(config, NULL, 1e4, &cfg->rope[0], e));
     if (cfg->n_ropes && (cfg->rope[0].type != ROPE_DEFAULT || cfg->rope[0].partial != 1))
-        return err_set(e, -ENOTSUP, "rope_type must be default and partial_rotary_factor 1");
+        return err_set(e, -ENOTSUP,
+                       "only rope_type default and partial_rotary_factor 1 are implemented");
     return 0;
 }
 
@@ -134,7 +135,7 @@ configure(json_t *config, struct model_shape *s, void *out, struct err *e)
     return 0;
 }
 
-/* sum = experts + shared feed-forward. */
+/* Sets sum to the output of the experts plus the output of the shared feed-forward. */
 static int
 feed_forward(const struct model *m, struct step *s, const struct layer_shape *shape,
              const struct granite_layer *w, struct tensor sum, struct tensor h)

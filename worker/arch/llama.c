@@ -22,7 +22,8 @@ enum { LLAMA_ROPE = 1 << ROPE_DEFAULT | 1 << ROPE_LINEAR | 1 << ROPE_LLAMA3 };
 /* Defaults of MistralConfig. */
 enum { MISTRAL_WINDOW = 4096, MISTRAL_KV_HEADS = 8, MISTRAL_POSITIONS = 131072 };
 
-/* Mistral: null means no window, absent means the default. */
+/* Reads the sliding window of Mistral (0 for Llama): null means no window, and an absent key means
+ * the default. */
 static int
 read_window(const json_t *config, bool mistral, uint32_t *ret, struct err *e)
 {

@@ -77,8 +77,8 @@ piece_of(const struct field *f, const struct part *q, size_t at, size_t n)
     return p;
 }
 
-/* Lists the pieces of part j of a field. *to: address of the part in the arena; becomes that of the
- * next part. */
+/* Lists the pieces of part j of a field. *to: address of the part in the arena; the function adds
+ * the part's size. */
 static int
 list_part(struct filling *w, uint32_t field, uint32_t j, char **to)
 {

@@ -1,5 +1,5 @@
-/* text_buffer.h - a growing byte buffer for the text of one processing step; it is reused and never
- * shrinks. */
+/* text_buffer.h - a growing byte buffer for the text that one step of the tokenizer makes; it is
+ * reused for the next text and never shrinks. */
 #pragma once
 
 #include "base/array.h"
@@ -12,7 +12,7 @@ struct text_buffer {
 
 enum { TEXT_BUFFER_MAX = 1 << 30 }; /* bytes; texts and their normalised forms are far smaller */
 
-/* Ensures capacity for `more` bytes behind the n present ones. -ENOMEM. */
+/* Ensures capacity for `more` bytes behind the n bytes of the text. -ENOMEM. */
 static inline int MUST_USE
 text_buffer_grow(struct text_buffer *r, size_t more)
 {
