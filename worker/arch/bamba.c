@@ -1,7 +1,6 @@
 /* bamba.c - Bamba: Mamba-2 or attention layers, each followed by a gated feed-forward.
  *
- * Attention rotates 50 % of a head's dims. Source: BambaForCausalLM of transformers 5.17.
- */
+ * Attention rotates 50 % of a head's dims. Source: BambaForCausalLM of transformers 5.17. */
 #include "worker/arch/causal.h"
 
 struct bamba_layer {
@@ -41,8 +40,7 @@ read_rope(const json_t *config, struct rope_params *ret, struct err *e)
                : err_set(e, -ENOTSUP, "rope_type is set; only default is implemented for bamba");
 }
 
-/* Sets *ret to whether attn_layer_indices lists the layer. These layers have attention, all other
- * layers have Mamba-2. */
+/* Sets *ret: attn_layer_indices lists the layer, so it has attention. Other layers have Mamba-2. */
 static int
 has_attention(const json_t *config, uint32_t layer, bool *ret, struct err *e)
 {

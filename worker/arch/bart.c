@@ -2,9 +2,8 @@
  *
  * Encoder and decoder with learned positions, a normed embedding, layer norms, and a bias on every
  * matmul. BART norms after each sublayer; mBART norms before each sublayer and at the end of each
- * stack. model_type decides which; flags in config.json are ignored, as in the original.
- * Source: BartForConditionalGeneration, MBartForConditionalGeneration of transformers 5.17.
- */
+ * stack. model_type decides which; flags in config.json are ignored, as in the original. Source:
+ * BartForConditionalGeneration, MBartForConditionalGeneration of transformers 5.17. */
 #include "worker/arch/registry.h"
 #include "worker/model/blocks.h"
 #include "worker/model/config.h"
@@ -81,7 +80,8 @@ struct bart_cfg {
     { P "final_layer_norm.bias",             TO(ff_norm.bias),          DIM_1,         DIM_HIDDEN, W_FP32 }
 
 static const struct weight_rule weights[] = {
-    /* in the checkpoint                     field                       rows           cols        */
+    /* in the checkpoint                     field                       rows           cols
+     */
     { "shared.weight",                       TOP(shared),                DIM_VOCAB,     DIM_HIDDEN, 0 },
     { "final_logits_bias",                   TOP(logits_bias),           DIM_1,         DIM_VOCAB,  W_FP32 | W_OPTIONAL },
     { "encoder.embed_positions.weight",      TOP(encoder_pos),           DIM_POSITIONS, DIM_HIDDEN, W_FP32 },
@@ -205,8 +205,7 @@ configure(json_t *config, struct model_shape *s, void *out, struct err *e)
     return 0;
 }
 
-/* Returns the residual op at the end of a sublayer: x += sublayer output + bias; y = norm(x). In
- * BART, x becomes norm(x) too. */
+/* Returns the residual that ends a sublayer: x += output + bias; y = norm(x); BART: x = y. */
 static struct residual
 add_and_norm(const struct model *m, struct tensor x, struct tensor bias, struct tensor y,
              const struct bart_norm *norm)

@@ -3,8 +3,7 @@
  * pass of models with attention and a feed-forward in each layer ("dense").
  *
  * The cfg of a family that uses these functions begins with a struct causal_cfg; m->top begins with
- * a struct block_top. worker/model/blocks.h has the parts of a layer.
- */
+ * a struct block_top. worker/model/blocks.h has the parts of a layer. */
 #pragma once
 
 #include "worker/arch/registry.h"
@@ -29,14 +28,12 @@ struct causal_defaults {
     int64_t n_layers, hidden, vocab, max_len;
     double eps;
 };
-/* Reads the keys of struct causal_defaults into s and cfg; sets cfg's n_ropes and embed_scale to 1.
- */
+/* Reads the keys of struct causal_defaults into s and cfg; sets n_ropes and embed_scale to 1. */
 int causal_sizes(const json_t *config, struct causal_defaults d, struct model_shape *s,
                  struct causal_cfg *cfg, struct err *e) MUST_USE;
 /* Sets layer i to a copy of l with its own KV and this window; window 0: full attention. */
 void causal_layer(struct model_shape *s, uint32_t i, struct layer_shape l, uint32_t window);
-/* Implements arch.tables: starts the n_ropes rotary tables, each for the head size of the first
- * attention layer that uses the table. */
+/* Implements arch.tables. A table has the head size of the first attention layer that uses it. */
 int causal_tables(struct model *m, struct err *e) MUST_USE;
 /* Returns the rotary table of layer l; NO_TENSOR: no rotation. */
 struct tensor causal_rope(const struct model *m, uint32_t l);
@@ -63,8 +60,7 @@ struct tensor causal_rope(const struct model *m, uint32_t l);
  * rms_norm(x), [n, hidden] in BLOCK_NORMED. */
 int causal_begin(const struct model *m, struct step *s, uint32_t first, struct tensor norm,
                  float plus, struct tensor *h) MUST_USE;
-/* Returns block_layer_end() with the norm of layer l + 1, *next, or, after the last layer, of the
- * model. */
+/* Returns block_layer_end() with the norm of layer l + 1, *next, or of the model. */
 struct residual causal_end(const struct model *m, const struct step *s, struct tensor h, uint32_t l,
                            uint32_t end, const struct tensor *next);
 

@@ -104,8 +104,7 @@ gemma_inputs(const struct model *m, struct step *s, uint32_t each, uint32_t firs
     split.dim[1] = split.stride = each;
     TRY(op->embed(s->lane, h, top->base.embed, s->rows.token, cfg->embed_scale));
     TRY(op->matmul(s->lane, sum, h, projection, NO_TENSOR, 0));
-    /* Multiplying eps by hidden has the same effect as the factor 1 / sqrt(hidden) before the norm.
-     */
+    /* Multiplying eps by hidden equals the factor 1 / sqrt(hidden) before the norm. */
     TRY(op->rms_norm(s->lane, split, split, top->projection_norm, cfg->eps * (float)m->shape.hidden,
                      0));
     TRY(op->embed(s->lane, token, table, s->rows.token, sqrtf((float)each)));

@@ -6,8 +6,7 @@
  *     (rms_norm(x0 projection^T / sqrt(hidden)) norm + table[token] sqrt(each)) / sqrt(2)
  *
  * where x0 is the scaled embedding. They depend on the tokens only, so each range of layers
- * (arch.forward) computes those of its layers, and only x passes from one range to the next.
- */
+ * (arch.forward) computes those of its layers, and only x passes from one range to the next. */
 #pragma once
 
 #include "worker/arch/causal.h"

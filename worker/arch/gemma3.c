@@ -1,10 +1,9 @@
 /* gemma3.c - Gemma 3, text only: gemma3_text, and the text_config of gemma3.
  *
  * Norms before and after each sublayer, with weight 1 + w; q and k are normed per head before
- * rotation. 5 of 6 layers have a sliding window and rotary base 1e4, the sixth has full attention
- * and base 1e6. query_pre_attn_scalar sets the attention scale.
- * Source: Gemma3ForCausalLM of transformers 5.17.
- */
+ * rotation. 5 of 6 layers have a window and rotary base 1e4, the sixth full attention and base 1e6.
+ * query_pre_attn_scalar sets the attention scale. Source: Gemma3ForCausalLM of transformers
+ * 5.17. */
 #include "worker/arch/gemma.h"
 
 static const struct weight_rule weights[] = {
@@ -49,8 +48,7 @@ configure(json_t *config, struct model_shape *s, void *out, struct err *e)
     TRY(gemma_ropes(config, 1 << ROPE_DEFAULT | 1 << ROPE_LINEAR, &cfg->base, e));
     TRY(read_layers(config, s, e));
     cfg->base.scale = (float)(1 / sqrt((double)scalar));
-    /* Differs from transformers in bf16, which rounds this factor to bf16; lagan computes as
-     * transformers does in fp32. */
+    /* As transformers in fp32; in bf16 transformers rounds this factor to bf16. */
     cfg->base.embed_scale = sqrtf((float)s->hidden);
     cfg->act = ACT_GELU_TANH;
     cfg->norm_plus = 1;

@@ -5,8 +5,7 @@
  * low-rank product (Laurel) is added beside attention. Gates of the first layers keep only values
  * far above the mean of their row. Per-layer inputs (gemma.h) are added to streams 1 to 3. The last
  * layers read the KV of earlier layers. Norm weights are w, scores are not scaled, v is normed.
- * Source: Gemma3nForCausalLM of transformers 5.17.
- */
+ * Source: Gemma3nForCausalLM of transformers 5.17. */
 #include "worker/arch/gemma.h"
 
 #include <math.h>
@@ -293,8 +292,7 @@ sublayers(const struct model *m, struct step *s, uint32_t l, const struct gemma3
     return block_residual(m, s, inner, w->dense.down, add);
 }
 
-/* Embeds the tokens into stream 0 and sets streams 1 to 3 to projections of stream 0, scaled to its
- * RMS. */
+/* Embeds tokens into stream 0; sets streams 1 to 3 to projections of it, scaled to its RMS. */
 static int
 begin_streams(const struct model *m, struct step *s, const struct gemma3n_scratch *o)
 {
@@ -313,8 +311,7 @@ begin_streams(const struct model *m, struct step *s, const struct gemma3n_scratc
     return 0;
 }
 
-/* Projects streams 1 to 3 back, scales them to the RMS of stream 0, and sets normed to the norm of
- * the mean of all streams. */
+/* Projects streams 1 to 3 back, scaled to the RMS of stream 0; normed = norm of the mean of all. */
 static int
 join_streams(const struct model *m, struct step *s, const struct gemma3n_scratch *o)
 {

@@ -5,9 +5,7 @@
  * is normed too. Layers with full attention have larger heads, and 25 % of their dims rotate; in
  * the large models they have no v projection, because v is k before its norm. Experts run beside
  * the dense feed-forward; experts and router read the hidden states x. The end of a layer
- * multiplies x by a scalar.
- * Source: Gemma4ForCausalLM of transformers 5.17.
- */
+ * multiplies x by a scalar. Source: Gemma4ForCausalLM of transformers 5.17. */
 #include "worker/arch/gemma.h"
 #include "worker/model/host_tables.h"
 

@@ -1,10 +1,8 @@
 /* gpt_oss.c - GPT-OSS; published experts are in MXFP4 (quant.h), others in bf16.
  *
  * As Llama, except: every projection has a bias; sliding-window and full layers alternate; each
- * head has a sink, one more logit in its softmax without a value. Every feed-forward consists of
- * experts, whose gate and up rows are interleaved.
- * Source: GptOssForCausalLM of transformers 5.17.
- */
+ * head has a sink, one more logit in its softmax without a value. Every feed-forward has experts,
+ * with interleaved gate and up rows. Source: GptOssForCausalLM of transformers 5.17. */
 #include "worker/arch/causal.h"
 
 struct gpt_oss_layer {

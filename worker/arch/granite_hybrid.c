@@ -1,10 +1,8 @@
 /* granite_hybrid.c - Granite 4 hybrid: Mamba-2 or attention layers, each followed by a shared
  * feed-forward and optional experts.
  *
- * 4 multipliers: embedding, both sublayer outputs, attention scores, and a divisor of logits.
- * Published models have no position encoding. Source: GraniteMoeHybridForCausalLM of transformers
- * 5.17.
- */
+ * It has factors of the embedding, sublayer outputs and scores, and a divisor of logits. Published
+ * models have no positions. Source: GraniteMoeHybridForCausalLM of transformers 5.17. */
 #include "worker/arch/causal.h"
 
 struct granite_layer {

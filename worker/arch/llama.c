@@ -2,8 +2,7 @@
  *
  * Pre-norm decoder: rms norm, grouped-query attention with rotary positions, rms norm, SwiGLU.
  * Source: LlamaForCausalLM and MistralForCausalLM of transformers 5.17, whose tensor names this
- * file follows.
- */
+ * file follows. */
 #include "worker/arch/causal.h"
 
 /* clang-format off */
@@ -22,8 +21,7 @@ enum { LLAMA_ROPE = 1 << ROPE_DEFAULT | 1 << ROPE_LINEAR | 1 << ROPE_LLAMA3 };
 /* Defaults of MistralConfig. */
 enum { MISTRAL_WINDOW = 4096, MISTRAL_KV_HEADS = 8, MISTRAL_POSITIONS = 131072 };
 
-/* Reads the sliding window of Mistral (0 for Llama): null means no window, and an absent key means
- * the default. */
+/* Reads Mistral's window (Llama: 0). null: no window; an absent key: the default. */
 static int
 read_window(const json_t *config, bool mistral, uint32_t *ret, struct err *e)
 {

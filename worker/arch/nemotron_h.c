@@ -3,8 +3,7 @@
  *
  * Mamba-2 norms each group separately; dt is at least time_step_min. The router selects experts by
  * sigmoid(logit) plus a correction and weights them without the correction. Source:
- * NemotronHForCausalLM of transformers 5.17.
- */
+ * NemotronHForCausalLM of transformers 5.17. */
 #include "worker/arch/causal.h"
 
 struct nemotron_layer { /* a norm, and the tensors of one kind of layer; the others are empty */

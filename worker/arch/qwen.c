@@ -1,10 +1,8 @@
 /* qwen.c - Qwen 2, 2.5 and 3, dense models.
  *
  * As Llama, except: Qwen 2 adds biases to q, k and v; Qwen 3 norms the heads of q and k instead.
- * Layers from max_window_layers on may have a sliding window.
- * Source: Qwen2ForCausalLM and Qwen3ForCausalLM of transformers 5.17, whose tensor names this file
- * follows.
- */
+ * Layers from max_window_layers on may have a sliding window. Source: Qwen2ForCausalLM and
+ * Qwen3ForCausalLM of transformers 5.17, whose tensor names this file follows. */
 #include "worker/arch/causal.h"
 
 /* Sizes of the biases, which Qwen 2 has, and of the norms, which Qwen 3 has; 0 in the other. */

@@ -1,9 +1,8 @@
 /* t5.c - T5: version 1.0 (relu, tied head), 1.1 and Flan (gated gelu, untied head).
  *
  * Pre-norm encoder and decoder without absolute positions: self-attention adds a bias that depends
- * on the distance. Each stack has one bias table, stored in block 0. Scores are not scaled.
- * Source: T5ForConditionalGeneration of transformers 5.17.
- */
+ * on the distance. Each stack has one bias table, stored in block 0. Scores are not scaled. Source:
+ * T5ForConditionalGeneration of transformers 5.17. */
 #include "worker/arch/registry.h"
 #include "worker/arch/t5_bias.h"
 #include "worker/model/blocks.h"
@@ -92,8 +91,7 @@ static const struct weight_rule weights[] = {
 };
 /* clang-format on */
 
-/* The maximum length, which block tables need. T5 itself has none, because all distances beyond
- * t5_reach() have one bias. */
+/* The maximum length, for block tables. T5 has none: distances beyond t5_reach() have one bias. */
 enum { T5_POSITIONS = 4096 };
 
 static int
@@ -212,8 +210,7 @@ prepare(struct model *m, struct err *e)
     return make_bias(m, TABLE_DECODER, ((const struct t5_layer *)m->layer)->bias, b, e);
 }
 
-/* Computes the feed-forward of h, wo(act(wi h)) or wo(act(wi_0 h) * wi_1 h), and ends it with the
- * residual op `end`. */
+/* Runs the residual op `end` with the feed-forward wo(act(wi h)) or wo(act(wi_0 h) * wi_1 h). */
 static int
 feed_forward(const struct model *m, struct step *s, struct tensor h, struct tensor plain,
              struct tensor gate_up, struct tensor down, struct residual end)

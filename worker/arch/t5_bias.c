@@ -3,8 +3,7 @@
  * An encoder has as many buckets for keys before the query as for keys after it. The first half of
  * these buckets hold one distance each; the sizes of the others grow logarithmically up to
  * max_distance. The order of float operations follows T5Attention._relative_position_bucket,
- * because the bounds of buckets depend on rounding.
- */
+ * because the bounds of buckets depend on rounding. */
 #include "worker/arch/t5_bias.h"
 
 #include <math.h>

@@ -1,5 +1,4 @@
-/* t5_bias.h - expands T5's relative position biases, one for each bucket of distances, to one bias
- * for each distance, on the host. */
+/* t5_bias.h - T5's relative position biases: expands one bias per bucket to one per distance. */
 #pragma once
 
 #include "base/base.h"
@@ -11,8 +10,7 @@ struct t5_buckets {
 
 /* Returns the bucket of a distance, which is key position - query position. */
 uint32_t t5_bucket(struct t5_buckets b, int32_t distance);
-/* Returns the reach: the smallest distance, of either sign, in the last bucket. All larger
- * distances have the same bias. */
+/* Returns the smallest distance, of either sign, in the last bucket, which has all larger ones. */
 uint32_t t5_reach(struct t5_buckets b);
 /* Sets out[n_heads][2 * reach + 1] to the bias of each distance from -reach to reach. weight: the
  * biases of the buckets, [n][n_heads], in the checkpoint. */

@@ -2,13 +2,12 @@
  *
  * Each family is one const struct arch, defined in one file of worker/arch. Its weight table says
  * which tensor of the checkpoint ("line" = struct weight_rule) fills which struct tensor ("field")
- * of the family's own structs. These structs have 3 homes: the top (tensors outside the layers),
- * a decoder layer, an encoder layer. The names of tensors are data and the arithmetic, forward(),
- * is code, because each is then easy to compare with the original in transformers.
+ * of the family's own structs. These structs have 3 homes: the top (tensors outside the layers), a
+ * decoder layer, an encoder layer. The names of tensors are data and the arithmetic, forward(), is
+ * code, because each is then easy to compare with the original in transformers.
  *
  * A new family touches 4 product files: worker/arch/NAME.c, registry.c, registry.h and Makefile.am.
- * Its tests are lines in 5 files (docs/adding-a-model.md).
- */
+ * Its tests are lines in 5 files (docs/adding-a-model.md). */
 #pragma once
 
 #include "base/base.h"
@@ -123,8 +122,7 @@ struct arch {
     size_t cfg_bytes, top_bytes, layer_bytes, encoder_bytes; /* of the family's structs */
     const struct weight_rule *weights;
     const char *const *prefixes; /* of tensor names, tried in order; NULL-ended */
-    /* Reduces cfg to this rank's part; m->shape has been reduced already. NULL: the family cannot
-     * run on several ranks. */
+    /* Reduces cfg to this rank's part, after m->shape. NULL: only one rank is supported. */
     int (*divide)(struct model *m, struct err *e);
 
     /* Reads config.json into shape and cfg; the caller then sets DIM_HIDDEN and DIM_VOCAB. Refuses
@@ -138,8 +136,7 @@ struct arch {
     /* Queue decoder or encoder layers [first, first + n). Layer 0 also embeds the tokens, the last
      * layer also norms its output. Only the hidden states x pass from one range of layers to the
      * next, so the result has the same bits for every division into ranges: a step can be launched
-     * in slices of 100 us or captured as several graphs, and an encoder can run a few layers per
-     * step. */
+     * in slices of 100 us or as several graphs, an encoder a few layers per step. */
     int (*forward)(const struct model *m, struct step *s, uint32_t first, uint32_t n);
     int (*encode)(const struct model *m, struct step *s, uint32_t first, uint32_t n);
     /* Queues the cross-attention K and V of s->project_x in decoder layers [first, first + n). */

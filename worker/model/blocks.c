@@ -11,8 +11,7 @@ words(const struct model *m, uint32_t n)
 }
 
 /* Returns the 4-byte words per token that BLOCK_ROUTE needs: router logits, then the arrays of
- * struct pairs (gpu.h). first[] is needed once but counted for every token, so that it fits if the
- * batch has one token. */
+ * struct pairs (gpu.h). first[] is counted for every token, so that it fits with one token. */
 static uint32_t
 route_words(const struct layer_shape *l)
 {
@@ -75,8 +74,7 @@ block_area(const struct step *s, enum block_scratch which, uint32_t words, uint3
     return tensor_2d((char *)all->data + at, t, rows, cols);
 }
 
-/* Returns an array of n words per row in BLOCK_ROUTE, behind the first *words words per row, and
- * adds its size to *words. */
+/* Returns an array of n words per row in BLOCK_ROUTE after *words words per row; updates *words. */
 static void *
 take_route_words(const struct step *s, uint32_t *words, uint32_t n, uint32_t rows)
 {

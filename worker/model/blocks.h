@@ -7,8 +7,7 @@
  * sublayer's output to the hidden states x and norms the sum as the input of the next sublayer.
  *
  * In shapes, n is the number of batched tokens; q = n_heads * head_dim and kv = n_kv_heads *
- * head_dim are the columns of queries and of keys; ff is n_ff.
- */
+ * head_dim are the columns of queries and of keys; ff is n_ff. */
 #pragma once
 
 #include "worker/model/model.h"
@@ -80,9 +79,8 @@ int block_project_cross(const struct model *m, struct step *s, uint32_t l, struc
                         struct tensor bias);
 
 /* Drops the batched tokens whose logits are not computed, if l is the last layer and s->few is set:
- * *heads, *h, s->x and s->normed then have the logit rows only. To be called between attention and
- * its output projection, so that the rest of the layer skips these tokens. A prompt chunk before
- * the last has no logit rows. */
+ * *heads, *h, s->x and s->normed then have the logit rows only. Called before the output
+ * projection, so that the rest of the layer skips these tokens. */
 int block_logit_rows(const struct model *m, struct step *s, uint32_t l, struct tensor *heads,
                      struct tensor *h);
 
@@ -103,8 +101,7 @@ struct block_experts {
     float factor;
     enum act act;
 };
-/* Returns the buffer of router logits, fp32 [n, n_experts]. The caller fills it before it calls
- * block_experts(). */
+/* Returns the buffer of router logits, fp32 [n, n_experts], that block_experts() reads. */
 struct tensor block_router_logits(const struct step *s, const struct layer_shape *l, uint32_t rows);
 /* Computes out = sum over a token's n_top experts of share * down(act(gate_up x)). Each rank has a
  * slice of every expert, so out is this rank's summand of the result. */

@@ -1,5 +1,4 @@
-/* config.c - implements config.h: parsing, text_config, getters of keys. config_rope.c reads the
- * rotary parameters. */
+/* config.c - implements config.h: parsing, text_config, getters. See also config_rope.c. */
 #include "worker/model/config.h"
 
 #include "base/file.h"

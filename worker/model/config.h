@@ -7,8 +7,7 @@
  * where null has its own meaning (Mistral's sliding_window) the family calls cfg_state(). Every
  * number has a range, because sizes are multiplied later and the file is untrusted.
  *
- * Source: transformers 5.17, PretrainedConfig and its loaders.
- */
+ * Source: transformers 5.17, PretrainedConfig and its loaders. */
 #pragma once
 
 #include "base/base.h"
@@ -107,7 +106,8 @@ struct rope_params {
  *   kind   NULL; or "full_attention" or "sliding_attention" for a family whose kinds differ (Gemma
  *          3): reads rope_parameters[kind], in the older dialect rope_theta with rope_scaling for
  *          full layers and rope_local_base_freq, never scaled, for sliding layers
- *   theta  the default of rope_theta */
+ *   theta  the default of rope_theta
+ */
 int cfg_rope(const json_t *config, const char *kind, double theta, struct rope_params *ret,
              struct err *e) MUST_USE;
 /* As cfg_rope(), for a family that rotates whole heads and implements only the rope types of the

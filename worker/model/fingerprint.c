@@ -3,8 +3,8 @@
  * If two processes have the same fingerprint, one can adopt the arena of the other. The hash is
  * XXH3-128 over config.json; the size, header and content of every shard (of a shard above 64 MiB,
  * samples of each tensor instead of the content); the dtype option; the layout version; the
- * family's name; the rank; and the seed of random weights. Times and paths are left out, because a
- * copied checkpoint is the same checkpoint. */
+ * family's name; the rank; and the seed of random weights. Not times and paths, because a copied
+ * checkpoint is the same. */
 #include "worker/model/weights_plan.h"
 
 #include <sys/mman.h>
@@ -38,8 +38,7 @@ add_sample(XXH3_state_t *x, const struct safetensors_tensor *t)
     add(x, data + middle, n);
 }
 
-/* Starts readahead of the samples of all tensors, so that a cold disk reads them in parallel
- * instead of one after the other. */
+/* Starts readahead of all samples, so that a cold disk reads them in parallel. */
 static void
 want_samples(struct safetensors *files)
 {

@@ -153,8 +153,7 @@ read_defaults(struct generation *g, const json_t *from)
     look_for_what_is_not_served(g, from);
 }
 
-/* Returns one object with the keys of config.json (whole) and, where config.json has none, of its
- * text_config. NULL: no memory. */
+/* Returns the keys of config.json (whole), else of its text_config. NULL: no memory. */
 static json_t *
 outer_first(const json_t *whole, const json_t *text)
 {

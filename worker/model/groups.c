@@ -2,9 +2,7 @@
  * KV arena between the groups: model_groups(), model_shares().
  *
  * Layers with equal kind, window, K/V heads, head size, parts and state size form a group; groups
- * are in the order of their first layer. The cross-attention KV of all decoder layers is the last
- * group.
- */
+ * are in the order of their first layer. The cross KV of all layers is the last group. */
 #include "worker/model/model.h"
 
 enum { ALIGN = 128, MIN_TOKENS = 4, MAX_TOKENS = 128, MAX_BLOCK = 16 << 20 };
@@ -26,8 +24,7 @@ alike(const struct layer_shape *a, const struct layer_shape *b)
            a->state_bytes == b->state_bytes;
 }
 
-/* Adds l, which stands for n_layers equal layers with their own KV, to the group of equal layers,
- * or makes a new group. */
+/* Adds l, which stands for n_layers layers, to the group of equal layers or to a new group. */
 static int
 join(struct making *g, struct layer_shape *l, uint32_t n_layers, struct err *e)
 {

@@ -2,8 +2,7 @@
  * and sin, T5's position biases).
  *
  * Called while a model is loaded only. Each call waits for the lane that loads the model, except
- * host_tables_rope(), which needs no device.
- */
+ * host_tables_rope(), which needs no device. */
 #pragma once
 
 #include "worker/model/model.h"

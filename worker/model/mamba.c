@@ -28,8 +28,7 @@ in_rows(const struct mamba_shape *c)
     return inner_cols(c) + channels_of(c) + c->n_heads;
 }
 
-/* Returns the bytes of a layer's state that hold the last inputs of the convolution. They come
- * first; the states of the heads follow. */
+/* Returns the bytes of the convolution's last inputs; the states of the heads follow them. */
 static uint32_t
 kept_bytes(const struct mamba_shape *c)
 {
@@ -46,8 +45,7 @@ mamba_layer(const struct mamba_shape *c, struct layer_shape *l)
     l->state_bytes = kept_bytes(c) + inner_cols(c) * c->state_dim * (uint32_t)sizeof(float);
 }
 
-/* Returns the words per token of a tensor in BLOCK_OWN, because block_area() wants multiples of 4
- * words. */
+/* Returns cols rounded up to a multiple of 4 words, as block_area() needs. */
 static uint32_t
 words(uint32_t cols)
 {

@@ -10,8 +10,7 @@
  * columns of x, B and C. A group is a set of consecutive heads with the same B and C.
  *
  * Differences between families (tensor names, clamping, the norm) are in struct mamba_shape and in
- * the families' files.
- */
+ * the families' files. */
 #pragma once
 
 #include "worker/model/config.h"
@@ -57,21 +56,18 @@ struct mamba_weights {
     { prefix "out_proj.weight", LAYER(mamba.out),       DIM_HIDDEN,         DIM_MAMBA_INNER, W_STATE | W_SPLIT_COLS }
 /* clang-format on */
 
-/* Reads c from config keys as Bamba and Granite name them (mamba_n_heads, ...), then calls
- * mamba_sizes(). */
+/* Reads c from the keys of Bamba and Granite (mamba_n_heads, ...); calls mamba_sizes(). */
 int mamba_configure(const json_t *config, struct model_shape *s, struct mamba_shape *c,
                     struct err *e) MUST_USE;
 /* Sets s->dim[DIM_MAMBA_*], their division into parts, and s->own_cols from c. -EINVAL: sizes that
  * do not divide, or a state above 1 GiB per layer. */
 int mamba_sizes(struct model_shape *s, const struct mamba_shape *c, struct err *e) MUST_USE;
 
-/* Reduces c and the state of m's layers to this rank's heads. -ENOTSUP: ranks cannot share the
- * heads or groups equally. */
+/* Reduces c and the layers' states to this rank's heads. -ENOTSUP: they do not divide. */
 int mamba_divide(struct model *m, struct mamba_shape *c, struct err *e) MUST_USE;
 
 /* Makes l a layer with a recurrent state of c's size. */
 void mamba_layer(const struct mamba_shape *c, struct layer_shape *l);
-/* Queues the mixer of a layer for its input h [n, hidden], except the output projection w->out,
- * whose input is *y [n, inner]. */
+/* Queues the mixer of h [n, hidden] without the output projection w->out of *y [n, inner]. */
 int mamba_mix(const struct model *m, struct step *s, uint32_t layer, const struct mamba_shape *c,
               const struct mamba_weights *w, struct tensor h, struct tensor *y);

@@ -16,8 +16,7 @@
 
 #define CONFIG "config.json"
 
-/* Temporary data of model_open(): the bytes of config.json, its objects (whole and config_text()),
- * generation_config.json or NULL. */
+/* Temporary data of model_open(). whole: config.json, [n] bytes; config: its config_text(). */
 struct reading {
     char *bytes;
     size_t n;
@@ -82,8 +81,7 @@ pick_family(struct model *m, const struct reading *r, const struct arch *const *
     return err_set(e, -ENOTSUP, "model_type is \"%.40s\", only %s are implemented", type, known);
 }
 
-/* Aborts if configure() of a family has not respected the limits of config.h, which prevent
- * overflows in later code. */
+/* Checks that configure() respected the limits of config.h, because later code may overflow. */
 static void
 check_shape(const struct model_shape *s)
 {

@@ -4,9 +4,8 @@
  * where each tensor is stored, and fills the weights arena, the memory of the weights, from one of
  * 3 sources: safetensors files (on the CPU, a tensor whose stored dtype and layout fit is used in
  * place from the mapped file); the arena of the previous worker (tensors with a wrong checksum are
- * read again from the files); or a random generator (weights=random:SEED). An error of a tensor
- * names its file and both shapes.
- */
+ * read again from the files); or a random generator (weights=random:SEED). Errors name the tensor
+ * and its file. */
 #pragma once
 
 #include "base/base.h"
@@ -105,15 +104,14 @@ int model_load(struct model *m, const struct model_source *src, struct gpu *g,
 int model_inspect(struct model *m, const struct model_source *src, struct gpu *g, uint64_t *bytes,
                   struct err *e) MUST_USE;
 /* Returns the number of tensors whose checksum has changed since they were loaded. For use after a
- * process that shares the arena may have made a stray write. If the number is not 0, the model must
- * be closed. */
+ * possible stray write to a shared arena. Not 0: the model must be closed. */
 int model_check(struct model *m, struct err *e) MUST_USE;
 struct model *model_close(struct model *m);
 CLEAN_FUNC(struct model, model_close)
 
 /* Sets the KV groups of c (kind, window, layers, parts, slice bytes, max_entries) and each layer's
- * group and in_group. The caller sets the snapshot interval of groups with recurrent state.
- * tokens_per_block 0: the default. */
+ * group and in_group. The caller sets the snapshot interval of state groups. tokens_per_block 0:
+ * default. */
 int model_groups(struct model *m, enum dtype kv_dtype, uint32_t tokens_per_block,
                  struct kv_config *c, struct err *e) MUST_USE;
 

@@ -28,8 +28,7 @@ covers_family(const struct quant *q, const struct arch *a)
     return r->name;
 }
 
-/* Checks the columns of the quantised weights. These are experts, so their columns are hidden_size
- * or intermediate_size. */
+/* Checks the columns of quantised weights, which are hidden_size or intermediate_size (experts). */
 static int
 check_sizes(const struct quant *q, const struct model_shape *s, struct err *e)
 {

@@ -3,16 +3,14 @@
  * A family's weight table describes unquantised ("plain") weights. A quantisation method (struct
  * quant) says which lines of the weight table a checkpoint stores quantised, and which tensors
  * (codes, scales) it stores instead of the plain one; weights_plan.c then plans one field for each
- * stored tensor. The only method is MXFP4.
- */
+ * stored tensor. The only method is MXFP4. */
 #pragma once
 
 #include "worker/model/model.h"
 
 enum { QUANT_TENSORS = 2 };
 
-/* A tensor that is stored instead of a plain tensor [rows, cols]: [rows, cols / cols_per_byte]
- * bytes. */
+/* A tensor, [rows, cols / cols_per_byte] bytes, stored instead of a plain one [rows, cols]. */
 struct quant_tensor {
     const char *suffix; /* appended to the name of the plain tensor */
     uint32_t cols_per_byte;

@@ -4,9 +4,7 @@
  * Published GPT-OSS checkpoints store experts in MXFP4 and all other tensors plain. Instead of
  * "experts.X" [experts, in, out] they have "experts.X_blocks" [experts, out, in / 32, 16], two
  * codes per byte, and "experts.X_scales" [experts, out, in / 32]. The device has the stored bytes,
- * whatever the option dtype is.
- * Source: Mxfp4HfQuantizer of transformers 5.17.
- */
+ * whatever the option dtype is. Source: Mxfp4HfQuantizer of transformers 5.17. */
 #include "worker/model/quant.h"
 
 /* Returns true for the lines of experts that are stored transposed in plain checkpoints, because

@@ -6,9 +6,8 @@
 #include <unistd.h>
 
 enum { MAX_PAIRS = CFG_MAX_HEAD_DIM / 2 };
-/* Several threads compute a table, at least SHARE positions each, because the 8 million sines of a
- * model with long context take 150 ms on one thread, which would delay the first token of a
- * restarted worker. */
+/* Threads compute a table, at least SHARE positions each, because 8 million sines take 150 ms on
+ * one thread, which would delay the first token of a restarted worker. */
 enum { MOST_SHARES = 16, SHARE = 2048 };
 
 uint32_t

@@ -2,8 +2,7 @@
  *
  * A table has one row for each position: a cosine and a sine for each pair of dims that rotates.
  * Frequencies and angles are rounded to fp32 where transformers rounds them, so that both have the
- * same error at position 100,000. Source: modeling_rope_utils.py of transformers 5.17.
- */
+ * same error at position 100,000. Source: modeling_rope_utils.py of transformers 5.17. */
 #pragma once
 
 #include "base/base.h"

@@ -1,5 +1,4 @@
-/* safetensors.c - opens the files of a checkpoint and checks its index (safetensors.h).
- * safetensors_header.c parses the headers. */
+/* safetensors.c - opens the files of a checkpoint and checks its index (safetensors.h). */
 #include "worker/model/safetensors.h"
 
 #include "base/file.h"

@@ -6,9 +6,8 @@
  *
  * A file consists of a u64 little-endian header length, the header (JSON: name -> dtype, shape,
  * data_offsets from the header's end) and the data. Opening checks that every tensor is inside its
- * file, has the length of its shape and a unique name, and overlaps no other tensor.
- * Source: github.com/huggingface/safetensors; differs: holes between tensors are accepted.
- */
+ * file, has the length of its shape and a unique name, and overlaps no other tensor. Source:
+ * github.com/huggingface/safetensors; differs: holes between tensors are accepted. */
 #pragma once
 
 #include "base/base.h"

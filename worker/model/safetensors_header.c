@@ -139,9 +139,8 @@ read_fields(struct reading *r, struct safetensors_tensor *t, uint32_t *bytes, st
     return 0;
 }
 
-/* Checks that shape times element size equals the length that data_offsets give. Whether the file
- * is long enough is checked later, once for all tensors, so that the message can state how many
- * bytes are missing. */
+/* Checks that shape times element size equals the length that data_offsets give. The file's length
+ * is checked later, for all tensors, to state how many bytes are missing. */
 static int
 check_bytes(const struct safetensors_tensor *t, uint32_t element, const struct span *span,
             struct err *e)

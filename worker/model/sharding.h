@@ -4,8 +4,7 @@
  * the weight table has W_SPLIT_ROWS or W_SPLIT_COLS, and all of every other tensor. With fewer K/V
  * heads than ranks, neighbouring ranks have the same head. Each rank has a slice of every expert
  * instead of some whole experts, because all ranks then have equal work for any routing and no
- * token is sent between ranks. Sizes that do not divide are refused by name.
- */
+ * token is sent between ranks. Sizes that do not divide are refused by name. */
 #pragma once
 
 #include "worker/model/model.h"

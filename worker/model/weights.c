@@ -1,5 +1,4 @@
-/* weights.c - loads the weights of a model (weights.h): adopts or fills the arena, then sets the
- * model's tensors. */
+/* weights.c - implements weights.h: adopts or fills the arena, then sets the model's tensors. */
 #include "worker/model/weights.h"
 
 #include "worker/model/weights_plan.h"

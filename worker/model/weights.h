@@ -7,15 +7,13 @@
  * The CPU uses a field in place from the mapped file if it has one tensor of the wanted dtype with
  * aligned bytes. All other fields are in one arena, in plan order, 128-byte aligned. The
  * fingerprint covers everything that determines the content of the arena: the table, the shape, the
- * dtypes and the files.
- */
+ * dtypes and the files. */
 #pragma once
 
 #include "worker/model/model.h"
 #include "worker/model/safetensors.h"
 
-/* Arguments of weights_load(). The caller also sets m's arch, shape, cfg, top, layer, encoder and
- * files (NULL: random weights). */
+/* Arguments of weights_load() besides m's arch, shape, cfg, top, layer, encoder and files. */
 struct weights_from {
     const struct model_source *src;
     const void *config; /* config.json's bytes, for the fingerprint */
@@ -33,8 +31,7 @@ int weights_load(struct model *m, const struct weights_from *from, struct err *e
 int weights_inspect(struct model *m, const struct weights_from *from, uint64_t *arena_bytes,
                     struct err *e) MUST_USE;
 
-/* Converts n elements between fp32, bf16 and fp16. -ERANGE: a finite value is out of range for
- * fp16. */
+/* Converts n elements between fp32, bf16, fp16. -ERANGE: a finite value exceeds fp16. */
 int weights_convert(void *to, enum dtype to_type, const void *from, enum dtype from_type,
                     size_t n) MUST_USE;
 
@@ -43,8 +40,7 @@ int load_lane_open(struct model *m, struct err *e) MUST_USE;
 void load_lane_close(struct model *m); /* waits for queued work; no effect if m->lane is NULL */
 /* Queues a mark. Returns its number for load_lane_wait(), or a negative errno. */
 int64_t load_lane_mark(struct model *m);
-/* Waits until all work before the mark is done. what: the action in error messages, "fill
- * weights". */
+/* Waits for all work before the mark. what: the action in error messages, "fill weights". */
 int load_lane_wait(const struct model *m, int64_t mark, const char *what, struct err *e) MUST_USE;
 /* Waits for all queued work. r: result of queueing it; if r is negative, fails with r at once. */
 int load_lane_end(struct model *m, int r, const char *what, struct err *e) MUST_USE;

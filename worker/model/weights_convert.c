@@ -4,8 +4,7 @@
 
 #include <math.h>
 
-/* Converts n elements of type t to floats. Uses memcpy, because tensors in a shard may be
- * unaligned. */
+/* Converts n elements of type t to floats. Uses memcpy, because tensors may be unaligned. */
 static void
 widen(float *to, const char *from, enum dtype t, size_t n)
 {
@@ -25,8 +24,7 @@ widen(float *to, const char *from, enum dtype t, size_t n)
         }
 }
 
-/* Converts n floats to elements of type t. Returns false if a finite value is out of range for
- * fp16. */
+/* Converts n floats to type t. Returns false if a finite value is out of range for fp16. */
 static bool
 narrow(void *to, const float *from, enum dtype t, size_t n)
 {

@@ -1,8 +1,7 @@
 /* weights_fill.c - fills the stale fields of a plan (weights_plan.h) from files or at random.
  *
  * Reader threads (weights_read.h) fill pinned memory with pieces of the tensors while the device
- * copies earlier pieces from it. The device computes the checksum of each field when the field is
- * complete, and generates random weights. */
+ * copies earlier pieces from it. The device computes checksums and random weights. */
 #include "base/array.h"
 #include "worker/model/weights_plan.h"
 #include "worker/model/weights_read.h"
@@ -77,8 +76,7 @@ piece_of(const struct field *f, const struct part *q, size_t at, size_t n)
     return p;
 }
 
-/* Lists the pieces of part j of a field. *to: address of the part in the arena; the function adds
- * the part's size. */
+/* Lists the pieces of part j of a field. *to: its address in the arena; its size is added. */
 static int
 list_part(struct filling *w, uint32_t field, uint32_t j, char **to)
 {
@@ -119,8 +117,8 @@ list_pieces(struct filling *w, struct err *e)
     return 0;
 }
 
-/* Waits until pieces [*done, end) are copied, reports progress, releases their buffers and sets
- * *done to end. */
+/* Waits for the copies of pieces [*done, end), reports them, releases their buffers; *done =
+ * end. */
 static int
 retire(struct filling *w, struct reading *r, uint32_t *done, uint32_t end, struct err *e)
 {
@@ -177,9 +175,9 @@ fill_scales(struct model *m, char *to, size_t bytes)
     return 0;
 }
 
-/* Fills stale fields with random weights. The seed of a tensor is made of its name and the option's
- * seed, and a rank generates its elements of the whole tensor, so all ranks together have the same
- * weights as one rank. */
+/* Fills stale fields with random weights. Seeds are made of the tensor's name and src->seed; a rank
+ * generates its elements of the whole tensor, so the weights do not depend on the number of
+ * ranks. */
 static int
 fill_random(struct filling *w, struct err *e)
 {

@@ -3,9 +3,8 @@
 
 #include <stdio.h>
 
-/* Alignments in bytes. IN_PLACE: of a tensor used in the mapped file, a cache line, so that vector
- * loads at the start of a row stay in one line. FIELD: of a field in the arena, enough for the
- * widest load of every device. */
+/* Alignments in bytes. IN_PLACE: of tensors used in the mapped file, a cache line, so that vector
+ * loads at a row's start stay in one line. FIELD: of fields in the arena, for the widest load. */
 enum { IN_PLACE = 64, FIELD = 128 };
 
 static bool
@@ -193,8 +192,7 @@ close_field(struct weights_plan *p, struct field *f, struct err *e)
     return 0;
 }
 
-/* Replaces the last part of the plan by one part for each span of its rows that this rank has, in
- * every expert. */
+/* Replaces the plan's last part by a part for each of this rank's spans of rows in every expert. */
 static void
 divide_part(struct weights_plan *p, uint32_t layer)
 {
@@ -220,8 +218,7 @@ divide_part(struct weights_plan *p, uint32_t layer)
         }
 }
 
-/* Returns the part that a line contributes in a layer: the whole tensor. expert: number of the
- * expert if the line is W_ONE_BY_ONE. */
+/* Returns the whole tensor that a line names in a layer. expert: its number if W_ONE_BY_ONE. */
 static struct part
 part_of(const struct weights_plan *p, const struct weight_rule *line,
         const struct quant_tensor *quant, uint32_t layer, uint32_t expert)

@@ -5,8 +5,7 @@
  * after it form one field; each line contributes a part, which is a tensor of the checkpoint or
  * this rank's rows and columns of it. A quantised line forms one field for each stored tensor
  * (quant.h). Fields that are not used in place are in the arena in table order, 128-byte aligned;
- * the checksum table (weights_checksum.c) follows the last field.
- */
+ * the checksum table (weights_checksum.c) follows the last field. */
 #pragma once
 
 #include "worker/model/quant.h"
@@ -47,16 +46,14 @@ struct weights_plan {
 
 /* Returns the address of the first element of this rank's rows and columns in the mapped file. */
 const void *part_data(const struct part *q);
-/* Plans all fields. p's m and from must be set. Sets m's weight_bytes, dtype and act. The caller
- * calls weights_plan_done() also on failure. */
+/* Plans p->m's fields; sets its weight_bytes, dtype and act. weights_plan_done() must follow. */
 int weights_plan_make(struct weights_plan *p, struct err *e) MUST_USE;
 void weights_plan_done(struct weights_plan *p);
 
 /* fingerprint.c: sets m->fingerprint and m->checkpoint. */
 int fingerprint_make(struct model *m, const struct weights_from *from, struct err *e) MUST_USE;
 
-/* weights_fill.c: writes the stale fields and their checksums into the arena m->weights, through
- * m->lane. Calls src->progress. */
+/* weights_fill.c: writes stale fields and their checksums to m->weights, through m->lane. */
 int weights_fill(const struct weights_plan *p, struct err *e) MUST_USE;
 
 /* weights_checksum.c: the checksum table at the end of a weights arena. Returns its size. */

@@ -4,8 +4,7 @@
  *             released  | read          | being read; buffer = piece % n_buffers
  *
  * One lock with 2 conditions: `freed` (the caller has released a buffer) and `arrived` (a thread
- * has read a piece). A thread does not hold the lock while it reads.
- */
+ * has read a piece). A thread does not hold the lock while it reads. */
 #include "worker/model/weights_read.h"
 
 #include "base/file.h"
@@ -131,8 +130,7 @@ read_plain(const struct reader *a, char *to, size_t n, off_t off)
     return 0;
 }
 
-/* Reads n bytes at offset off of the shard to buffer + off % ALIGN; the buffer has n + 2 * ALIGN
- * bytes. */
+/* Reads n bytes at offset off of the shard to buffer[n + 2 * ALIGN] + off % ALIGN. */
 static int
 read_bytes(const struct reader *a, char *buffer, size_t n, uint64_t off)
 {

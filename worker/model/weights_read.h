@@ -4,8 +4,7 @@
  * A piece is at most 16 MiB of one stored tensor. Threads read ahead into a ring of buffers and
  * convert the dtype if necessary. Bytes in the page cache are copied from there. Other bytes are
  * read with direct I/O if the file system supports it, because a checkpoint is read once and would
- * evict the cached files of other programs.
- */
+ * evict the cached files of other programs. */
 #pragma once
 
 #include "worker/model/model.h"
@@ -30,8 +29,7 @@ struct read_piece {
 
 struct reading;
 
-/* Starts threads that read piece[n] from the files in dir. piece must stay valid until
- * weights_read_stop(). */
+/* Starts threads that read piece[n], valid until weights_read_stop(), from files in dir. */
 int weights_read_start(struct reading **ret, struct model *m, const char *dir,
                        const struct read_piece *piece, uint32_t n, struct err *e) MUST_USE;
 /* Waits for the next piece. *host, its elements, is valid until weights_read_release(). */

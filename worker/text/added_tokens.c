@@ -53,8 +53,7 @@ read_token(struct json *j, struct added_token *t, struct element *m, struct err 
     return 0;
 }
 
-/* Adds the token to v, unless v has it with the same id. -EBADMSG: v has the text or the id of this
- * token for another one. */
+/* Adds the token to v, unless v has it. -EBADMSG: another token of v has its text or its id. */
 static int MUST_USE
 enter(struct vocab *v, const char *text, token_id id, bool special, struct err *e)
 {

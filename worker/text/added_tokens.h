@@ -32,8 +32,7 @@ struct added {
 };
 
 /* Reads the array "added_tokens", which the last event of the scanner `list` opened. Adds the
- * tokens to v, which must have all other tokens already, and marks special tokens there. m
- * normalises the search texts. */
+ * tokens to v, which must have all others, and marks special ones. m normalises texts. */
 int added_tokens_open(struct added *a, struct vocab *v, struct normal *m, struct json list,
                       struct err *e) MUST_USE;
 /* Fills by_byte. To be called before the first search, also if the vocabulary cache gave token. */

@@ -206,8 +206,7 @@ look(struct bpe *b, int32_t i, uint32_t *n_heap)
     if (p->rank != NONE) heap_push(b->heap, n_heap, (uint64_t)p->rank << 32 | (uint32_t)i);
 }
 
-/* Does all merges of the n parts. 3 n heap entries suffice, because each of at most n - 1 merges
- * adds at most two entries to the first n. */
+/* Does all merges of n parts. 3 n heap entries suffice: each of < n merges adds at most 2 to n. */
 static void
 merge_all(struct bpe *b, uint32_t n)
 {
@@ -249,8 +248,7 @@ add_bytes(struct bpe *b, uint32_t *n, const char *s, size_t len)
 }
 
 /* Makes a part of each character and returns their number. The unknown token is added before the
- * next known character or at the end, so byte tokens of later characters precede it, as in the
- * tokenizers library. */
+ * next known character, so later byte tokens precede it, as in the library. */
 static uint32_t
 split_characters(struct bpe *b, const struct vocab *v, const char *word, size_t n)
 {

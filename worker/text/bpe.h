@@ -5,8 +5,7 @@
  * position in the list is the rank. The merge with the lowest rank is done first, of equal ranks
  * the leftmost. A word is a piece of the pre-tokeniser. In a byte-level vocabulary a word starts as
  * the tokens of its bytes, otherwise of its characters; a character without a token becomes its
- * byte tokens or the unknown token. The work memory holds words of 4 KiB and grows for longer ones.
- */
+ * byte tokens or the unknown token. Work memory is for words of 4 KiB and grows for longer ones. */
 #pragma once
 
 #include "base/base.h"
@@ -35,16 +34,14 @@ struct merge {
     token_id made; /* the token that replaces the pair */
 };
 
-/* Reads the array "merges", which the last event of the scanner `merges` opened. v must have all
- * tokens except added tokens. */
+/* Reads "merges", an array that the last event opened. v must have all tokens except added ones. */
 int bpe_open(struct bpe *b, const struct vocab *v, struct json merges, struct err *e) MUST_USE;
 /* Allocates work memory and fills of_byte. To be called before the first word, also if the
  * vocabulary cache gave merge. -ENOTSUP: v is byte-level and lacks the token of a byte. */
 int bpe_prepare(struct bpe *b, const struct vocab *v, struct err *e) MUST_USE;
 void bpe_free(struct bpe *b);
 
-/* Encodes word[n], n > 0, into ids[cap]. Returns the number of tokens, -EMSGSIZE if cap is too
- * small, -ENOMEM. */
+/* Encodes word[n], n > 0, into ids[cap]. Returns their number, -EMSGSIZE (cap) or -ENOMEM. */
 int bpe_word(struct bpe *b, const struct vocab *v, const char *word, size_t n, token_id *ids,
              uint32_t cap) MUST_USE;
 

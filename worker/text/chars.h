@@ -64,8 +64,8 @@ char_is_number(int32_t c)
 }
 
 /* True for word characters, \w in a regular expression: Alphabetic, marks, decimal digits,
- * connectors and joiners. The ranges are circled and squared letters, which are Alphabetic, but
- * their category is not a letter. */
+ * connectors and joiners. The ranges are circled and squared letters, whose category is not a
+ * letter. */
 static inline bool
 char_is_word(int32_t c)
 {

@@ -67,8 +67,7 @@ offset(uint32_t u)
     return (size_t)(u >> 10) << ((u & 1u << 9) >> 6);
 }
 
-/* Returns the offset in the blob of the replacement text of the shortest entry with which s[n]
- * begins, or 0 if there is none. */
+/* Returns the blob's offset of the text for the shortest entry with which s[n] begins, or 0. */
 static size_t
 find(const struct charsmap *m, const char *s, size_t n)
 {

@@ -1,5 +1,4 @@
-/* chat.c - reads conversations, selects the chat template, and separates replies (chat.h).
- * chat_templates.c has the templates. */
+/* chat.c - reads conversations, selects the chat template, and separates replies (chat.h). */
 #include "worker/text/chat.h"
 
 #include "base/json.h"
@@ -52,8 +51,7 @@ read_content(struct talk *t, struct span *ret, struct err *e)
     return 0;
 }
 
-/* Reads the next message. Returns 1 with *ret, whose content is in the work memory, or 0 at the end
- * of the conversation. */
+/* Reads the next message. Returns 1: *ret, with content in the work memory; 0: there is none. */
 static int
 next_message(struct talk *t, struct message *ret, struct err *e)
 {
@@ -170,8 +168,7 @@ is_tools_reply(struct span c)
 }
 
 /* Sets *ret to the index of the last user message, -1 if there is none. For Qwen 3, tool replies do
- * not count, and the last message counts if there is no user message. t is a copy, because the
- * messages are read again later. */
+ * not count, and the last message counts if there is no user message. t is a copy. */
 static int
 find_query(const struct chat_template *m, struct talk t, int32_t *ret, struct err *e)
 {
@@ -284,8 +281,7 @@ named(const char *name)
     return NULL;
 }
 
-/* Returns the first template for model_type `type` whose tokens are all in the vocabulary, or NULL.
- */
+/* Returns the first template for model_type `type` whose tokens the vocabulary has, or NULL. */
 static const struct chat_template *
 usual(const char *type, struct tokenizer *t)
 {

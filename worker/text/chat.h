@@ -16,8 +16,7 @@
  * gpt-oss (template harmony) replies in channels: sections of the reply with a name. Only the text
  * of the channel "final" is output; the others are reasoning.
  *
- * No function uses threads or allocates; only chat_open() does I/O.
- */
+ * No function uses threads or allocates; only chat_open() does I/O. */
 #pragma once
 
 #include "base/base.h"
@@ -37,8 +36,7 @@ struct chat {
 const char *chat_name(uint32_t i);
 
 /* Selects the template for the checkpoint in dir. wanted: CHAT_AUTO, CHAT_NONE or CHAT_NAMED + i.
- * *c is always usable, with a NULL template if none was found. note: a warning for the log, or "".
- */
+ * *c is always usable, its template may be NULL. note: a warning for the log, or "". */
 void chat_open(struct chat *c, const char *dir, uint32_t wanted, struct tokenizer *t,
                char note[240]);
 

@@ -9,8 +9,7 @@
 #include "base/base.h"
 #include "base/err.h"
 
-/* Returns 1 with the hash of the chat template in dir, 0 if dir has none, -EBADMSG if it cannot be
- * read. */
+/* Returns 1 with the hash of dir's chat template, 0: there is none, -EBADMSG: it is malformed. */
 int chat_file_hash(const char *dir, uint64_t hash[2], struct err *e) MUST_USE;
 /* Reads the text of a token from tokenizer_config.json, for example key "bos_token". Returns 1 with
  * the text in buf[n] ("" for null), 0 if the key or the file is absent. */

@@ -53,8 +53,7 @@ chat_put(struct chat_state *s, const struct chat_format *f, const struct message
     chat_say(&s->o, f->behind[t->role]);
 }
 
-/* Prints a message of Llama 2. The system message and the first user message are trimmed as one
- * text, so white space between them remains. */
+/* Prints a Llama 2 message. The system and the first user message are trimmed as one text. */
 static void
 llama2_message(struct chat_state *s, const struct message *t)
 {
@@ -202,8 +201,8 @@ qwen3_message(struct chat_state *s, const struct message *t)
 }
 
 /* Returns the next visible piece of a Gemma 4 reply, in which reasoning is written <|channel>...
- * <channel|>: the text up to the next reasoning. *text becomes the rest behind this reasoning, with
- * .p NULL at the end. */
+ * <channel|>: the text up to the next reasoning. *text becomes the rest behind it; .p NULL:
+ * none. */
 static struct span
 next_piece(struct span *text)
 {

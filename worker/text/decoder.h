@@ -7,8 +7,7 @@
  *
  * Differs from the tokenizers library deliberately: if adjacent byte tokens are not valid UTF-8 as
  * a whole, valid characters among them are returned, and each other byte becomes U+FFFD. The
- * library replaces all of the bytes, which a stream cannot do after it has returned the first ones.
- */
+ * library replaces all of them, which a stream cannot do after it has returned some. */
 #pragma once
 
 #include "base/base.h"
@@ -33,8 +32,7 @@ struct decoder {
  * kind; the message names it. */
 int decoder_open(struct decoder *d, struct json *j, struct err *e) MUST_USE;
 
-/* Returns the maximum bytes of text that one token can complete. longest: bytes of the longest
- * token of the vocabulary. */
+/* Returns the most bytes that one token can complete. longest: bytes of the longest token. */
 uint32_t decoder_longest(const struct decoder *d, uint32_t longest);
 
 /* State of decoding one text. Zeroed: at its beginning. */

@@ -8,8 +8,7 @@
  *     TRY(json_section_read(j, "the decoder", fields, &config, e));
  *
  * j is a scanner (base/json.h), which reads one event at a time: the beginning or end of an object
- * or array, a key, a value. what, key: the name of a value in the message of -EBADMSG; the caller
- * adds the section of tokenizer.json. */
+ * or array, a key, a value. what, key: the name of a value in the message of -EBADMSG. */
 #pragma once
 
 #include "base/base.h"
@@ -53,8 +52,7 @@ int json_section_array(const struct json *j, const char *what, struct err *e) MU
 
 /* Inside an object: reads the next key and returns 1, or returns 0 at its end. */
 int json_section_key(struct json *j, struct err *e) MUST_USE;
-/* Inside an array: reads the first event of the next element and returns 1, or returns 0 at its
- * end. */
+/* Inside an array: reads the next element's first event and returns 1, or 0 at the array's end. */
 int json_section_element(struct json *j, struct err *e) MUST_USE;
 
 /* Reads the next event as a string without zero bytes, or null as "". -EMSGSIZE: the string is

@@ -27,6 +27,5 @@ struct normal {
 int normalizer_open(struct normal *m, struct json *j, struct err *e) MUST_USE;
 void normalizer_free(struct normal *m);
 
-/* Replaces *text (UTF-8, *n bytes) by the normalised text, which is in m's memory until the next
- * call. */
+/* Replaces *text (UTF-8, *n bytes) by the normalised text, in m's memory until the next call. */
 int normalizer_run(struct normal *m, const char **text, size_t *n, struct err *e) MUST_USE;

@@ -2,7 +2,7 @@
  * or a character class.
  *
  * Regular expressions are compiled with PCRE2 and Unicode properties; \s means White_Space and \w
- * includes marks, as in the engine of the tokenizers library. Syntax that the two engines interpret
+ * includes marks, as in the engine of the tokenizers library. Syntax that they interpret
  * differently is rejected. */
 #pragma once
 

@@ -1,8 +1,7 @@
 /* pre_tokenizer.c - reads the "pre_tokenizer" of tokenizer.json and applies it (pre_tokenizer.h).
  *
  * A step replaces spaces by a mark (Metaspace), prepends a prefix, splits the text by a pattern,
- * and passes each piece to the next step by recursion, one level for each step. So each step has
- * its own buffer. */
+ * and passes each piece to the next step by recursion, so each step has its own buffer. */
 #include "worker/text/pre_tokenizer.h"
 
 #include "base/utf8.h"

@@ -1,5 +1,5 @@
-/* pre_tokenizer.h - the "pre_tokenizer" of tokenizer.json: splits text into words. Each word is then
- * encoded separately.
+/* pre_tokenizer.h - the "pre_tokenizer" of tokenizer.json: splits text into words. Each word is
+ * then encoded separately.
  *
  * Supported: ByteLevel (with or without its own pattern and prefix space), Split, Metaspace,
  * WhitespaceSplit, Digits, and Sequence of these with ByteLevel last. Each step splits the pieces

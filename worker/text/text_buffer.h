@@ -1,5 +1,4 @@
-/* text_buffer.h - a growing byte buffer for the text that one step of the tokenizer makes; it is
- * reused for the next text and never shrinks. */
+/* text_buffer.h - a growing, reused byte buffer for the text that one tokenizer step makes. */
 #pragma once
 
 #include "base/array.h"

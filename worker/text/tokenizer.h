@@ -8,8 +8,7 @@
  *
  * Only tokenizer_open(), tokenizer_open_kept() and tokenizer_keep() do I/O. tokenizer_encode() uses
  * work memory of t, so one thread at a time encodes; functions with a const t may run in other
- * threads at the same time. The work memory grows only for a text or word longer than any before.
- */
+ * threads at the same time. Work memory grows only for a text or word longer than any before. */
 #pragma once
 
 #include "base/base.h"
@@ -18,8 +17,7 @@
 
 struct tokenizer;
 
-/* Reads dir/tokenizer.json. -ENOENT: no such file. -ENOTSUP: something in it is not supported; the
- * message names it. -EBADMSG: malformed. */
+/* Reads dir/tokenizer.json. -ENOENT: no such file; -ENOTSUP: not supported; -EBADMSG: malformed. */
 int tokenizer_open(struct tokenizer **ret, const char *dir, struct err *e) MUST_USE;
 /* Opens the tokenizer of dir/tokenizer.json from the vocabulary cache in the folder `kept`. Returns
  * 1 with *ret, or 0 if there is no usable cache file and tokenizer_open() is needed. */
@@ -32,8 +30,8 @@ struct tokenizer *tokenizer_close(struct tokenizer *t);
 CLEAN_FUNC(struct tokenizer, tokenizer_close)
 
 uint32_t tokenizer_size(const struct tokenizer *t); /* all token ids are below this number */
-/* Returns the maximum bytes of text that one token can complete. One call of
- * tokenizer_decode_add() passes at most three times as many bytes to sink. */
+/* Returns the maximum bytes of text that one token can complete. One call of tokenizer_decode_add()
+ * passes at most three times as many bytes to sink. */
 uint32_t tokenizer_longest(const struct tokenizer *t);
 
 /* Encodes text[n] into ids[cap] and returns the number of ids. bare: without the tokens of the

@@ -11,8 +11,7 @@
 /* The small sections, which the vocabulary cache stores unchanged. */
 enum { NORMALIZER, PRETOK, POST, DECODER, N_SMALL };
 
-/* The sections, as scanners at their first event (json.h) and as values. p of a scanner is NULL if
- * the section is absent. */
+/* The sections, as values or as scanners at their first event (json.h). Absent: p is NULL. */
 struct sections {
     struct json small[N_SMALL], added, vocab, merges;
     char model[64], unk[256], prefix[64], suffix[64];
@@ -71,8 +70,7 @@ read_model(void *sections, struct json *j, struct err *e)
     return r < 0 ? err_while(e, r, "model") : 0;
 }
 
-/* The keys of the document. "truncation" and "padding" are ignored, because they are for training;
- * every server disables them. */
+/* The document's keys; others, such as "truncation" and "padding" of training, are ignored. */
 static const struct section_field document_fields[] = {
     [NORMALIZER] = SECTION(VALUE, sections, "normalizer", small[NORMALIZER]),
     [PRETOK] = SECTION(VALUE, sections, "pre_tokenizer", small[PRETOK]),

@@ -30,8 +30,7 @@ struct tokenizer {
 /* Reads text[n], a tokenizer.json, into t, which must be zeroed; on failure t is partly built.
  * -ENOTSUP: something in it is not supported; the message names it. -EBADMSG: malformed. */
 int tokenizer_json_read(struct tokenizer *t, const char *text, size_t n, struct err *e) MUST_USE;
-/* Completes t, whose arrays are from the vocabulary cache. text[n]: t->config as
- * tokenizer_json_read() has made it. */
+/* Completes t, whose arrays and config, text[n], are from the vocabulary cache. */
 int tokenizer_json_reopen(struct tokenizer *t, const char *text, size_t n, struct err *e) MUST_USE;
 
 void vocab_cache_hash_of(const void *text, size_t n, uint64_t hash[2]); /* XXH3, 128 bits */

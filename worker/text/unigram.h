@@ -31,13 +31,11 @@ struct edge {
 
 /* Builds the trie over v, which must have all tokens except added tokens. score must be set. */
 int unigram_open(struct unigram *u, const struct vocab *v, struct err *e) MUST_USE;
-/* Allocates work memory and fills of_byte. To be called before the first word, also if the
- * vocabulary cache gave score and edge. */
+/* Allocates work memory and fills of_byte. To be called before the first word. */
 int unigram_prepare(struct unigram *u, const struct vocab *v, struct err *e) MUST_USE;
 void unigram_free(struct unigram *u);
 
-/* Encodes word[n], n > 0, into ids[cap]. Returns the number of tokens, -EMSGSIZE if cap is too
- * small, -ENOMEM. */
+/* Encodes word[n], n > 0, into ids[cap]. Returns their number, -EMSGSIZE (cap) or -ENOMEM. */
 int unigram_word(struct unigram *u, const struct vocab *v, const char *word, size_t n,
                  token_id *ids, uint32_t cap) MUST_USE;
 

@@ -5,8 +5,7 @@
  * (GPT-2's table: "Ġ" is a space), so that the file is valid text. struct vocab has the bytes
  * themselves. A token with a character outside the table (some added tokens) stands for its own
  * UTF-8 and is never the result of a merge, as in the decoder of Hugging Face tokenizers. In other
- * vocabularies the piece of a token is its text in the file; the token "<0x0A>" is the byte token
- * of byte 10. */
+ * vocabularies the piece of a token is its text in the file; "<0x0A>" is the token of byte 10. */
 #pragma once
 
 #include "base/base.h"
@@ -34,8 +33,8 @@ struct piece {
 void vocab_free(struct vocab *v);
 
 /* Adds token id with the text s[n] (UTF-8) of the file. findable: vocab_find() finds it; false for
- * tokens that occur only among the added tokens. -EBADMSG: the id or the bytes exist already, or
- * the id is too large. */
+ * tokens that occur only among the added tokens. -EBADMSG: id or bytes exist already, or id is too
+ * large. */
 int vocab_add(struct vocab *v, token_id id, const char *s, size_t n, bool findable,
               struct err *e) MUST_USE;
 

@@ -200,8 +200,7 @@ vocab_cache_unmap(struct tokenizer *t)
     t->map = NULL;
 }
 
-/* Maps the cache file for the document with this hash and sets t from it. Returns false if there is
- * no usable file. */
+/* Sets t from the mapped cache file for this hash. Returns false if there is no usable file. */
 static bool
 load(struct tokenizer *t, const char *dir, const uint64_t hash[2])
 {
