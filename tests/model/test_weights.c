@@ -281,8 +281,7 @@ unsupported_stored_dtype_is_refused_by_name(void **state)
     raw = ckpt_raw(head, 1536, &n);
     ckpt_bytes(&c, "model.safetensors", raw, n);
     free(raw);
-    refused(&c, -ENOTSUP,
-            "model.safetensors: embed.weight is stored with dtype I8, which is not implemented");
+    refused(&c, -ENOTSUP, "model.safetensors: embed.weight has dtype I8, which is not implemented");
     ckpt_close(&c);
 }
 

@@ -35,9 +35,7 @@ read_rope(const json_t *config, struct rope_params *ret, struct err *e)
 {
     TRY(cfg_rope(config, NULL, 1e4, ret, e));
     if (!ret->own_partial) ret->partial = 0.5;
-    return ret->type == ROPE_DEFAULT
-               ? 0
-               : err_set(e, -ENOTSUP, "rope_type is set; only default is implemented for bamba");
+    return ret->type == ROPE_DEFAULT ? 0 : err_set(e, -ENOTSUP, "rope_type must be default");
 }
 
 /* Sets *ret: attn_layer_indices lists the layer, so it has attention. Other layers have Mamba-2. */

@@ -80,8 +80,7 @@ struct bart_cfg {
     { P "final_layer_norm.bias",             TO(ff_norm.bias),          DIM_1,         DIM_HIDDEN, W_FP32 }
 
 static const struct weight_rule weights[] = {
-    /* in the checkpoint                     field                       rows           cols
-     */
+    /* in the checkpoint                     field                       rows           cols        */
     { "shared.weight",                       TOP(shared),                DIM_VOCAB,     DIM_HIDDEN, 0 },
     { "final_logits_bias",                   TOP(logits_bias),           DIM_1,         DIM_VOCAB,  W_FP32 | W_OPTIONAL },
     { "encoder.embed_positions.weight",      TOP(encoder_pos),           DIM_POSITIONS, DIM_HIDDEN, W_FP32 },

@@ -56,8 +56,7 @@ struct tensor causal_rope(const struct model *m, uint32_t l);
     { prefix "down_proj.weight", LAYER(down),  DIM_HIDDEN, DIM_FF,     W_SPLIT_COLS }
 /* clang-format on */
 
-/* Begins a range of layers at layer `first`: if it is 0, embeds the tokens into x. Sets *h =
- * rms_norm(x), [n, hidden] in BLOCK_NORMED. */
+/* Begins a range of layers: embeds if first is 0; *h = rms_norm(x), [n, hidden] in BLOCK_NORMED. */
 int causal_begin(const struct model *m, struct step *s, uint32_t first, struct tensor norm,
                  float plus, struct tensor *h) MUST_USE;
 /* Returns block_layer_end() with the norm of layer l + 1, *next, or of the model. */
@@ -101,7 +100,6 @@ struct hybrid_cfg {
 };
 /* Implements arch.divide for a family whose cfg begins with a struct hybrid_cfg. */
 int hybrid_divide(struct model *m, struct err *e) MUST_USE;
-/* Queues the mixer of layer l for h [n, hidden], except the output projection, whose input is *y
- * and whose weight is *out. */
+/* Queues the mixer of layer l for h [n, hidden], except its output projection, *out, of *y. */
 int hybrid_mix(const struct model *m, struct step *s, uint32_t l, const struct hybrid_mixer *w,
                struct tensor h, struct tensor *y, struct tensor *out) MUST_USE;

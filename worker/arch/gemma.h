@@ -13,8 +13,7 @@
 
 extern const char *const gemma_prefixes[];
 
-/* Reads the rotary parameters of layers with full attention and with a window; types: the rope
- * types that are implemented, as for cfg_rope_only(). */
+/* Reads the rotary parameters of both kinds of layers; types: as for cfg_rope_only(). */
 int gemma_ropes(const json_t *config, unsigned types, struct causal_cfg *cfg,
                 struct err *e) MUST_USE;
 
@@ -62,8 +61,8 @@ struct gemma_input {
     { L "pre_feedforward_layernorm.weight",  DENSE(ff_norm),          DIM_1,      DIM_HIDDEN, W_FP32 }, \
     GATED_RULES(L "mlp.", DENSE), \
     { L "post_feedforward_layernorm.weight", DENSE(ff_post),          DIM_1,      DIM_HIDDEN, W_FP32 }
-/* Lines for per-layer inputs: fields of struct gemma_top, and of `input` of a layer. TO(f): home
- * and offset of field f in the family's layer. */
+/* Lines for struct gemma_top and a layer's field `input`. TO(f): home and offset of a layer's
+ * field. */
 #define GEMMA_TOP(f) IN_TOP, offsetof(struct gemma_top, f)
 #define GEMMA_INPUT_TOP_RULES \
     { "embed_tokens_per_layer.weight",       GEMMA_TOP(table),         DIM_TOKENS, DIM_EACH_ALL, W_EMBEDDING }, \
@@ -75,8 +74,8 @@ struct gemma_input {
     { L "post_per_layer_input_norm.weight",  TO(input.post),          DIM_1,      DIM_INPUT,  W_FP32 }
 /* clang-format on */
 
-/* Reads the sizes of per-layer inputs into *each, at least min, and s->dim, and sets s->own_cols to
- * their scratch. Called after causal_sizes(). */
+/* Reads the sizes of per-layer inputs: *each (at least min), s->dim; sets own_cols to their
+ * scratch. */
 int gemma_read_inputs(const json_t *config, uint32_t min, struct model_shape *s, uint32_t *each,
                       struct err *e) MUST_USE;
 /* Returns the words per token at the start of BLOCK_OWN that hold per-layer inputs. */
@@ -85,8 +84,7 @@ uint32_t gemma_input_words(uint32_t n_layers, uint32_t each);
  * each], `each` values per layer. h [rows, hidden] is scratch. */
 int gemma_inputs(const struct model *m, struct step *s, uint32_t each, uint32_t first, uint32_t n,
                  struct tensor h, struct tensor *ret);
-/* Queues the use of a layer's per-layer inputs, input [rows, each]: out = (gelu(h gate^T) * input)
- * projection^T. */
+/* Applies a layer's inputs, [rows, each]: out = (gelu(h gate^T) * input) projection^T. */
 int gemma_use_input(const struct model *m, struct step *s, struct tensor out, struct tensor h,
                     const struct gemma_input *w, struct tensor input);
 /* Queues block_attend() of layer l with normed v and scores that are not scaled. */

@@ -67,8 +67,7 @@ static const struct weight_rule weights[] = {
 };
 /* clang-format on */
 
-/* Reads a number of one layer: its entry if the key is a list, the value of the key if it is a
- * number, or `otherwise` if the key is absent. */
+/* Reads a layer's number: an entry of the list, the same for all, or, if absent, `otherwise`. */
 static int
 number_of(const json_t *config, const char *key, uint32_t layer, uint32_t n_layers,
           double otherwise, double *ret, struct err *e)
@@ -122,9 +121,7 @@ read_layers(const json_t *config, struct model_shape *s, struct gemma3n_cfg *cfg
         TRY(number_of(config, "activation_sparsity_pattern", i, s->n_layers,
                       i < SPARSE && s->n_layers > SPARSE ? 0.95 : 0, &sparse, e));
         if (!(sparse >= 0 && sparse < 1))
-            return err_set(e, -EINVAL,
-                           "activation_sparsity_pattern of layer %u is %g, want 0 or more and less "
-                           "than 1",
+            return err_set(e, -EINVAL, "activation_sparsity_pattern of layer %u is %g, want [0, 1)",
                            i, sparse);
         TRY(cfg_slides(config, i, s->n_layers, (i + 1) % 5, &slides, e));
         l.n_ff = (uint32_t)ff;

@@ -75,9 +75,7 @@ read_rope(const json_t *config, struct causal_cfg *cfg, struct err *e)
         full->partial = 0.25;
     }
     if (full->type != ROPE_DEFAULT && full->type != ROPE_PROPORTIONAL)
-        return err_set(e, -ENOTSUP,
-                       "rope_type of full_attention is not default or proportional; only these are "
-                       "implemented");
+        return err_set(e, -ENOTSUP, "rope_type of full_attention must be default or proportional");
     if (full->type == ROPE_DEFAULT && full->partial != 1)
         return err_set(e, -ENOTSUP,
                        "partial_rotary_factor of full_attention is %g; rope_type default needs 1",
@@ -89,8 +87,7 @@ read_rope(const json_t *config, struct causal_cfg *cfg, struct err *e)
     return 0;
 }
 
-/* Finds the entry of a layer in per_layer_config; *ret NULL: there is none. Keys are layer numbers,
- * which transformers pads with zeros: "05". */
+/* Finds a layer's entry in per_layer_config, or NULL. Keys are layer numbers such as "05". */
 static int
 find_override(const json_t *config, uint32_t layer, uint32_t n_layers, json_t **ret, struct err *e)
 {

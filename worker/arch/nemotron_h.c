@@ -54,8 +54,7 @@ list_key(const json_t *config)
     return cfg_either(config, "layer_types", "layers_block_type");
 }
 
-/* Reads the kind of a layer. Published configs have a string such as M-M*E; later configs have a
- * list of words under one of two keys. */
+/* Reads the kind of a layer from a string such as M-M*E or, in later configs, a list of words. */
 static int
 kind_of(const json_t *config, uint32_t layer, uint32_t n_layers, enum kind *ret, struct err *e)
 {

@@ -13,7 +13,7 @@
 #include "worker/model/model.h"
 
 /* The scratch buffers step.scratch[i]. model_scratch() sizes each for the widest layer of the
- * model. A pair is a token and one of its n_top experts. */
+ * model. A pair: a token and one of its experts. */
 enum block_scratch {
     BLOCK_NORMED,      /* [n, hidden] input of a sublayer */
     BLOCK_QKV,         /* [n, q + 2 kv] queries, keys and values */
@@ -73,8 +73,8 @@ int block_attend_decoder(const struct model *m, struct step *s, uint32_t l, stru
                          const struct block_attention *a, struct tensor *heads);
 int block_attend_cross(const struct model *m, struct step *s, uint32_t l, struct tensor h,
                        const struct block_attention *a, struct tensor *heads);
-/* Projects s->project_x (encoder states) with w [2 q, hidden] and stores the result as K and V of
- * the cross attention of decoder layer l. */
+/* Projects encoder states s->project_x with w [2 q, hidden] to cross-attention K and V of layer
+ * l. */
 int block_project_cross(const struct model *m, struct step *s, uint32_t l, struct tensor w,
                         struct tensor bias);
 

@@ -71,8 +71,7 @@ const char *cfg_either(const json_t *config, const char *other, const char *key)
 int cfg_str_at(const json_t *config, const char *key, uint32_t layer, uint32_t n_layers,
                const char **ret, struct err *e) MUST_USE;
 
-/* Sets *ret to whether the layer has a sliding window, according to the key layer_types;
- * `otherwise`: the result if layer_types is absent. */
+/* *ret: the layer has a sliding window, by the key layer_types or, if it is absent, `otherwise`. */
 int cfg_slides(const json_t *config, uint32_t layer, uint32_t n_layers, bool otherwise, bool *ret,
                struct err *e) MUST_USE;
 /* Reads num_attention_heads, num_key_value_heads (null: equal to num_attention_heads) and head_dim
@@ -86,8 +85,8 @@ int cfg_dtype(const json_t *config, const char **ret, struct err *e) MUST_USE;
 
 enum rope_type { ROPE_DEFAULT, ROPE_LINEAR, ROPE_LLAMA3, ROPE_YARN, ROPE_PROPORTIONAL };
 
-/* Parameters of rotary position embedding; rope_table.h computes cos and sin from them. A name in
- * capitals is the rope_type that uses the field. */
+/* Parameters of rotary embeddings (rope_table.h). In capitals: the rope_type that uses the
+ * field. */
 struct rope_params {
     enum rope_type type;
     double theta;

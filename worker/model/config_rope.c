@@ -40,8 +40,7 @@ rope_object(const json_t *config, const char *kind, const json_t **ret, const ch
     full = cfg_value(p, "full_attention");
     if (full && !kind)
         return err_set(e, -ENOTSUP,
-                       "%s has an object for each kind of layer (full_attention), which is not "
-                       "implemented for this family",
+                       "%s has an object per kind of layer; this family does not implement it",
                        *in);
     if (full) {
         p = cfg_value(p, kind);
@@ -88,8 +87,7 @@ rope_details(const json_t *config, const json_t *p, const char *kind, struct rop
         if (cfg_value(p, "attention_factor"))
             TRY(cfg_f64(p, "attention_factor", 1, 1e-3, 1e3, &r->attention_factor, e));
         if (cfg_value(p, "mscale") || cfg_value(p, "mscale_all_dim"))
-            return err_set(e, -ENOTSUP,
-                           "the key mscale or mscale_all_dim is set, which is not implemented");
+            return err_set(e, -ENOTSUP, "mscale or mscale_all_dim is set; neither is implemented");
         TRY(cfg_bool(p, "truncate", true, &r->truncate, e));
         TRY(rope_original(config, p, kind, &r->original_max, e));
     }

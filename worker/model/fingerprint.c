@@ -1,10 +1,9 @@
 /* fingerprint.c - computes a hash of everything that determines the content of the weights arena.
  *
- * If two processes have the same fingerprint, one can adopt the arena of the other. The hash is
- * XXH3-128 over config.json; the size, header and content of every shard (of a shard above 64 MiB,
- * samples of each tensor instead of the content); the dtype option; the layout version; the
- * family's name; the rank; and the seed of random weights. Not times and paths, because a copied
- * checkpoint is the same. */
+ * A process can adopt an arena with its own fingerprint. The hash is XXH3-128 over config.json; the
+ * size, header and content of every shard (of a shard above 64 MiB, samples of each tensor instead
+ * of the content); the dtype option; the layout version; the family's name; the rank; and the seed
+ * of random weights. Not times and paths, because a copied checkpoint is the same. */
 #include "worker/model/weights_plan.h"
 
 #include <sys/mman.h>

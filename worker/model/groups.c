@@ -32,8 +32,7 @@ join(struct making *g, struct layer_shape *l, uint32_t n_layers, struct err *e)
 
     while (i < g->n && !alike(g->like[i], l)) i++;
     if (i == MAX_GROUPS)
-        return err_set(e, -ENOTSUP, "the layers of the model need more than %d KV groups",
-                       MAX_GROUPS);
+        return err_set(e, -ENOTSUP, "the model needs more than %d KV groups", MAX_GROUPS);
     if (i == g->n) {
         g->like[g->n] = l;
         g->layers[g->n++] = 0;
@@ -167,13 +166,11 @@ read_share(const char *at, size_t n, double *share, struct err *e)
     double x = equals ? strtod(equals + 1, &end) : 0;
 
     if (kind == KV_KINDS)
-        return err_set(e, -EINVAL,
-                       "kv.shares: unknown kind \"%.*s\"; use full, window, cross or state",
+        return err_set(e, -EINVAL, "kv.shares: \"%.*s\" is not full, window, cross or state",
                        (int)name, at);
     if (!equals || end == equals + 1 || end != at + n || !(x > 0 && x <= 1))
         return err_set(e, -EINVAL,
-                       "kv.shares: \"%.*s\" is not KIND=SHARE with a share above 0 and at most 1, "
-                       "for example %s=0.5",
+                       "kv.shares: \"%.*s\" is not KIND=SHARE with a share up to 1, as %s=0.5",
                        (int)n, at, kv_kind_name(kind));
     if (share[kind] > 0)
         return err_set(e, -EINVAL, "kv.shares: the kind %s is given twice", kv_kind_name(kind));
@@ -201,8 +198,7 @@ model_shares(const char *text, double cross, struct kv_config *c, struct err *e)
         if (cross > 0 && k == KV_CROSS) share[k] = cross;
         sum += share[k];
         if (share[k] > 0 && n[k] == 0)
-            return err_set(e, -EINVAL,
-                           "%s gives a share to the kind %s, but the model has no such layers",
+            return err_set(e, -EINVAL, "%s names kind %s, which no layer of the model has",
                            cross > 0 ? "cross_kv_cache_fraction" : "kv.shares", kv_kind_name(k));
     }
     if (sum > 1.0001) return err_set(e, -EINVAL, "kv.shares sum to %.2f, want at most 1", sum);

@@ -86,7 +86,7 @@ mamba_configure(const json_t *config, struct model_shape *s, struct mamba_shape 
     TRY(cfg_u32(config, "mamba_d_conv", 4, 2, MAMBA_MAX_TAPS, &c->n_taps, e));
     if (inner_cols(c) != s->hidden * expand)
         return err_set(e, -EINVAL,
-                       "mamba_n_heads %u * mamba_d_head %u differ from mamba_expand %u * "
+                       "%u heads * %u dims differ from mamba_expand %u * "
                        "hidden_size %u",
                        c->n_heads, c->head_dim, expand, s->hidden);
     c->dt_min = 0;
@@ -94,8 +94,8 @@ mamba_configure(const json_t *config, struct model_shape *s, struct mamba_shape 
     return mamba_sizes(s, c, e);
 }
 
-/* Returns the words of BLOCK_OWN per token: in_proj's output, the convolution's output, y, normed
- * y. normed: columns of y, of all ranks if the whole row is normed. */
+/* Returns the words per token of in_proj's and the convolution's output, y and normed y (normed
+ * columns). */
 static uint32_t
 own_words(const struct mamba_shape *c, uint32_t normed)
 {
@@ -108,9 +108,7 @@ mamba_sizes(struct model_shape *s, const struct mamba_shape *c, struct err *e)
     uint32_t inner = inner_cols(c), bc = c->n_groups * c->state_dim;
 
     if ((uint64_t)inner * c->state_dim > MOST_STATE / sizeof(float))
-        return err_set(e, -EINVAL,
-                       "the recurrent state of %u heads * %u dims * %u is larger than %d MiB per "
-                       "layer",
+        return err_set(e, -EINVAL, "a state of %u heads * %u dims * %u exceeds %d MiB per layer",
                        c->n_heads, c->head_dim, c->state_dim, MOST_STATE >> 20);
     if (c->n_heads % c->n_groups || inner % c->n_groups)
         return err_set(e, -EINVAL, "%u Mamba heads are not a multiple of %u groups", c->n_heads,

@@ -59,8 +59,7 @@ struct mamba_weights {
 /* Reads c from the keys of Bamba and Granite (mamba_n_heads, ...); calls mamba_sizes(). */
 int mamba_configure(const json_t *config, struct model_shape *s, struct mamba_shape *c,
                     struct err *e) MUST_USE;
-/* Sets s->dim[DIM_MAMBA_*], their division into parts, and s->own_cols from c. -EINVAL: sizes that
- * do not divide, or a state above 1 GiB per layer. */
+/* Sets s->dim[DIM_MAMBA_*], s->parts and s->own_cols from c. -EINVAL: impossible sizes. */
 int mamba_sizes(struct model_shape *s, const struct mamba_shape *c, struct err *e) MUST_USE;
 
 /* Reduces c and the layers' states to this rank's heads. -ENOTSUP: they do not divide. */

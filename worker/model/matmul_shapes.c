@@ -9,8 +9,7 @@ seen(const struct matmul *list, uint32_t n, const struct tensor *w)
     return false;
 }
 
-/* Adds the tensors of one weight-table line in all layers whose shapes are not in list[n] yet.
- * Returns the new n. home: the structs of the layers, `each` bytes apart. */
+/* Adds a line's tensors in all layers (home, `each` bytes apart) with new shapes; returns n. */
 static uint32_t
 add(struct matmul *list, uint32_t n, const struct weight_rule *r, const char *home, uint32_t layers,
     size_t each)

@@ -122,8 +122,8 @@ void model_keep_first(struct model *m, uint32_t n, struct kv_config *c);
 /* Sets the share of the KV arena of each group of c (from model_groups()). text, the option
  * kv.shares: KIND=SHARE,... with the kinds full, window, cross and state; groups of a kind share
  * evenly. cross, the option cross_kv_cache_fraction: the share of the cross-attention group; all
- * other groups have the rest. "" and 0: not set. -EINVAL: unknown kind, kind without a group, a sum
- * above 1, or both arguments set. */
+ * other groups have the rest. "" and 0: not set. -EINVAL: unknown kind, kind without group, sum
+ * above 1, both set. */
 int model_shares(const char *text, double cross, struct kv_config *c, struct err *e) MUST_USE;
 
 /* The device tensors that forward(), encode() and project_cross() read and write in one step, and

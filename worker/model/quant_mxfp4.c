@@ -7,8 +7,8 @@
  * whatever the option dtype is. Source: Mxfp4HfQuantizer of transformers 5.17. */
 #include "worker/model/quant.h"
 
-/* Returns true for the lines of experts that are stored transposed in plain checkpoints, because
- * these are the experts that transformers quantises. */
+/* True for experts that plain checkpoints store transposed, because transformers quantises
+ * these. */
 static bool
 covers(const struct weight_rule *rule)
 {

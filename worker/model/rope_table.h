@@ -12,8 +12,7 @@
  * row length. 0: p->partial is too small. */
 uint32_t rope_dim(const struct rope_params *p, uint32_t head_dim);
 
-/* Sets inv_freq[rope_dim() / 2] to the angle of each pair of dims at position 1. Returns the factor
- * by which cos and sin are multiplied. */
+/* Sets inv_freq[rope_dim() / 2], the angles at position 1. Returns the factor of cos and sin. */
 float rope_frequencies(const struct rope_params *p, uint32_t head_dim, float *inv_freq);
 
 /* Fills out[n_positions][rope_dim()]; a row is rope_dim() / 2 cosines, then as many sines. */

@@ -84,8 +84,7 @@ open_shards(struct safetensors *s, const char *dir, const json_t *weight_map, st
         const char *f = json_string_value(file);
 
         if (!f || !*f || strchr(f, '/'))
-            return err_set(e, -EBADMSG,
-                           INDEX ": weight_map has no plain file name for tensor %.80s", name);
+            return err_set(e, -EBADMSG, INDEX ": %.80s has no plain file name", name);
         if (find_shard(s, f) != UINT32_MAX) continue;
         if (s->n_shards == ST_MAX_SHARDS)
             return err_set(e, -E2BIG, INDEX " names more than %d files", ST_MAX_SHARDS);
@@ -107,8 +106,7 @@ check_index(struct safetensors *s, const json_t *weight_map, struct err *e)
         const char *f = json_string_value(file);
 
         if (!t || strcmp(t->file, f))
-            return err_set(e, -EBADMSG, "%.80s has no tensor %.80s, but " INDEX " says so", f,
-                           name);
+            return err_set(e, -EBADMSG, "%.80s lacks tensor %.80s, named in " INDEX, f, name);
     }
     return 0;
 }
@@ -140,9 +138,7 @@ safetensors_open(struct safetensors **ret, const char *dir, struct err *e)
         TRY(open_shards(s, dir, weight_map, e));
     } else {
         return err_set(e, -ENOENT, "%.150s has neither " ONE_FILE " nor " INDEX "%s", dir,
-                       there(dir, "pytorch_model.bin")
-                           ? "; pytorch_model.bin is not supported, convert it to safetensors"
-                           : "");
+                       there(dir, "pytorch_model.bin") ? "; convert pytorch_model.bin" : "");
     }
     TRY(safetensors_sort(s, e));
     if (weight_map) TRY(check_index(s, weight_map, e));

@@ -258,18 +258,16 @@ safetensors_header_read(struct safetensors *s, struct st_shard *f, uint32_t inde
     memcpy(&len, f->map, 8);
     len = le64toh(len);
     if (len < 2 || len > MAX_HEADER)
-        return err_set(e, -EBADMSG,
-                       "%s: header length is %llu, want 2 to %llu; this is no safetensors file",
+        return err_set(e, -EBADMSG, "%s: header length is %llu, want 2 to %llu: not safetensors",
                        f->name, (unsigned long long)len, (unsigned long long)MAX_HEADER);
     if (len > f->bytes - 8)
-        return err_set(e, -EBADMSG, "%s: file is truncated: %llu bytes of the header are missing",
-                       f->name, (unsigned long long)(len - (f->bytes - 8)));
+        return err_set(e, -EBADMSG, "%s: truncated: %llu bytes of the header are missing", f->name,
+                       (unsigned long long)(len - (f->bytes - 8)));
     f->header_bytes = 8 + len;
     json_open(&r.j, (const char *)f->map + 8, len);
     TRY(read_header(&r, e));
     if (r.end > f->bytes - f->header_bytes)
-        return err_set(e, -EBADMSG,
-                       "%s: file is truncated: %llu bytes are missing up to the end of %.80s",
+        return err_set(e, -EBADMSG, "%s: truncated: %llu bytes are missing, up to the end of %.80s",
                        f->name, (unsigned long long)(r.end - (f->bytes - f->header_bytes)), r.last);
     for (uint32_t i = first; i < s->n; i++)
         s->tensor[i].data = f->map + f->header_bytes + s->tensor[i].offset;
@@ -294,8 +292,7 @@ safetensors_sort(struct safetensors *s, struct err *e)
         if (strcmp(a->name, b->name)) continue;
         if (a->shard == b->shard)
             return err_set(e, -EBADMSG, "%s: tensor %.80s occurs twice", a->file, a->name);
-        return err_set(e, -EBADMSG, "tensor %.80s is in both %.60s and %.60s", a->name, a->file,
-                       b->file);
+        return err_set(e, -EBADMSG, "%.80s is in both %.60s and %.60s", a->name, a->file, b->file);
     }
     return 0;
 }

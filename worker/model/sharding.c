@@ -45,8 +45,8 @@ sharding_agrees(struct model *m, struct err *e)
     return 0;
 }
 
-/* Reduces *n columns to this rank's part, a multiple of `unit`. -ENOTSUP: a rank would have none.
- * what: the name of the columns in the message. */
+/* Reduces *n columns to this rank's part, a multiple of `unit`. -ENOTSUP: a rank would have
+ * none. */
 static int
 reduce_to_share(const struct model *m, uint32_t *n, uint32_t unit, const char *what, struct err *e)
 {
@@ -113,8 +113,7 @@ sharding_divide(struct model *m, struct err *e)
     m->whole = m->shape;
     if (ranks == 1) return 0;
     if (!m->arch->divide)
-        return err_set(e, -ENOTSUP, "tensor_parallel above 1 is not implemented for %s",
-                       m->arch->name);
+        return err_set(e, -ENOTSUP, "several ranks are not implemented for %s", m->arch->name);
     for (uint32_t i = 0; i < s->n_layers; i++) TRY(divide_layer(m, &s->layer[i], e));
     for (uint32_t i = 0; i < s->n_encoder_layers; i++) TRY(divide_layer(m, &s->encoder[i], e));
     if (s->n_encoder_layers) TRY(divide_layer(m, &s->cross, e));

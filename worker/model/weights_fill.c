@@ -117,8 +117,7 @@ list_pieces(struct filling *w, struct err *e)
     return 0;
 }
 
-/* Waits for the copies of pieces [*done, end), reports them, releases their buffers; *done =
- * end. */
+/* Waits for the copies of pieces [*done, end), reports them, releases buffers; *done = end. */
 static int
 retire(struct filling *w, struct reading *r, uint32_t *done, uint32_t end, struct err *e)
 {
@@ -176,8 +175,7 @@ fill_scales(struct model *m, char *to, size_t bytes)
 }
 
 /* Fills stale fields with random weights. Seeds are made of the tensor's name and src->seed; a rank
- * generates its elements of the whole tensor, so the weights do not depend on the number of
- * ranks. */
+ * generates its elements of the whole tensor, so ranks do not matter. */
 static int
 fill_random(struct filling *w, struct err *e)
 {

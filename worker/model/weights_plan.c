@@ -91,7 +91,7 @@ find(const struct model *m, const char *name)
 
 /* Checks that the stored shape is what the line expects: [cols] for a vector, [rows, cols], or
  * [experts, rows, cols]; transposed: with rows and cols exchanged. The last dimension may be stored
- * as several dimensions with the same product. */
+ * as several. */
 static int
 check_shape(const struct part *p, struct err *e)
 {
@@ -137,8 +137,7 @@ field_dtype(const struct weights_plan *p, struct field *f, struct err *e)
         const struct part *q = &p->part[f->first + i];
 
         if (q->stored && (bytes ? q->stored->dtype != DT_U8 : !is_float(q->stored->dtype)))
-            return err_set(e, -ENOTSUP,
-                           "%.60s: %.80s is stored with dtype %s, which is not implemented",
+            return err_set(e, -ENOTSUP, "%.60s: %.80s has dtype %s, which is not implemented",
                            q->stored->file, q->stored->name, q->stored->stored);
         if (q->stored && i == 0) t = q->stored->dtype;
         if (q->stored && q->stored->dtype != t) t = DT_F32;

@@ -90,9 +90,7 @@ put_text(struct text_buffer *texts, struct added_token *t, struct normal *m, con
         return err_set(e, -ENOTSUP, "added token \"%.64s\" is empty after normalisation", content);
     t->at = (uint32_t)texts->n;
     t->len = (uint32_t)n;
-    return text_buffer_put(texts, text, n) < 0
-               ? err_set(e, -ENOMEM, "no memory for the texts of added tokens")
-               : 0;
+    return text_buffer_put(texts, text, n) < 0 ? err_set(e, -ENOMEM, "no memory for tokens") : 0;
 }
 
 int

@@ -55,18 +55,14 @@ add_merge(struct bpe *b, const struct vocab *v, char *s, size_t left_len, size_t
     struct merge *m;
 
     if (l < 0 || r < 0)
-        return err_set(e, -EBADMSG,
-                       "model.merges[%u] has a character that stands for no byte in a byte-level "
-                       "vocabulary",
+        return err_set(e, -EBADMSG, "model.merges[%u] has a character that stands for no byte",
                        b->n_merges);
     memmove(s + l, s + left_len, (size_t)r);
     left = vocab_find(v, s, (size_t)l);
     right = vocab_find(v, s + l, (size_t)r);
     both = vocab_find(v, s, (size_t)(l + r));
     if (left < 0 || right < 0 || both < 0)
-        return err_set(e, -EBADMSG,
-                       "model.merges[%u]: a token of the pair or their concatenation is not in "
-                       "model.vocab",
+        return err_set(e, -EBADMSG, "model.merges[%u]: a token or the result is not in model.vocab",
                        b->n_merges);
     m = slot_of(b, (uint64_t)left << 32 | (uint32_t)right);
     /* The reference uses the last rank of a duplicate pair; no published file has one. */

@@ -64,8 +64,7 @@ char_is_number(int32_t c)
 }
 
 /* True for word characters, \w in a regular expression: Alphabetic, marks, decimal digits,
- * connectors and joiners. The ranges are circled and squared letters, whose category is not a
- * letter. */
+ * connectors and joiners. The ranges are circled and squared letters. */
 static inline bool
 char_is_word(int32_t c)
 {

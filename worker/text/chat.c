@@ -123,8 +123,7 @@ put_begin(const struct chat_template *m, struct chat_state *s, struct err *e)
     struct message system = { .role = SYSTEM, .content = s->system };
 
     if (s->system.p && m->flags & CHAT_NO_SYSTEM)
-        return err_set(e, -EINVAL,
-                       "messages[0]: this model's chat template does not accept role system");
+        return err_set(e, -EINVAL, "messages[0]: this chat template does not accept role system");
     chat_say(&s->o, m->begin);
     if (m->system && !s->system.p) system.content = (struct span){ m->system, strlen(m->system) };
     if (m->system && (s->system.p || *m->system)) chat_put(s, m->format, &system);
@@ -198,8 +197,7 @@ chat_render(const struct chat *c, const char *text, size_t n, char *work, char *
     int more;
 
     if (!m) return err_set(e, -ENOTSUP, "%s", c->why);
-    if (!is_day(text, n))
-        return err_set(e, -EINVAL, "messages: no line YYYY-MM-DD before the conversation");
+    if (!is_day(text, n)) return err_set(e, -EINVAL, "messages: there is no line with the date");
     json_open(&t.j, text + CHAT_DAY, n - CHAT_DAY);
     TRY(json_next(&t.j, e));
     if (t.j.kind != JSON_ARRAY) return err_set(e, -EINVAL, "messages is not a list");
@@ -220,9 +218,7 @@ chat_render(const struct chat *c, const char *text, size_t n, char *work, char *
     }
     chat_say(&s.o, m->reply);
     if (s.o.n > cap)
-        return err_set(e, -EMSGSIZE,
-                       "messages: the conversation has %zu bytes with the chat template, more than "
-                       "the limit of %zu",
+        return err_set(e, -EMSGSIZE, "messages: %zu bytes with the chat template; the limit is %zu",
                        s.o.n, cap);
     return (int)s.o.n;
 }

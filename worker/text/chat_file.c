@@ -74,8 +74,7 @@ find_key(struct json *j, const char *text, size_t n, const char *key, struct err
     return more;
 }
 
-/* Replaces the JSON object in *text by the decoded string value of a key. Returns 1, or 0 if the
- * key is absent or null. */
+/* Replaces the JSON in *text by the decoded string of a key. Returns 1, or 0: absent or null. */
 static int
 string_of(char **text, size_t *n, const char *key, struct err *e)
 {

@@ -1,5 +1,5 @@
-/* chat_templates.c - the chat templates (chat_templates.h), one section per family. Formats and
- * functions print what the published Jinja programs print. */
+/* chat_templates.c - the chat templates: formats and functions print what the Jinja programs
+ * print. */
 #include "worker/text/chat_templates.h"
 
 #include "worker/text/chars.h"
@@ -20,8 +20,7 @@ chat_say(struct out *o, const char *words)
     put(o, (struct span){ words, strlen(words) });
 }
 
-/* True for the characters that Python's str.strip() removes: white space of Unicode and the 4
- * separators U+001C to U+001F. */
+/* True for what Python's str.strip() removes: White_Space and the separators U+001C to U+001F. */
 static bool
 is_space(int32_t c)
 {
@@ -201,8 +200,7 @@ qwen3_message(struct chat_state *s, const struct message *t)
 }
 
 /* Returns the next visible piece of a Gemma 4 reply, in which reasoning is written <|channel>...
- * <channel|>: the text up to the next reasoning. *text becomes the rest behind it; .p NULL:
- * none. */
+ * <channel|>: the text up to the next reasoning. *text becomes the rest behind it. */
 static struct span
 next_piece(struct span *text)
 {

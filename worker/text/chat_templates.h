@@ -57,8 +57,7 @@ struct chat_template {
     const char *name;     /* value of the option chat_template */
     const char *needs[3]; /* tokens that the vocabulary must have for this template */
     uint8_t named;        /* how many of these the Jinja program calls bos_token and eos_token */
-    /* Set of the reasoning keys that the Jinja program renders in messages after the last user
-     * message; lagan refuses such messages. */
+    /* reasoning keys that the program renders after the last user message, which is refused */
     uint8_t thinks;
     unsigned flags;
     const char *begin; /* printed first */

@@ -111,8 +111,7 @@ decoder_open(struct decoder *d, struct json *j, struct err *e)
     struct steps steps = { d, REPLACE };
     struct config c = { 0 };
 
-    if (j->kind == JSON_NULL)
-        return err_set(e, -ENOTSUP, "null or an absent decoder is not served yet");
+    if (j->kind == JSON_NULL) return err_set(e, -ENOTSUP, "null is not served yet");
     TRY(json_section_read(j, "its value", fields, &c, e));
     if (strcmp(c.type, "ByteLevel") == 0) {
         d->byte_level = true;

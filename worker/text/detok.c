@@ -2,8 +2,7 @@
  *
  * Each byte of text is appended to `held`. If a stop string ends with this byte, it ends the text.
  * Otherwise bytes at the start of `held` that cannot begin a stop string any more are output. So
- * `held` is always the longest suffix of the text that begins a stop string, and stop strings are
- * found across token boundaries. */
+ * `held` is the longest suffix of the text that begins a stop string, across token boundaries. */
 #include "worker/text/detok.h"
 
 enum { STOP_MAX = 256 };

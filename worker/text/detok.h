@@ -35,8 +35,7 @@ void detok_init(struct detok *d, const struct tokenizer *t, bool keep_special);
 int detok_stop(struct detok *d, const char *s, uint32_t n) MUST_USE;
 /* Adds a token, writes the text that is not held to buf and returns its length. *stopped becomes
  * true if a stop string is complete; the text before it has then been written, and no text follows.
- * An invalid id gives no text. -EMSGSIZE, state unchanged: cap is below DETOK_HELD + 3 *
- * tokenizer_longest(). */
+ * An invalid id gives no text. -EMSGSIZE, no change: cap < DETOK_HELD + 3 * tokenizer_longest(). */
 int detok_add(struct detok *d, token_id id, char *buf, size_t cap, bool *stopped) MUST_USE;
 /* Ends the text: writes the held text to buf, an incomplete character as U+FFFD, and returns its
  * length. -EMSGSIZE: cap is below DETOK_HELD. */

@@ -68,7 +68,7 @@ pattern_regex(struct pattern *p, const char *regex, struct err *e)
         PCRE2_UCHAR message[128];
 
         pcre2_get_error_message(code, message, sizeof message);
-        return err_set(e, -ENOTSUP, "the pattern is invalid at \"%.32s\": %s", text + at,
+        return err_set(e, -ENOTSUP, "bad pattern at \"%.32s\": %s", text + at,
                        (const char *)message);
     }
     /* pcre2_jit_compile() fails if memory must not be executable; matching is then slower. */

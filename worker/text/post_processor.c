@@ -51,15 +51,14 @@ put_special(struct json table, const char *name, token_id *list, uint32_t *n, ui
         uint64_t id;
 
         if (ids.kind != JSON_NUMBER || json_u64(&ids, &id) < 0 || id > INT32_MAX)
-            return err_set(e, -EBADMSG, "special_tokens: ids of \"%.64s\" has no valid token id",
-                           name);
+            return err_set(e, -EBADMSG, "special_tokens: a bad id of \"%.64s\"", name);
         TRY(put(list, n, at++, (token_id)id, e));
     }
     return more;
 }
 
-/* Reads an element of a template: a token, {"SpecialToken": {"id": "<s>", ...}}, or the place of
- * the text, {"Sequence": {"id": "A", ...}}. */
+/* Reads a token, {"SpecialToken": {"id": "<s>"}}, or the text's place, {"Sequence": {"id":
+ * "A"}}. */
 static int MUST_USE
 read_piece(struct json *j, bool *special, char id[256], struct err *e)
 {
@@ -136,8 +135,7 @@ read_post(void *arg, struct json *j, int depth, struct err *e)
         return json_section_sequence(c.list, depth, read_post, p, e);
     if (strcmp(c.type, "RobertaProcessing"))
         return err_set(e, -ENOTSUP, "type %s is not served yet", c.type);
-    if (c.cls < 0 || c.sep < 0)
-        return err_set(e, -EBADMSG, "RobertaProcessing has no cls or no sep");
+    if (c.cls < 0 || c.sep < 0) return err_set(e, -EBADMSG, "RobertaProcessing: no cls or sep");
     TRY(put(p->before, &p->n_before, 0, c.cls, e));
     return put(p->after, &p->n_after, p->n_after, c.sep, e);
 }

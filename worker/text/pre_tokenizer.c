@@ -71,9 +71,7 @@ read_behavior(struct pretok_step *s, const char *name, struct err *e)
         if (strcmp(name, names[i])) continue;
         s->behavior = (enum behavior)i;
         if (i > REMOVED && s->pattern.may_be_empty)
-            return err_set(e, -ENOTSUP,
-                           "Split behavior %s with a pattern that matches the empty string is not "
-                           "served yet",
+            return err_set(e, -ENOTSUP, "Split %s by a pattern that matches \"\" is not served yet",
                            name);
         return 0;
     }

@@ -35,8 +35,8 @@ uint32_t tokenizer_size(const struct tokenizer *t); /* all token ids are below t
 uint32_t tokenizer_longest(const struct tokenizer *t);
 
 /* Encodes text[n] into ids[cap] and returns the number of ids. bare: without the tokens of the
- * post-processor. -EMSGSIZE: cap is too small. -EILSEQ: text is not UTF-8. -EINVAL: matching a
- * pattern exceeded a limit of PCRE2. -ENOMEM. */
+ * post-processor. -EMSGSIZE: cap is too small. -EILSEQ: text is not UTF-8. -EINVAL: a PCRE2 limit
+ * was exceeded. */
 int tokenizer_encode(struct tokenizer *t, const char *text, size_t n, bool bare, token_id *ids,
                      uint32_t cap, struct err *e) MUST_USE;
 

@@ -182,8 +182,7 @@ read_scores(struct unigram *u, struct vocab *v, struct json j, struct err *e)
         TRY(json_section_array(&j, "an element of model.vocab", e));
         n = json_section_piece(&j, piece, sizeof piece);
         if (n < 0)
-            return err_set(e, -EBADMSG,
-                           "model.vocab: the text of token %u is not a string of at most %zu bytes",
+            return err_set(e, -EBADMSG, "model.vocab: token %u is no string of at most %zu bytes",
                            u->n, sizeof piece - 1);
         TRY(json_next(&j, e));
         if (j.kind != JSON_NUMBER || json_f64(&j, &u->score[u->n]) < 0)
@@ -276,8 +275,7 @@ tokenizer_json_read(struct tokenizer *t, const char *text, size_t n, struct err 
 
     TRY(find_sections(&s, text, n, e));
     TRY(read_model_kind(t, &s, e));
-    if (put_config(&t->config, &s) < 0)
-        return err_set(e, -ENOMEM, "no memory for the tokenizer's configuration");
+    if (put_config(&t->config, &s) < 0) return err_set(e, -ENOMEM, "no memory for tokenizer");
     TRY(read_small(t, &s, e));
     t->vocab.byte_level = t->pretok.byte_level;
     TRY(t->is_unigram ? read_unigram(t, &s, e) : read_bpe(t, &s, e));
