@@ -38,7 +38,7 @@ read_rope(const json_t *config, struct rope_params *ret, struct err *e)
     return ret->type == ROPE_DEFAULT ? 0 : err_set(e, -ENOTSUP, "rope_type must be default");
 }
 
-/* Sets *ret: attn_layer_indices lists the layer, so it has attention. Other layers have Mamba-2. */
+/* Sets *ret if attn_layer_indices lists the layer: it has attention. Other layers have Mamba-2. */
 static int
 has_attention(const json_t *config, uint32_t layer, bool *ret, struct err *e)
 {

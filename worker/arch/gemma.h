@@ -61,7 +61,7 @@ struct gemma_input {
     { L "pre_feedforward_layernorm.weight",  DENSE(ff_norm),          DIM_1,      DIM_HIDDEN, W_FP32 }, \
     GATED_RULES(L "mlp.", DENSE), \
     { L "post_feedforward_layernorm.weight", DENSE(ff_post),          DIM_1,      DIM_HIDDEN, W_FP32 }
-/* Lines for struct gemma_top and a layer's field `input`. TO(f): home and offset of a layer's
+/* Lines for struct gemma_top and a layer's field `input`. TO(f): home, offset of a layer's
  * field. */
 #define GEMMA_TOP(f) IN_TOP, offsetof(struct gemma_top, f)
 #define GEMMA_INPUT_TOP_RULES \
@@ -74,8 +74,7 @@ struct gemma_input {
     { L "post_per_layer_input_norm.weight",  TO(input.post),          DIM_1,      DIM_INPUT,  W_FP32 }
 /* clang-format on */
 
-/* Reads the sizes of per-layer inputs: *each (at least min), s->dim; sets own_cols to their
- * scratch. */
+/* Reads the sizes of per-layer inputs: *each (at least min), s->dim; sets s->own_cols. */
 int gemma_read_inputs(const json_t *config, uint32_t min, struct model_shape *s, uint32_t *each,
                       struct err *e) MUST_USE;
 /* Returns the words per token at the start of BLOCK_OWN that hold per-layer inputs. */

@@ -2,8 +2,7 @@
  *
  * Norms before and after each sublayer, with weight 1 + w; q and k are normed per head before
  * rotation. 5 of 6 layers have a window and rotary base 1e4, the sixth full attention and base 1e6.
- * query_pre_attn_scalar sets the attention scale. Source: Gemma3ForCausalLM of transformers
- * 5.17. */
+ * query_pre_attn_scalar sets the score scale. Source: Gemma3ForCausalLM of transformers 5.17. */
 #include "worker/arch/gemma.h"
 
 static const struct weight_rule weights[] = {

@@ -73,8 +73,7 @@ int block_attend_decoder(const struct model *m, struct step *s, uint32_t l, stru
                          const struct block_attention *a, struct tensor *heads);
 int block_attend_cross(const struct model *m, struct step *s, uint32_t l, struct tensor h,
                        const struct block_attention *a, struct tensor *heads);
-/* Projects encoder states s->project_x with w [2 q, hidden] to cross-attention K and V of layer
- * l. */
+/* Projects encoder states s->project_x with w [2 q, hidden] to cross K and V of layer l. */
 int block_project_cross(const struct model *m, struct step *s, uint32_t l, struct tensor w,
                         struct tensor bias);
 

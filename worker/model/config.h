@@ -85,8 +85,7 @@ int cfg_dtype(const json_t *config, const char **ret, struct err *e) MUST_USE;
 
 enum rope_type { ROPE_DEFAULT, ROPE_LINEAR, ROPE_LLAMA3, ROPE_YARN, ROPE_PROPORTIONAL };
 
-/* Parameters of rotary embeddings (rope_table.h). In capitals: the rope_type that uses the
- * field. */
+/* Parameters of rotary embeddings (rope_table.h). In capitals: the type that uses a field. */
 struct rope_params {
     enum rope_type type;
     double theta;

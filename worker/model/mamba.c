@@ -94,7 +94,7 @@ mamba_configure(const json_t *config, struct model_shape *s, struct mamba_shape 
     return mamba_sizes(s, c, e);
 }
 
-/* Returns the words per token of in_proj's and the convolution's output, y and normed y (normed
+/* Returns the words per token of in_proj's and conv's outputs, y and normed y (`normed`
  * columns). */
 static uint32_t
 own_words(const struct mamba_shape *c, uint32_t normed)

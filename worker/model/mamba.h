@@ -9,8 +9,7 @@
  * In shapes, inner = n_heads * head_dim; taps are the inputs of the convolution; channels are the
  * columns of x, B and C. A group is a set of consecutive heads with the same B and C.
  *
- * Differences between families (tensor names, clamping, the norm) are in struct mamba_shape and in
- * the families' files. */
+ * Families differ in struct mamba_shape (clamping, the norm) and in names (families' files). */
 #pragma once
 
 #include "worker/model/config.h"

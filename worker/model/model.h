@@ -4,8 +4,8 @@
  * where each tensor is stored, and fills the weights arena, the memory of the weights, from one of
  * 3 sources: safetensors files (on the CPU, a tensor whose stored dtype and layout fit is used in
  * place from the mapped file); the arena of the previous worker (tensors with a wrong checksum are
- * read again from the files); or a random generator (weights=random:SEED). Errors name the tensor
- * and its file. */
+ * read again from the files); or a random generator (weights=random:SEED). Errors name tensor and
+ * file. */
 #pragma once
 
 #include "base/base.h"
@@ -110,7 +110,7 @@ struct model *model_close(struct model *m);
 CLEAN_FUNC(struct model, model_close)
 
 /* Sets the KV groups of c (kind, window, layers, parts, slice bytes, max_entries) and each layer's
- * group and in_group. The caller sets the snapshot interval of state groups. tokens_per_block 0:
+ * group and in_group. The caller sets the snapshot interval of state. tokens_per_block 0:
  * default. */
 int model_groups(struct model *m, enum dtype kv_dtype, uint32_t tokens_per_block,
                  struct kv_config *c, struct err *e) MUST_USE;

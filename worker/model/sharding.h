@@ -21,8 +21,7 @@ int sharding_divide(struct model *m, struct err *e) MUST_USE;
 int sharding_agrees(struct model *m, struct err *e);
 /* Returns this rank's share of n rows, columns or units that all ranks divide evenly. */
 struct span sharding_share(const struct model *m, uint32_t n);
-/* Sets part[] to this rank's rows or columns of size d, which has the value n in the whole model
- * and is a size of layer l (NULL: not of a layer); one span for each part of struct dim_parts.
- * Returns the number of spans. */
+/* Sets part[] to this rank's rows or columns of size d, n in the whole model, of layer l (NULL: not
+ * of a layer); one span for each part of struct dim_parts. Returns the number of spans. */
 uint32_t sharding_parts(const struct model *m, enum dim d, uint32_t n, const struct layer_shape *l,
                         struct span part[DIM_PARTS]);

@@ -6,8 +6,7 @@
  *
  * The CPU uses a field in place from the mapped file if it has one tensor of the wanted dtype with
  * aligned bytes. All other fields are in one arena, in plan order, 128-byte aligned. The
- * fingerprint covers everything that determines the content of the arena: the table, the shape, the
- * dtypes and the files. */
+ * fingerprint covers all that determines the arena: table, shape, dtypes and files. */
 #pragma once
 
 #include "worker/model/model.h"
@@ -22,8 +21,8 @@ struct weights_from {
     int *fd;           /* src->weights_fd; -1 after the arena was adopted */
 };
 
-/* Sets every tensor of top, layer and encoder, and m's weights, fingerprint, weight_bytes, adopted
- * and unused. */
+/* Sets all tensors of top, layer, encoder; m's weights, fingerprint, weight_bytes, adopted,
+ * unused. */
 int weights_load(struct model *m, const struct weights_from *from, struct err *e) MUST_USE;
 
 /* Plans the weights without reading or allocating them: sets m's weight_bytes, dtype, act and

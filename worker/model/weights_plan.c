@@ -89,9 +89,9 @@ find(const struct model *m, const char *name)
     return NULL;
 }
 
-/* Checks that the stored shape is what the line expects: [cols] for a vector, [rows, cols], or
- * [experts, rows, cols]; transposed: with rows and cols exchanged. The last dimension may be stored
- * as several. */
+/* Checks that the stored shape is as the line expects: [cols] for a vector, [rows, cols] or
+ * [experts, rows, cols]; transposed: rows and cols exchanged. The last may be several
+ * dimensions. */
 static int
 check_shape(const struct part *p, struct err *e)
 {

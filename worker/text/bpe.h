@@ -41,7 +41,7 @@ int bpe_open(struct bpe *b, const struct vocab *v, struct json merges, struct er
 int bpe_prepare(struct bpe *b, const struct vocab *v, struct err *e) MUST_USE;
 void bpe_free(struct bpe *b);
 
-/* Encodes word[n], n > 0, into ids[cap]. Returns their number, -EMSGSIZE (cap) or -ENOMEM. */
+/* Encodes word[n], n > 0, into ids[cap]. Returns the number of ids, -EMSGSIZE or -ENOMEM. */
 int bpe_word(struct bpe *b, const struct vocab *v, const char *word, size_t n, token_id *ids,
              uint32_t cap) MUST_USE;
 

@@ -64,7 +64,8 @@ char_is_number(int32_t c)
 }
 
 /* True for word characters, \w in a regular expression: Alphabetic, marks, decimal digits,
- * connectors and joiners. The ranges are circled and squared letters. */
+ * connectors and joiners. The ranges are circled and squared letters, which are Alphabetic but have
+ * no letter category. */
 static inline bool
 char_is_word(int32_t c)
 {

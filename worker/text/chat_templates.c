@@ -1,5 +1,4 @@
-/* chat_templates.c - the chat templates: formats and functions print what the Jinja programs
- * print. */
+/* chat_templates.c - the chat templates: formats and functions print as the Jinja programs do. */
 #include "worker/text/chat_templates.h"
 
 #include "worker/text/chars.h"

@@ -28,8 +28,7 @@ struct decoder {
     char from[DECODE_STRING], to[DECODE_STRING]; /* Replace, Metaspace; both "": none */
 };
 
-/* Reads the value of "decoder", whose first event is the last event of j. -ENOTSUP: unsupported
- * kind; the message names it. */
+/* Reads the value of "decoder" that j's last event begins. -ENOTSUP: unsupported, named in e. */
 int decoder_open(struct decoder *d, struct json *j, struct err *e) MUST_USE;
 
 /* Returns the most bytes that one token can complete. longest: bytes of the longest token. */

@@ -55,8 +55,7 @@ int json_section_key(struct json *j, struct err *e) MUST_USE;
 /* Inside an array: reads the next element's first event and returns 1, or 0 at the array's end. */
 int json_section_element(struct json *j, struct err *e) MUST_USE;
 
-/* Reads the next event as a string without zero bytes, or null as "". -EMSGSIZE: the string is
- * longer than n - 1 bytes. */
+/* Reads a string without zero bytes, or null as "". -EMSGSIZE: it has more than n - 1 bytes. */
 int json_section_text(struct json *j, const char *what, char *buf, size_t n,
                       struct err *e) MUST_USE;
 /* Reads the next event as a string of any bytes. Returns its length, or -1 without a message. */

@@ -1,8 +1,7 @@
 /* normalizer.c - reads the "normalizer" of tokenizer.json and applies its steps (normalizer.h).
  *
  * For NFC, NFD, NFKC and NFKD, utf8proc decomposes and composes characters, but this file orders
- * combining marks, because utf8proc's ordering is quadratic in the length of a run, which a client
- * chooses. */
+ * combining marks, because utf8proc's ordering is quadratic in a run, which a client chooses. */
 #include "worker/text/normalizer.h"
 
 #include "worker/text/chars.h"

@@ -22,8 +22,7 @@ struct normal {
     struct text_buffer wide;      /* the text as code points (int32_t), for NFC to NFKD */
 };
 
-/* Reads the value of "normalizer", whose first event is the last event of j. -ENOTSUP: unsupported
- * kind; the message names it. */
+/* Reads the value of "normalizer" that j's last event begins. -ENOTSUP: unsupported, named in e. */
 int normalizer_open(struct normal *m, struct json *j, struct err *e) MUST_USE;
 void normalizer_free(struct normal *m);
 

@@ -2,8 +2,7 @@
  * or a character class.
  *
  * Regular expressions are compiled with PCRE2 and Unicode properties; \s means White_Space and \w
- * includes marks, as in the engine of the tokenizers library. Syntax that they interpret
- * differently is rejected. */
+ * includes marks, as in the engine of the tokenizers library. Syntax that differs is rejected. */
 #pragma once
 
 #include "base/base.h"

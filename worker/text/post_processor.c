@@ -57,8 +57,7 @@ put_special(struct json table, const char *name, token_id *list, uint32_t *n, ui
     return more;
 }
 
-/* Reads a token, {"SpecialToken": {"id": "<s>"}}, or the text's place, {"Sequence": {"id":
- * "A"}}. */
+/* Reads a token, {"SpecialToken": {"id": "<s>"}}, or the text, {"Sequence": {"id": "A"}}. */
 static int MUST_USE
 read_piece(struct json *j, bool *special, char id[256], struct err *e)
 {

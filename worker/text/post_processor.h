@@ -16,6 +16,5 @@ struct post {
     uint32_t n_before, n_after;
 };
 
-/* Reads the value of "post_processor", whose first event is the last event of j. -ENOTSUP:
- * unsupported kind; the message names it. */
+/* Reads the value of "post_processor" that j's last event begins. -ENOTSUP: unsupported kind. */
 int post_processor_open(struct post *p, struct json *j, struct err *e) MUST_USE;

@@ -21,8 +21,7 @@ struct pretok {
     bool first_only; /* a Metaspace prepends its prefix to the first word of the text only */
 };
 
-/* Reads the value of "pre_tokenizer", whose first event is the last event of j. -ENOTSUP:
- * unsupported kind; the message names it. */
+/* Reads the value of "pre_tokenizer" that j's last event begins. -ENOTSUP: unsupported kind. */
 int pre_tokenizer_open(struct pretok *p, struct json *j, struct err *e) MUST_USE;
 void pre_tokenizer_free(struct pretok *p);
 

@@ -17,7 +17,7 @@
 
 struct tokenizer;
 
-/* Reads dir/tokenizer.json. -ENOENT: no such file; -ENOTSUP: not supported; -EBADMSG: malformed. */
+/* Reads dir/tokenizer.json. -ENOENT: no such file; -ENOTSUP: a part is unsupported; -EBADMSG. */
 int tokenizer_open(struct tokenizer **ret, const char *dir, struct err *e) MUST_USE;
 /* Opens the tokenizer of dir/tokenizer.json from the vocabulary cache in the folder `kept`. Returns
  * 1 with *ret, or 0 if there is no usable cache file and tokenizer_open() is needed. */
@@ -35,8 +35,7 @@ uint32_t tokenizer_size(const struct tokenizer *t); /* all token ids are below t
 uint32_t tokenizer_longest(const struct tokenizer *t);
 
 /* Encodes text[n] into ids[cap] and returns the number of ids. bare: without the tokens of the
- * post-processor. -EMSGSIZE: cap is too small. -EILSEQ: text is not UTF-8. -EINVAL: a PCRE2 limit
- * was exceeded. */
+ * post-processor. -EMSGSIZE: cap is too small. -EILSEQ: not UTF-8. -EINVAL: a PCRE2 limit. */
 int tokenizer_encode(struct tokenizer *t, const char *text, size_t n, bool bare, token_id *ids,
                      uint32_t cap, struct err *e) MUST_USE;
 

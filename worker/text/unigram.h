@@ -35,7 +35,7 @@ int unigram_open(struct unigram *u, const struct vocab *v, struct err *e) MUST_U
 int unigram_prepare(struct unigram *u, const struct vocab *v, struct err *e) MUST_USE;
 void unigram_free(struct unigram *u);
 
-/* Encodes word[n], n > 0, into ids[cap]. Returns their number, -EMSGSIZE (cap) or -ENOMEM. */
+/* Encodes word[n], n > 0, into ids[cap]. Returns the number of ids, -EMSGSIZE or -ENOMEM. */
 int unigram_word(struct unigram *u, const struct vocab *v, const char *word, size_t n,
                  token_id *ids, uint32_t cap) MUST_USE;
 

@@ -33,7 +33,7 @@ struct piece {
 void vocab_free(struct vocab *v);
 
 /* Adds token id with the text s[n] (UTF-8) of the file. findable: vocab_find() finds it; false for
- * tokens that occur only among the added tokens. -EBADMSG: id or bytes exist already, or id is too
+ * tokens that occur only among the added tokens. -EBADMSG: id or bytes exist, or id is too
  * large. */
 int vocab_add(struct vocab *v, token_id id, const char *s, size_t n, bool findable,
               struct err *e) MUST_USE;

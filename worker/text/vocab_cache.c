@@ -6,7 +6,8 @@
  * added tokens, and the other sections of the document as text; no pointers. It is written to a
  * temporary name and renamed, and any number of workers map it read-only. A file with another
  * layout, byte order or length, with a wrong bit, or with an index out of range is ignored and
- * written again. The hashes detect damage, not attacks.
+ * written again. The hashes detect damage, not attacks: write access to DIR would also allow
+ * changing the model.
  *
  *     offset  bytes  content
  *     0       512    struct header, padded with zeros
