@@ -2,7 +2,7 @@
  *
  * Encoder and decoder with learned positions, a normed embedding, layer norms, and a bias on every
  * matmul. BART norms after each sublayer; mBART norms before each sublayer and at the end of each
- * stack. model_type decides which; flags in config.json are ignored, as in the original. Source:
+ * stack. model_type decides which; flags in config.json are ignored, as in transformers. Source:
  * BartForConditionalGeneration, MBartForConditionalGeneration of transformers 5.17. */
 #include "worker/arch/registry.h"
 #include "worker/model/blocks.h"
@@ -16,7 +16,7 @@ struct bart_norm {
     struct tensor weight, bias; /* [hidden] */
 };
 
-/* A matmul and its bias: [out, in], [out]. */
+/* A weight matrix [out, in] and its bias [out]. */
 struct bart_linear {
     struct tensor weight, bias;
 };
@@ -52,7 +52,7 @@ struct bart_cfg {
 #define DEC(f) IN_LAYER, offsetof(struct bart_layer, f)
 #define DEC_BASE(f) DEC(base.f)
 #define DIM_POSITIONS DIM_OWN_0
-#define DIM_FINAL DIM_OWN_1 /* hidden; 0: no norm at the end of a stack */
+#define DIM_FINAL DIM_OWN_1 /* size of the norm at the end of a stack: hidden; 0: none */
 #define E "encoder.layers.%u."
 #define D "decoder.layers.%u."
 #define ROWS W_SPLIT_ROWS
@@ -262,7 +262,7 @@ begin(const struct model *m, struct step *s, const struct stack *k, const struct
     return m->op->residual(s->lane, &norm);
 }
 
-/* Ends attention: x += o heads; h = norm(x). */
+/* Ends an attention sublayer: x += o heads + bias; h = norm(x) */
 static int
 end_attention(const struct model *m, struct step *s, const struct stack *k, struct tensor heads,
               const struct bart_linear *o, const struct bart_norm *norm)

@@ -98,7 +98,7 @@ gemma_inputs(const struct model *m, struct step *s, uint32_t each, uint32_t firs
     struct tensor token = block_area(s, BLOCK_OWN, all, rows, cols, m->act);
     struct tensor projection = tensor_rows(top->projection, first * each, cols);
     struct tensor table = tensor_cols(top->table, first * each, cols);
-    struct tensor split = sum; /* one row for each token and layer */
+    struct tensor split = sum; /* the view of sum with one row for each token and layer */
 
     split.dim[0] = rows * n;
     split.dim[1] = split.stride = each;

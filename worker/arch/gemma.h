@@ -61,8 +61,7 @@ struct gemma_input {
     { L "pre_feedforward_layernorm.weight",  DENSE(ff_norm),          DIM_1,      DIM_HIDDEN, W_FP32 }, \
     GATED_RULES(L "mlp.", DENSE), \
     { L "post_feedforward_layernorm.weight", DENSE(ff_post),          DIM_1,      DIM_HIDDEN, W_FP32 }
-/* Lines for struct gemma_top and a layer's field `input`. TO(f): home, offset of a layer's
- * field. */
+/* Lines for struct gemma_top and a layer's `input`. TO(f): home and offset of a layer's field f. */
 #define GEMMA_TOP(f) IN_TOP, offsetof(struct gemma_top, f)
 #define GEMMA_INPUT_TOP_RULES \
     { "embed_tokens_per_layer.weight",       GEMMA_TOP(table),         DIM_TOKENS, DIM_EACH_ALL, W_EMBEDDING }, \

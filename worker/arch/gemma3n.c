@@ -16,11 +16,11 @@ static const float LEAST = 1e-5f; /* lower limit of the mean square in match_rms
 
 struct gemma3n {
     struct gemma_top base;
-    struct tensor altup_in, altup_out; /* [3 hidden, hidden]: streams 1, 2, 3 */
+    struct tensor altup_in, altup_out; /* [3 hidden, hidden]: rows of streams 1, 2, 3 */
 };
 
 struct gemma3n_layer {
-    struct dense_layer dense; /* qkv: [q, own k, own v; hidden] */
+    struct dense_layer dense; /* qkv has rows q, then k and v if the layer has its own KV */
     struct gemma_input input;
     struct tensor router_norm, router;      /* [hidden], [4, hidden] */
     struct tensor predict, correct;         /* [16, 4], [4, 4] */
@@ -31,7 +31,7 @@ struct gemma3n_layer {
 struct gemma3n_cfg {
     struct causal_cfg base;
     uint32_t each, rank, active;
-    uint32_t gates_at;      /* words of BLOCK_OWN before the gates of all ranks */
+    uint32_t gates_at;      /* words per token of BLOCK_OWN before the gates of all ranks */
     float edge[MAX_LAYERS]; /* gates below mean + edge * deviation become 0; -inf: none does */
 };
 

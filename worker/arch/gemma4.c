@@ -13,7 +13,7 @@
 #include <math.h>
 
 struct gemma4_layer {
-    struct dense_layer dense; /* qkv: [q, own k, own v; hidden] */
+    struct dense_layer dense; /* qkv has rows q, then k and v if the layer has its own KV */
     struct gemma_input input;
     struct tensor router, router_scale;     /* [experts, hidden], [hidden] */
     struct tensor expert_scale;             /* [experts] */
@@ -26,7 +26,7 @@ struct gemma4_layer {
 
 struct gemma4_cfg {
     struct causal_cfg base;
-    uint32_t each;            /* per-layer inputs of a token; 0: none */
+    uint32_t each;            /* per-layer inputs of a token and layer; 0: none */
     float scalar[MAX_LAYERS]; /* factor of x at the end of each layer; prepare() reads it */
 };
 

@@ -1,8 +1,8 @@
 /* t5.c - T5: version 1.0 (relu, tied head), 1.1 and Flan (gated gelu, untied head).
  *
  * Pre-norm encoder and decoder without absolute positions: self-attention adds a bias that depends
- * on the distance. Each stack has one bias table, stored in block 0. Scores are not scaled. Source:
- * T5ForConditionalGeneration of transformers 5.17. */
+ * on the distance. Encoder and decoder have one bias table each, stored in block 0. Scores are not
+ * scaled. Source: T5ForConditionalGeneration of transformers 5.17. */
 #include "worker/arch/registry.h"
 #include "worker/arch/t5_bias.h"
 #include "worker/model/blocks.h"
@@ -50,7 +50,7 @@ enum { TABLE_ENCODER, TABLE_DECODER };
 #define TOP(f) IN_TOP, offsetof(struct t5, f)
 #define ENC(f) IN_ENCODER, offsetof(struct t5_encoder, f)
 #define DEC(f) IN_LAYER, offsetof(struct t5_layer, f)
-#define DIM_PLAIN DIM_OWN_0 /* ff, or 0 if the feed-forward is gated; DIM_GATED is the opposite */
+#define DIM_PLAIN DIM_OWN_0 /* ff, or 0 if the feed-forward is gated. DIM_GATED: 0, or ff */
 #define DIM_GATED DIM_OWN_1
 #define E "encoder.block.%u.layer."
 #define D "decoder.block.%u.layer."

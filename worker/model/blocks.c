@@ -68,7 +68,7 @@ block_area(const struct step *s, enum block_scratch which, uint32_t words, uint3
     const struct tensor *all = &s->scratch[which];
     size_t at = (size_t)all->dim[0] * words * 4;
 
-    check(words % 4 == 0); /* 16-byte aligned for every number of rows */
+    check(words % 4 == 0); /* so that data is 16-byte aligned for every number of rows */
     check(at + dtype_bytes(t, (size_t)rows * cols) <=
           dtype_bytes(all->dtype, (size_t)all->dim[0] * all->stride));
     return tensor_2d((char *)all->data + at, t, rows, cols);

@@ -16,8 +16,8 @@
 #include <jansson.h>
 #include <math.h>
 
-/* Limits of every model: far above the largest published model, and low enough that the product of
- * any two times the size of an element is below 2^48. */
+/* Limits of every model: above the largest published model, and so low that the product of any two
+ * limits and the size of an element is below 2^48. */
 enum {
     CFG_MAX_HIDDEN = 65536,
     CFG_MAX_VOCAB = 1 << 20,

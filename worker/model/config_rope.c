@@ -107,7 +107,8 @@ cfg_rope(const json_t *config, const char *kind, double theta, struct rope_param
     check(theta > 1);
     TRY(rope_object(config, kind, &p, &in, e));
     if (kind && strcmp(kind, "sliding_attention") == 0) outer = "rope_local_base_freq";
-    /* theta 1 would divide by log 1; above 1e12 every angle except the first is 0. */
+    /* The range of theta: 1 would cause a division by log 1; above 1e12 all angles but the first
+     * are 0. */
     TRY(cfg_f64(config, outer, theta, 1.001, 1e12, &r.theta, e));
     TRY(cfg_f64(config, "partial_rotary_factor", 1, 1e-3, 1, &partial, e));
     code = cfg_str(p, cfg_value(p, "rope_type") ? "rope_type" : "type", "default", &type, e);

@@ -30,7 +30,7 @@ struct mamba_weights {
     struct tensor conv;              /* fp32 [channels, taps] */
     struct tensor conv_bias;         /* fp32 [channels] or none */
     struct tensor dt_bias, a_log, d; /* fp32 [heads] */
-    struct tensor norm;              /* [inner]; whole on each rank unless norm_groups */
+    struct tensor norm;              /* [inner], of all ranks unless norm_groups */
     struct tensor out;               /* [hidden, inner] */
 };
 

@@ -4,8 +4,7 @@
  * where each tensor is stored, and fills the weights arena, the memory of the weights, from one of
  * 3 sources: safetensors files (on the CPU, a tensor whose stored dtype and layout fit is used in
  * place from the mapped file); the arena of the previous worker (tensors with a wrong checksum are
- * read again from the files); or a random generator (weights=random:SEED). Errors name tensor and
- * file. */
+ * read again from the files); or a random generator (weights=random:SEED). Errors name the file. */
 #pragma once
 
 #include "base/base.h"
@@ -24,7 +23,7 @@ struct quant;
 
 /* Parameters that a request with model_defaults gets: the defaults of transformers' generate(). */
 struct generation {
-    float temperature; /* 0: greedy, also if do_sample is false */
+    float temperature; /* 0: greedy; 0 also if do_sample is false */
     float top_p, min_p, repetition_penalty, length_penalty;
     uint32_t top_k, beams, no_repeat_ngram;
     uint32_t max_tokens, min_tokens; /* 0: not set */
@@ -110,8 +109,7 @@ struct model *model_close(struct model *m);
 CLEAN_FUNC(struct model, model_close)
 
 /* Sets the KV groups of c (kind, window, layers, parts, slice bytes, max_entries) and each layer's
- * group and in_group. The caller sets the snapshot interval of state. tokens_per_block 0:
- * default. */
+ * group and in_group. The caller sets the snapshot interval. tokens_per_block 0: default. */
 int model_groups(struct model *m, enum dtype kv_dtype, uint32_t tokens_per_block,
                  struct kv_config *c, struct err *e) MUST_USE;
 
@@ -122,8 +120,8 @@ void model_keep_first(struct model *m, uint32_t n, struct kv_config *c);
 /* Sets the share of the KV arena of each group of c (from model_groups()). text, the option
  * kv.shares: KIND=SHARE,... with the kinds full, window, cross and state; groups of a kind share
  * evenly. cross, the option cross_kv_cache_fraction: the share of the cross-attention group; all
- * other groups have the rest. "" and 0: not set. -EINVAL: unknown kind, kind without group, sum
- * above 1, both set. */
+ * other groups have the rest. "" and 0: not set. -EINVAL: unknown or absent kind, sum above 1, both
+ * set. */
 int model_shares(const char *text, double cross, struct kv_config *c, struct err *e) MUST_USE;
 
 /* The device tensors that forward(), encode() and project_cross() read and write in one step, and

@@ -56,7 +56,7 @@ set_tensors(const struct weights_plan *p)
 
         const struct quant_tensor *q = f->n_parts ? p->part[f->first].quant : NULL;
 
-        if (q && q->is_scale) { /* the field before it is the matrix */
+        if (q && q->is_scale) { /* scales of the matrix that the field before has set */
             f->to->scale = data;
             f->to->scale_run = p->m->quant->run;
         } else if (q)

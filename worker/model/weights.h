@@ -18,11 +18,10 @@ struct weights_from {
     const void *config; /* config.json's bytes, for the fingerprint */
     size_t config_bytes;
     enum dtype stored; /* random weights: the dtype of config.json, used for dtype "as stored" */
-    int *fd;           /* src->weights_fd; -1 after the arena was adopted */
+    int *fd;           /* src->weights_fd; becomes -1 if the arena is adopted */
 };
 
-/* Sets all tensors of top, layer, encoder; m's weights, fingerprint, weight_bytes, adopted,
- * unused. */
+/* Sets all fields; m's weights, fingerprint, weight_bytes, adopted and unused. */
 int weights_load(struct model *m, const struct weights_from *from, struct err *e) MUST_USE;
 
 /* Plans the weights without reading or allocating them: sets m's weight_bytes, dtype, act and

@@ -55,7 +55,7 @@ spans_of(const struct model *m, const struct weight_rule *r, enum dim d, uint32_
     return sharding_parts(m, d, part[0].n, layer_of(m, r, layer), part);
 }
 
-/* True if the line applies to this layer. */
+/* True if line r applies to the layer, by its flags and sizes. */
 static bool
 applies(const struct model *m, const struct weight_rule *r, uint32_t layer)
 {
@@ -90,8 +90,7 @@ find(const struct model *m, const char *name)
 }
 
 /* Checks that the stored shape is as the line expects: [cols] for a vector, [rows, cols] or
- * [experts, rows, cols]; transposed: rows and cols exchanged. The last may be several
- * dimensions. */
+ * [experts, rows, cols]; transposed: [cols, rows]. The last may be several dimensions. */
 static int
 check_shape(const struct part *p, struct err *e)
 {
@@ -238,7 +237,7 @@ part_of(const struct weights_plan *p, const struct weight_rule *line,
     q.row.n = q.rows;
     q.col.n = q.cols;
 #pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Wformat-nonliteral" /* names of the table, with at most two %u */
+#pragma GCC diagnostic ignored "-Wformat-nonliteral" /* line->name has at most two %u */
     len = snprintf(q.name, sizeof q.name, line->name, layer, expert);
 #pragma GCC diagnostic pop
     if (quant) snprintf(q.name + len, sizeof q.name - (size_t)len, "%s", quant->suffix);

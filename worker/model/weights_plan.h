@@ -60,7 +60,7 @@ int weights_fill(const struct weights_plan *p, struct err *e) MUST_USE;
 uint64_t weights_checksum_bytes(uint32_t n_fields);
 /* Writes an incomplete table into an arena that will be filled. Queues on m->lane and waits. */
 int weights_checksum_begin(const struct weights_plan *p, struct err *e) MUST_USE;
-/* Queues the checksum of a filled field. */
+/* Queues the computation of a filled field's checksum into the table. */
 int weights_checksum_field(const struct weights_plan *p, uint32_t field);
 /* Marks the table complete, after the last field. */
 int weights_checksum_end(const struct weights_plan *p, struct err *e) MUST_USE;

@@ -21,7 +21,7 @@ enum { ALIGN = 4096, MOST_READERS = 8 };
 struct read_buffer {
     char *buffer;        /* [buffer_bytes] */
     const void *data;    /* result, in buffer or in the mapped file */
-    uint32_t last_piece; /* 1 + last piece read into this buffer; 0: none */
+    uint32_t last_piece; /* 1 + number of the last piece read into buffer; 0: none */
 };
 
 struct reading {
@@ -45,7 +45,7 @@ struct reading {
 struct reader {
     struct reading *r;
     uint32_t shard;
-    int fd, direct; /* direct -1: not supported by the file system */
+    int fd, direct; /* direct: for direct I/O, -1 if not supported */
     char *raw;
 };
 

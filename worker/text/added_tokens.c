@@ -77,7 +77,7 @@ enter(struct vocab *v, const char *text, token_id id, bool special, struct err *
     return 0;
 }
 
-/* Appends the search text of a token: its content, normalised if the token is. */
+/* Appends the search text of t to texts: its content, normalised if t->normalized. */
 static int MUST_USE
 put_text(struct text_buffer *texts, struct added_token *t, struct normal *m, const char *content,
          struct err *e)

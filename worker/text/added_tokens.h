@@ -48,7 +48,7 @@ struct added_walk {
     size_t from;  /* end of the last token found */
 };
 
-/* Finds the next token of one kind. Returns its id and the text before it in [*gap, *gap +
- * *gap_len), or -1 with the rest of the text as the gap. */
+/* Finds the next added token of one kind in the text of w. Returns its id and the text before it in
+ * [*gap, *gap + *gap_len), or -1 with the rest of the text as the gap. */
 token_id added_tokens_next(const struct added *a, bool normalized, struct added_walk *w,
                            const char **gap, size_t *gap_len);

@@ -65,15 +65,16 @@ add_merge(struct bpe *b, const struct vocab *v, char *s, size_t left_len, size_t
         return err_set(e, -EBADMSG, "model.merges[%u]: a token or the result is not in model.vocab",
                        b->n_merges);
     m = slot_of(b, (uint64_t)left << 32 | (uint32_t)right);
-    /* The reference uses the last rank of a duplicate pair; no published file has one. */
-    if (m->rank != NONE) return err_set(e, -EBADMSG, "merge %u is a duplicate", b->n_merges);
+    /* A pair that occurs twice has the last rank, as in the tokenizers library; no published file
+     * has one. */
+    if (m->rank != NONE) return err_set(e, -EBADMSG, "model.merges[%u] occurs twice", b->n_merges);
     *m = (struct merge){ (uint64_t)left << 32 | (uint32_t)right, b->n_merges++, both };
     if (r >= MARK && memcmp(s + l, mark, MARK) == 0 && !ends_with_mark(s, (size_t)l))
         b->cuts_at_marks = false;
     return 0;
 }
 
-/* Both spellings: ["a", "b"], and "a b" in older files. */
+/* Reads one merge, which is written ["a", "b"] or, in older files, "a b". */
 static int MUST_USE
 read_merge(struct bpe *b, const struct vocab *v, struct json *j, char *s, size_t capacity,
            struct err *e)

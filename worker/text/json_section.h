@@ -46,7 +46,7 @@ int json_section_sequence(struct json list, int depth,
                           int (*read)(void *arg, struct json *j, int depth, struct err *e),
                           void *arg, struct err *e) MUST_USE;
 
-/* Check that the last event opens an object or an array. */
+/* Check that the last event opens an object or an array; -EBADMSG if not. */
 int json_section_object(const struct json *j, const char *what, struct err *e) MUST_USE;
 int json_section_array(const struct json *j, const char *what, struct err *e) MUST_USE;
 

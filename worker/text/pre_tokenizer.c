@@ -78,7 +78,7 @@ read_behavior(struct pretok_step *s, const char *name, struct err *e)
     return err_set(e, -ENOTSUP, "Split behavior %s is not served yet", name);
 }
 
-/* Older files have only add_prefix_space instead of prepend_scheme. */
+/* Reads a Metaspace step. Older files have add_prefix_space instead of prepend_scheme. */
 static int MUST_USE
 read_metaspace(struct pretok *p, struct pretok_step *s, const struct config *c, struct err *e)
 {

@@ -22,7 +22,7 @@ text_buffer_grow(struct text_buffer *r, size_t more)
 static inline int MUST_USE
 text_buffer_put(struct text_buffer *r, const char *s, size_t n)
 {
-    TRY(text_buffer_grow(r, n + 1)); /* so that an empty text has an address too */
+    TRY(text_buffer_grow(r, n + 1)); /* + 1, so that an empty text has an address too */
     memcpy(r->p + r->n, s, n);
     r->n += n;
     return 0;

@@ -8,7 +8,7 @@
 #include "worker/text/json_section.h"
 #include "worker/text/tokenizer_parts.h"
 
-/* The small sections, which the vocabulary cache stores unchanged. */
+/* The small sections. The vocabulary cache stores their JSON. */
 enum { NORMALIZER, PRETOK, POST, DECODER, N_SMALL };
 
 /* The sections, as values or as scanners at their first event (json.h). Absent: p is NULL. */
@@ -239,7 +239,7 @@ check_ids(const struct tokenizer *t, struct err *e)
     return 0;
 }
 
-/* Adds the name of the section to the sentence of a failure. */
+/* If r is an error, puts the name of the section before its message in e. Returns r. */
 static int MUST_USE
 in_section(int section, int r, struct err *e)
 {
@@ -258,7 +258,7 @@ read_small(struct tokenizer *t, struct sections *s, struct err *e)
     return check_kinds(t, e);
 }
 
-/* Prepares the parts for use when all are complete. */
+/* Prepares all parts of t for encoding, after they have been read. */
 static int MUST_USE
 prepare(struct tokenizer *t, struct err *e)
 {

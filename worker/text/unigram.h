@@ -25,7 +25,7 @@ struct unigram {
 
 struct edge {
     uint32_t from; /* node << 8 | byte */
-    uint32_t to;   /* node; 0: empty entry, because the root is never a child */
+    uint32_t to;   /* node; 0: empty entry, because no edge leads to the root */
     token_id id;   /* the token that ends with this byte, or -1 */
 };
 

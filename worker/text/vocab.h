@@ -33,8 +33,7 @@ struct piece {
 void vocab_free(struct vocab *v);
 
 /* Adds token id with the text s[n] (UTF-8) of the file. findable: vocab_find() finds it; false for
- * tokens that occur only among the added tokens. -EBADMSG: id or bytes exist, or id is too
- * large. */
+ * tokens that occur only among the added tokens. -EBADMSG: id or bytes exist, or id too large. */
 int vocab_add(struct vocab *v, token_id id, const char *s, size_t n, bool findable,
               struct err *e) MUST_USE;
 
@@ -50,5 +49,5 @@ const struct piece *vocab_piece(const struct vocab *v, token_id id); /* NULL: no
  * or -1 if a character is not in the table of a byte-level vocabulary (s is unchanged). */
 int vocab_unwrite(const struct vocab *v, char *s, size_t n);
 
-/* Checks arrays that came from a file: returns true if every index is in range. */
+/* Checks arrays of the vocabulary cache: returns true if every index is in range. */
 bool vocab_is_sound(const struct vocab *v);

@@ -120,7 +120,8 @@ enum { HASHED = offsetof(struct header, body) + sizeof(uint64_t) };
 
 /* ---- loading */
 
-/* Sets pointers and counts of t from a header whose arrays are all inside the file. */
+/* Sets pointers and counts of t to the arrays of a mapped file, whose sizes h has and which fit
+ * it. */
 static void
 adopt(struct tokenizer *t, const struct header *h, char *map)
 {
