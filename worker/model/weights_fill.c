@@ -42,7 +42,7 @@ report_progress(struct filling *w, uint64_t bytes)
 static int
 failed(const struct filling *w, int r, struct err *e)
 {
-    return r < 0 ? err_set(e, r, "fill weights: %s", gpu_why(w->plan->m->gpu)) : 0;
+    return r < 0 ? err_set(e, r, "cannot fill weights: %s", gpu_why(w->plan->m->gpu)) : 0;
 }
 
 /* Returns the largest number of elements of part q that occupies at most READ_PIECE bytes both as

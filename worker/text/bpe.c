@@ -65,8 +65,7 @@ add_merge(struct bpe *b, const struct vocab *v, char *s, size_t left_len, size_t
         return err_set(e, -EBADMSG, "model.merges[%u]: a token or the result is not in model.vocab",
                        b->n_merges);
     m = slot_of(b, (uint64_t)left << 32 | (uint32_t)right);
-    /* A pair that occurs twice has the last rank, as in the tokenizers library; no published file
-     * has one. */
+    /* No published file has a pair twice; the tokenizers library would use its last rank. */
     if (m->rank != NONE) return err_set(e, -EBADMSG, "model.merges[%u] occurs twice", b->n_merges);
     *m = (struct merge){ (uint64_t)left << 32 | (uint32_t)right, b->n_merges++, both };
     if (r >= MARK && memcmp(s + l, mark, MARK) == 0 && !ends_with_mark(s, (size_t)l))

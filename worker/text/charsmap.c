@@ -33,7 +33,7 @@ charsmap_open(struct charsmap *m, const char *base64, size_t n, struct err *e)
     if (m->n < 8) return err_set(e, -EBADMSG, "precompiled_charsmap has only %zu bytes", m->n);
     memcpy(&trie, m->blob, sizeof trie);
     if (trie < 4 || trie % 4 || trie > m->n - 4)
-        return err_set(e, -EBADMSG, "precompiled_charsmap of %zu bytes with a trie of %u bytes",
+        return err_set(e, -EBADMSG, "precompiled_charsmap has %zu bytes, but a trie of %u bytes",
                        m->n, trie);
     m->n_units = trie / 4;
     m->text_at = 4 + trie;

@@ -57,7 +57,8 @@ struct chat_template {
     const char *name;     /* value of the option chat_template */
     const char *needs[3]; /* tokens that the vocabulary must have for this template */
     uint8_t named;        /* how many of these the Jinja program calls bos_token and eos_token */
-    /* reasoning keys that the program renders after the last user message, which is refused */
+    /* Reasoning keys that the Jinja program renders in messages after the last user message. lagan
+     * refuses a message that has such a key there. */
     uint8_t thinks;
     unsigned flags;
     const char *begin; /* printed first */

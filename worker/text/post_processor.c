@@ -51,7 +51,7 @@ put_special(struct json table, const char *name, token_id *list, uint32_t *n, ui
         uint64_t id;
 
         if (ids.kind != JSON_NUMBER || json_u64(&ids, &id) < 0 || id > INT32_MAX)
-            return err_set(e, -EBADMSG, "special_tokens: a bad id of \"%.64s\"", name);
+            return err_set(e, -EBADMSG, "special_tokens: \"%.64s\" has a bad id", name);
         TRY(put(list, n, at++, (token_id)id, e));
     }
     return more;
