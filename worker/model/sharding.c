@@ -45,7 +45,7 @@ sharding_agrees(struct model *m, struct err *e)
     return 0;
 }
 
-/* Reduces *n columns to this rank's part, a multiple of unit. -ENOTSUP: a rank has none. */
+/* Reduces *n columns to this rank's part, a multiple of unit. -ENOTSUP: a rank has no column. */
 static int
 reduce_to_share(const struct model *m, uint32_t *n, uint32_t unit, const char *what, struct err *e)
 {

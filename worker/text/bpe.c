@@ -19,7 +19,7 @@ struct part {
     token_id id;
     int32_t prev, next; /* indices of the neighbouring parts, or END */
     token_id made;      /* result of the merge with next */
-    uint32_t rank;      /* of the merge with next; NONE: no merge, or the part is in prev now */
+    uint32_t rank;      /* of the merge with next; NONE: no merge, or merged into prev */
 };
 
 static int MUST_USE

@@ -5,7 +5,7 @@
  * position in the list is the rank. The merge with the lowest rank is done first, of equal ranks
  * the leftmost. A word is a piece of the pre-tokeniser. In a byte-level vocabulary a word starts as
  * the tokens of its bytes, otherwise of its characters; a character without a token becomes its
- * byte tokens or the unknown token. Work memory is for words of 4 KiB and grows for longer ones. */
+ * byte tokens or the unknown token. Work memory suffices for words of 4 KiB and grows. */
 #pragma once
 
 #include "base/base.h"

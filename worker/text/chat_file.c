@@ -74,7 +74,7 @@ find_key(struct json *j, const char *text, size_t n, const char *key, struct err
     return more;
 }
 
-/* Replaces the JSON in *text by the decoded string of a key. Returns 1, or 0: absent or null. */
+/* Replaces the JSON in *text by the decoded string of a key. Returns 0 if it is absent or null. */
 static int
 string_of(char **text, size_t *n, const char *key, struct err *e)
 {

@@ -23,9 +23,9 @@ struct pretok_step {
     bool cuts; /* splits by the pattern */
     struct pattern pattern;
     enum behavior behavior;
-    bool invert; /* swaps matches and the text between them */
+    bool invert; /* matches and the text between them change their roles */
     enum prepend prepend;
-    char prefix[5]; /* prepended to a piece that does not begin with it */
+    char prefix[5]; /* text to prepend to a piece that does not begin with it */
     bool marks;     /* prefix also replaces each space */
     struct text_buffer buffer;
 };
