@@ -243,8 +243,9 @@ sizes_that_do_not_divide_are_refused_by_name(void **state)
         { "bart", 4, "attention heads, which 4 ranks cannot share equally" },
         { "mbart", 4, "attention heads, which 4 ranks cannot share equally" },
         { "gemma4_big", 4, "attention heads, which 4 ranks cannot share equally" },
-        { "gpt_oss_mxfp4", 4, "an expert has 3 runs, fewer than 4 ranks" },
-        { "nemotron_h", 4, "groups of state heads, which 4 ranks cannot share equally" },
+        { "gpt_oss_mxfp4", 4,
+          "each expert has 3 runs of columns with one scale, too few for 4 ranks" },
+        { "nemotron_h", 4, "groups of Mamba heads, which 4 ranks cannot share equally" },
     };
 
     (void)state;

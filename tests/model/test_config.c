@@ -332,13 +332,13 @@ rotary_parameters_are_refused_by_name(void **state)
     REFUSED(rope("{\"rope_scaling\":3}", NULL, &r), -EINVAL, "rope_scaling is not an object");
     REFUSED(rope("{\"rope_theta\":1}", NULL, &r), -EINVAL, "rope_theta is 1, want 1.001 to 1e+12");
     REFUSED(rope("{\"rope_parameters\":{\"full_attention\":{}}}", NULL, &r), -ENOTSUP,
-            "rope_parameters has layer kinds, which is not implemented for this family");
+            "rope_parameters has an object per kind of layer; this family does not implement it");
     REFUSED(rope("{\"rope_parameters\":{\"full_attention\":{}}}", "sliding_attention", &r), -EINVAL,
             "rope_parameters: sliding_attention is not set or not an object");
     REFUSED(rope("{\"rope_scaling\":{\"type\":\"yarn\",\"factor\":2,\"mscale\":1,"
                  "\"original_max_position_embeddings\":4}}",
                  NULL, &r),
-            -ENOTSUP, "rope_scaling: mscale is set, which is not implemented");
+            -ENOTSUP, "rope_scaling: mscale or mscale_all_dim is set; neither is implemented");
 }
 
 static void

@@ -161,7 +161,7 @@ layouts_beyond_kv_limits_are_refused(void **state)
     plain(9);
     for (uint32_t i = 0; i < 9; i++) window(i, 10 + i);
     assert_int_equal(model_groups(&m, DT_BF16, 16, &c, &e), -ENOTSUP);
-    assert_string_equal(e.text, "the model has more than 8 kinds of layers");
+    assert_string_equal(e.text, "the model needs more than 8 KV groups");
     plain(128);
     for (int i = 0; i < 128; i++) m.shape.layer[i].n_kv_heads = m.shape.layer[i].head_dim = 1024;
     assert_int_equal(model_groups(&m, DT_F32, 128, &c, &e), -EINVAL);
@@ -202,16 +202,16 @@ groups_of_a_kind_divide_its_share_evenly(void **state)
     static const struct {
         const char *text, *why;
         double cross;
-    } wrong[] = { { "half=0.5", "none of full, window, cross, state", 0 },
-                  { "full", "no share", 0 },
-                  { "full=", "no share", 0 },
-                  { "full=2", "no share", 0 },
-                  { "full=0", "no share", 0 },
-                  { "full=0.5x", "no share", 0 },
-                  { "full=0.2,full=0.2", "two shares", 0 },
+    } wrong[] = { { "half=0.5", "is not full, window, cross or state", 0 },
+                  { "full", "not KIND=SHARE", 0 },
+                  { "full=", "not KIND=SHARE", 0 },
+                  { "full=2", "not KIND=SHARE", 0 },
+                  { "full=0", "not KIND=SHARE", 0 },
+                  { "full=0.5x", "not KIND=SHARE", 0 },
+                  { "full=0.2,full=0.2", "given twice", 0 },
                   { "full=0.9,window=0.2", "sum to 1.10", 0 },
-                  { "state=0.5", "no state layers", 0 },
-                  { "", "no cross layers", 0.5 },
+                  { "state=0.5", "kv.shares names kind state", 0 },
+                  { "", "cross_kv_cache_fraction names kind cross", 0.5 },
                   { "full=0.5", "set only one", 0.5 } };
 
     (void)state;

@@ -170,15 +170,15 @@ token_ids_outside_the_vocabulary_are_refused(void **state)
 {
     (void)state;
     refused(",\"eos_token_id\":[1,48]", NULL, -EINVAL,
-            "config.json: eos_token_id is 48, the vocabulary ends at 47");
+            "config.json: eos_token_id is 48, want a token id from -1 to 47");
     refused("", "{\"bos_token_id\":-2}", -EINVAL,
-            "generation_config.json: bos_token_id is -2, the vocabulary ends at 47");
+            "generation_config.json: bos_token_id is -2, want a token id from -1 to 47");
     refused("", "{\"bos_token_id\":\"1\"}", -EINVAL,
             "generation_config.json: bos_token_id is not an integer");
     refused(",\"forced_bos_token_id\":[1,2]", NULL, -ENOTSUP,
-            "config.json: forced_bos_token_id has 2 ids, at most 1 are possible");
+            "config.json: forced_bos_token_id has 2 ids, at most 1 are implemented");
     refused(",\"eos_token_id\":[1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1]", NULL, -ENOTSUP,
-            "config.json: eos_token_id has 17 ids, at most 16 are possible");
+            "config.json: eos_token_id has 17 ids, at most 16 are implemented");
 }
 
 static void
@@ -190,7 +190,7 @@ error_of_an_unknown_model_type_lists_the_implemented_types(void **state)
     ckpt_text(&ckpt, "config.json", "{\"model_type\":\"mamba\"}");
     assert_int_equal(open_toy(&m, 0), -ENOTSUP);
     assert_non_null(
-        strstr(e.text, "config.json: model_type is \"mamba\"; toy, toy_text are implemented"));
+        strstr(e.text, "config.json: model_type is \"mamba\", only toy, toy_text are implemented"));
     ckpt_text(&ckpt, "config.json", "{}");
     assert_int_equal(open_toy(&m, 0), -EINVAL);
     assert_non_null(strstr(e.text, "config.json: model_type is not set"));
@@ -227,7 +227,7 @@ refusals_name_the_file(void **state)
     refused(",\"transformers_weights\":\"other.safetensors\"", NULL, -ENOTSUP,
             "config.json: transformers_weights is set, which is not implemented");
     refused(",\"dtype\":\"int4\"", NULL, -ENOTSUP,
-            "config.json: dtype is \"int4\"; float32, bfloat16 and float16 are implemented");
+            "config.json: dtype is \"int4\", only float32, bfloat16 and float16 are implemented");
 }
 
 static void
@@ -241,7 +241,7 @@ max_len_option_can_only_reduce_the_length(void **state)
     assert_int_equal(m->shape.max_len, 100);
     model_close(m);
     assert_int_equal(open_toy(&m, 257), -EINVAL);
-    assert_non_null(strstr(e.text, "max_len is 257, the model has 256 positions"));
+    assert_non_null(strstr(e.text, "max_len is 257, the model has only 256 positions"));
 }
 
 static void

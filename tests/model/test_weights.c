@@ -281,8 +281,7 @@ unsupported_stored_dtype_is_refused_by_name(void **state)
     raw = ckpt_raw(head, 1536, &n);
     ckpt_bytes(&c, "model.safetensors", raw, n);
     free(raw);
-    refused(&c, -ENOTSUP,
-            "model.safetensors: embed.weight is stored as I8, which is not implemented");
+    refused(&c, -ENOTSUP, "model.safetensors: embed.weight has dtype I8, which is not implemented");
     ckpt_close(&c);
 }
 
@@ -474,9 +473,10 @@ tied_head_that_differs_from_the_embedding_is_refused(void **state)
             if (same) memcpy(c.data + c.n - BYTES, c.data, BYTES);
             ckpt_write(&c, "model.safetensors", 8);
             s = source(&c);
-            snprintf(sentence, sizeof sentence,
-                     "model.safetensors: %s differs from embed.weight, but this family ties them",
-                     names[i]);
+            snprintf(
+                sentence, sizeof sentence,
+                "model.safetensors: %s differs from embed.weight, but this model uses one for both",
+                names[i]);
             if (same)
                 model_close(opened(&s));
             else

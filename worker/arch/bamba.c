@@ -1,7 +1,6 @@
 /* bamba.c - Bamba: Mamba-2 or attention layers, each followed by a gated feed-forward.
  *
- * Attention rotates 50 % of a head's dims. Source: BambaForCausalLM of transformers 5.17.
- */
+ * Attention rotates 50 % of a head's dims. Source: BambaForCausalLM of transformers 5.17. */
 #include "worker/arch/causal.h"
 
 struct bamba_layer {
@@ -29,8 +28,8 @@ static const struct weight_rule weights[] = {
 };
 /* clang-format on */
 
-/* 50 % of a head rotates unless rope_parameters has a partial_rotary_factor; the key outside is
- * ignored. */
+/* Reads the rotary parameters. 50 % of a head's dims rotate unless rope_parameters has the key
+ * partial_rotary_factor; outside of rope_parameters this key is ignored. */
 static int
 read_rope(const json_t *config, struct rope_params *ret, struct err *e)
 {
@@ -39,7 +38,7 @@ read_rope(const json_t *config, struct rope_params *ret, struct err *e)
     return ret->type == ROPE_DEFAULT ? 0 : err_set(e, -ENOTSUP, "rope_type must be default");
 }
 
-/* attn_layer_indices: layers with attention; all others have state. */
+/* Sets *ret if attn_layer_indices lists the layer: it has attention. Other layers have Mamba-2. */
 static int
 has_attention(const json_t *config, uint32_t layer, bool *ret, struct err *e)
 {

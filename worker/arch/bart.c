@@ -2,9 +2,8 @@
  *
  * Encoder and decoder with learned positions, a normed embedding, layer norms, and a bias on every
  * matmul. BART norms after each sublayer; mBART norms before each sublayer and at the end of each
- * stack. model_type decides which; flags in config.json are ignored, as in the original.
- * Source: BartForConditionalGeneration, MBartForConditionalGeneration of transformers 5.17.
- */
+ * stack. model_type decides which; flags in config.json are ignored, as in transformers. Source:
+ * BartForConditionalGeneration, MBartForConditionalGeneration of transformers 5.17. */
 #include "worker/arch/registry.h"
 #include "worker/model/blocks.h"
 #include "worker/model/config.h"
@@ -17,7 +16,7 @@ struct bart_norm {
     struct tensor weight, bias; /* [hidden] */
 };
 
-/* A matmul and its bias: [out, in], [out]. */
+/* A weight matrix [out, in] and its bias [out]. */
 struct bart_linear {
     struct tensor weight, bias;
 };
@@ -30,7 +29,7 @@ struct bart {
     struct bart_norm encoder_norm, decoder_norm; /* mBART: after the last layer */
 };
 
-struct bart_block { /* a layer of the encoder */
+struct bart_block { /* an encoder layer; the first fields of a decoder layer */
     struct bart_norm self_norm, ff_norm;
     struct bart_linear qkv, o;   /* [3 q, hidden], [hidden, q] */
     struct bart_linear up, down; /* [ff, hidden], [hidden, ff] */
@@ -53,14 +52,14 @@ struct bart_cfg {
 #define DEC(f) IN_LAYER, offsetof(struct bart_layer, f)
 #define DEC_BASE(f) DEC(base.f)
 #define DIM_POSITIONS DIM_OWN_0
-#define DIM_FINAL DIM_OWN_1 /* hidden; 0: no norm at the end of a stack */
+#define DIM_FINAL DIM_OWN_1 /* size of the norm at the end of a stack: hidden; 0: none */
 #define E "encoder.layers.%u."
 #define D "decoder.layers.%u."
 #define ROWS W_SPLIT_ROWS
 #define BELOW (W_SPLIT_ROWS | W_STACKED)
 
 /* clang-format off */
-/* Lines that encoder (P E, TO ENC) and decoder (P D, TO DEC_BASE) share. */
+/* Lines for the encoder (P is E, TO is ENC) and for the decoder (P is D, TO is DEC_BASE). */
 #define SELF_ATTENTION(P, TO) \
     { P "self_attn.q_proj.weight",           TO(qkv.weight),            DIM_Q,         DIM_HIDDEN, ROWS }, \
     { P "self_attn.k_proj.weight",           TO(qkv.weight),            DIM_Q,         DIM_HIDDEN, BELOW }, \
@@ -113,8 +112,8 @@ static const struct weight_rule weights[] = {
 };
 /* clang-format on */
 
-static const float EPS = 1e-5f; /* of every norm; config.json has no key for it */
-enum { FIRST_POSITION = 2 };    /* row of position 0; earlier rows are unused */
+static const float EPS = 1e-5f; /* eps of every norm; config.json has no key for it */
+enum { FIRST_POSITION = 2 };    /* row of position 0 in encoder_pos and decoder_pos */
 
 static int
 read_act(const json_t *config, enum act *ret, struct err *e)
@@ -139,7 +138,7 @@ read_act(const json_t *config, enum act *ret, struct err *e)
                    name);
 }
 
-/* Reads number and shape of the layers of one side. */
+/* Reads the number and the shape of the layers of one side, "encoder" or "decoder". */
 static int
 read_side(const json_t *config, const char *side, uint32_t hidden, uint32_t *n,
           struct layer_shape *l, struct err *e)
@@ -151,7 +150,7 @@ read_side(const json_t *config, const char *side, uint32_t hidden, uint32_t *n,
     snprintf(ff, sizeof ff, "%s_ffn_dim", side);
     TRY(cfg_u32(config, layers, 12, 1, MAX_LAYERS, n, e));
     TRY(cfg_u32(config, heads, 16, 1, CFG_MAX_HEADS, &l->n_heads, e));
-    if (strcmp(side, "encoder") == 0) { /* keys with a second name */
+    if (strcmp(side, "encoder") == 0) { /* these two keys have a second name */
         TRY(cfg_u32(config, "num_hidden_layers", *n, 1, MAX_LAYERS, n, e));
         TRY(cfg_u32(config, "num_attention_heads", l->n_heads, 1, CFG_MAX_HEADS, &l->n_heads, e));
     }
@@ -162,7 +161,7 @@ read_side(const json_t *config, const char *side, uint32_t hidden, uint32_t *n,
     l->n_kv_heads = l->n_heads;
     l->head_dim = hidden / l->n_heads;
     if (l->head_dim > CFG_MAX_HEAD_DIM)
-        return err_set(e, -EINVAL, "%s is %u: head_dim would be %u, at most %u is possible", heads,
+        return err_set(e, -EINVAL, "%s is %u: heads would have %u dims, want at most %u", heads,
                        l->n_heads, l->head_dim, CFG_MAX_HEAD_DIM);
     return 0;
 }
@@ -205,7 +204,7 @@ configure(json_t *config, struct model_shape *s, void *out, struct err *e)
     return 0;
 }
 
-/* Residual: x += sublayer output + bias; y = norm(x). In BART x becomes norm(x) too. */
+/* Returns the residual that ends a sublayer: x += output + bias; y = norm(x); BART: x = y. */
 static struct residual
 add_and_norm(const struct model *m, struct tensor x, struct tensor bias, struct tensor y,
              const struct bart_norm *norm)
@@ -221,16 +220,16 @@ add_and_norm(const struct model *m, struct tensor x, struct tensor bias, struct 
                               .norm = cfg->post ? RESIDUAL_POST : RESIDUAL_LAYER };
 }
 
-/* A range of layers of the encoder or the decoder. */
+/* Tensors of a range of layers of the encoder or the decoder. */
 struct stack {
     struct tensor x, h, out; /* h: input of a sublayer; out: normed x after the last layer */
     struct step_tokens tokens;
     struct tensor positions;
-    const struct bart_norm *embed_norm, *last_norm; /* last_norm: mBART */
-    uint32_t end, n_layers;                         /* of the range; of all */
+    const struct bart_norm *embed_norm, *last_norm; /* last_norm: mBART only */
+    uint32_t end, n_layers; /* the range ends before layer `end` of n_layers */
 };
 
-/* x = norm(scale * embedding + position); in BART h is the same. */
+/* Sets x = norm(scale * embedding + position) and, in BART, h = x. */
 static int
 embed(const struct model *m, struct step *s, const struct stack *k)
 {
@@ -248,8 +247,8 @@ embed(const struct model *m, struct step *s, const struct stack *k)
     return m->op->residual(s->lane, &sum);
 }
 
-/* h = input of the first sublayer of the range. x is the sum after the layer `before` (NULL: there
- * is none); in BART it is not normed yet. */
+/* Sets h to the input of the first sublayer of the range, layer w. x is the output of the layer
+ * `before` it (NULL: w is the first layer); in BART this x is not normed yet. */
 static int
 begin(const struct model *m, struct step *s, const struct stack *k, const struct bart_block *before,
       const struct bart_block *w)
@@ -263,7 +262,7 @@ begin(const struct model *m, struct step *s, const struct stack *k, const struct
     return m->op->residual(s->lane, &norm);
 }
 
-/* Ends attention: x += o heads; h = norm(x). */
+/* Ends an attention sublayer: x += o heads + bias; h = norm(x) */
 static int
 end_attention(const struct model *m, struct step *s, const struct stack *k, struct tensor heads,
               const struct bart_linear *o, const struct bart_norm *norm)
@@ -271,8 +270,8 @@ end_attention(const struct model *m, struct step *s, const struct stack *k, stru
     return block_residual(m, s, heads, o->weight, add_and_norm(m, k->x, o->bias, k->h, norm));
 }
 
-/* At the end of a range inside a stack x is not normed, because the next range starts with the
- * norm. */
+/* Computes the feed-forward of layer l and ends the layer. At the end of a range that is not the
+ * end of the stack, x is not normed, because begin() of the next range norms it. */
 static int
 feed_forward(const struct model *m, struct step *s, const struct stack *k, uint32_t l,
              const struct bart_block *w, const struct bart_block *next)

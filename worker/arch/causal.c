@@ -1,4 +1,4 @@
-/* causal.c - see causal.h. */
+/* causal.c - implements causal.h: config, rotary tables and forward pass of decoder-only models. */
 #include "worker/arch/causal.h"
 
 #include "worker/model/host_tables.h"

@@ -1,9 +1,9 @@
-/* causal.h - what several decoder-only (causal) families share: lines of weight tables, keys of
- * config.json, rotary tables, Mamba-2 beside attention, and the forward pass of dense models.
+/* causal.h - code for several decoder-only ("causal") families: lines of weight tables, keys of
+ * config.json, rotary tables, layers with either Mamba-2 or attention ("hybrid"), and the forward
+ * pass of models with attention and a feed-forward in each layer ("dense").
  *
- * The cfg of a family that uses these functions begins with a struct causal_cfg; m->top is a struct
- * block_top. worker/model/blocks.h has the steps of one layer.
- */
+ * The cfg of a family that uses these functions begins with a struct causal_cfg; m->top begins with
+ * a struct block_top. worker/model/blocks.h has the parts of a layer. */
 #pragma once
 
 #include "worker/arch/registry.h"
@@ -14,9 +14,9 @@
 struct causal_cfg {
     float eps;         /* of every norm */
     float scale;       /* of attention scores */
-    float embed_scale; /* of the embedding */
-    /* Rotary tables of m->table[]. 1: one for all layers. 2: CAUSAL_FULL for layers with full
-     * attention, CAUSAL_WINDOW for layers with a window. 0: no rotation. */
+    float embed_scale; /* factor of the embedding */
+    /* Number of rotary tables in m->table[]. 0: no rotation. 1: one for all layers. 2: CAUSAL_FULL
+     * for layers with full attention, CAUSAL_WINDOW for layers with a window. */
     uint32_t n_ropes;
     struct rope_params rope[2];
 };
@@ -28,14 +28,14 @@ struct causal_defaults {
     int64_t n_layers, hidden, vocab, max_len;
     double eps;
 };
-/* Reads these keys; sets n_ropes and embed_scale to 1. */
+/* Reads the keys of struct causal_defaults into s and cfg; sets n_ropes and embed_scale to 1. */
 int causal_sizes(const json_t *config, struct causal_defaults d, struct model_shape *s,
                  struct causal_cfg *cfg, struct err *e) MUST_USE;
-/* Sets layer i to l with its own KV. window 0: full attention. */
+/* Sets layer i to a copy of l with its own KV and this window; window 0: full attention. */
 void causal_layer(struct model_shape *s, uint32_t i, struct layer_shape l, uint32_t window);
-/* arch.tables: each table has the head size of the first attention layer that uses it. */
+/* Implements arch.tables. A table has the head size of the first attention layer that uses it. */
 int causal_tables(struct model *m, struct err *e) MUST_USE;
-/* The rotary table of layer l; NO_TENSOR: no rotation. */
+/* Returns the rotary table of layer l; NO_TENSOR: no rotation. */
 struct tensor causal_rope(const struct model *m, uint32_t l);
 
 /* clang-format off */
@@ -44,8 +44,8 @@ struct tensor causal_rope(const struct model *m, uint32_t l);
     { embed_name,              TOP(embed),     DIM_VOCAB,  DIM_HIDDEN, 0 }, \
     { norm_name,               TOP(norm),      DIM_1,      DIM_HIDDEN, W_FP32 }, \
     { "lm_head.weight",        TOP(head),      DIM_VOCAB,  DIM_HIDDEN, W_TIED | W_SPLIT_ROWS }
-/* The fields qkv, gate_up and down of a layer. LAYER: the family's macro; kv_flags: added to those
- * of K and V. */
+/* Lines for the fields qkv, gate_up and down of a layer. LAYER(f): home and offset of field f in
+ * the family's layer; kv_flags: more flags of the lines of K and V. */
 #define QKV_RULES(prefix, LAYER, kv_flags) \
     { prefix "q_proj.weight",  LAYER(qkv),     DIM_Q,      DIM_HIDDEN, W_SPLIT_ROWS }, \
     { prefix "k_proj.weight",  LAYER(qkv),     DIM_KV,     DIM_HIDDEN, W_SPLIT_ROWS | W_STACKED | (kv_flags) }, \
@@ -59,11 +59,11 @@ struct tensor causal_rope(const struct model *m, uint32_t l);
 /* Begins a range of layers: embeds if first is 0; *h = rms_norm(x), [n, hidden] in BLOCK_NORMED. */
 int causal_begin(const struct model *m, struct step *s, uint32_t first, struct tensor norm,
                  float plus, struct tensor *h) MUST_USE;
-/* block_layer_end() with the norm of the next layer, *next, or of the model. */
+/* Returns block_layer_end() with the norm of layer l + 1, *next, or of the model. */
 struct residual causal_end(const struct model *m, const struct step *s, struct tensor h, uint32_t l,
                            uint32_t end, const struct tensor *next);
 
-/* Layers of self-attention and a gated feed-forward. NO_TENSOR: the family has none. */
+/* A layer of self-attention and a gated feed-forward. NO_TENSOR: the family has no such tensor. */
 struct dense_layer {
     struct tensor attn_norm;      /* [hidden] */
     struct tensor qkv, qkv_bias;  /* [q + kv + kv, hidden], [q + kv + kv] */
@@ -81,15 +81,15 @@ struct dense_cfg {
     float norm_plus;      /* norm weights are norm_plus + w */
     float scores_softcap; /* 0: none */
 };
-/* arch.forward for these layers; ends with block_logit_rows(). */
+/* Implements arch.forward for layers that begin with a struct dense_layer. */
 int dense_forward(const struct model *m, struct step *s, uint32_t first, uint32_t n);
-/* Fields of struct arch. */
+/* Fields of struct arch for a family that uses dense_forward(). */
 #define DENSE_ARCH \
     .cfg_bytes = sizeof(struct dense_cfg), .top_bytes = sizeof(struct block_top), \
     .layer_bytes = sizeof(struct dense_layer), .divide = sharding_agrees, .tables = causal_tables, \
     .forward = dense_forward, .logits = block_logits, .ends_with_logit_rows = true
 
-/* Layers with a Mamba-2 mixer or attention. */
+/* The weights of a layer's mixer, which is either Mamba-2 or attention. */
 struct hybrid_mixer {
     struct mamba_weights mamba;
     struct tensor qkv, o; /* [q + kv + kv, hidden], [hidden, q] */
@@ -98,8 +98,8 @@ struct hybrid_cfg {
     struct causal_cfg base;
     struct mamba_shape mamba;
 };
-/* arch.divide */
+/* Implements arch.divide for a family whose cfg begins with a struct hybrid_cfg. */
 int hybrid_divide(struct model *m, struct err *e) MUST_USE;
-/* *y: output of the mixer of layer l for h [n, hidden]. *out: weight of its output projection. */
+/* Queues the mixer of layer l for h [n, hidden], except its output projection, *out, of *y. */
 int hybrid_mix(const struct model *m, struct step *s, uint32_t l, const struct hybrid_mixer *w,
                struct tensor h, struct tensor *y, struct tensor *out) MUST_USE;

@@ -1,4 +1,4 @@
-/* gemma.c - see gemma.h. */
+/* gemma.c - implements gemma.h: shared KV, per-layer inputs, attention of Gemma models. */
 #include "worker/arch/gemma.h"
 
 #include <math.h>
@@ -52,7 +52,7 @@ gemma_refuse_others(const json_t *config, struct err *e)
     TRY(cfg_want_str(config, "hidden_activation", "gelu_pytorch_tanh", e));
     TRY(cfg_want_bool(config, "attention_bias", false, e));
     TRY(cfg_want_bool(config, "tie_word_embeddings", true, e));
-    /* "vision" concerns image tokens only; there are none. */
+    /* "vision" means bidirectional attention between image tokens, and lagan has none. */
     if (cfg_state(config, "use_bidirectional_attention") == CFG_SET &&
         json_is_string(json_object_get(config, "use_bidirectional_attention"))) {
         TRY(cfg_str(config, "use_bidirectional_attention", NULL, &both, e));
@@ -98,13 +98,13 @@ gemma_inputs(const struct model *m, struct step *s, uint32_t each, uint32_t firs
     struct tensor token = block_area(s, BLOCK_OWN, all, rows, cols, m->act);
     struct tensor projection = tensor_rows(top->projection, first * each, cols);
     struct tensor table = tensor_cols(top->table, first * each, cols);
-    struct tensor split = sum; /* one row for each token and layer */
+    struct tensor split = sum; /* the view of sum with one row for each token and layer */
 
     split.dim[0] = rows * n;
     split.dim[1] = split.stride = each;
     TRY(op->embed(s->lane, h, top->base.embed, s->rows.token, cfg->embed_scale));
     TRY(op->matmul(s->lane, sum, h, projection, NO_TENSOR, 0));
-    /* The factor 1 / sqrt(hidden) before the norm equals a factor of eps. */
+    /* Multiplying eps by hidden equals the factor 1 / sqrt(hidden) before the norm. */
     TRY(op->rms_norm(s->lane, split, split, top->projection_norm, cfg->eps * (float)m->shape.hidden,
                      0));
     TRY(op->embed(s->lane, token, table, s->rows.token, sqrtf((float)each)));

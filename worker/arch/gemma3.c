@@ -1,10 +1,8 @@
 /* gemma3.c - Gemma 3, text only: gemma3_text, and the text_config of gemma3.
  *
  * Norms before and after each sublayer, with weight 1 + w; q and k are normed per head before
- * rotation. 5 of 6 layers have a sliding window and rotary base 1e4, the sixth has full attention
- * and base 1e6. query_pre_attn_scalar sets the attention scale.
- * Source: Gemma3ForCausalLM of transformers 5.17.
- */
+ * rotation. 5 of 6 layers have a window and rotary base 1e4, the sixth full attention and base 1e6.
+ * query_pre_attn_scalar sets the score scale. Source: Gemma3ForCausalLM of transformers 5.17. */
 #include "worker/arch/gemma.h"
 
 static const struct weight_rule weights[] = {
@@ -22,7 +20,7 @@ read_layers(const json_t *config, struct model_shape *s, struct err *e)
     TRY(cfg_u32(config, "intermediate_size", 9216, 1, CFG_MAX_FF, &l.n_ff, e));
     TRY(cfg_heads(config, 8, 4, 256, &l, e));
     TRY(cfg_u32(config, "sliding_window", 4096, 1, CFG_MAX_POSITIONS, &window, e));
-    /* Older configs without layer_types: every pattern-th layer has full attention. */
+    /* If layer_types is absent, every pattern-th layer has full attention. */
     TRY(cfg_u32(config, "sliding_window_pattern", 6, 1, MAX_LAYERS, &pattern, e));
     for (uint32_t i = 0; i < s->n_layers; i++) {
         TRY(cfg_slides(config, i, s->n_layers, (i + 1) % pattern, &slides, e));
@@ -49,8 +47,7 @@ configure(json_t *config, struct model_shape *s, void *out, struct err *e)
     TRY(gemma_ropes(config, 1 << ROPE_DEFAULT | 1 << ROPE_LINEAR, &cfg->base, e));
     TRY(read_layers(config, s, e));
     cfg->base.scale = (float)(1 / sqrt((double)scalar));
-    /* Differs: a bf16 run of transformers rounds this factor to bf16. The reference is the fp32
-     * run. */
+    /* As transformers in fp32; in bf16 transformers rounds this factor to bf16. */
     cfg->base.embed_scale = sqrtf((float)s->hidden);
     cfg->act = ACT_GELU_TANH;
     cfg->norm_plus = 1;

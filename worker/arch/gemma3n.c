@@ -5,23 +5,22 @@
  * low-rank product (Laurel) is added beside attention. Gates of the first layers keep only values
  * far above the mean of their row. Per-layer inputs (gemma.h) are added to streams 1 to 3. The last
  * layers read the KV of earlier layers. Norm weights are w, scores are not scaled, v is normed.
- * Source: Gemma3nForCausalLM of transformers 5.17.
- */
+ * Source: Gemma3nForCausalLM of transformers 5.17. */
 #include "worker/arch/gemma.h"
 
 #include <math.h>
 
-/* SPARSE: sparse layers by default, if the model has more. */
+/* SPARSE: number of first layers that are sparse by default, if the model has more layers. */
 enum { STREAMS = 4, COEFS = STREAMS * STREAMS, SPARSE = 10 };
 static const float LEAST = 1e-5f; /* lower limit of the mean square in match_rms() */
 
 struct gemma3n {
     struct gemma_top base;
-    struct tensor altup_in, altup_out; /* [3 hidden, hidden]: streams 1, 2, 3 */
+    struct tensor altup_in, altup_out; /* [3 hidden, hidden]: rows of streams 1, 2, 3 */
 };
 
 struct gemma3n_layer {
-    struct dense_layer dense; /* qkv: [q, own k, own v; hidden] */
+    struct dense_layer dense; /* qkv has rows q, then k and v if the layer has its own KV */
     struct gemma_input input;
     struct tensor router_norm, router;      /* [hidden], [4, hidden] */
     struct tensor predict, correct;         /* [16, 4], [4, 4] */
@@ -32,8 +31,8 @@ struct gemma3n_layer {
 struct gemma3n_cfg {
     struct causal_cfg base;
     uint32_t each, rank, active;
-    uint32_t gates_at;      /* words of BLOCK_OWN before the gates of all ranks */
-    float edge[MAX_LAYERS]; /* gates below mean + edge * deviation become 0; -inf: keep all */
+    uint32_t gates_at;      /* words per token of BLOCK_OWN before the gates of all ranks */
+    float edge[MAX_LAYERS]; /* gates below mean + edge * deviation become 0; -inf: none does */
 };
 
 #define ALL(f) IN_TOP, offsetof(struct gemma3n, f)
@@ -68,7 +67,7 @@ static const struct weight_rule weights[] = {
 };
 /* clang-format on */
 
-/* A number of one layer: of a list, or the same for all, or `otherwise` where there is none. */
+/* Reads a layer's number: an entry of the list, the same for all, or, if absent, `otherwise`. */
 static int
 number_of(const json_t *config, const char *key, uint32_t layer, uint32_t n_layers,
           double otherwise, double *ret, struct err *e)
@@ -81,12 +80,12 @@ number_of(const json_t *config, const char *key, uint32_t layer, uint32_t n_laye
         return err_set(e, -EINVAL, "%s has %zu entries for %u layers", key, json_array_size(v),
                        n_layers);
     if (json_is_array(v)) v = json_array_get(v, layer);
-    if (!json_is_number(v)) return err_set(e, -EINVAL, "%s: no number for layer %u", key, layer);
+    if (!json_is_number(v)) return err_set(e, -EINVAL, "%s has no number for layer %u", key, layer);
     *ret = json_number_value(v);
     return 0;
 }
 
-/* Inverse of the normal distribution function. */
+/* Returns x such that a share of `share` of the standard normal distribution is below x. */
 static double
 normal_quantile(double share)
 {
@@ -117,11 +116,13 @@ read_layers(const json_t *config, struct model_shape *s, struct gemma3n_cfg *cfg
 
         TRY(number_of(config, "intermediate_size", i, s->n_layers, 16384, &ff, e));
         if (!(ff >= 1 && ff <= CFG_MAX_FF) || floor(ff) < ff)
-            return err_set(e, -EINVAL, "intermediate_size of layer %u is %g", i, ff);
+            return err_set(e, -EINVAL, "intermediate_size of layer %u is %g, want 1 to %d", i, ff,
+                           CFG_MAX_FF);
         TRY(number_of(config, "activation_sparsity_pattern", i, s->n_layers,
                       i < SPARSE && s->n_layers > SPARSE ? 0.95 : 0, &sparse, e));
         if (!(sparse >= 0 && sparse < 1))
-            return err_set(e, -EINVAL, "activation_sparsity_pattern of layer %u is %g", i, sparse);
+            return err_set(e, -EINVAL, "activation_sparsity_pattern of layer %u is %g, want [0, 1)",
+                           i, sparse);
         TRY(cfg_slides(config, i, s->n_layers, (i + 1) % 5, &slides, e));
         l.n_ff = (uint32_t)ff;
         causal_layer(s, i, l, slides ? window : 0);
@@ -150,7 +151,7 @@ configure(json_t *config, struct model_shape *s, void *out, struct err *e)
     TRY(cfg_f32(config, "final_logit_softcapping", 30, 0, 1e6, &s->logit_cap, e));
     TRY(gemma_ropes(config, 1 << ROPE_DEFAULT, &cfg->base, e));
     TRY(read_layers(config, s, cfg, e));
-    cfg->base.embed_scale = sqrtf((float)s->hidden); /* not rounded to bf16: gemma3.c */
+    cfg->base.embed_scale = sqrtf((float)s->hidden); /* not rounded to bf16, as in gemma3.c */
     s->n_streams = STREAMS;
     s->own_cols += 2 * ROUND_UP(s->hidden, 4u) + STREAMS + COEFS + ROUND_UP(cfg->rank, 4u);
     s->dim[DIM_STREAMS] = STREAMS;
@@ -159,7 +160,7 @@ configure(json_t *config, struct model_shape *s, void *out, struct err *e)
     return 0;
 }
 
-/* Adds scratch for the gates of all ranks. */
+/* Adds scratch for the gates of all ranks, which keep_outliers() gathers, to BLOCK_OWN. */
 static int
 divide(struct model *m, struct err *e)
 {
@@ -173,14 +174,14 @@ divide(struct model *m, struct err *e)
     return 0;
 }
 
-/* Tensors of a range of layers besides the streams. */
+/* The scratch tensors of a layer; the streams are step.x. */
 struct gemma3n_scratch {
     struct tensor h, out; /* activations [n, hidden] */
     struct tensor work;   /* fp32 [n, hidden]: next value of the active stream */
-    struct tensor other;  /* fp32 [n, hidden] */
-    struct tensor modal;  /* [n, 4] */
-    struct tensor coefs;  /* fp32 [n, 16] */
-    struct tensor rank;   /* [n, rank] */
+    struct tensor other;  /* fp32 [n, hidden]: a projected stream, in join_streams() */
+    struct tensor modal;  /* [n, 4]: output of the router of AltUp */
+    struct tensor coefs;  /* fp32 [n, 16]: coefficients of the streams */
+    struct tensor rank;   /* [n, rank]: inner product of Laurel */
 };
 
 static struct gemma3n_scratch
@@ -207,7 +208,7 @@ stream(const struct model *m, const struct step *s, uint32_t i)
     return tensor_cols(s->x, i * m->shape.hidden, m->shape.hidden);
 }
 
-/* coefs = w tanh(router(norm x) / hidden) */
+/* Computes the coefficients of AltUp: coefs = matrix tanh(router(norm x) / hidden). */
 static int
 route(const struct model *m, struct step *s, const struct gemma3n_scratch *o,
       const struct gemma3n_layer *w, struct tensor x, struct tensor coefs, struct tensor matrix)
@@ -221,7 +222,8 @@ route(const struct model *m, struct step *s, const struct gemma3n_scratch *o,
     return op->matmul(s->lane, coefs, o->modal, matrix, NO_TENSOR, 0);
 }
 
-/* Mean and deviation are those of the whole row, so the gates of all ranks are gathered first. */
+/* Sets gates below mean + edge * deviation of their row to 0. The gates of all ranks are gathered
+ * first, because mean and deviation are those of the whole row. */
 static int
 keep_outliers(const struct model *m, struct step *s, uint32_t l, struct tensor gate)
 {
@@ -255,7 +257,7 @@ feed_forward(const struct model *m, struct step *s, uint32_t l, struct tensor h,
     return op->gate(s->lane, *inner, gate_up, ACT_GELU_TANH);
 }
 
-/* work = output of layer l's sublayers for the active stream. */
+/* Sets work to the output of layer l's sublayers for the active stream. */
 static int
 sublayers(const struct model *m, struct step *s, uint32_t l, const struct gemma3n_scratch *o)
 {
@@ -287,7 +289,7 @@ sublayers(const struct model *m, struct step *s, uint32_t l, const struct gemma3
     return block_residual(m, s, inner, w->dense.down, add);
 }
 
-/* Streams 1 to 3 start as projections of stream 0, scaled to its RMS. */
+/* Embeds tokens into stream 0; sets streams 1 to 3 to projections of it, scaled to its RMS. */
 static int
 begin_streams(const struct model *m, struct step *s, const struct gemma3n_scratch *o)
 {
@@ -306,8 +308,7 @@ begin_streams(const struct model *m, struct step *s, const struct gemma3n_scratc
     return 0;
 }
 
-/* normed = norm of the mean of stream 0 and the other streams, projected back and scaled to its
- * RMS. */
+/* Projects streams 1 to 3 back, scaled to the RMS of stream 0; normed = norm of the mean of all. */
 static int
 join_streams(const struct model *m, struct step *s, const struct gemma3n_scratch *o)
 {
@@ -352,7 +353,7 @@ forward(const struct model *m, struct step *s, uint32_t first, uint32_t n)
         TRY(op->mul(s->lane, o.h, active, w->output_scale));
         TRY(gemma_use_input(m, s, o.out, o.h, &w->input,
                             tensor_cols(inputs, (l - first) * cfg->each, cfg->each)));
-        for (uint32_t i = 1; i < STREAMS; i++) { /* never stream 0, whichever is active */
+        for (uint32_t i = 1; i < STREAMS; i++) { /* not stream 0, even if another is active */
             struct residual add = {
                 .x = stream(m, s, i), .in = o.out, .in_norm = w->input.post, .eps = cfg->base.eps
             };

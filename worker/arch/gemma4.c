@@ -5,9 +5,7 @@
  * is normed too. Layers with full attention have larger heads, and 25 % of their dims rotate; in
  * the large models they have no v projection, because v is k before its norm. Experts run beside
  * the dense feed-forward; experts and router read the hidden states x. The end of a layer
- * multiplies x by a scalar.
- * Source: Gemma4ForCausalLM of transformers 5.17.
- */
+ * multiplies x by a scalar. Source: Gemma4ForCausalLM of transformers 5.17. */
 #include "worker/arch/gemma.h"
 #include "worker/model/host_tables.h"
 
@@ -15,12 +13,12 @@
 #include <math.h>
 
 struct gemma4_layer {
-    struct dense_layer dense; /* qkv: [q, own k, own v; hidden] */
+    struct dense_layer dense; /* qkv has rows q, then k and v if the layer has its own KV */
     struct gemma_input input;
     struct tensor router, router_scale;     /* [experts, hidden], [hidden] */
     struct tensor expert_scale;             /* [experts] */
-    struct tensor experts_norm;             /* [hidden]: before the experts */
-    struct tensor dense_post, experts_post; /* [hidden]: before the sum of both */
+    struct tensor experts_norm;             /* [hidden]: norm of the input of the experts */
+    struct tensor dense_post, experts_post; /* [hidden]: norms of the two outputs to be summed */
     struct tensor expert_gate_up;           /* [experts * 2 ff, hidden] */
     struct tensor expert_down;              /* [experts * hidden, ff] */
     struct tensor scalar;                   /* [1] */
@@ -28,12 +26,12 @@ struct gemma4_layer {
 
 struct gemma4_cfg {
     struct causal_cfg base;
-    uint32_t each;            /* per-layer inputs of a token; 0: none */
-    float scalar[MAX_LAYERS]; /* read by prepare() */
+    uint32_t each;            /* per-layer inputs of a token and layer; 0: none */
+    float scalar[MAX_LAYERS]; /* factor of x at the end of each layer; prepare() reads it */
 };
 
 #define LAYER(f) IN_LAYER, offsetof(struct gemma4_layer, f)
-/* 0 without experts. DIM_BESIDE: hidden. */
+/* Sizes of expert tensors, 0 without experts: expert_ff, 2 * expert_ff, hidden. */
 #define DIM_EXPERT_FF DIM_OWN_4
 #define DIM_EXPERT_2FF DIM_OWN_5
 #define DIM_BESIDE DIM_OWN_6
@@ -65,7 +63,7 @@ read_rope(const json_t *config, struct causal_cfg *cfg, struct err *e)
                                          "partial_rotary_factor" };
     struct rope_params *full = &cfg->rope[CAUSAL_FULL], *window = &cfg->rope[CAUSAL_WINDOW];
 
-    for (size_t i = 0; i < ARRAY_LEN(older); i++) /* the original reads rope_parameters only */
+    for (size_t i = 0; i < ARRAY_LEN(older); i++) /* transformers reads rope_parameters only */
         if (cfg_state(config, older[i]) == CFG_SET)
             return err_set(e, -ENOTSUP, "%s outside of rope_parameters is not implemented",
                            older[i]);
@@ -84,12 +82,12 @@ read_rope(const json_t *config, struct causal_cfg *cfg, struct err *e)
                        full->partial);
     if (window->type != ROPE_DEFAULT || window->partial != 1)
         return err_set(e, -ENOTSUP,
-                       "rope_parameters of sliding_attention: rope_type is not default, or only a "
-                       "part of a head rotates");
+                       "rope_parameters of sliding_attention: only rope_type default and "
+                       "partial_rotary_factor 1 are implemented");
     return 0;
 }
 
-/* The entry of a layer in per_layer_config, or NULL. transformers pads the keys: "05". */
+/* Finds a layer's entry in per_layer_config, or NULL. Keys are layer numbers such as "05". */
 static int
 find_override(const json_t *config, uint32_t layer, uint32_t n_layers, json_t **ret, struct err *e)
 {
@@ -103,14 +101,14 @@ find_override(const json_t *config, uint32_t layer, uint32_t n_layers, json_t **
         unsigned long at = strtoul(key, &end, 10);
 
         if (!isdigit((unsigned char)*key) || *end || at >= n_layers)
-            return err_set(e, -EINVAL, "per_layer_config: \"%.20s\" is none of %u layers", key,
-                           n_layers);
+            return err_set(e, -EINVAL, "per_layer_config: \"%.20s\" is no layer from 0 to %u", key,
+                           n_layers - 1);
         if (at == layer) *ret = own;
     }
     return 0;
 }
 
-/* Applies per_layer_config to one layer. */
+/* Replaces sizes of l by the values that per_layer_config has for the layer. */
 static int
 read_override(const json_t *config, uint32_t layer, uint32_t n_layers, struct layer_shape *l,
               struct err *e)
@@ -133,7 +131,8 @@ read_override(const json_t *config, uint32_t layer, uint32_t n_layers, struct la
     return code < 0 ? err_while(e, code, "per_layer_config: layer %u", layer) : 0;
 }
 
-/* Full-attention layers: heads, in both dialects, and v_is_k. */
+/* Reads v_is_k and the head sizes of layers with full attention. Newer configs have the head sizes
+ * in per_layer_config, older configs in global_ keys. */
 static int
 read_full(const json_t *config, struct layer_shape *l, struct err *e)
 {
@@ -213,7 +212,7 @@ configure(json_t *config, struct model_shape *s, void *out, struct err *e)
     TRY(read_rope(config, &cfg->base, e));
     TRY(gemma_read_inputs(config, 0, s, &cfg->each, e));
     TRY(read_layers(config, s, e));
-    cfg->base.embed_scale = sqrtf((float)s->hidden); /* not rounded to bf16: gemma3.c */
+    cfg->base.embed_scale = sqrtf((float)s->hidden); /* not rounded to bf16, as in gemma3.c */
     return 0;
 }
 
@@ -228,7 +227,8 @@ prepare(struct model *m, struct err *e)
     return 0;
 }
 
-/* sum: in, the output of the dense feed-forward; out, the sum of both normed outputs. */
+/* Computes the experts and adds them to the dense feed-forward. sum is its output and becomes the
+ * sum of both normed outputs; h is scratch. */
 static int
 add_experts(const struct model *m, struct step *s, uint32_t l, struct tensor sum, struct tensor h)
 {

@@ -1,10 +1,8 @@
 /* granite_hybrid.c - Granite 4 hybrid: Mamba-2 or attention layers, each followed by a shared
  * feed-forward and optional experts.
  *
- * 4 multipliers: embedding, both sublayer outputs, attention scores, and a divisor of logits.
- * Published models have no position encoding. Source: GraniteMoeHybridForCausalLM of transformers
- * 5.17.
- */
+ * It has factors of the embedding, sublayer outputs and scores, and a divisor of logits. Published
+ * models have no positions. Source: GraniteMoeHybridForCausalLM of transformers 5.17. */
 #include "worker/arch/causal.h"
 
 struct granite_layer {
@@ -18,12 +16,12 @@ struct granite_layer {
 
 struct granite_cfg {
     struct hybrid_cfg hybrid;
-    float sum_scale; /* of the output of a sublayer */
+    float sum_scale; /* factor of a sublayer's output before it is added to x */
 };
 
 #define LAYER(f) IN_LAYER, offsetof(struct granite_layer, f)
 #define MIXER(f) LAYER(mixer.f)
-/* Shared feed-forward; one expert. */
+/* Sizes of the shared feed-forward and of one expert. */
 #define DIM_GATE_UP DIM_OWN_5
 #define DIM_EXPERT_GATE_UP DIM_OWN_6
 #define DIM_EXPERT_FF DIM_OWN_7
@@ -134,7 +132,7 @@ configure(json_t *config, struct model_shape *s, void *out, struct err *e)
     return 0;
 }
 
-/* sum = experts + shared feed-forward. */
+/* Sets sum to the output of the experts plus the output of the shared feed-forward. */
 static int
 feed_forward(const struct model *m, struct step *s, const struct layer_shape *shape,
              const struct granite_layer *w, struct tensor sum, struct tensor h)

@@ -1,9 +1,8 @@
 /* llama.c - Llama 2, 3 and 3.1, and Mistral, which adds a sliding window.
  *
  * Pre-norm decoder: rms norm, grouped-query attention with rotary positions, rms norm, SwiGLU.
- * Source: LlamaForCausalLM and MistralForCausalLM of transformers 5.17, whose tensor names this
- * file follows.
- */
+ * Source: LlamaForCausalLM and MistralForCausalLM of transformers 5.17, which has the same
+ * names. */
 #include "worker/arch/causal.h"
 
 /* clang-format off */
@@ -22,7 +21,7 @@ enum { LLAMA_ROPE = 1 << ROPE_DEFAULT | 1 << ROPE_LINEAR | 1 << ROPE_LLAMA3 };
 /* Defaults of MistralConfig. */
 enum { MISTRAL_WINDOW = 4096, MISTRAL_KV_HEADS = 8, MISTRAL_POSITIONS = 131072 };
 
-/* Mistral: null means no window, absent means the default. */
+/* Reads Mistral's window (Llama: 0). null: no window; an absent key: the default. */
 static int
 read_window(const json_t *config, bool mistral, uint32_t *ret, struct err *e)
 {
@@ -31,8 +30,8 @@ read_window(const json_t *config, bool mistral, uint32_t *ret, struct err *e)
     return cfg_u32(config, "sliding_window", MISTRAL_WINDOW, 1, CFG_MAX_POSITIONS, ret, e);
 }
 
-/* Refuses a window in Llama's config: transformers applies it to its KV cache but not within a
- * prompt. A window of at least max_len has no effect. */
+/* Refuses a sliding window in Llama's config, because transformers applies it to its KV cache but
+ * not within a prompt. A window of at least max_len is accepted, because it has no effect. */
 static int
 refuse_window(const json_t *config, const struct model_shape *s, struct err *e)
 {

@@ -3,11 +3,10 @@
  *
  * Mamba-2 norms each group separately; dt is at least time_step_min. The router selects experts by
  * sigmoid(logit) plus a correction and weights them without the correction. Source:
- * NemotronHForCausalLM of transformers 5.17.
- */
+ * NemotronHForCausalLM of transformers 5.17. */
 #include "worker/arch/causal.h"
 
-struct nemotron_layer { /* norm, and the tensors of one mixer */
+struct nemotron_layer { /* a norm, and the tensors of one kind of layer; the others are empty */
     struct tensor norm; /* [hidden] */
     struct hybrid_mixer mixer;
     struct tensor up, down; /* [ff, hidden], [hidden, ff]: feed-forward or shared expert */
@@ -55,7 +54,7 @@ list_key(const json_t *config)
     return cfg_either(config, "layer_types", "layers_block_type");
 }
 
-/* Published configs have a string, M-M*E; later configs have a list of words, in two dialects. */
+/* Reads the kind of a layer from a string such as M-M*E or, in later configs, a list of words. */
 static int
 kind_of(const json_t *config, uint32_t layer, uint32_t n_layers, enum kind *ret, struct err *e)
 {
@@ -107,7 +106,7 @@ count_layers(const json_t *config, uint32_t *ret, struct err *e)
     return 0;
 }
 
-/* Refuses values that forward() has as constants. */
+/* Refuses other values of keys than the one for which forward() is written. */
 static int
 refuse_others(const json_t *config, struct err *e)
 {
@@ -209,7 +208,7 @@ configure(json_t *config, struct model_shape *s, void *out, struct err *e)
     return 0;
 }
 
-/* sum = routed experts + shared expert, or the feed-forward. */
+/* Sets sum to the routed experts plus the shared expert, or to the feed-forward. */
 static int
 feed_forward(const struct model *m, struct step *s, uint32_t l, const struct nemotron_layer *w,
              struct tensor sum, struct tensor h)
@@ -237,7 +236,7 @@ feed_forward(const struct model *m, struct step *s, uint32_t l, const struct nem
     return op->matmul(s->lane, sum, inner, w->down, NO_TENSOR, shape->n_experts ? 1 : 0);
 }
 
-/* sum = output of the mixer of layer l. */
+/* Sets sum to the output of layer l, before it is added to x. */
 static int
 mix(const struct model *m, struct step *s, uint32_t l, const struct nemotron_layer *w,
     struct tensor sum, struct tensor h)

@@ -1,13 +1,11 @@
 /* qwen.c - Qwen 2, 2.5 and 3, dense models.
  *
  * As Llama, except: Qwen 2 adds biases to q, k and v; Qwen 3 norms the heads of q and k instead.
- * Layers from max_window_layers on may have a sliding window.
- * Source: Qwen2ForCausalLM and Qwen3ForCausalLM of transformers 5.17, whose tensor names this file
- * follows.
- */
+ * Layers from max_window_layers on may have a sliding window. Source: Qwen2ForCausalLM and
+ * Qwen3ForCausalLM of transformers 5.17, whose tensor names this file follows. */
 #include "worker/arch/causal.h"
 
-/* Qwen 2 has the biases, Qwen 3 the norms; the sizes of absent tensors are 0. */
+/* Sizes of the biases, which Qwen 2 has, and of the norms, which Qwen 3 has; 0 in the other. */
 #define DIM_Q_BIAS DIM_OWN_0
 #define DIM_KV_BIAS DIM_OWN_1
 #define DIM_NORM DIM_OWN_2
@@ -34,7 +32,7 @@ static const struct weight_rule weights[] = {
 
 enum { QWEN_ROPE = 1 << ROPE_DEFAULT | 1 << ROPE_LINEAR | 1 << ROPE_LLAMA3 | 1 << ROPE_YARN };
 
-/* sliding_window counts only if use_sliding_window is true. */
+/* Reads the window (0: none) of layers from *first on; only if use_sliding_window is true. */
 static int
 read_window(const json_t *config, uint32_t *window, uint32_t *first, struct err *e)
 {

@@ -1,4 +1,4 @@
-/* registry.c - the list of model families. */
+/* registry.c - the list of all model families, which model_open() gets. */
 #include "worker/arch/registry.h"
 
 /* clang-format off */

@@ -1,4 +1,4 @@
-/* registry.h - the model families; an argument of model_open(). */
+/* registry.h - the list of all model families, which is an argument of model_open(). */
 #pragma once
 
 #include "worker/model/arch.h"

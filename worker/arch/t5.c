@@ -1,9 +1,8 @@
 /* t5.c - T5: version 1.0 (relu, tied head), 1.1 and Flan (gated gelu, untied head).
  *
  * Pre-norm encoder and decoder without absolute positions: self-attention adds a bias that depends
- * on the distance. Each stack has one bias table, stored in block 0. Scores are not scaled.
- * Source: T5ForConditionalGeneration of transformers 5.17.
- */
+ * on the distance. Encoder and decoder have one bias table each, stored in block 0. Scores are not
+ * scaled. Source: T5ForConditionalGeneration of transformers 5.17. */
 #include "worker/arch/registry.h"
 #include "worker/arch/t5_bias.h"
 #include "worker/model/blocks.h"
@@ -20,7 +19,7 @@ struct t5 {
     struct tensor encoder_norm, decoder_norm; /* [hidden] */
 };
 
-/* The feed-forward has either plain or gate_up. */
+/* The feed-forward of a model has either plain or gate_up; the other tensor is empty. */
 struct t5_layer {                    /* of the decoder */
     struct tensor bias;              /* [buckets, heads], block 0 */
     struct tensor self_norm;         /* [hidden] */
@@ -40,24 +39,24 @@ struct t5_encoder {
 
 struct t5_cfg {
     float eps;
-    float head_scale; /* factor of hidden states before the head */
+    float head_scale; /* factor of the hidden states that are the input of the head */
     enum act act;
     bool gated;
     uint32_t buckets, max_distance;
-    uint32_t reach[2]; /* of m->table[] */
+    uint32_t reach[2]; /* reach (t5_bias.h) of m->table[TABLE_ENCODER], m->table[TABLE_DECODER] */
 };
 enum { TABLE_ENCODER, TABLE_DECODER };
 
 #define TOP(f) IN_TOP, offsetof(struct t5, f)
 #define ENC(f) IN_ENCODER, offsetof(struct t5_encoder, f)
 #define DEC(f) IN_LAYER, offsetof(struct t5_layer, f)
-#define DIM_PLAIN DIM_OWN_0 /* ff, or 0 if the feed-forward is gated; DIM_GATED is the opposite */
+#define DIM_PLAIN DIM_OWN_0 /* ff, or 0 if the feed-forward is gated. DIM_GATED: 0, or ff */
 #define DIM_GATED DIM_OWN_1
 #define E "encoder.block.%u.layer."
 #define D "decoder.block.%u.layer."
 
 /* clang-format off */
-/* Lines that encoder (P E, TO ENC) and decoder (P D, TO DEC) share. */
+/* Lines for the encoder (P is E, TO is ENC) and for the decoder (P is D, TO is DEC). */
 #define SELF_ATTENTION(P, TO) \
     { P "0.SelfAttention.relative_attention_bias.weight", TO(bias), DIM_BUCKETS, DIM_HEADS, W_FIRST | W_FP32 | W_SPLIT_COLS }, \
     { P "0.layer_norm.weight",             TO(self_norm),     DIM_1,       DIM_HIDDEN, W_FP32 }, \
@@ -92,7 +91,7 @@ static const struct weight_rule weights[] = {
 };
 /* clang-format on */
 
-/* T5 has no maximum length, because distances saturate; block tables need one. */
+/* The maximum length, for block tables. T5 has none: distances beyond t5_reach() have one bias. */
 enum { T5_POSITIONS = 4096 };
 
 static int
@@ -149,7 +148,7 @@ configure(json_t *config, struct model_shape *s, void *out, struct err *e)
                 &s->hidden, e));
     TRY(cfg_u32(config, "vocab_size", 32128, 1, CFG_MAX_VOCAB, &s->vocab, e));
     TRY(cfg_u32(config, "num_layers", 6, 1, MAX_LAYERS, &s->n_encoder_layers, e));
-    /* num_hidden_layers does not change the depth of the decoder. */
+    /* num_hidden_layers is a second name of num_layers and does not set num_decoder_layers. */
     TRY(cfg_u32(config, "num_decoder_layers", s->n_encoder_layers, 1, MAX_LAYERS, &s->n_layers, e));
     TRY(cfg_u32(config, "num_hidden_layers", s->n_encoder_layers, 1, MAX_LAYERS,
                 &s->n_encoder_layers, e));
@@ -159,7 +158,7 @@ configure(json_t *config, struct model_shape *s, void *out, struct err *e)
     TRY(cfg_u32(config, cfg_either(config, "head_dim", "d_kv"), 64, 1, CFG_MAX_HEAD_DIM,
                 &l.head_dim, e));
     TRY(cfg_f32(config, "layer_norm_epsilon", 1e-6, 0, 1, &cfg->eps, e));
-    /* The flag decides the scale; the presence of lm_head.weight does not. */
+    /* The scale depends on tie_word_embeddings, not on the presence of lm_head.weight. */
     TRY(cfg_bool(config, "tie_word_embeddings", true, &s->tied, e));
     TRY(cfg_bool(config, "scale_decoder_outputs", s->tied, &scaled, e));
     cfg->head_scale = scaled ? (float)(1 / sqrt((double)s->hidden)) : 1;
@@ -211,7 +210,7 @@ prepare(struct model *m, struct err *e)
     return make_bias(m, TABLE_DECODER, ((const struct t5_layer *)m->layer)->bias, b, e);
 }
 
-/* end.x += wo(act(wi h)) or wo(act(wi_0 h) * wi_1 h). */
+/* Runs the residual op `end` with the feed-forward wo(act(wi h)) or wo(act(wi_0 h) * wi_1 h). */
 static int
 feed_forward(const struct model *m, struct step *s, struct tensor h, struct tensor plain,
              struct tensor gate_up, struct tensor down, struct residual end)
@@ -226,7 +225,7 @@ feed_forward(const struct model *m, struct step *s, struct tensor h, struct tens
     return block_residual(m, s, inner, down, end);
 }
 
-/* Residual: x += sublayer output; y = norm(x). */
+/* Returns the residual op at the end of a sublayer: x += sublayer output; y = norm(x). */
 static struct residual
 add_and_norm(const struct model *m, struct tensor x, struct tensor y, struct tensor norm)
 {

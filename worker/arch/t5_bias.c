@@ -1,9 +1,9 @@
-/* t5_bias.c - see t5_bias.h.
+/* t5_bias.c - T5's position biases: the bucket of a distance, the table of biases (t5_bias.h).
  *
- * The first half of a side's buckets hold one distance each; the others grow logarithmically up to
+ * An encoder has as many buckets for keys before the query as for keys after it. The first half of
+ * these buckets hold one distance each; the sizes of the others grow logarithmically up to
  * max_distance. The order of float operations follows T5Attention._relative_position_bucket,
- * because the bounds of buckets depend on rounding.
- */
+ * because the bounds of buckets depend on rounding. */
 #include "worker/arch/t5_bias.h"
 
 #include <math.h>

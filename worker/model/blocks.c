@@ -1,17 +1,17 @@
-/* blocks.c - see blocks.h. */
+/* blocks.c - implements blocks.h: the parts of a layer that several families compute alike. */
 #include "worker/model/blocks.h"
 
 #include "worker/model/sharding.h"
 
-/* Columns of activations that take n words of 4 bytes. */
+/* Returns the columns of a tensor of activations that occupy n words of 4 bytes. */
 static uint32_t
 words(const struct model *m, uint32_t n)
 {
     return n * (uint32_t)(4 / dtype_bytes(m->act, 1));
 }
 
-/* Words per token for the arrays of struct pairs, in their order. first[] is counted for every
- * token, so that it fits with one token. */
+/* Returns the 4-byte words per token that BLOCK_ROUTE needs: router logits, then the arrays of
+ * struct pairs (gpu.h). first[] is counted for every token, so that it fits with one token. */
 static uint32_t
 route_words(const struct layer_shape *l)
 {
@@ -33,8 +33,8 @@ widen_scratch(const struct model *m, uint32_t cols[MAX_SCRATCH], const struct la
     cols[BLOCK_PAIRS_OUT] = MAX(cols[BLOCK_PAIRS_OUT], l->n_top * m->shape.hidden);
 }
 
-/* The output of a sublayer may overflow fp16; transformers keeps T5's wo in fp32 for that
- * reason. */
+/* True if sublayer outputs are fp32 although activations are fp16, because they may overflow fp16;
+ * transformers keeps T5's wo in fp32 for this reason. */
 static bool
 out_is_wide(const struct model *m)
 {
@@ -68,13 +68,13 @@ block_area(const struct step *s, enum block_scratch which, uint32_t words, uint3
     const struct tensor *all = &s->scratch[which];
     size_t at = (size_t)all->dim[0] * words * 4;
 
-    check(words % 4 == 0); /* 16-byte aligned for every number of rows */
+    check(words % 4 == 0); /* so that data is 16-byte aligned for every number of rows */
     check(at + dtype_bytes(t, (size_t)rows * cols) <=
           dtype_bytes(all->dtype, (size_t)all->dim[0] * all->stride));
     return tensor_2d((char *)all->data + at, t, rows, cols);
 }
 
-/* Allocates n words per row after the first *words. */
+/* Returns an array of n words per row in BLOCK_ROUTE after *words words per row; updates *words. */
 static void *
 take_route_words(const struct step *s, uint32_t *words, uint32_t n, uint32_t rows)
 {
@@ -176,8 +176,8 @@ block_attend(const struct model *m, struct step *s, uint32_t l, struct tensor h,
     return m->op->attend(s->lane, &a, s->rows);
 }
 
-/* a: fields in which encoder, decoder and cross attention differ. Every head has its own K and
- * V. */
+/* Projects h to q (and k, v) and completes *a, in which the caller has set the fields that differ
+ * between encoder, decoder and cross attention. Each query head has its own K and V head. */
 static int
 attend_unrotated(const struct model *m, struct step *s, const struct layer_shape *shape,
                  struct tensor h, const struct block_attention *b, struct attend *a)

@@ -1,10 +1,10 @@
-/* config.c - see config.h: JSON parsing, text_config, getters. config_rope.c: rotary parameters. */
+/* config.c - implements config.h: parsing, text_config, getters. See also config_rope.c. */
 #include "worker/model/config.h"
 
 #include "base/file.h"
 #include "worker/model/arch.h"
 
-/* The length of a bare Infinity, -Infinity or NaN at p, or 0. */
+/* Returns the length of the word Infinity, -Infinity or NaN at p, or 0 if there is none. */
 static size_t
 bare_float(const char *p, const char *end)
 {
@@ -18,8 +18,8 @@ bare_float(const char *p, const char *end)
     return 0;
 }
 
-/* Copy text, writing bare floats as {"__float__":"..."}. out NULL: only count. Returns the
- * length. */
+/* Copies text to out and replaces Infinity, -Infinity and NaN outside of strings by {"__float__":
+ * "..."}. out NULL: only counts. Returns the length of the copy. */
 static size_t
 spell_floats(const char *text, size_t n, char *out)
 {
@@ -53,7 +53,7 @@ config_parse(json_t **ret, const char *text, size_t n, const char *name, struct 
     json_error_t why;
     json_t *j;
 
-    if (!spelt) return err_set(e, -ENOMEM, "%s: no memory for its text", name);
+    if (!spelt) return err_set(e, -ENOMEM, "%s: no memory for its %zu bytes", name, len);
     spell_floats(text, n, spelt);
     j = json_loadb(spelt, len, JSON_REJECT_DUPLICATES, &why);
     if (!j)
@@ -118,7 +118,7 @@ cfg_state(const json_t *config, const char *key)
     return !v ? CFG_ABSENT : json_is_null(v) ? CFG_NULL : CFG_SET;
 }
 
-/* Names the type of a value, for "... is a string, want an integer". */
+/* Returns the type of a value in words, for "hidden_size is a string, want an integer". */
 static const char *
 kind_of(const json_t *v)
 {
@@ -167,7 +167,7 @@ cfg_u32(const json_t *config, const char *key, int64_t otherwise, uint32_t min, 
     return 0;
 }
 
-/* A JSON number or {"__float__": ...}; -EINVAL: neither. */
+/* Reads a JSON number or {"__float__": "Infinity"}; -EINVAL: v is neither. */
 static int
 number(const json_t *v, double *ret)
 {

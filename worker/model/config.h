@@ -1,13 +1,13 @@
-/* config.h - reads config.json and generation_config.json, in their older and newer dialects.
+/* config.h - reads and validates the keys of config.json and generation_config.json.
  *
- * A file becomes one jansson object. The errors of getters name the key ("hidden_size is a string,
- * want an integer"); the caller adds the file name. A null key counts as absent, because published
- * files have many nulls; where null has its own meaning (Mistral's sliding_window) the family calls
- * cfg_state(). Every number has a range, because sizes are multiplied later and the file is
- * untrusted.
+ * A file becomes one jansson object; getters read one key of it. transformers 5 has renamed some
+ * keys (dtype was torch_dtype, rope_parameters was rope_scaling); both "dialects" are read. The
+ * errors of getters name the key ("hidden_size is a string, want an integer"); the caller adds the
+ * file name. A key whose value is null counts as absent, because published files have many nulls;
+ * where null has its own meaning (Mistral's sliding_window) the family calls cfg_state(). Every
+ * number has a range, because sizes are multiplied later and the file is untrusted.
  *
- * Source: transformers 5.17, PretrainedConfig and its loaders.
- */
+ * Source: transformers 5.17, PretrainedConfig and its loaders. */
 #pragma once
 
 #include "base/base.h"
@@ -16,8 +16,8 @@
 #include <jansson.h>
 #include <math.h>
 
-/* Limits of every model: far above the largest published model, and low enough that the product of
- * any two times the size of an element is below 2^48. */
+/* Limits of every model: above the largest published model, and so low that the product of any two
+ * limits and the size of an element is below 2^48. */
 enum {
     CFG_MAX_HIDDEN = 65536,
     CFG_MAX_VOCAB = 1 << 20,
@@ -32,79 +32,83 @@ enum {
 
 /* Reads dir/name. -ENOENT: no such file. The caller calls json_decref(*ret). */
 int config_read(json_t **ret, const char *dir, const char *name, struct err *e) MUST_USE;
-/* The same from n bytes. Strict JSON without duplicate keys; bare Infinity, -Infinity and NaN,
- * which Python writes, are read as {"__float__": "..."}, which transformers 5 writes. */
+/* Parses n bytes instead of a file; name: the file in error messages. Accepts strict JSON without
+ * duplicate keys. Bare Infinity, -Infinity and NaN, which Python writes, become {"__float__":
+ * "Infinity"} and so on, the form that transformers 5 writes. */
 int config_parse(json_t **ret, const char *text, size_t n, const char *name,
                  struct err *e) MUST_USE;
-/* The language model's config: `whole` itself, or its text_config plus the keys that a multimodal
- * file keeps outside of it (dtype, token ids, tie_word_embeddings). *ret is a new reference. */
+/* Returns the config of the language model: `whole` itself or, in a multimodal file, its
+ * text_config plus the keys that such a file has outside of text_config (dtype, token ids,
+ * tie_word_embeddings). *ret is a new reference. */
 int config_text(json_t **ret, json_t *whole, struct err *e) MUST_USE;
 enum cfg_state { CFG_ABSENT, CFG_NULL, CFG_SET };
 enum cfg_state cfg_state(const json_t *config, const char *key);
 const json_t *cfg_value(const json_t *config, const char *key); /* NULL: absent or null */
 
-/* Getters of one value. `otherwise`: the value of an absent key; CFG_REQUIRED, NAN or NULL: an
+/* Getters of one value. `otherwise`: the value if the key is absent; CFG_REQUIRED, NAN or NULL: an
  * absent key is an error. -EINVAL: wrong type or out of range. *ret is written on success only. */
 #define CFG_REQUIRED (-1)
 int cfg_u32(const json_t *config, const char *key, int64_t otherwise, uint32_t min, uint32_t max,
             uint32_t *ret, struct err *e) MUST_USE;
 int cfg_f32(const json_t *config, const char *key, double otherwise, double min, double max,
-            float *ret, struct err *e) MUST_USE; /* infinity only if in the range */
+            float *ret, struct err *e) MUST_USE; /* accepts infinity only if max is INFINITY */
 int cfg_f64(const json_t *config, const char *key, double otherwise, double min, double max,
             double *ret, struct err *e) MUST_USE;
 int cfg_bool(const json_t *config, const char *key, bool otherwise, bool *ret,
              struct err *e) MUST_USE;
-/* *ret is valid as long as config. */
+/* *ret is valid as long as config is. */
 int cfg_str(const json_t *config, const char *key, const char *otherwise, const char **ret,
             struct err *e) MUST_USE;
-/* -ENOTSUP "attention_bias is true, only false is implemented" unless key is absent or equal to
- * `want`. */
+/* Check that a key is absent or has the value `want`, the only value that the family implements.
+ * -ENOTSUP: "attention_bias is true, only false is implemented". */
 int cfg_want_bool(const json_t *config, const char *key, bool want, struct err *e) MUST_USE;
 int cfg_want_str(const json_t *config, const char *key, const char *want, struct err *e) MUST_USE;
-/* Returns `other` if that key is set, else key: two names of one value. transformers prefers
- * `other`. */
+/* Returns the name that config uses for a value with two names: `other` if the key `other` is set,
+ * else key. transformers prefers `other`. */
 const char *cfg_either(const json_t *config, const char *other, const char *key);
 
-/* Entry `layer` of key, a list of n_layers strings ("layer_types"). */
+/* Reads entry `layer` of a list of n_layers strings ("layer_types"). */
 int cfg_str_at(const json_t *config, const char *key, uint32_t layer, uint32_t n_layers,
                const char **ret, struct err *e) MUST_USE;
 
-/* *ret: the layer has a sliding window, by layer_types or, if that is absent, `otherwise`. */
+/* *ret: the layer has a sliding window, by the key layer_types or, if it is absent, `otherwise`. */
 int cfg_slides(const json_t *config, uint32_t layer, uint32_t n_layers, bool otherwise, bool *ret,
                struct err *e) MUST_USE;
-/* Reads num_attention_heads, num_key_value_heads (null: as num_attention_heads) and head_dim
- * (even), with the family's defaults. */
+/* Reads num_attention_heads, num_key_value_heads (null: equal to num_attention_heads) and head_dim
+ * (even) into l. heads, kv_heads and head_dim are the family's defaults. */
 struct layer_shape;
 int cfg_heads(const json_t *config, uint32_t heads, uint32_t kv_heads, uint32_t head_dim,
               struct layer_shape *l, struct err *e) MUST_USE;
 
-/* dtype or torch_dtype without "torch."; NULL: neither is set. */
+/* Reads the key dtype, else torch_dtype, without "torch."; *ret NULL: neither is set. */
 int cfg_dtype(const json_t *config, const char **ret, struct err *e) MUST_USE;
 
 enum rope_type { ROPE_DEFAULT, ROPE_LINEAR, ROPE_LLAMA3, ROPE_YARN, ROPE_PROPORTIONAL };
 
+/* Parameters of rotary embeddings (rope_table.h). In capitals: the type that uses a field. */
 struct rope_params {
     enum rope_type type;
     double theta;
-    double factor;               /* not DEFAULT, PROPORTIONAL 1 */
+    double factor;               /* stretches positions; every type except DEFAULT */
     double low, high;            /* LLAMA3: low_freq_factor, high_freq_factor */
-    double original_max;         /* LLAMA3, YARN: positions before stretching */
+    double original_max;         /* LLAMA3, YARN: positions of the model before stretching */
     double beta_fast, beta_slow; /* YARN */
-    double attention_factor;     /* YARN: on cos and sin; NAN: 0.1 ln factor + 1 */
+    double attention_factor;     /* YARN: multiplies cos and sin; NAN: 0.1 ln factor + 1 */
     bool truncate;               /* YARN */
     double partial;              /* share of a head's dims that rotate; 1: all */
-    bool own_partial; /* partial is set in the rope parameters, not in the config around */
+    bool own_partial; /* partial is from the rope object, not from config.json's outer level */
 };
 
-/* The rotary parameters of one kind of layer, from either dialect.
+/* Reads the rotary parameters of one kind of layer.
  *
  *   kind   NULL; or "full_attention" or "sliding_attention" for a family whose kinds differ (Gemma
  *          3): reads rope_parameters[kind], in the older dialect rope_theta with rope_scaling for
  *          full layers and rope_local_base_freq, never scaled, for sliding layers
- *   theta  default */
+ *   theta  the default of rope_theta
+ */
 int cfg_rope(const json_t *config, const char *kind, double theta, struct rope_params *ret,
              struct err *e) MUST_USE;
-/* The same for a family that implements the set `types` (bits 1 << ROPE_*) and rotates whole heads.
- * -ENOTSUP: other parameters. */
+/* As cfg_rope(), for a family that rotates whole heads and implements only the rope types of the
+ * bit set `types` (1 << ROPE_*). -ENOTSUP: config has another type or rotates a part of a head. */
 int cfg_rope_only(const json_t *config, const char *kind, double theta, unsigned types,
                   struct rope_params *ret, struct err *e) MUST_USE;

@@ -1,4 +1,5 @@
-/* config_rope.c - config.h: rotary parameters of one kind of layer, in both dialects. */
+/* config_rope.c - cfg_rope() of config.h: reads the rotary parameters of one kind of layer, from
+ * rope_parameters or from the older rope_scaling. */
 #include "worker/model/config.h"
 
 /* By enum rope_type. */
@@ -17,9 +18,10 @@ rope_type(const char *name, enum rope_type *ret, struct err *e)
         "rope_type is %s; default, linear, llama3, yarn and proportional are implemented", name);
 }
 
-/* The object with the parameters of this kind of layer; NULL: all defaults. *in: its key. If both
- * keys are set, transformers uses rope_scaling only, but mixes both for families with kinds; that
- * is refused. */
+/* Finds the object with the rotary parameters of this kind of layer; *ret NULL: there is none, so
+ * all defaults apply. *in: the key of the object, for error messages. If rope_parameters and
+ * rope_scaling are both set, transformers uses rope_scaling only, except that it mixes both objects
+ * for families with kinds of layers; this mixture is refused. */
 static int
 rope_object(const json_t *config, const char *kind, const json_t **ret, const char **in,
             struct err *e)
@@ -37,7 +39,8 @@ rope_object(const json_t *config, const char *kind, const json_t **ret, const ch
     if (p && !json_is_object(p)) return err_set(e, -EINVAL, "%s is not an object", *in);
     full = cfg_value(p, "full_attention");
     if (full && !kind)
-        return err_set(e, -ENOTSUP, "%s has layer kinds, which is not implemented for this family",
+        return err_set(e, -ENOTSUP,
+                       "%s has an object per kind of layer; this family does not implement it",
                        *in);
     if (full) {
         p = cfg_value(p, kind);
@@ -49,7 +52,8 @@ rope_object(const json_t *config, const char *kind, const json_t **ret, const ch
     return 0;
 }
 
-/* Positions before stretching. The key outside of p has precedence. */
+/* Reads original_max_position_embeddings, the model's positions before stretching, from config's
+ * outer level, which has precedence, or from the rope object p. */
 static int
 rope_original(const json_t *config, const json_t *p, const char *kind, double *ret, struct err *e)
 {
@@ -61,7 +65,7 @@ rope_original(const json_t *config, const json_t *p, const char *kind, double *r
     return cfg_f64(p, key, all > 0 ? all : NAN, 1, CFG_MAX_POSITIONS, ret, e);
 }
 
-/* The parameters of each type besides theta. */
+/* Reads the parameters that depend on the rope type. */
 static int
 rope_details(const json_t *config, const json_t *p, const char *kind, struct rope_params *r,
              struct err *e)
@@ -83,7 +87,7 @@ rope_details(const json_t *config, const json_t *p, const char *kind, struct rop
         if (cfg_value(p, "attention_factor"))
             TRY(cfg_f64(p, "attention_factor", 1, 1e-3, 1e3, &r->attention_factor, e));
         if (cfg_value(p, "mscale") || cfg_value(p, "mscale_all_dim"))
-            return err_set(e, -ENOTSUP, "mscale is set, which is not implemented");
+            return err_set(e, -ENOTSUP, "mscale or mscale_all_dim is set; neither is implemented");
         TRY(cfg_bool(p, "truncate", true, &r->truncate, e));
         TRY(rope_original(config, p, kind, &r->original_max, e));
     }
@@ -103,7 +107,8 @@ cfg_rope(const json_t *config, const char *kind, double theta, struct rope_param
     check(theta > 1);
     TRY(rope_object(config, kind, &p, &in, e));
     if (kind && strcmp(kind, "sliding_attention") == 0) outer = "rope_local_base_freq";
-    /* theta 1 would divide by log 1; above 1e12 every angle except the first is 0. */
+    /* The range of theta: 1 would cause a division by log 1; above 1e12 all angles but the first
+     * are 0. */
     TRY(cfg_f64(config, outer, theta, 1.001, 1e12, &r.theta, e));
     TRY(cfg_f64(config, "partial_rotary_factor", 1, 1e-3, 1, &partial, e));
     code = cfg_str(p, cfg_value(p, "rope_type") ? "rope_type" : "type", "default", &type, e);

@@ -1,26 +1,27 @@
-/* fingerprint.c - equal fingerprints mean that two loads give the same weights arena.
+/* fingerprint.c - computes a hash of everything that determines the content of the weights arena.
  *
- * XXH3-128 over config.json; header, size and content of every shard (up to 64 MiB all of it, above
- * that samples of each tensor); the dtype option; the layout version; the family's name; and the
- * seed of random weights. Times and paths are left out, because a copied checkpoint is the same
- * checkpoint. */
+ * A process can adopt an arena with its own fingerprint. The hash is XXH3-128 over config.json; the
+ * size, header and content of every shard (of a shard above 64 MiB, samples of each tensor instead
+ * of the content); the dtype option; the layout version; the family's name; the rank; and the seed
+ * of random weights. Not times and paths, because a copied checkpoint is the same. */
 #include "worker/model/weights_plan.h"
 
 #include <sys/mman.h>
 #include <unistd.h>
 #include <xxhash.h>
 
-/* LAYOUT: incremented when the arena layout of an unchanged table changes. WHOLE: a file of this
- * size is read in a few ms. SAMPLE: bytes at the start and in the middle of each tensor. Two
- * fine-tunings of a model differ in every tensor they changed; one page of each tensor is read in
- * less than 1 s from a cold disk. */
+/* LAYOUT: incremented if a change of the code changes the arena of an unchanged weight table.
+ * WHOLE: shards up to this size are hashed completely, in a few ms. SAMPLE: bytes that are hashed
+ * at the start and in the middle of each tensor of a larger shard. They suffice, because two
+ * fine-tunings of a model differ nearly everywhere in every tensor that training changed; pages of
+ * all tensors are read in less than 1 s from a cold disk. */
 enum { LAYOUT = 2, SAMPLE = 4096 };
 #define WHOLE (UINT64_C(64) << 20)
 
 static void
 add(XXH3_state_t *x, const void *p, size_t n)
 {
-    uint64_t len = n; /* length first, so that two different divisions of the same bytes differ */
+    uint64_t len = n; /* hashed first, so that "ab" + "c" and "a" + "bc" have different hashes */
 
     XXH3_128bits_update(x, &len, sizeof len);
     XXH3_128bits_update(x, p, n);
@@ -36,7 +37,7 @@ add_sample(XXH3_state_t *x, const struct safetensors_tensor *t)
     add(x, data + middle, n);
 }
 
-/* Starts readahead of all samples first: a cold disk then costs one wait instead of hundreds. */
+/* Starts readahead of all samples, so that a cold disk reads them in parallel. */
 static void
 want_samples(struct safetensors *files)
 {
@@ -82,7 +83,7 @@ fingerprint_make(struct model *m, const struct weights_from *from, struct err *e
     XXH3_state_t *x = XXH3_createState();
     XXH128_hash_t h;
 
-    if (!x) return err_set(e, -ENOMEM, "no memory for a fingerprint");
+    if (!x) return err_set(e, -ENOMEM, "no memory to compute the fingerprint of the weights");
     if (!from->src->random) memset(number + 3, 0, sizeof number - 3 * sizeof *number);
     XXH3_128bits_reset(x);
     add(x, number, sizeof number);

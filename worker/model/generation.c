@@ -1,4 +1,4 @@
-/* generation.c - see generation.h. */
+/* generation.c - implements generation.h: reads special token ids and generation defaults. */
 #include "worker/model/generation.h"
 
 #include "worker/model/config.h"
@@ -13,13 +13,13 @@ read_id(const struct model *m, const json_t *v, const char *file, const char *ke
 
     if (!json_is_integer(v)) return err_set(e, -EINVAL, "%s: %s is not an integer", file, key);
     if (id < -1 || id >= (json_int_t)m->shape.vocab)
-        return err_set(e, -EINVAL, "%s: %s is %lld, the vocabulary ends at %u", file, key,
+        return err_set(e, -EINVAL, "%s: %s is %lld, want a token id from -1 to %u", file, key,
                        (long long)id, m->shape.vocab - 1);
     *ret = (int32_t)id;
     return 0;
 }
 
-/* One id or a list of ids. */
+/* Reads one id or a list of at most max ids; -1 (no token) is left out. */
 static int
 read_ids(const struct model *m, const json_t *v, const char *file, const char *key, int32_t *ret,
          uint32_t max, uint32_t *n, struct err *e)
@@ -27,7 +27,7 @@ read_ids(const struct model *m, const json_t *v, const char *file, const char *k
     uint32_t have = json_is_array(v) ? (uint32_t)MIN(json_array_size(v), (size_t)max + 1) : 1;
 
     if (have > max)
-        return err_set(e, -ENOTSUP, "%s: %s has %zu ids, at most %u are possible", file, key,
+        return err_set(e, -ENOTSUP, "%s: %s has %zu ids, at most %u are implemented", file, key,
                        json_array_size(v), max);
     *n = 0;
     for (uint32_t i = 0; i < have; i++) {
@@ -37,7 +37,7 @@ read_ids(const struct model *m, const json_t *v, const char *file, const char *k
     return 0;
 }
 
-/* Default max_length of generate(). */
+/* Defaults of generate(): max_new_tokens without any limit, top_k. MOST: limit of token counts. */
 enum { DEFAULT_NEW = 20, DEFAULT_TOP_K = 50, MOST = 1 << 24 };
 
 static void
@@ -74,7 +74,7 @@ take_early_stopping(struct generation *g, const json_t *from)
         not_served(g, "early_stopping");
 }
 
-/* True if the key has no effect. */
+/* True if v is absent or has the value `nothing`, with which its key has no effect. */
 static bool
 says_nothing(const json_t *v, double nothing)
 {
@@ -153,7 +153,7 @@ read_defaults(struct generation *g, const json_t *from)
     look_for_what_is_not_served(g, from);
 }
 
-/* Without generation_config.json: keys of config.json, then of its text_config. */
+/* Returns the keys of config.json (whole), else of its text_config. NULL: no memory. */
 static json_t *
 outer_first(const json_t *whole, const json_t *text)
 {

@@ -1,15 +1,13 @@
-/* groups.c - model_groups(): which layers share a block table; model_shares(): each group's share
- * of the arena.
+/* groups.c - divides the layers of a model into KV groups, which have one block table each, and the
+ * KV arena between the groups: model_groups(), model_shares().
  *
- * Layers with equal kind, window, heads and parts form a group; groups are in the order of their
- * first layer. Layers with recurrent state form a group. The cross KV of all decoder layers is the
- * last group.
- */
+ * Layers with equal kind, window, K/V heads, head size, parts and state size form a group; groups
+ * are in the order of their first layer. The cross KV of all layers is the last group. */
 #include "worker/model/model.h"
 
 enum { ALIGN = 128, MIN_TOKENS = 4, MAX_TOKENS = 128, MAX_BLOCK = 16 << 20 };
 
-/* Groups under construction: like[g] is a layer of group g. */
+/* The groups so far: like[g] is the first layer of group g, layers[g] the number of its layers. */
 struct making {
     const struct model_shape *shape;
     enum dtype dtype;
@@ -26,7 +24,7 @@ alike(const struct layer_shape *a, const struct layer_shape *b)
            a->state_bytes == b->state_bytes;
 }
 
-/* Adds a layer with its own blocks to its group. */
+/* Adds l, which stands for n_layers layers, to the group of equal layers or to a new group. */
 static int
 join(struct making *g, struct layer_shape *l, uint32_t n_layers, struct err *e)
 {
@@ -34,7 +32,7 @@ join(struct making *g, struct layer_shape *l, uint32_t n_layers, struct err *e)
 
     while (i < g->n && !alike(g->like[i], l)) i++;
     if (i == MAX_GROUPS)
-        return err_set(e, -ENOTSUP, "the model has more than %d kinds of layers", MAX_GROUPS);
+        return err_set(e, -ENOTSUP, "the model needs more than %d KV groups", MAX_GROUPS);
     if (i == g->n) {
         g->like[g->n] = l;
         g->layers[g->n++] = 0;
@@ -85,8 +83,9 @@ largest_block(const struct making *g, uint32_t tokens)
     return most;
 }
 
-/* A block of state belongs to one layer. Its size is a multiple of the largest slice, so that a
- * slab has few blocks. */
+/* Sets slice_bytes and max_entries of groups with recurrent state, where a block is the state of
+ * one layer. Its size is rounded up to a multiple of the largest slice of the other groups, so that
+ * a slab, which is a multiple of every slice size, has few blocks. */
 static void
 make_states(const struct making *g, struct kv_config *c)
 {
@@ -156,7 +155,7 @@ kind_of(const char *name, size_t n)
     return k;
 }
 
-/* Parses one KIND=SHARE. */
+/* Parses one KIND=SHARE of kv.shares into share[KIND]. */
 static int
 read_share(const char *at, size_t n, double *share, struct err *e)
 {
@@ -167,13 +166,14 @@ read_share(const char *at, size_t n, double *share, struct err *e)
     double x = equals ? strtod(equals + 1, &end) : 0;
 
     if (kind == KV_KINDS)
-        return err_set(e, -EINVAL, "kv.shares: \"%.*s\" is none of full, window, cross, state",
+        return err_set(e, -EINVAL, "kv.shares: \"%.*s\" is not full, window, cross or state",
                        (int)name, at);
     if (!equals || end == equals + 1 || end != at + n || !(x > 0 && x <= 1))
-        return err_set(e, -EINVAL, "kv.shares: \"%.*s\" is no share: %s=0.5, up to 1", (int)n, at,
-                       kv_kind_name(kind));
+        return err_set(e, -EINVAL,
+                       "kv.shares: \"%.*s\" is not KIND=SHARE with a share up to 1, as %s=0.5",
+                       (int)n, at, kv_kind_name(kind));
     if (share[kind] > 0)
-        return err_set(e, -EINVAL, "kv.shares: %s has two shares", kv_kind_name(kind));
+        return err_set(e, -EINVAL, "kv.shares: the kind %s is given twice", kv_kind_name(kind));
     share[kind] = x;
     return 0;
 }
@@ -198,7 +198,7 @@ model_shares(const char *text, double cross, struct kv_config *c, struct err *e)
         if (cross > 0 && k == KV_CROSS) share[k] = cross;
         sum += share[k];
         if (share[k] > 0 && n[k] == 0)
-            return err_set(e, -EINVAL, "%s: the model has no %s layers",
+            return err_set(e, -EINVAL, "%s names kind %s, which no layer of the model has",
                            cross > 0 ? "cross_kv_cache_fraction" : "kv.shares", kv_kind_name(k));
     }
     if (sum > 1.0001) return err_set(e, -EINVAL, "kv.shares sum to %.2f, want at most 1", sum);

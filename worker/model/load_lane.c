@@ -1,4 +1,4 @@
-/* load_lane.c - see weights.h. */
+/* load_lane.c - the lane that loads a model: opens, marks, waits (weights.h). */
 #include "worker/model/weights.h"
 
 int
@@ -27,7 +27,7 @@ load_lane_wait(const struct model *m, int64_t mark, const char *what, struct err
 {
     int r = mark < 0 ? (int)mark : gpu_wait(m->lane, (uint64_t)mark, UINT64_MAX);
 
-    return r < 0 ? err_set(e, r, "%s: %s", what, gpu_why(m->gpu)) : 0;
+    return r < 0 ? err_set(e, r, "cannot %s: %s", what, gpu_why(m->gpu)) : 0;
 }
 
 int

@@ -1,11 +1,11 @@
-/* mamba.c - see mamba.h. */
+/* mamba.c - implements mamba.h: sizes, sharding and ops of the Mamba-2 mixer. */
 #include "worker/model/mamba.h"
 
 #include "worker/model/blocks.h"
 
 enum {
     STATE_ALIGN = 128,
-    MOST_STATE = 1 << 30 /* bytes of a layer; published models have 4 MiB */
+    MOST_STATE = 1 << 30 /* largest state of a layer in bytes; published models have 4 MiB */
 };
 
 static uint32_t
@@ -14,21 +14,21 @@ inner_cols(const struct mamba_shape *c)
     return c->n_heads * c->head_dim;
 }
 
-/* Columns of x, B and C. */
+/* Returns the number of columns of x, B and C together. */
 static uint32_t
 channels_of(const struct mamba_shape *c)
 {
     return inner_cols(c) + 2 * c->n_groups * c->state_dim;
 }
 
-/* Rows of in_proj. */
+/* Returns the number of rows of in_proj: gate, x, B, C, dt. */
 static uint32_t
 in_rows(const struct mamba_shape *c)
 {
     return inner_cols(c) + channels_of(c) + c->n_heads;
 }
 
-/* The convolution's last inputs come first, then the states of the heads. */
+/* Returns the bytes of the convolution's last inputs; the states of the heads follow them. */
 static uint32_t
 kept_bytes(const struct mamba_shape *c)
 {
@@ -45,14 +45,14 @@ mamba_layer(const struct mamba_shape *c, struct layer_shape *l)
     l->state_bytes = kept_bytes(c) + inner_cols(c) * c->state_dim * (uint32_t)sizeof(float);
 }
 
-/* Scratch areas start at a multiple of 4 words. */
+/* Returns cols rounded up to a multiple of 4 words, as block_area() needs. */
 static uint32_t
 words(uint32_t cols)
 {
     return ROUND_UP(cols, 4u);
 }
 
-/* Must be [0, infinity], in both dialects. */
+/* Checks that time_step_limit, if set, is [0, infinity]: another limit is not implemented. */
 static int
 want_no_limit(const json_t *config, struct err *e)
 {
@@ -62,7 +62,7 @@ want_no_limit(const json_t *config, struct err *e)
 
     if (cfg_state(config, "time_step_limit") != CFG_SET) return 0;
     if (json_array_size(limit) == 2 && low <= 0 && high && strcmp(high, "Infinity") == 0) return 0;
-    return err_set(e, -ENOTSUP, "time_step_limit must be 0 to infinity");
+    return err_set(e, -ENOTSUP, "time_step_limit is set; only [0, infinity] is implemented");
 }
 
 int
@@ -86,14 +86,15 @@ mamba_configure(const json_t *config, struct model_shape *s, struct mamba_shape 
     TRY(cfg_u32(config, "mamba_d_conv", 4, 2, MAMBA_MAX_TAPS, &c->n_taps, e));
     if (inner_cols(c) != s->hidden * expand)
         return err_set(e, -EINVAL,
-                       "%u heads * %u dims differ from mamba_expand %u * hidden_size %u",
+                       "%u heads * %u dims differ from mamba_expand %u * "
+                       "hidden_size %u",
                        c->n_heads, c->head_dim, expand, s->hidden);
     c->dt_min = 0;
     c->dt_max = INFINITY;
     return mamba_sizes(s, c, e);
 }
 
-/* Per token: inputs, output of the convolution, y, normed y. */
+/* Returns the words per token of the outputs of in_proj and conv, y and the normed y. */
 static uint32_t
 own_words(const struct mamba_shape *c, uint32_t normed)
 {
@@ -106,11 +107,10 @@ mamba_sizes(struct model_shape *s, const struct mamba_shape *c, struct err *e)
     uint32_t inner = inner_cols(c), bc = c->n_groups * c->state_dim;
 
     if ((uint64_t)inner * c->state_dim > MOST_STATE / sizeof(float))
-        return err_set(e, -EINVAL,
-                       "%u heads * %u dims with a state of %u need more than %d MiB for a layer",
+        return err_set(e, -EINVAL, "a state of %u heads * %u dims * %u exceeds %d MiB per layer",
                        c->n_heads, c->head_dim, c->state_dim, MOST_STATE >> 20);
     if (c->n_heads % c->n_groups || inner % c->n_groups)
-        return err_set(e, -EINVAL, "%u state heads are not a multiple of %u groups", c->n_heads,
+        return err_set(e, -EINVAL, "%u Mamba heads are not a multiple of %u groups", c->n_heads,
                        c->n_groups);
     s->dim[DIM_MAMBA_IN] = in_rows(c);
     s->dim[DIM_MAMBA_CHANNELS] = channels_of(c);
@@ -133,10 +133,10 @@ mamba_divide(struct model *m, struct mamba_shape *c, struct err *e)
     uint32_t ranks = m->ranks, inner = inner_cols(c);
 
     if (c->n_heads % ranks)
-        return err_set(e, -ENOTSUP, "there are %u state heads, which %u ranks cannot share equally",
+        return err_set(e, -ENOTSUP, "there are %u Mamba heads, which %u ranks cannot share equally",
                        c->n_heads, ranks);
     if (c->n_groups % ranks && (ranks % c->n_groups || c->norm_groups))
-        return err_set(e, -ENOTSUP, "there are %u groups of state heads, which %u ranks cannot %s",
+        return err_set(e, -ENOTSUP, "there are %u groups of Mamba heads, which %u ranks cannot %s",
                        c->n_groups, ranks, c->norm_groups ? "share equally" : "share or duplicate");
     if (!c->norm_groups) c->normed = sharding_share(m, inner);
     c->n_heads /= ranks;

@@ -1,13 +1,15 @@
-/* mamba.h - the Mamba-2 mixer, shared by the hybrid families.
+/* mamba.h - the Mamba-2 mixer, the sublayer that replaces attention in most layers of Bamba,
+ * Granite 4 and Nemotron-H.
  *
  *     in_proj    [gate | x B C | dt] per token
  *     conv       x B C over the last n_taps tokens, then silu
  *     scan       state = state exp(dt A) + (dt x) B;  y = (state C + D x) silu(gate)
- *     norm       over all of y, or over each group's part
+ *     norm       RMS norm of the whole row y, or of each group's columns of y
  *
- * Differences between families (tensor names, clamping, the norm) are in struct mamba_shape and in
- * the families' files.
- */
+ * In shapes, inner = n_heads * head_dim; taps are the inputs of the convolution; channels are the
+ * columns of x, B and C. A group is a set of consecutive heads with the same B and C.
+ *
+ * Families differ in struct mamba_shape (clamping, the norm) and in names (families' files). */
 #pragma once
 
 #include "worker/model/config.h"
@@ -18,8 +20,8 @@ enum { MAMBA_MAX_TAPS = 8 };
 
 struct mamba_shape {
     uint32_t n_heads, head_dim, n_groups, state_dim, n_taps;
-    bool norm_groups;   /* each group's part is normed separately */
-    struct span normed; /* this rank's part of a jointly normed row; n 0: all */
+    bool norm_groups;   /* the columns of each group are normed separately */
+    struct span normed; /* not norm_groups: this rank's columns of the row y; n 0: one rank */
     float eps, dt_min, dt_max;
 };
 
@@ -28,19 +30,19 @@ struct mamba_weights {
     struct tensor conv;              /* fp32 [channels, taps] */
     struct tensor conv_bias;         /* fp32 [channels] or none */
     struct tensor dt_bias, a_log, d; /* fp32 [heads] */
-    struct tensor norm;              /* [inner]; whole on each rank unless norm_groups */
+    struct tensor norm;              /* [inner], of all ranks unless norm_groups */
     struct tensor out;               /* [hidden, inner] */
 };
 
-/* model_shape.dim of these lines. */
+/* Sizes in model_shape.dim that the lines of MAMBA_RULES use. */
 #define DIM_MAMBA_IN DIM_OWN_0
 #define DIM_MAMBA_CHANNELS DIM_OWN_1
 #define DIM_MAMBA_TAPS DIM_OWN_2
 #define DIM_MAMBA_INNER DIM_OWN_3
 #define DIM_MAMBA_HEADS DIM_OWN_4
 
-/* Lines of the weight table for the field `mamba` of a layer. LAYER: the family's macro;
- * norm_flags: added to those of the norm. */
+/* Lines of the weight table that fill the struct mamba_weights `mamba` of a layer. LAYER(f): home
+ * and offset of field f in the family's layer; norm_flags: more flags of norm.weight. */
 /* clang-format off */
 #define MAMBA_RULES(prefix, LAYER, norm_flags) \
     { prefix "in_proj.weight",  LAYER(mamba.in),        DIM_MAMBA_IN,       DIM_HIDDEN,      W_STATE | W_SPLIT_ROWS }, \
@@ -53,18 +55,17 @@ struct mamba_weights {
     { prefix "out_proj.weight", LAYER(mamba.out),       DIM_HIDDEN,         DIM_MAMBA_INNER, W_STATE | W_SPLIT_COLS }
 /* clang-format on */
 
-/* Reads c from the keys of Bamba and Granite (mamba_n_heads, ...), then calls mamba_sizes(). */
+/* Reads c from the keys of Bamba and Granite (mamba_n_heads, ...); calls mamba_sizes(). */
 int mamba_configure(const json_t *config, struct model_shape *s, struct mamba_shape *c,
                     struct err *e) MUST_USE;
-/* Sets s's dims and scratch from c. -EINVAL: impossible sizes. */
+/* Sets s->dim[DIM_MAMBA_*], s->parts and s->own_cols from c. -EINVAL: impossible sizes. */
 int mamba_sizes(struct model_shape *s, const struct mamba_shape *c, struct err *e) MUST_USE;
 
-/* Divides heads, with their inputs, convolution and states, between ranks: reduces c and m's layers
- * to this rank's part. */
+/* Reduces c and the layers' states to this rank's heads. -ENOTSUP: they do not divide. */
 int mamba_divide(struct model *m, struct mamba_shape *c, struct err *e) MUST_USE;
 
-/* Makes l a layer with recurrent state. */
+/* Makes l a layer with a recurrent state of c's size. */
 void mamba_layer(const struct mamba_shape *c, struct layer_shape *l);
-/* Queues the mixer of h [n, hidden] up to the norm. *y: [n, inner], the input of w->out. */
+/* Queues the mixer of h [n, hidden] without the output projection w->out of *y [n, inner]. */
 int mamba_mix(const struct model *m, struct step *s, uint32_t layer, const struct mamba_shape *c,
               const struct mamba_weights *w, struct tensor h, struct tensor *y);

@@ -1,4 +1,4 @@
-/* matmul_shapes.c - model_matmuls() of model.h. */
+/* matmul_shapes.c - lists the matmul shapes of a model for `laganctl tune`: model_matmuls(). */
 #include "worker/model/model.h"
 
 static bool
@@ -9,7 +9,7 @@ seen(const struct matmul *list, uint32_t n, const struct tensor *w)
     return false;
 }
 
-/* Adds the tensors of one line in all layers. */
+/* Adds a line's tensors in all layers (home, `each` bytes apart) with new shapes; returns n. */
 static uint32_t
 add(struct matmul *list, uint32_t n, const struct weight_rule *r, const char *home, uint32_t layers,
     size_t each)
@@ -17,7 +17,7 @@ add(struct matmul *list, uint32_t n, const struct weight_rule *r, const char *ho
     for (uint32_t i = 0; i < layers && n < MAX_MATMULS; i++) {
         const struct tensor *w = (const void *)(home + i * each + r->field);
 
-        /* No data: the line does not apply to this layer. */
+        /* w->data is NULL if the line does not apply to this layer. */
         if (w->data && !seen(list, n, w))
             list[n++] = (struct matmul){ .w = *w, .head = r->rows == DIM_VOCAB };
     }

@@ -1,5 +1,5 @@
-/* model.c - see model.h. Order: config, family, token ids, files, weights, tables, so that cheap
- * errors are found first. */
+/* model.c - opens and closes a model (model.h). Order: config, family, token ids, files, weights,
+ * tables, so that errors that are cheap to find are found first. */
 #include "worker/model/model.h"
 
 #include "base/file.h"
@@ -16,7 +16,7 @@
 
 #define CONFIG "config.json"
 
-/* Temporary data of model_open(). */
+/* Temporary data of model_open(). whole: config.json, [n] bytes; config: its config_text(). */
 struct reading {
     char *bytes;
     size_t n;
@@ -61,7 +61,7 @@ family_of(const struct arch *const *families, const char *type)
     return NULL;
 }
 
-/* By model_type of the text model, else of the whole model. */
+/* Sets m->arch to the family of the text model's model_type, else of the whole model's. */
 static int
 pick_family(struct model *m, const struct reading *r, const struct arch *const *families,
             struct err *e)
@@ -78,10 +78,10 @@ pick_family(struct model *m, const struct reading *r, const struct arch *const *
     for (; *families; families++)
         for (const char *const *t = (*families)->hf_types; *t && len < sizeof known; t++)
             len += (size_t)snprintf(known + len, sizeof known - len, "%s%s", len ? ", " : "", *t);
-    return err_set(e, -ENOTSUP, "model_type is \"%.40s\"; %s are implemented", type, known);
+    return err_set(e, -ENOTSUP, "model_type is \"%.40s\", only %s are implemented", type, known);
 }
 
-/* configure() must respect the limits of config.h; later code relies on them. */
+/* Checks that configure() respected the limits of config.h, because later code may overflow. */
 static void
 check_shape(const struct model_shape *s)
 {
@@ -98,7 +98,7 @@ check_shape(const struct model_shape *s)
     }
 }
 
-/* Keys that every class of transformers reads and that are not implemented. */
+/* Refuses values of keys that transformers reads for every model and that are not implemented. */
 static int
 refuse_others(const struct arch *a, const json_t *whole, const json_t *config, struct err *e)
 {
@@ -132,7 +132,7 @@ configure(struct model *m, const struct reading *r, const struct arch *const *fa
     return 0;
 }
 
-/* dtype of config.json; default fp32, as in transformers. */
+/* Reads the key dtype of config.json; the default is fp32, as in transformers. */
 static int
 stated_dtype(const json_t *config, enum dtype *ret, struct err *e)
 {
@@ -150,8 +150,8 @@ stated_dtype(const json_t *config, enum dtype *ret, struct err *e)
             *ret = names[i].dtype;
             return 0;
         }
-    return err_set(e, -ENOTSUP, "dtype is \"%.40s\"; float32, bfloat16 and float16 are implemented",
-                   name);
+    return err_set(e, -ENOTSUP,
+                   "dtype is \"%.40s\", only float32, bfloat16 and float16 are implemented", name);
 }
 
 /* Opens the checkpoint files unless weights are random. */
@@ -176,13 +176,13 @@ begin(struct model *m, const struct model_source *src, const struct arch *const 
     struct reading *r = m->reading = calloc(1, sizeof *r);
     int code;
 
-    if (!r) return err_set(e, -ENOMEM, "no memory");
+    if (!r) return err_set(e, -ENOMEM, "no memory to read the configuration");
     r->fd = -1;
     TRY(read_files(r, src->dir, e));
     code = configure(m, r, families, e);
     if (code < 0) return err_while(e, code, CONFIG);
     if (src->max_len > m->shape.max_len)
-        return err_set(e, -EINVAL, "max_len is %u, the model has %u positions", src->max_len,
+        return err_set(e, -EINVAL, "max_len is %u, the model has only %u positions", src->max_len,
                        m->shape.max_len);
     if (src->max_len) m->shape.max_len = src->max_len;
     TRY(generation_read(m, r->generation, r->whole, r->config, e));

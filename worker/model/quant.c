@@ -1,4 +1,4 @@
-/* quant.c - see quant.h. */
+/* quant.c - selects the quantisation method of a checkpoint (quant.h). */
 #include "worker/model/quant.h"
 
 #include "worker/model/config.h"
@@ -28,14 +28,14 @@ covers_family(const struct quant *q, const struct arch *a)
     return r->name;
 }
 
-/* Covered weights are experts; their columns are hidden_size or intermediate_size. */
+/* Checks the columns of quantised weights, which are hidden_size or intermediate_size (experts). */
 static int
 check_sizes(const struct quant *q, const struct model_shape *s, struct err *e)
 {
     for (uint32_t i = 0; i < s->n_layers; i++)
         if (s->hidden % q->run || s->layer[i].expert_ff % q->run)
             return err_set(e, -EINVAL,
-                           "hidden_size is %u and intermediate_size %u; %s needs multiples of %u",
+                           "hidden_size is %u, intermediate_size is %u; %s needs multiples of %u",
                            s->hidden, s->layer[i].expert_ff, q->name, q->run);
     return 0;
 }

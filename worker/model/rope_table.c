@@ -1,4 +1,4 @@
-/* rope_table.c - see rope_table.h. */
+/* rope_table.c - implements rope_table.h: frequencies of each rope type, the table by threads. */
 #include "worker/model/rope_table.h"
 
 #include <math.h>
@@ -6,8 +6,8 @@
 #include <unistd.h>
 
 enum { MAX_PAIRS = CFG_MAX_HEAD_DIM / 2 };
-/* The table of a long model has 8 million sines, 150 ms on one thread, which would delay the first
- * token of a restarted worker. SHARE: positions per thread. */
+/* Threads compute a table, at least SHARE positions each, because 8 million sines take 150 ms on
+ * one thread, which would delay the first token of a restarted worker. */
 enum { MOST_SHARES = 16, SHARE = 2048 };
 
 uint32_t
@@ -17,7 +17,7 @@ rope_dim(const struct rope_params *p, uint32_t head_dim)
     return (uint32_t)(head_dim * p->partial) / 2 * 2;
 }
 
-/* theta^(-2i / dim): the exponent, the power and its inverse are each rounded to fp32. */
+/* Returns theta^(-2i / dim); the exponent, the power and its inverse are each rounded to fp32. */
 static float
 frequency(double theta, uint32_t i, uint32_t dim)
 {
@@ -26,7 +26,8 @@ frequency(double theta, uint32_t i, uint32_t dim)
     return 1.0f / (float)pow(theta, exponent);
 }
 
-/* Long waves are stretched by the factor, short waves are unchanged, waves between are blended. */
+/* Returns frequency f as Llama 3 stretches it: waves longer than original_max / low are stretched
+ * by the factor, waves shorter than original_max / high are unchanged, others are interpolated. */
 static float
 llama3_frequency(const struct rope_params *p, float f)
 {
@@ -39,7 +40,7 @@ llama3_frequency(const struct rope_params *p, float f)
     return (1 - smooth) * f / (float)p->factor + smooth * f;
 }
 
-/* The dim whose wave has r periods within the original length. */
+/* Returns the (fractional) pair of dims whose wave has r periods in original_max positions. */
 static double
 yarn_dim(const struct rope_params *p, uint32_t dim, double r)
 {
@@ -88,7 +89,7 @@ rope_frequencies(const struct rope_params *p, uint32_t head_dim, float *inv_freq
     return 1;
 }
 
-/* Positions [first, end) of a table. */
+/* The share of one thread: positions [first, end) of a table. */
 struct share {
     const float *inv_freq;
     float factor, *out;

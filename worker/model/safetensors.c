@@ -1,5 +1,4 @@
-/* safetensors.c - see safetensors.h: files, shards and the index. safetensors_header.c parses
- * headers. */
+/* safetensors.c - opens the files of a checkpoint and checks its index (safetensors.h). */
 #include "worker/model/safetensors.h"
 
 #include "base/file.h"
@@ -45,9 +44,10 @@ map_shard(struct st_shard *f, const char *dir, struct err *e)
     if (fd < 0) return fd;
     if (fstat(fd, &st) < 0) return err_set(e, -errno, "%.180s: %s", path, strerror(errno));
     f->bytes = (uint64_t)st.st_size;
-    /* A length of 0 cannot be mapped; safetensors_header_read() refuses it. */
+    /* An empty file cannot be mapped; safetensors_header_read() refuses it. */
     map = f->bytes ? mmap(NULL, f->bytes, PROT_READ, MAP_SHARED, fd, 0) : NULL;
-    if (map == MAP_FAILED) return err_set(e, -errno, "map %.180s: %s", path, strerror(errno));
+    if (map == MAP_FAILED)
+        return err_set(e, -errno, "cannot map %.180s: %s", path, strerror(errno));
     f->map = map;
     return 0;
 }
@@ -72,7 +72,7 @@ find_shard(const struct safetensors *s, const char *name)
     return UINT32_MAX;
 }
 
-/* Opens every file of weight_map. */
+/* Opens every file that weight_map (tensor name -> file) names. */
 static int
 open_shards(struct safetensors *s, const char *dir, const json_t *weight_map, struct err *e)
 {
@@ -84,7 +84,7 @@ open_shards(struct safetensors *s, const char *dir, const json_t *weight_map, st
         const char *f = json_string_value(file);
 
         if (!f || !*f || strchr(f, '/'))
-            return err_set(e, -EBADMSG, INDEX ": %.80s: its file is no plain name", name);
+            return err_set(e, -EBADMSG, INDEX ": %.80s has no plain file name", name);
         if (find_shard(s, f) != UINT32_MAX) continue;
         if (s->n_shards == ST_MAX_SHARDS)
             return err_set(e, -E2BIG, INDEX " names more than %d files", ST_MAX_SHARDS);
@@ -106,7 +106,7 @@ check_index(struct safetensors *s, const json_t *weight_map, struct err *e)
         const char *f = json_string_value(file);
 
         if (!t || strcmp(t->file, f))
-            return err_set(e, -EBADMSG, "%.80s has no %.80s, which " INDEX " puts there", f, name);
+            return err_set(e, -EBADMSG, "%.80s lacks tensor %.80s, named in " INDEX, f, name);
     }
     return 0;
 }
@@ -128,7 +128,7 @@ safetensors_open(struct safetensors **ret, const char *dir, struct err *e)
     const json_t *weight_map = NULL;
 
     if (s) s->shard = calloc(ST_MAX_SHARDS, sizeof *s->shard);
-    if (!s || !s->shard) return err_set(e, -ENOMEM, "no memory for a checkpoint");
+    if (!s || !s->shard) return err_set(e, -ENOMEM, "no memory to list the checkpoint's tensors");
     if (there(dir, ONE_FILE)) {
         TRY(open_shard(s, dir, ONE_FILE, e));
     } else if (there(dir, INDEX)) {
@@ -138,7 +138,7 @@ safetensors_open(struct safetensors **ret, const char *dir, struct err *e)
         TRY(open_shards(s, dir, weight_map, e));
     } else {
         return err_set(e, -ENOENT, "%.150s has neither " ONE_FILE " nor " INDEX "%s", dir,
-                       there(dir, "pytorch_model.bin") ? "; pytorch_model.bin is not read" : "");
+                       there(dir, "pytorch_model.bin") ? "; convert pytorch_model.bin" : "");
     }
     TRY(safetensors_sort(s, e));
     if (weight_map) TRY(check_index(s, weight_map, e));

@@ -1,14 +1,13 @@
-/* safetensors.h - the tensors of a checkpoint in its mapped files, which are untrusted.
+/* safetensors.h - finds the tensors of a checkpoint in its files, which are untrusted.
  *
- * Opens model.safetensors, or the shards that model.safetensors.index.json names, maps them
- * read-only and reads the headers only. A file that is truncated while it is mapped causes a
- * SIGBUS: replace checkpoints, do not rewrite them in place.
+ * Opens model.safetensors, or the files ("shards") that model.safetensors.index.json names, maps
+ * them read-only and reads the headers only. A file that is truncated while it is mapped causes a
+ * SIGBUS, so checkpoints must be replaced, not rewritten in place.
  *
- * File: u64 little-endian header length, header (JSON: name -> dtype, shape, data_offsets from the
- * header's end), data. Every tensor is inside its file, has the length of its shape, has a unique
- * name, and overlaps no other tensor.
- * Source: github.com/huggingface/safetensors; differs: holes between tensors are accepted.
- */
+ * A file consists of a u64 little-endian header length, the header (JSON: name -> dtype, shape,
+ * data_offsets from the header's end) and the data. Opening checks that every tensor is inside its
+ * file, has the length of its shape and a unique name, and overlaps no other tensor. Source:
+ * github.com/huggingface/safetensors; differs: holes between tensors are accepted. */
 #pragma once
 
 #include "base/base.h"
@@ -25,8 +24,8 @@ struct safetensors_tensor {
     uint32_t shard, n_dims;
     uint64_t dim[ST_MAX_DIMS];
     uint64_t offset, bytes; /* offset: from the header's end */
-    const void *data;
-    bool used; /* set by the loader */
+    const void *data;       /* in the mapped shard */
+    bool used;              /* a line of the weight table reads it; weights_plan.c sets it */
 };
 
 struct st_shard {
@@ -46,19 +45,20 @@ int safetensors_open(struct safetensors **ret, const char *dir, struct err *e) M
 struct safetensors *safetensors_close(struct safetensors *s); /* NULL in, NULL out */
 CLEAN_FUNC(struct safetensors, safetensors_close)
 
-/* NULL: no such tensor. */
+/* Returns the tensor, or NULL if there is none with this name. */
 struct safetensors_tensor *safetensors_find(const struct safetensors *s, const char *name);
-/* "[14336, 4096]" into buf; returns buf. */
+/* Writes the shape of t, "[14336, 4096]", to buf[n] and returns buf. */
 const char *safetensors_shape(const struct safetensors_tensor *t, char *buf, size_t n);
 
-/* Steps of safetensors_open(), on a zero-initialised s; they do no I/O.
+/* The steps of safetensors_open() without I/O, for tests: on a zeroed s, safetensors_header_read()
+ * for each shard, safetensors_sort(), safetensors_done().
  *
- * Adds the tensors of shard `index`. The caller sets f's name, map and bytes; header_bytes is set
- * here. s keeps pointers into f's name and map. -EBADMSG: the message names file and tensor; only
- * safetensors_done() is then allowed. */
+ * Adds the tensors of shard `index` to s. The caller sets f's name, map and bytes; the function
+ * sets f's header_bytes. s keeps pointers into f's name and map. -EBADMSG: the message names file
+ * and tensor; only safetensors_done() is then allowed. */
 int safetensors_header_read(struct safetensors *s, struct st_shard *f, uint32_t index,
                             struct err *e) MUST_USE;
-/* Sorts by name, after the last file. -EBADMSG: a name occurs twice. */
+/* Sorts the tensors by name, after the last shard. -EBADMSG: a name occurs twice. */
 int safetensors_sort(struct safetensors *s, struct err *e) MUST_USE;
 /* Frees everything except s itself. */
 void safetensors_done(struct safetensors *s);

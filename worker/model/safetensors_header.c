@@ -1,4 +1,4 @@
-/* safetensors_header.c - see safetensors.h: parses and validates headers. */
+/* safetensors_header.c - parses and validates the header of a safetensors file (safetensors.h). */
 #include "worker/model/safetensors.h"
 
 #include "base/array.h"
@@ -7,7 +7,7 @@
 #include <endian.h>
 #include <stdio.h>
 
-/* Limit of the format; refuses absurd lengths early. */
+/* Largest header that the format allows, in bytes. A file of another format exceeds it. */
 #define MAX_HEADER UINT64_C(100000000)
 
 static const struct {
@@ -34,7 +34,7 @@ safetensors_shape(const struct safetensors_tensor *t, char *buf, size_t n)
     return buf;
 }
 
-/* Offsets of one tensor, relative to the data. */
+/* data_offsets of one tensor, in bytes from the header's end. */
 struct span {
     uint64_t first, end;
 };
@@ -107,7 +107,7 @@ read_offsets(struct reading *r, struct span *ret, struct err *e)
     return next(r, JSON_ARRAY_END, "data_offsets has more than two entries", e);
 }
 
-/* Parses one tensor: each of the 3 fields exactly once. */
+/* Parses the value of one tensor, which must have each of its 3 fields exactly once. */
 static int
 read_fields(struct reading *r, struct safetensors_tensor *t, uint32_t *bytes, struct span *span,
             struct err *e)
@@ -139,8 +139,8 @@ read_fields(struct reading *r, struct safetensors_tensor *t, uint32_t *bytes, st
     return 0;
 }
 
-/* Checks that shape times element size equals the distance of the offsets. The length of the file
- * is checked once for all tensors, so that the message can state the number of missing bytes. */
+/* Checks that shape times element size equals the length that data_offsets give. The file's length
+ * is checked later, for all tensors, to state how many bytes are missing. */
 static int
 check_bytes(const struct safetensors_tensor *t, uint32_t element, const struct span *span,
             struct err *e)
@@ -163,7 +163,7 @@ static int
 append(struct safetensors *s, const struct safetensors_tensor *t, const char *name, struct err *e)
 {
     if (s->n >= ST_MAX_TENSORS)
-        return err_set(e, -E2BIG, "is one tensor more than %d", ST_MAX_TENSORS);
+        return err_set(e, -E2BIG, "the checkpoint has more than %d tensors", ST_MAX_TENSORS);
     if (array_grow(&s->tensor, &s->max, s->n + 1, ST_MAX_TENSORS, sizeof *t) < 0)
         return err_set(e, -ENOMEM, "no memory for its entry");
     s->tensor[s->n] = *t;
@@ -212,7 +212,7 @@ check_overlaps(const struct safetensors *s, uint32_t first, struct err *e)
     qsort(order, n, sizeof *order, by_place);
     for (uint32_t i = 1; i < n && code == 0; i++)
         if (order[i - 1]->offset + order[i - 1]->bytes > order[i]->offset)
-            code = err_set(e, -EBADMSG, "%s: %.80s and %.80s overlap", order[i]->file,
+            code = err_set(e, -EBADMSG, "%s: tensors %.80s and %.80s overlap", order[i]->file,
                            order[i - 1]->name, order[i]->name);
     free(order);
     return code;
@@ -258,16 +258,16 @@ safetensors_header_read(struct safetensors *s, struct st_shard *f, uint32_t inde
     memcpy(&len, f->map, 8);
     len = le64toh(len);
     if (len < 2 || len > MAX_HEADER)
-        return err_set(e, -EBADMSG, "%s: header length %llu is outside 2 to %llu: not safetensors",
+        return err_set(e, -EBADMSG, "%s: header length is %llu, want 2 to %llu: not safetensors",
                        f->name, (unsigned long long)len, (unsigned long long)MAX_HEADER);
     if (len > f->bytes - 8)
-        return err_set(e, -EBADMSG, "%s: cut short: %llu bytes of the header are missing", f->name,
+        return err_set(e, -EBADMSG, "%s: truncated: %llu bytes of the header are missing", f->name,
                        (unsigned long long)(len - (f->bytes - 8)));
     f->header_bytes = 8 + len;
     json_open(&r.j, (const char *)f->map + 8, len);
     TRY(read_header(&r, e));
     if (r.end > f->bytes - f->header_bytes)
-        return err_set(e, -EBADMSG, "%s: cut short: %llu bytes are missing, up to %.80s's end",
+        return err_set(e, -EBADMSG, "%s: truncated: %llu bytes are missing, up to the end of %.80s",
                        f->name, (unsigned long long)(r.end - (f->bytes - f->header_bytes)), r.last);
     for (uint32_t i = first; i < s->n; i++)
         s->tensor[i].data = f->map + f->header_bytes + s->tensor[i].offset;
@@ -291,7 +291,7 @@ safetensors_sort(struct safetensors *s, struct err *e)
 
         if (strcmp(a->name, b->name)) continue;
         if (a->shard == b->shard)
-            return err_set(e, -EBADMSG, "%s: %.80s is there twice", a->file, a->name);
+            return err_set(e, -EBADMSG, "%s: tensor %.80s occurs twice", a->file, a->name);
         return err_set(e, -EBADMSG, "%.80s is in both %.60s and %.60s", a->name, a->file, b->file);
     }
     return 0;

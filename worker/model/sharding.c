@@ -1,4 +1,4 @@
-/* sharding.c - see sharding.h. */
+/* sharding.c - divides the sizes of a model between ranks (sharding.h). */
 #include "worker/model/sharding.h"
 
 struct span
@@ -10,8 +10,8 @@ sharding_share(const struct model *m, uint32_t n)
     return (struct span){ first, (uint32_t)(n * (rank + 1) / ranks) - first };
 }
 
-/* This rank's part of n, divided between units; with fewer units than ranks, neighbouring ranks
- * share one. */
+/* Returns this rank's part of n rows or columns that consist of equal units, which are not cut;
+ * with fewer units than ranks, neighbouring ranks have the same unit. */
 static struct span
 units_of(const struct model *m, uint32_t n, uint32_t units)
 {
@@ -45,15 +45,15 @@ sharding_agrees(struct model *m, struct err *e)
     return 0;
 }
 
-/* Reduces *n to this rank's part; each rank must have at least one unit of columns. */
+/* Reduces *n columns to this rank's part, a multiple of unit. -ENOTSUP: a rank has no column. */
 static int
 reduce_to_share(const struct model *m, uint32_t *n, uint32_t unit, const char *what, struct err *e)
 {
     uint32_t units = *n / unit;
 
     if (units > 0 && units < m->ranks)
-        return err_set(e, -ENOTSUP, "%s has %u %s, fewer than %u ranks", what, units,
-                       unit > 1 ? "runs" : "columns", m->ranks);
+        return err_set(e, -ENOTSUP, "%s has %u %s, too few for %u ranks", what, units,
+                       unit > 1 ? "runs of columns with one scale" : "columns", m->ranks);
     *n = sharding_share(m, units).n * unit;
     return 0;
 }
@@ -69,7 +69,7 @@ divide_layer(const struct model *m, struct layer_shape *l, struct err *e)
                        l->n_heads, ranks);
     l->n_heads /= ranks;
     TRY(reduce_to_share(m, &l->n_ff, 1, "the feed-forward", e));
-    TRY(reduce_to_share(m, &l->expert_ff, m->whole.expert_run, "an expert", e));
+    TRY(reduce_to_share(m, &l->expert_ff, m->whole.expert_run, "each expert", e));
     if (l->n_kv_heads == 0) return 0;
     if (l->n_kv_heads % ranks && ranks % l->n_kv_heads)
         return err_set(e, -ENOTSUP,
@@ -89,8 +89,8 @@ size_of_ours(const struct model *m, enum dim d)
     return sum;
 }
 
-/* Reduces the sizes that lines split to this rank's part, except the vocabulary, which every rank
- * embeds whole. */
+/* Reduces every m->shape.dim that a line with W_SPLIT_ROWS or W_SPLIT_COLS names to this rank's
+ * part, except the vocabulary, because every rank has the whole embedding. */
 static void
 divide_sizes(struct model *m)
 {

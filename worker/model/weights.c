@@ -1,4 +1,4 @@
-/* weights.c - see weights.h: adopts or fills the arena, then sets the model's tensors. */
+/* weights.c - implements weights.h: adopts or fills the arena, then sets the model's tensors. */
 #include "worker/model/weights.h"
 
 #include "worker/model/weights_plan.h"
@@ -56,7 +56,7 @@ set_tensors(const struct weights_plan *p)
 
         const struct quant_tensor *q = f->n_parts ? p->part[f->first].quant : NULL;
 
-        if (q && q->is_scale) { /* the field before it is the matrix */
+        if (q && q->is_scale) { /* scales of the matrix that the field before has set */
             f->to->scale = data;
             f->to->scale_run = p->m->quant->run;
         } else if (q)
@@ -66,14 +66,14 @@ set_tensors(const struct weights_plan *p)
     }
 }
 
-/* Patterns of tensor names. Parts of a multimodal checkpoint outside of its language model, without
- * "model." before them. */
+/* Name patterns of the tensors of a multimodal checkpoint outside of its language model, without
+ * the prefix "model." that some checkpoints have. */
 static const char *const other_parts[] = {
     "vision_tower.*", "audio_tower.*",           "embed_vision.*",
     "embed_audio.*",  "multi_modal_projector.*", NULL,
 };
 
-/* Unused tensors with these names are copies of the embedding. */
+/* Name patterns of tensors that, if no line reads them, must be copies of the embedding. */
 static const char *const copies[] = {
     "*encoder.embed_tokens.weight",
     "*decoder.embed_tokens.weight",
@@ -82,7 +82,7 @@ static const char *const copies[] = {
     NULL,
 };
 
-/* Tensors that a text model never needs. */
+/* Name patterns of tensors that a text model never needs. */
 static const char *const not_needed[] = {
     "*rotary_emb.inv_freq",
     "*.masked_bias",
@@ -106,7 +106,7 @@ list_unused(struct model *m, struct err *e)
     uint32_t n = m->files ? m->files->n : 0;
 
     m->unused = calloc(n + 1, sizeof *m->unused);
-    if (!m->unused) return err_set(e, -ENOMEM, "no memory to list tensors");
+    if (!m->unused) return err_set(e, -ENOMEM, "no memory to list unused tensors");
     for (uint32_t i = 0; i < n; i++) {
         const struct safetensors_tensor *t = &m->files->tensor[i];
 
@@ -119,8 +119,8 @@ list_unused(struct model *m, struct err *e)
     return 0;
 }
 
-/* transformers 5.17 ties two tensors of a file only if they are equal. A different head is a
- * different model, which is refused. */
+/* Refuses a checkpoint whose unread copies of the embedding differ from it: transformers 5.17 ties
+ * two tensors of a file only if they are equal, so such a checkpoint is another model. */
 static int
 check_copies(const struct weights_plan *p, struct err *e)
 {
@@ -134,8 +134,8 @@ check_copies(const struct weights_plan *p, struct err *e)
         if (t->dtype != embed->dtype || t->bytes != embed->bytes ||
             memcmp(t->data, embed->data, t->bytes) != 0)
             return err_set(e, -ENOTSUP,
-                           "%.60s: %.80s differs from %.80s, but this family ties them", t->file,
-                           t->name, embed->name);
+                           "%.60s: %.80s differs from %.80s, but this model uses one for both",
+                           t->file, t->name, embed->name);
     }
     return 0;
 }
@@ -149,7 +149,7 @@ weights_load(struct model *m, const struct weights_from *from, struct err *e)
     TRY(list_unused(m, e));
     TRY(fingerprint_make(m, from, e));
     m->adopted = p.arena_bytes && adopt_arena(&p);
-    if (!m->adopted) TRY(check_copies(&p, e)); /* checked when the arena was filled */
+    if (!m->adopted) TRY(check_copies(&p, e)); /* of an adopted arena: done when it was filled */
     if (p.arena_bytes) {
         TRY(m->adopted ? rebuild_damaged(&p, e) : make_arena(&p, e));
         TRY(weights_checksum_keep(&p, e));

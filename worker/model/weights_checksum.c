@@ -1,4 +1,4 @@
-/* weights_checksum.c - the checksum table at the end of a weights arena.
+/* weights_checksum.c - the table at the end of a weights arena with a checksum for each field.
  *
  *     head    magic, version, number of fields, complete, fingerprint
  *     entry   [n] offset, bytes, checksum when filled, checksum of the last check
@@ -36,14 +36,14 @@ free_table(struct weights_checksum **t)
     free(*t);
 }
 
-/* Device addresses. */
+/* Returns the device address of the checksum table at offset `at` of m's weights arena. */
 static struct weights_checksum *
 on_device(const struct model *m, uint64_t at)
 {
     return (struct weights_checksum *)((char *)m->weights.base + at);
 }
 
-/* The table of an arena that is not filled yet. NULL: no memory. */
+/* Returns a host table for p's fields, without checksums and not complete. NULL: no memory. */
 static struct weights_checksum *
 table_new(const struct weights_plan *p, struct err *e)
 {
@@ -64,8 +64,8 @@ table_new(const struct weights_plan *p, struct err *e)
     return t;
 }
 
-/* Computes the checksum of every field that t lists; t becomes a copy of the table at `at`, whose
- * `found` are the results. */
+/* Computes the checksum of every field that t lists into entry[].found of the device's table at
+ * offset `at`, then copies this table to t. */
 static int
 compute(struct model *m, uint64_t at, struct weights_checksum *t, const char *what, struct err *e)
 {
@@ -113,7 +113,7 @@ weights_checksum_end(const struct weights_plan *p, struct err *e)
     return load_lane_end(p->m, r, "write the checksum table", e);
 }
 
-/* True if everything except the checksums matches this plan. */
+/* True if table s is complete and equals `want` in everything except the checksums. */
 static bool
 is_ours(const struct weights_checksum *s, const struct weights_checksum *want)
 {

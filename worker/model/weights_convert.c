@@ -1,10 +1,10 @@
-/* weights_convert.c - weights_convert() of weights.h. */
+/* weights_convert.c - weights_convert(): converts elements between fp32, bf16 and fp16. */
 #include "gpu/fp.h"
 #include "worker/model/weights.h"
 
 #include <math.h>
 
-/* Elements to floats. Uses memcpy, because a shard's data may be unaligned. */
+/* Converts n elements of type t to floats. Uses memcpy, because tensors may be unaligned. */
 static void
 widen(float *to, const char *from, enum dtype t, size_t n)
 {
@@ -24,7 +24,7 @@ widen(float *to, const char *from, enum dtype t, size_t n)
         }
 }
 
-/* Floats to elements; false: a finite value is out of range for fp16. */
+/* Converts n floats to type t. Returns false if a finite value is out of range for fp16. */
 static bool
 narrow(void *to, const float *from, enum dtype t, size_t n)
 {

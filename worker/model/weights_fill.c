@@ -1,7 +1,7 @@
-/* weights_fill.c - writes the stale fields of a plan at the speed of the storage or the bus.
+/* weights_fill.c - fills the stale fields of a plan (weights_plan.h) from files or at random.
  *
- * Reader threads (weights_read.h) fill pinned memory while the device copies from it; the device
- * computes the checksum of each complete field. The device also generates random weights. */
+ * Reader threads (weights_read.h) fill pinned memory with pieces of the tensors while the device
+ * copies earlier pieces from it. The device computes checksums and random weights. */
 #include "base/array.h"
 #include "worker/model/weights_plan.h"
 #include "worker/model/weights_read.h"
@@ -42,11 +42,11 @@ report_progress(struct filling *w, uint64_t bytes)
 static int
 failed(const struct filling *w, int r, struct err *e)
 {
-    return r < 0 ? err_set(e, r, "fill weights: %s", gpu_why(w->plan->m->gpu)) : 0;
+    return r < 0 ? err_set(e, r, "cannot fill weights: %s", gpu_why(w->plan->m->gpu)) : 0;
 }
 
-/* Largest number of elements that stays within READ_PIECE on both sides; whole rows if the part is
- * transposed or has some of the columns. */
+/* Returns the largest number of elements of part q that occupies at most READ_PIECE bytes both as
+ * stored and as converted; whole rows if the part is transposed or has some of the columns only. */
 static size_t
 piece_elements(const struct field *f, const struct part *q)
 {
@@ -76,7 +76,7 @@ piece_of(const struct field *f, const struct part *q, size_t at, size_t n)
     return p;
 }
 
-/* Lists the pieces of part j of a field; *to: their place in the arena. */
+/* Lists the pieces of part j of a field. *to: its address in the arena; its size is added. */
 static int
 list_part(struct filling *w, uint32_t field, uint32_t j, char **to)
 {
@@ -112,12 +112,12 @@ list_pieces(struct filling *w, struct err *e)
 
         for (uint32_t j = 0; p->field[i].stale && j < p->field[i].n_parts; j++)
             if (list_part(w, i, j, &to) < 0)
-                return err_set(e, -ENOMEM, "no memory for %u pieces", w->n + 1);
+                return err_set(e, -ENOMEM, "no memory to list %u pieces of the weights", w->n + 1);
     }
     return 0;
 }
 
-/* Waits for the copies of pieces before `end`, reports progress and releases their buffers. */
+/* Waits for the copies of pieces [*done, end), reports them, releases buffers; *done = end. */
 static int
 retire(struct filling *w, struct reading *r, uint32_t *done, uint32_t end, struct err *e)
 {
@@ -174,7 +174,8 @@ fill_scales(struct model *m, char *to, size_t bytes)
     return 0;
 }
 
-/* The seed of each tensor depends on its name. */
+/* Fills stale fields with random weights. Seeds are made of the tensor's name and src->seed; a rank
+ * generates its elements of the whole tensor, so ranks do not matter. */
 static int
 fill_random(struct filling *w, struct err *e)
 {

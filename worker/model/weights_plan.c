@@ -1,10 +1,10 @@
-/* weights_plan.c - see weights_plan.h. */
+/* weights_plan.c - makes the plan of weights_plan.h from the weight table and the checkpoint. */
 #include "worker/model/weights_plan.h"
 
 #include <stdio.h>
 
-/* Alignments. IN_PLACE: a cache line, so that vector loads at the start of a row stay in one line.
- * FIELD: for the widest load of every device. */
+/* Alignments in bytes. IN_PLACE: of tensors used in the mapped file, a cache line, so that vector
+ * loads at a row's start stay in one line. FIELD: of fields in the arena, for the widest load. */
 enum { IN_PLACE = 64, FIELD = 128 };
 
 static bool
@@ -27,7 +27,7 @@ size_in_layer(const struct layer_shape *l, enum dim d)
     return sizes[d];
 }
 
-/* The layer of a line; NULL: the line is not in a layer. */
+/* Returns the whole model's shape of the layer to which line r applies; NULL: r is IN_TOP. */
 static const struct layer_shape *
 layer_of(const struct model *m, const struct weight_rule *r, uint32_t layer)
 {
@@ -44,7 +44,8 @@ size_of(const struct model *m, const struct weight_rule *r, enum dim d, uint32_t
     return d < DIM_Q || !l ? m->whole.dim[d] : size_in_layer(l, d);
 }
 
-/* This rank's part of a line's rows or columns, as spans. */
+/* Sets part[] to this rank's spans of a line's rows or columns, which have size d; split: ranks
+ * divide them. Returns the number of spans. */
 static uint32_t
 spans_of(const struct model *m, const struct weight_rule *r, enum dim d, uint32_t layer, bool split,
          struct span part[DIM_PARTS])
@@ -54,7 +55,7 @@ spans_of(const struct model *m, const struct weight_rule *r, enum dim d, uint32_
     return sharding_parts(m, d, part[0].n, layer_of(m, r, layer), part);
 }
 
-/* True if the line applies to this layer. */
+/* True if line r applies to the layer, by its flags and sizes. */
 static bool
 applies(const struct model *m, const struct weight_rule *r, uint32_t layer)
 {
@@ -70,7 +71,7 @@ applies(const struct model *m, const struct weight_rule *r, uint32_t layer)
     return size_of(m, r, r->rows, layer) > 0 && size_of(m, r, r->cols, layer) > 0;
 }
 
-/* The tensor with the first prefix that matches, or NULL. */
+/* Returns the stored tensor `name` with the first prefix of the family that exists, or NULL. */
 static struct safetensors_tensor *
 find(const struct model *m, const char *name)
 {
@@ -88,8 +89,8 @@ find(const struct model *m, const char *name)
     return NULL;
 }
 
-/* Checks the stored shape: [cols] of a vector; [rows, cols]; [experts, rows, cols]; transposed: the
- * last two in the other order. The last dimension may be stored as several. */
+/* Checks that the stored shape is as the line expects: [cols] for a vector, [rows, cols] or
+ * [experts, rows, cols]; transposed: [cols, rows]. The last may be several dimensions. */
 static int
 check_shape(const struct part *p, struct err *e)
 {
@@ -122,9 +123,9 @@ on_cpu(const struct model *m)
     return strcmp(m->op->name, "cpu") == 0;
 }
 
-/* dtype of a field on the device: bytes if quantised, fp32 if W_FP32, else the dtype option, else
- * as stored (fp32 if the parts differ). On a GPU all matrices have the dtype of the first one,
- * because activations have it (gpu.h). */
+/* Sets f->dtype, the dtype of a field on the device: bytes if quantised, fp32 if W_FP32, else the
+ * dtype option, else as stored (fp32 if the parts differ). On a GPU all matrices have the dtype of
+ * the first one, the embedding, because activations have this dtype (gpu.h). */
 static int
 field_dtype(const struct weights_plan *p, struct field *f, struct err *e)
 {
@@ -135,7 +136,7 @@ field_dtype(const struct weights_plan *p, struct field *f, struct err *e)
         const struct part *q = &p->part[f->first + i];
 
         if (q->stored && (bytes ? q->stored->dtype != DT_U8 : !is_float(q->stored->dtype)))
-            return err_set(e, -ENOTSUP, "%.60s: %.80s is stored as %s, which is not implemented",
+            return err_set(e, -ENOTSUP, "%.60s: %.80s has dtype %s, which is not implemented",
                            q->stored->file, q->stored->name, q->stored->stored);
         if (q->stored && i == 0) t = q->stored->dtype;
         if (q->stored && q->stored->dtype != t) t = DT_F32;
@@ -159,7 +160,7 @@ part_data(const struct part *q)
            dtype_bytes(q->stored->dtype, (size_t)q->row.first * q->cols + q->col.first);
 }
 
-/* True if the CPU can use the field in the mapped file. */
+/* True if the device is the CPU and can use the field in the mapped file. */
 static bool
 fits_in_place(const struct weights_plan *p, const struct field *f)
 {
@@ -169,7 +170,7 @@ fits_in_place(const struct weights_plan *p, const struct field *f)
            (uintptr_t)part_data(q) % IN_PLACE == 0 && !q->transposed && on_cpu(p->m);
 }
 
-/* Completes the field whose parts are [f->first, p->n_parts). */
+/* Sets the sizes, the dtype and the place of field f, whose parts are [f->first, p->n_parts). */
 static int
 close_field(struct weights_plan *p, struct field *f, struct err *e)
 {
@@ -189,7 +190,7 @@ close_field(struct weights_plan *p, struct field *f, struct err *e)
     return 0;
 }
 
-/* Replaces the last part by this rank's spans of it, for every expert. */
+/* Replaces the plan's last part by a part for each of this rank's spans of rows in every expert. */
 static void
 divide_part(struct weights_plan *p, uint32_t layer)
 {
@@ -215,7 +216,7 @@ divide_part(struct weights_plan *p, uint32_t layer)
         }
 }
 
-/* The tensor that a line expects in a layer; of experts stored one by one, one expert. */
+/* Returns the whole tensor that a line names in a layer. expert: its number if W_ONE_BY_ONE. */
 static struct part
 part_of(const struct weights_plan *p, const struct weight_rule *line,
         const struct quant_tensor *quant, uint32_t layer, uint32_t expert)
@@ -236,7 +237,7 @@ part_of(const struct weights_plan *p, const struct weight_rule *line,
     q.row.n = q.rows;
     q.col.n = q.cols;
 #pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Wformat-nonliteral" /* names of the table, with at most two %u */
+#pragma GCC diagnostic ignored "-Wformat-nonliteral" /* line->name has at most two %u */
     len = snprintf(q.name, sizeof q.name, line->name, layer, expert);
 #pragma GCC diagnostic pop
     if (quant) snprintf(q.name + len, sizeof q.name - (size_t)len, "%s", quant->suffix);
@@ -244,7 +245,8 @@ part_of(const struct weights_plan *p, const struct weight_rule *line,
     return q;
 }
 
-/* Plans the field of a line and its W_STACKED lines in one layer, if they apply. */
+/* Plans the field of line r and its W_STACKED lines in one layer, if they apply. quant: the stored
+ * tensor of a quantised line, or NULL. home: the family's struct of the layer. */
 static int
 plan_field(struct weights_plan *p, const struct weight_rule *r, const struct quant_tensor *quant,
            uint32_t layer, void *home, struct err *e)
@@ -334,7 +336,7 @@ weights_plan_make(struct weights_plan *p, struct err *e)
     if (p->m->ranks > 1) most *= DIM_PARTS;
     p->part = calloc(most, sizeof *p->part);
     p->field = calloc(most, sizeof *p->field);
-    if (!p->part || !p->field) return err_set(e, -ENOMEM, "no memory to plan %zu tensors", most);
+    if (!p->part || !p->field) return err_set(e, -ENOMEM, "no memory to list %zu tensors", most);
     TRY(plan_home(p, IN_TOP, 1, p->m->top, a->top_bytes, e));
     TRY(plan_home(p, IN_ENCODER, s->n_encoder_layers, p->m->encoder, a->encoder_bytes, e));
     TRY(plan_home(p, IN_LAYER, s->n_layers, p->m->layer, a->layer_bytes, e));

@@ -1,11 +1,10 @@
-/* weights_read.c - see weights_read.h.
+/* weights_read.c - implements weights_read.h: threads read pieces into a ring of buffers.
  *
  *     piece   0   1   2 | 3   4   5   6 | 7   8   9 ...
  *             released  | read          | being read; buffer = piece % n_buffers
  *
- * One lock with 2 conditions: a buffer is free, a piece has been read. Reading does not hold the
- * lock.
- */
+ * One lock with 2 conditions: `freed` (the caller has released a buffer) and `arrived` (a thread
+ * has read a piece). A thread does not hold the lock while it reads. */
 #include "worker/model/weights_read.h"
 
 #include "base/file.h"
@@ -22,7 +21,7 @@ enum { ALIGN = 4096, MOST_READERS = 8 };
 struct read_buffer {
     char *buffer;        /* [buffer_bytes] */
     const void *data;    /* result, in buffer or in the mapped file */
-    uint32_t last_piece; /* 1 + last piece read into this buffer; 0: none */
+    uint32_t last_piece; /* 1 + number of the last piece read into buffer; 0: none */
 };
 
 struct reading {
@@ -36,17 +35,17 @@ struct reading {
 
     pthread_mutex_t lock;
     pthread_cond_t freed, arrived;
-    uint32_t taken, returned, released; /* pieces: by readers, to the caller, by the caller */
+    uint32_t taken, returned, released; /* pieces started by threads; got, released by the caller */
     bool stop;
     struct err failed; /* code 0: no error */
     pthread_t thread[MOST_READERS];
 };
 
-/* Per thread: the open shard of the last piece, and a buffer for conversion. */
+/* State of one thread: the open shard of its last piece, and a buffer for bytes to convert. */
 struct reader {
     struct reading *r;
     uint32_t shard;
-    int fd, direct; /* direct -1: not supported by the file system */
+    int fd, direct; /* direct: for direct I/O, -1 if not supported */
     char *raw;
 };
 
@@ -71,13 +70,15 @@ open_shard(struct reader *a, uint32_t index, struct err *e)
     a->fd = file_open(path, a->r->dir, f->name, e);
     if (a->fd < 0) return a->fd;
     if (fstat(a->fd, &st) < 0 || (uint64_t)st.st_size != f->bytes)
-        return err_set(e, -EBADMSG, "%.180s changed while it was read", path);
+        return err_set(e, -EBADMSG,
+                       "%.180s changed its size while it was read; do not rewrite checkpoints",
+                       path);
     a->direct = open(path, O_RDONLY | O_CLOEXEC | O_DIRECT);
     return 0;
 }
 
-/* True if the page cache has all n bytes at off of the shard, or if that is unknown. Uses
- * mincore(), because a non-blocking read would start readahead. */
+/* True if the page cache has all n bytes at offset off of the shard, or if mincore() fails, which
+ * is used because a non-blocking read would start readahead. */
 static bool
 is_cached(const struct reader *a, size_t n, uint64_t off)
 {
@@ -96,7 +97,8 @@ is_cached(const struct reader *a, size_t n, uint64_t off)
     return true;
 }
 
-/* Reads at least n bytes at off; both are multiples of ALIGN except at the end of the file. */
+/* Reads n bytes at offset off with direct I/O; n and off are multiples of ALIGN. Returns true if at
+ * least `enough` bytes were read; fewer than n are left at the end of the file only. */
 static bool
 read_direct(const struct reader *a, char *to, size_t n, size_t enough, off_t off)
 {
@@ -127,7 +129,7 @@ read_plain(const struct reader *a, char *to, size_t n, off_t off)
     return 0;
 }
 
-/* Reads n bytes of the shard at off into a buffer of n + 2 * ALIGN bytes, at off % ALIGN. */
+/* Reads n bytes at offset off of the shard to buffer[n + 2 * ALIGN] + off % ALIGN. */
 static int
 read_bytes(const struct reader *a, char *buffer, size_t n, uint64_t off)
 {
@@ -140,8 +142,8 @@ read_bytes(const struct reader *a, char *buffer, size_t n, uint64_t off)
     return read_plain(a, buffer + before, n, (off_t)off);
 }
 
-/* Transposes from the mapped file, because a row of the result is a column of the stored matrix.
- * Neighbouring rows share cache lines. */
+/* Writes the transpose of a piece to `to`. Reads the mapped file instead of a buffer, because a row
+ * of the result is a column of the stored matrix; neighbouring rows use the same cache lines. */
 static void
 read_transposed(const struct read_piece *p, char *to)
 {
@@ -156,7 +158,7 @@ read_transposed(const struct read_piece *p, char *to)
     }
 }
 
-/* Reads a part of each row into consecutive memory. */
+/* Reads p->row elements of each row of a piece into consecutive memory. */
 static int
 read_rows(const struct reader *a, char *buffer, const struct read_piece *p, size_t each,
           uint64_t off)
@@ -192,7 +194,7 @@ read_piece(struct reader *a, const struct read_piece *p, struct read_buffer *s, 
     s->data = s->buffer;
     if (weights_convert(s->buffer, p->dtype, from, t->dtype, p->n) == -ERANGE)
         return err_set(e, -ERANGE,
-                       "%.60s: %.80s has values beyond fp16's range; use dtype=bf16 or fp32",
+                       "%.60s: %.80s has values outside the range of fp16; use dtype=bf16 or fp32",
                        t->file, t->name);
     return 0;
 }
@@ -256,7 +258,7 @@ make_buffers(struct reading *r, struct err *e)
         return err_set(e, -ENOMEM, "no memory for reading weights: %zu MiB", bytes >> 20);
     code = r->m->op->mem.host_pin(r->m->gpu, r->buffers, bytes);
     if (code < 0)
-        return err_set(e, code, "pin %zu MiB for reading weights: %s", bytes >> 20,
+        return err_set(e, code, "cannot pin %zu MiB for reading weights: %s", bytes >> 20,
                        gpu_why(r->m->gpu));
     for (uint32_t i = 0; i < r->n_buffers; i++)
         r->ring[i].buffer = r->buffers + i * r->buffer_bytes;

@@ -1,9 +1,9 @@
-/* added_tokens.c - see added_tokens.h.
+/* added_tokens.c - reads and finds added tokens (added_tokens.h).
  *
- * Tokens are sorted by bytes, so tokens with the same prefix are adjacent: each byte of the text
- * narrows the range, and the first token of a range is the one that ends there. Special cases, such
- * as a token that begins inside space stripped by an earlier token, follow find_matches() of the
- * tokenizers library. */
+ * Tokens are sorted by bytes, so tokens with a common prefix are a range of the array. The search
+ * narrows the range with each byte of the text; the token that equals the prefix is the first of
+ * the range. Special cases, such as a token that begins inside space stripped by an earlier token,
+ * follow find_matches() of the tokenizers library. */
 #include "worker/text/added_tokens.h"
 
 #include "base/array.h"
@@ -43,9 +43,8 @@ static int MUST_USE
 read_token(struct json *j, struct added_token *t, struct element *m, struct err *e)
 {
     *m = (struct element){ .normalized = true, .id = -1 };
-    TRY(json_section_read(j, "an element", fields, m, e));
-    if (m->id < 0 || !*m->content)
-        return err_set(e, -EBADMSG, "an element has no id or no content");
+    TRY(json_section_read(j, "a token", fields, m, e));
+    if (m->id < 0 || !*m->content) return err_set(e, -EBADMSG, "a token has no id or no content");
     *t = (struct added_token){ .id = m->id,
                                .lstrip = m->lstrip,
                                .rstrip = m->rstrip,
@@ -54,7 +53,7 @@ read_token(struct json *j, struct added_token *t, struct element *m, struct err 
     return 0;
 }
 
-/* Adds the token to the vocabulary, which may have it already with the same id. */
+/* Adds the token to v, unless v has it. -EBADMSG: another token of v has its text or its id. */
 static int MUST_USE
 enter(struct vocab *v, const char *text, token_id id, bool special, struct err *e)
 {
@@ -78,7 +77,7 @@ enter(struct vocab *v, const char *text, token_id id, bool special, struct err *
     return 0;
 }
 
-/* Appends the search text of a token: its content, normalised if the token is. */
+/* Appends the search text of t to texts: its content, normalised if t->normalized. */
 static int MUST_USE
 put_text(struct text_buffer *texts, struct added_token *t, struct normal *m, const char *content,
          struct err *e)
@@ -91,7 +90,7 @@ put_text(struct text_buffer *texts, struct added_token *t, struct normal *m, con
         return err_set(e, -ENOTSUP, "added token \"%.64s\" is empty after normalisation", content);
     t->at = (uint32_t)texts->n;
     t->len = (uint32_t)n;
-    return text_buffer_put(texts, text, n) < 0 ? err_set(e, -ENOMEM, "added tokens") : 0;
+    return text_buffer_put(texts, text, n) < 0 ? err_set(e, -ENOMEM, "no memory for tokens") : 0;
 }
 
 int
@@ -108,7 +107,7 @@ added_tokens_open(struct added *a, struct vocab *v, struct normal *m, struct jso
 
         r = array_grow(&a->token, &cap, a->n + 1, UINT32_MAX, sizeof *t);
         if (r < 0) {
-            err_set(e, r, "added tokens");
+            err_set(e, r, "no memory for %u added tokens", a->n + 1);
             break;
         }
         t = &a->token[a->n];
@@ -161,7 +160,7 @@ added_tokens_free(struct added *a)
     *a = (struct added){ 0 };
 }
 
-/* The first of tokens [lo, hi), sorted, whose byte `at` is not below c; hi if there is none. */
+/* Returns the first of the sorted tokens [lo, hi) whose byte number `at` is at least c, or hi. */
 static uint32_t
 first_from(const struct added *a, uint32_t lo, uint32_t hi, size_t at, unsigned c)
 {
@@ -176,7 +175,7 @@ first_from(const struct added *a, uint32_t lo, uint32_t hi, size_t at, unsigned 
     return lo;
 }
 
-/* The longest token of one kind that begins at p, or NULL. */
+/* Returns the longest token of one kind with which the text p[left] begins, or NULL. */
 static const struct added_token *
 longest_at(const struct added *a, bool normalized, const char *p, size_t left)
 {

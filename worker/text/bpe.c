@@ -1,8 +1,9 @@
-/* bpe.c - see bpe.h.
+/* bpe.c - implements bpe.h with a heap.
  *
- * The parts of a word form a list; a heap holds the possible merges. An entry whose part has
- * changed is stale and is dropped when it is popped, so the heap is never searched. n bytes cost
- * O(n log n), also if a client sends a megabyte of one letter. */
+ * The tokens of a word ("parts") form a linked list; a heap holds the possible merges of a part
+ * with the next one, lowest rank first. An entry whose part has changed since is stale; it is
+ * dropped when it is popped, so the heap is never searched. A word of n bytes costs O(n log n),
+ * also if a client sends a megabyte of one letter. */
 #include "worker/text/bpe.h"
 
 #include "base/array.h"
@@ -16,9 +17,9 @@ enum { MARK = sizeof mark - 1 };
 
 struct part {
     token_id id;
-    int32_t prev, next; /* indices of parts; END */
+    int32_t prev, next; /* indices of the neighbouring parts, or END */
     token_id made;      /* result of the merge with next */
-    uint32_t rank;      /* of the merge with next; NONE: no merge, or this part was merged */
+    uint32_t rank;      /* of the merge with next; NONE: no merge, or merged into prev */
 };
 
 static int MUST_USE
@@ -28,7 +29,7 @@ grow(struct bpe *b, size_t n)
     return array_grow(&b->heap, &b->heap_cap, 3 * n, INT32_MAX, sizeof *b->heap);
 }
 
-/* The entry of the pair, or the empty entry where it would be inserted. */
+/* Returns the hash-table entry of the pair, or the empty entry where it would be inserted. */
 static struct merge *
 slot_of(const struct bpe *b, uint64_t pair)
 {
@@ -44,7 +45,7 @@ ends_with_mark(const char *s, size_t n)
     return n >= MARK && memcmp(s + n - MARK, mark, MARK) == 0;
 }
 
-/* Adds merge number n_merges of two pieces. */
+/* Adds merge number n_merges. s: the texts of both tokens, left_len and right_len bytes. */
 static int MUST_USE
 add_merge(struct bpe *b, const struct vocab *v, char *s, size_t left_len, size_t right_len,
           struct err *e)
@@ -54,24 +55,25 @@ add_merge(struct bpe *b, const struct vocab *v, char *s, size_t left_len, size_t
     struct merge *m;
 
     if (l < 0 || r < 0)
-        return err_set(e, -EBADMSG, "merge %u has a character outside the byte table", b->n_merges);
+        return err_set(e, -EBADMSG, "model.merges[%u] has a character that stands for no byte",
+                       b->n_merges);
     memmove(s + l, s + left_len, (size_t)r);
     left = vocab_find(v, s, (size_t)l);
     right = vocab_find(v, s + l, (size_t)r);
     both = vocab_find(v, s, (size_t)(l + r));
     if (left < 0 || right < 0 || both < 0)
-        return err_set(e, -EBADMSG, "merge %u has a piece or a result that is not in model.vocab",
+        return err_set(e, -EBADMSG, "model.merges[%u]: a token or the result is not in model.vocab",
                        b->n_merges);
     m = slot_of(b, (uint64_t)left << 32 | (uint32_t)right);
-    /* The reference uses the last rank of a duplicate pair; no published file has one. */
-    if (m->rank != NONE) return err_set(e, -EBADMSG, "merge %u is a duplicate", b->n_merges);
+    /* No published file has a pair twice; the tokenizers library would use its last rank. */
+    if (m->rank != NONE) return err_set(e, -EBADMSG, "model.merges[%u] occurs twice", b->n_merges);
     *m = (struct merge){ (uint64_t)left << 32 | (uint32_t)right, b->n_merges++, both };
     if (r >= MARK && memcmp(s + l, mark, MARK) == 0 && !ends_with_mark(s, (size_t)l))
         b->cuts_at_marks = false;
     return 0;
 }
 
-/* Both spellings: ["a", "b"], and "a b" in older files. */
+/* Reads one merge, which is written ["a", "b"] or, in older files, "a b". */
 static int MUST_USE
 read_merge(struct bpe *b, const struct vocab *v, struct json *j, char *s, size_t capacity,
            struct err *e)
@@ -94,7 +96,7 @@ read_merge(struct bpe *b, const struct vocab *v, struct json *j, char *s, size_t
         m = n < 0 ? -1 : json_section_piece(j, s + n, capacity - (size_t)n);
         if (m >= 0 && (json_next(j, NULL) < 0 || j->kind != JSON_ARRAY_END)) m = -1;
     }
-    if (m < 0) return err_set(e, -EBADMSG, "merge %u is not two pieces", b->n_merges);
+    if (m < 0) return err_set(e, -EBADMSG, "model.merges[%u] is not a pair of tokens", b->n_merges);
     return add_merge(b, v, s, (size_t)n, (size_t)m, e);
 }
 
@@ -114,7 +116,7 @@ bpe_open(struct bpe *b, const struct vocab *v, struct json merges, struct err *e
     TRY(more);
     for (b->n_slots = 64; b->n_slots / 2 < n; b->n_slots *= 2) check(b->n_slots < 1u << 31);
     b->merge = malloc(b->n_slots * sizeof *b->merge);
-    if (!b->merge) return err_set(e, -ENOMEM, "merges");
+    if (!b->merge) return err_set(e, -ENOMEM, "no memory for %u merges", n);
     for (uint32_t i = 0; i < b->n_slots; i++) b->merge[i] = (struct merge){ .rank = NONE };
     b->cuts_at_marks = !v->byte_level && vocab_find(v, mark, MARK) >= 0;
     while ((more = json_section_element(&merges, e)) > 0)
@@ -125,7 +127,7 @@ bpe_open(struct bpe *b, const struct vocab *v, struct json merges, struct err *e
 int
 bpe_prepare(struct bpe *b, const struct vocab *v, struct err *e)
 {
-    if (grow(b, WORD) < 0) return err_set(e, -ENOMEM, "merges");
+    if (grow(b, WORD) < 0) return err_set(e, -ENOMEM, "no memory to merge words");
     vocab_bytes(v, b->of_byte);
     for (unsigned c = 0; v->byte_level && c < 256; c++)
         if (b->of_byte[c] < 0)
@@ -185,7 +187,7 @@ heap_pop(uint64_t *heap, uint32_t *n)
     return least;
 }
 
-/* Looks up the merge of part i with its right neighbour and pushes it if it exists. */
+/* Sets the merge of part i with the next part, and pushes it on the heap if there is one. */
 static void
 look(struct bpe *b, int32_t i, uint32_t *n_heap)
 {
@@ -200,7 +202,7 @@ look(struct bpe *b, int32_t i, uint32_t *n_heap)
     if (p->rank != NONE) heap_push(b->heap, n_heap, (uint64_t)p->rank << 32 | (uint32_t)i);
 }
 
-/* A merge removes one entry and adds at most two, so 3 n entries suffice. */
+/* Does all merges of n parts. 3 n heap entries suffice: each of < n merges adds at most 2 to n. */
 static void
 merge_all(struct bpe *b, uint32_t n)
 {
@@ -230,7 +232,7 @@ add_part(struct bpe *b, uint32_t *n, token_id id)
     ++*n;
 }
 
-/* A character without a token: its byte tokens, if all exist. */
+/* Adds the byte tokens of a character without a token. Returns false if not all bytes have one. */
 static bool
 add_bytes(struct bpe *b, uint32_t *n, const char *s, size_t len)
 {
@@ -241,8 +243,8 @@ add_bytes(struct bpe *b, uint32_t *n, const char *s, size_t len)
     return true;
 }
 
-/* Unknown characters are emitted before the next known character or at the end; byte tokens precede
- * them, as in the reference. */
+/* Makes a part of each character and returns their number. The unknown token is added before the
+ * next known character, so later byte tokens precede it, as in the library. */
 static uint32_t
 split_characters(struct bpe *b, const struct vocab *v, const char *word, size_t n)
 {
@@ -301,7 +303,8 @@ bpe_word(struct bpe *b, const struct vocab *v, const char *word, size_t n, token
             return 1;
         }
     }
-    /* Text without pre-tokeniser is one word; it is merged in runs if the result is the same. */
+    /* Without a pre-tokeniser the whole text is one word. If no merge crosses the beginning of a
+     * run of marks, the text is cut there: the tokens are the same and need less work memory. */
     while (n) {
         size_t end = n;
         int r;

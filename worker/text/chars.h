@@ -1,14 +1,14 @@
-/* chars.h - character classes of the reference: white space, mark, word character, number.
+/* chars.h - classes of Unicode characters: white space, mark, word character, number.
  *
- * The classes of Rust's regex, from the categories of utf8proc (Unicode 14). Characters must be
- * valid UTF-8. */
+ * They are the classes of Rust's regex crate, which the tokenizers library uses, made from the
+ * categories of utf8proc (Unicode 14). Texts must be valid UTF-8. */
 #pragma once
 
 #include "base/base.h"
 
 #include <utf8proc.h>
 
-/* The character at text[at], at < n; *len: its bytes. */
+/* Returns the character at text[at], at < n; *len: its number of bytes. */
 static inline int32_t
 char_at(const char *text, size_t n, size_t at, size_t *len)
 {
@@ -21,7 +21,7 @@ char_at(const char *text, size_t n, size_t at, size_t *len)
     return c;
 }
 
-/* The character that ends at text[at], at > 0. */
+/* Returns the character that ends before text[at], at > 0; *len: its number of bytes. */
 static inline int32_t
 char_before(const char *text, size_t at, size_t *len)
 {
@@ -31,7 +31,7 @@ char_before(const char *text, size_t at, size_t *len)
     return char_at(text, at, at - back, len);
 }
 
-/* White_Space of Unicode, which is \s in the reference. */
+/* True for White_Space of Unicode, which is \s in a regular expression. */
 static inline bool
 char_is_space(int32_t c)
 {
@@ -63,8 +63,9 @@ char_is_number(int32_t c)
     return k == UTF8PROC_CATEGORY_ND || k == UTF8PROC_CATEGORY_NL || k == UTF8PROC_CATEGORY_NO;
 }
 
-/* \w: Alphabetic, marks, decimal digits, connectors and joiners. The circled and squared letters
- * are Alphabetic but not letters. */
+/* True for word characters, \w in a regular expression: Alphabetic, marks, decimal digits,
+ * connectors and joiners. The ranges are circled and squared letters, which are Alphabetic but have
+ * no letter category. */
 static inline bool
 char_is_word(int32_t c)
 {

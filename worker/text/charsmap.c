@@ -1,4 +1,4 @@
-/* charsmap.c - see charsmap.h. */
+/* charsmap.c - decodes and searches the blob of charsmap.h. */
 #include "worker/text/charsmap.h"
 
 #include "base/utf8.h"
@@ -22,7 +22,7 @@ charsmap_open(struct charsmap *m, const char *base64, size_t n, struct err *e)
 
     while (n && base64[n - 1] == '=') n--;
     m->blob = calloc(1, n + 1); /* a NUL follows the last text */
-    if (!m->blob) return err_set(e, -ENOMEM, "precompiled_charsmap");
+    if (!m->blob) return err_set(e, -ENOMEM, "no memory for precompiled_charsmap");
     for (size_t i = 0; i < n; i++) {
         int six = sextet(base64[i]);
 
@@ -30,14 +30,15 @@ charsmap_open(struct charsmap *m, const char *base64, size_t n, struct err *e)
         bits = bits << 6 | (uint32_t)six;
         if (i % 4) m->blob[m->n++] = (uint8_t)(bits >> (6 - 2 * (i % 4)));
     }
-    if (m->n < 8) return err_set(e, -EBADMSG, "precompiled_charsmap is too short");
+    if (m->n < 8) return err_set(e, -EBADMSG, "precompiled_charsmap has only %zu bytes", m->n);
     memcpy(&trie, m->blob, sizeof trie);
     if (trie < 4 || trie % 4 || trie > m->n - 4)
-        return err_set(e, -EBADMSG, "precompiled_charsmap: a trie of %u bytes in %zu", trie, m->n);
+        return err_set(e, -EBADMSG, "precompiled_charsmap has %zu bytes, but a trie of %u bytes",
+                       m->n, trie);
     m->n_units = trie / 4;
     m->text_at = 4 + trie;
     if (utf8_valid((const char *)m->blob + m->text_at, m->n - m->text_at) < m->n - m->text_at)
-        return err_set(e, -EBADMSG, "precompiled_charsmap: a text is not UTF-8");
+        return err_set(e, -EBADMSG, "precompiled_charsmap: a replacement text is not UTF-8");
     return 0;
 }
 
@@ -48,7 +49,7 @@ charsmap_free(struct charsmap *m)
     *m = (struct charsmap){ 0 };
 }
 
-/* Unit i, or if i is out of range a unit whose label matches no byte. */
+/* Returns unit i of the trie or, if i is out of range, a unit whose label equals no byte. */
 static uint32_t
 unit(const struct charsmap *m, size_t i)
 {
@@ -64,7 +65,7 @@ offset(uint32_t u)
     return (size_t)(u >> 10) << ((u & 1u << 9) >> 6);
 }
 
-/* Offset in the blob of the text for the shortest entry that begins s[n], or 0. */
+/* Returns the blob's offset of the text for the shortest entry with which s[n] begins, or 0. */
 static size_t
 find(const struct charsmap *m, const char *s, size_t n)
 {
@@ -86,7 +87,7 @@ find(const struct charsmap *m, const char *s, size_t n)
     return 0;
 }
 
-/* Returns 1 if text[n] has an entry, whose text is appended. */
+/* Looks up text[n]. Returns 1 if there is an entry, whose replacement text was appended to r. */
 static int MUST_USE
 put_entry(const struct charsmap *m, const char *text, size_t n, struct text_buffer *r)
 {

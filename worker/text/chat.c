@@ -1,4 +1,4 @@
-/* chat.c - see chat.h. Reads a conversation, selects its template, separates the reply. */
+/* chat.c - reads conversations, selects the chat template, and separates replies (chat.h). */
 #include "worker/text/chat.h"
 
 #include "base/json.h"
@@ -9,11 +9,12 @@
 
 /* ---- reading */
 
+/* State of reading the JSON of a conversation. */
 struct talk {
     struct json j;
-    char *buffer; /* unused part of the work memory */
+    char *buffer; /* unused part of the work memory, `left` bytes */
     size_t left;
-    uint32_t n; /* messages read */
+    uint32_t n; /* number of messages read */
     const char *day;
 };
 
@@ -33,7 +34,7 @@ read_role(struct talk *t, enum role *ret, struct err *e)
             *ret = (enum role)i;
             return 0;
         }
-    return bad(e, t, "role must be system, developer, user or assistant");
+    return bad(e, t, "role is not system, developer, user or assistant");
 }
 
 static int
@@ -50,7 +51,7 @@ read_content(struct talk *t, struct span *ret, struct err *e)
     return 0;
 }
 
-/* Reads the next message. Returns 1: *ret, valid while the work memory is; 0: no more messages. */
+/* Reads the next message. Returns 1: *ret, with content in the work memory; 0: there is none. */
 static int
 next_message(struct talk *t, struct message *ret, struct err *e)
 {
@@ -62,7 +63,7 @@ next_message(struct talk *t, struct message *ret, struct err *e)
         TRY(json_next(&t->j, e)); /* the end of the document; anything else is an error */
         return 0;
     }
-    if (t->j.kind != JSON_OBJECT) return bad(e, t, "must be an object");
+    if (t->j.kind != JSON_OBJECT) return bad(e, t, "is not an object with role and content");
     for (;;) {
         TRY(json_next(&t->j, e));
         if (t->j.kind == JSON_OBJECT_END) break;
@@ -122,7 +123,7 @@ put_begin(const struct chat_template *m, struct chat_state *s, struct err *e)
     struct message system = { .role = SYSTEM, .content = s->system };
 
     if (s->system.p && m->flags & CHAT_NO_SYSTEM)
-        return err_set(e, -EINVAL, "messages[0]: this model's template takes no system message");
+        return err_set(e, -EINVAL, "messages[0]: this chat template does not accept role system");
     chat_say(&s->o, m->begin);
     if (m->system && !s->system.p) system.content = (struct span){ m->system, strlen(m->system) };
     if (m->system && (s->system.p || *m->system)) chat_put(s, m->format, &system);
@@ -135,10 +136,10 @@ put_message(const struct chat_template *m, struct chat_state *s, const struct me
             uint32_t index, struct err *e)
 {
     if (t->role == DEVELOPER || (t->role == SYSTEM && !(m->flags & CHAT_LATE_SYSTEM)))
-        return err_set(e, -EINVAL, "messages[%u]: a %s message is %s", index,
-                       t->role == SYSTEM ? "system" : "developer",
-                       t->role == SYSTEM ? "allowed only as the first message"
-                                         : "not allowed by this model's template");
+        return err_set(e, -EINVAL, "messages[%u]: %s", index,
+                       t->role == SYSTEM
+                           ? "role system is allowed only in the first message"
+                           : "this model's chat template does not accept role developer here");
     if (m->flags & CHAT_ALTERNATES && (t->role == USER) != (index % 2 == (s->system.p ? 1 : 0)))
         return err_set(
             e, -EINVAL,
@@ -165,8 +166,8 @@ is_tools_reply(struct span c)
            memcmp(c.p + c.n - BEHIND, behind, BEHIND) == 0;
 }
 
-/* Index of the last user message. Qwen 3: not counting tool replies; if there is none, the last
- * message. t is a copy. */
+/* Sets *ret to the index of the last user message, -1 if there is none. For Qwen 3, tool replies do
+ * not count, and the last message counts if there is no user message. t is a copy. */
 static int
 find_query(const struct chat_template *m, struct talk t, int32_t *ret, struct err *e)
 {
@@ -196,7 +197,7 @@ chat_render(const struct chat *c, const char *text, size_t n, char *work, char *
     int more;
 
     if (!m) return err_set(e, -ENOTSUP, "%s", c->why);
-    if (!is_day(text, n)) return err_set(e, -EINVAL, "messages: the date is missing");
+    if (!is_day(text, n)) return err_set(e, -EINVAL, "messages: there is no line with the date");
     json_open(&t.j, text + CHAT_DAY, n - CHAT_DAY);
     TRY(json_next(&t.j, e));
     if (t.j.kind != JSON_ARRAY) return err_set(e, -EINVAL, "messages is not a list");
@@ -217,9 +218,8 @@ chat_render(const struct chat *c, const char *text, size_t n, char *work, char *
     }
     chat_say(&s.o, m->reply);
     if (s.o.n > cap)
-        return err_set(e, -EMSGSIZE,
-                       "the conversation has %zu bytes with its template, which is too long",
-                       s.o.n);
+        return err_set(e, -EMSGSIZE, "messages: %zu bytes with the chat template; the limit is %zu",
+                       s.o.n, cap);
     return (int)s.o.n;
 }
 
@@ -238,7 +238,7 @@ find(struct tokenizer *t, const char *piece)
     return tokenizer_piece(t, id[0], &n, &special) && special ? id[0] : -1;
 }
 
-/* The first required token that the vocabulary lacks; NULL: none. */
+/* Returns the first token that template m needs and the vocabulary lacks; NULL: none. */
 static const char *
 lacks(const struct chat_template *m, struct tokenizer *t)
 {
@@ -247,8 +247,7 @@ lacks(const struct chat_template *m, struct tokenizer *t)
     return NULL;
 }
 
-/* Returns true, with the reason in why, if the checkpoint has another bos_token or eos_token than
- * the published template. */
+/* Returns true, with why, if the checkpoint's bos_token or eos_token is not the template's. */
 static bool
 names_others(const struct chat_template *m, const char *dir, char why[240])
 {
@@ -277,7 +276,7 @@ named(const char *name)
     return NULL;
 }
 
-/* The first template for the architecture whose tokens all exist. */
+/* Returns the first template for model_type `type` whose tokens the vocabulary has, or NULL. */
 static const struct chat_template *
 usual(const char *type, struct tokenizer *t)
 {
@@ -332,15 +331,15 @@ choose(struct chat *c, const char *dir, struct tokenizer *t, char note[240])
     if (known) return;
     if (!c->template && there)
         snprintf(c->why, sizeof c->why,
-                 "the chat template of the checkpoint (%016llx%016llx) is not "
-                 "known; " NAME_ONE,
+                 "the checkpoint's chat template (hash %016llx%016llx) is "
+                 "unknown; " NAME_ONE,
                  (unsigned long long)hash[0], (unsigned long long)hash[1]);
     else if (!c->template)
         snprintf(c->why, sizeof c->why, "the checkpoint has no chat template; " NAME_ONE);
     else if (there)
         snprintf(note, 240,
                  "chat template: using %s for the architecture, because the checkpoint's "
-                 "template (%016llx%016llx) is unknown; " NAME_ONE,
+                 "template (hash %016llx%016llx) is unknown; " NAME_ONE,
                  c->template->name, (unsigned long long)hash[0], (unsigned long long)hash[1]);
 }
 

@@ -1,4 +1,4 @@
-/* chat_file.c - see chat_file.h. */
+/* chat_file.c - reads chat templates and model_type, and has the hashes of published templates. */
 #include "worker/text/chat_file.h"
 
 #include "base/file.h"
@@ -7,8 +7,8 @@
 
 #include <stdio.h>
 
-/* Published templates. Both spellings of a line break in their strings are listed: literal and \n.
- */
+/* Hashes of published templates. A template has several if files differ in white space or spell
+ * line breaks in its strings literally or as \n. */
 /* clang-format off */
 static const struct {
     uint64_t hash[2];
@@ -51,7 +51,7 @@ chat_file_known(const uint64_t hash[2])
     return NULL;
 }
 
-/* Returns 1: text is the content of dir/name; 0: no such file. */
+/* Returns 1 with the content of dir/name in *text[*n], or 0 if there is no such file. */
 static int
 read_one(const char *dir, const char *name, char **text, size_t *n, struct err *e)
 {
@@ -61,7 +61,7 @@ read_one(const char *dir, const char *name, char **text, size_t *n, struct err *
     return r < 0 ? r : 1;
 }
 
-/* Finds a key of the document. Returns 1 if *j has read the key, or 0. */
+/* Finds a key of the JSON object text[n]. Returns 1 if the last event of *j is the key, or 0. */
 static int
 find_key(struct json *j, const char *text, size_t n, const char *key, struct err *e)
 {
@@ -74,7 +74,7 @@ find_key(struct json *j, const char *text, size_t n, const char *key, struct err
     return more;
 }
 
-/* Decodes the string of a key in place. Returns 1, or 0 if the key is absent or null. */
+/* Replaces the JSON in *text by the decoded string of a key. Returns 0 if it is absent or null. */
 static int
 string_of(char **text, size_t *n, const char *key, struct err *e)
 {
@@ -86,7 +86,7 @@ string_of(char **text, size_t *n, const char *key, struct err *e)
     if (j.kind == JSON_NULL) return 0;
     if (j.kind != JSON_STRING) return err_set(e, -EBADMSG, "%s is not a string", key);
     r = json_unescape(&j, *text, *n); /* shorter than the quoted string */
-    if (r < 0) return err_set(e, -EBADMSG, "%s cannot be read", key);
+    if (r < 0) return err_set(e, -EBADMSG, "%s is longer than its file (internal error)", key);
     *n = (size_t)r;
     return 1;
 }
@@ -120,7 +120,7 @@ chat_file_hash(const char *dir, uint64_t hash[2], struct err *e)
     return 1;
 }
 
-/* A token is a string, an object with content, or null. */
+/* Accepts the three forms of a token: a string, an object with the key "content", or null. */
 int
 chat_file_token(const char *dir, const char *key, char *buf, size_t n, struct err *e)
 {

@@ -1,4 +1,4 @@
-/* chat_templates.c - see chat_templates.h. Formats and functions follow the Jinja programs. */
+/* chat_templates.c - the chat templates: formats and functions print as the Jinja programs do. */
 #include "worker/text/chat_templates.h"
 
 #include "worker/text/chars.h"
@@ -19,7 +19,7 @@ chat_say(struct out *o, const char *words)
     put(o, (struct span){ words, strlen(words) });
 }
 
-/* As Python's str.strip(), which removes 4 separators that Unicode does not call white space. */
+/* True for what Python's str.strip() removes: White_Space and the separators U+001C to U+001F. */
 static bool
 is_space(int32_t c)
 {
@@ -51,7 +51,7 @@ chat_put(struct chat_state *s, const struct chat_format *f, const struct message
     chat_say(&s->o, f->behind[t->role]);
 }
 
-/* The first user message is trimmed together with the system message in front of it. */
+/* Prints a Llama 2 message. The system and the first user message are trimmed as one text. */
 static void
 llama2_message(struct chat_state *s, const struct message *t)
 {
@@ -124,7 +124,7 @@ static const struct chat_format gemma = {
     .with_system = FIRST_MESSAGE,
 };
 
-/* Earlier reasoning is dropped. */
+/* A reply is printed in the channel "final"; the reasoning of earlier replies is dropped. */
 static const struct chat_format harmony = {
     .before = { "", "<|start|>user<|message|>", "<|start|>assistant<|channel|>final<|message|>" },
     .behind = { "", "<|end|>", "<|end|>" },
@@ -150,7 +150,7 @@ static const struct chat_format im = {
     .behind = { "<|im_end|>\n", "<|im_end|>\n", "<|im_end|>\n" },
 };
 
-/* Removes line breaks at the beginning, and at the end if `end`. */
+/* Returns s without line breaks at the beginning and, if `end`, at the end. */
 static struct span
 unlined(struct span s, bool end)
 {
@@ -159,7 +159,7 @@ unlined(struct span s, bool end)
     return s;
 }
 
-/* The text behind the last mark; all of it if there is none. */
+/* Returns the part of s behind the last occurrence of mark, or all of s if there is none. */
 static struct span
 behind(struct span s, const char *mark)
 {
@@ -198,8 +198,8 @@ qwen3_message(struct chat_state *s, const struct message *t)
     chat_say(&s->o, "<|im_end|>\n");
 }
 
-/* Takes the next part of a reply that is divided by reasoning marks; text becomes the rest. The
- * first part has no mark before it. */
+/* Returns the next visible piece of a Gemma 4 reply, in which reasoning is written <|channel>...
+ * <channel|>: the text up to the next reasoning. *text becomes the rest behind it. */
 static struct span
 next_piece(struct span *text)
 {
@@ -214,12 +214,12 @@ next_piece(struct span *text)
     return piece;
 }
 
-/* The text of a reply without its reasoning, trimmed. */
+/* Prints a Gemma 4 reply without its reasoning; the result as a whole is trimmed. */
 static void
 put_visible(struct out *o, struct span text)
 {
     struct span rest = text, piece;
-    uint32_t n = 0, last = 0; /* parts; number of the last part with visible text, from 1 */
+    uint32_t n = 0, last = 0; /* number of pieces; number of the last piece with text, from 1 */
     bool begun = false;
 
     for (; rest.p; n++) {
@@ -244,7 +244,7 @@ static const struct chat_format gemma4 = {
     .trims = 1 << SYSTEM | 1 << USER,
 };
 
-/* Consecutive replies are one message. */
+/* Prints a message of Gemma 4, where consecutive replies become one message. */
 static void
 gemma4_message(struct chat_state *s, const struct message *t)
 {

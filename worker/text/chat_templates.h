@@ -1,5 +1,5 @@
-/* chat_templates.h - the chat templates of chat.h: the text that each prints around the messages.
- */
+/* chat_templates.h - the chat templates that lagan has: the text that each prints around the
+ * messages of a conversation. chat.c selects a template and calls its functions. */
 #pragma once
 
 #include "base/base.h"
@@ -9,68 +9,73 @@ struct span {
     size_t n;
 };
 
+/* The rendered text. n is its length also if that exceeds cap; bytes beyond cap are not written. */
 struct out {
     char *p;
-    size_t n, cap; /* n counts beyond cap too */
+    size_t n, cap;
 };
 
-enum role { SYSTEM, USER, ASSISTANT, DEVELOPER }; /* names: chat.c */
-enum { REASONING_CONTENT = 1, REASONING = 2 };    /* keys of a message */
+enum role { SYSTEM, USER, ASSISTANT, DEVELOPER }; /* in the order of the names in chat.c */
+enum { REASONING_CONTENT = 1, REASONING = 2 };    /* keys of a message that have its reasoning */
 
 struct message {
     enum role role;
     struct span content;
-    uint8_t reasons; /* its reasoning is present: REASONING_CONTENT, REASONING */
+    uint8_t reasons; /* set of the reasoning keys that the message has */
 };
 
-/* State while a conversation is rendered: begin, each message, start of the reply. */
+/* State while a conversation is rendered. */
 struct chat_state {
     struct out o;
-    struct span system; /* .p NULL: none */
-    const char *day;
-    bool first, last;  /* of the messages, without the system message */
-    bool open;         /* the previous message is not closed yet */
-    int32_t at, query; /* index of this message and of the last user message; -1: none */
+    struct span system; /* the separate system message; .p NULL: none */
+    const char *day;    /* YYYY-MM-DD */
+    bool first, last;   /* this message is the first, the last, not counting the separate system */
+    bool open;          /* Gemma 4: the previous message was a reply that this one may continue */
+    int32_t at, query;  /* index of this message, and of the last user message (-1: none) */
 };
 
-/* Text around the content of a message, by role: SYSTEM, USER, ASSISTANT. */
+/* The text before and behind the content of a message, by role: SYSTEM, USER, ASSISTANT. */
 struct chat_format {
     const char *before[3], *behind[3];
-    unsigned trims; /* 1 << role: the content is trimmed */
-    /* the user message that the system message and an empty line precede */
+    unsigned trims; /* 1 << role: white space around the content is removed */
+    /* the user message whose content begins with the system message and an empty line */
     enum { NO_MESSAGE, FIRST_MESSAGE, LAST_MESSAGE } with_system;
 };
 
 enum {
-    CHAT_ALTERNATES = 1,        /* only user, assistant, user, ... is valid */
-    CHAT_NO_SYSTEM = 2,         /* a system message is rejected */
-    CHAT_SYSTEM_IS_MESSAGE = 4, /* the system message is a message; otherwise it is separate */
-    CHAT_LATE_SYSTEM = 8,       /* a system message may follow other messages */
-    CHAT_DEVELOPER = 16,        /* role developer may replace system */
-    CHAT_CHANNELS = 32          /* a reply has channels; one is the output */
+    CHAT_ALTERNATES = 1, /* the roles must be user, assistant, user, ... */
+    CHAT_NO_SYSTEM = 2,  /* a system message is rejected */
+    /* A system message is rendered as any other message. Without this flag a first system message
+     * is separate: the template prints it elsewhere (chat_state.system). */
+    CHAT_SYSTEM_IS_MESSAGE = 4,
+    CHAT_LATE_SYSTEM = 8, /* a system message may follow other messages */
+    CHAT_DEVELOPER = 16,  /* the first message may have role developer instead of system */
+    CHAT_CHANNELS = 32    /* a reply has channels, and one channel is the output (chat.h) */
 };
 
 struct chat_template {
-    const char *name;
+    const char *name;     /* value of the option chat_template */
     const char *needs[3]; /* tokens that the vocabulary must have for this template */
-    uint8_t named;        /* number of these that the program calls bos_token and eos_token */
-    /* keys of reasoning that are rendered if it follows the last user message, otherwise dropped */
+    uint8_t named;        /* how many of these the Jinja program calls bos_token and eos_token */
+    /* Reasoning keys that the Jinja program renders in messages after the last user message. lagan
+     * refuses a message that has such a key there. */
     uint8_t thinks;
     unsigned flags;
     const char *begin; /* printed first */
-    /* Printed next, as a system message of the format: the separate system message, or this text if
-     * there is none and the text is not "". NULL: no such message. */
+    /* Printed next in the format of a system message: the separate system message, else this text
+     * if it is not "". NULL: neither is printed here. */
     const char *system;
     const struct chat_format *format;
-    const char *reply;                      /* the start of the reply */
-    void (*preamble)(struct chat_state *s); /* NULL, or printed after begin and system */
-    /* NULL, or replaces the format for messages */
+    const char *reply;                      /* printed last: the start of the model's reply */
+    void (*preamble)(struct chat_state *s); /* NULL, or prints text after begin and system */
+    /* NULL, or prints one message instead of chat_put() with format */
     void (*message)(struct chat_state *s, const struct message *t);
 };
 
-/* In the order of the key chat_template. */
+/* In the order of the values of the option chat_template. */
 enum { CHAT_TEMPLATES = 16 };
 extern const struct chat_template chat_templates[CHAT_TEMPLATES];
 
+/* Prints a string; prints a message in format f. */
 void chat_say(struct out *o, const char *words);
 void chat_put(struct chat_state *s, const struct chat_format *f, const struct message *t);

@@ -1,11 +1,11 @@
-/* decoder.c - see decoder.h. */
+/* decoder.c - reads the "decoder" of tokenizer.json and decodes tokens with it (decoder.h). */
 #include "worker/text/decoder.h"
 
 #include "worker/text/json_section.h"
 
 #include <stdio.h>
 
-/* The valid order of steps. */
+/* The steps of a Sequence, in the only order that is supported. */
 enum stage { REPLACE, BYTES, FUSE, STRIP, NOTHING_MORE };
 
 struct config {
@@ -20,7 +20,7 @@ read_count(void *count, struct json *j, struct err *e)
 {
     TRY(json_next(j, e));
     if (j->kind != JSON_NUMBER || json_u64(j, count) < 0)
-        return err_set(e, -EBADMSG, "start and stop must be unsigned integers");
+        return err_set(e, -EBADMSG, "start or stop is not an integer of at least 0");
     return 0;
 }
 
@@ -33,7 +33,7 @@ read_pattern(void *from, struct json *j, struct err *e)
     TRY(json_section_object(j, "pattern", e));
     while ((more = json_section_key(j, e)) > 0) {
         if (!json_is(j, "String"))
-            return err_set(e, -ENOTSUP, "Replace by a %.*s is not served yet",
+            return err_set(e, -ENOTSUP, "a Replace with a pattern of kind %.*s is not served yet",
                            (int)MIN(j->text_len, (size_t)32), j->text);
         TRY(json_section_text(j, "String", from, DECODE_STRING, e));
     }
@@ -56,7 +56,7 @@ static const struct section_field fields[] = {
 static int MUST_USE
 set_replace(struct decoder *d, const char *from, const char *to, struct err *e)
 {
-    if (!*from) return err_set(e, -EBADMSG, "an empty pattern");
+    if (!*from) return err_set(e, -EBADMSG, "the pattern or replacement is empty");
     snprintf(d->from, sizeof d->from, "%s", from);
     snprintf(d->to, sizeof d->to, "%s", to);
     return 0;
@@ -71,15 +71,15 @@ read_step(struct decoder *d, const struct config *c, enum stage *stage, struct e
 
     while (is < NOTHING_MORE && strcmp(c->type, names[is])) is++;
     if (is == NOTHING_MORE)
-        return err_set(e, -ENOTSUP, "%s is not served yet", *c->type ? c->type : "null");
+        return err_set(e, -ENOTSUP, "type %s is not served yet", *c->type ? c->type : "null");
     if (is < *stage)
-        return err_set(e, -ENOTSUP, "%s at that place of a Sequence is not served yet", c->type);
+        return err_set(e, -ENOTSUP, "%s after %s in a Sequence is not served yet", c->type,
+                       names[*stage - 1]);
     *stage = is + 1;
     if (is == REPLACE) return set_replace(d, c->from, c->to, e);
     if (is == BYTES) d->bytes = true;
     if (is == STRIP) {
-        /* The end of the text is unknown while it is streamed. Without Fuse each token would be
-         * stripped. */
+        /* A stream does not know its end. Without Fuse each token would be stripped. */
         if (!fused || c->stop || strcmp(c->to, " ") || c->start > INT32_MAX)
             return err_set(e, -ENOTSUP, "Strip is supported only for leading spaces after Fuse");
         d->strip = (uint32_t)c->start;
@@ -120,7 +120,7 @@ decoder_open(struct decoder *d, struct json *j, struct err *e)
         bool never = strcmp(c.scheme, "never") == 0;
 
         if (*c.scheme && !never && strcmp(c.scheme, "always") && strcmp(c.scheme, "first"))
-            return err_set(e, -ENOTSUP, "prepend_scheme %s", c.scheme);
+            return err_set(e, -ENOTSUP, "prepend_scheme %s is not served yet", c.scheme);
         d->drop_first = !never && c.prefix >= 0;
         return set_replace(d, c.from, " ", e);
     }

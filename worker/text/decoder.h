@@ -1,11 +1,13 @@
-/* decoder.h - the "decoder" of tokenizer.json: streams tokens as text, never part of a character.
+/* decoder.h - the "decoder" of tokenizer.json: converts tokens to text, one token at a time, and
+ * returns complete UTF-8 characters only.
  *
  * Supported: ByteLevel; Metaspace; and Replace of a string, ByteFallback, Fuse, Strip at the start,
- * alone or as a Sequence in this order. Replace and Metaspace see one token, Strip the whole text.
+ * alone or as a Sequence in this order. Replace and Metaspace work on the text of one token, Strip
+ * on the whole text.
  *
- * Differs from the reference deliberately: if adjacent byte tokens are not valid UTF-8 as a whole,
- * valid characters among them are returned, and each other byte becomes U+FFFD. The reference
- * replaces all of them, which a stream cannot do after it has returned the first ones. */
+ * Differs from the tokenizers library deliberately: if adjacent byte tokens are not valid UTF-8 as
+ * a whole, valid characters among them are returned, and each other byte becomes U+FFFD. The
+ * library replaces all of them, which a stream cannot do after it has returned some. */
 #pragma once
 
 #include "base/base.h"
@@ -13,38 +15,37 @@
 #include "base/utf8.h"
 #include "worker/text/vocab.h"
 
-/* only declared, because base/json.h and jansson.h cannot be included together */
+/* Declared here, because base/json.h and jansson.h cannot be included together. */
 struct json;
 
 enum { DECODE_STRING = 32 };
 
 struct decoder {
-    bool byte_level;
-    bool bytes;      /* pieces such as "<0x0A>" are bytes */
-    bool drop_first; /* Metaspace: marks of the first token are removed */
-    uint32_t strip;  /* maximum number of leading spaces to remove */
-    char from[DECODE_STRING], to[DECODE_STRING]; /* Replace; both "": none */
+    bool byte_level; /* the text of a token is its bytes; no other field is used */
+    bool bytes;      /* ByteFallback: a token "<0x0A>" is byte 10 */
+    bool drop_first; /* Metaspace: in the first token, `from` is replaced by "" */
+    uint32_t strip;  /* Strip: maximum number of leading spaces to remove */
+    char from[DECODE_STRING], to[DECODE_STRING]; /* Replace, Metaspace; both "": none */
 };
 
-/* Reads "decoder"; the last event is its value. -ENOTSUP: unsupported kind, named in the sentence.
- */
+/* Reads the value of "decoder" that j's last event begins. -ENOTSUP: unsupported, named in e. */
 int decoder_open(struct decoder *d, struct json *j, struct err *e) MUST_USE;
 
-/* Maximum bytes of text that one token can complete, if pieces have at most `longest` bytes. */
+/* Returns the most bytes that one token can complete. longest: bytes of the longest token. */
 uint32_t decoder_longest(const struct decoder *d, uint32_t longest);
 
-/* State of one text. Zeroed: at its beginning. */
+/* State of decoding one text. Zeroed: at its beginning. */
 struct decoding {
-    struct utf8_part part; /* of an incomplete character */
+    struct utf8_part part; /* the first bytes of an incomplete character */
     bool begun;            /* a token was added */
-    uint32_t stripped;
+    uint32_t stripped;     /* number of leading spaces removed so far */
 };
 
-/* Receives complete characters, n > 0 bytes. */
+/* Receives decoded text: complete characters, n > 0 bytes. */
 typedef void decode_sink(void *arg, const char *text, uint32_t n);
 
-/* Adds a token; complete text goes to sink. */
+/* Decodes the next token, p; calls sink with the text that is complete. */
 void decoder_add(const struct decoder *d, struct decoding *s, const struct vocab *v,
                  const struct piece *p, decode_sink *sink, void *arg);
-/* Ends the text. */
+/* Ends the text: an incomplete character goes to sink as U+FFFD. */
 void decoder_end(const struct decoder *d, struct decoding *s, decode_sink *sink, void *arg);

@@ -1,8 +1,8 @@
-/* detok.c - see detok.h.
+/* detok.c - implements detok.h: searches stop strings in the decoded text.
  *
- * Text passes through held byte by byte: a byte is added; a stop string that ends with it ends the
- * text; bytes that can no longer begin a stop are output. So held is always the longest suffix of
- * the text that begins a stop, and a stop is found at any token boundary. */
+ * Each byte of text is appended to `held`. If a stop string ends with this byte, it ends the text.
+ * Otherwise bytes at the start of `held` that cannot begin a stop string any more are output. So
+ * `held` is the longest suffix of the text that begins a stop string, across token boundaries. */
 #include "worker/text/detok.h"
 
 enum { STOP_MAX = 256 };
@@ -25,7 +25,7 @@ detok_stop(struct detok *d, const char *s, uint32_t n)
     return 0;
 }
 
-/* Start of the longest stop that ends held, or n_held if none does. */
+/* Returns where the longest stop string at the end of held starts, or n_held if there is none. */
 static uint32_t
 stop_at(const struct detok *d)
 {
@@ -40,7 +40,7 @@ stop_at(const struct detok *d)
     return at;
 }
 
-/* Returns whether held from `from` on begins a stop. */
+/* Returns true if the bytes of held from `from` on are the beginning of a stop string. */
 static bool
 may_stop(const struct detok *d, uint32_t from)
 {
@@ -51,14 +51,14 @@ may_stop(const struct detok *d, uint32_t from)
     return false;
 }
 
-/* The output buffer. */
+/* The output buffer of one detok_add() or detok_end(). */
 struct ready {
     struct detok *d;
     char *buf;
     uint32_t len;
 };
 
-/* Appends text to held and moves text that is ready to the buffer. */
+/* Appends text to held and moves bytes that cannot begin a stop string to the buffer. */
 static void
 pass(void *arg, const char *text, uint32_t n)
 {

@@ -1,4 +1,4 @@
-/* json_section.c - see json_section.h. */
+/* json_section.c - implements json_section.h: reads parts of tokenizer.json. */
 #include "worker/text/json_section.h"
 
 static int
@@ -128,8 +128,8 @@ json_section_sequence(struct json list, int depth,
 {
     int more;
 
-    if (depth == 4) return err_set(e, -ENOTSUP, "Sequences nested four deep");
-    if (!list.p) return err_set(e, -EBADMSG, "an empty Sequence");
+    if (depth == 4) return err_set(e, -ENOTSUP, "more than 4 nested Sequences are not served yet");
+    if (!list.p) return err_set(e, -EBADMSG, "a Sequence has no list of steps");
     TRY(json_section_array(&list, "the list of a Sequence", e));
     while ((more = json_section_element(&list, e)) > 0) TRY(read(arg, &list, depth + 1, e));
     return more;

@@ -1,4 +1,4 @@
-/* json_section.h - helpers to read tokenizer.json.
+/* json_section.h - reads objects and arrays of tokenizer.json into structs, by tables of keys.
  *
  *     static const struct section_field fields[] = {
  *         SECTION(TEXT, config, "type", type),
@@ -7,7 +7,8 @@
  *     };
  *     TRY(json_section_read(j, "the decoder", fields, &config, e));
  *
- * what, key: the name of a value in the sentence of -EBADMSG. Callers add the section. */
+ * j is a scanner (base/json.h), which reads one event at a time: the beginning or end of an object
+ * or array, a key, a value. what, key: its name in the message of -EBADMSG. */
 #pragma once
 
 #include "base/base.h"
@@ -33,34 +34,33 @@ struct section_field {
         key, SECTION_##kind, offsetof(struct s, field), sizeof(((struct s *)0)->field), NULL \
     }
 
-/* Reads the object that the last event opened into *to. Other keys are skipped; absent keys leave
- * their fields unchanged. */
+/* Reads the object that the last event opened into the struct *to. Keys that `fields` does not have
+ * are skipped; absent keys leave their fields unchanged. */
 int json_section_read(struct json *j, const char *what, const struct section_field *fields,
                       void *to, struct err *e) MUST_USE;
 
-/* Calls read() for each element of a Sequence. list: the first event of its array; p NULL: the
- * array is absent. depth: number of Sequences around it; read() gets depth + 1. -ENOTSUP: more than
- * 4 are nested. */
+/* Calls read() for each element of a Sequence, a list of steps that may be Sequences themselves.
+ * list: a scanner whose last event opened the array; list.p NULL: the array is absent. depth: how
+ * many Sequences are around this one; read() gets depth + 1. -ENOTSUP: more than 4 are nested. */
 int json_section_sequence(struct json list, int depth,
                           int (*read)(void *arg, struct json *j, int depth, struct err *e),
                           void *arg, struct err *e) MUST_USE;
 
-/* Check that the last event opens an object or an array. */
+/* Check that the last event opens an object or an array; -EBADMSG if not. */
 int json_section_object(const struct json *j, const char *what, struct err *e) MUST_USE;
 int json_section_array(const struct json *j, const char *what, struct err *e) MUST_USE;
 
 /* Inside an object: reads the next key and returns 1, or returns 0 at its end. */
 int json_section_key(struct json *j, struct err *e) MUST_USE;
-/* Inside an array: reads the first event of the next element and returns 1, or returns 0 at its
- * end. */
+/* Inside an array: reads the next element's first event and returns 1, or 0 at the array's end. */
 int json_section_element(struct json *j, struct err *e) MUST_USE;
 
-/* Read the next event as a value of this type. json_section_text() accepts null as "" and writes at
- * most n - 1 bytes without a NUL inside; -EMSGSIZE (with a sentence) if longer. */
+/* Reads a string without zero bytes, or null as "". -EMSGSIZE: it has more than n - 1 bytes. */
 int json_section_text(struct json *j, const char *what, char *buf, size_t n,
                       struct err *e) MUST_USE;
-/* Reads the next event as a string of any bytes. Returns its length, or -1 without a sentence. */
+/* Reads the next event as a string of any bytes. Returns its length, or -1 without a message. */
 int json_section_piece(struct json *j, char *buf, size_t n) MUST_USE;
+/* Reads the next event as a token id. */
 int json_section_id(struct json *j, const char *what, token_id *ret, struct err *e) MUST_USE;
 
 enum { SECTION_FILE_MAX = 256 << 20 }; /* bytes; the largest published files are under 40 MB */

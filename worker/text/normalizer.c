@@ -1,8 +1,7 @@
-/* normalizer.c - see normalizer.h.
+/* normalizer.c - reads the "normalizer" of tokenizer.json and applies its steps (normalizer.h).
  *
- * For the Unicode forms, characters are decomposed one by one, ordered here and composed by
- * utf8proc. The ordering of utf8proc is quadratic in the length of a run of marks, which a client
- * chooses. */
+ * For NFC, NFD, NFKC and NFKD, utf8proc decomposes and composes characters, but this file orders
+ * combining marks, because utf8proc's ordering is quadratic in a run, which a client chooses. */
 #include "worker/text/normalizer.h"
 
 #include "worker/text/chars.h"
@@ -92,11 +91,12 @@ read_step(struct normal_step *s, struct config *c, struct err *e)
     s->pattern = c->pattern;
     c->pattern = (struct pattern){ 0 };
     if (!c->has_content || (s->kind == REPLACE && !s->pattern.code && !s->pattern.text))
-        return err_set(e, -EBADMSG, "%s is not complete", c->type);
+        return err_set(e, -EBADMSG, "%s has no pattern or no content", c->type);
     if (s->pattern.may_be_empty)
-        return err_set(e, -ENOTSUP, "Replace with a pattern that matches the empty string");
+        return err_set(e, -ENOTSUP,
+                       "Replace with a pattern that matches the empty string is not served yet");
     s->content = strdup(c->content);
-    return s->content ? 0 : err_set(e, -ENOMEM, "no memory for a text");
+    return s->content ? 0 : err_set(e, -ENOMEM, "no memory for a replacement text");
 }
 
 static int MUST_USE
@@ -110,7 +110,7 @@ read_steps(void *arg, struct json *j, int depth, struct err *e)
     if (strcmp(c.type, "Sequence") == 0)
         return json_section_sequence(c.list, depth, read_steps, m, e);
     if (m->n == NORMAL_MAX_STEPS)
-        return err_set(e, -ENOTSUP, "more than %d steps", NORMAL_MAX_STEPS);
+        return err_set(e, -ENOTSUP, "more than %d steps are not served yet", NORMAL_MAX_STEPS);
     s = &m->step[m->n++];
     TRY(read_step(s, &c, e));
     m->moves_first |= s->kind != PREPEND && s->kind != LOWERCASE &&
@@ -160,8 +160,8 @@ put_char(struct text_buffer *r, int32_t c)
     return 0;
 }
 
-/* Stable counting sort of the marks between two starters by combining class. spare must be empty.
- */
+/* Sorts the n marks at c, which follow each other in the text, by combining class; marks of equal
+ * class keep their order. A counting sort, in the memory of spare, which must be empty. */
 static int MUST_USE
 order_marks(int32_t *c, size_t n, struct text_buffer *spare)
 {

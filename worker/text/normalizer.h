@@ -1,8 +1,8 @@
 /* normalizer.h - the "normalizer" of tokenizer.json: changes text before it is split into words.
  *
  * Supported: NFC, NFD, NFKC, NFKD, Lowercase, Strip, StripAccents, Replace, Prepend, Precompiled,
- * and Sequence of them. The time is proportional to the length of the text, also for runs of
- * combining marks. */
+ * and Sequence of these. The time is proportional to the length of the text, also for long runs of
+ * combining marks, which a client could send to block other requests. */
 #pragma once
 
 #include "base/base.h"
@@ -17,16 +17,14 @@ struct normal_step;
 struct normal {
     struct normal_step *step; /* [n] */
     uint32_t n;
-    bool moves_first;             /* a step may remove or move the beginning of the text */
-    struct text_buffer buffer[2]; /* a step reads one and writes the other */
-    struct text_buffer wide;      /* code points, for the Unicode forms */
+    bool moves_first;             /* a step may remove or move the first character of the text */
+    struct text_buffer buffer[2]; /* each step reads one buffer and writes the other */
+    struct text_buffer wide;      /* the text as code points (int32_t), for NFC to NFKD */
 };
 
-/* Reads "normalizer"; the last event is its value. -ENOTSUP: unsupported kind, named in the
- * sentence. */
+/* Reads the value of "normalizer" that j's last event begins. -ENOTSUP: unsupported, named in e. */
 int normalizer_open(struct normal *m, struct json *j, struct err *e) MUST_USE;
 void normalizer_free(struct normal *m);
 
-/* Replaces *text (UTF-8, *n bytes) by the normalised text, which is in m's memory until the next
- * call. */
+/* Replaces *text (UTF-8, *n bytes) by the normalised text, in m's memory until the next call. */
 int normalizer_run(struct normal *m, const char **text, size_t *n, struct err *e) MUST_USE;

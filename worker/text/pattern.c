@@ -1,4 +1,4 @@
-/* pattern.c - see pattern.h. */
+/* pattern.c - compiles patterns and finds their matches (pattern.h). */
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include "worker/text/pattern.h"
 
@@ -8,9 +8,9 @@
 #include <pcre2.h>
 #include <stdio.h>
 
-/* Copies a pattern and expands \s, \w and their opposites. -EMSGSIZE: the buffer is too small.
- * -ENOTSUP: syntax that the reference's engine interprets differently: nested classes, \b, \h and
- * similar. */
+/* Copies the regular expression p to `to` and replaces \s, \w, \S and \W by character classes.
+ * -EMSGSIZE: the buffer is too small. -ENOTSUP: syntax that the engine of the tokenizers library
+ * interprets differently: nested classes, \b, \h and similar. */
 static int MUST_USE
 spell_out(const char *p, char *to, size_t capacity)
 {
@@ -56,7 +56,7 @@ pattern_regex(struct pattern *p, const char *regex, struct err *e)
     int code, r = spell_out(regex, text, sizeof text);
 
     if (r < 0)
-        return err_set(e, r, "pattern %s",
+        return err_set(e, r, "the pattern \"%.64s\" %s", regex,
                        r == -EMSGSIZE
                            ? "is too long"
                            : "has syntax that regex engines interpret differently: a class or \\S "
@@ -68,9 +68,10 @@ pattern_regex(struct pattern *p, const char *regex, struct err *e)
         PCRE2_UCHAR message[128];
 
         pcre2_get_error_message(code, message, sizeof message);
-        return err_set(e, -ENOTSUP, "pattern at \"%.32s\": %s", text + at, (const char *)message);
+        return err_set(e, -ENOTSUP, "bad pattern at \"%.32s\": %s", text + at,
+                       (const char *)message);
     }
-    /* Fails if memory may not be executable; matching is then slower. */
+    /* pcre2_jit_compile() fails if memory must not be executable; matching is then slower. */
     (void)pcre2_jit_compile(p->code, PCRE2_JIT_COMPLETE);
     (void)pcre2_pattern_info(p->code, PCRE2_INFO_MATCHEMPTY, &empty);
     p->may_be_empty = empty;
@@ -81,7 +82,7 @@ pattern_regex(struct pattern *p, const char *regex, struct err *e)
 int
 pattern_string(struct pattern *p, const char *text, struct err *e)
 {
-    if (!*text) return err_set(e, -ENOTSUP, "an empty string");
+    if (!*text) return err_set(e, -ENOTSUP, "the pattern is an empty string");
     p->kind = PATTERN_STRING;
     p->text = strdup(text);
     p->len = strlen(text);
@@ -101,9 +102,9 @@ pattern_read(void *pattern, struct json *j, struct err *e)
         bool regex = json_is(j, "Regex");
 
         if (!regex && !json_is(j, "String"))
-            return err_set(e, -ENOTSUP, "a pattern by %.*s is not served yet",
+            return err_set(e, -ENOTSUP, "a pattern of kind %.*s is not served yet",
                            (int)MIN(j->text_len, (size_t)32), j->text);
-        if (p->code || p->text) return err_set(e, -EBADMSG, "two patterns");
+        if (p->code || p->text) return err_set(e, -EBADMSG, "pattern has both Regex and String");
         TRY(json_section_text(j, "pattern", text, sizeof text, e));
         TRY(regex ? pattern_regex(p, text, e) : pattern_string(p, text, e));
     }
@@ -127,15 +128,15 @@ find_regex(const struct pattern *p, const char *text, size_t n, size_t from, siz
     int r = pcre2_match(p->code, (PCRE2_SPTR)text, n, from, PCRE2_NO_UTF_CHECK, p->match, NULL);
     PCRE2_UCHAR message[128];
 
-    /* Compiled patterns have a small stack of their own; the interpreter uses the heap. */
+    /* If the small stack of JIT code is full, the interpreter matches, because it uses the heap. */
     if (r == PCRE2_ERROR_JIT_STACKLIMIT)
         r = pcre2_match(p->code, (PCRE2_SPTR)text, n, from, PCRE2_NO_UTF_CHECK | PCRE2_NO_JIT,
                         p->match, NULL);
     if (r == PCRE2_ERROR_NOMATCH) return 0;
     if (r < 0) {
         pcre2_get_error_message(r, message, sizeof message);
-        return err_set(e, -EINVAL, "pattern failed at byte %zu of the text: %s", from,
-                       (const char *)message);
+        return err_set(e, -EINVAL, "the tokenizer's pattern failed at byte %zu of the text: %s",
+                       from, (const char *)message);
     }
     *start = at[0];
     *end = at[1];

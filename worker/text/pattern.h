@@ -1,9 +1,9 @@
-/* pattern.h - the pattern of a Split or a Replace: a regular expression, a string, or a character
- * class.
+/* pattern.h - finds matches of the pattern of a Split or a Replace: a regular expression, a string,
+ * or a character class.
  *
- * Regular expressions are PCRE2 with Unicode properties; \s means White_Space and \w includes
- * marks, as in the reference's engine. Syntax that the two engines interpret differently is
- * rejected. */
+ * Regular expressions are compiled with PCRE2 and Unicode properties; \s means White_Space and \w
+ * includes marks, as in the engine of the tokenizers library. Syntax that these engines read
+ * differently is rejected. */
 #pragma once
 
 #include "base/base.h"
@@ -16,16 +16,15 @@ struct pattern {
     enum { PATTERN_REGEX, PATTERN_STRING, PATTERN_SPACE, PATTERN_NUMBER } kind;
     struct pcre2_real_code_8 *code;
     struct pcre2_real_match_data_8 *match;
-    char *text; /* PATTERN_STRING */
+    char *text; /* PATTERN_STRING: the string, len bytes */
     size_t len;
     bool may_be_empty; /* the pattern can match the empty string */
 };
 
-/* -ENOTSUP: PCRE2 rejects the expression. */
+/* Make a pattern of a regular expression (-ENOTSUP: PCRE2 rejects it) or of a string. */
 int pattern_regex(struct pattern *p, const char *regex, struct err *e) MUST_USE;
 int pattern_string(struct pattern *p, const char *text, struct err *e) MUST_USE;
-/* Reads the next value, {"Regex": ...} or {"String": ...}, into a struct pattern; as
- * section_field.read. */
+/* Implements section_field.read: reads {"Regex": ...} or {"String": ...} into a struct pattern. */
 int pattern_read(void *pattern, struct json *j, struct err *e) MUST_USE;
 void pattern_free(struct pattern *p); /* accepts a zeroed struct */
 

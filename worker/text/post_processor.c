@@ -1,7 +1,7 @@
-/* post_processor.c - see post_processor.h.
+/* post_processor.c - reads the "post_processor" of tokenizer.json (post_processor.h).
  *
- * In a Sequence each processor encloses the result of the one before, so tokens of a later template
- * are outside. */
+ * In a Sequence each processor encloses the result of the processor before it, so the tokens of a
+ * later processor are the outer ones. */
 #include "worker/text/post_processor.h"
 
 #include "worker/text/json_section.h"
@@ -9,14 +9,15 @@
 static int MUST_USE
 put(token_id *list, uint32_t *n, uint32_t at, token_id id, struct err *e)
 {
-    if (*n == POST_MAX) return err_set(e, -ENOTSUP, "more than %d tokens on one side", POST_MAX);
+    if (*n == POST_MAX)
+        return err_set(e, -ENOTSUP, "more than %d tokens before or after the text", POST_MAX);
     memmove(list + at + 1, list + at, (*n - at) * sizeof *list);
     list[at] = id;
     ++*n;
     return 0;
 }
 
-/* ["</s>", 2] of RobertaProcessing. */
+/* Reads the id of "cls" or "sep" of RobertaProcessing, for example ["</s>", 2]. */
 static int MUST_USE
 read_named_id(void *id, struct json *j, struct err *e)
 {
@@ -29,7 +30,7 @@ read_named_id(void *id, struct json *j, struct err *e)
     TRY(json_next(j, e));
     return j->kind == JSON_ARRAY_END
                ? 0
-               : err_set(e, -EBADMSG, "cls, sep has more than a name and an id");
+               : err_set(e, -EBADMSG, "cls or sep has more than a name and an id");
 }
 
 /* Inserts the ids of the special token `name` at position `at` of a list. */
@@ -50,13 +51,13 @@ put_special(struct json table, const char *name, token_id *list, uint32_t *n, ui
         uint64_t id;
 
         if (ids.kind != JSON_NUMBER || json_u64(&ids, &id) < 0 || id > INT32_MAX)
-            return err_set(e, -EBADMSG, "ids of \"%.64s\"", name);
+            return err_set(e, -EBADMSG, "special_tokens: \"%.64s\" has a bad id", name);
         TRY(put(list, n, at++, (token_id)id, e));
     }
     return more;
 }
 
-/* {"SpecialToken": {"id": "<s>", ...}} or {"Sequence": {"id": "A", ...}} */
+/* Reads a token, {"SpecialToken": {"id": "<s>"}}, or the text, {"Sequence": {"id": "A"}}. */
 static int MUST_USE
 read_piece(struct json *j, bool *special, char id[256], struct err *e)
 {
@@ -89,7 +90,7 @@ read_template(struct post *p, struct json single, struct json table, struct err 
         TRY(read_piece(&single, &special, id, e));
         if (!special) {
             if (text || strcmp(id, "A") != 0)
-                return err_set(e, -ENOTSUP, "single is more than one text");
+                return err_set(e, -ENOTSUP, "single has more than one text");
             text = true;
         } else if (text) {
             TRY(put_special(table, id, p->after, &p->n_after, p->n_after, e));
@@ -133,7 +134,7 @@ read_post(void *arg, struct json *j, int depth, struct err *e)
         return json_section_sequence(c.list, depth, read_post, p, e);
     if (strcmp(c.type, "RobertaProcessing"))
         return err_set(e, -ENOTSUP, "type %s is not served yet", c.type);
-    if (c.cls < 0 || c.sep < 0) return err_set(e, -EBADMSG, "no cls or sep");
+    if (c.cls < 0 || c.sep < 0) return err_set(e, -EBADMSG, "RobertaProcessing: no cls or sep");
     TRY(put(p->before, &p->n_before, 0, c.cls, e));
     return put(p->after, &p->n_after, p->n_after, c.sep, e);
 }

@@ -1,8 +1,8 @@
-/* post_processor.h - the "post_processor" of tokenizer.json: tokens around a text, as in "<s> A
- * </s>".
+/* post_processor.h - the "post_processor" of tokenizer.json: the tokens to add before and after a
+ * text, as in "<s> A </s>".
  *
- * Supported: TemplateProcessing, RobertaProcessing, ByteLevel (which changes offsets only) and
- * Sequence of them; single texts only, no pairs. */
+ * Supported: TemplateProcessing, RobertaProcessing, ByteLevel (which adds no tokens) and Sequence
+ * of these; templates of one text only, not of a pair of texts. */
 #pragma once
 
 #include "base/base.h"
@@ -16,6 +16,5 @@ struct post {
     uint32_t n_before, n_after;
 };
 
-/* Reads "post_processor"; the last event is its value. -ENOTSUP: unsupported kind, named in the
- * sentence. */
+/* Reads the value of "post_processor" that j's last event begins. -ENOTSUP: unsupported kind. */
 int post_processor_open(struct post *p, struct json *j, struct err *e) MUST_USE;

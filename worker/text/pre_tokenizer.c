@@ -1,8 +1,7 @@
-/* pre_tokenizer.c - see pre_tokenizer.h.
+/* pre_tokenizer.c - reads the "pre_tokenizer" of tokenizer.json and applies it (pre_tokenizer.h).
  *
- * A step replaces spaces by a mark (Metaspace), prepends a prefix, splits by a pattern and passes
- * each piece to the next step. Steps are nested by recursion, one level for each step, so each step
- * has its own buffer. */
+ * A step replaces spaces by a mark (Metaspace), prepends a prefix, splits the text by a pattern,
+ * and passes each piece to the next step by recursion, so each step has its own buffer. */
 #include "worker/text/pre_tokenizer.h"
 
 #include "base/utf8.h"
@@ -14,8 +13,8 @@
 static const char gpt2[] =
     "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+";
 
-/* What becomes of a match: a separate piece, removed, part of the previous or next piece, or one
- * piece with adjacent matches. */
+/* What a step does with a match of its pattern: makes it a separate piece, removes it, adds it to
+ * the previous or next piece, or makes one piece of adjacent matches. */
 enum behavior { ISOLATED, REMOVED, MERGED_PREVIOUS, MERGED_NEXT, CONTIGUOUS };
 
 enum prepend { NEVER, ALWAYS, FIRST };
@@ -24,9 +23,9 @@ struct pretok_step {
     bool cuts; /* splits by the pattern */
     struct pattern pattern;
     enum behavior behavior;
-    bool invert; /* swaps matches and the text between them */
+    bool invert; /* matches and the text between them change their roles */
     enum prepend prepend;
-    char prefix[5]; /* prepended to a piece that does not begin with it */
+    char prefix[5]; /* text to prepend to a piece that does not begin with it */
     bool marks;     /* prefix also replaces each space */
     struct text_buffer buffer;
 };
@@ -72,13 +71,14 @@ read_behavior(struct pretok_step *s, const char *name, struct err *e)
         if (strcmp(name, names[i])) continue;
         s->behavior = (enum behavior)i;
         if (i > REMOVED && s->pattern.may_be_empty)
-            return err_set(e, -ENOTSUP, "%s with a pattern that matches the empty string", name);
+            return err_set(e, -ENOTSUP, "Split %s by a pattern that matches \"\" is not served yet",
+                           name);
         return 0;
     }
     return err_set(e, -ENOTSUP, "Split behavior %s is not served yet", name);
 }
 
-/* Older files have only add_prefix_space instead of prepend_scheme. */
+/* Reads a Metaspace step. Older files have add_prefix_space instead of prepend_scheme. */
 static int MUST_USE
 read_metaspace(struct pretok *p, struct pretok_step *s, const struct config *c, struct err *e)
 {
@@ -93,7 +93,7 @@ read_metaspace(struct pretok *p, struct pretok_step *s, const struct config *c, 
     else if (strcmp(c->scheme, "first") == 0)
         s->prepend = FIRST;
     else if (strcmp(c->scheme, "never"))
-        return err_set(e, -ENOTSUP, "prepend_scheme %s", c->scheme);
+        return err_set(e, -ENOTSUP, "prepend_scheme %s is not served yet", c->scheme);
     if (c->prefix < 0) {
         if (*c->scheme && s->prepend != NEVER)
             return err_set(e, -EBADMSG, "add_prefix_space does not match prepend_scheme");
@@ -122,7 +122,7 @@ read_step(struct pretok *p, struct pretok_step *s, struct config *c, struct err 
     }
     if (strcmp(c->type, "Split") == 0) {
         if (!s->pattern.code && !s->pattern.text)
-            return err_set(e, -EBADMSG, "a Split without pattern");
+            return err_set(e, -EBADMSG, "a Split has no pattern");
         s->invert = c->invert;
         return read_behavior(s, c->behavior, e);
     }
@@ -143,7 +143,7 @@ read_step(struct pretok *p, struct pretok_step *s, struct config *c, struct err 
 static int MUST_USE
 read_steps(void *arg, struct json *j, int depth, struct err *e)
 {
-    /* Older files have no use_regex; absent means true. */
+    /* use_regex is true by default, because older files do not have the key. */
     CLEAN(config_done) struct config c = { .regex = true };
     struct pretok *p = arg;
 
@@ -152,7 +152,7 @@ read_steps(void *arg, struct json *j, int depth, struct err *e)
         return json_section_sequence(c.list, depth, read_steps, p, e);
     if (p->byte_level) return err_set(e, -ENOTSUP, "%s after ByteLevel is not served yet", c.type);
     if (p->n == PRETOK_MAX_STEPS)
-        return err_set(e, -ENOTSUP, "more than %d steps", PRETOK_MAX_STEPS);
+        return err_set(e, -ENOTSUP, "more than %d steps are not served yet", PRETOK_MAX_STEPS);
     return read_step(p, &p->step[p->n++], &c, e);
 }
 
@@ -185,11 +185,12 @@ struct walk {
     struct err *e;
 };
 
-/* The piece that is assembled from matches and the text between them. */
+/* The piece that a step is assembling from matches and the text between them. */
 struct piece {
     const char *text;
-    size_t begin, end;
-    bool there, match;
+    size_t begin, end; /* range of text */
+    bool there;        /* the piece exists */
+    bool match;        /* the last part that was added was a match */
 };
 
 static int MUST_USE run_step(const struct walk *w, uint32_t i, const char *text, size_t n);
@@ -203,7 +204,8 @@ pass_on(const struct walk *w, uint32_t i, struct piece *p)
     return there ? run_step(w, i + 1, p->text + p->begin, p->end - p->begin) : 0;
 }
 
-/* Adds the next part of the text, a match or not, to the current piece, or begins a new piece. */
+/* Adds the next part of the text, which is a match or the text between two matches, to the current
+ * piece, or passes this piece on and begins a new one. */
 static int MUST_USE
 add_part(const struct walk *w, uint32_t i, struct piece *p, size_t begin, size_t end, bool match)
 {
@@ -226,7 +228,7 @@ add_part(const struct walk *w, uint32_t i, struct piece *p, size_t begin, size_t
     return 0;
 }
 
-/* Writes marks for spaces and the prefix. */
+/* Replaces *text by a copy in s->buffer with the step's prefix and with marks instead of spaces. */
 static int MUST_USE
 write_over(const struct walk *w, struct pretok_step *s, const char **text, size_t *n)
 {

@@ -1,5 +1,4 @@
-/* text_buffer.h - a growing byte buffer for the text of one processing step; it is reused and never
- * shrinks. */
+/* text_buffer.h - a growing, reused byte buffer for the text that one tokenizer step makes. */
 #pragma once
 
 #include "base/array.h"
@@ -12,7 +11,7 @@ struct text_buffer {
 
 enum { TEXT_BUFFER_MAX = 1 << 30 }; /* bytes; texts and their normalised forms are far smaller */
 
-/* Ensures capacity for `more` bytes behind the n present ones. -ENOMEM. */
+/* Ensures capacity for `more` bytes behind the n bytes of the text. -ENOMEM. */
 static inline int MUST_USE
 text_buffer_grow(struct text_buffer *r, size_t more)
 {
@@ -23,7 +22,7 @@ text_buffer_grow(struct text_buffer *r, size_t more)
 static inline int MUST_USE
 text_buffer_put(struct text_buffer *r, const char *s, size_t n)
 {
-    TRY(text_buffer_grow(r, n + 1)); /* so that an empty text has an address too */
+    TRY(text_buffer_grow(r, n + 1)); /* + 1, so that an empty text has an address too */
     memcpy(r->p + r->n, s, n);
     r->n += n;
     return 0;

@@ -1,4 +1,4 @@
-/* tokenizer.c - see tokenizer.h. */
+/* tokenizer.c - implements tokenizer.h: encodes and decodes with the parts of a tokenizer. */
 #include "worker/text/tokenizer.h"
 
 #include "base/file.h"
@@ -14,7 +14,7 @@ tokenizer_open(struct tokenizer **ret, const char *dir, struct err *e)
     size_t n = 0;
     int r;
 
-    if (!t) return err_set(e, -ENOMEM, "tokenizer");
+    if (!t) return err_set(e, -ENOMEM, "no memory for the tokenizer");
     TRY(file_read(&text, &n, dir, "tokenizer.json", SECTION_FILE_MAX, e));
     r = tokenizer_json_read(t, text, n, e);
     if (r < 0) return err_while(e, r, "%s/tokenizer.json", dir);
@@ -90,13 +90,14 @@ put_word(void *arg, const char *word, size_t n, struct err *e)
                           : bpe_word(&t->bpe, &t->vocab, word, n, ids, cap);
 
     if (r == -EMSGSIZE) return too_many(o, e);
-    if (r < 0) return err_set(e, r, "a word of %zu bytes: %s", n, strerror(-r));
+    if (r < 0) return err_set(e, r, "cannot encode a word of %zu bytes: %s", n, strerror(-r));
     o->n += (uint32_t)r;
     return 0;
 }
 
-/* Cuts the added tokens of one kind out of a text. The text between raw ones is normalised, then
- * the others are cut out of it. begins: the text is the beginning of the whole text. */
+/* Encodes a text, except that added tokens are searched of one kind only (added_tokens.h). With
+ * normalized false, the text between the tokens found is normalised and encoded with normalized
+ * true. begins: the text is the beginning of the text that the client sent. */
 static int MUST_USE
 put_text(struct out *o, bool normalized, bool begins, const char *text, size_t n, struct err *e)
 {

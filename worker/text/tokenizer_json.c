@@ -1,17 +1,17 @@
-/* tokenizer_json.c - reads tokenizer.json into the parts of a tokenizer.
+/* tokenizer_json.c - reads tokenizer.json ("the document") into the parts of a tokenizer.
  *
- * One pass over the document finds the sections; they are then read in the order of their
- * dependencies: the small ones first, which decide whether pieces are bytes; then vocabulary,
- * merges or scores, added tokens, the template. Everything unsupported is rejected here, so
- * encoding rejects only invalid input. */
+ * One pass over the document finds its sections; they are then read in the order of their
+ * dependencies: normalizer, pre_tokenizer, decoder and post_processor ("small"), which decide
+ * whether the vocabulary is byte-level; then vocabulary, merges or scores, added tokens. Everything
+ * unsupported is rejected here, so encoding rejects only invalid input. */
 #include "base/array.h"
 #include "worker/text/json_section.h"
 #include "worker/text/tokenizer_parts.h"
 
-/* The small sections, which the vocabulary cache stores unchanged. */
+/* The small sections. The vocabulary cache stores their JSON. */
 enum { NORMALIZER, PRETOK, POST, DECODER, N_SMALL };
 
-/* p of a struct json is NULL if the section is absent. */
+/* The sections, as values or as scanners at their first event (json.h). Absent: p is NULL. */
 struct sections {
     struct json small[N_SMALL], added, vocab, merges;
     char model[64], unk[256], prefix[64], suffix[64];
@@ -19,7 +19,7 @@ struct sections {
     token_id unk_id;
 };
 
-/* null, 0 and 0.0 mean none. */
+/* Sets *(bool *)dropout to whether dropout is used; null and 0 mean that it is not. */
 static int MUST_USE
 read_dropout(void *dropout, struct json *j, struct err *e)
 {
@@ -70,8 +70,7 @@ read_model(void *sections, struct json *j, struct err *e)
     return r < 0 ? err_while(e, r, "model") : 0;
 }
 
-/* "truncation" and "padding" come from training and are ignored, because every server disables
- * them. */
+/* The document's keys; others, such as "truncation" and "padding" of training, are ignored. */
 static const struct section_field document_fields[] = {
     [NORMALIZER] = SECTION(VALUE, sections, "normalizer", small[NORMALIZER]),
     [PRETOK] = SECTION(VALUE, sections, "pre_tokenizer", small[PRETOK]),
@@ -97,7 +96,7 @@ find_sections(struct sections *s, const char *text, size_t n, struct err *e)
     return 0;
 }
 
-/* Writes the small sections that are present as a document. */
+/* Writes a document that has only the small sections, for the vocabulary cache. */
 static int MUST_USE
 put_config(struct text_buffer *r, const struct sections *s)
 {
@@ -128,7 +127,7 @@ read_model_kind(struct tokenizer *t, const struct sections *s, struct err *e)
     if (s->dropout)
         return err_set(e, -ENOTSUP, "model.dropout makes tokens random, which is not served");
     if (!s->vocab.p || (!t->is_unigram && !s->merges.p))
-        return err_set(e, -EBADMSG, "model has no vocab or no merges");
+        return err_set(e, -EBADMSG, "model has no vocab%s", t->is_unigram ? "" : " or no merges");
     return 0;
 }
 
@@ -159,7 +158,7 @@ read_vocab(struct vocab *v, struct json j, struct err *e)
         int n = json_unescape(&j, piece, sizeof piece);
 
         if (n < 0)
-            return err_set(e, -EBADMSG, "model.vocab has a piece of over %zu bytes",
+            return err_set(e, -EBADMSG, "model.vocab has a token longer than %zu bytes",
                            sizeof piece - 1);
         TRY(json_section_id(&j, "model.vocab: a value", &id, e));
         TRY(vocab_add(v, id, piece, (size_t)n, true, e));
@@ -167,7 +166,7 @@ read_vocab(struct vocab *v, struct json j, struct err *e)
     return more;
 }
 
-/* Unigram: [["<unk>", 0.0], ...], in the order of the ids. */
+/* Reads the vocabulary of a Unigram model, [["<unk>", 0.0], ...], in the order of the ids. */
 static int MUST_USE
 read_scores(struct unigram *u, struct vocab *v, struct json j, struct err *e)
 {
@@ -179,11 +178,11 @@ read_scores(struct unigram *u, struct vocab *v, struct json j, struct err *e)
     while ((more = json_section_element(&j, e)) > 0) {
         int n = array_grow(&u->score, &cap, u->n + 1, UINT32_MAX, sizeof *u->score);
 
-        if (n < 0) return err_set(e, n, "vocabulary");
+        if (n < 0) return err_set(e, n, "no memory for the scores of %u tokens", u->n + 1);
         TRY(json_section_array(&j, "an element of model.vocab", e));
         n = json_section_piece(&j, piece, sizeof piece);
         if (n < 0)
-            return err_set(e, -EBADMSG, "model.vocab: token %u is not a piece of at most %zu bytes",
+            return err_set(e, -EBADMSG, "model.vocab: token %u is no string of at most %zu bytes",
                            u->n, sizeof piece - 1);
         TRY(json_next(&j, e));
         if (j.kind != JSON_NUMBER || json_f64(&j, &u->score[u->n]) < 0)
@@ -192,7 +191,7 @@ read_scores(struct unigram *u, struct vocab *v, struct json j, struct err *e)
         u->n++;
         TRY(json_next(&j, e));
         if (j.kind != JSON_ARRAY_END)
-            return err_set(e, -EBADMSG, "model.vocab: token %u has more than a piece and a score",
+            return err_set(e, -EBADMSG, "model.vocab: token %u has more than a text and a score",
                            u->n - 1);
     }
     return more;
@@ -219,7 +218,7 @@ read_bpe(struct tokenizer *t, const struct sections *s, struct err *e)
     t->bpe.byte_fallback = s->byte_fallback;
     t->bpe.fuse_unk = s->fuse_unk;
     t->bpe.unk = -1;
-    /* if every byte is a token, no character is unknown */
+    /* A byte-level vocabulary has a token for every byte, so no character is unknown. */
     if (!*s->unk || t->vocab.byte_level) return 0;
     t->bpe.unk = vocab_find(&t->vocab, s->unk, strlen(s->unk));
     if (t->bpe.unk < 0)
@@ -240,7 +239,7 @@ check_ids(const struct tokenizer *t, struct err *e)
     return 0;
 }
 
-/* Adds the name of the section to the sentence of a failure. */
+/* If r is an error, puts the name of the section before its message in e. Returns r. */
 static int MUST_USE
 in_section(int section, int r, struct err *e)
 {
@@ -259,7 +258,7 @@ read_small(struct tokenizer *t, struct sections *s, struct err *e)
     return check_kinds(t, e);
 }
 
-/* Prepares the parts for use when all are complete. */
+/* Prepares all parts of t for encoding, after they have been read. */
 static int MUST_USE
 prepare(struct tokenizer *t, struct err *e)
 {
@@ -276,7 +275,7 @@ tokenizer_json_read(struct tokenizer *t, const char *text, size_t n, struct err 
 
     TRY(find_sections(&s, text, n, e));
     TRY(read_model_kind(t, &s, e));
-    if (put_config(&t->config, &s) < 0) return err_set(e, -ENOMEM, "tokenizer");
+    if (put_config(&t->config, &s) < 0) return err_set(e, -ENOMEM, "no memory for tokenizer");
     TRY(read_small(t, &s, e));
     t->vocab.byte_level = t->pretok.byte_level;
     TRY(t->is_unigram ? read_unigram(t, &s, e) : read_bpe(t, &s, e));

@@ -1,4 +1,4 @@
-/* unigram.c - see unigram.h. */
+/* unigram.c - implements unigram.h: the trie of the vocabulary and the Viterbi search. */
 #include "worker/text/unigram.h"
 
 #include "base/array.h"
@@ -10,8 +10,8 @@ enum { WORD = 4096, MAX_NODES = 1 << 24, UNKNOWN_COSTS = 10 };
 
 struct best {
     double score;
-    int32_t from; /* start of its last piece; -1: not reachable yet */
-    token_id id;
+    int32_t from; /* start of the path's last token; -1: no path yet */
+    token_id id;  /* the path's last token */
 };
 
 static struct edge *
@@ -47,11 +47,11 @@ add_piece(struct unigram *u, const char *s, size_t n, token_id id, struct err *e
     uint32_t node = 0;
 
     for (size_t i = 0; i < n; i++) {
-        if (more_slots(u) < 0) return err_set(e, -ENOMEM, "vocabulary");
+        if (more_slots(u) < 0) return err_set(e, -ENOMEM, "no memory for the vocabulary's trie");
         edge = slot_of(u, node << 8 | (unsigned char)s[i]);
         if (!edge->to) {
             if (u->n_nodes == MAX_NODES)
-                return err_set(e, -ENOTSUP, "model.vocab: more than %d beginnings of pieces",
+                return err_set(e, -ENOTSUP, "model.vocab: the tokens have more than %d prefixes",
                                MAX_NODES);
             *edge = (struct edge){ node << 8 | (unsigned char)s[i], u->n_nodes++, -1 };
         }
@@ -82,7 +82,7 @@ int
 unigram_prepare(struct unigram *u, const struct vocab *v, struct err *e)
 {
     if (array_grow(&u->best, &u->cap, WORD + 1, INT32_MAX, sizeof *u->best) < 0)
-        return err_set(e, -ENOMEM, "vocabulary");
+        return err_set(e, -ENOMEM, "no memory to split words");
     vocab_bytes(v, u->of_byte);
     return 0;
 }
@@ -130,7 +130,8 @@ find_best(struct unigram *u, const char *word, size_t n)
     }
 }
 
-/* Inserts an id before those that fill ids from *at on. Returns false if ids is full. */
+/* Writes id to ids[*at - 1] and decrements *at: the tokens are found from the last to the first.
+ * Returns false if *at is 0, because ids is full. */
 static bool
 put_before(token_id *ids, uint32_t *at, token_id id)
 {
@@ -139,8 +140,8 @@ put_before(token_id *ids, uint32_t *at, token_id id)
     return true;
 }
 
-/* Inserts tokens for word[n], which is not a piece, before ids: the token with these bytes, its
- * byte tokens or the unknown token. */
+/* Puts the tokens of a run of unknown characters, word[n], before ids[*at]: the token with these
+ * bytes if the vocabulary has one, else the byte tokens or the unknown token. */
 static bool
 put_unknown(const struct unigram *u, const struct vocab *v, const char *word, size_t n,
             token_id *ids, uint32_t *at)

@@ -1,7 +1,5 @@
-/* vocab.c - see vocab.h.
- *
- * Pieces are appended to one block of bytes and found through one hash table of ids with open
- * addressing. Both grow only while tokenizer.json is read. */
+/* vocab.c - implements vocab.h: one block of bytes that has all pieces, and one hash table of token
+ * ids with open addressing that finds them. Both grow only while tokenizer.json is read. */
 #include "worker/text/vocab.h"
 
 #include "base/array.h"
@@ -9,8 +7,8 @@
 #include <ctype.h>
 #include <stdio.h>
 
-/* The inverse of GPT-2's table: the byte of character c (below 0x144), or -1. Printable Latin-1
- * stands for itself; the other 68 bytes follow in order from U+0100. */
+/* Returns the byte for which character c stands in GPT-2's table, or -1. Printable characters of
+ * Latin-1 stand for themselves; the characters from U+0100 on stand for the other 68 bytes. */
 static int
 byte_of(uint32_t c)
 {
@@ -30,8 +28,7 @@ vocab_unwrite(const struct vocab *v, char *s, size_t n)
     int len = 0;
 
     if (!v->byte_level) return (int)n;
-    /* All 256 characters have 1 or 2 bytes; longer ones are outside the table and need no decoding.
-     */
+    /* All 256 characters of the table have 1 or 2 bytes, so only these are decoded. */
     for (int pass = 0; pass < 2; pass++) {
         len = 0;
         for (size_t i = 0; i < n; len++) {
@@ -102,7 +99,7 @@ grow(struct vocab *v, uint32_t id, size_t n)
     return more_slots(v);
 }
 
-/* "<0x0A>" is byte 10. */
+/* Marks p as a byte token if its text has the form "<0x0A>". */
 static void
 mark_byte(const struct vocab *v, struct piece *p)
 {
@@ -121,8 +118,8 @@ vocab_add(struct vocab *v, token_id id, const char *s, size_t n, bool findable, 
     int len;
 
     if (id < 0 || id >= VOCAB_MAX_ID)
-        return err_set(e, -EBADMSG, "token id %d exceeds %d", id, VOCAB_MAX_ID - 1);
-    if (grow(v, (uint32_t)id, n) < 0) return err_set(e, -ENOMEM, "vocabulary");
+        return err_set(e, -EBADMSG, "token id %d is not in 0 to %d", id, VOCAB_MAX_ID - 1);
+    if (grow(v, (uint32_t)id, n) < 0) return err_set(e, -ENOMEM, "no memory for the vocabulary");
     p = &v->piece[id];
     if (p->there)
         return err_set(e, -EBADMSG, "token id %d belongs to \"%.*s\" and another token", id,

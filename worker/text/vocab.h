@@ -1,10 +1,11 @@
-/* vocab.h - the bytes of each token, and the token for given bytes.
+/* vocab.h - the vocabulary: finds the bytes for which a token stands (its piece), and the token for
+ * given bytes.
  *
- * Byte-level vocabularies write each byte as one printable character (GPT-2's table: "Ġ" is a
- * space), so the file contains valid text. Here pieces are the bytes themselves. A token with a
- * character outside that table (some added tokens) stands for its own UTF-8 and is never the result
- * of a merge, as in the decoder of Hugging Face tokenizers. In other vocabularies a piece is its
- * text, and "<0x0A>" is byte 10 if no other token is. */
+ * The file of a byte-level vocabulary writes each byte of a piece as one printable character
+ * (GPT-2's table: "Ġ" is a space), so that the file is valid text. struct vocab has the bytes
+ * themselves. A token with a character outside the table (some added tokens) stands for its own
+ * UTF-8 and is never the result of a merge, as in the decoder of Hugging Face tokenizers. In other
+ * vocabularies the piece of a token is its text in the file; "<0x0A>" is the token of byte 10. */
 #pragma once
 
 #include "base/base.h"
@@ -15,7 +16,7 @@ enum {
     VOCAB_MAX_PIECE = 4096  /* bytes */
 };
 
-/* All arrays are flat, without pointers, so that they can be stored in a file (vocab_cache.c). */
+/* The arrays contain no pointers, so that they can be stored in a file (vocab_cache.c). */
 struct vocab {
     char *bytes;         /* all pieces, concatenated */
     struct piece *piece; /* [n], by id */
@@ -25,22 +26,21 @@ struct vocab {
 };
 
 struct piece {
-    uint32_t at, len; /* in bytes */
-    uint8_t there, special, is_byte, byte;
+    uint32_t at, len;                      /* range of vocab.bytes */
+    uint8_t there, special, is_byte, byte; /* the id exists; is special; is byte token of `byte` */
 };
 
 void vocab_free(struct vocab *v);
 
-/* Adds token id with the text s[n] (UTF-8). findable: vocab_find() finds it; false for tokens that
- * occur only among the added tokens. -EBADMSG: id or bytes exist already, or the id is too large.
- */
+/* Adds token id with the text s[n] (UTF-8) of the file. findable: vocab_find() finds it; false for
+ * tokens that occur only among the added tokens. -EBADMSG: id or bytes exist, or id too large. */
 int vocab_add(struct vocab *v, token_id id, const char *s, size_t n, bool findable,
               struct err *e) MUST_USE;
 
-/* The token with exactly these bytes, or -1. */
+/* Returns the token with exactly these bytes, or -1. */
 token_id vocab_find(const struct vocab *v, const char *bytes, size_t n);
 
-/* The token of each byte, or -1. */
+/* Sets of_byte[] to the token of each byte, or -1. */
 void vocab_bytes(const struct vocab *v, token_id of_byte[256]);
 
 const struct piece *vocab_piece(const struct vocab *v, token_id id); /* NULL: no such token */
@@ -49,5 +49,5 @@ const struct piece *vocab_piece(const struct vocab *v, token_id id); /* NULL: no
  * or -1 if a character is not in the table of a byte-level vocabulary (s is unchanged). */
 int vocab_unwrite(const struct vocab *v, char *s, size_t n);
 
-/* Checks arrays that came from a file: returns true if every index is in range. */
+/* Checks arrays of the vocabulary cache: returns true if every index is in range. */
 bool vocab_is_sound(const struct vocab *v);

@@ -1,12 +1,13 @@
-/* vocab_cache.c - stores a vocabulary in a file in its memory layout, so that it loads without
- * parsing.
+/* vocab_cache.c - the vocabulary cache: files that have the arrays of a tokenizer in their memory
+ * layout, so that a worker maps a file instead of parsing tokenizer.json.
  *
- * The file is DIR/<hash>.vocab; the hash (XXH3, 128 bits) is of the content of tokenizer.json, not
- * of its path or date. It has the arrays of vocabulary, merges or trie, and added tokens, and the
- * small sections of the document as text; no pointers. It is written to a temporary name and
- * renamed, and any number of workers map it read-only. A file with another layout, byte order or
- * length, with a wrong bit, or with an index out of range is ignored and written again. The hashes
- * detect damage, not attacks: write access to DIR would also allow changing the model.
+ * A file is DIR/<hash>.vocab, where hash (XXH3, 128 bits) is of the content of tokenizer.json ("the
+ * document"), not of its path or date. The file has the arrays of vocabulary, merges or trie, and
+ * added tokens, and the other sections of the document as text; no pointers. It is written to a
+ * temporary name and renamed, and any number of workers map it read-only. A file with another
+ * layout, byte order or length, with a wrong bit, or with an index out of range is ignored and
+ * written again. The hashes detect damage, not attacks: write access to DIR would also allow
+ * changing the model.
  *
  *     offset  bytes  content
  *     0       512    struct header, padded with zeros
@@ -70,7 +71,7 @@ free_state(XXH3_state_t **x)
     XXH3_freeState(*x);
 }
 
-/* Hash of dir/tokenizer.json, which is read in parts. */
+/* Sets hash to the hash of dir/tokenizer.json, which is read in chunks. */
 static int MUST_USE
 hash_file(const char *dir, uint64_t hash[2], struct err *e)
 {
@@ -82,7 +83,7 @@ hash_file(const char *dir, uint64_t hash[2], struct err *e)
     ssize_t got;
 
     if (fd < 0) return fd;
-    if (!state || !chunk) return err_set(e, -ENOMEM, "%s", path);
+    if (!state || !chunk) return err_set(e, -ENOMEM, "%s: no memory to hash the file", path);
     XXH3_128bits_reset(state);
     while ((got = read(fd, chunk, CHUNK)) > 0) XXH3_128bits_update(state, chunk, (size_t)got);
     if (got < 0) return err_set(e, -errno, "%s: %s", path, strerror(errno));
@@ -119,7 +120,8 @@ enum { HASHED = offsetof(struct header, body) + sizeof(uint64_t) };
 
 /* ---- loading */
 
-/* Sets pointers and counts of t from a header whose arrays are all inside the file. */
+/* Sets pointers and counts of t to the arrays of a mapped file, whose sizes h has and which fit
+ * it. */
 static void
 adopt(struct tokenizer *t, const struct header *h, char *map)
 {
@@ -156,7 +158,7 @@ adopt(struct tokenizer *t, const struct header *h, char *map)
 #undef COUNT
 }
 
-/* Returns whether the file belongs to this document and is complete and undamaged. */
+/* Returns true if the file is for the document with this hash and is complete and undamaged. */
 static bool
 is_whole(const char *map, size_t n, const uint64_t hash[2])
 {
@@ -199,7 +201,7 @@ vocab_cache_unmap(struct tokenizer *t)
     t->map = NULL;
 }
 
-/* Maps the file for the document with this hash into t. Returns false if it is not usable. */
+/* Sets t from the mapped cache file for this hash. Returns false if there is no usable file. */
 static bool
 load(struct tokenizer *t, const char *dir, const uint64_t hash[2])
 {
@@ -231,7 +233,7 @@ tokenizer_open_kept(struct tokenizer **ret, const char *dir, const char *kept, s
     CLEAN(tokenizer_close_at) struct tokenizer *t = calloc(1, sizeof *t);
     uint64_t hash[2];
 
-    if (!t) return err_set(e, -ENOMEM, "tokenizer");
+    if (!t) return err_set(e, -ENOMEM, "no memory for the tokenizer");
     TRY(hash_file(dir, hash, e));
     if (!load(t, kept, hash)) return 0;
     *ret = TAKE(t);
@@ -278,7 +280,7 @@ write_all(int fd, const char *p, size_t n)
     return 0;
 }
 
-/* The whole file as one block of memory. */
+/* Returns the content of t's cache file, *n bytes. NULL: no memory. */
 static char *
 image_new(struct tokenizer *t, size_t *n)
 {
@@ -314,11 +316,12 @@ tokenizer_keep(struct tokenizer *t, const char *dir, struct err *e)
     snprintf(end, sizeof end, "vocab.%d", (int)getpid());
     if (path_of(path, sizeof path, dir, t->document, "vocab") < 0 ||
         path_of(beside, sizeof beside, dir, t->document, end) < 0)
-        return err_set(e, -ENAMETOOLONG, "%.64s...: the path is too long", dir);
+        return err_set(e, -ENAMETOOLONG, "the path of the vocabulary cache is too long: %.64s...",
+                       dir);
     if (mkdir(dir, 0700) < 0 && errno != EEXIST)
         return err_set(e, -errno, "%s: %s", dir, strerror(errno));
     image = image_new(t, &n);
-    if (!image) return err_set(e, -ENOMEM, "%s", path);
+    if (!image) return err_set(e, -ENOMEM, "%s: no memory to write the file", path);
     fd = open(beside, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
     r = fd < 0 ? -errno : write_all(fd, image, n);
     if (fd >= 0 && close(fd) < 0 && r == 0) r = -errno;
