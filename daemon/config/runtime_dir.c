@@ -1,8 +1,7 @@
 /* runtime_dir.c - see runtime_dir.h.
  *
  * The socket file of a killed process stays, and libzmq unlinks any file at the path that it binds.
- * So lagand takes the lock first and checks a path before it binds it.
- */
+ * So lagand takes the lock first and checks a path before it binds it. */
 #include "daemon/config/runtime_dir.h"
 
 #include <dirent.h>

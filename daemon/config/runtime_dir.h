@@ -3,8 +3,7 @@
  *   DIR/lagand.lock   locked with flock() while lagand runs; contains its pid
  *   DIR/api.sock      clients
  *   DIR/ctl.sock      operators
- *   DIR/w/N.E         control channel of worker N, incarnation E
- */
+ *   DIR/w/N.E         control channel of worker N, incarnation E */
 #pragma once
 
 #include "base/base.h"

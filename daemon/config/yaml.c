@@ -1,8 +1,7 @@
 /* yaml.c - see yaml.h.
  *
  * A walk over libyaml's events. One buffer has the path so far; each level knows the length of its
- * prefix.
- */
+ * prefix. */
 #include "daemon/config/yaml.h"
 
 #include <stdarg.h>

@@ -2,8 +2,7 @@
  *
  * Accepted subset: mappings nested to depth 8, whose keys are joined by '.'; scalars; and one list,
  * models, whose entries are mappings. Anchors, aliases, tags, several documents and duplicate keys
- * are errors. All errors are reported, each with file:line:column.
- */
+ * are errors. All errors are reported, each with file:line:column. */
 #pragma once
 
 #include "base/base.h"

@@ -3,8 +3,7 @@
  * The table limits their number; the caller chooses the connection to close. libzmq accepts every
  * connection and has no call that ends one: lagand shuts its socket down and forgets it, and the
  * thread of libzmq then releases it. The index is the descriptor; the kernel's socket cookie tells
- * a socket of libzmq from a later one with the same descriptor.
- */
+ * a socket of libzmq from a later one with the same descriptor. */
 #pragma once
 
 #include "base/base.h"

@@ -4,8 +4,7 @@
  * read.
  *
  * A socket does not tell when its peer reads. lagand counts the bytes that it sends, and sends PING
- * with the count: the PONG tells that all bytes before the PING were read.
- */
+ * with the count: the PONG tells that all bytes before the PING were read. */
 #include "daemon/net/frontend.h"
 
 #include "base/log.h"

@@ -4,8 +4,7 @@
  * listen.c opens the listeners. frontend.c polls both servers and passes each whole frame up
  * through d->events->frame(). Sends never block, and a client has at most 4 MiB of unread messages.
  * An invalid frame gets an ERROR; its connection stays open. A lost client is detected by its
- * socket, at a send, or by the idle timeout. README.md has the limits of a client.
- */
+ * socket, at a send, or by the idle timeout. README.md has the limits of a client. */
 #pragma once
 
 #include "base/base.h"

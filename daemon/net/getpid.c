@@ -2,8 +2,7 @@
  *
  * libzmq calls getpid() at each use of a mailbox, to detect a fork: 7 of 22 system calls in a step
  * of a tcp client. The linker uses this function instead. lagand does not fork: the vfork() child
- * of spawn.c only calls getppid() and execs, and a re-exec keeps the pid.
- */
+ * of spawn.c only calls getppid() and execs, and a re-exec keeps the pid. */
 
 #include <stdatomic.h>
 #include <sys/syscall.h>

@@ -2,8 +2,7 @@
  * file.
  *
  * ZMQ_FD is edge-triggered, does not tell the direction, and a send may consume the edge. So the
- * socket is polled after each event and after each send; each poll is a system call.
- */
+ * socket is polled after each event and after each send; each poll is a system call. */
 #pragma once
 
 #include "base/base.h"

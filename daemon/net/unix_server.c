@@ -2,8 +2,7 @@
  *
  * All sockets are in one epoll, which the loop watches as one descriptor. Events are served in
  * order, one read of a connection at a time. The next loop iteration starts where the caller's
- * budget ended, so that no peer is passed over.
- */
+ * budget ended, so that no peer is passed over. */
 #include "daemon/net/unix_server.h"
 
 #include "base/log.h"

@@ -11,8 +11,7 @@
  *   - a connection is closed if its handshake takes, or if it is silent after a PING for,
  *     UNIX_SERVER_IDLE_TIMEOUT. A peer whose protocol version has no PING gets none.
  *
- * A peer is identified by a number that is never used again. One thread; no call blocks.
- */
+ * A peer is identified by a number that is never used again. One thread; no call blocks. */
 #pragma once
 
 #include "base/base.h"

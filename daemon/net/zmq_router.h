@@ -2,8 +2,7 @@
  * libzmq sockets.
  *
  * libzmq returns the frames of a message one by one, and there may be millions. The first frame is
- * returned, the others are dropped, a bounded number in each loop iteration.
- */
+ * returned, the others are dropped, a bounded number in each loop iteration. */
 #pragma once
 
 #include "base/base.h"

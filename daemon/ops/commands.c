@@ -1,8 +1,7 @@
 /* commands.c - see commands.h.
  *
  * cmd_ID() implements the row ID of LAGAN_VERBS (lagan_wire.h). Programs rely on the fields of each
- * result: `laganctl --json` prints the result as it is packed here.
- */
+ * result: `laganctl --json` prints the result as it is packed here. */
 #include "daemon/ops/commands.h"
 
 #include "base/log.h"

@@ -6,8 +6,7 @@
  * memory every 0.25 s, with more than a few connections every 0.05 s, and more often while it
  * grows. Above MEMORY_GUARD_BYTES beyond its requests it closes connections, in this order: those
  * without a message, those without a request, those that do not read, all. liblagan reconnects and
- * resumes.
- */
+ * resumes. */
 #pragma once
 
 #include "daemon/daemon.h"

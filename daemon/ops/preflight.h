@@ -2,8 +2,7 @@
  *
  * The installed program runs with --check while requests continue. An invalid configuration, or a
  * program that cannot be run, is reported to the client that asked for the re-exec, and this lagand
- * continues: after it has ended its workers it could not.
- */
+ * continues: after it has ended its workers it could not. */
 #pragma once
 
 #include "base/base.h"

@@ -6,8 +6,7 @@
  *
  * The rings are in a memfd that outlives lagand, with the number of restarts of each worker. The
  * number of an entry is stored last and cleared before the entry is rewritten: a kill at any
- * instruction leaves only whole entries.
- */
+ * instruction leaves only whole entries. */
 #pragma once
 
 #include "base/base.h"

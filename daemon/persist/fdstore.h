@@ -8,8 +8,7 @@
  *                      because lagand cannot read device memory
  *     api.sock         clients' socket, if systemd opened it (systemd/lagand.socket)
  *
- * Without systemd the calls have no effect.
- */
+ * Without systemd the calls have no effect. */
 #pragma once
 
 #include "base/base.h"

@@ -11,8 +11,7 @@
  * earlier generation behind the last one are ignored because of their generation. ledger_save.h
  * defines the content of the records.
  *
- * A change of the layout needs another LOG_FILE_MAGIC.
- */
+ * A change of the layout needs another LOG_FILE_MAGIC. */
 #pragma once
 
 #include "base/base.h"

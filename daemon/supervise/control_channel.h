@@ -2,8 +2,7 @@
  * a ROUTER socket in lagand, a DEALER socket in the worker.
  *
  * Requests and restarts of a worker do not depend on it. The worker sends HELLO with the token that
- * lagand put into its environment; lagand ignores the messages of all other peers.
- */
+ * lagand put into its environment; lagand ignores the messages of all other peers. */
 #pragma once
 
 #include "base/base.h"

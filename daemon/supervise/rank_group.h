@@ -6,8 +6,7 @@
  * channel, arenas, log pipe, heartbeat and panic message. When the first rank ends, lagand kills
  * the others, and the cause of that first end is the worker's cause of death. The worker gets
  * EV_EXIT when its last rank has ended, because until then a rank could still write into memory
- * that the replacement gets.
- */
+ * that the replacement gets. */
 #pragma once
 
 #include "daemon/supervise/worker_struct.h"

@@ -140,7 +140,7 @@ standby_prepare_now(struct worker *w)
     if (!s->alive || s->prepare_sent) return;
     s->prepare_sent = true;
     if (standby_share(s, &w->arenas, s->fd_channel_sock, &e) < 0)
-        log_warn("%s: %s", s->info.name, e.text);
+        log_warn("standby %s: cannot send it the weights and `begin`: %s", s->info.name, e.text);
 }
 
 /* Moves the process of s to w, both of the same rank. s has no process afterwards. */

@@ -19,8 +19,7 @@
  * and 100 ms more after its last user has ended. The CPU device needs no initialisation.
  *
  * A standby is a struct worker without requests; its field `of` is its worker. Its own struct super
- * counts its deaths. The standby of a rank group is a rank group too and replaces all ranks.
- */
+ * counts its deaths. The standby of a rank group is a rank group too and replaces all ranks. */
 #pragma once
 
 #include "daemon/supervise/worker_struct.h"

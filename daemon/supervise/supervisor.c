@@ -16,7 +16,7 @@ static const nsec SPAWN_WINDOW = 10 * NSEC_S;    /* after SUPER_SPAWNS restarts 
 static const nsec SPAWN_SPACING = 100 * NSEC_MS; /* a restart is delayed by this time */
 static const nsec BACKOFF_FIRST = 100 * NSEC_MS, BACKOFF_MOST = 30 * NSEC_S; /* delays */
 
-/* Exit statuses: 74 device failed; 78 wrong configuration or model; 125 program not started. */
+/* Exit statuses: the device failed; wrong configuration or model; permanent failure (s6). */
 enum { EXIT_DEVICE = 74, EXIT_CONFIG = 78, EXIT_REFUSED = 125 };
 
 static const struct cause_info {
