@@ -1,4 +1,4 @@
-/* log_file.c - see log_file.h. First the writer, then the reader, which validates every field. */
+/* log_file.c - writer and reader of the log in a memfd; see log_file.h. */
 #include "daemon/persist/log_file.h"
 
 #include "base/failpoint.h"
@@ -11,7 +11,7 @@
 #include <unistd.h>
 
 enum { SEALS = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL };
-/* Memory is allocated in these steps, so that no store causes SIGBUS. */
+/* Memory is allocated with fallocate() in units of STEP, so that no store causes SIGBUS. */
 #define STEP (UINT64_C(256) << 10)
 
 static uint8_t *
@@ -26,13 +26,14 @@ padded(uint64_t n)
     return ROUND_UP(n, (uint64_t)LOG_FILE_ALIGN);
 }
 
-/* Covers all bytes after the crc. */
+/* Returns the checksum of record r: of all its bytes after the field crc. */
 static uint32_t
 checksum(const struct log_file_record *r)
 {
     return shm_crc32c((const uint8_t *)r + sizeof r->crc, sizeof *r - sizeof r->crc + r->len);
 }
 
+/* Allocates memory for the first `bytes` bytes of the active half. Returns false if it cannot. */
 static bool
 back(struct log_file *m, uint64_t bytes)
 {
@@ -111,15 +112,14 @@ log_file_commit(struct log_file *m)
 {
     struct log_file_record *r = (struct log_file_record *)(half_of(m, m->active) + m->at);
 
-    /* Stored last: a kill before it leaves a record with a wrong checksum. A record of an earlier
-     * generation has another generation. */
+    /* The checksum is stored last: a kill before leaves a record with a wrong checksum. */
     FP(log_written);
     r->crc = checksum(r);
     m->at += sizeof *r + padded(r->len);
     FP(log_record_whole);
 }
 
-/* Frees the memory, which then reads as zeros, like a half that was never valid. */
+/* Frees the memory of these bytes, which then read as zeros, like a half that was never valid. */
 static bool
 punch(const struct log_file *m, uint64_t from, uint64_t bytes)
 {
@@ -135,9 +135,9 @@ log_file_switch(struct log_file *m)
     m->at = sizeof(struct log_file_half);
     m->generation++;
     m->switching = true;
-    /* The half may have records of this generation, from a lagand that ended during a switch. */
+    /* A lagand that was killed during a switch may have left records of this generation. */
     if (!punch(m, LOG_FILE_PAGE + m->active * m->half, m->half) || !back(m, m->at))
-        m->at = m->half; /* no record fits */
+        m->at = m->half; /* log_file_reserve() then fails */
     FP(log_switching);
 }
 
@@ -150,7 +150,7 @@ log_file_switched(struct log_file *m)
     m->switching = false;
     h->generation = m->generation;
     FP(log_half_valid);
-    /* The records are stored before the generation that makes them valid. */
+    /* Stored after the records and the generation: makes the half valid. */
     atomic_signal_fence(memory_order_seq_cst);
     h->not_generation = ~m->generation;
     FP(log_switched);
@@ -167,7 +167,7 @@ log_file_void(struct log_file *m)
 
 /* ---- reader */
 
-/* Finds the valid half and its generation. NULL: none is valid. */
+/* Returns the valid half, the one with the greater generation, and that; NULL: none is valid. */
 static const uint8_t *
 present(const uint8_t *base, uint64_t half, uint64_t *generation)
 {
@@ -255,7 +255,7 @@ log_file_open(struct log_file *m, int fd, struct err *e)
     p = present(m->base, m->half, &generation);
     m->active = p && p != half_of(m, 0);
     m->generation = generation;
-    m->backed = m->half; /* this half takes no records: the next call is log_file_switch() */
+    m->backed = m->half; /* this half takes no more records: log_file_switch() must be next */
     m->at = m->half;
     return 0;
 }

@@ -12,6 +12,6 @@
  * for the event log (", by SIGHUP"), or "". -EBUSY: a rolling restart is in progress. -ESHUTDOWN:
  * lagand is stopping. */
 int rolling_restart_start(struct daemon *d, const char *by);
-void rolling_restart_step(struct daemon *d); /* each loop iteration: may go on to the next worker */
+void rolling_restart_step(struct daemon *d); /* each loop iteration: may start the next worker */
 /* Sends RELOADING=1 to systemd, which then waits for READY=1. */
 void rolling_restart_notify(void);
