@@ -37,8 +37,7 @@ enum { REASONS = 64 }; /* all values of enum lagan_reason are below this */
 
 struct daemon;
 
-/* Callbacks to higher parts; serve.c sets all of them before the first event. "net" or "supervise"
- * is the part that calls. */
+/* Callbacks to higher parts, set by serve.c. "net:" and "supervise:" name the calling part. */
 struct daemon_events {
     /* net: client c has sent a whole frame of n bytes at p, valid during the call. */
     void (*frame)(struct daemon *d, struct client *c, const void *p, size_t n);
@@ -47,11 +46,9 @@ struct daemon_events {
     void (*client_disconnected)(struct daemon *d, uint32_t client);
     /* net: the key of that client was removed. Cancels its requests and closes its connection. */
     void (*client_dropped)(struct daemon *d, uint32_t client);
-    /* supervise: the state of w has changed, or a process of w has ended (then `from` may be `to`).
-     */
+    /* supervise: the state of w has changed, or a process of w has ended (then from may be to). */
     void (*worker_state)(struct worker *w, enum super_state from, enum super_state to);
-    /* supervise: handles the next record of the response ring of w. Returns -EBADMSG with e set for
-     * a protocol error; w is then killed. */
+    /* supervise: handles a record of the response ring of w. -EBADMSG: protocol error, kills w. */
     int (*worker_record)(struct worker *w, const struct ring_record *rec, struct err *e);
     /* supervise: the process of w has ended and its response ring is read, or the process cannot be
      * killed. Requeues or ends the requests of w. Not called when lagand exits. */

@@ -147,8 +147,7 @@ main(int argc, char **argv)
     log_level_set(levels[config.o.log_level]);
     log_never_wait();
     raise_files();
-    /* malloc() keeps freed memory, of frames for example, for reuse instead of returning it to the
-     * system; memory_guard.c returns it when lagand is calm. */
+    /* malloc() keeps the memory of freed frames for reuse; memory_guard.c returns it if unused. */
     mallopt(M_MMAP_THRESHOLD, 2 * LAGAN_MAX_FRAME);
     mallopt(M_TRIM_THRESHOLD, INT_MAX);
     mallopt(M_ARENA_MAX, 1);

@@ -114,8 +114,7 @@ cancel_one(struct daemon *d, struct client *c, uint64_t rid)
     }
 }
 
-/* Reads the list `rids` of m; *ret is NULL if there is no list. Returns false if the list is too
- * long; m has then been refused. */
+/* Reads the list `rids` of m; *ret NULL: no list. Returns false if it is too long; m is refused. */
 static bool
 rids_of(struct daemon *d, struct client *c, const struct msg *m, const msgpack_object **ret,
         uint32_t *n)
@@ -252,8 +251,8 @@ bye(struct daemon *d, struct client *c, const struct msg *m)
 enum { LARGE = 64 << 10, SHARE = 10 };
 static const nsec AT_ONCE = 50 * NSEC_MS;
 
-/* Reduces u->cpu_time by the share of the time since the last call. Returns true if u has used more
- * than AT_ONCE beyond its share: its message is refused. */
+/* Reduces u->cpu_time by u's share of the elapsed time. Returns true if more than AT_ONCE is left,
+ * in which case the message is refused. */
 static bool
 share_is_used_up(struct daemon *d, struct user *u)
 {

@@ -22,8 +22,7 @@
 #include <unistd.h>
 
 enum { MOST_WAIT_MS = 10000 }; /* limit of the wait for the end of one old worker process */
-/* set_aside() copies descriptors to numbers from here on, above those that the new program gets. */
-enum { PARK = SD_LISTEN_FDS_START + FDSTORE_MAX };
+enum { PARK = SD_LISTEN_FDS_START + FDSTORE_MAX }; /* first number of the copies of set_aside() */
 
 /* ---- state of the previous lagand */
 

@@ -159,8 +159,7 @@ send_status(struct clockwork *k)
     memcpy(k->status, text, sizeof text);
 }
 
-/* Handles that every worker has FAILED. If no worker was ever READY, the cause is most likely the
- * configuration: logs the cause and makes lagand exit. */
+/* Every worker has FAILED. If none was ever READY, logs the cause and makes lagand exit. */
 static void
 all_failed(struct daemon *d)
 {
@@ -232,8 +231,7 @@ static const struct daemon_events events = {
 
 /* ---- timers */
 
-/* Returns when the next tick is due: at a fixed time after the last tick, so that the events of a
- * busy loop do not postpone it. */
+/* Returns when the next tick is due. Events of a busy loop do not postpone it. */
 static nsec
 next_wake(const struct clockwork *k)
 {

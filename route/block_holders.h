@@ -1,5 +1,5 @@
-/* block_holders.h - a table of the workers that have a prompt block in their prefix cache: KV
-^, the router reads it for each request.
+/* block_holders.h - a table of the workers that have a prompt block in their prefix cache; KV
+ * events change the table, the router reads it for each request.
  *
  * The name of a block, 2 x 64 bits (worker/kv/kv_event.h), depends on the tokens of the block and
  * on all tokens before it, so a worker that has a block usually has the blocks before it. The table

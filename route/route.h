@@ -19,15 +19,13 @@ struct route_worker {
     uint64_t found;
 };
 
-/* Returns the index of the least loaded worker: of the open workers of the model that are below
- * max_seqs, the one with the smallest sum of its `tokens` and the prompt tokens of the request that
- * it would have to compute. Equal sums: fewer sequences, then the lower index. ROUTE_NONE: no such
- * worker. w[n]: all workers. */
+/* Returns the least loaded worker of w[n]: of the open workers of the model below max_seqs, the one
+ * with the smallest sum of its `tokens` and the prompt tokens of the request that it would have to
+ * compute. Equal sums: fewer sequences, then the lower index. ROUTE_NONE: no such worker. */
 uint32_t route_pick(const struct route_worker *w, uint32_t n, uint32_t model);
 
-/* Routes a request whose KV is at worker `home`. Returns home if home can take the request, and
- * ROUTE_WAIT while home starts or has max_seqs sequences. If home serves another model, or is
- * neither open nor starting, returns route_pick(). */
+/* Routes a request whose KV is at worker `home`: returns home, or ROUTE_WAIT while home starts or
+ * has max_seqs sequences. If home has another model, or neither runs nor starts: route_pick(). */
 uint32_t route_home(const struct route_worker *w, uint32_t n, uint32_t model, uint32_t home);
 /* Returns true if a request whose worker has died should wait for the replacement: starting the
  * replacement (`start` nanoseconds) is faster than computing `tokens` again on another worker at

@@ -169,8 +169,7 @@ value(struct walk *w, const yaml_event_t *ev, int depth)
     }
 }
 
-/* Reads the pairs of a mapping, whose start event was read, until its end event. w->path is the key
- * of the mapping, and is so again at the end. */
+/* Reads the pairs of the mapping whose key is w->path, until its end event; restores w->path. */
 static int
 mapping(struct walk *w, int depth)
 {

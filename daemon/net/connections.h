@@ -18,16 +18,14 @@ struct connections;
 struct connections *connections_new(uint32_t most) MUST_USE;
 struct connections *connections_free(struct connections *c);
 
-/* Adds an accepted connection. Returns true if there are now more than the limit; the caller then
- * closes a connection. */
+/* Adds an accepted connection. Returns true if the caller must close one: the limit is exceeded. */
 bool connections_opened(struct connections *c, int fd, nsec now) MUST_USE;
 /* Removes a connection. Returns the handle of its client (session.h); CLIENT_NONE: unidentified. */
 uint32_t connections_closed(struct connections *c, int fd);
 /* Stores the client of connection fd, from which a message has arrived. */
 void connections_set_client(struct connections *c, int fd, uint32_t handle);
 uint32_t connections_n(const struct connections *c);
-/* Returns the descriptor of the oldest unidentified connection; *since: when it was opened. -1:
- * none. */
+/* Returns the descriptor of the oldest unidentified connection, opened at *since; -1: none. */
 int connections_oldest_unidentified(const struct connections *c, nsec *since);
 
 uint64_t connections_cookie(int fd); /* returns SO_COOKIE of a socket; 0: fd is not a socket */

@@ -295,9 +295,8 @@ take_frame(struct daemon *d, const struct caller *from, const void *frame, size_
     }
 }
 
-/* Adds a connection. If there are more than the limit now, closes the one that is idle for longest
- * among unidentified connections and clients without open requests. Because of that rule a new
- * connection gets as much time as the others to send a request. */
+/* Adds a connection. If there are more than the limit now, closes the longest-idle one of the
+ * unidentified connections and the clients without requests, which is rarely the new one. */
 static void
 connection_opened(struct daemon *d, int fd)
 {

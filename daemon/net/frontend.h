@@ -51,12 +51,10 @@ int listen_read_keys(struct daemon *d, struct err *e) MUST_USE; /* reads the fil
 int frontend_reload_keys(struct daemon *d, struct err *e) MUST_USE;
 void listen_close(struct daemon *d);
 
-/* Sets the limits of c's user from the configuration and the keys. Returns false if the key of c is
- * not in the file any more, or has another name there. */
+/* Sets the limits of c's user from the keys. Returns false if its key was removed or renamed. */
 bool frontend_authorize(struct daemon *d, struct client *c);
 
-/* Reads and handles frames within a budget of frames, bytes and time. Returns how many frames were
- * read; sets *more if some are left. */
+/* Handles received frames within a budget and returns their number; sets *more if some are left. */
 uint32_t frontend_pump(struct daemon *d, bool *more);
 /* Makes the next frontend_pump() poll all sockets, not only those that had an event. */
 void frontend_look(struct daemon *d);
@@ -65,16 +63,14 @@ void frontend_disconnect_fd(struct daemon *d, int fd);
 
 /* Starts a message in d->out. The caller packs n_keys keys with values, then sends it. */
 msgpack_packer frontend_begin(struct daemon *d, uint32_t type, uint64_t rid, uint32_t n_keys);
-/* Sends one frame to c. -EAGAIN: c has too many unread bytes. -EHOSTUNREACH: c is not connected any
- * more, and all frames from c were read. */
+/* Sends a frame to c. -EAGAIN: c has too many unread bytes. -EHOSTUNREACH: c is disconnected. */
 int frontend_send(struct daemon *d, struct client *c, const void *frame, size_t n) MUST_USE;
 /* Returns 0 if a CHUNK may be sent to c, else -EAGAIN: unread chunks may use 1/4 of the limit of
  * unread bytes. Call it before a chunk is encoded, because encoding costs as much as sending. */
 int frontend_check_space(struct daemon *d, struct client *c) MUST_USE;
 /* Sends the CHUNK in d->out, for which frontend_check_space() returned 0. */
 int frontend_send_chunk(struct daemon *d, struct client *c) MUST_USE;
-/* Sends PING with the number of bytes sent to c. frontend_pong() handles the PONG, which returns
- * that number t: c has read the first t bytes. */
+/* Sends PING with the number of bytes sent so far. PONG returns that number t: c has read them. */
 int frontend_ping(struct daemon *d, struct client *c);
 void frontend_pong(struct daemon *d, struct client *c, uint64_t t);
 /* Closes the connection of c; its unread messages are lost. */
@@ -86,8 +82,7 @@ bool frontend_probe(struct daemon *d, struct client *c);
  * tokens c has got. Returns as frontend_send(). */
 int frontend_error(struct daemon *d, struct client *c, uint64_t rid, uint32_t code,
                    uint32_t delivered, const char *fmt, ...) PRINTF_LIKE(6, 7);
-/* Starts REPLY {result: ...} in d->out: the caller packs one value into *p, then calls
- * frontend_send_or_drop(). */
+/* Starts a REPLY in d->out; the caller packs one value into *p, calls frontend_send_or_drop(). */
 void frontend_reply(struct daemon *d, uint64_t rid, msgpack_packer *p);
 /* Sends d->out, a reply that lagand does not repeat: c loses it if c has too many unread bytes. */
 void frontend_send_or_drop(struct daemon *d, struct client *c);

@@ -47,8 +47,7 @@ permit(const char *path, const char *group, struct err *e)
     return 0;
 }
 
-/* Takes the listening socket api.sock that systemd opened. Returns it if it listens at the right
- * path; -1: none, lagand binds its own. */
+/* Returns the socket api.sock that systemd opened at the right path; -1: lagand binds its own. */
 static int
 given_socket(struct daemon *d, struct fdstore *given)
 {
@@ -94,8 +93,7 @@ listen_read_keys(struct daemon *d, struct err *e)
     return 0;
 }
 
-/* Returns the limit of connections: api.max_connections, or fewer if the limit of open files,
- * without the reserved descriptors, is lower. */
+/* Returns api.max_connections, or the number of descriptors beside the reserved ones if lower. */
 static uint32_t
 most_connections(const struct daemon *d)
 {

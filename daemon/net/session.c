@@ -39,8 +39,7 @@ sessions_free(struct sessions *s)
     return NULL;
 }
 
-/* Returns a hash (FNV-1a) of listener and id. The seed is secret, because clients may choose their
- * ids and must not be able to cause collisions. */
+/* Returns a hash (FNV-1a) of an id. Clients choose ids, so a secret seed prevents collisions. */
 static uint64_t
 key_of(const struct sessions *s, enum listener_id listener, const uint8_t *id, size_t n)
 {

@@ -68,12 +68,10 @@ struct client *session_at(struct sessions *s, enum listener_id listener, const v
                           size_t id_len);
 struct client *session_find(struct sessions *s, uint32_t handle); /* NULL: was dropped */
 void session_drop(struct sessions *s, struct client *c);
-/* Returns the number of c's share in the fair queues, from 1: tcp clients of one key have the same
- * number, each other client has its own. */
+/* Returns the number of c in the fair queues, from 1; tcp clients with one key share a number. */
 uint16_t session_flow(const struct sessions *s, const struct client *c);
 uint32_t session_n(const struct sessions *s);
 /* Returns the longest-idle client without open requests that is not an operator; NULL: none. */
 struct client *session_idle(struct sessions *s);
-/* Iterates over all clients: returns the first one at or after index *at and sets *at to the index
- * behind it; NULL at the end. */
+/* Iterates over all clients: returns the next from index *at on and advances *at; NULL: the end. */
 struct client *session_next(struct sessions *s, uint32_t *at);

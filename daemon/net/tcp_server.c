@@ -82,8 +82,7 @@ open_monitor(struct daemon *d, struct tcp_server *t)
     static const char at[] = "inproc://tcp";
 
     t->monitor = zmq_socket(d->zmq, ZMQ_PAIR);
-    /* The queue has no limit: otherwise libzmq's thread, and all its connections, would wait for
-     * lagand. */
+    /* The queue has no limit, because libzmq's thread would block if it were full. */
     if (!t->monitor || zmq_socket_set(t->monitor, ZMQ_LINGER, 0) ||
         zmq_socket_set(t->monitor, ZMQ_RCVHWM, 0) ||
         zmq_socket_monitor(t->in.socket, at, ZMQ_EVENT_ACCEPTED | ZMQ_EVENT_DISCONNECTED) < 0 ||
@@ -182,8 +181,8 @@ tcp_server_send(struct tcp_server *t, const void *id, size_t id_len, const void 
 
 /* ---- authentication */
 
-/* Receives one authentication request. Returns false if there is none. Reads all its frames, as a
- * REP socket accepts a reply only after the last frame. */
+/* Receives all frames of an authentication request, without which a REP socket cannot reply.
+ * Returns false if no request is waiting. */
 static bool
 receive_request(struct tcp_server *t, struct auth_request *q)
 {

@@ -28,21 +28,18 @@ struct tcp_server_event {
     bool several; /* the message has further frames, which are dropped */
 };
 
-/* Binds api.tcp for the clients in keys; keys stays the caller's and must outlive the result. NULL:
- * failed, see *e. */
+/* Binds api.tcp for the clients in keys, which must outlive the result. NULL: failed, see *e. */
 struct tcp_server *tcp_server_open(struct daemon *d, const struct curve_file *keys,
                                    struct err *e) MUST_USE;
 /* Closes t. linger: libzmq may send unsent messages for 0.2 s more. Accepts NULL; returns NULL. */
 struct tcp_server *tcp_server_close(struct tcp_server *t, bool linger);
-/* Sends one frame to the peer with that routing id. -EAGAIN: the queue of the peer is full.
- * -EHOSTUNREACH: libzmq has no such peer. */
+/* Sends a frame to the peer with a routing id. -EAGAIN: queue full. -EHOSTUNREACH: no such peer. */
 int tcp_server_send(struct tcp_server *t, const void *id, size_t id_len, const void *frame,
                     size_t n) MUST_USE;
 
 /* Makes the next round poll for frames and connection events. t NULL: no effect. */
 void tcp_server_look(struct tcp_server *t);
-/* Starts a round: replies to libzmq's authentication requests, resets the budget of frames, bytes
- * and time. */
+/* Starts a round with a new budget; replies to libzmq's authentication requests. */
 void tcp_server_begin(struct tcp_server *t);
 /* Returns 1 with the next event of the round; 0: none; -EBUSY: the budget is spent. */
 int tcp_server_take(struct tcp_server *t, struct tcp_server_event *ev) MUST_USE;

@@ -115,8 +115,7 @@ await_writable(struct unix_server *l, struct peer *p, bool full)
     if (epoll_ctl(l->epoll, EPOLL_CTL_MOD, p->fd, &e) < 0) doom(l, p);
 }
 
-/* Returns 1 if the socket of p has unread bytes, 0 at the end of the input, -1 with errno if there
- * are no bytes (EAGAIN) or after an error. */
+/* Returns 1: the socket has unread bytes; 0: end of input; -1 with errno: no bytes, or an error. */
 static ssize_t
 peek(const struct peer *p)
 {

@@ -43,8 +43,7 @@ struct unix_server_event {
     uint32_t n_frames; /* frames of the message; above 1, which is refused: p and n are not set */
 };
 
-/* Creates a server without listeners. most: limit of the bytes of a message. NULL: no memory or no
- * descriptor, see errno. */
+/* Creates a server for messages of at most `most` bytes, without listeners. NULL: see errno. */
 struct unix_server *unix_server_open(uint32_t most) MUST_USE;
 struct unix_server *unix_server_close(struct unix_server *l); /* tries once to send unsent bytes */
 /* Creates a socket file at path, which must not exist, with mode 0660, and listens on it. most:

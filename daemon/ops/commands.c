@@ -84,8 +84,7 @@ command_state(const struct daemon *d)
 
 /* ---- queries */
 
-/* Packs the block counts of a pool. Clamps them, because a worker wrote them and may be damaged:
- * used and cached blocks together never exceed `blocks`. */
+/* Packs a pool's block counts. Clamps them, as a worker wrote them: used + cached <= blocks. */
 static void
 put_pool(msgpack_packer *p, const char *name, uint64_t blocks, uint64_t used, uint64_t cached)
 {
@@ -515,8 +514,7 @@ cmd_loglevel(struct ask *a)
     reply_empty(a);
 }
 
-/* Returns the READY worker that args name; args may omit the name if lagand has only one worker.
- * NULL: an ERROR was sent. */
+/* Returns the READY worker that args name, or the only worker. NULL: an ERROR was sent. */
 static struct worker *
 open_worker(struct ask *a)
 {
@@ -643,8 +641,7 @@ cmd_detokenize(struct ask *a)
 enum { EVENTS_A_CALL = 256 };
 
 /* Replies with up to EVENTS_A_CALL events from number args.from on, and with `next`, the number to
- * continue from. A caller that uses `next` sees all events unless 1000 are added between two calls.
- */
+ * continue from: the caller then sees all events, unless 1000 are added between two calls. */
 static void
 cmd_events(struct ask *a)
 {

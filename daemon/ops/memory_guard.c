@@ -13,8 +13,7 @@
  * with so many unread bytes counts as one that does not read. */
 enum { GROWTH = 16 << 20, UNUSED = 32 << 20, UNREAD_MUCH = 64 << 10 };
 enum { FEW = 6 }; /* so few connections cannot use more than MEMORY_GUARD_BYTES */
-/* QUIET: a client silent for this long counts as idle. FREED: the memory of closed connections is
- * freed after this time. */
+/* QUIET: a client silent for so long is idle. FREED: time to free a closed connection's memory. */
 static const nsec SOON = 5 * NSEC_MS, OFTEN = 50 * NSEC_MS, QUIET = 100 * NSEC_MS, FREED = NSEC_S,
                   LOG_INTERVAL = 10 * NSEC_S, CALM = 2 * NSEC_S;
 

@@ -19,6 +19,5 @@ struct memory_guard {          /* all zero at the start */
     nsec closed_at, logged_at; /* when connections were last closed; when that was last logged */
 };
 
-/* Measures lagand's memory and closes connections if necessary. Returns when it must be called
- * again; NSEC_NEVER: with the next tick. */
+/* Measures memory, may close connections. Returns when to call it again; NSEC_NEVER: next tick. */
 nsec memory_guard_look(struct daemon *d);

@@ -26,8 +26,7 @@ label(FILE *out, const char *s)
     }
 }
 
-/* Prints the begin of a sample line: metric name and the labels worker and model, without the last
- * quote. */
+/* Prints the begin of a sample: metric name, labels worker and model, without the last quote. */
 static void
 print_worker_labels(const struct daemon *d, FILE *out, const char *name,
                     const struct worker_info *f)
@@ -60,8 +59,7 @@ print_stat(struct daemon *d, const struct stat_row *stat, uint32_t id, FILE *out
     }
 }
 
-/* Prints the metric lagan_kv_NAME of all KV groups of all workers. Labels are the constants of the
- * group: kind, window, pool. */
+/* Prints the metric lagan_kv_NAME of all KV groups; kind, window and pool of a group are labels. */
 static void
 print_group_stat(const struct daemon *d, const struct stat_row *stat, uint32_t id, FILE *out)
 {

@@ -168,8 +168,7 @@ now_ms(void)
     return (int64_t)t.tv_sec * 1000 + t.tv_nsec / 1000000;
 }
 
-/* Stores the number n of an entry, in order with all stores before and after it: 0 before the entry
- * is rewritten, its new number afterwards. */
+/* Stores the number of an entry: 0 before the entry is rewritten, its number afterwards. */
 static void
 put_number(uint64_t *at, uint64_t n)
 {

@@ -52,7 +52,6 @@ void event_log_death(struct daemon *d, const struct death_entry *x);
 /* Returns the death `back` deaths before the last one (0: the last). NULL: there is none. */
 const struct death_entry *event_log_dead(const struct event_log *h, uint32_t back);
 
-/* Returns the number of restarts of a worker (its index) under this lagand and previous ones; 0 if
- * the index had another model before. */
+/* Returns how often worker `worker` was restarted, also under previous lagands with this model. */
 uint32_t event_log_restarts(struct daemon *d, uint32_t worker, const char *model);
 void event_log_set_restarts(struct daemon *d, uint32_t worker, uint32_t n);

@@ -48,18 +48,15 @@ struct log_file {
 
 /* Creates a file with two halves of at least `half` bytes, rounded up to a page. */
 int log_file_create(struct log_file *m, uint64_t half, struct err *e) MUST_USE;
-/* Opens the file of a previous lagand; owns fd on success. Records can be written only after
- * log_file_switch(); the old valid half stays valid until log_file_switched(). -EBADMSG: not a log
- * file. */
+/* Opens the file of a previous lagand; owns fd on success. log_file_switch() must be next; the old
+ * valid half stays valid until log_file_switched(). -EBADMSG: not a log file. */
 int log_file_open(struct log_file *m, int fd, struct err *e) MUST_USE;
 void log_file_close(struct log_file *m);
 
-/* Returns space for a record of n bytes, which log_file_commit() makes valid. NULL: the half is
- * full, or there is no memory. */
+/* Returns space for a record, which log_file_commit() makes valid. NULL: no space or no memory. */
 void *log_file_reserve(struct log_file *m, uint16_t type, uint32_t n);
 void log_file_commit(struct log_file *m);
-/* Starts a switch: the next records go to the other half. log_file_switched() ends the switch and
- * makes that half the valid one. */
+/* Starts a switch: the next records go to the other half, which log_file_switched() makes valid. */
 void log_file_switch(struct log_file *m);
 void log_file_switched(struct log_file *m);
 void log_file_void(struct log_file *m); /* makes both halves invalid, as if there were no log */

@@ -32,16 +32,14 @@ int arenas_keep(struct arenas *a, const struct fd_channel_note *note, int fd,
 /* Adds all arenas that the process has sent over its fd channel so far. -EPIPE: the process has
  * closed the channel. -EBADMSG: protocol error. */
 int arenas_take(struct arenas *a, int sock, struct err *e) MUST_USE;
-/* Writes the complete arena `name` (NULL: all complete arenas) into the fd channel sock. Returns
- * how many arenas were written. */
+/* Writes the complete arenas `name` (NULL: all) into the fd channel sock. Returns how many. */
 int arenas_send(const struct arenas *a, const char *name, int sock, struct err *e) MUST_USE;
 /* Sends all complete arenas to the replacement process and notes the adoption. Returns how many. */
 int arenas_give(struct arenas *a, int sock, nsec now, struct err *e) MUST_USE;
 /* Drops the arenas that the replacement must not get after death d: the manifest if KV may not be
  * adopted (DEATH_CAUSES), KV at the 2nd strike, all arenas if arenas_given_up(). */
 void arenas_after_death(struct arenas *a, const struct death *d, nsec now);
-/* Returns true at the 3rd strike or if the device is lost: the caller then also stops a standby,
- * which may have mapped some of the arenas. */
+/* Returns true at the 3rd strike, or if the device is lost: a standby must be stopped then too. */
 bool arenas_given_up(const struct arenas *a, const struct death *d);
 /* Closes the arena `name` (NULL: all) and removes its copy from the fd store. */
 void arenas_drop(struct arenas *a, const char *name);

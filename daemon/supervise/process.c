@@ -15,8 +15,7 @@
 
 /* Limits for reading the log pipe, because a line may have 1 byte and logging it costs 10 us.
  * READ_BYTES: one read(). ROUND_: bytes and lines in one loop iteration while the process runs.
- * LAST_: when the process has ended, the bytes that are read (more than the capacity of the pipe)
- * and the number of last lines that are logged. */
+ * LAST_: when it has ended, bytes read (more than the pipe holds), and last lines logged. */
 enum { READ_BYTES = 512, ROUND_BYTES = 4 << 10, ROUND_LINES = 128 };
 enum { LAST_BYTES = 66 << 10, LAST_LINES = 256 };
 
@@ -92,8 +91,7 @@ take_bytes(struct worker *w, const char *p, size_t n)
     return lines;
 }
 
-/* Reads the log pipe, at most ROUND_LINES or ROUND_BYTES, so that a worker that prints without end
- * does not block lagand. -EPIPE: end of the output. */
+/* Reads ROUND_BYTES or ROUND_LINES of the log pipe at most. -EPIPE: end of the output. */
 static int
 drain_log(struct worker *w)
 {

@@ -21,16 +21,14 @@ void process_log(const struct worker *w, enum log_level level, const char *fmt, 
 int process_on_log(sd_event_source *s, int fd, uint32_t revents, void *arg);
 /* Logs the remaining output of the ended process, at most its last 256 lines. */
 void process_read_output(struct worker *w);
-/* Copies the panic message of the ended process into ret (n_ret bytes, "" if there is none) and
- * logs it. */
+/* Logs the panic message of the ended process and copies it to ret [n_ret]; "": there is none. */
 void process_read_panic(struct worker *w, char *ret, size_t n_ret);
 
 /* Returns true if w is a standby or a rank of a standby's rank group. */
 bool process_is_standby(const struct worker *w);
 /* Writes the name of the pidfd of rank `rank` of worker `index` in the fd store: "w0.pid". */
 void process_pid_name(uint32_t index, uint32_t rank, char *buf, size_t n);
-/* Puts the pidfd of the process into the fd store, where the next lagand finds it, or removes it.
- * No effect for a standby. */
+/* Put the pidfd of a process into the fd store for the next lagand; remove it. Not for standbys. */
 void process_store_pid(const struct worker *w);
 void process_drop_pid(const struct worker *w);
 
@@ -44,6 +42,5 @@ void process_kill(struct worker *w);
  * logs the text and kills all processes. `cause` becomes the cause of death of the worker. */
 void process_broken(struct worker *w, enum death_cause cause, const char *fmt, ...)
     PRINTF_LIKE(3, 4);
-/* Closes the rings, pipes, sockets and event sources of the process. The process must have ended,
- * or never have been started. */
+/* Closes rings, pipes, sockets and event sources of a process that has ended or was not started. */
 void process_release(struct worker *w);

@@ -13,11 +13,11 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-/* Time for rank 0 to exit after another rank has exited with status 0. */
-static const nsec LEAVE_TIME = NSEC_S;
-static const char SHARED[] = "group"; /* name of the memfd that all ranks share and resize */
-/* Descriptors that rank 0 inherits like any worker; the later ones belong to the group. */
-enum { LEAD_FDS = 4 };
+static const nsec LEAVE_TIME = NSEC_S; /* for rank 0 to exit after a rank exited with status 0 */
+static const char SHARED[] = "group";  /* name of the memfd that all ranks share and resize */
+enum {
+    LEAD_FDS = 4
+}; /* first descriptors of rank 0, as of any worker; those of the group follow */
 
 static const struct super_ops none; /* other ranks get no events: only rank 0 has a state */
 

@@ -14,8 +14,7 @@
 
 struct spawn;
 
-/* Allocates the other ranks of w, tensor_parallel - 1 of them, without processes. w may be a
- * standby. */
+/* Allocates the tensor_parallel - 1 other ranks of w, a worker or standby, without processes. */
 int rank_group_new(struct worker *w, struct err *e) MUST_USE;
 void rank_group_free(struct worker *w);
 /* Starts the other ranks. Adds the plan ring, reply ring and doorbell of each to the descriptors
@@ -23,9 +22,8 @@ void rank_group_free(struct worker *w);
 int rank_group_start(struct worker *w, struct spawn *lead, struct err *e) MUST_USE;
 /* Closes lagand's copies of the group's descriptors in h after rank 0 was spawned with h. */
 void rank_group_close_passed(const struct worker *w, const struct heritage *h);
-/* Call when process `one` of a worker has ended: kills the other processes of its rank group.
- * Exception: a rank above 0 that exits with status 0 has seen the exit of rank 0; lagand then waits
- * for the exit event of rank 0. */
+/* Call when process `one` of a worker has ended: kills the others of its rank group. But if a rank
+ * above 0 exits with status 0, it has seen rank 0 exit: then waits for the exit event of rank 0. */
 void rank_group_process_exited(struct worker *one, int code, int status, bool has_panic);
 void rank_group_kill(struct worker *w); /* sends SIGKILL to the other ranks, does not wait */
 /* Reads what the other ranks printed and sent, and releases them. All of them have ended by d. */
@@ -39,6 +37,5 @@ void rank_group_tick(struct worker *w, nsec now, nsec late);
 /* If a rank does not exit although rank 0 and the group's SIGKILL are stall_timeout ago, makes the
  * worker DYING: after 10 s more it becomes LOST. */
 void rank_group_check_exit(struct worker *w, nsec now);
-/* Returns true if another rank has been silent for half of stall_timeout or longer: rank 0 may then
- * be late only because it waits for that rank. */
+/* Returns true if a rank is silent for half of stall_timeout; rank 0 may be late because of it. */
 bool rank_group_silent(const struct worker *w, nsec now);

@@ -8,9 +8,8 @@
 #include "base/base.h"
 #include "daemon/daemon.h"
 
-/* Starts a rolling restart. Returns the number of running workers that will be replaced. by: text
- * for the event log (", by SIGHUP"), or "". -EBUSY: a rolling restart is in progress. -ESHUTDOWN:
- * lagand is stopping. */
+/* Starts a rolling restart. Returns the number of running workers that will be replaced. by: ", by
+ * SIGHUP" for the event log, or "". -EBUSY: one is in progress. -ESHUTDOWN: lagand is stopping. */
 int rolling_restart_start(struct daemon *d, const char *by);
 void rolling_restart_step(struct daemon *d); /* each loop iteration: may start the next worker */
 /* Sends RELOADING=1 to systemd, which then waits for READY=1. */

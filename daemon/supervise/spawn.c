@@ -33,8 +33,7 @@ struct child { /* arguments and environment of the new process */
     bool too_long;
 };
 
-/* Adds a formatted string to list, c->argv or c->envp, which has *n of max entries. If list or
- * c->text is full, sets c->too_long. */
+/* Adds a formatted string to list (c->argv or c->envp), or sets c->too_long if it does not fit. */
 static void PRINTF_LIKE(5, 6)
     add(struct child *c, char **list, int *n, int max, const char *fmt, ...)
 {

@@ -26,6 +26,5 @@ int spawn_worker(const struct spawn *s, pid_t *pid, int *log, struct err *e) MUS
 /* Adds descriptor fd to h as `name`; if rank is above 0, the rank is appended ("plan1"). */
 void spawn_pass(struct heritage *h, const char *name, uint32_t rank, int fd);
 
-/* Writes the path of lagan-worker: the one beside the running program, else the installed one.
- * -ENOENT: neither exists. */
+/* Writes the path of lagan-worker, beside the running program or installed. -ENOENT: neither. */
 int spawn_find(char *buf, size_t n, struct err *e) MUST_USE;

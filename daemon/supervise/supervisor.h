@@ -128,8 +128,7 @@ void super_died(struct super *s, int code, int status, bool has_panic);
 /* Kills a process that hangs or made a protocol error: EV_BROKEN with that cause of death. A later
  * call with another cause does not replace the first cause. */
 void super_broken(struct super *s, enum death_cause cause, nsec now);
-/* In state DYING, extends the wait for the end of the killed process by late: time in which lagand
- * did not run, or in which the process was starved. */
+/* Extends the wait for the end of a killed process by late: lagand or the process could not run. */
 void super_discount(struct super *s, nsec late);
 
 const char *super_state_name(enum super_state s);

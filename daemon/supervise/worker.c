@@ -143,8 +143,7 @@ note_death(const struct worker *w, const struct death *d, const char *how, const
     event_log_death(w->d, &x);
 }
 
-/* super_ops.reap: the process has ended, so that no stray write is possible any more. Reads its
- * remaining records, then requeues or ends its requests. */
+/* super_ops.reap: reads the last records of the ended process, requeues or ends its requests. */
 static void
 reap(void *arg, const struct death *d)
 {
@@ -259,8 +258,7 @@ start(struct worker *w, struct err *e)
     return r;
 }
 
-/* Makes the standby's process, which w has taken over, continue. If that fails, kills the process:
- * its failure is from now on a failure of the worker. */
+/* Lets the process that w took over from its standby continue; kills the process if that fails. */
 static void
 continue_standby(struct worker *w)
 {
@@ -473,8 +471,7 @@ check_heartbeat(struct worker *w, nsec now, nsec late)
     w->deadline = deadline;
     w->discount += late;
     silent = now - w->heartbeat_at;
-    /* A step past its deadline is checked before silence, because it may be what blocks the loop of
-     * the worker and stops the heartbeat. */
+    /* Checks the deadline before silence: an overdue step may be why the heartbeat has stopped. */
     if (deadline && now - w->discount > deadline && !rank_group_silent(w, now)) {
         process_broken(w, DEATH_OVERDUE, "a step is %.1f s past its deadline",
                        (double)(now - w->discount - deadline) / NSEC_S);
@@ -504,9 +501,8 @@ measure_rate(struct worker *w, nsec now)
     w->rate_at = now;
 }
 
-/* Returns true if the process has ended and on_exit_() has not run yet. Under a debugger the pidfd
- * becomes readable before the process can be reaped, and sd-event reports that only once: arms the
- * event source again if its event is not queued. */
+/* Returns true if the process has ended and on_exit_() has not run yet. If no exit event is queued,
+ * arms its source again: under a debugger sd-event may see the end before it can be reaped. */
 static bool
 has_ended(struct worker *w)
 {

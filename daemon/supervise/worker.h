@@ -35,8 +35,7 @@ const struct worker_info *worker_info(const struct worker *w);
 struct daemon *worker_daemon(const struct worker *w);
 void worker_look(struct worker *w); /* updates info.stats */
 
-/* Totals of the open requests of a worker. request/dispatch.c changes them, except n_notices_due,
- * which request/worker_notify.c changes. */
+/* Totals of a worker's open requests, which request/dispatch.c and worker_notify.c change. */
 struct worker_requests {
     uint32_t n, n_seqs;     /* requests; their outputs or beams */
     uint64_t tokens;        /* their prompt and output tokens that may still be computed */

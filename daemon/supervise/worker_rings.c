@@ -6,9 +6,8 @@
 #include "ipc/records.h"
 
 enum { MAX_RECORDS = 1024, MAX_BYTES = 256 << 10 }; /* limits of worker_receive() */
-/* The doorbell is edge-triggered, so its bytes need not be read at each event. They are read at
- * every 32nd event, because the socket holds only some hundred bytes, and at an event that follows
- * an event without new records. */
+/* The bytes of the edge-triggered doorbell are read at every 32nd event, because the socket holds
+ * only some hundred bytes, and at an event that follows an event without new records. */
 enum { DRAIN_EVERY = 32 };
 /* A doorbell storm: in STORM_TIME more than STORM_LEAST bytes, and more than 10 for each record. */
 enum { STORM_FACTOR = 10, STORM_LEAST = 2000 };
@@ -16,8 +15,7 @@ static const nsec STORM_TIME = NSEC_S;
 
 /* ---- response ring */
 
-/* Passes records of the response ring to d->events->worker_record(). -EBADMSG: protocol error; the
- * rest of the ring must not be read. */
+/* Passes records of the response ring to worker_record(). -EBADMSG: protocol error; stop. */
 static int
 receive(struct worker *w, uint32_t max_records, size_t max_bytes, struct err *e)
 {
@@ -146,8 +144,7 @@ worker_check_storm(struct worker *w, nsec now)
     uint64_t signals, records = w->n_records - w->storm_records;
 
     if (now - w->storm_at < STORM_TIME) return;
-    /* Drain here too: a socket that was filled within one loop iteration causes no event until it
-     * is drained. */
+    /* Drain here too: a socket filled within one loop iteration causes no event until drained. */
     (void)doorbell_drain(&w->channel.doorbell);
     signals = w->channel.doorbell.n_received - w->storm_signals;
     w->storm_at = now;

@@ -61,8 +61,7 @@ struct worker {
     uint32_t n_lines;
 };
 
-/* For standby.c: the callbacks spawn and kill of struct super_ops (arg: the struct worker), and an
- * allocator of a struct worker without a process. */
+/* For standby.c: super_ops.spawn and .kill (arg: the struct worker), and the allocator. */
 int worker_spawn(void *arg);
 void worker_kill(void *arg, int sig);
 struct worker *worker_new(struct daemon *d, uint32_t index, uint32_t model, const char *name,
