@@ -46,9 +46,9 @@ struct daemon_events {
     void (*client_disconnected)(struct daemon *d, uint32_t client);
     /* net: the key of that client was removed. Cancels its requests and closes its connection. */
     void (*client_dropped)(struct daemon *d, uint32_t client);
-    /* supervise: the state of w has changed, or a process of w has ended (then from may be to). */
+    /* supervise: the state of w has changed, or its process has ended (then from may equal to). */
     void (*worker_state)(struct worker *w, enum super_state from, enum super_state to);
-    /* supervise: handles a record of the response ring of w. -EBADMSG: protocol error, kills w. */
+    /* supervise: handles a record of w's response ring. -EBADMSG: protocol error; w gets killed. */
     int (*worker_record)(struct worker *w, const struct ring_record *rec, struct err *e);
     /* supervise: the process of w has ended and its response ring is read, or the process cannot be
      * killed. Requeues or ends the requests of w. Not called when lagand exits. */

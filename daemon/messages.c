@@ -1,5 +1,4 @@
-/* messages.c - executes the messages of clients, with one function for each message type; see
- * serve.h. */
+/* messages.c - executes client messages, with one function for each message type; see serve.h. */
 #include "daemon/serve.h"
 
 #include "base/failpoint.h"

@@ -16,14 +16,14 @@
  * errno with *e if lagand could not start. argv: the command line for a re-exec. */
 int serve(struct config *c, char **argv, struct err *e) MUST_USE;
 
-/* daemon_events.frame: validates and executes a frame, or sends ERROR. The call may drop c. */
+/* daemon_events.frame: validates and executes a frame of c, or sends ERROR. May drop c. */
 void messages_frame(struct daemon *d, struct client *c, const void *frame, size_t n);
 
 /* In the new lagand: takes the ledger log and the arenas of the previous lagand from `left` and
  * closes the other descriptors. Call it after the workers of d are allocated, before they start. */
 void reexec_take(struct daemon *d, struct fdstore *left);
 struct handover_state;
-/* In the old lagand: ends the workers, duplicates descriptors for the new one. NULL: no memory. */
+/* Ends the workers and duplicates the descriptors for the new lagand. NULL: no memory. */
 struct handover_state *reexec_prepare(struct daemon *d);
-/* Replaces the process by the new program, after all else was closed. Returns only on failure. */
+/* Replaces this process by the new program; all else must be closed. Returns only on failure. */
 int reexec_exec(struct handover_state *h, char **argv, struct err *e);

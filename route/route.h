@@ -25,7 +25,7 @@ struct route_worker {
 uint32_t route_pick(const struct route_worker *w, uint32_t n, uint32_t model);
 
 /* Routes a request whose KV is at worker `home`: returns home, or ROUTE_WAIT while home starts or
- * has max_seqs sequences. If home has another model, or neither runs nor starts: route_pick(). */
+ * has max_seqs sequences. If home has another model or neither runs nor starts: as route_pick(). */
 uint32_t route_home(const struct route_worker *w, uint32_t n, uint32_t model, uint32_t home);
 /* Returns true if a request whose worker has died should wait for the replacement: starting the
  * replacement (`start` nanoseconds) is faster than computing `tokens` again on another worker at

@@ -42,7 +42,7 @@ struct config {
     } model[MAX_MODELS];
 };
 
-/* Reads command line and file. -EINVAL: *p has all errors; *usage: the command line's syntax. */
+/* Reads command line and file. -EINVAL: *p has all errors; *usage: the command line is wrong. */
 int config_read(struct config *c, int argc, char **argv, struct problems *p, bool *usage) MUST_USE;
 /* Formats an origin into buf and returns buf: "default", "lagan.yaml:12", "command line". */
 const char *config_from(const struct config *c, int from, char *buf, size_t n);

@@ -4,8 +4,8 @@
  * libzmq accepts every connection and has no call that closes one. lagand therefore calls
  * shutdown() on its socket and removes it from the table; libzmq's thread then closes the socket.
  * The index of the table is the descriptor. Because libzmq may close a socket at any time, the
- * kernel's socket cookie (SO_COOKIE) tells it from a later socket with the same descriptor. An
- * "unidentified" connection has sent no message yet. */
+ * kernel's socket cookie (SO_COOKIE) distinguishes the socket from a later one with the same
+ * descriptor. An "unidentified" connection has sent no message yet. */
 #pragma once
 
 #include "base/base.h"
@@ -31,5 +31,5 @@ int connections_oldest_unidentified(const struct connections *c, nsec *since);
 uint64_t connections_cookie(int fd); /* returns SO_COOKIE of a socket; 0: fd is not a socket */
 /* Calls shutdown() on fd and removes it from the table, if fd still has that cookie. */
 void connections_shutdown(struct connections *c, int fd, uint64_t cookie);
-/* The same for an unidentified connection, whose cookie is in the table. */
+/* connections_shutdown() of an unidentified connection, with the cookie that the table has. */
 void connections_shutdown_unidentified(struct connections *c, int fd);

@@ -19,8 +19,8 @@ enum listener_id { LISTENER_API, LISTENER_CTL, LISTENER_TCP, N_LISTENERS };
 struct user {
     char name[USER_NAME + 1];             /* "uid:1000", "key:alice" */
     uint32_t n_clients, n_open, max_open; /* clients; open requests and their limit */
-    uint64_t tokens, max_tokens; /* prompt tokens and tokens to generate; max 0: no limit */
-    /* CPU time of large frames and commands, less a share of the time until cpu_time_at. */
+    uint64_t tokens, max_tokens; /* of prompts and still to generate; their limit, 0: none */
+    /* lagand's CPU time for large frames and commands, less the share due until cpu_time_at. */
     nsec cpu_time, cpu_time_at;
 };
 

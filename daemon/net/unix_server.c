@@ -265,8 +265,8 @@ receive(struct unix_server *l, struct peer *p)
     l->n = (uint32_t)n;
 }
 
-/* Updates the total size of partly received frames after a change of p's. before: the size of p's
- * before the change. Above UNIX_SERVER_PARTS, closes the connections with the oldest ones. */
+/* Updates parts_bytes: the size of the partly received frame of p was `before` at the last call.
+ * Above UNIX_SERVER_PARTS, closes the connections with the oldest such frames. */
 static void
 count_part(struct unix_server *l, struct peer *p, uint32_t before)
 {

@@ -55,7 +55,7 @@ int unix_server_adopt(struct unix_server *l, uint32_t listener, int fd, uint32_t
                       struct err *e) MUST_USE;
 /* Returns the descriptor of a listening socket; -1: the listener is not open. */
 int unix_server_listener(const struct unix_server *l, uint32_t listener);
-/* Returns a descriptor that is readable when a socket of l has an event; then call _look(). */
+/* Returns a descriptor that is readable if a socket of l has an event: call unix_server_look(). */
 int unix_server_fd(const struct unix_server *l);
 void unix_server_look(struct unix_server *l); /* lets unix_server_take() poll the sockets */
 

@@ -19,5 +19,6 @@ struct memory_guard {          /* all zero at the start */
     nsec closed_at, logged_at; /* when connections were last closed; when that was last logged */
 };
 
-/* Measures memory, may close connections. Returns when to call it again; NSEC_NEVER: next tick. */
+/* Measures lagand's memory and closes connections if it is too large. Returns when to call the
+ * function again; NSEC_NEVER: with the next tick. */
 nsec memory_guard_look(struct daemon *d);

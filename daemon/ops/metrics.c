@@ -1,5 +1,4 @@
-/* metrics.c - prints the metrics of lagand, defined here, and of its workers, defined in
- * ipc/stat.h; see commands.h. */
+/* metrics.c - prints the metrics of lagand and of its workers (ipc/stat.h); see commands.h. */
 #include "daemon/ops/commands.h"
 
 #include "daemon/config/options.h"

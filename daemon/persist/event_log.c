@@ -168,7 +168,7 @@ now_ms(void)
     return (int64_t)t.tv_sec * 1000 + t.tv_nsec / 1000000;
 }
 
-/* Stores the number of an entry: 0 before the entry is rewritten, its number afterwards. */
+/* Stores an entry's number, in order with other stores: 0 before a rewrite, the number after it. */
 static void
 put_number(uint64_t *at, uint64_t n)
 {

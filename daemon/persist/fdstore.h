@@ -27,7 +27,7 @@ struct fdstore { /* descriptors of the previous lagand that no part has taken ye
 
 /* Reads the inherited descriptors from LISTEN_FDS and removes the variable from the environment. */
 void fdstore_read(struct fdstore *s);
-/* Returns the descriptor of that name, which the caller then owns; -1: none. */
+/* Returns the inherited descriptor `name`, which the caller then owns; -1: there is none. */
 int fdstore_take(struct fdstore *s, const char *name);
 /* Closes the descriptors that were not taken and removes them from systemd's fd store. */
 void fdstore_close(struct fdstore *s);
@@ -40,5 +40,5 @@ void fdstore_drop(const char *name); /* removes it from systemd's fd store */
  * name in the note has other characters than a-z, 0-9. */
 int fdstore_arena_name(char buf[FDSTORE_NAME], uint32_t worker,
                        const struct fd_channel_note *note) MUST_USE;
-/* Parses such a name. Returns false if it is not the name of an arena. */
+/* Parses the name of an arena into *worker and *note. Returns false if name is no such name. */
 bool fdstore_arena(const char *name, uint32_t *worker, struct fd_channel_note *note);

@@ -112,7 +112,7 @@ log_file_commit(struct log_file *m)
 {
     struct log_file_record *r = (struct log_file_record *)(half_of(m, m->active) + m->at);
 
-    /* The checksum is stored last: a kill before leaves a record with a wrong checksum. */
+    /* The checksum is stored last: a kill before that store leaves a record with a wrong one. */
     FP(log_written);
     r->crc = checksum(r);
     m->at += sizeof *r + padded(r->len);
@@ -150,7 +150,7 @@ log_file_switched(struct log_file *m)
     m->switching = false;
     h->generation = m->generation;
     FP(log_half_valid);
-    /* Stored after the records and the generation: makes the half valid. */
+    /* The store of not_generation makes the half valid; it follows the stores of all records. */
     atomic_signal_fence(memory_order_seq_cst);
     h->not_generation = ~m->generation;
     FP(log_switched);
@@ -167,7 +167,7 @@ log_file_void(struct log_file *m)
 
 /* ---- reader */
 
-/* Returns the valid half, the one with the greater generation, and that; NULL: none is valid. */
+/* Returns the valid half with the greater generation, and *generation; NULL: none is valid. */
 static const uint8_t *
 present(const uint8_t *base, uint64_t half, uint64_t *generation)
 {

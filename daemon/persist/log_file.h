@@ -6,10 +6,10 @@
  *   4096 + half     half         half 1
  *
  * lagand appends records to one half. To shorten the log it "switches": it writes its present state
- * into the other half and then stores that half's generation, which makes the half valid. Each
- * switch increments the generation, and of two valid halves the one with the greater generation
- * counts. So a kill at any instruction leaves one valid half. A reader stops at a record with a
- * wrong checksum (partly written) or an earlier generation (left from an earlier use of the half).
+ * into the other half and then stores that half's generation and its complement, which make the
+ * half valid. Each switch increments the generation; of two valid halves the one with the greater
+ * generation counts, so a kill at any instruction leaves one valid half. A reader stops at a record
+ * with a wrong checksum (partly written) or an earlier generation (from an earlier use of the half).
  * ledger_save.h defines the records. A change of the layout needs another LOG_FILE_MAGIC. */
 #pragma once
 

@@ -45,7 +45,7 @@ process_log(const struct worker *w, enum log_level level, const char *fmt, ...)
 
 /* ---- output */
 
-/* Returns the text without "worker NAME: " at its begin, which say() or a reader adds again. */
+/* Returns the text without the prefix "worker NAME: ", which process_log() would repeat. */
 static const char *
 without_subject(const struct worker *w, const char *text)
 {
@@ -78,7 +78,7 @@ take_line(struct worker *w)
     say(w, level, text);
 }
 
-/* Adds n bytes of output to w->line and handles each complete line. Returns how many those were. */
+/* Adds n bytes of output to w->line and logs each complete line. Returns the number of lines. */
 static uint32_t
 take_bytes(struct worker *w, const char *p, size_t n)
 {
@@ -91,7 +91,7 @@ take_bytes(struct worker *w, const char *p, size_t n)
     return lines;
 }
 
-/* Reads ROUND_BYTES or ROUND_LINES of the log pipe at most. -EPIPE: end of the output. */
+/* Reads from the log pipe until ROUND_BYTES or ROUND_LINES are read. -EPIPE: end of the output. */
 static int
 drain_log(struct worker *w)
 {

@@ -15,9 +15,7 @@
 
 static const nsec LEAVE_TIME = NSEC_S; /* for rank 0 to exit after a rank exited with status 0 */
 static const char SHARED[] = "group";  /* name of the memfd that all ranks share and resize */
-enum {
-    LEAD_FDS = 4
-}; /* first descriptors of rank 0, as of any worker; those of the group follow */
+enum { LEAD_FDS = 4 }; /* rank 0 inherits these like any worker; those of the group follow */
 
 static const struct super_ops none; /* other ranks get no events: only rank 0 has a state */
 
@@ -127,7 +125,7 @@ void
 rank_group_close_passed(const struct worker *w, const struct heritage *h)
 {
     for (uint32_t i = LEAD_FDS; w->n_others && i < h->n; i++) {
-        bool kept = false; /* the memfds of the channels stay open in struct channel */
+        bool kept = false; /* true: struct channel uses the descriptor, which stays open */
 
         for (uint32_t k = 0; k < w->n_others; k++)
             kept |= h->at[i].fd == w->other[k]->channel.d.fd ||

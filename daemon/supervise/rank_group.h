@@ -26,7 +26,7 @@ void rank_group_close_passed(const struct worker *w, const struct heritage *h);
  * above 0 exits with status 0, it has seen rank 0 exit: then waits for the exit event of rank 0. */
 void rank_group_process_exited(struct worker *one, int code, int status, bool has_panic);
 void rank_group_kill(struct worker *w); /* sends SIGKILL to the other ranks, does not wait */
-/* Reads what the other ranks printed and sent, and releases them. All of them have ended by d. */
+/* Reads the last output and arenas of the other ranks, which have ended, and releases them. */
 void rank_group_reap(struct worker *w, const struct death *d);
 /* Kills the other ranks and waits for their ends: at lagand's exit, or after a failed start. */
 void rank_group_end(struct worker *w);

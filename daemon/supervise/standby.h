@@ -31,7 +31,7 @@ const char *standby_stage(const struct worker *s, enum super_state state);
 int standby_new(struct worker *w, struct err *e) MUST_USE; /* allocates w->standby, no process */
 /* Starts or stops the standby of w, whose state has become `to`. */
 void standby_worker_state(struct worker *w, enum super_state to);
-/* Starts a standby if there is none, and sends `begin`. For a w that has closed its fd channel. */
+/* Starts a standby if w has none, and sends `begin`. Call it when w has closed its fd channel. */
 void standby_prepare_now(struct worker *w);
 /* Returns true if standby s, which is being started, gets `begin` at once. */
 bool standby_may_prepare(const struct worker *s);

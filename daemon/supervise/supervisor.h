@@ -128,7 +128,7 @@ void super_died(struct super *s, int code, int status, bool has_panic);
 /* Kills a process that hangs or made a protocol error: EV_BROKEN with that cause of death. A later
  * call with another cause does not replace the first cause. */
 void super_broken(struct super *s, enum death_cause cause, nsec now);
-/* Extends the wait for the end of a killed process by late: lagand or the process could not run. */
+/* Adds late, time in which lagand or the process did not run, to the wait for a killed process. */
 void super_discount(struct super *s, nsec late);
 
 const char *super_state_name(enum super_state s);

@@ -15,7 +15,7 @@ static const nsec STORM_TIME = NSEC_S;
 
 /* ---- response ring */
 
-/* Passes records of the response ring to worker_record(). -EBADMSG: protocol error; stop. */
+/* Passes records of the response ring to worker_record(). -EBADMSG: protocol error. */
 static int
 receive(struct worker *w, uint32_t max_records, size_t max_bytes, struct err *e)
 {

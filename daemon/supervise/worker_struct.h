@@ -18,7 +18,7 @@ struct worker {
     struct super super;
     struct arenas arenas;
     uint64_t last_epoch;    /* last epoch given to a process of this worker or its standby */
-    struct worker *standby; /* of a worker; NULL in a standby and in a rank above 0 */
+    struct worker *standby; /* in a worker: its standby; NULL in a standby, in a rank above 0 */
     struct worker *of;      /* in a standby: its worker; else NULL */
     bool prepare_sent;      /* standby: `begin` was sent (standby.h) */
     struct worker *lead;    /* in a rank above 0: rank 0 of its rank group; else NULL */
@@ -61,7 +61,7 @@ struct worker {
     uint32_t n_lines;
 };
 
-/* For standby.c: super_ops.spawn and .kill (arg: the struct worker), and the allocator. */
+/* For standby.c: super_ops.spawn and .kill (arg: the struct worker); allocates a struct worker. */
 int worker_spawn(void *arg);
 void worker_kill(void *arg, int sig);
 struct worker *worker_new(struct daemon *d, uint32_t index, uint32_t model, const char *name,
