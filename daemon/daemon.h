@@ -100,7 +100,7 @@ struct daemon {
     bool announced;              /* READY=1 was sent to systemd */
     bool was_ready;              /* a worker was READY since lagand started */
     bool draining;               /* lagand stops: open requests may finish until drain_until */
-    bool leaving;                /* the workers were told to stop; lagand exits after them */
+    bool leaving;                /* the workers were asked to stop; lagand exits after them */
     bool reexec_requested;       /* ops sets it, serve.c acts on it in the next loop iteration */
     struct preflight *preflight; /* the running preflight; NULL: none */
     uint32_t rolling;      /* rolling restart: 1 + index of the worker being replaced; 0: none */

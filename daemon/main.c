@@ -1,8 +1,7 @@
 /* main.c - main() of lagand: reads the configuration and serves.
  *
  * Exit codes: 0 stopped on request, or --check found no error · 1 other failure · 2 wrong command
- * line · 69 no worker could be started · 77 no permission · 78 wrong configuration or model files.
- */
+ * line · 69 no worker could be started · 77 no permission · 78 configuration or model files. */
 #include "base/log.h"
 #include "daemon/config/options.h"
 #include "daemon/serve.h"

@@ -70,7 +70,7 @@ int frontend_send(struct daemon *d, struct client *c, const void *frame, size_t 
 int frontend_check_space(struct daemon *d, struct client *c) MUST_USE;
 /* Sends the CHUNK in d->out, for which frontend_check_space() returned 0. */
 int frontend_send_chunk(struct daemon *d, struct client *c) MUST_USE;
-/* Sends PING with the number of bytes sent so far. PONG returns that number t: c has read them. */
+/* Sends PING with t, the number of bytes sent so far. A PONG with t: c has read all t bytes. */
 int frontend_ping(struct daemon *d, struct client *c);
 void frontend_pong(struct daemon *d, struct client *c, uint64_t t);
 /* Closes the connection of c; its unread messages are lost. */

@@ -33,7 +33,7 @@ struct tcp_server *tcp_server_open(struct daemon *d, const struct curve_file *ke
                                    struct err *e) MUST_USE;
 /* Closes t. linger: libzmq may send unsent messages for 0.2 s more. Accepts NULL; returns NULL. */
 struct tcp_server *tcp_server_close(struct tcp_server *t, bool linger);
-/* Sends a frame to the peer with a routing id. -EAGAIN: queue full. -EHOSTUNREACH: no such peer. */
+/* Sends a frame to the peer with routing id `id`. -EAGAIN: queue full. -EHOSTUNREACH: no peer. */
 int tcp_server_send(struct tcp_server *t, const void *id, size_t id_len, const void *frame,
                     size_t n) MUST_USE;
 

@@ -2,7 +2,7 @@
  *
  * All sockets are in one epoll, which the event loop watches as one descriptor. Events of epoll are
  * handled in order, with one recv() for each. When the caller's budget ends, the next loop
- * iteration continues with the next epoll event, so that every peer gets its turn. */
+ * iteration continues with the next epoll event, so that every peer is served. */
 #include "daemon/net/unix_server.h"
 
 #include "base/log.h"
@@ -24,7 +24,7 @@ enum {
     READ_FRAME_BYTES = 64 << 10, /* bytes of one recv() inside a frame of known length */
     KEPT_CAPACITY = 16 << 10,    /* a larger output buffer is freed when all bytes are sent */
     FIRST_CAPACITY = 512,        /* first size of an output buffer */
-    PONGS = 64 << 10,            /* no PONG is queued if so many bytes are unsent */
+    PONGS = 64 << 10,            /* no PONG is queued if this many bytes are unsent */
     TTL = 60                     /* TTL field of PING, in units of 0.1 s */
 };
 static const nsec ASK_EVERY = 2 * NSEC_S, LOG_EVERY = 10 * NSEC_S; /* PING interval; log interval */
@@ -35,7 +35,7 @@ struct peer {
     uint64_t number;
     uid_t uid;
     struct zmtp in;
-    uint8_t *out; /* output buffer [capacity], of which [at, n) is unsent */
+    uint8_t *out; /* output buffer [capacity]; bytes [at, n) are unsent */
     size_t at, n, capacity;
     bool dirty;  /* has unsent bytes for the next flush, and is in the list `dirty` */
     bool full;   /* the socket's buffer is full; epoll waits until it is writable */
@@ -52,7 +52,7 @@ struct unix_server {
     struct unix_server_listener {
         int fd;
         uint32_t n, most;
-        bool deaf; /* accept() failed, for lack of descriptors: paused until the next tick */
+        bool deaf; /* accept() failed (no descriptor is free); it is called again after a tick */
     } listener[UNIX_SERVER_LISTENERS];
     struct peer **at; /* [n_at], by descriptor */
     uint32_t n_at;
@@ -65,7 +65,7 @@ struct unix_server {
     struct peer *reading;             /* sender of the bytes in `input` */
     struct peer *frame_peer, *closed; /* the peer, if the last event was FRAME; if it was CLOSED */
     uint32_t i, n;
-    uint8_t input[READ_FRAME_BYTES]; /* received bytes, of which [i, n) are not handled yet */
+    uint8_t input[READ_FRAME_BYTES]; /* received bytes; [i, n) are not handled yet */
 };
 
 /* ---- connections */

@@ -27,7 +27,7 @@ struct zmq_router_message {
  * ignored; -EAGAIN: no message is waiting; -EBUSY: the limit of dropped frames is reached. *passed
  * counts the dropped frames; the caller sets it to 0 at the start of each loop iteration. */
 int zmq_router_take(struct zmq_router *r, struct zmq_router_message *m, uint32_t *passed) MUST_USE;
-/* Sends a frame to the peer with a routing id. -EAGAIN: queue full. -EHOSTUNREACH: no such peer. */
+/* Sends a frame to the peer with routing id `id`. -EAGAIN: queue full. -EHOSTUNREACH: no peer. */
 int zmq_router_send(const struct zmq_router *r, const void *id, size_t id_len, const void *frame,
                     size_t n) MUST_USE;
 

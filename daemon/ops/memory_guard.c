@@ -10,7 +10,7 @@
 
 /* Bytes. GROWTH: if lagand grew by more since the last check, the next check is SOON. UNUSED: if
  * malloc() has more free memory, it is returned to the system after CALM. UNREAD_MUCH: a client
- * with so many unread bytes counts as one that does not read. */
+ * that has at least this many unread bytes does not read. */
 enum { GROWTH = 16 << 20, UNUSED = 32 << 20, UNREAD_MUCH = 64 << 10 };
 enum { FEW = 6 }; /* so few connections cannot use more than MEMORY_GUARD_BYTES */
 /* QUIET: a client silent for so long is idle. FREED: time to free a closed connection's memory. */

@@ -1,5 +1,4 @@
-/* preflight.h - checks before a re-exec that the installed lagand accepts the command line of the
- * running one.
+/* preflight.h - checks before a re-exec that the installed lagand accepts lagand's command line.
  *
  * The installed program runs with --check while requests continue. If the configuration is invalid
  * or the program cannot run, the client that asked for the re-exec gets an ERROR, and the running

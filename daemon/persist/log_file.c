@@ -53,7 +53,8 @@ map(struct log_file *m, struct err *e)
     uint64_t bytes = LOG_FILE_PAGE + 2 * m->half;
     void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, m->fd, 0);
 
-    if (p == MAP_FAILED) return err_set(e, -errno, "ledger log: mmap: %s", strerror(errno));
+    if (p == MAP_FAILED)
+        return err_set(e, -errno, "ledger log: cannot map the memfd: %s", strerror(errno));
     madvise(p, bytes, MADV_DONTDUMP); /* no prompts in core files */
     m->base = p;
     return 0;
@@ -68,13 +69,14 @@ log_file_create(struct log_file *m, uint64_t half, struct err *e)
     *m = (struct log_file){ .half = h.half };
     memcpy(h.magic, LOG_FILE_MAGIC, sizeof h.magic);
     m->fd = memfd_create("lagand:ledger", MFD_CLOEXEC | MFD_ALLOW_SEALING);
-    if (m->fd < 0) return err_set(e, -errno, "ledger log: memfd_create: %s", strerror(errno));
+    if (m->fd < 0)
+        return err_set(e, -errno, "ledger log: cannot create a memfd: %s", strerror(errno));
     r = ftruncate(m->fd, (off_t)(LOG_FILE_PAGE + 2 * m->half)) < 0 ||
                 fallocate(m->fd, 0, 0, LOG_FILE_PAGE) < 0 || fcntl(m->fd, F_ADD_SEALS, SEALS) < 0
-            ? err_set(e, -errno, "ledger log: %s", strerror(errno))
+            ? err_set(e, -errno, "ledger log: cannot size and seal the memfd: %s", strerror(errno))
             : map(m, e);
     if (r == 0 && !back(m, sizeof(struct log_file_half)))
-        r = err_set(e, -ENOMEM, "ledger log: no memory");
+        r = err_set(e, -ENOMEM, "ledger log: no memory for its header");
     if (r < 0) {
         log_file_close(m);
         return r;

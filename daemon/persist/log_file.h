@@ -9,7 +9,7 @@
  * into the other half and then stores that half's generation and its complement, which make the
  * half valid. Each switch increments the generation; of two valid halves the one with the greater
  * generation counts, so a kill at any instruction leaves one valid half. A reader stops at a record
- * with a wrong checksum (partly written) or an earlier generation (from an earlier use of the half).
+ * with a wrong checksum (partly written) or an earlier generation (of an earlier use of the half).
  * ledger_save.h defines the records. A change of the layout needs another LOG_FILE_MAGIC. */
 #pragma once
 

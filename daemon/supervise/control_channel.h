@@ -15,8 +15,7 @@ struct worker;
  * worker, are valid until the close. NULL: failed and logged; the worker runs without a channel. */
 struct control_channel *control_channel_open(struct worker *w, const char **endpoint,
                                              const char **token);
-/* Moves the channel to w, for which replies are then reported. c NULL: no effect, as in the calls
- * below. */
+/* Makes w the worker for which replies are reported. c NULL: no effect, also in the calls below. */
 void control_channel_move(struct control_channel *c, struct worker *w);
 struct control_channel *control_channel_close(struct control_channel *c);
 /* Handles up to 16 received messages. Returns true if more may be waiting. */

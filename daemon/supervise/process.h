@@ -1,8 +1,7 @@
 /* process.h - reads output and panic message of the process of a struct worker, ends the process
  * and releases the descriptors that lagand holds for it.
  *
- * The process may be a worker, a rank of a rank group or a standby. worker.c starts and watches it.
- */
+ * The process is a worker, a rank of a rank group or a standby; worker.c starts and watches it. */
 #pragma once
 
 #include "base/base.h"

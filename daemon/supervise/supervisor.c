@@ -175,7 +175,7 @@ after_death(struct super *s)
     return spawn(s);
 }
 
-/* The worker has sent READY, or a standby has loaded. */
+/* Handles that the worker has sent READY, or that a standby has loaded. */
 static enum super_state
 serve(struct super *s)
 {
@@ -239,7 +239,7 @@ died(struct super *s)
     return after_death(s);
 }
 
-/* The end of a process that was asked to exit, or that lagand killed. */
+/* Handles the end of a process that was asked to exit, or that lagand killed. */
 static enum super_state
 reap(struct super *s)
 {

@@ -313,7 +313,8 @@ worker_kill(void *arg, int sig)
     if (sig == SIGKILL) rank_group_kill(w);
     /* kill() is safe: the process is not reaped yet, so that no other process has its pid. */
     if (w->alive && kill(w->info.pid, sig) < 0)
-        process_log(w, LOG_LEVEL_WARN, "cannot send signal %d: %s", sig, strerror(errno));
+        process_log(w, LOG_LEVEL_WARN, "cannot send signal %d to pid %d: %s", sig, (int)w->info.pid,
+                    strerror(errno));
 }
 
 static void

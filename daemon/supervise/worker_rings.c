@@ -33,7 +33,7 @@ receive(struct worker *w, uint32_t max_records, size_t max_bytes, struct err *e)
         if (r < 0) break;
     }
     if (r == -EBADMSG && *ring_why(&w->channel.in))
-        err_set(e, r, "response ring: %s", ring_why(&w->channel.in));
+        err_set(e, r, "protocol error in its response ring: %s", ring_why(&w->channel.in));
     if (n) channel_release(&w->channel);
     return r;
 }
@@ -72,7 +72,8 @@ worker_reserve(struct worker *w, uint16_t type, uint16_t flags, uint32_t n, uint
     if (!w->alive || w->super.suspect != DEATH_NONE) return -EPIPE;
     r = ring_reserve(&w->channel.out, type, flags, n, spare, to);
     if (r == -EBADMSG)
-        process_broken(w, DEATH_CORRUPTION, "request ring: %s", ring_why(&w->channel.out));
+        process_broken(w, DEATH_CORRUPTION, "protocol error in its request ring: %s",
+                       ring_why(&w->channel.out));
     return r;
 }
 
