@@ -1,8 +1,7 @@
-/* main.c - lagand: reads the settings, serves, and exits with a code.
+/* main.c - main() of lagand: reads the configuration and serves.
  *
- * Exit codes: 0 stopped on request, or the configuration is valid · 1 failed · 2 usage · 69 no
- * worker could be started · 77 no permission · 78 configuration.
- */
+ * Exit codes: 0 stopped on request, or --check found no error · 1 other failure · 2 wrong command
+ * line · 69 no worker could be started · 77 no permission · 78 configuration or model files. */
 #include "base/log.h"
 #include "daemon/config/options.h"
 #include "daemon/serve.h"
@@ -77,10 +76,10 @@ static void
 say(const struct problems *p)
 {
     for (uint32_t i = 0; i < p->n; i++) log_err("%s", p->text[i]);
-    if (p->n_more) log_err("%u more errors are not shown", p->n_more);
+    if (p->n_more) log_err("%u more errors of the configuration are not shown", p->n_more);
 }
 
-/* Each connection needs a descriptor, and the default limit is 1024. */
+/* Raises the limit of open files, 1024 by default, because each connection needs a descriptor. */
 static void
 raise_files(void)
 {
@@ -89,7 +88,8 @@ raise_files(void)
     if (getrlimit(RLIMIT_NOFILE, &l) < 0) return;
     l.rlim_cur = l.rlim_max;
     if (setrlimit(RLIMIT_NOFILE, &l) < 0)
-        log_warn("cannot raise the limit of open files: %s", strerror(errno));
+        log_warn("cannot raise the limit of open files to %llu: %s", (unsigned long long)l.rlim_max,
+                 strerror(errno));
 }
 
 static int
@@ -146,7 +146,7 @@ main(int argc, char **argv)
     log_level_set(levels[config.o.log_level]);
     log_never_wait();
     raise_files();
-    /* malloc() keeps the memory of frames for reuse; memory_guard.c returns it to the system. */
+    /* malloc() keeps the memory of freed frames for reuse; memory_guard.c returns it if unused. */
     mallopt(M_MMAP_THRESHOLD, 2 * LAGAN_MAX_FRAME);
     mallopt(M_TRIM_THRESHOLD, INT_MAX);
     mallopt(M_ARENA_MAX, 1);

@@ -1,4 +1,4 @@
-/* messages.c - one function for each message type of a client; see serve.h. */
+/* messages.c - executes client messages, with one function for each message type; see serve.h. */
 #include "daemon/serve.h"
 
 #include "base/failpoint.h"
@@ -28,8 +28,9 @@ hello(struct daemon *d, struct client *c, const struct msg *m)
         return;
     }
     if (msg_str(&m->map, "session", &session) == 0 && session.n != sizeof c->session) {
-        FRONTEND_REFUSE(d, c, m->rid, LAGAN_E_INVALID_REQUEST, "a session has %zu bytes, not %u",
-                        sizeof c->session, session.n);
+        FRONTEND_REFUSE(d, c, m->rid, LAGAN_E_INVALID_REQUEST,
+                        "HELLO: session has %u bytes; it must have %zu", session.n,
+                        sizeof c->session);
         return;
     }
     c->has_session = session.n > 0;
@@ -87,10 +88,10 @@ ack(struct daemon *d, struct client *c, const struct msg *m)
     struct request *r = ledger_find(d->ledger, c->handle, m->rid);
     uint64_t n, ack_window = 0;
 
-    if (!r) return; /* its DONE is on the way */
+    if (!r) return; /* the request has ended, and its DONE or ERROR is on the way */
     if (msg_u64(&m->map, "n", &n) < 0 || n > UINT32_MAX) {
         FRONTEND_REFUSE(d, c, m->rid, LAGAN_E_INVALID_REQUEST,
-                        "ACK: n must be the number of a chunk");
+                        "ACK: n is missing or wrong; it must be the number of a CHUNK");
         return;
     }
     msg_u64(&m->map, "ack_window", &ack_window);
@@ -107,12 +108,12 @@ cancel_one(struct daemon *d, struct client *c, uint64_t rid)
         lifecycle_cancel(d, r, LAGAN_E_CANCELLED, "cancelled by its client after %u tokens",
                          request_n_tokens(r));
     } else {
-        FRONTEND_REFUSE(d, c, rid, LAGAN_E_NOT_FOUND, "there is no open request %llu to cancel",
+        FRONTEND_REFUSE(d, c, rid, LAGAN_E_NOT_FOUND, "this client has no open request %llu",
                         (unsigned long long)rid);
     }
 }
 
-/* Reads the list of rids; *ret NULL: absent. Returns false if it is too long and was refused. */
+/* Reads the list `rids` of m; *ret NULL: no list. Returns false if it is too long; m is refused. */
 static bool
 rids_of(struct daemon *d, struct client *c, const struct msg *m, const msgpack_object **ret,
         uint32_t *n)
@@ -124,7 +125,7 @@ rids_of(struct daemon *d, struct client *c, const struct msg *m, const msgpack_o
     *n = list ? o->via.array.size : 0;
     if (*n <= LAGAN_MAX_RIDS) return true;
     FRONTEND_REFUSE(d, c, m->rid, LAGAN_E_INVALID_REQUEST,
-                    "rids has %u entries, at most %d are taken", *n, LAGAN_MAX_RIDS);
+                    "rids has %u entries; at most %d are allowed", *n, LAGAN_MAX_RIDS);
     return false;
 }
 
@@ -170,10 +171,11 @@ query(struct daemon *d, struct client *c, const struct msg *m)
 
 /* ---- RESUME */
 
-/* A SUBMIT over the previous connection may still be in flight. The client submits a rid that is
- * reported as unknown again over this one: the late SUBMIT must then be rejected. */
+/* Marks the other connections of c's session as superseded, so that a SUBMIT over them is refused.
+ * Such a SUBMIT may still be in flight when RESUME reports its rid as unknown; the client then
+ * submits the rid again over c, and the late SUBMIT would be a duplicate. */
 static void
-leave_others(struct daemon *d, const struct client *c)
+supersede_others(struct daemon *d, const struct client *c)
 {
     struct client *o;
 
@@ -187,14 +189,14 @@ resume(struct daemon *d, struct client *c, const struct msg *m)
 {
     struct msg_resume q;
     uint32_t n_unknown = 0;
-    struct err e = { .text = "RESUME needs a session, which HELLO gives" };
+    struct err e = { .text = "RESUME: no session; send HELLO with a session first" };
     msgpack_packer p;
 
     if (!c->has_session || msg_resume(&q, m, &e) < 0) {
         FRONTEND_REFUSE(d, c, m->rid, LAGAN_E_INVALID_REQUEST, "%s", e.text);
         return;
     }
-    leave_others(d, c);
+    supersede_others(d, c);
     d->n_resumes++;
     for (uint32_t i = 0; i < q.n; i++)
         deliver_resume_named(d, c, q.rid[i].via.u64, q.n_tokens[i].via.u64,
@@ -241,21 +243,24 @@ bye(struct daemon *d, struct client *c, const struct msg *m)
     deliver_client_dropped(d, c->handle);
 }
 
-/* ---- expensive frames: a long list takes milliseconds, in which other clients wait, and a short
- * command may have a long reply */
+/* ---- limit of the CPU time of one user: other clients wait while lagand decodes a frame of more
+ * than LARGE bytes (milliseconds) or runs a command, whose reply may be long. Both kinds together
+ * may use SHARE percent of lagand's time for each user; AT_ONCE may be used in advance */
 
-enum { LARGE = 64 << 10, SHARE = 10 /* percent of lagand's time for one user */ };
+enum { LARGE = 64 << 10, SHARE = 10 };
 static const nsec AT_ONCE = 50 * NSEC_MS;
 
+/* Reduces u->cpu_time by u's share of the elapsed time. Returns true if more than AT_ONCE is left,
+ * in which case the message is refused. */
 static bool
-has_had_its_share(struct daemon *d, struct user *u)
+share_is_used_up(struct daemon *d, struct user *u)
 {
     u->cpu_time = MAX(u->cpu_time - (d->now - u->cpu_time_at) / (100 / SHARE), (nsec)0);
     u->cpu_time_at = d->now;
     return u->cpu_time > AT_ONCE;
 }
 
-/* CPU time: the user does not pay for other processes. */
+/* Returns lagand's CPU time; elapsed time would charge the user for other processes. */
 static nsec
 time_spent(void)
 {
@@ -268,15 +273,16 @@ time_spent(void)
 static void
 call(struct daemon *d, struct client *c, const struct msg *m)
 {
-    struct user *u = c->user; /* the call may drop c */
+    struct user *u = c->user; /* read before command_call(), which may drop c */
     nsec since = time_spent();
 
-    if (c->listener == LISTENER_CTL || !has_had_its_share(d, u))
+    if (c->listener == LISTENER_CTL || !share_is_used_up(d, u))
         command_call(d, c, m);
     else
-        FRONTEND_REFUSE(
-            d, c, m->rid, LAGAN_E_QUEUE_FULL,
-            "commands and large requests have taken %d %% of lagand's time; ask less often", SHARE);
+        FRONTEND_REFUSE(d, c, m->rid, LAGAN_E_QUEUE_FULL,
+                        "commands and large messages of this user have used more than %d %% of "
+                        "lagand's time; send fewer",
+                        SHARE);
     u->cpu_time += time_spent() - since;
 }
 
@@ -307,8 +313,8 @@ take_frame(struct daemon *d, struct client *c, const void *frame, size_t n)
     if (m.type < ARRAY_LEN(handlers) && handlers[m.type])
         handlers[m.type](d, c, &m);
     else
-        FRONTEND_REFUSE(d, c, m.rid, LAGAN_E_UNSUPPORTED, "message type %u is not served here",
-                        m.type);
+        FRONTEND_REFUSE(d, c, m.rid, LAGAN_E_UNSUPPORTED,
+                        "lagand does not accept messages of type %u", m.type);
     msg_done(&m);
 }
 
@@ -322,15 +328,15 @@ messages_frame(struct daemon *d, struct client *c, const void *frame, size_t n)
         take_frame(d, c, frame, n);
         return;
     }
-    if (has_had_its_share(d, u)) {
-        FRONTEND_REFUSE(
-            d, c, msg_rid(frame, n), LAGAN_E_QUEUE_FULL,
-            "requests of %zu bytes and commands have taken %d %% of lagand's time; send fewer", n,
-            SHARE);
+    if (share_is_used_up(d, u)) {
+        FRONTEND_REFUSE(d, c, msg_rid(frame, n), LAGAN_E_QUEUE_FULL,
+                        "message of %zu bytes: commands and large messages of this user have used "
+                        "more than %d %% of lagand's time; send fewer",
+                        n, SHARE);
         return;
     }
     since = time_spent();
     cpu_time = u->cpu_time;
     take_frame(d, c, frame, n);
-    u->cpu_time = cpu_time + time_spent() - since; /* replaces what a command has added */
+    u->cpu_time = cpu_time + time_spent() - since; /* call() may have added the same time */
 }

@@ -1,4 +1,4 @@
-/* reexec.c - see serve.h. */
+/* reexec.c - passes requests and arenas from one lagand process to the next; see serve.h. */
 #include "daemon/serve.h"
 
 #include "base/failpoint.h"
@@ -21,11 +21,13 @@
 #include <systemd/sd-daemon.h>
 #include <unistd.h>
 
-enum { MOST_WAIT_MS = 10000, PARK = SD_LISTEN_FDS_START + FDSTORE_MAX };
+enum { MOST_WAIT_MS = 10000 }; /* limit of the wait for the end of one old worker process */
+enum { PARK = SD_LISTEN_FDS_START + FDSTORE_MAX }; /* first number of the copies of set_aside() */
 
 /* ---- state of the previous lagand */
 
-/* Waits for the end of a process, after which no stray write is possible. */
+/* Kills a process of the previous lagand. Returns true when it has ended: from then on it cannot
+ * write into its arenas. Returns false if it has not ended after MOST_WAIT_MS. */
 static bool
 end_process(int pidfd, const char *name)
 {
@@ -33,12 +35,14 @@ end_process(int pidfd, const char *name)
 
     syscall(SYS_pidfd_send_signal, pidfd, SIGKILL, NULL, 0);
     if (poll(&p, 1, MOST_WAIT_MS) == 1) return true;
-    log_err("%s: a worker of the previous lagand does not exit; not adopting its memory", name);
+    log_err("%s: the worker process of the previous lagand did not exit within %d s after SIGKILL; "
+            "not adopting its memory",
+            name, MOST_WAIT_MS / 1000);
     return false;
 }
 
-/* Waits for the workers of the previous lagand, which are killed with it. Workers that do not exit,
- * or one of whose ranks does not, are marked in `lost`. */
+/* Kills all worker processes of the previous lagand, whose pidfds are in s, and waits for their
+ * ends. Sets lost[i] if a process of worker i does not exit. */
 static void
 outlast_workers(struct daemon *d, struct fdstore *s, bool lost[MAX_WORKERS])
 {
@@ -56,8 +60,8 @@ outlast_workers(struct daemon *d, struct fdstore *s, bool lost[MAX_WORKERS])
     d->now = clock_now();
 }
 
-/* The arenas of that number of the fd store (a worker or another rank). NULL: no such worker, or
- * lost. */
+/* Returns the struct arenas whose number in the fd store (arenas.h) is `number`. NULL: the
+ * configuration has no such worker or rank, or its old process did not exit. */
 static struct arenas *
 arenas_of(struct daemon *d, uint32_t number, const bool lost[MAX_WORKERS])
 {
@@ -81,10 +85,11 @@ take_arenas(struct daemon *d, struct fdstore *s, const bool lost[MAX_WORKERS])
         if (!fdstore_arena(f.name, &w, &note) || !(a = arenas_of(d, w, lost))) {
             i++;
         } else if (arenas_keep(a, &note, f.fd, &e) < 0) {
-            log_warn("worker %s: %s", worker_info(d->worker[w % MAX_WORKERS])->name, e.text);
+            log_warn("worker %s: cannot keep an arena of the previous lagand: %s",
+                     worker_info(d->worker[w % MAX_WORKERS])->name, e.text);
             i++;
         } else {
-            log_info("worker %s: kept %s of the previous lagand, %llu MiB",
+            log_info("worker %s: kept arena %s of the previous lagand, %llu MiB",
                      worker_info(d->worker[w % MAX_WORKERS])->name, note.name,
                      (unsigned long long)(note.bytes >> 20));
             s->at[i] = s->at[--s->n];
@@ -123,10 +128,10 @@ reexec_take(struct daemon *d, struct fdstore *left)
 
 /* ---- re-exec */
 
-struct handover_state {
+struct handover_state { /* descriptors for the new program */
     uint32_t n;
     int fd[FDSTORE_MAX];
-    char names[FDSTORE_MAX * FDSTORE_NAME]; /* as in LISTEN_FDNAMES */
+    char names[FDSTORE_MAX * FDSTORE_NAME]; /* their names, joined by ':' (LISTEN_FDNAMES) */
 };
 
 static void
@@ -196,5 +201,5 @@ reexec_exec(struct handover_state *h, char **argv, struct err *e)
     setenv("LISTEN_FDNAMES", h->names, 1);
     FP(reexec_exec);
     execv(path, argv);
-    return err_set(e, -errno, "%s: %s", path, strerror(errno));
+    return err_set(e, -errno, "re-exec: cannot execute %s: %s", path, strerror(errno));
 }

@@ -1,12 +1,11 @@
-/* serve.c - see serve.h.
+/* serve.c - opens lagand's parts, runs the event loop, stops; see serve.h.
  *
- * sd-event waits. After each event one loop iteration polls all parts:
+ * sd-event waits for events. After each event one loop iteration polls all parts:
  *
- *     drain the response rings -> read client frames -> dispatch requests -> send what is due
+ *     read the response rings -> read client frames -> dispatch requests -> send due messages
  *
- * The loop sleeps only if no work is left and every doorbell is armed. Heartbeats, deadlines and
- * timeouts are checked every 0.25 s.
- */
+ * The loop sleeps only if no work is left and the doorbells of all workers are armed. A "tick"
+ * checks heartbeats, deadlines and timeouts every 0.25 s. */
 #include "daemon/serve.h"
 
 #include "base/failpoint.h"
@@ -42,21 +41,21 @@
 
 static const nsec TICK = 250 * NSEC_MS;
 static const nsec NSEC_DAY = 86400 * NSEC_S;
-static const nsec STOP_TIME = 15 * NSEC_S; /* for workers to exit after the last request */
-static const nsec LATE = NSEC_S;           /* a tick this late means that lagand did not run */
+static const nsec STOP_TIME = 15 * NSEC_S; /* time for workers to exit after the last request */
+static const nsec LATE = NSEC_S;           /* a tick later than this: lagand was not running */
 enum { MAX_REQUESTS = 8192, EXIT_UNAVAILABLE = 69, EXIT_CONFIG = 78 };
 
-struct clockwork {
+struct clockwork { /* timer of the loop */
     struct daemon *d;
     sd_event_source *timer;
-    nsec last, status_at;
-    char status[160]; /* last status sent to systemd, which gets changes only */
+    nsec last, status_at; /* time of the last tick; of the next status for systemd */
+    char status[160];     /* last status sent to systemd; it is sent again only if it changes */
 };
 
 /* ---- stop */
 
 static uint32_t
-n_over(const struct daemon *d)
+n_workers_over(const struct daemon *d)
 {
     uint32_t n = 0;
 
@@ -64,27 +63,29 @@ n_over(const struct daemon *d)
     return n;
 }
 
-/* Open requests may finish until drain_until; then the workers stop. */
+/* Goes on stopping, in each loop iteration: waits until the open requests have ended, at most until
+ * drain_until, then stops the workers, and exits when all of them are down. */
 static void
 continue_stopping(struct daemon *d)
 {
     bool late = d->now >= d->drain_until;
 
     if (!d->draining || d->leaving) {
-        if (d->leaving && n_over(d) == d->n_workers) sd_event_exit(d->event, d->exit_code);
+        if (d->leaving && n_workers_over(d) == d->n_workers) sd_event_exit(d->event, d->exit_code);
         return;
     }
-    if (ledger_n(d->ledger) && !late && n_over(d) < d->n_workers) return;
+    if (ledger_n(d->ledger) && !late && n_workers_over(d) < d->n_workers) return;
     for (uint32_t i = 0; i < ledger_capacity(d->ledger); i++) {
         struct request *r = ledger_request(d->ledger, i);
 
         if (r)
             lifecycle_cancel(d, r, LAGAN_E_DRAINING,
-                             "lagand is stopping; the request has %u tokens", request_n_tokens(r));
+                             "lagand is stopping; the request ended after %u generated tokens",
+                             request_n_tokens(r));
     }
     deliver_flush(d);
     d->leaving = true;
-    /* A worker without requests needs no time to finish them. */
+    /* No request is open now: a worker gets 1 s to exit, or no time if drain_until has passed. */
     for (uint32_t i = 0; i < d->n_workers; i++) worker_stop(d->worker[i], late ? 0 : NSEC_S);
 }
 
@@ -122,7 +123,8 @@ on_hangup(sd_event_source *s, const struct signalfd_siginfo *si, void *arg)
     (void)si;
     d->now = clock_now();
     if (frontend_reload_keys(d, &e) < 0)
-        log_err("reload by SIGHUP refused: api.keys: %s; the previous keys stay valid", e.text);
+        log_err("reload by SIGHUP refused because of api.keys: %s; the previous keys stay valid",
+                e.text);
     else if (rolling_restart_start(d, ", by SIGHUP") < 0)
         log_info("reload by SIGHUP ignored: another reload is in progress, or lagand is stopping");
     return 0;
@@ -157,8 +159,7 @@ send_status(struct clockwork *k)
     memcpy(k->status, text, sizeof text);
 }
 
-/* Every worker has failed. Before the first READY the cause is most likely the configuration: logs
- * it and exits. */
+/* Every worker has FAILED. If none was ever READY, logs the cause and makes lagand exit. */
 static void
 all_failed(struct daemon *d)
 {
@@ -172,7 +173,7 @@ all_failed(struct daemon *d)
     d->drain_until = d->now;
 }
 
-/* Ends queued requests of a model whose last worker has failed for good. */
+/* Ends the queued requests of a model if all workers of the model are down, failed or lost. */
 static void
 end_orphans(struct daemon *d, uint32_t model, uint16_t code, const char *why)
 {
@@ -214,7 +215,7 @@ on_worker_dead(struct worker *w, const struct death *death)
 {
     dispatch_worker_lost(w, death);
     worker_calls_lost(w);
-    /* Other workers get the requests before w is started again, which takes time. */
+    /* Other workers get the requests now, because w is started again next, which takes time. */
     dispatch(worker_daemon(w));
 }
 
@@ -230,7 +231,7 @@ static const struct daemon_events events = {
 
 /* ---- timers */
 
-/* Relative to the last tick, so that a busy loop ticks too. */
+/* Returns when the next tick is due. Events of a busy loop do not postpone it. */
 static nsec
 next_wake(const struct clockwork *k)
 {
@@ -243,8 +244,9 @@ next_wake(const struct clockwork *k)
     return MAX(at, k->last + NSEC_MS);
 }
 
-/* Called after a loop iteration, not as an event of its own, so that many ends of workers in a row
- * do not delay it. All frames of clients are read before their idle timeouts are checked. */
+/* Runs the periodic checks. The loop calls it between two events, not as the handler of a timer
+ * event, because exit events of workers have a higher priority and could delay such an event. Reads
+ * all frames of clients before deliver_tick() checks their idle timeouts. */
 static void
 tick(struct clockwork *k)
 {
@@ -275,7 +277,7 @@ on_time(sd_event_source *s, uint64_t usec, void *arg)
     (void)s;
     (void)usec;
     (void)arg;
-    return 0; /* the loop is awake; no more to do */
+    return 0; /* the timer only wakes the loop, which calls tick() */
 }
 
 static void
@@ -296,8 +298,8 @@ run_iteration(struct daemon *d)
     frontend_pump(d, &more);
     dispatch(d);
     more |= deliver_flush(d);
-    /* A send over tcp may make libzmq receive frames without an edge on its descriptor. The next
-     * loop iteration dispatches their requests. */
+    /* Reads again, because a send over tcp may make libzmq receive frames without an edge on its
+     * descriptor. The next loop iteration dispatches the requests in them. */
     if (frontend_pump(d, &more)) more = true;
     if (d->draining) continue_stopping(d);
     rolling_restart_step(d);
@@ -305,7 +307,7 @@ run_iteration(struct daemon *d)
     return more;
 }
 
-/* Arms all doorbells. Returns false if a worker has written records meanwhile. */
+/* Arms the doorbells of all workers. Returns false if a worker has written records meanwhile. */
 static bool
 sleep_all(struct daemon *d)
 {
@@ -356,7 +358,7 @@ open_event(struct daemon *d, struct err *e)
     sigset_t mask;
     int r;
 
-    /* SIGTERM may be blocked at the start; then it is pending, not lost. */
+    /* Blocked signals become events of signalfd. A SIGTERM before that stays pending, not lost. */
     sigemptyset(&mask);
     sigaddset(&mask, SIGTERM);
     sigaddset(&mask, SIGINT);
@@ -368,9 +370,9 @@ open_event(struct daemon *d, struct err *e)
     if (r >= 0) r = sd_event_add_signal(d->event, NULL, SIGTERM, on_signal, d);
     if (r >= 0) r = sd_event_add_signal(d->event, NULL, SIGINT, on_signal, d);
     if (r >= 0) r = sd_event_add_signal(d->event, NULL, SIGHUP, on_hangup, d);
-    /* The loop feeds systemd's watchdog at half of its period. */
+    /* sd-event notifies systemd's watchdog at half of its period, while the loop runs. */
     if (r >= 0) r = sd_event_set_watchdog(d->event, true);
-    return r < 0 ? err_set(e, r, "event loop: %s", strerror(-r)) : 0;
+    return r < 0 ? err_set(e, r, "cannot create the event loop: %s", strerror(-r)) : 0;
 }
 
 static void
@@ -387,11 +389,11 @@ note_start(struct daemon *d)
 static int
 open_daemon(struct daemon *d, struct err *e)
 {
-    static struct fdstore given; /* from systemd or the previous lagand */
+    static struct fdstore given; /* descriptors from systemd or the previous lagand */
     uint64_t seed[2];
 
     if (getrandom(d->id, sizeof d->id, 0) < 0 || getrandom(seed, sizeof seed, 0) < 0)
-        return err_set(e, -errno, "getrandom: %s", strerror(errno));
+        return err_set(e, -errno, "cannot get random bytes (getrandom): %s", strerror(errno));
     d->now = d->started = clock_now();
     msgpack_sbuffer_init(&d->out);
     TRY(open_event(d, e));
@@ -410,7 +412,7 @@ open_daemon(struct daemon *d, struct err *e)
     d->zmq = zmq_ctx_new();
     if (!d->ledger || !d->ledger_log || !d->quarantine || !d->sessions || !d->calls ||
         !d->memory_guard || !d->event_log || !d->zmq)
-        return err_set(e, -ENOMEM, "no memory for the tables");
+        return err_set(e, -ENOMEM, "no memory for lagand's tables of requests and clients");
     if (!event_log_previous_pid(d->event_log)) fdstore_put("history", event_log_fd(d->event_log));
     note_start(d);
     TRY(listen_open(d, &given, e));
@@ -421,7 +423,7 @@ open_daemon(struct daemon *d, struct err *e)
             d->n_workers++;
         }
     }
-    d->look_at = memory_guard_look(d); /* measures the memory of an idle lagand */
+    d->look_at = memory_guard_look(d); /* the first call measures the memory of an idle lagand */
     reexec_take(d, &given);
     return 0;
 }
@@ -432,7 +434,7 @@ close_daemon(struct daemon *d)
     preflight_end(d);
     for (uint32_t i = 0; i < d->n_workers; i++) d->worker[i] = worker_free(d->worker[i]);
     listen_close(d);
-    if (d->zmq) zmq_ctx_term(d->zmq); /* does not wait: the sockets have no linger */
+    if (d->zmq) zmq_ctx_term(d->zmq); /* waits for unsent messages at most ZMQ_LINGER */
     d->sessions = sessions_free(d->sessions);
     d->ledger_log = ledger_log_free(d->ledger_log);
     d->ledger = ledger_free(d->ledger);
@@ -462,7 +464,7 @@ serve(struct config *c, char **argv, struct err *e)
         log_info("serving at ipc://%s/api.sock, %u workers", runtime.dir, d.n_workers);
         for (uint32_t i = 0; i < d.n_workers; i++) worker_event(d.worker[i], EV_START);
         r = loop(&d);
-        if (r < 0) err_set(e, r, "event loop: %s", strerror(-r));
+        if (r < 0) err_set(e, r, "the event loop failed: %s", strerror(-r));
     }
     if (r == 0 && d.reexec_requested) {
         handover_state = reexec_prepare(&d);

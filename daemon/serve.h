@@ -1,11 +1,10 @@
-/* serve.h - lagand from start to exit (serve.c), its clients' messages (messages.c), and the change
- * from one lagand to the next (reexec.c).
+/* serve.h - runs lagand from start to exit (serve.c), handles the messages of clients (messages.c),
+ * and passes the state of one lagand process to the next (reexec.c).
  *
- * A lagand that crashed left its descriptors in the fd store (fdstore.h); a re-exec passes the same
- * descriptors to the new program. The new lagand waits until the workers of the previous one have
- * ended, reads the ledger log, and gives the arenas to its own workers. KV arenas without a ledger
- * log are closed.
- */
+ * The next lagand gets the descriptors of the previous one: after a crash from systemd's fd store
+ * (fdstore.h), at a re-exec directly. It waits until the workers of the previous lagand have ended,
+ * reads the ledger log, and gives the arenas to its own workers. Without a ledger log it closes the
+ * KV arenas, because no request can use their contents. */
 #pragma once
 
 #include "base/base.h"
@@ -13,19 +12,18 @@
 #include "daemon/daemon.h"
 #include "daemon/persist/fdstore.h"
 
-/* Serves until a stop is requested. Returns the exit code (table in ctl/ctl.h), or a negative errno
- * with *e if it could not start. argv: the command line for a re-exec. */
+/* Serves until a stop is requested. Returns lagand's exit code (listed in main.c), or a negative
+ * errno with *e if lagand could not start. argv: the command line for a re-exec. */
 int serve(struct config *c, char **argv, struct err *e) MUST_USE;
 
-/* For daemon_events: decodes one whole frame of n bytes from c, validates it and does what it asks
- * for. An invalid frame gets an ERROR. c may be dropped by the call. */
+/* daemon_events.frame: validates and executes a frame of c, or sends ERROR. May drop c. */
 void messages_frame(struct daemon *d, struct client *c, const void *frame, size_t n);
 
-/* Takes ledger log and arenas from left. d's tables and workers exist; no worker is started. */
+/* In the new lagand: takes the ledger log and the arenas of the previous lagand from `left` and
+ * closes the other descriptors. Call it after the workers of d are allocated, before they start. */
 void reexec_take(struct daemon *d, struct fdstore *left);
 struct handover_state;
-/* Ends the workers, reads their remaining records and keeps the descriptors for the new program.
- * NULL: no memory. */
+/* Ends the workers and duplicates the descriptors for the new lagand. NULL: no memory. */
 struct handover_state *reexec_prepare(struct daemon *d);
-/* Executes the new program, after everything else was closed. Returns only on failure. */
+/* Replaces this process by the new program; all else must be closed. Returns only on failure. */
 int reexec_exec(struct handover_state *h, char **argv, struct err *e);

@@ -1,15 +1,15 @@
-/* block_holders.c - see block_holders.h: a hash table of (name, worker); the holders of a name are
- * adjacent in a chain. */
+/* block_holders.c - see block_holders.h. A hash table with chaining: an entry is one pair (name of
+ * a block, worker that has it), and all pairs of one name are in the chain of one bucket. */
 #include "route/block_holders.h"
 
 struct holding {
     uint64_t name[2];
-    uint32_t worker, next; /* next in the bucket or in the free list, index + 1; 0: end */
+    uint32_t worker, next; /* next pair of the bucket or of the free list: index + 1; 0: the end */
 };
 struct block_holders {
     struct holding *all;
     uint32_t *bucket, n_buckets;
-    uint32_t n_fresh, max, first_free;
+    uint32_t n_fresh, max, first_free; /* all[n_fresh ..] were never used; free list: index + 1 */
 };
 
 struct block_holders *
@@ -114,7 +114,7 @@ block_holders_find(const struct block_holders *h, const uint64_t (*name)[2], uin
             if (!is(&h->all[i - 1], name[n - 1])) continue;
             if (++holders > max) return known;
             while (k < known && worker[k] != h->all[i - 1].worker) k++;
-            if (k < known || some == max) continue; /* the worker has a later block */
+            if (k < known || some == max) continue; /* known: the worker also has a later block */
             worker[some] = h->all[i - 1].worker;
             found[some++] = n;
         }

@@ -1,17 +1,17 @@
-/* block_holders.h - which worker has which prompt block in its cache; fed by KV events, read for
- * each request.
+/* block_holders.h - a table of the workers that have a prompt block in their prefix cache; KV
+ * events change the table, the router reads it for each request.
  *
- * The name of a block (worker/kv/kv_event.h) depends on its tokens and all tokens before, so a
- * worker that has a block usually has the blocks before it. The table is a hint: a missing entry
- * costs a cache hit, not correctness. Fixed capacity, no allocation after block_holders_new(); a
- * full table ignores additions. */
+ * The name of a block, 2 x 64 bits (worker/kv/kv_event.h), depends on the tokens of the block and
+ * on all tokens before it, so a worker that has a block usually has the blocks before it. The table
+ * is a hint: a missing entry costs a cache hit, not correctness. The capacity is fixed; a full
+ * table ignores additions. */
 #pragma once
 
 #include "base/base.h"
 
 struct block_holders;
 
-/* max_blocks: capacity for all workers together. NULL: out of memory. */
+/* Creates a table of max_blocks entries, for all workers together. NULL: out of memory. */
 struct block_holders *block_holders_new(uint32_t max_blocks) MUST_USE;
 struct block_holders *block_holders_free(struct block_holders *h);
 CLEAN_FUNC(struct block_holders, block_holders_free)
@@ -22,8 +22,9 @@ void block_holders_remove(struct block_holders *h, uint32_t worker,
 /* removes all blocks of a restarted worker */
 void block_holders_forget(struct block_holders *h, uint32_t worker);
 
-/* For a prompt of n blocks in order: worker[i] and found[i], the number of leading blocks that it
- * has, for the workers with the most. Returns their number, at most max. A block that more than max
- * workers have does not distinguish them: it and the blocks before it are not considered. */
+/* Finds the workers that have the longest prefix of a prompt, whose n blocks have the given names.
+ * Returns how many were found, at most max, the longest prefix first: block found[i] - 1 is the
+ * last one that worker[i] has. A block that more than max workers have, and the blocks before it,
+ * are not considered, because they do not distinguish the workers. */
 uint32_t block_holders_find(const struct block_holders *h, const uint64_t (*name)[2], uint32_t n,
                             uint32_t *worker, uint32_t *found, uint32_t max);

@@ -4,7 +4,7 @@
 static bool
 better(const struct route_worker *a, const struct route_worker *b)
 {
-    /* compares without signed differences */
+    /* a->tokens - a->found < b->tokens - b->found, without differences that could be negative */
     uint64_t x = a->tokens + b->found, y = b->tokens + a->found;
 
     if (x != y) return x < y;

@@ -85,7 +85,7 @@ option_index(const struct opt *table, const char *key)
     return (uint32_t)(o - table);
 }
 
-/* Options for the command line only. */
+/* Returns true if the option may be given on the command line only. */
 static bool
 only_on_command_line(const char *key)
 {
@@ -99,7 +99,7 @@ only_on_command_line(const char *key)
     return false;
 }
 
-/* Sets one option of a table and its origin. */
+/* Sets one option of a table and its origin; an invalid value is added to *p. */
 static void
 set_key(struct problems *p, const struct opt *table, void *values, int *from, const char *key,
         const char *value, const char *where, int origin)
@@ -119,9 +119,9 @@ take_key(void *arg, int model, const char *key, const char *value, const char *w
     struct config *c = r->c;
 
     if (model >= MAX_MODELS) {
-        problem(r->p, "%s: more than %d models", where, MAX_MODELS);
+        problem(r->p, "%s: more than %d models; %d is the limit", where, MAX_MODELS, MAX_MODELS);
     } else if (model == YAML_TOP && only_on_command_line(key)) {
-        problem(r->p, "%s: %s is for the command line only", where, key);
+        problem(r->p, "%s: %s can be given on the command line only, not in the file", where, key);
     } else if (model == YAML_TOP) {
         set_key(r->p, daemon_opts, &c->o, c->from, key, value, where, (int)line);
     } else {
@@ -155,7 +155,7 @@ command_line_model(struct config *c, struct problems *p)
         set_model_key(c, "path", c->o.model, "--model", p);
     }
     if (c->n_models != 1 && (*c->o.device || *set)) {
-        problem(p, "%s needs exactly one model, but %s; use one entry of models: per model",
+        problem(p, "%s needs exactly one model, but %s; write the setting into the file's models:",
                 *set ? "--set" : "--device", c->n_models ? "there are several" : "there is none");
         return;
     }
@@ -165,17 +165,17 @@ command_line_model(struct config *c, struct problems *p)
 
         if (!*line) continue;
         if (!value) {
-            problem(p, "--set %s: KEY=VALUE is expected", line);
+            problem(p, "--set %s: there is no '='; KEY=VALUE is expected", line);
             continue;
         }
         *value++ = 0;
         set_model_key(c, line, value, "--set", p);
-        value[-1] = '='; /* strsep() needs a copy: `laganctl config` shows the original */
+        value[-1] = '='; /* restores c->o.set, which `laganctl config show` prints */
         if (set) set[-1] = '\n';
     }
 }
 
-/* Names models without a name after their directory; names must be unique. */
+/* Checks path and name of each model; a model without a name is named after its directory. */
 static void
 name_models(struct config *c, struct problems *p)
 {
@@ -198,7 +198,7 @@ name_models(struct config *c, struct problems *p)
             problem(p, "model %s: %s is not a directory", k->name, k->path);
         for (uint32_t j = 0; j < i; j++)
             if (strcmp(c->model[j].keys.name, k->name) == 0)
-                problem(p, "models: two are named %s; give them names", k->name);
+                problem(p, "models: two models are named %s; set their key name", k->name);
     }
 }
 
@@ -209,9 +209,10 @@ runtime_dir(struct config *c, struct problems *p)
     size_t n;
 
     if (!*dir) dir = env && *env ? env : "/run/lagan";
-    n = strcspn(dir, *c->o.runtime_dir ? "" : ":"); /* systemd may set a list */
+    n = strcspn(dir, *c->o.runtime_dir ? "" : ":"); /* the first path of systemd's list */
     if (n >= sizeof c->o.runtime_dir) {
-        problem(p, "runtime_dir: %zu bytes are too long", n);
+        problem(p, "runtime_dir: the path has %zu bytes; at most %zu are allowed", n,
+                sizeof c->o.runtime_dir - 1);
         return;
     }
     if (dir != c->o.runtime_dir) memcpy(c->o.runtime_dir, dir, n);
@@ -219,7 +220,7 @@ runtime_dir(struct config *c, struct problems *p)
     c->o.runtime_dir[n] = 0;
 }
 
-/* A network listener needs keys. */
+/* Checks api.tcp and api.keys: a network listener needs keys. */
 static void
 network(struct config *c, struct problems *p)
 {
@@ -228,14 +229,15 @@ network(struct config *c, struct problems *p)
 
     if (!*c->o.tcp) return;
     if (strncmp(c->o.tcp, "tcp://", 6)) {
-        problem(p, "api.tcp %s does not begin with tcp://", c->o.tcp);
+        problem(p, "api.tcp is %s; it must begin with tcp://", c->o.tcp);
     } else if (!*c->o.keys) {
-        problem(p, "api.tcp is set and api.keys is not: nothing is served over a network without "
-                   "keys; laganctl keygen --help says how to make them");
+        problem(p, "api.tcp is set but api.keys is not: lagand serves tcp clients only with keys; "
+                   "laganctl keygen --help tells how to make them");
     } else if (curve_read(&keys, c->o.keys, &e) < 0) {
         problem(p, "api.keys: %s", e.text);
     } else if (!*keys.secret) {
-        problem(p, "api.keys: %s has no line with lagand's secret", c->o.keys);
+        problem(p, "api.keys: %s has no line with lagand's secret; laganctl keygen makes one",
+                c->o.keys);
     }
     explicit_bzero(&keys, sizeof keys);
 }
@@ -258,7 +260,7 @@ config_read(struct config *c, int argc, char **argv, struct problems *p, bool *u
         return -EINVAL;
     }
     if (at < argc) {
-        problem(p, "\"%s\" is not an option", argv[at]);
+        problem(p, "\"%s\" is not an option of lagand; options begin with --", argv[at]);
         return -EINVAL;
     }
     *usage = false;
@@ -272,7 +274,7 @@ config_read(struct config *c, int argc, char **argv, struct problems *p, bool *u
         opt_defaults(daemon_opts, &c->o);
         r = yaml_read(file, take_key, &reading, p);
         c->has_file = r == 0;
-        if (r == -ENOENT && asked) problem(p, "%s: %s", file, strerror(ENOENT));
+        if (r == -ENOENT && asked) problem(p, "--config %s: %s", file, strerror(ENOENT));
         at = 1;
         given = 0;
         check(opt_argv(daemon_opts, &c->o, &given, argc, argv, &at, &e) == 0);

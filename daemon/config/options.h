@@ -1,9 +1,9 @@
-/* options.h - settings of lagand: one table for the command line, the configuration file and
- * --help.
+/* options.h - reads lagand's settings from the command line and the configuration file; one table
+ * of options serves both, and --help.
  *
- * Precedence: command line, then file, then defaults. --model, --device and --set configure the
- * only model; with --model the models of the file are not served and the default file is not read.
- */
+ * A value of the command line precedes one of the file, which precedes the default. --model,
+ * --device and --set configure the only model. With --model, lagand ignores the models of the file
+ * and reads no default file. */
 #pragma once
 
 #include "base/base.h"
@@ -14,7 +14,7 @@
 
 enum { MAX_TABLE_OPTIONS = 64 };
 
-struct options {
+struct options { /* values of daemon_opts */
     bool foreground, check, help, version, manual, remove_runtime_dir;
     char tcp[256], keys[1024];
     char runtime_dir[256], config[1024], model[1024], device[64], set[4096], worker[1024];
@@ -26,24 +26,24 @@ struct options {
 };
 
 extern const struct opt daemon_opts[];
-extern const char config_default_file[]; /* may be absent */
+extern const char config_default_file[]; /* path of a file that may be absent */
 
-/* Origin of a value: a line number of the file, or one of these. */
+/* Origin of a value: the number of a line of the configuration file, or one of these. */
 enum { FROM_DEFAULT = 0, FROM_COMMAND_LINE = -1 };
 
 struct config {
     struct options o;
-    int from[MAX_TABLE_OPTIONS]; /* by index in daemon_opts: a line, or FROM_ */
-    bool has_file;
+    int from[MAX_TABLE_OPTIONS]; /* origin of each value, by index in daemon_opts */
+    bool has_file;               /* a configuration file was read; o.config is its path */
     uint32_t n_models;
     struct config_model {
         struct model_options keys;
-        int from[MAX_TABLE_OPTIONS]; /* by index in model_opts */
+        int from[MAX_TABLE_OPTIONS]; /* origin of each value, by index in model_opts */
     } model[MAX_MODELS];
 };
 
-/* -EINVAL: *p has all errors. *usage: an error is on the command line. */
+/* Reads command line and file. -EINVAL: *p has all errors; *usage: the command line is wrong. */
 int config_read(struct config *c, int argc, char **argv, struct problems *p, bool *usage) MUST_USE;
-/* Formats an origin into buf: "default", "lagan.yaml:12", "command line". */
+/* Formats an origin into buf and returns buf: "default", "lagan.yaml:12", "command line". */
 const char *config_from(const struct config *c, int from, char *buf, size_t n);
 uint32_t config_n_workers(const struct config *c);

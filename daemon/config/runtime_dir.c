@@ -1,8 +1,7 @@
 /* runtime_dir.c - see runtime_dir.h.
  *
- * The socket file of a killed process stays, and libzmq unlinks any file at the path that it binds.
- * So lagand takes the lock first and checks a path before it binds it.
- */
+ * The socket file of a killed lagand stays, and libzmq unlinks any file at a path that it binds. So
+ * lagand first locks the directory, then checks each path before it is bound. */
 #include "daemon/config/runtime_dir.h"
 
 #include <dirent.h>
@@ -30,8 +29,8 @@ busy(const struct runtime_dir *r, struct err *e)
     return err_set(e, -EBUSY, "another lagand (pid %s) runs on %s", pid, r->dir);
 }
 
-/* Opens and locks the file. If another lagand unlinks it in between, the locked file has no name:
- * tries again. */
+/* Opens and locks DIR/lagand.lock. If another lagand unlinks the file between open and flock, the
+ * locked file has no name any more: tries again. */
 static int
 take_lock(struct runtime_dir *r, struct err *e)
 {
@@ -44,12 +43,13 @@ take_lock(struct runtime_dir *r, struct err *e)
 
         r->lock = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0644);
         if (r->lock < 0) {
-            return err_set(e, -errno, "runtime directory %s: cannot write in it: %s", r->dir,
-                           strerror(errno));
+            return err_set(e, -errno, "runtime directory %s: cannot open lagand.lock in it: %s",
+                           r->dir, strerror(errno));
         }
         if (flock(r->lock, LOCK_EX | LOCK_NB) < 0) {
-            int code = errno == EWOULDBLOCK ? busy(r, e)
-                                            : err_set(e, -errno, "%s: %s", path, strerror(errno));
+            int code = errno == EWOULDBLOCK
+                           ? busy(r, e)
+                           : err_set(e, -errno, "cannot lock %s: %s", path, strerror(errno));
             close(r->lock);
             return code;
         }
@@ -59,16 +59,16 @@ take_lock(struct runtime_dir *r, struct err *e)
         close(r->lock);
     }
     if (ftruncate(r->lock, 0) < 0 || pwrite(r->lock, pid, (size_t)n, 0) != n) {
-        int code = err_set(e, -errno, "%s: %s", path, strerror(errno));
+        int code = err_set(e, -errno, "cannot write %s: %s", path, strerror(errno));
 
-        unlink(path); /* while it is locked */
+        unlink(path); /* before the close ends the lock: see take_lock() */
         close(r->lock);
         return code;
     }
     return 0;
 }
 
-/* Removes control sockets of a killed lagand; the lock is held. */
+/* Removes the control sockets of a killed lagand from DIR/w. The caller holds the lock. */
 static void
 sweep(const struct runtime_dir *r)
 {
@@ -94,18 +94,18 @@ runtime_dir_open(struct runtime_dir *r, const char *dir, struct err *e)
     int k;
 
     *r = (struct runtime_dir){ .lock = -1 };
-    /* The longest path below it is a control socket's. */
+    /* A control socket has the longest path in the directory. */
     if (strlen(dir) + strlen("/w/63.4294967295") > SOCKET_PATH_MAX) {
         return err_set(e, -ENAMETOOLONG,
-                       "runtime directory %.160s: %zu bytes are too long for sockets in it; "
-                       "at most %zu",
+                       "runtime directory %.160s: the path has %zu bytes; at most %zu are allowed, "
+                       "because sockets are made in it",
                        dir, strlen(dir), SOCKET_PATH_MAX - strlen("/w/63.4294967295"));
     }
     snprintf(r->dir, sizeof r->dir, "%s", dir);
     if (mkdir(dir, 0750) == 0)
         r->made_dir = true;
     else if (errno != EEXIST)
-        return err_set(e, -errno, "runtime directory %s: cannot be made: %s", dir, strerror(errno));
+        return err_set(e, -errno, "cannot create runtime directory %s: %s", dir, strerror(errno));
     k = take_lock(r, e);
     if (k < 0) {
         r->lock = -1;
@@ -114,7 +114,7 @@ runtime_dir_open(struct runtime_dir *r, const char *dir, struct err *e)
     }
     runtime_dir_path(r, "w", path);
     if (mkdir(path, 0700) < 0 && errno != EEXIST) {
-        int code = err_set(e, -errno, "%s: %s", path, strerror(errno));
+        int code = err_set(e, -errno, "cannot create %s: %s", path, strerror(errno));
 
         runtime_dir_close(r);
         return code;
@@ -132,7 +132,7 @@ runtime_dir_close(struct runtime_dir *r)
     runtime_dir_path(r, "w", path);
     rmdir(path);
     runtime_dir_path(r, "lagand.lock", path);
-    unlink(path); /* while it is locked: see take_lock() */
+    unlink(path); /* before the close ends the lock: see take_lock() */
     close(r->lock);
     r->lock = -1;
     if (r->made_dir) rmdir(r->dir);
@@ -159,13 +159,13 @@ runtime_dir_vacate(const struct runtime_dir *r, const char *name, struct err *e)
     check(strlen(path) <= SOCKET_PATH_MAX);
     memcpy(a.sun_path, path, strlen(path) + 1);
     fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    if (fd < 0) return err_set(e, -errno, "socket: %s", strerror(errno));
+    if (fd < 0) return err_set(e, -errno, "%s: cannot create a socket: %s", path, strerror(errno));
     n = connect(fd, (struct sockaddr *)&a, sizeof a);
     n = n < 0 ? errno : 0;
     close(fd);
     if (n == 0 || n == EAGAIN)
         return err_set(e, -EADDRINUSE, "%s: another program listens on this socket", path);
-    if (n != ECONNREFUSED) return err_set(e, -n, "%s: %s", path, strerror(n));
-    if (unlink(path) < 0) return err_set(e, -errno, "%s: %s", path, strerror(errno));
+    if (n != ECONNREFUSED) return err_set(e, -n, "cannot connect to %s: %s", path, strerror(n));
+    if (unlink(path) < 0) return err_set(e, -errno, "cannot remove %s: %s", path, strerror(errno));
     return 0;
 }

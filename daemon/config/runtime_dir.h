@@ -1,10 +1,9 @@
-/* runtime_dir.h - the runtime directory: one lagand owns it and removes its files at exit.
+/* runtime_dir.h - locks, cleans and removes the runtime directory, which one lagand owns.
  *
  *   DIR/lagand.lock   locked with flock() while lagand runs; contains its pid
- *   DIR/api.sock      clients
- *   DIR/ctl.sock      operators
- *   DIR/w/N.E         control channel of worker N, incarnation E
- */
+ *   DIR/api.sock      socket for clients
+ *   DIR/ctl.sock      socket for operators
+ *   DIR/w/N.E         control channel of worker N, incarnation E */
 #pragma once
 
 #include "base/base.h"
@@ -14,15 +13,15 @@ enum { RUNTIME_PATH = 320, SOCKET_PATH_MAX = 107 }; /* SOCKET_PATH_MAX: sun_path
 
 struct runtime_dir {
     char dir[256];
-    int lock;
-    bool made_dir; /* created by this lagand, which removes it */
+    int lock;      /* descriptor of the locked file; -1: closed */
+    bool made_dir; /* this lagand created the directory and removes it at exit */
 };
 
-/* Locks the directory and removes files of a killed lagand. -EBUSY: another lagand has it; the
- * error names its pid. On -EACCES, -EROFS, -ENOSPC, -ENAMETOOLONG no file is left. */
+/* Creates the directory if necessary, locks it and removes sockets of a killed lagand. -EBUSY:
+ * another lagand, whose pid is in *e, has the lock. If DIR is not writable, no new file is left. */
 int runtime_dir_open(struct runtime_dir *r, const char *dir, struct err *e) MUST_USE;
 void runtime_dir_close(struct runtime_dir *r);
 void runtime_dir_path(const struct runtime_dir *r, const char *name, char path[RUNTIME_PATH]);
-/* Prepares DIR/name for bind(): removes a socket that no process listens on. -EADDRINUSE: a process
- * listens on it. -EEXIST: another file. */
+/* Prepares DIR/name for bind(): removes a socket file on which no process listens. -EADDRINUSE: a
+ * process listens on the socket. -EEXIST: the file is not a socket. */
 int runtime_dir_vacate(const struct runtime_dir *r, const char *name, struct err *e) MUST_USE;

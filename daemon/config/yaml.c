@@ -1,15 +1,14 @@
 /* yaml.c - see yaml.h.
  *
- * A walk over libyaml's events. One buffer has the path so far; each level knows the length of its
- * prefix.
- */
+ * Recursive functions read libyaml's events. walk.path has the joined keys of the present position;
+ * each level of the recursion appends its key and removes it again. */
 #include "daemon/config/yaml.h"
 
 #include <stdarg.h>
 #include <stdio.h>
 #include <yaml.h>
 
-#define MODELS_IS_A_LIST "models is a list: each entry begins with \"- \""
+#define MODELS_IS_A_LIST "models must be a list whose entries begin with \"- \""
 enum { MAX_DEPTH = 8, MAX_PATH = 128, MAX_FILE = 1 << 20, MAX_SEEN = 512 };
 
 struct walk {
@@ -18,13 +17,13 @@ struct walk {
     yaml_key *take;
     void *arg;
     struct problems *p;
-    int model; /* index of the current entry, or YAML_TOP */
+    int model; /* index of the present entry of models, or YAML_TOP */
     char path[MAX_PATH];
     struct seen {
         int model;
         char path[MAX_PATH];
         unsigned line;
-    } * seen; /* to find duplicate keys */
+    } * seen; /* [n_seen], the keys read so far, to find duplicate keys */
     uint32_t n_seen;
 };
 
@@ -62,18 +61,18 @@ next(struct walk *w, yaml_event_t *ev)
     return -EBADMSG;
 }
 
-/* Returns true if the key is new; else reports where it was before. */
+/* Returns true if the key w->path is new in the file; else reports the line where it was before. */
 static bool
 first_time(struct walk *w, const yaml_mark_t *m)
 {
     for (uint32_t i = 0; i < w->n_seen; i++) {
         if (w->seen[i].model == w->model && strcmp(w->seen[i].path, w->path) == 0) {
-            wrong(w, m, "%s is given twice; line %u has it too", w->path, w->seen[i].line);
+            wrong(w, m, "%s was already set in line %u", w->path, w->seen[i].line);
             return false;
         }
     }
     if (w->n_seen == MAX_SEEN) {
-        wrong(w, m, "the file has more keys than there are settings");
+        wrong(w, m, "the file has more than %d keys, which is the limit", MAX_SEEN);
         return false;
     }
     w->seen[w->n_seen] = (struct seen){ .model = w->model, .line = (unsigned)m->line + 1 };
@@ -107,10 +106,10 @@ take_scalar(struct walk *w, const yaml_event_t *ev)
     snprintf(where, sizeof where, "%.100s:%zu:%zu", w->name, ev->start_mark.line + 1,
              ev->start_mark.column + 1);
     if (strlen(value) != ev->data.scalar.length)
-        wrong(w, &ev->start_mark, "a value with a NUL byte in it");
+        wrong(w, &ev->start_mark, "the value of %s contains a NUL byte", w->path);
     else if (ev->data.scalar.plain_implicit &&
              (!*value || !strcmp(value, "~") || !strcmp(value, "null")))
-        problem(w->p, "%s: %s has no value; leave the line out for the default", where, w->path);
+        problem(w->p, "%s: %s has no value; to use the default, remove the line", where, w->path);
     else
         w->take(w->arg, w->model, w->path, value, where, (unsigned)ev->start_mark.line + 1);
 }
@@ -136,7 +135,7 @@ models(struct walk *w, int depth)
             w->path[0] = 0;
             r = mapping(w, depth + 1);
         } else {
-            wrong(w, &ev.start_mark, "an entry of models is a mapping, with path: at least");
+            wrong(w, &ev.start_mark, "an entry of models must be a mapping with at least path:");
             r = skip(w, &ev);
         }
         yaml_event_delete(&ev);
@@ -158,19 +157,19 @@ value(struct walk *w, const yaml_event_t *ev, int depth)
         return 0;
     case YAML_MAPPING_START_EVENT:
         if (depth < MAX_DEPTH && !list) return mapping(w, depth + 1);
-        wrong(w, &ev->start_mark, "%s", list ? MODELS_IS_A_LIST : "nested too deep");
+        wrong(w, &ev->start_mark, "%s", list ? MODELS_IS_A_LIST : "the key is nested too deep");
         return skip(w, ev);
     case YAML_SEQUENCE_START_EVENT:
         if (list) return models(w, depth);
-        wrong(w, &ev->start_mark, "%s is one value, not a list", w->path);
+        wrong(w, &ev->start_mark, "%s must be one value, but is a list", w->path);
         return skip(w, ev);
     default:
-        wrong(w, &ev->start_mark, "anchors and aliases are not understood here");
+        wrong(w, &ev->start_mark, "%s is a YAML alias, which is not supported", w->path);
         return 0;
     }
 }
 
-/* Reads the pairs of a mapping after its start event. w->path is the prefix, and is restored. */
+/* Reads the pairs of the mapping whose key is w->path, until its end event; restores w->path. */
 static int
 mapping(struct walk *w, int depth)
 {
@@ -192,9 +191,9 @@ mapping(struct walk *w, int depth)
                              (const char *)key.data.scalar.value);
 
             good = n > 0 && (size_t)n < sizeof w->path - prefix;
-            if (!good) wrong(w, &key.start_mark, "no such key: it is too long");
+            if (!good) wrong(w, &key.start_mark, "there is no such key: the key is too long");
         } else {
-            wrong(w, &key.start_mark, "a key is a word");
+            wrong(w, &key.start_mark, "a key must be a word, not a list or a mapping");
             r = skip(w, &key);
             if (r < 0) {
                 yaml_event_delete(&key);
@@ -203,7 +202,7 @@ mapping(struct walk *w, int depth)
         }
         r = next(w, &val);
         if (r == 0) {
-            /* The keys of a mapping may be spread over the file; a value may not be repeated. */
+            /* A mapping may occur twice in the file with different keys, a key only once. */
             if (good && val.type == YAML_SCALAR_EVENT) good = first_time(w, &key.start_mark);
             r = good ? value(w, &val, depth) : skip(w, &val);
             yaml_event_delete(&val);
@@ -226,7 +225,8 @@ document(struct walk *w)
         TRY(next(w, &ev));
         type = ev.type;
         if (type == YAML_DOCUMENT_START_EVENT) {
-            if (has_document) wrong(w, &ev.start_mark, "a second document; one file is one");
+            if (has_document)
+                wrong(w, &ev.start_mark, "a second YAML document begins; the file must have one");
             has_document = true;
         } else if (type == YAML_MAPPING_START_EVENT) {
             w->path[0] = 0;
@@ -236,7 +236,7 @@ document(struct walk *w)
             /* an empty document is allowed */
         } else if (type == YAML_SCALAR_EVENT || type == YAML_SEQUENCE_START_EVENT ||
                    type == YAML_ALIAS_EVENT) {
-            wrong(w, &ev.start_mark, "the file is a mapping of keys to values");
+            wrong(w, &ev.start_mark, "the file must be a mapping of keys to values");
             r = skip(w, &ev);
         }
         yaml_event_delete(&ev);
@@ -286,7 +286,7 @@ yaml_read(const char *path, yaml_key *take, void *arg, struct problems *p)
     }
     if (text) {
         n = fread(text, 1, MAX_FILE, f);
-        why = ferror(f) ? strerror(errno) : n == MAX_FILE ? "over 1 MiB" : NULL;
+        why = ferror(f) ? strerror(errno) : n == MAX_FILE ? "the file exceeds 1 MiB" : NULL;
     }
     fclose(f);
     if (!why) return read_text(path, text, n, take, arg, p);

@@ -10,7 +10,7 @@
 struct place {
     uint64_t cookie;
     nsec since;
-    uint32_t client; /* CLIENT_NONE: it has sent no message, and is in the list */
+    uint32_t client; /* handle; CLIENT_NONE: unidentified, and in the list connections.silent */
     TAILQ_ENTRY(place) silent;
     bool open;
 };
@@ -18,7 +18,7 @@ struct place {
 struct connections {
     struct place *at; /* [n_places], by descriptor */
     uint32_t n_places, n, most;
-    TAILQ_HEAD(, place) silent; /* connections without a message, the oldest first */
+    TAILQ_HEAD(, place) silent; /* unidentified connections, the oldest first */
 };
 
 struct connections *
@@ -54,7 +54,7 @@ bool
 connections_opened(struct connections *c, int fd, nsec now)
 {
     if (fd < 0 || (uint32_t)fd >= c->n_places) return false;
-    (void)connections_closed(c, fd); /* its end was not reported */
+    (void)connections_closed(c, fd); /* an earlier one with this fd, not reported as closed */
     c->at[fd] = (struct place){
         .cookie = connections_cookie(fd), .since = now, .client = CLIENT_NONE, .open = true
     };
@@ -116,8 +116,8 @@ connections_shutdown(struct connections *c, int fd, uint64_t cookie)
     int held;
 
     if (p && p->cookie == cookie) (void)connections_closed(c, fd);
-    /* libzmq may have closed fd and the kernel may have reused it: compares the cookie of a
-     * duplicate. */
+    /* libzmq may have closed fd and the kernel may have reused the number. The cookie is read from
+     * a duplicate, which cannot change its socket before the shutdown(). */
     held = fcntl(fd, F_DUPFD_CLOEXEC, 3);
     if (held < 0) return;
     if (cookie && connections_cookie(held) == cookie) shutdown(held, SHUT_RDWR);

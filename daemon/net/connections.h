@@ -1,10 +1,11 @@
-/* connections.h - table of the client connections of unix_server.h and, over tcp, of libzmq.
+/* connections.h - table of the open client connections: those of unix_server.h and, over tcp, those
+ * of libzmq. It limits their number; the caller chooses the connection to close.
  *
- * The table limits their number; the caller chooses the connection to close. libzmq accepts every
- * connection and has no call that ends one: lagand shuts its socket down and forgets it, and the
- * thread of libzmq then releases it. The index is the descriptor; the kernel's socket cookie tells
- * a socket of libzmq from a later one with the same descriptor.
- */
+ * libzmq accepts every connection and has no call that closes one. lagand therefore calls
+ * shutdown() on its socket and removes it from the table; libzmq's thread then closes the socket.
+ * The index of the table is the descriptor. Because libzmq may close a socket at any time, the
+ * kernel's socket cookie (SO_COOKIE) distinguishes the socket from a later one with the same
+ * descriptor. An "unidentified" connection has sent no message yet. */
 #pragma once
 
 #include "base/base.h"
@@ -13,22 +14,22 @@
 
 struct connections;
 
-/* most: limit of open connections. NULL: no memory. */
+/* Creates a table for at most `most` open connections. NULL: no memory. */
 struct connections *connections_new(uint32_t most) MUST_USE;
 struct connections *connections_free(struct connections *c);
 
-/* Adds an accepted connection. Returns true if the limit is exceeded; the caller then closes one.
- */
+/* Adds an accepted connection. Returns true if the caller must close one: the limit is exceeded. */
 bool connections_opened(struct connections *c, int fd, nsec now) MUST_USE;
-/* Removes it. Returns its client's handle (session.h); CLIENT_NONE: it has sent no message. */
+/* Removes a connection. Returns the handle of its client (session.h); CLIENT_NONE: unidentified. */
 uint32_t connections_closed(struct connections *c, int fd);
-void connections_set_client(struct connections *c, int fd, uint32_t handle); /* a message came */
+/* Stores the client of connection fd, from which a message has arrived. */
+void connections_set_client(struct connections *c, int fd, uint32_t handle);
 uint32_t connections_n(const struct connections *c);
-/* The oldest connection without a message, and when it was opened; -1: none. */
+/* Returns the descriptor of the oldest unidentified connection, opened at *since; -1: none. */
 int connections_oldest_unidentified(const struct connections *c, nsec *since);
 
-uint64_t connections_cookie(int fd); /* of the kernel; 0: not a socket */
-/* Shuts the socket down if it still has that cookie. */
+uint64_t connections_cookie(int fd); /* returns SO_COOKIE of a socket; 0: fd is not a socket */
+/* Calls shutdown() on fd and removes it from the table, if fd still has that cookie. */
 void connections_shutdown(struct connections *c, int fd, uint64_t cookie);
-/* Shuts a connection without a message down. */
+/* connections_shutdown() of an unidentified connection, with the cookie that the table has. */
 void connections_shutdown_unidentified(struct connections *c, int fd);

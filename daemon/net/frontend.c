@@ -1,11 +1,8 @@
-/* frontend.c - frames to and from clients; see frontend.h.
+/* frontend.c - frames to and from clients; see frontend.h. serve.c calls frontend_pump() in each
+ * loop iteration and does not sleep while frames are left to read.
  *
- * frontend_pump() is called in each loop iteration; serve.c does not sleep while it has more to
- * read.
- *
- * A socket does not tell when its peer reads. lagand counts the bytes that it sends, and sends PING
- * with the count: the PONG tells that all bytes before the PING were read.
- */
+ * A socket does not report when its peer reads. lagand counts the bytes that it sends to a client
+ * and sends PING with the count; the PONG proves that the client has read all bytes before it. */
 #include "daemon/net/frontend.h"
 
 #include "base/log.h"
@@ -16,20 +13,22 @@
 #include <stdio.h>
 
 enum {
-    ROUND_FRAMES = 64, /* budget of unix_server.c in one loop iteration */
+    /* Budget of frontend_pump() for AF_UNIX clients, in frames and in bytes. */
+    ROUND_FRAMES = 64,
     ROUND_BYTES = 1 << 20,
-    /* Cost of a connection and of its end, in frames (about 10 system calls), so that thousands of
-     * connections at once do not delay the tokens of others. */
+    /* Frames by which an accepted and a closed connection count (about 10 system calls), so that
+     * thousands of connections at once do not delay the tokens of other clients. */
     FRAMES_A_BEGIN = 16,
     FRAMES_AN_END = 8,
-    /* Bytes sent to a client and not known to be read. Chunks stop at the share of a client, at
-     * most UNREAD_MOST; other messages stop at 4 x that. MESSAGE is libzmq's overhead. */
+    /* Limits of the bytes sent to a client and not known to be read. The "share" of a client is
+     * UNREAD_ALL divided by the number of clients, clamped to [UNREAD_LEAST, UNREAD_MOST]. Chunks
+     * are sent up to 1 share, other messages up to 4. MESSAGE: libzmq's overhead of a message. */
     UNREAD_ALL = 128 << 20,
     UNREAD_MOST = 1 << 20,
     UNREAD_LEAST = 64 << 10,
     MESSAGE = 128
 };
-static const nsec ROUND_TIME = 5 * NSEC_MS; /* small frames may cost much time */
+static const nsec ROUND_TIME = 5 * NSEC_MS; /* time budget: a small frame may cost much time */
 
 /* ---- send */
 
@@ -50,7 +49,7 @@ send_to(struct daemon *d, struct client *c, const void *frame, size_t n)
                                         : unix_server_send(f->local, c->fd, peer_of(c), frame, n);
 
     if (c->listener == LISTENER_TCP && r == -EHOSTUNREACH) {
-        /* Its frames may still be queued: dropped later, see drop_closed(). */
+        /* Frames of c may still be unread in libzmq: drop_closed() drops c after them. */
         c->disconnected = f->some_disconnected = true;
         return 0;
     }
@@ -73,14 +72,14 @@ frontend_ping(struct daemon *d, struct client *c)
     return send_to(d, c, b->data, b->size);
 }
 
-/* Returns -EAGAIN if c has that many shares of UNREAD_ALL unread, else 0. */
+/* Returns -EAGAIN if c has at least `shares` shares (see UNREAD_ALL) of unread bytes, else 0. */
 static int
 check_unread(struct daemon *d, struct client *c, uint32_t shares)
 {
     uint64_t share = UNREAD_ALL / MAX(session_n(d->sessions), 1u);
 
     share = MIN(MAX(share, (uint64_t)UNREAD_LEAST), (uint64_t)UNREAD_MOST);
-    /* PING at half of the share, so that a client that reads is never delayed. */
+    /* Sends PING at half of a share, so that the PONG of a client that reads comes in time. */
     if (!c->ping_pending && c->sent - c->read >= share / 2)
         c->ping_pending = frontend_ping(d, c) == 0;
     return c->sent - c->read >= shares * share && !c->ending ? -EAGAIN : 0;
@@ -108,7 +107,7 @@ frontend_send_chunk(struct daemon *d, struct client *c)
 void
 frontend_pong(struct daemon *d, struct client *c, uint64_t t)
 {
-    if (t > c->sent || t < c->read) return; /* not a count that lagand has sent */
+    if (t > c->sent || t < c->read) return; /* ignores a count that lagand cannot have sent */
     c->read = t;
     c->ping_pending = false;
     if (c->read >= c->ending_bytes) c->close_at = 0;
@@ -180,7 +179,8 @@ refuse_connection(struct daemon *d, const struct caller *from, const char *why)
     FRONTEND_REFUSE(d, &unknown, 0, LAGAN_E_QUEUE_FULL, "%s", why);
 }
 
-/* Sets the user of a client: the name of its key, or its uid. */
+/* Sets the user of c from its key or uid. Returns false if c must be refused: its key was removed
+ * from the file, or the table of users is full. */
 static bool
 identify(struct daemon *d, struct client *c, const struct caller *from)
 {
@@ -227,7 +227,7 @@ frontend_reload_keys(struct daemon *d, struct err *e)
 static void
 set_socket(struct daemon *d, struct client *c, int fd)
 {
-    /* Each time, because the message may come before the event of the connection. */
+    /* Called for each message, because a message may come before the OPENED event. */
     connections_set_client(d->frontend->connections, fd, c->handle);
     if (c->fd == fd) return;
     c->fd = fd;
@@ -256,6 +256,7 @@ frontend_disconnect_fd(struct daemon *d, int fd)
         connections_shutdown_unidentified(f->connections, fd);
 }
 
+/* Returns the client of a frame's sender, added if new; NULL: it was refused with an ERROR. */
 static struct client *
 client_of(struct daemon *d, const struct caller *from)
 {
@@ -267,14 +268,15 @@ client_of(struct daemon *d, const struct caller *from)
         d->events->client_disconnected(d, idle->handle);
     c = session_of(d->sessions, from->listener, from->id, from->id_len, d->now, &gone);
     if (!c) {
-        refuse_connection(d, from, "too many clients are connected");
+        refuse_connection(d, from, "the limit of connected clients is reached; try again later");
         return NULL;
     }
     if (!c->user && !identify(d, c, from)) {
         refuse_connection(d, from,
-                          "too many users are connected, or the key was removed from api.keys");
+                          "the limit of connected users is reached, or the key of this client was "
+                          "removed from api.keys");
         session_drop(d->sessions, c);
-        return NULL; /* the message does not count */
+        return NULL;
     }
     set_socket(d, c, from->fd);
     return c;
@@ -287,14 +289,14 @@ take_frame(struct daemon *d, const struct caller *from, const void *frame, size_
 
     if (c && several) {
         FRONTEND_REFUSE(d, c, 0, LAGAN_E_INVALID_REQUEST,
-                        "a message must have one frame, this one has more");
+                        "the message has several frames; a message must have one");
     } else if (c) {
         d->events->frame(d, c, frame, n);
     }
 }
 
-/* Above the limit one connection is closed: the longest-idle one without open requests. A new
- * connection thus gets as much time as the others. */
+/* Adds a connection. If there are more than the limit now, closes the longest-idle one of the
+ * unidentified connections and the clients without requests, which is rarely the new one. */
 static void
 connection_opened(struct daemon *d, int fd)
 {
@@ -308,8 +310,7 @@ connection_opened(struct daemon *d, int fd)
     idle = session_idle(d->sessions);
     if (!f->full_logged_at || d->now - f->full_logged_at > 10 * NSEC_S) {
         log_warn("%u connections are open, which is the limit (api.max_connections, open files); "
-                 "closing "
-                 "the longest-idle connection without a request for each new one",
+                 "closing the longest-idle connection without a request for each new one",
                  connections_n(f->connections) - 1);
         f->full_logged_at = d->now;
     }
@@ -351,12 +352,13 @@ frontend_probe(struct daemon *d, struct client *c)
     bool known_before = c->disconnected;
 
     c->disconnected = false;
-    (void)frontend_ping(d, c); /* the id may belong to a new connection */
+    (void)frontend_ping(d, c); /* succeeds if the routing id belongs to a new connection now */
     if (!c->disconnected || !known_before) return false;
     d->events->client_disconnected(d, c->handle);
     return true;
 }
 
+/* Drops the tcp clients whose connection has ended. Called when libzmq has no unread frames. */
 static void
 drop_closed(struct daemon *d)
 {
@@ -393,7 +395,7 @@ take_tcp_event(struct daemon *d, const struct tcp_server_event *ev)
         tcp_server_look(d->frontend->tcp);
 }
 
-/* Returns the number of frames. */
+/* Reads frames of tcp clients within the budget of tcp_server.c. Returns how many were read. */
 static uint32_t
 pump_tcp(struct daemon *d, bool *more)
 {
@@ -439,6 +441,6 @@ frontend_pump(struct daemon *d, bool *more)
                                                : 1;
         if (n >= ROUND_FRAMES || bytes >= ROUND_BYTES || clock_now() >= until) break;
     }
-    *more |= r > 0; /* the budget is spent */
+    *more |= r > 0; /* the loop ended because its budget is spent */
     return frames + pump_tcp(d, more);
 }

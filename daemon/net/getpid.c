@@ -1,9 +1,8 @@
-/* getpid.c - replaces getpid() by one that asks the kernel once.
+/* getpid.c - replaces libc's getpid() by a function that asks the kernel only once.
  *
- * libzmq calls getpid() at each use of a mailbox, to detect a fork: 7 of 22 system calls in a step
- * of a tcp client. The linker uses this function instead. lagand does not fork: the vfork() child
- * of spawn.c only calls getppid() and execs, and a re-exec keeps the pid.
- */
+ * libzmq calls getpid() at each use of a mailbox, to detect a fork: 7 of the 22 system calls of one
+ * step for a tcp client. The linker uses this function instead. The pid never changes: the vfork()
+ * child of spawn.c only calls getppid() and execs, and a re-exec keeps the pid. */
 
 #include <stdatomic.h>
 #include <sys/syscall.h>

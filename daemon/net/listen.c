@@ -1,4 +1,4 @@
-/* listen.c - sockets, files and keys of the listeners; see frontend.h. */
+/* listen.c - opens and closes the listeners: sockets, socket files and keys; see frontend.h. */
 #include "base/log.h"
 #include "daemon/config/options.h"
 #include "daemon/config/runtime_dir.h"
@@ -13,13 +13,11 @@
 #include <systemd/sd-daemon.h>
 #include <unistd.h>
 
-/* Descriptors that are not of clients: lagand's own; for each worker its own, its standby's and its
- * arenas'. */
+/* Descriptors that are reserved, so that connections of clients cannot use them: for lagand itself,
+ * and for each process of a worker with its standby and its arenas; at least FILES_LEAST. */
 enum { OWN_FILES = 96, WORKER_FILES = 32, FILES_LEAST = 256 };
-enum {
-    OPERATORS = 64,
-    UNACCEPTED = 64
-}; /* limit of operators; connections that may exceed the limit until one is closed */
+enum { OPERATORS = 64 };  /* limit of connections at ctl.sock */
+enum { UNACCEPTED = 64 }; /* api.sock may exceed the limit by this until a connection is closed */
 
 static const struct listener {
     const char *name, *group;
@@ -37,7 +35,7 @@ on_local(sd_event_source *s, int fd, uint32_t revents, void *arg)
     return 0;
 }
 
-/* Mode of the socket's file: owner and, if it exists, the group. */
+/* Lets the owner and, if it exists, the group connect to the socket file at path. */
 static int
 permit(const char *path, const char *group, struct err *e)
 {
@@ -49,8 +47,7 @@ permit(const char *path, const char *group, struct err *e)
     return 0;
 }
 
-/* Takes the clients' socket from systemd if it listens at the right path; -1: lagand binds its own.
- */
+/* Returns the socket api.sock that systemd opened at the right path; -1: lagand binds its own. */
 static int
 given_socket(struct daemon *d, struct fdstore *given)
 {
@@ -96,7 +93,7 @@ listen_read_keys(struct daemon *d, struct err *e)
     return 0;
 }
 
-/* The limit of connections, at most the number of free descriptors. */
+/* Returns api.max_connections, or the number of descriptors beside the reserved ones if lower. */
 static uint32_t
 most_connections(const struct daemon *d)
 {
@@ -127,19 +124,20 @@ listen_open(struct daemon *d, struct fdstore *given, struct err *e)
     uint32_t most = most_connections(d) + UNACCEPTED;
     int fd, r;
 
-    if (!f) return err_set(e, -ENOMEM, "no memory for clients");
+    if (!f) return err_set(e, -ENOMEM, "no memory for the state of api.sock and ctl.sock");
     msgpack_sbuffer_init(&f->ping);
     f->connections = connections_new(most - UNACCEPTED);
     f->local = unix_server_open(LAGAN_MAX_FRAME);
     if (!f->connections || !f->local)
-        return err_set(e, -errno, "cannot serve clients: %s", strerror(errno));
+        return err_set(e, -errno, "cannot create the server of api.sock and ctl.sock: %s",
+                       strerror(errno));
     fd = given_socket(d, given);
     TRY(fd >= 0 ? unix_server_adopt(f->local, LISTENER_API, fd, most, e)
                 : open_listener(d, LISTENER_API, most, e));
     TRY(open_listener(d, LISTENER_CTL, OPERATORS, e));
     r = sd_event_add_io(d->event, &f->on_local, unix_server_fd(f->local), EPOLLIN, on_local,
                         f->local);
-    if (r < 0) return err_set(e, r, "cannot create a socket for clients: %s", strerror(-r));
+    if (r < 0) return err_set(e, r, "cannot watch the sockets of clients: %s", strerror(-r));
     if (!*d->config->o.tcp) return 0;
     TRY(listen_read_keys(d, e));
     f->tcp = tcp_server_open(d, &f->keys, e);
@@ -158,12 +156,12 @@ listen_close(struct daemon *d)
         bound[i] = f->local && unix_server_listener(f->local, i) >= 0 &&
                    !(i == LISTENER_API && f->given);
     sd_event_source_disable_unref(f->on_local);
-    /* Lets the reply to `daemon reexec` leave. */
+    /* At a re-exec libzmq gets time to send the reply to `daemon reexec`. */
     tcp_server_close(f->tcp, d->reexec_requested);
     unix_server_close(f->local);
     for (uint32_t i = 0; i < ARRAY_LEN(listeners); i++) {
         runtime_dir_path(d->runtime, listeners[i].name, path);
-        if (bound[i]) unlink(path); /* files that existed before stay */
+        if (bound[i]) unlink(path); /* the file of a socket that systemd opened stays */
     }
     msgpack_sbuffer_destroy(&f->ping);
     explicit_bzero(&f->keys, sizeof f->keys);

@@ -13,8 +13,8 @@ struct sessions {
     struct client client[MAX_CLIENTS];
     struct user user[MAX_USERS];
     struct map *by_id;
-    uint32_t n, n_ever; /* used now; entries used at least once */
-    TAILQ_HEAD(, client) by_time;
+    uint32_t n, n_ever;           /* clients; entries of client[] used at least once */
+    TAILQ_HEAD(, client) by_time; /* the longest-idle client first */
     uint64_t seed;
 };
 
@@ -39,7 +39,7 @@ sessions_free(struct sessions *s)
     return NULL;
 }
 
-/* FNV-1a over listener and id from a secret seed, because clients may choose their ids. */
+/* Returns a hash (FNV-1a) of an id. Clients choose ids, so a secret seed prevents collisions. */
 static uint64_t
 key_of(const struct sessions *s, enum listener_id listener, const uint8_t *id, size_t n)
 {
@@ -108,8 +108,7 @@ session_of(struct sessions *s, enum listener_id listener, const void *id, size_t
         return c;
     }
     key = key_of(s, listener, id, id_len);
-    /* Two ids with the same hash: the second is refused. The seed prevents collisions on purpose.
-     */
+    /* Another id has the same hash, by chance: refuses the new client. */
     if (map_find(s->by_id, key) != MAP_NONE) return NULL;
     c = place(s, gone);
     if (!c) return NULL;

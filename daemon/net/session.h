@@ -1,5 +1,7 @@
-/* session.h - fixed table of clients, found by the id of their connection (ZeroMQ's routing id, or
- * the peer number of unix_server.h), and of the users they belong to. */
+/* session.h - fixed tables of the connected clients and of the users to which the clients belong.
+ *
+ * A client is one connection, found by its "id": the ZeroMQ routing id, or the peer number of
+ * unix_server.h. A user is a uid of this host, or the name of a key over tcp. */
 #pragma once
 
 #include "base/base.h"
@@ -13,63 +15,63 @@ enum { MAX_ROUTING_ID = 255, MAX_USERS = 256, USER_NAME = 47 };
 enum listener_id { LISTENER_API, LISTENER_CTL, LISTENER_TCP, N_LISTENERS };
 #define CLIENT_NONE UINT32_MAX
 
-/* A user owns clients and limits what their open requests take together. */
+/* A user: limits of the open requests of all its clients together. */
 struct user {
-    char name[USER_NAME + 1]; /* "uid:1000", "key:alice" */
-    uint32_t n_clients, n_open, max_open;
-    uint64_t tokens, max_tokens; /* of prompts and still to generate; max 0: no limit */
-    /* Spent on large frames and commands, less a share of the time since cpu_time_at. */
+    char name[USER_NAME + 1];             /* "uid:1000", "key:alice" */
+    uint32_t n_clients, n_open, max_open; /* clients; open requests and their limit */
+    uint64_t tokens, max_tokens; /* of prompts and still to generate; their limit, 0: none */
+    /* lagand's CPU time for large frames and commands, less the share due until cpu_time_at. */
     nsec cpu_time, cpu_time_at;
 };
 
 struct client {
-    uint32_t handle; /* index and generation: never used again for another client */
+    uint32_t handle; /* table index and generation; never used again for another client */
     bool used;
     enum listener_id listener;
     uint8_t id_len, id[MAX_ROUTING_ID];
-    nsec received_at;            /* last message of any type */
-    TAILQ_ENTRY(client) by_time; /* of received_at, the longest-idle client first */
+    nsec received_at;            /* time of the last message of any type */
+    TAILQ_ENTRY(client) by_time; /* list ordered by received_at, the longest-idle client first */
     struct user *user;
     char key[CURVE_KEY + 1]; /* tcp: the public key */
-    int fd;                  /* of its connection */
+    int fd;                  /* socket of the connection */
     uint64_t cookie;         /* tcp: the kernel's cookie of that socket; 0: unknown */
-    bool ending;             /* its final messages are sent regardless of unread bytes */
+    bool ending;             /* final messages are sent regardless of unread bytes, then closed */
     uint64_t ending_bytes;   /* value of `sent` after the final messages */
-    nsec close_at;           /* when to close it if these are unread; 0: not waiting */
-    bool socket_closed;      /* tcp: the socket has ended; check with PING */
-    bool disconnected;       /* libzmq has no such peer; drop after its queued frames */
-    bool ping_pending;       /* the PONG will tell how much it has read */
-    uint64_t sent, read;     /* bytes; read: the last known value */
+    nsec close_at;           /* when to close even if final messages are unread; 0: not waiting */
+    bool socket_closed;      /* tcp: the socket has ended; a PING will check the routing id */
+    bool disconnected;       /* tcp: libzmq does not know `id`; dropped after its queued frames */
+    bool ping_pending;       /* a PING was sent whose PONG tells the number of bytes read */
+    uint64_t sent, read;     /* bytes sent to the client; bytes that it is known to have read */
     bool has_session;
     struct session_id session;
-    bool superseded; /* another connection resumed its session: no SUBMIT is accepted here */
+    bool superseded; /* another connection resumed the session: SUBMIT is refused on this one */
     uint32_t n_open; /* requests without DONE or ERROR */
 };
 
 struct sessions;
 
-/* Finds a user by name, or adds it. NULL: the table is full. A request refers to a user by number.
- */
+/* Finds a user by name, or adds it, and counts one more client. NULL: the table is full. */
 struct user *session_user(struct sessions *s, const char *name);
+/* Number of a user, by which a request refers to it; and the user of a number. */
 uint32_t session_user_number(const struct sessions *s, const struct user *u);
 struct user *session_user_at(struct sessions *s, uint32_t number);
 
 struct sessions *sessions_new(uint64_t seed) MUST_USE;
 struct sessions *sessions_free(struct sessions *s);
 
-/* The client of an id, added if new. If the table is full, the longest-idle client without open
- * requests is dropped, and *gone is its handle. NULL: every client has open requests. */
+/* Returns the client of an id, added if new. If the table is full, drops the longest-idle client
+ * without open requests; *gone is its handle, else CLIENT_NONE. NULL: no client can be dropped. */
 struct client *session_of(struct sessions *s, enum listener_id listener, const void *id,
                           size_t id_len, nsec now, uint32_t *gone);
-/* The client of an id; NULL: unknown. */
+/* Returns the client of an id; NULL: unknown. */
 struct client *session_at(struct sessions *s, enum listener_id listener, const void *id,
                           size_t id_len);
-struct client *session_find(struct sessions *s, uint32_t handle); /* NULL: dropped */
+struct client *session_find(struct sessions *s, uint32_t handle); /* NULL: was dropped */
 void session_drop(struct sessions *s, struct client *c);
-/* Its number in fair queues, from 1: the number of its key, or of its connection. */
+/* Returns the number of c in the fair queues, from 1; tcp clients with one key share a number. */
 uint16_t session_flow(const struct sessions *s, const struct client *c);
 uint32_t session_n(const struct sessions *s);
-/* The longest-idle client without open requests that is not an operator; NULL: none. */
+/* Returns the longest-idle client without open requests that is not an operator; NULL: none. */
 struct client *session_idle(struct sessions *s);
-/* Iterates over all clients: the first one at or after *at; NULL at the end. */
+/* Iterates over all clients: returns the next from index *at on and advances *at; NULL: the end. */
 struct client *session_next(struct sessions *s, uint32_t *at);

@@ -8,11 +8,13 @@
 
 #include <zmq.h>
 
-/* libzmq keeps RECEIVE_QUEUE + 1 unread frames for each connection: at most 37 MiB. */
+/* Messages queued in libzmq for each connection: to send; received and unread (libzmq keeps
+ * RECEIVE_QUEUE + 1 frames, at most 37 MiB). */
 enum { SEND_QUEUE = 4096, RECEIVE_QUEUE = 8, LINGER_MS = 200 };
+/* Budget of a round: frames, their bytes, connection events, time. */
 enum { ROUND_FRAMES = 64, ROUND_BYTES = 4 << 20, ROUND_EVENTS = 64 };
 static const nsec ROUND_TIME = 5 * NSEC_MS;
-/* Frames of an authentication request (ZAP); a reply has one frame less. */
+/* Frames of an authentication request of libzmq (ZAP, ZeroMQ RFC 27), in their order. */
 enum { Q_VERSION, Q_NUMBER, Q_DOMAIN, Q_ADDRESS, Q_IDENTITY, Q_MECHANISM, Q_CREDENTIALS, N_FRAMES };
 enum { FRAME_MAX = 255, PUBLIC_BYTES = 32 };
 static const char AUTH_DOMAIN[] = "lagan";
@@ -21,16 +23,15 @@ struct tcp_server {
     struct zmq_router in;
     void *monitor;
     sd_event_source *source, *on_monitor;
-    bool look, news; /* frames, or connection events, may be waiting */
-    void *auth;      /* authentication requests of libzmq */
+    bool look, news; /* frames may be waiting; connection events may be waiting */
+    void *auth;      /* socket on which libzmq sends authentication requests */
     sd_event_source *on_auth;
     const struct curve_file *keys;
-    /* of the present round */
-    nsec until;
-    uint32_t n_events, n_frames, n_passed;
+    nsec until; /* end of the present round; counts of the present round: */
+    uint32_t n_events, n_frames, n_dropped;
     size_t n_bytes;
-    struct zmq_router_message m; /* the frame of the last event */
-    bool held;                   /* m.frame is open */
+    struct zmq_router_message m; /* message of the last TCP_SERVER_FRAME event */
+    bool held;                   /* m.frame is to be closed */
 };
 
 struct auth_request {
@@ -61,8 +62,9 @@ configure(void *s)
     return r;
 }
 
-/* CURVE, and only keys of the file. Without a ZAP handler libzmq accepts everybody: open_auth()
- * comes before the bind, and identify() requires a key of the file. */
+/* Makes s accept only connections encrypted with CURVE. libzmq asks the ZAP handler which keys are
+ * valid, and accepts every key if there is no handler: so bind_it() calls open_auth() before it
+ * binds, and identify() (frontend.c) requires a key of the file again. */
 static int
 encrypt(void *s, const struct curve_file *keys)
 {
@@ -73,15 +75,14 @@ encrypt(void *s, const struct curve_file *keys)
     return r;
 }
 
-/* Connection events arrive on a socket of their own. */
+/* Opens the socket on which libzmq reports accepted and closed connections. */
 static int
 open_monitor(struct daemon *d, struct tcp_server *t)
 {
     static const char at[] = "inproc://tcp";
 
     t->monitor = zmq_socket(d->zmq, ZMQ_PAIR);
-    /* The queue has no limit: otherwise libzmq's thread, and all its connections, would wait for
-     * lagand. */
+    /* The queue has no limit, because libzmq's thread would block if it were full. */
     if (!t->monitor || zmq_socket_set(t->monitor, ZMQ_LINGER, 0) ||
         zmq_socket_set(t->monitor, ZMQ_RCVHWM, 0) ||
         zmq_socket_monitor(t->in.socket, at, ZMQ_EVENT_ACCEPTED | ZMQ_EVENT_DISCONNECTED) < 0 ||
@@ -90,8 +91,8 @@ open_monitor(struct daemon *d, struct tcp_server *t)
     return zmq_socket_watch(t->monitor, d->event, &t->on_monitor, &t->news);
 }
 
-/* libzmq's thread sends a request for each connection and holds the connection until lagand replies
- * in a later loop iteration (RFC 27). Without a reply no connection is accepted. */
+/* Opens the socket of the ZAP handler (RFC 27). libzmq's thread sends it a request for each new
+ * connection, and no frame of the connection is received until lagand has replied. */
 static int
 open_auth(struct daemon *d, struct tcp_server *t)
 {
@@ -112,7 +113,7 @@ bind_it(struct daemon *d, struct tcp_server *t, struct err *e)
 
     t->in.socket = zmq_socket(d->zmq, ZMQ_ROUTER);
     if (!t->in.socket || configure(t->in.socket))
-        return err_set(e, -EIO, "cannot create a socket for clients: %s", zmq_strerror(errno));
+        return err_set(e, -EIO, "cannot create the socket of api.tcp: %s", zmq_strerror(errno));
     r = open_monitor(d, t);
     if (r < 0)
         return err_set(e, r, "cannot monitor the connections of clients: %s", zmq_strerror(-r));
@@ -121,11 +122,12 @@ bind_it(struct daemon *d, struct tcp_server *t, struct err *e)
         return err_set(e, r, "cannot open the socket that checks client keys: %s",
                        zmq_strerror(-r));
     if (encrypt(t->in.socket, t->keys))
-        return err_set(e, -EIO, "%s: this libzmq has no CURVE: %s", where, zmq_strerror(errno));
+        return err_set(e, -EIO, "api.tcp %s: libzmq cannot use CURVE encryption: %s", where,
+                       zmq_strerror(errno));
     if (zmq_bind(t->in.socket, where) < 0)
-        return err_set(e, -errno, "api.tcp %s: cannot be bound: %s", where, zmq_strerror(errno));
+        return err_set(e, -errno, "api.tcp: cannot bind %s: %s", where, zmq_strerror(errno));
     r = zmq_socket_watch(t->in.socket, d->event, &t->source, &t->look);
-    if (r < 0) return err_set(e, r, "cannot create a socket for clients: %s", strerror(-r));
+    if (r < 0) return err_set(e, r, "cannot watch the socket of api.tcp: %s", strerror(-r));
     zmq_getsockopt(t->in.socket, ZMQ_LAST_ENDPOINT, at, &size);
     log_info("serving at %s for %u keys", at, t->keys->n_peers);
     return 0;
@@ -179,8 +181,8 @@ tcp_server_send(struct tcp_server *t, const void *id, size_t id_len, const void 
 
 /* ---- authentication */
 
-/* Reads all frames of a request, because a REP socket must reply before it receives the next one.
- */
+/* Receives all frames of an authentication request, without which a REP socket cannot reply.
+ * Returns false if no request is waiting. */
 static bool
 receive_request(struct tcp_server *t, struct auth_request *q)
 {
@@ -200,6 +202,7 @@ receive_request(struct tcp_server *t, struct auth_request *q)
     return true;
 }
 
+/* Returns the entry of api.keys for the key of an authentication request; NULL: refuse it. */
 static const struct curve_peer *
 find_key(const struct tcp_server *t, const struct auth_request *q)
 {
@@ -243,12 +246,12 @@ tcp_server_begin(struct tcp_server *t)
     struct auth_request q;
 
     t->until = clock_now() + ROUND_TIME;
-    t->n_events = t->n_frames = t->n_passed = 0;
+    t->n_events = t->n_frames = t->n_dropped = 0;
     t->n_bytes = 0;
     while (receive_request(t, &q)) send_decision(t, &q, find_key(t, &q));
 }
 
-/* Returns true with the monitor's next event; false: none, or the round has read ROUND_EVENTS. */
+/* Returns true with the next connection event; false: none, or the round has read ROUND_EVENTS. */
 static bool
 take_monitor(struct tcp_server *t, struct tcp_server_event *ev)
 {
@@ -292,7 +295,7 @@ tcp_server_take(struct tcp_server *t, struct tcp_server_event *ev)
     if (take_monitor(t, ev)) return 1;
     while (t->look && r == 0) {
         if (budget_is_spent(t)) return -EBUSY;
-        r = zmq_router_take(&t->in, &t->m, &t->n_passed);
+        r = zmq_router_take(&t->in, &t->m, &t->n_dropped);
         if (r == -EAGAIN) t->look = false;
         if (r >= 0) t->n_frames++;
     }

@@ -1,9 +1,9 @@
-/* tcp_server.h - serves clients of other hosts: a libzmq ROUTER at api.tcp, with CURVE and a keys
- * file.
+/* tcp_server.h - serves clients of other hosts: a libzmq ROUTER socket at api.tcp, encrypted with
+ * CURVE for the keys of the file api.keys.
  *
- * ZMQ_FD is edge-triggered, does not tell the direction, and a send may consume the edge. So the
- * socket is polled after each event and after each send; each poll is a system call.
- */
+ * libzmq reports that the socket is readable or writable by one edge-triggered descriptor (ZMQ_FD),
+ * and a send may consume the edge. So the socket is polled after each event of the descriptor and
+ * after each send ("look"); each poll is a system call. A "round" is one loop iteration. */
 #pragma once
 
 #include "base/base.h"
@@ -19,31 +19,29 @@ struct tcp_server_event {
         TCP_SERVER_CLOSED, /* a connection has ended; fd may be in use again */
         TCP_SERVER_FRAME,  /* a message: n bytes at p, valid until the next tcp_server_take() */
     } what;
-    int fd;
-    const void *id; /* of the peer, id_len bytes; valid as p is */
+    int fd;         /* socket of the connection */
+    const void *id; /* routing id of the peer, id_len bytes; valid as long as p */
     size_t id_len;
     const char *key; /* the authenticated public key; NULL: none */
     const void *p;
     size_t n;
-    bool several; /* the message has more frames, which are dropped */
+    bool several; /* the message has further frames, which are dropped */
 };
 
-/* Binds api.tcp for the peers in keys, which stays the caller's and must outlive the result. NULL:
- * see *e. */
+/* Binds api.tcp for the clients in keys, which must outlive the result. NULL: failed, see *e. */
 struct tcp_server *tcp_server_open(struct daemon *d, const struct curve_file *keys,
                                    struct err *e) MUST_USE;
-/* linger: unsent messages get 0.2 s. Accepts NULL; returns NULL. */
+/* Closes t. linger: libzmq may send unsent messages for 0.2 s more. Accepts NULL; returns NULL. */
 struct tcp_server *tcp_server_close(struct tcp_server *t, bool linger);
-/* Sends one frame to the peer of that id. Returns as frontend_send(). */
+/* Sends a frame to the peer with routing id `id`. -EAGAIN: queue full. -EHOSTUNREACH: no peer. */
 int tcp_server_send(struct tcp_server *t, const void *id, size_t id_len, const void *frame,
                     size_t n) MUST_USE;
 
-/* The next round asks for frames and connections. NULL: no effect. */
+/* Makes the next round poll for frames and connection events. t NULL: no effect. */
 void tcp_server_look(struct tcp_server *t);
-/* Starts a round: replies to authentication requests, resets the budget of frames, bytes and time.
- */
+/* Starts a round with a new budget; replies to libzmq's authentication requests. */
 void tcp_server_begin(struct tcp_server *t);
-/* 1: the next event of the round. 0: none. -EBUSY: the budget is spent. */
+/* Returns 1 with the next event of the round; 0: none; -EBUSY: the budget is spent. */
 int tcp_server_take(struct tcp_server *t, struct tcp_server_event *ev) MUST_USE;
-/* Returns true if there may be more events: start another round. */
+/* Returns true if there may be more events, so that the loop must not sleep. */
 bool tcp_server_more(const struct tcp_server *t);

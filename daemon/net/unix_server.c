@@ -1,9 +1,8 @@
 /* unix_server.c - see unix_server.h.
  *
- * All sockets are in one epoll, which the loop watches as one descriptor. Events are served in
- * order, one read of a connection at a time. The next loop iteration starts where the caller's
- * budget ended, so that no peer is passed over.
- */
+ * All sockets are in one epoll, which the event loop watches as one descriptor. Events of epoll are
+ * handled in order, with one recv() for each. When the caller's budget ends, the next loop
+ * iteration continues with the next epoll event, so that every peer is served. */
 #include "daemon/net/unix_server.h"
 
 #include "base/log.h"
@@ -20,15 +19,15 @@
 
 enum {
     BACKLOG = 512,
-    EVENTS = 16,                 /* of one epoll_wait(); accepts in a row */
-    READ_BYTES = 4 << 10,        /* of one read: a few hundred of the smallest messages */
-    READ_FRAME_BYTES = 64 << 10, /* of one read inside a frame of known length */
-    KEPT_CAPACITY = 16 << 10,    /* kept for unsent bytes of a connection */
-    FIRST_CAPACITY = 512,
-    PONGS = 64 << 10, /* unsent bytes above which no PONG is sent */
-    TTL = 60          /* of PING, in 0.1 s */
+    EVENTS = 16,                 /* events of one epoll_wait(); connections accepted in a row */
+    READ_BYTES = 4 << 10,        /* bytes of one recv(): some hundred of the smallest messages */
+    READ_FRAME_BYTES = 64 << 10, /* bytes of one recv() inside a frame of known length */
+    KEPT_CAPACITY = 16 << 10,    /* a larger output buffer is freed when all bytes are sent */
+    FIRST_CAPACITY = 512,        /* first size of an output buffer */
+    PONGS = 64 << 10,            /* no PONG is queued if this many bytes are unsent */
+    TTL = 60                     /* TTL field of PING, in units of 0.1 s */
 };
-static const nsec ASK_EVERY = 2 * NSEC_S, LOG_EVERY = 10 * NSEC_S;
+static const nsec ASK_EVERY = 2 * NSEC_S, LOG_EVERY = 10 * NSEC_S; /* PING interval; log interval */
 
 struct peer {
     int fd;
@@ -36,11 +35,14 @@ struct peer {
     uint64_t number;
     uid_t uid;
     struct zmtp in;
-    uint8_t *out; /* [capacity]; [at, n) is unsent */
+    uint8_t *out; /* output buffer [capacity]; bytes [at, n) are unsent */
     size_t at, n, capacity;
-    bool dirty, full, doomed;      /* to be sent; the socket is full; to be closed */
-    nsec since, asked, unanswered; /* last PING; the first one since the last byte, 0: none */
-    TAILQ_ENTRY(peer) all, part, due;
+    bool dirty;  /* has unsent bytes for the next flush, and is in the list `dirty` */
+    bool full;   /* the socket's buffer is full; epoll waits until it is writable */
+    bool doomed; /* is to be closed, and is in the list `doomed` */
+    /* Time of the accept; of the last PING; of the first PING since the last input, 0: none. */
+    nsec since, asked, unanswered;
+    TAILQ_ENTRY(peer) all, part, due; /* links of: all; parts; dirty or doomed */
 };
 TAILQ_HEAD(peers, peer);
 
@@ -50,21 +52,20 @@ struct unix_server {
     struct unix_server_listener {
         int fd;
         uint32_t n, most;
-        bool deaf; /* no free descriptor: accepts again after the next tick */
+        bool deaf; /* accept() failed (no descriptor is free); it is called again after a tick */
     } listener[UNIX_SERVER_LISTENERS];
     struct peer **at; /* [n_at], by descriptor */
     uint32_t n_at;
     uint64_t n_ever, parts_bytes;
-    struct peers all, parts, dirty,
-        doomed;        /* parts: peers with a partly received frame, the oldest first */
-    nsec log_again_at; /* log of a failed accept */
-    bool look;
-    struct epoll_event event[EVENTS];
+    struct peers all, parts, dirty, doomed; /* parts: with a partly received frame, oldest first */
+    nsec log_again_at;                      /* when a failed accept() may be logged again */
+    bool look;                              /* call epoll_wait() again */
+    struct epoll_event event[EVENTS];       /* events [i_event, n_events) are not handled yet */
     uint32_t i_event, n_events, n_accepted;
     struct peer *reading;             /* sender of the bytes in `input` */
-    struct peer *frame_peer, *closed; /* peers of the previous event */
+    struct peer *frame_peer, *closed; /* the peer, if the last event was FRAME; if it was CLOSED */
     uint32_t i, n;
-    uint8_t input[READ_FRAME_BYTES];
+    uint8_t input[READ_FRAME_BYTES]; /* received bytes; [i, n) are not handled yet */
 };
 
 /* ---- connections */
@@ -75,6 +76,7 @@ find(const struct unix_server *l, int fd)
     return fd >= 0 && (uint32_t)fd < l->n_at ? l->at[fd] : NULL;
 }
 
+/* Marks p to be closed: the next unix_server_take() reports CLOSED, the one after that frees p. */
 static void
 doom(struct unix_server *l, struct peer *p)
 {
@@ -113,7 +115,7 @@ await_writable(struct unix_server *l, struct peer *p, bool full)
     if (epoll_ctl(l->epoll, EPOLL_CTL_MOD, p->fd, &e) < 0) doom(l, p);
 }
 
-/* Returns 1 if the socket has unread bytes; 0: end of input; -1: none, or an error. */
+/* Returns 1: the socket has unread bytes; 0: end of input; -1 with errno: no bytes, or an error. */
 static ssize_t
 peek(const struct peer *p)
 {
@@ -134,7 +136,7 @@ send_some(struct unix_server *l, struct peer *p)
             doom(l, p);
             return;
         }
-        p->at = p->n; /* drops the output; CLOSED follows after its last message */
+        p->at = p->n; /* drops the output; p is closed when its received messages are read */
     }
     if (sent > 0) p->at += (size_t)sent;
     if (p->at == p->n) {
@@ -148,6 +150,7 @@ send_some(struct unix_server *l, struct peer *p)
     await_writable(l, p, p->n > 0);
 }
 
+/* Makes space for n more bytes in the output buffer. */
 static int
 reserve(struct peer *p, size_t n)
 {
@@ -201,7 +204,7 @@ refuse(int fd)
     return 0;
 }
 
-/* Accepts a connection. Returns 1 with an event; 0: none, or it was refused. */
+/* Accepts a connection. Returns 1 with an OPENED event; 0: none was waiting, or it was refused. */
 static int
 accept_one(struct unix_server *l, uint32_t listener, nsec now, struct unix_server_event *news)
 {
@@ -262,7 +265,8 @@ receive(struct unix_server *l, struct peer *p)
     l->n = (uint32_t)n;
 }
 
-/* Updates the total of partly received frames. before: bytes of p at the last call. */
+/* Updates parts_bytes: the size of the partly received frame of p was `before` at the last call.
+ * Above UNIX_SERVER_PARTS, closes the connections with the oldest such frames. */
 static void
 count_part(struct unix_server *l, struct peer *p, uint32_t before)
 {
@@ -286,7 +290,7 @@ send_pong(struct unix_server *l, struct peer *p, const struct zmtp_item *ping)
     if (p->n - p->at < PONGS) (void)put(l, p, pong, zmtp_pong(pong, ping->p, ping->n), NULL, 0);
 }
 
-/* Takes one item from the bytes in `input`. Returns 1 with an event. */
+/* Decodes the next item from `input`. Returns 1 with a FRAME or PARTIAL event; 0: p was doomed. */
 static int
 take_item(struct unix_server *l, struct unix_server_event *news)
 {
@@ -312,7 +316,7 @@ take_item(struct unix_server *l, struct unix_server_event *news)
     return 1;
 }
 
-/* Returns true if l->event[l->i_event] is valid. */
+/* Gets more events from epoll if needed. Returns true if l->event[l->i_event] is valid. */
 static bool
 next_event(struct unix_server *l)
 {
@@ -347,12 +351,13 @@ serve_event(struct unix_server *l, nsec now, struct unix_server_event *news)
     return 0;
 }
 
+/* Frees the frame of the last event of p, which the caller has read. */
 static void
-give_back(struct unix_server *l, struct peer *p)
+release_frame(struct unix_server *l, struct peer *p)
 {
     uint32_t before = p->in.capacity;
 
-    if (p->doomed) return; /* its part was removed by doom() */
+    if (p->doomed) return; /* doom() has already subtracted its size */
     zmtp_done(&p->in);
     count_part(l, p, before);
 }
@@ -363,7 +368,7 @@ unix_server_take(struct unix_server *l, nsec now, struct unix_server_event *news
     struct peer *p;
 
     if (l->closed) reap(l, l->closed);
-    if (l->frame_peer) give_back(l, l->frame_peer);
+    if (l->frame_peer) release_frame(l, l->frame_peer);
     l->closed = l->frame_peer = NULL;
     for (;;) {
         p = TAILQ_FIRST(&l->doomed);
@@ -448,7 +453,7 @@ unix_server_tick(struct unix_server *l, nsec now)
         if ((!open || p->unanswered) && waited >= UNIX_SERVER_IDLE_TIMEOUT && peek(p) < 0 &&
             errno == EAGAIN) {
             log_debug("closing a connection: %s",
-                      open ? "no reply to PING" : "no READY within the timeout");
+                      open ? "the peer is silent after PING" : "the ZMTP handshake takes too long");
             doom(l, p);
         } else if (open && p->in.pings && now - p->asked >= ASK_EVERY) {
             ask(l, p, now);
@@ -509,7 +514,7 @@ unix_server_adopt(struct unix_server *l, uint32_t listener, int fd, uint32_t mos
     l->listener[listener].most = most;
     l->listener[listener].fd = fd;
     if (fcntl(fd, F_SETFL, O_NONBLOCK) < 0 || epoll_ctl(l->epoll, EPOLL_CTL_ADD, fd, &ev) < 0)
-        return err_set(e, -errno, "cannot create a socket for clients: %s", strerror(errno));
+        return err_set(e, -errno, "cannot watch a socket for clients: %s", strerror(errno));
     return 0;
 }
 
@@ -524,14 +529,14 @@ unix_server_listen(struct unix_server *l, uint32_t listener, const char *path, u
     check(strlen(path) < sizeof a.sun_path);
     memcpy(a.sun_path, path, strlen(path) + 1);
     fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    if (fd < 0) return err_set(e, -errno, "%s: socket: %s", path, strerror(errno));
-    mask = umask(0117); /* the file never has a wider mode */
+    if (fd < 0) return err_set(e, -errno, "%s: cannot create a socket: %s", path, strerror(errno));
+    mask = umask(0117); /* the socket file has mode 0660 from the start */
     r = bind(fd, (struct sockaddr *)&a, sizeof a) < 0 ? -errno : 0;
     umask(mask);
     if (r == 0 && listen(fd, BACKLOG) < 0) r = -errno;
     if (r == 0) return unix_server_adopt(l, listener, fd, most, e);
     close(fd);
-    return err_set(e, r, "%s: cannot bind: %s", path, strerror(-r));
+    return err_set(e, r, "%s: cannot bind a socket: %s", path, strerror(-r));
 }
 
 int

@@ -1,10 +1,10 @@
 /* zmq_router.c - see zmq_router.h. */
 #include "daemon/net/zmq_router.h"
 
-enum { ROUND_DROPPED = 4096 };
+enum { ROUND_DROPPED = 4096 }; /* limit of dropped frames in one loop iteration */
 
 static void
-pass(struct zmq_router *r)
+drop_frame(struct zmq_router *r)
 {
     zmq_msg_t frame;
 
@@ -29,7 +29,7 @@ zmq_router_take(struct zmq_router *r, struct zmq_router_message *m, uint32_t *pa
 
     for (; r->several; ++*passed) {
         if (*passed == ROUND_DROPPED) return -EBUSY;
-        pass(r);
+        drop_frame(r);
     }
     id_len = zmq_recv(r->socket, m->id, sizeof m->id, ZMQ_DONTWAIT);
     if (id_len < 0) return errno == EINTR ? 0 : -EAGAIN;
@@ -53,7 +53,7 @@ zmq_router_send(const struct zmq_router *r, const void *id, size_t id_len, const
     do k = zmq_send(r->socket, id, id_len, ZMQ_SNDMORE | ZMQ_DONTWAIT);
     while (k < 0 && errno == EINTR);
     if (k < 0) return errno == EAGAIN ? -EAGAIN : -EHOSTUNREACH;
-    /* The id was accepted, and libzmq queues whole messages: the rest is accepted too. */
+    /* libzmq queues whole messages: having accepted the id, it accepts the frame too. */
     do k = zmq_send(r->socket, frame, n, ZMQ_DONTWAIT);
     while (k < 0 && errno == EINTR);
     return k < 0 ? -EHOSTUNREACH : 0;
@@ -81,7 +81,7 @@ zmq_socket_watch(void *socket, sd_event *loop, sd_event_source **ret, bool *look
     size_t size = sizeof(int);
     int fd;
 
-    if (look) *look = true; /* the first edge comes only after the socket was found empty */
+    if (look) *look = true; /* no edge comes before the socket was read once until it was empty */
     if (zmq_getsockopt(socket, ZMQ_FD, &fd, &size) < 0) return -errno;
     return sd_event_add_io(loop, ret, fd, EPOLLIN, on_edge, look);
 }

@@ -1,9 +1,9 @@
-/* zmq_router.h - messages of a libzmq ROUTER, each a peer's id and one frame; options and events of
- * libzmq sockets.
+/* zmq_router.h - receives and sends messages of a libzmq ROUTER socket: routing id of a peer and
+ * one frame. Also sets options of libzmq sockets and watches their events.
  *
- * libzmq returns the frames of a message one by one, and there may be millions. The first frame is
- * returned, the others are dropped, a bounded number in each loop iteration.
- */
+ * libzmq returns the frames of a message one by one, and a message may have millions of frames.
+ * zmq_router_take() returns the first frame and drops the others, a bounded number in each loop
+ * iteration. */
 #pragma once
 
 #include "base/base.h"
@@ -13,25 +13,25 @@
 
 struct zmq_router {
     void *socket;
-    bool several; /* frames of the last message are left to drop */
+    bool several; /* frames of the last message are still to be dropped */
 };
 
 struct zmq_router_message {
     uint8_t id[MAX_ROUTING_ID + 1];
     size_t id_len; /* at most MAX_ROUTING_ID */
     zmq_msg_t frame;
-    bool several; /* the message has more frames, which are dropped */
+    bool several; /* the message has further frames, which are dropped */
 };
 
-/* 1: a message, whose frame the caller closes. 0: a message that is ignored. -EAGAIN: no message.
- * -EBUSY: *passed, the number of frames dropped in this loop iteration (0 at its start), has
- * reached the limit. */
+/* Receives a message. Returns 1: *m is a message, whose frame the caller closes; 0: a message was
+ * ignored; -EAGAIN: no message is waiting; -EBUSY: the limit of dropped frames is reached. *passed
+ * counts the dropped frames; the caller sets it to 0 at the start of each loop iteration. */
 int zmq_router_take(struct zmq_router *r, struct zmq_router_message *m, uint32_t *passed) MUST_USE;
-/* Sends one frame to the peer of that id. -EAGAIN: its queue is full. -EHOSTUNREACH: unknown id. */
+/* Sends a frame to the peer with routing id `id`. -EAGAIN: queue full. -EHOSTUNREACH: no peer. */
 int zmq_router_send(const struct zmq_router *r, const void *id, size_t id_len, const void *frame,
                     size_t n) MUST_USE;
 
 int zmq_socket_set(void *socket, int option, int value); /* as zmq_setsockopt() */
-/* Adds the descriptor of the socket to the loop. Its edge sets *look; the next loop iteration reads
- * the socket. look NULL: the edge only wakes the loop. */
+/* Adds the edge-triggered descriptor of the socket (ZMQ_FD) to the event loop. An edge sets *look;
+ * the caller then reads the socket until it is empty. look NULL: an edge only wakes the loop. */
 int zmq_socket_watch(void *socket, sd_event *loop, sd_event_source **ret, bool *look) MUST_USE;

@@ -1,8 +1,7 @@
-/* commands.c - see commands.h.
+/* commands.c - executes the verbs of CALL; see commands.h.
  *
- * cmd_ID() implements the row ID of LAGAN_VERBS (lagan_wire.h). Programs rely on the fields of each
- * result: `laganctl --json` prints the result as it is packed here.
- */
+ * The table LAGAN_VERBS (lagan_wire.h) has a row for each verb; cmd_ID() implements the row ID.
+ * `laganctl --json` prints a result as it is packed here, so programs rely on its fields. */
 #include "daemon/ops/commands.h"
 
 #include "base/log.h"
@@ -32,10 +31,10 @@ struct ask { /* one CALL */
     const char *verb;
     const msgpack_object *args; /* a map; NULL: none given */
     msgpack_packer p;
-    bool replied; /* p has a whole REPLY, which is sent when the command returns */
+    bool replied; /* cmd_ID() has packed a REPLY, which command_call() sends */
 };
 
-/* Starts the REPLY of the command, which packs one value. */
+/* Starts the REPLY of a; the command then packs one value into the returned packer. */
 static msgpack_packer *
 reply(struct ask *a)
 {
@@ -47,7 +46,7 @@ reply(struct ask *a)
 #define REFUSE(a, code, ...) \
     do { \
         if (frontend_error((a)->d, (a)->c, (a)->rid, code, 0, __VA_ARGS__) < 0) \
-            log_debug("a refusal was not taken"); \
+            log_debug("cannot send an ERROR to a client, which does not read or is gone"); \
     } while (0)
 
 static void
@@ -61,7 +60,7 @@ static void
 put_text(msgpack_packer *p, const char *key, const char *v)
 {
     msg_key(p, key);
-    /* Paths and a worker's texts are bytes; strings on the wire are UTF-8. */
+    /* Paths and texts of a worker may have any bytes; strings in a message must be UTF-8. */
     msg_text(p, msg_utf8(v, strlen(v)) ? v : "(not UTF-8)");
 }
 
@@ -85,7 +84,7 @@ command_state(const struct daemon *d)
 
 /* ---- queries */
 
-/* Clamps the figures of a worker, so that used and cached blocks do not exceed the blocks. */
+/* Packs a pool's block counts. Clamps them, as a worker wrote them: used + cached <= blocks. */
 static void
 put_pool(msgpack_packer *p, const char *name, uint64_t blocks, uint64_t used, uint64_t cached)
 {
@@ -119,7 +118,7 @@ put_rank(msgpack_packer *p, struct worker *o)
     put_u64(p, "bytes", bytes);
 }
 
-_Static_assert(STAT_COUNT <= LAGAN_MAX_KEYS, "a map of all counters can be read");
+_Static_assert(STAT_COUNT <= LAGAN_MAX_KEYS, "clients accept a map with all statistics");
 
 static void
 put_worker(msgpack_packer *p, const struct config *c, struct worker *w)
@@ -143,7 +142,7 @@ put_worker(msgpack_packer *p, const struct config *c, struct worker *w)
     put_u64(p, "restarts", f->restarts);
     put_u64(p, "epoch", f->epoch);
     put_text(p, "why", f->why);
-    msg_key(p, "ranks"); /* of its group, without the rank itself */
+    msg_key(p, "ranks"); /* the ranks above 0; rank 0 is the worker */
     msgpack_pack_array(p, n_ranks - 1);
     for (uint32_t i = 1; i < n_ranks; i++) put_rank(p, worker_rank(w, i));
     msg_key(p, "load");
@@ -241,7 +240,7 @@ cmd_kv_stats(struct ask *a)
     }
 }
 
-/* One line for each KV group, also for cross attention. */
+/* Replies with one map for each KV group of each worker, including those of cross attention. */
 static void
 cmd_kv_pools(struct ask *a)
 {
@@ -272,7 +271,7 @@ cmd_kv_pools(struct ask *a)
         }
 }
 
-/* All clients for an operator, else only the client itself. */
+/* Replies with the open requests: to an operator those of all clients, to a client its own. */
 static void
 cmd_requests_list(struct ask *a)
 {
@@ -287,7 +286,7 @@ cmd_requests_list(struct ask *a)
         }
         for (uint32_t i = 0; i < ledger_capacity(d->ledger); i++) {
             struct request *r = ledger_request(d->ledger, i);
-            char client[16] = ""; /* no connection */
+            char client[16] = ""; /* stays "" if the client is not connected */
             struct request_info f;
 
             if (!r) continue;
@@ -377,14 +376,15 @@ cmd_cancel(struct ask *a)
     struct request *r;
 
     if (!a->args || msg_u64(a->args, "id", &id) < 0) {
-        REFUSE(a, LAGAN_E_INVALID_REQUEST, "cancel: id is the number of a request");
+        REFUSE(a, LAGAN_E_INVALID_REQUEST, "cancel: id is missing; give the number of a request");
         return;
     }
     r = ledger_find_id(a->d->ledger, id);
     if (!r || request_state(r) == REQUEST_ENDED) {
         REFUSE(a, LAGAN_E_NOT_FOUND, "there is no open request %llu", (unsigned long long)id);
     } else if (request_info(r).client != a->c->handle && a->c->listener != LISTENER_CTL) {
-        REFUSE(a, LAGAN_E_UNAUTHORIZED, "request %llu is another client's; ask at ctl.sock",
+        REFUSE(a, LAGAN_E_UNAUTHORIZED,
+               "request %llu belongs to another client; only operators, at ctl.sock, may cancel it",
                (unsigned long long)id);
     } else {
         lifecycle_cancel(a->d, r, LAGAN_E_CANCELLED, "cancelled by an operator");
@@ -392,18 +392,16 @@ cmd_cancel(struct ask *a)
     }
 }
 
-/* The worker that args name. NULL: an ERROR was sent. */
+/* Returns the worker whose name is args.worker. NULL: there is none, and an ERROR was sent. */
 static struct worker *
 worker_named(struct ask *a)
 {
-    const char *whose = NULL; /* w0.1 is a rank, w0.standby a standby */
+    const char *whose = NULL; /* name of the worker, if args has its rank (w0.1) or standby */
     struct msg_span name = { 0 };
 
     if (!a->args || msg_str(a->args, "worker", &name) < 0) {
-        REFUSE(
-            a, LAGAN_E_INVALID_REQUEST,
-            "worker is missing: lagand has %u workers; `laganctl workers list` prints their names",
-            a->d->n_workers);
+        REFUSE(a, LAGAN_E_INVALID_REQUEST,
+               "the key worker is missing: give a name that `laganctl workers list` prints");
         return NULL;
     }
     for (uint32_t i = 0; i < a->d->n_workers; i++) {
@@ -418,13 +416,12 @@ worker_named(struct ask *a)
                (int)MIN(name.n, 60u), name.p, whose);
     else
         REFUSE(a, LAGAN_E_NOT_FOUND,
-               "there is no worker %.*s; `laganctl workers list` prints their "
-               "names",
+               "there is no worker %.*s; `laganctl workers list` prints the names",
                (int)MIN(name.n, 60u), name.p);
     return NULL;
 }
 
-/* drain and restart. */
+/* Runs the verbs drain and restart. */
 static void
 control_worker(struct ask *a)
 {
@@ -435,7 +432,7 @@ control_worker(struct ask *a)
 
     if (!w) return;
     if (ev == EV_RESTART && a->d->draining) {
-        REFUSE(a, LAGAN_E_DRAINING, "lagand is stopping");
+        REFUSE(a, LAGAN_E_DRAINING, "lagand is stopping and starts no worker");
         return;
     }
     n = worker_requests(w)->n;
@@ -456,14 +453,14 @@ cmd_reload(struct ask *a)
     int r;
 
     if (frontend_reload_keys(a->d, &e) < 0) {
-        REFUSE(a, LAGAN_E_INVALID_REQUEST, "api.keys: %s", e.text);
+        REFUSE(a, LAGAN_E_INVALID_REQUEST, "reload refused because of api.keys: %s", e.text);
         return;
     }
     r = rolling_restart_start(a->d, "");
     if (r < 0) {
         REFUSE(a, r == -EBUSY ? LAGAN_E_UNSUPPORTED : LAGAN_E_DRAINING, "%s",
                r == -EBUSY ? "a reload is in progress; `laganctl events` prints its steps"
-                           : "lagand is stopping");
+                           : "lagand is stopping and starts no worker");
         return;
     }
     p = reply(a);
@@ -477,7 +474,7 @@ cmd_daemon_reexec(struct ask *a)
     preflight_start(a->d, a->c, a->rid);
 }
 
-/* Sends the command over the control channel; the worker replies. */
+/* Sends the CALL on to worker w over its control channel; the reply of w goes to the client. */
 static void
 ask_worker(struct ask *a, struct worker *w)
 {
@@ -503,7 +500,7 @@ cmd_loglevel(struct ask *a)
     if (a->args) msg_str(a->args, "level", &level);
     while (i < ARRAY_LEN(levels) && !is(&level, levels[i].name)) i++;
     if (i == ARRAY_LEN(levels)) {
-        REFUSE(a, LAGAN_E_INVALID_REQUEST, "level is one of err, warn, info, debug");
+        REFUSE(a, LAGAN_E_INVALID_REQUEST, "loglevel: level must be err, warn, info or debug");
         return;
     }
     if (msg_get(a->args, "worker")) {
@@ -517,8 +514,7 @@ cmd_loglevel(struct ask *a)
     reply_empty(a);
 }
 
-/* The worker that args name, if it is READY; optional if there is only one. NULL: an ERROR was
- * sent. */
+/* Returns the READY worker that args name, or the only worker. NULL: an ERROR was sent. */
 static struct worker *
 open_worker(struct ask *a)
 {
@@ -535,7 +531,7 @@ open_worker(struct ask *a)
     return NULL;
 }
 
-/* A verb that a READY worker runs. */
+/* Runs a verb that lagand passes on to a READY worker. */
 static void
 ask_open(struct ask *a)
 {
@@ -547,7 +543,7 @@ ask_open(struct ask *a)
     ask_worker(a, w);
 }
 
-/* A worker with the tokenizer of the model. NULL: an ERROR was sent. */
+/* Returns a READY worker that has the tokenizer of model args.model. NULL: an ERROR was sent. */
 static struct worker *
 reader(struct ask *a)
 {
@@ -555,7 +551,7 @@ reader(struct ask *a)
     struct msg_span model = { 0 };
     bool named = a->args && msg_str(a->args, "model", &model) == 0, known = !named;
 
-    if (!named && d->config->n_models > 1) { /* ids of another model would look valid */
+    if (!named && d->config->n_models > 1) { /* no default: another model's ids would look valid */
         REFUSE(a, LAGAN_E_INVALID_REQUEST, MODEL_MISSING, d->config->n_models);
         return NULL;
     }
@@ -567,11 +563,11 @@ reader(struct ask *a)
         if (worker_open(w)) return w;
     }
     if (!known) {
-        REFUSE(a, LAGAN_E_MODEL_NOT_FOUND, "model \"%.*s\" is not served here",
+        REFUSE(a, LAGAN_E_MODEL_NOT_FOUND, "lagand does not serve a model named \"%.*s\"",
                (int)MIN(model.n, 100u), model.p);
     } else {
         REFUSE(a, LAGAN_E_WORKER_LOST,
-               "no worker of the model is ready; `laganctl workers list` says why");
+               "no worker of the model is ready; `laganctl workers list` prints their states");
     }
     return NULL;
 }
@@ -620,7 +616,7 @@ cmd_tokenize(struct ask *a)
         return;
     }
     if (!a->args || msg_str(a->args, "text", &text) < 0 || !msg_utf8(text.p, text.n)) {
-        REFUSE(a, LAGAN_E_INVALID_REQUEST, "tokenize: text is missing, or not UTF-8");
+        REFUSE(a, LAGAN_E_INVALID_REQUEST, "tokenize: text or messages is missing, or not UTF-8");
         return;
     }
     ask_text(a, TEXT_TOKENIZE, "bare", &none, &text);
@@ -644,8 +640,8 @@ cmd_detokenize(struct ask *a)
 
 enum { EVENTS_A_CALL = 256 };
 
-/* Events from a number on. A caller that passes `next` again misses none unless more than 1000 were
- * added meanwhile. */
+/* Replies with up to EVENTS_A_CALL events from number args.from on, and with `next`, the number to
+ * continue from: the caller then sees all events, unless 1000 are added between two calls. */
 static void
 cmd_events(struct ask *a)
 {
@@ -656,7 +652,7 @@ cmd_events(struct ask *a)
 
     if (a->args) msg_u64(a->args, "from", &from);
     if (from > event_log_next(h))
-        from = 1; /* the number is of a previous lagand whose events are lost */
+        from = 1; /* `from` was given by a previous lagand, whose events are lost */
     for (at = from; n < EVENTS_A_CALL && (e = event_log_event(h, at)); n++) at = e->number + 1;
     p = reply(a);
     msgpack_pack_map(p, 2);
@@ -740,10 +736,9 @@ cmd_metrics(struct ask *a)
 #define cmd_split_off ask_open
 #define cmd_split_set ask_open
 
-/* A verb without a function cmd_ID() does not compile. */
 static const struct command {
     const char *verb;
-    bool operators; /* at ctl.sock only */
+    bool operators; /* the verb may be called at ctl.sock only */
     void (*run)(struct ask *a);
 } commands[] = {
 #define X(id, name, operators, args, result) { name, operators, cmd_##id },
@@ -765,7 +760,7 @@ command_call(struct daemon *d, struct client *c, const struct msg *m)
     for (size_t i = 0; i < ARRAY_LEN(commands); i++) {
         if (!is(&verb, commands[i].verb)) continue;
         if (commands[i].operators && c->listener != LISTENER_CTL) {
-            REFUSE(&a, LAGAN_E_UNAUTHORIZED, "%s is for operators: ask at %s/ctl.sock",
+            REFUSE(&a, LAGAN_E_UNAUTHORIZED, "%s is for operators: connect to %s/ctl.sock",
                    commands[i].verb, d->runtime->dir);
         } else {
             a.verb = commands[i].verb;
@@ -774,5 +769,5 @@ command_call(struct daemon *d, struct client *c, const struct msg *m)
         }
         return;
     }
-    REFUSE(&a, LAGAN_E_NOT_FOUND, "there is no verb \"%.*s\"", (int)MIN(verb.n, 60u), verb.p);
+    REFUSE(&a, LAGAN_E_NOT_FOUND, "CALL: there is no verb \"%.*s\"", (int)MIN(verb.n, 60u), verb.p);
 }

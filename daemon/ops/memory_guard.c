@@ -8,14 +8,16 @@
 
 #include <malloc.h>
 
-/* GROWTH since the last check: check again soon. UNUSED: free memory above this is returned to the
- * system after CALM. */
+/* Bytes. GROWTH: if lagand grew by more since the last check, the next check is SOON. UNUSED: if
+ * malloc() has more free memory, it is returned to the system after CALM. UNREAD_MUCH: a client
+ * that has at least this many unread bytes does not read. */
 enum { GROWTH = 16 << 20, UNUSED = 32 << 20, UNREAD_MUCH = 64 << 10 };
-enum { FEW = 6 }; /* this many connections cannot hold more than MEMORY_GUARD_BYTES */
+enum { FEW = 6 }; /* so few connections cannot use more than MEMORY_GUARD_BYTES */
+/* QUIET: a client silent for so long is idle. FREED: time to free a closed connection's memory. */
 static const nsec SOON = 5 * NSEC_MS, OFTEN = 50 * NSEC_MS, QUIET = 100 * NSEC_MS, FREED = NSEC_S,
                   LOG_INTERVAL = 10 * NSEC_S, CALM = 2 * NSEC_S;
 
-enum stage { SILENT, IDLE, UNREAD, ANY, N_STAGES };
+enum stage { SILENT, IDLE, UNREAD, ANY, N_STAGES }; /* connections that are closed, in this order */
 static const char *const stage_names[] = {
     [SILENT] = "have sent no message",
     [IDLE] = "have no open request",
@@ -27,7 +29,7 @@ static const char *const stage_names[] = {
 size_t __sanitizer_get_current_allocated_bytes(void); /* gcc has no header for it */
 #endif
 
-/* Bytes in use. Free memory of malloc() is reused and does not count. */
+/* Returns the allocated bytes of lagand. *unused: free memory of malloc(), which it will reuse. */
 static uint64_t
 own_bytes(uint64_t *unused)
 {
@@ -42,8 +44,9 @@ own_bytes(uint64_t *unused)
 #endif
 }
 
+/* Closes all connections of one stage and returns their number. */
 static uint32_t
-cut(struct daemon *d, enum stage stage)
+close_stage(struct daemon *d, enum stage stage)
 {
     struct connections *all = d->frontend->connections;
     struct client *c;
@@ -64,21 +67,22 @@ cut(struct daemon *d, enum stage stage)
     return n;
 }
 
-/* Closes the connections of the first stage that has some. Stages UNREAD and ANY wait until the
- * memory of closed connections is freed. */
+/* Closes the connections of the first stage that has some. Stages UNREAD and ANY are not tried for
+ * FREED after a close, because the memory of the closed connections may be enough. */
 static void
 relieve(struct daemon *d, uint64_t now, uint64_t may)
 {
     struct memory_guard *p = d->memory_guard;
     enum stage last = d->now - p->closed_at < FREED ? IDLE : ANY, stage = SILENT;
-    uint32_t n = cut(d, stage);
+    uint32_t n = close_stage(d, stage);
 
-    while (!n && stage < last) n = cut(d, ++stage);
+    while (!n && stage < last) n = close_stage(d, ++stage);
     if (!n) return;
     p->closed_at = d->now;
     if (p->logged_at && d->now - p->logged_at < LOG_INTERVAL) return;
     p->logged_at = d->now;
-    log_warn("lagand uses %llu MiB, its requests may need %llu MiB; closing %u connections that %s",
+    log_warn("lagand uses %llu MiB, but its requests need at most %llu MiB; closing %u connections "
+             "that %s",
              (unsigned long long)now >> 20, (unsigned long long)(may - MEMORY_GUARD_BYTES) >> 20, n,
              stage_names[stage]);
     event_log_add(

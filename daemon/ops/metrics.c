@@ -1,4 +1,4 @@
-/* metrics.c - metrics of lagand, and of its workers as in ipc/stat.h; see commands.h. */
+/* metrics.c - prints the metrics of lagand and of its workers (ipc/stat.h); see commands.h. */
 #include "daemon/ops/commands.h"
 
 #include "daemon/config/options.h"
@@ -25,14 +25,16 @@ label(FILE *out, const char *s)
     }
 }
 
+/* Prints the begin of a sample: metric name, labels worker and model, without the last quote. */
 static void
-of_worker(const struct daemon *d, FILE *out, const char *name, const struct worker_info *f)
+print_worker_labels(const struct daemon *d, FILE *out, const char *name,
+                    const struct worker_info *f)
 {
     fprintf(out, "%s{worker=\"%s\",model=\"", name, f->name);
     label(out, d->config->model[f->model].keys.name);
 }
 
-/* lagan_worker_NAME; nanoseconds are printed as seconds. */
+/* Prints the metric lagan_worker_NAME of all workers; nanoseconds are printed as seconds. */
 static void
 print_stat(struct daemon *d, const struct stat_row *stat, uint32_t id, FILE *out)
 {
@@ -47,7 +49,7 @@ print_stat(struct daemon *d, const struct stat_row *stat, uint32_t id, FILE *out
         const struct worker_info *f = worker_info(d->worker[i]);
         uint64_t v = f->stats.v[id] + f->former.v[id];
 
-        of_worker(d, out, name, f);
+        print_worker_labels(d, out, name, f);
         fputs("\"} ", out);
         if (ns)
             fprintf(out, "%.9f\n", (double)v / NSEC_S);
@@ -56,7 +58,7 @@ print_stat(struct daemon *d, const struct stat_row *stat, uint32_t id, FILE *out
     }
 }
 
-/* lagan_kv_NAME for each KV group; constants of the group are labels. */
+/* Prints the metric lagan_kv_NAME of all KV groups; kind, window and pool of a group are labels. */
 static void
 print_group_stat(const struct daemon *d, const struct stat_row *stat, uint32_t id, FILE *out)
 {
@@ -71,7 +73,7 @@ print_group_stat(const struct daemon *d, const struct stat_row *stat, uint32_t i
             const uint64_t *v = f->stats.group[g];
 
             if (v[GROUP_STAT_kind] == 0) continue;
-            of_worker(d, out, name, f);
+            print_worker_labels(d, out, name, f);
             fprintf(out, "\",group=\"%u\",kind=\"%s\",window=\"%llu\",pool=\"%llu\"} %llu\n", g,
                     group_kinds[MIN(v[GROUP_STAT_kind], ARRAY_LEN(group_kinds) - 1)],
                     (unsigned long long)v[GROUP_STAT_window],
@@ -96,7 +98,8 @@ n_suspended(const struct daemon *d)
 
 /* ---- lagand's own metrics: name, type, unit, HELP, value of struct daemon *d */
 
-enum unit { UNIT_COUNT, UNIT_BYTES, UNIT_SECONDS }; /* UNIT_SECONDS: the value is in nanoseconds */
+/* UNIT_SECONDS: the value in the table is in nanoseconds and is printed in seconds. */
+enum unit { UNIT_COUNT, UNIT_BYTES, UNIT_SECONDS };
 
 /* clang-format off */
 #define DAEMON_METRICS(X) \
@@ -109,7 +112,7 @@ enum unit { UNIT_COUNT, UNIT_BYTES, UNIT_SECONDS }; /* UNIT_SECONDS: the value i
     X(lagan_requests_accepted_total, "counter", UNIT_COUNT, "requests accepted since lagand was started", d->n_requests) \
     X(lagan_requests_refused_total,           "counter", UNIT_COUNT, "messages of clients, requests and others, that were refused with an ERROR", d->n_refused)
 
-/* The same for each worker w. */
+/* The same columns for metrics of each worker w. */
 #define WORKER_METRICS(X) \
     X(lagan_worker_ready,          "gauge",   UNIT_COUNT, "1 if the worker accepts requests, else 0", worker_open(w)) \
     X(lagan_worker_standby,        "gauge",   UNIT_COUNT, "1 if a standby process is loaded and can replace the worker, else 0", !strcmp(worker_standby(w), "standby")) \
@@ -145,7 +148,7 @@ print_workers(struct daemon *d, FILE *out)
     for (uint32_t i = 0; i < d->n_workers; i++) { \
         const struct worker *w = d->worker[i]; \
 \
-        of_worker(d, out, #name, worker_info(w)); \
+        print_worker_labels(d, out, #name, worker_info(w)); \
         fputs("\"} ", out); \
         print_value(out, unit, (uint64_t)(value)); \
     }
@@ -164,7 +167,7 @@ print_ended(const struct daemon *d, FILE *out)
     for (uint32_t i = 1; i < REASONS; i++) {
         const char *word = msg_reason(i, NULL);
 
-        /* `cancelled` is a finish reason and an error code; requests end with the error. */
+        /* Skips finish reasons from `cancelled` on: requests end with the error of that name. */
         if (!word || (i < LAGAN_E_INVALID_REQUEST && i >= LAGAN_FINISH_CANCELLED)) continue;
         fprintf(out, "lagan_requests_ended_total{reason=\"%s\"} %llu\n", word,
                 (unsigned long long)d->n_ended[i]);

@@ -16,12 +16,12 @@
 
 struct preflight {
     sd_event_source *on_end;
-    int out; /* the pipe of its output */
-    uint32_t client;
-    uint64_t rid; /* of the CALL, which gets its reply at the end */
+    int out;         /* read end of the pipe with the output of lagand --check */
+    uint32_t client; /* handle of the client that asked */
+    uint64_t rid;    /* of the client's CALL */
 };
 
-enum { MAX_ARGS = 256, MOST_S = 10 };
+enum { MAX_ARGS = 256, MOST_S = 10 }; /* MOST_S: time limit of the check */
 
 static void
 refuse(struct daemon *d, struct client *c, uint64_t rid, const char *why)
@@ -33,10 +33,10 @@ refuse(struct daemon *d, struct client *c, uint64_t rid, const char *why)
     log_err("re-exec refused: %s; the running lagand continues", why);
     if (c && frontend_error(d, c, rid, code, 0, "%s%s", why,
                             d->draining ? "" : "; the running lagand continues") < 0)
-        log_debug("a refusal was not taken");
+        log_debug("cannot send an ERROR to a client, which does not read or is gone");
 }
 
-/* Copies the first line of the output for the client and logs all lines. */
+/* Logs all lines of the output at fd and copies the first one to buf, for the client. */
 static void
 log_output(int fd, char *buf, size_t n)
 {
@@ -77,7 +77,7 @@ on_end(sd_event_source *s, const siginfo_t *si, void *arg)
     } else {
         if (!would) log_output(r->out, words, sizeof words);
         if (!*words)
-            snprintf(words, sizeof words, "lagand --check: %s %d",
+            snprintf(words, sizeof words, "the installed lagand --check ended with %s %d",
                      si->si_code == CLD_EXITED ? "exit status" : "signal", si->si_status);
         refuse(d, c, r->rid, words);
     }
@@ -91,7 +91,7 @@ preflight_program(char path[PATH_MAX], struct err *e)
     static const char gone[] = " (deleted)";
     ssize_t n = readlink("/proc/self/exe", path, PATH_MAX - 1);
 
-    if (n < 0) return err_set(e, -errno, "/proc/self/exe: %s", strerror(errno));
+    if (n < 0) return err_set(e, -errno, "cannot read /proc/self/exe: %s", strerror(errno));
     path[n] = 0;
     if ((size_t)n > strlen(gone) && !strcmp(path + n - strlen(gone), gone))
         path[(size_t)n - strlen(gone)] = 0;
@@ -105,13 +105,13 @@ become(const char *path, char **argv, pid_t parent, int out)
 
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != parent) _exit(127);
-    alarm(MOST_S); /* in case the file system hangs */
+    alarm(MOST_S); /* ends the check if the file system hangs */
     dup2(out, STDOUT_FILENO);
     dup2(out, STDERR_FILENO);
     sigemptyset(&none);
     sigprocmask(SIG_SETMASK, &none, NULL);
     execv(path, argv);
-    dprintf(STDERR_FILENO, "%s: %s\n", path, strerror(errno));
+    dprintf(STDERR_FILENO, "cannot execute %s: %s\n", path, strerror(errno));
     _exit(127);
 }
 
@@ -128,7 +128,7 @@ start(struct daemon *d, struct err *e)
     argv[n] = check_only;
     argv[n + 1] = NULL;
     if (pipe2(pipe, O_CLOEXEC | O_NONBLOCK) < 0)
-        return err_set(e, -errno, "pipe: %s", strerror(errno));
+        return err_set(e, -errno, "cannot create a pipe: %s", strerror(errno));
     child = vfork();
     if (child == 0) become(path, argv, parent, pipe[1]);
     r = child < 0 ? -errno : 0;
@@ -137,7 +137,7 @@ start(struct daemon *d, struct err *e)
     if (r < 0) {
         if (child > 0) kill(child, SIGKILL), waitpid(child, NULL, 0);
         close(pipe[0]);
-        return err_set(e, r, "%s --check: %s", path, strerror(-r));
+        return err_set(e, r, "cannot run %s --check: %s", path, strerror(-r));
     }
     d->preflight->out = pipe[0];
     return 0;
@@ -154,7 +154,7 @@ preflight_start(struct daemon *d, struct client *c, uint64_t rid)
     }
     d->preflight = calloc(1, sizeof *d->preflight);
     if (!d->preflight) {
-        refuse(d, c, rid, "no memory");
+        refuse(d, c, rid, "lagand has no memory for the preflight");
         return;
     }
     d->preflight->client = c->handle;

@@ -14,9 +14,9 @@
 
 #define MAGIC "LAGANHS\1" /* the last byte is the version of the layout */
 
-struct page {
+struct page { /* content of the memfd */
     char magic[8];
-    int64_t pid; /* of the lagand that writes it */
+    int64_t pid; /* pid of the lagand that writes it */
     struct tally {
         char model[64];
         uint32_t restarts;
@@ -28,8 +28,8 @@ struct page {
 struct event_log {
     struct page *page;
     int fd;
-    int64_t former;
-    uint64_t n_events, n_dead; /* ever added */
+    int64_t former;            /* pid of the previous lagand; 0: none */
+    uint64_t n_events, n_dead; /* events and deaths ever added */
 };
 
 enum { SEALS = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL };
@@ -57,7 +57,7 @@ map(int fd)
     return p == MAP_FAILED ? NULL : p;
 }
 
-/* Maps the memfd of a previous lagand. NULL: it has another layout. */
+/* Maps the memfd of a previous lagand. NULL: fd is not such a memfd, or has another layout. */
 static struct page *
 map_former(int fd)
 {
@@ -76,15 +76,17 @@ map_former(int fd)
 
 #define ENDS(field) (memchr(field, 0, sizeof(field)) != NULL)
 
+/* Returns true if e is a complete and valid event for index slot of the ring. */
 static bool
-event_holds(const struct event *e, uint32_t slot)
+event_is_valid(const struct event *e, uint32_t slot)
 {
     return e->number && e->number < UINT64_MAX / 2 && (e->number - 1) % EVENT_LOG_EVENTS == slot &&
            ENDS(e->kind) && ENDS(e->subject) && ENDS(e->text);
 }
 
+/* The same for a death. */
 static bool
-dead_holds(const struct death_entry *x, uint32_t slot)
+death_is_valid(const struct death_entry *x, uint32_t slot)
 {
     bool holds = x->number && x->number < UINT64_MAX / 2 &&
                  (x->number - 1) % EVENT_LOG_DEATHS == slot && ENDS(x->worker) && ENDS(x->cause) &&
@@ -94,6 +96,7 @@ dead_holds(const struct death_entry *x, uint32_t slot)
     return holds;
 }
 
+/* Validates what a previous lagand left in the memfd: clears invalid entries. */
 static void
 take_over(struct event_log *h)
 {
@@ -101,11 +104,11 @@ take_over(struct event_log *h)
 
     h->former = p->pid;
     for (uint32_t i = 0; i < EVENT_LOG_EVENTS; i++) {
-        if (!event_holds(&p->event[i], i)) p->event[i].number = 0;
+        if (!event_is_valid(&p->event[i], i)) p->event[i].number = 0;
         h->n_events = MAX(h->n_events, p->event[i].number);
     }
     for (uint32_t i = 0; i < EVENT_LOG_DEATHS; i++) {
-        if (!dead_holds(&p->dead[i], i)) p->dead[i].number = 0;
+        if (!death_is_valid(&p->dead[i], i)) p->dead[i].number = 0;
         h->n_dead = MAX(h->n_dead, p->dead[i].number);
     }
     for (uint32_t i = 0; i < MAX_WORKERS; i++) p->tally[i].model[sizeof p->tally[i].model - 1] = 0;
@@ -165,7 +168,7 @@ now_ms(void)
     return (int64_t)t.tv_sec * 1000 + t.tv_nsec / 1000000;
 }
 
-/* Stores 0 before an entry is rewritten, its number afterwards. */
+/* Stores an entry's number, in order with other stores: 0 before a rewrite, the number after it. */
 static void
 put_number(uint64_t *at, uint64_t n)
 {

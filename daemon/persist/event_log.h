@@ -1,13 +1,12 @@
-/* event_log.h - the last events and deaths of workers, kept across restarts of lagand.
+/* event_log.h - the last events of lagand and the last deaths of workers, kept across restarts of
+ * lagand for `laganctl events` and `laganctl panic`. The systemd journal has older ones.
  *
- * Two rings of fixed size; the oldest entry is overwritten. Events are numbered from 1, so that a
- * reader that asks for the next number sees all of them, or sees that some are lost. The journal
- * has more.
+ * Events and deaths are two rings of fixed size; a new entry overwrites the oldest. Events are
+ * numbered from 1, so that a reader that asks for the next number sees all events, or sees a gap.
  *
- * The rings are in a memfd that outlives lagand, with the number of restarts of each worker. The
- * number of an entry is stored last and cleared before the entry is rewritten: a kill at any
- * instruction leaves only whole entries.
- */
+ * A memfd that outlives lagand has the rings and the number of restarts of each worker. The number
+ * of an entry is cleared before the entry is rewritten and stored after it: if lagand is killed at
+ * any instruction, an incomplete entry has no number. */
 #pragma once
 
 #include "base/base.h"
@@ -24,35 +23,35 @@ struct event {
     char text[240];
 };
 
-/* An unrequested end of a worker. All strings end with a NUL. */
+/* An unrequested end of a worker's process. All strings end with a NUL. */
 struct death_entry {
-    uint64_t number; /* from 1; 0: empty. Set by event_log_death(). */
-    int64_t at_ms;   /* wall clock. Set by event_log_death(). */
+    uint64_t number; /* from 1; 0: empty. event_log_death() sets it, and at_ms. */
+    int64_t at_ms;   /* wall clock */
     char worker[16], cause[32], how[96], panic[400];
     uint64_t epoch;
     int64_t pid;
     uint32_t n_requests, n_lines;
-    char line[LOG_LINES][LOG_LINE]; /* its last output, oldest first */
+    char line[LOG_LINES][LOG_LINE]; /* [n_lines], last output of the process, oldest line first */
 };
 
 struct event_log;
 
-/* fd: the memfd of a previous lagand, or -1. Owns fd. Keeps its valid entries. NULL: no memory. */
+/* Opens the memfd fd of a previous lagand and keeps its valid entries; creates a new memfd if fd is
+ * -1 or has another layout. Owns fd. NULL: no memory. */
 struct event_log *event_log_new(int fd) MUST_USE;
 struct event_log *event_log_free(struct event_log *h);
-int event_log_fd(const struct event_log *h);               /* for the next lagand; h keeps it */
-int64_t event_log_previous_pid(const struct event_log *h); /* previous lagand; 0: none */
+int event_log_fd(const struct event_log *h); /* the memfd, which h owns, for the next lagand */
+int64_t event_log_previous_pid(const struct event_log *h); /* pid of the previous lagand; 0: none */
 void event_log_add(struct daemon *d, const char *kind, const char *subject, const char *fmt, ...)
     PRINTF_LIKE(4, 5);
-/* The event of that number, or the oldest one after it. NULL: none yet. */
+/* Returns the event with that number, or the first later one that exists. NULL: none yet. */
 const struct event *event_log_event(const struct event_log *h, uint64_t number);
-uint64_t event_log_next(const struct event_log *h); /* number of the next event */
-/* Copies x, with the next number and the present time. d->event_log NULL: no effect. */
+uint64_t event_log_next(const struct event_log *h); /* number that the next event will get */
+/* Adds a copy of x with the next number and the present time. d->event_log NULL: no effect. */
 void event_log_death(struct daemon *d, const struct death_entry *x);
-/* The entry `back` entries before the last one (0: the last). NULL: none. */
+/* Returns the death `back` deaths before the last one (0: the last). NULL: there is none. */
 const struct death_entry *event_log_dead(const struct event_log *h, uint32_t back);
 
-/* Restarts of the worker of that index, under this lagand and previous ones; 0 if the index had
- * another model before. */
+/* Returns how often worker `worker` was restarted, also under previous lagands with this model. */
 uint32_t event_log_restarts(struct daemon *d, uint32_t worker, const char *model);
 void event_log_set_restarts(struct daemon *d, uint32_t worker, uint32_t n);

@@ -19,7 +19,9 @@ fdstore_read(struct fdstore *s)
         int fd = SD_LISTEN_FDS_START + i;
 
         if (s->n == FDSTORE_MAX || strlen(names[i]) >= FDSTORE_NAME) {
-            log_warn("inherited file descriptor \"%.40s\" is not used", names[i]);
+            log_warn("closing inherited descriptor \"%.40s\": lagand accepts %d descriptors, with "
+                     "names of less than %d bytes",
+                     names[i], FDSTORE_MAX, FDSTORE_NAME);
             fdstore_drop(names[i]);
             close(fd);
         } else {
@@ -68,7 +70,8 @@ fdstore_put(const char *name, int fd)
     /* FDPOLL=0: systemd must not drop a descriptor because of an event on it. */
     snprintf(words, sizeof words, "FDSTORE=1\nFDNAME=%s\nFDPOLL=0", name);
     if (sd_pid_notify_with_fds(0, 0, words, &fd, 1) < 0)
-        log_warn("%s is not in systemd's fd store; a crash of lagand would lose it", name);
+        log_warn("cannot put descriptor %s into systemd's fd store; it is lost if lagand crashes",
+                 name);
 }
 
 void

@@ -1,15 +1,15 @@
-/* fdstore.h - descriptors that outlive lagand, in systemd's fd store or passed at a re-exec.
+/* fdstore.h - names and stores the descriptors that outlive lagand: they are in systemd's fd store,
+ * or are passed on directly at a re-exec.
  *
  *     name             content
  *     ledger           ledger log
  *     history          event log
- *     w0.pid           pidfd of worker 0: its memory is not used before it has ended
- *     w0=weights=...   arena of worker 0, with its note (ipc/fd_channel.h) in the name,
- *                      because lagand cannot read device memory
- *     api.sock         clients' socket, if systemd opened it (systemd/lagand.socket)
+ *     w0.pid           pidfd of the process of worker 0, which must end before its arenas are used
+ *     w0=weights=...   arena of worker 0; its note (ipc/fd_channel.h) is in the name, because
+ *                      lagand cannot read device memory
+ *     api.sock         listening socket for clients, if systemd opened it (systemd/lagand.socket)
  *
- * Without systemd the calls have no effect.
- */
+ * Without systemd fdstore_put() and fdstore_drop() have no effect. */
 #pragma once
 
 #include "base/base.h"
@@ -17,7 +17,7 @@
 
 enum { FDSTORE_MAX = 256, FDSTORE_NAME = 160 };
 
-struct fdstore { /* descriptors of the previous lagand that are not taken yet */
+struct fdstore { /* descriptors of the previous lagand that no part has taken yet */
     uint32_t n;
     struct store_fd {
         int fd;
@@ -25,18 +25,20 @@ struct fdstore { /* descriptors of the previous lagand that are not taken yet */
     } at[FDSTORE_MAX];
 };
 
-void fdstore_read(struct fdstore *s); /* from LISTEN_FDS, which is removed from the environment */
-/* The descriptor of that name, which the caller then owns; -1: none. */
+/* Reads the inherited descriptors from LISTEN_FDS and removes the variable from the environment. */
+void fdstore_read(struct fdstore *s);
+/* Returns the inherited descriptor `name`, which the caller then owns; -1: there is none. */
 int fdstore_take(struct fdstore *s, const char *name);
-void fdstore_close(struct fdstore *s); /* closes the rest and removes it from systemd's fd store */
+/* Closes the descriptors that were not taken and removes them from systemd's fd store. */
+void fdstore_close(struct fdstore *s);
 
-/* Stores a copy of fd for the next lagand; replaces one of the same name. */
+/* Puts a copy of fd into systemd's fd store, in place of a descriptor of the same name. */
 void fdstore_put(const char *name, int fd);
-void fdstore_drop(const char *name);
+void fdstore_drop(const char *name); /* removes it from systemd's fd store */
 
-/* The name of an arena of that worker. -EINVAL: the name in the note has other characters than a-z,
- * 0-9. */
+/* Formats the fd store's name of an arena; worker: arenas.worker (supervise/arenas.h). -EINVAL: the
+ * name in the note has other characters than a-z, 0-9. */
 int fdstore_arena_name(char buf[FDSTORE_NAME], uint32_t worker,
                        const struct fd_channel_note *note) MUST_USE;
-/* Parses such a name. Returns false if it is another one. */
+/* Parses the name of an arena into *worker and *note. Returns false if name is no such name. */
 bool fdstore_arena(const char *name, uint32_t *worker, struct fd_channel_note *note);

@@ -1,4 +1,4 @@
-/* log_file.c - see log_file.h. First the writer, then the reader, which validates every field. */
+/* log_file.c - writer and reader of the log in a memfd; see log_file.h. */
 #include "daemon/persist/log_file.h"
 
 #include "base/failpoint.h"
@@ -11,7 +11,7 @@
 #include <unistd.h>
 
 enum { SEALS = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL };
-/* Memory is allocated in these steps, so that no store causes SIGBUS. */
+/* Memory is allocated with fallocate() in units of STEP, so that no store causes SIGBUS. */
 #define STEP (UINT64_C(256) << 10)
 
 static uint8_t *
@@ -26,13 +26,14 @@ padded(uint64_t n)
     return ROUND_UP(n, (uint64_t)LOG_FILE_ALIGN);
 }
 
-/* Covers all bytes after the crc. */
+/* Returns the checksum of record r: of all its bytes after the field crc. */
 static uint32_t
 checksum(const struct log_file_record *r)
 {
     return shm_crc32c((const uint8_t *)r + sizeof r->crc, sizeof *r - sizeof r->crc + r->len);
 }
 
+/* Allocates memory for the first `bytes` bytes of the active half. Returns false if it cannot. */
 static bool
 back(struct log_file *m, uint64_t bytes)
 {
@@ -52,7 +53,8 @@ map(struct log_file *m, struct err *e)
     uint64_t bytes = LOG_FILE_PAGE + 2 * m->half;
     void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, m->fd, 0);
 
-    if (p == MAP_FAILED) return err_set(e, -errno, "ledger log: mmap: %s", strerror(errno));
+    if (p == MAP_FAILED)
+        return err_set(e, -errno, "ledger log: cannot map the memfd: %s", strerror(errno));
     madvise(p, bytes, MADV_DONTDUMP); /* no prompts in core files */
     m->base = p;
     return 0;
@@ -67,13 +69,14 @@ log_file_create(struct log_file *m, uint64_t half, struct err *e)
     *m = (struct log_file){ .half = h.half };
     memcpy(h.magic, LOG_FILE_MAGIC, sizeof h.magic);
     m->fd = memfd_create("lagand:ledger", MFD_CLOEXEC | MFD_ALLOW_SEALING);
-    if (m->fd < 0) return err_set(e, -errno, "ledger log: memfd_create: %s", strerror(errno));
+    if (m->fd < 0)
+        return err_set(e, -errno, "ledger log: cannot create a memfd: %s", strerror(errno));
     r = ftruncate(m->fd, (off_t)(LOG_FILE_PAGE + 2 * m->half)) < 0 ||
                 fallocate(m->fd, 0, 0, LOG_FILE_PAGE) < 0 || fcntl(m->fd, F_ADD_SEALS, SEALS) < 0
-            ? err_set(e, -errno, "ledger log: %s", strerror(errno))
+            ? err_set(e, -errno, "ledger log: cannot size and seal the memfd: %s", strerror(errno))
             : map(m, e);
     if (r == 0 && !back(m, sizeof(struct log_file_half)))
-        r = err_set(e, -ENOMEM, "ledger log: no memory");
+        r = err_set(e, -ENOMEM, "ledger log: no memory for its header");
     if (r < 0) {
         log_file_close(m);
         return r;
@@ -111,15 +114,14 @@ log_file_commit(struct log_file *m)
 {
     struct log_file_record *r = (struct log_file_record *)(half_of(m, m->active) + m->at);
 
-    /* Stored last: a kill before it leaves a record with a wrong checksum. A record of an earlier
-     * generation has another generation. */
+    /* The checksum is stored last: a kill before that store leaves a record with a wrong one. */
     FP(log_written);
     r->crc = checksum(r);
     m->at += sizeof *r + padded(r->len);
     FP(log_record_whole);
 }
 
-/* Frees the memory, which then reads as zeros, like a half that was never valid. */
+/* Frees the memory of these bytes, which then read as zeros, like a half that was never valid. */
 static bool
 punch(const struct log_file *m, uint64_t from, uint64_t bytes)
 {
@@ -135,9 +137,9 @@ log_file_switch(struct log_file *m)
     m->at = sizeof(struct log_file_half);
     m->generation++;
     m->switching = true;
-    /* The half may have records of this generation, from a lagand that ended during a switch. */
+    /* A lagand that was killed during a switch may have left records of this generation. */
     if (!punch(m, LOG_FILE_PAGE + m->active * m->half, m->half) || !back(m, m->at))
-        m->at = m->half; /* no record fits */
+        m->at = m->half; /* log_file_reserve() then fails */
     FP(log_switching);
 }
 
@@ -150,7 +152,7 @@ log_file_switched(struct log_file *m)
     m->switching = false;
     h->generation = m->generation;
     FP(log_half_valid);
-    /* The records are stored before the generation that makes them valid. */
+    /* The store of not_generation makes the half valid; it follows the stores of all records. */
     atomic_signal_fence(memory_order_seq_cst);
     h->not_generation = ~m->generation;
     FP(log_switched);
@@ -167,7 +169,7 @@ log_file_void(struct log_file *m)
 
 /* ---- reader */
 
-/* Finds the valid half and its generation. NULL: none is valid. */
+/* Returns the valid half with the greater generation, and *generation; NULL: none is valid. */
 static const uint8_t *
 present(const uint8_t *base, uint64_t half, uint64_t *generation)
 {
@@ -255,7 +257,7 @@ log_file_open(struct log_file *m, int fd, struct err *e)
     p = present(m->base, m->half, &generation);
     m->active = p && p != half_of(m, 0);
     m->generation = generation;
-    m->backed = m->half; /* this half takes no records: the next call is log_file_switch() */
+    m->backed = m->half; /* this half takes no more records: log_file_switch() must be next */
     m->at = m->half;
     return 0;
 }

@@ -47,18 +47,18 @@ arenas_close(struct arenas *a)
     while (a->n) close(a->at[--a->n].fd);
 }
 
-/* fstat() knows no size of device memory. The size of a file must match the note. */
+/* Checks the size of a regular file only, because fstat() reports no size for device memory. */
 int
 arenas_keep(struct arenas *a, const struct fd_channel_note *note, int fd, struct err *e)
 {
     struct stat st;
 
     if (fstat(fd, &st) == 0 && S_ISREG(st.st_mode) && (uint64_t)st.st_size < note->bytes)
-        return err_set(e, -EBADMSG, "fd channel: arena %s has %llu bytes, not %llu", note->name,
-                       (unsigned long long)st.st_size, (unsigned long long)note->bytes);
+        return err_set(e, -EBADMSG, "fd channel: arena %s has %llu bytes; its note says %llu",
+                       note->name, (unsigned long long)st.st_size, (unsigned long long)note->bytes);
     arenas_drop(a, note->name);
     if (a->n == MAX_ARENAS)
-        return err_set(e, -EBADMSG, "fd channel: more than %d arenas", MAX_ARENAS);
+        return err_set(e, -EBADMSG, "fd channel: the worker sent more than %d arenas", MAX_ARENAS);
     a->at[a->n].note = *note;
     a->at[a->n].note.flags &= FD_CHANNEL_COMPLETE;
     a->at[a->n++].fd = fd;
@@ -76,7 +76,8 @@ arenas_take(struct arenas *a, int sock, struct err *e)
         if (r <= 0) return r;
         if (a->n_taken++ >= MAX_HANDED) {
             close(fd);
-            return err_set(e, -EBADMSG, "fd channel: more than %d messages", MAX_HANDED);
+            return err_set(e, -EBADMSG, "fd channel: the worker sent more than %d messages",
+                           MAX_HANDED);
         }
         r = arenas_keep(a, &note, fd, e);
         if (r < 0) {
@@ -125,7 +126,7 @@ arenas_after_death(struct arenas *a, const struct death *d, nsec now)
         a->strikes = soon ? a->strikes + 1 : 1;
         a->verify_contents = true;
     }
-    /* Drops the manifest and keeps the KV memory, which is slow to free and to allocate. */
+    /* Without its manifest KV is not adopted; its memory is kept, because allocating it is slow. */
     if (!d->adopt_kv) arenas_drop(a, "manifest");
     if (a->strikes >= 2) arenas_drop_kv(a);
     if (arenas_given_up(a, d)) arenas_drop(a, NULL);

@@ -22,7 +22,7 @@ struct control_channel {
     char endpoint[340], token[33];
     uint8_t id[MAX_ROUTING_ID];
     size_t id_len; /* 0: the worker has not connected yet */
-    bool look;     /* messages may be waiting; see tcp_server.h */
+    bool look;     /* messages may be waiting: set by an event or a send; see tcp_server.h */
 };
 
 static int
@@ -138,7 +138,7 @@ control_channel_pump(struct control_channel *c)
         take(c, &m);
         zmq_msg_close(&m.frame);
     }
-    c->look = true; /* the budget is spent */
+    c->look = true; /* ROUND_FRAMES are read, more may be waiting */
     return true;
 }
 

@@ -1,8 +1,8 @@
 /* cpu_starvation.c - see cpu_starvation.h.
  *
- * schedstat has a wait only after its end. During a wait only the state is known: runnable, and the
- * processor time does not change.
- */
+ * /proc/PID/task/TID/schedstat counts the time in the run queue only after the wait has ended. A
+ * wait that has not ended is recognised by the state: a thread is runnable (R), and the processor
+ * time of the process grows by less than the elapsed time. */
 #include "daemon/supervise/cpu_starvation.h"
 
 #include <dirent.h>
@@ -21,7 +21,7 @@ is_ready(const char *path)
 
     if (f && !fgets(line, sizeof line, f)) line[0] = 0;
     if (f) fclose(f);
-    state = strrchr(line, ')'); /* the name in front of it may contain any character */
+    state = strrchr(line, ')'); /* the last one: the thread's name before it may contain any byte */
     return state && !strncmp(state, ") R", 3);
 }
 

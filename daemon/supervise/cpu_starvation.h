@@ -1,8 +1,8 @@
-/* cpu_starvation.h - how long a process was runnable and got no processor.
+/* cpu_starvation.h - measures how long a process was runnable but got no processor.
  *
  * A worker without a heartbeat for 3 s counts as hung. On an overloaded host a worker may get 1 %
- * of a processor; that time does not count. A stopped, sleeping or spinning process is not starved.
- */
+ * of a processor; lagand subtracts the starvation from the silence. A stopped, sleeping or spinning
+ * process is not starved. */
 #pragma once
 
 #include "base/clock.h"
@@ -10,11 +10,11 @@
 #include <sys/types.h>
 
 struct cpu_starvation { /* all zero: no measurement yet */
-    nsec at;            /* of the last call; 0: none */
-    nsec ran, queued;
+    nsec at;            /* time of the last call; 0: no call yet */
+    nsec ran, queued;   /* processor time, run queue time of all threads at that call */
 };
 
-/* Nanoseconds of starvation of the whole process since the last call, capped at 90 % of the
- * interval so that a starved worker still times out. 0 at the first call and for a missing process.
- * Reads 2 files of /proc for each thread. */
+/* Returns the nanoseconds in which process pid was starved since the last call, at most 90 % of
+ * that interval, so that a starved worker still times out. Returns 0 at the first call and if there
+ * is no such process. Reads 2 files of /proc for each thread. */
 nsec cpu_starvation_since(struct cpu_starvation *s, pid_t pid, nsec now);

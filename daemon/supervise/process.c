@@ -13,9 +13,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-/* Bounds of reading the log pipe, because a line may have 1 byte and costs 10 us. ROUND_: read in
- * one loop iteration while the process runs. LAST_: the capacity of the pipe, read when the
- * process has ended, and the number of its last lines that are logged. */
+/* Limits for reading the log pipe, because a line may have 1 byte and logging it costs 10 us.
+ * READ_BYTES: one read(). ROUND_: bytes and lines in one loop iteration while the process runs.
+ * LAST_: when it has ended, bytes read (more than the pipe holds), and last lines logged. */
 enum { READ_BYTES = 512, ROUND_BYTES = 4 << 10, ROUND_LINES = 128 };
 enum { LAST_BYTES = 66 << 10, LAST_LINES = 256 };
 
@@ -45,7 +45,7 @@ process_log(const struct worker *w, enum log_level level, const char *fmt, ...)
 
 /* ---- output */
 
-/* Stores the line with the name of its process. */
+/* Returns the text without the prefix "worker NAME: ", which process_log() would repeat. */
 static const char *
 without_subject(const struct worker *w, const char *text)
 {
@@ -78,7 +78,7 @@ take_line(struct worker *w)
     say(w, level, text);
 }
 
-/* The number of lines in the text. */
+/* Adds n bytes of output to w->line and logs each complete line. Returns the number of lines. */
 static uint32_t
 take_bytes(struct worker *w, const char *p, size_t n)
 {
@@ -91,7 +91,7 @@ take_bytes(struct worker *w, const char *p, size_t n)
     return lines;
 }
 
-/* Reads within a budget, so that a worker that prints without end does not block lagand. */
+/* Reads from the log pipe until ROUND_BYTES or ROUND_LINES are read. -EPIPE: end of the output. */
 static int
 drain_log(struct worker *w)
 {
@@ -121,7 +121,7 @@ process_on_log(sd_event_source *s, int fd, uint32_t revents, void *arg)
 
 /* ---- panic message of an ended process */
 
-/* Reads at most the size of the field; the log replaces unprintable bytes. */
+/* A panic message may be damaged: clamps its lengths. The log replaces unprintable bytes. */
 void
 process_read_panic(struct worker *w, char *ret, size_t n_ret)
 {
@@ -182,7 +182,6 @@ process_is_standby(const struct worker *w)
     return w->of || (w->lead && w->lead->of);
 }
 
-/* Stores the pidfd, so that the next lagand can wait for the end of the process. */
 void
 process_store_pid(const struct worker *w)
 {
@@ -205,7 +204,7 @@ process_drop_pid(const struct worker *w)
     fdstore_drop(name);
 }
 
-/* Returns the start of the last lines of the text, and the number of lines before them. */
+/* Returns the offset of the last LAST_LINES lines of p; *before is the number of earlier lines. */
 static size_t
 last_lines(const char *p, size_t n, uint32_t *before)
 {
@@ -221,7 +220,7 @@ last_lines(const char *p, size_t n, uint32_t *before)
 void
 process_read_output(struct worker *w)
 {
-    static char last[LAST_BYTES]; /* one thread */
+    static char last[LAST_BYTES]; /* static is safe: lagand has one thread */
     uint32_t skipped;
     size_t n = 0, at;
     ssize_t got;
@@ -230,7 +229,7 @@ process_read_output(struct worker *w)
         n += (size_t)got;
     at = last_lines(last, n, &skipped);
     if (skipped) {
-        w->n_line = 0; /* it continues in the omitted lines */
+        w->n_line = 0; /* the incomplete line in w->line continues in the omitted lines */
         process_log(w, LOG_LEVEL_WARN, "omitting %u lines of its output before the last %d",
                     skipped, LAST_LINES);
     }
@@ -244,7 +243,7 @@ process_take_arenas(struct worker *w)
     struct err e;
 
     if (w->fd_channel_sock >= 0 && arenas_take(&w->arenas, w->fd_channel_sock, &e) == -EBADMSG)
-        process_log(w, LOG_LEVEL_WARN, "%s; ignoring", e.text);
+        process_log(w, LOG_LEVEL_WARN, "%s; ignoring this message of the ended process", e.text);
 }
 
 bool

@@ -1,10 +1,7 @@
-/* process.h - the process of a struct worker: its output, its panic message, its pid, its
- * resources.
+/* process.h - reads output and panic message of the process of a struct worker, ends the process
+ * and releases the descriptors that lagand holds for it.
  *
- * The process may be a worker, a rank of a rank group or a standby. This file reads what the
- * process printed and left behind, and releases what lagand holds for it. worker.c starts and
- * watches it.
- */
+ * The process is a worker, a rank of a rank group or a standby; worker.c starts and watches it. */
 #pragma once
 
 #include "base/base.h"
@@ -21,28 +18,28 @@ void process_log(const struct worker *w, enum log_level level, const char *fmt, 
 
 /* Handler of sd-event for the log pipe; arg: the struct worker. Logs a bounded number of lines. */
 int process_on_log(sd_event_source *s, int fd, uint32_t revents, void *arg);
-/* The process has ended: logs its remaining output, at most 256 lines. */
+/* Logs the remaining output of the ended process, at most its last 256 lines. */
 void process_read_output(struct worker *w);
-/* Copies the panic message of the ended process into ret (n_ret bytes, "" if there is none) and
- * logs it. */
+/* Logs the panic message of the ended process and copies it to ret [n_ret]; "": there is none. */
 void process_read_panic(struct worker *w, char *ret, size_t n_ret);
 
-/* true: a standby, or another rank of a standby. */
+/* Returns true if w is a standby or a rank of a standby's rank group. */
 bool process_is_standby(const struct worker *w);
-/* The name of the pidfd in the fd store, where the next lagand finds it. */
+/* Writes the name of the pidfd of rank `rank` of worker `index` in the fd store: "w0.pid". */
 void process_pid_name(uint32_t index, uint32_t rank, char *buf, size_t n);
-void process_store_pid(const struct worker *w); /* a standby's is not stored */
+/* Put the pidfd of a process into the fd store for the next lagand; remove it. Not for standbys. */
+void process_store_pid(const struct worker *w);
 void process_drop_pid(const struct worker *w);
 
-/* The process has ended: takes the arenas that it has sent before. */
+/* Adds the arenas that the ended process has sent over its fd channel and lagand has not read. */
 void process_take_arenas(struct worker *w);
-/* Returns true if the process has ended and is not reaped. */
+/* Returns true if the process has ended and is not reaped yet. */
 bool process_exited(const struct worker *w);
 /* Kills the process and waits until it has ended. */
 void process_kill(struct worker *w);
-/* Protocol error or hung: logs one line and ends the worker, or the rank group, with this cause. */
+/* Ends the worker and its whole rank group because of a protocol error or a hang of this process:
+ * logs the text and kills all processes. `cause` becomes the cause of death of the worker. */
 void process_broken(struct worker *w, enum death_cause cause, const char *fmt, ...)
     PRINTF_LIKE(3, 4);
-/* Closes the rings, pipes, sockets and event sources of the process. The process must have ended,
- * or never have been started. */
+/* Closes rings, pipes, sockets and event sources of a process that has ended or was not started. */
 void process_release(struct worker *w);

@@ -13,11 +13,11 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-static const nsec LEAVE_TIME = NSEC_S; /* from an exit with status 0 to the exit of rank 0 */
-static const char SHARED[] = "group";  /* shared memory of all ranks, which set its size */
-enum { LEAD_FDS = 4 }; /* what rank 0 inherits like any worker; the rest belongs to the group */
+static const nsec LEAVE_TIME = NSEC_S; /* for rank 0 to exit after a rank exited with status 0 */
+static const char SHARED[] = "group";  /* name of the memfd that all ranks share and resize */
+enum { LEAD_FDS = 4 }; /* rank 0 inherits these like any worker; those of the group follow */
 
-static const struct super_ops none; /* only rank 0 has a state table */
+static const struct super_ops none; /* other ranks get no events: only rank 0 has a state */
 
 int
 rank_group_new(struct worker *w, struct err *e)
@@ -34,7 +34,7 @@ rank_group_new(struct worker *w, struct err *e)
         if (!o) return err_set(e, -ENOMEM, "no memory for rank %u of worker %u", r, w->info.index);
         o->lead = w;
         o->rank = r;
-        o->arenas.worker = w->info.index + r * MAX_WORKERS; /* in the fd store */
+        o->arenas.worker = w->info.index + r * MAX_WORKERS;
         w->other[w->n_others++] = o;
     }
     return 0;
@@ -52,8 +52,8 @@ rank_group_free(struct worker *w)
     }
 }
 
-/* The struct worker whose name the process gets: for a rank of a standby the one that it will
- * replace. */
+/* Returns the struct worker whose name and arenas the process of o gets: if o is a rank of a
+ * standby, the rank that it will replace, else o. */
 static struct worker *
 place_of(struct worker *o)
 {
@@ -125,7 +125,7 @@ void
 rank_group_close_passed(const struct worker *w, const struct heritage *h)
 {
     for (uint32_t i = LEAD_FDS; w->n_others && i < h->n; i++) {
-        bool kept = false; /* copies in the channels stay open */
+        bool kept = false; /* true: struct channel uses the descriptor, which stays open */
 
         for (uint32_t k = 0; k < w->n_others; k++)
             kept |= h->at[i].fd == w->other[k]->channel.d.fd ||
@@ -155,7 +155,8 @@ rank_group_process_exited(struct worker *one, int code, int status, bool has_pan
     struct worker *w = one->lead ? one->lead : one;
 
     if (one->lead && w->alive && code == CLD_EXITED && status == 0) {
-        /* It has seen the exit of rank 0, whose event follows. */
+        /* This rank exited because it saw rank 0 exit. The exit event of rank 0 follows, and its
+         * cause is used. rank_group_tick() checks that rank 0 really ends within LEAVE_TIME. */
         one->doorbell_closed_at = w->d->now;
         return;
     }
@@ -221,7 +222,7 @@ rank_group_tick(struct worker *w, nsec now, nsec late)
         struct worker *o = w->other[i];
         uint64_t heartbeat;
 
-        /* Rank 0 exits next, and may be starved. */
+        /* lagand waits for the exit of rank 0; time in which rank 0 was starved does not count. */
         if (o->doorbell_closed_at) o->doorbell_closed_at = MIN(o->doorbell_closed_at + late, now);
         if (!o->alive && o->doorbell_closed_at && now - o->doorbell_closed_at > LEAVE_TIME)
             process_broken(o, DEATH_EXITED, "exited while rank 0 continues to run");
@@ -242,10 +243,11 @@ rank_group_check_exit(struct worker *w, nsec now)
     if (!any_alive(w) || !w->end.known || w->super.suspect != DEATH_NONE ||
         now - w->end.at < w->d->config->o.stall_timeout)
         return;
-    /* Keeps the cause; super_broken() starts the timer. */
+    /* The cause of the first end stays the cause of death; super_broken() starts the 10 s timer. */
     super_died(&w->super, w->end.code, w->end.status, w->end.has_panic);
     process_log(w, LOG_LEVEL_ERR,
-                "rank 0 has ended, another rank has not; waiting 10 s longer for it");
+                "a rank of its rank group did not exit after SIGKILL; waiting 10 s longer, then "
+                "the worker counts as lost");
     super_broken(&w->super, w->super.death.cause, now);
 }
 

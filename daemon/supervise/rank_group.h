@@ -1,12 +1,12 @@
-/* rank_group.h - the other processes of a worker with several tensor-parallel ranks
- * (worker/tp/plan_ring.h).
+/* rank_group.h - starts, watches and ends the ranks above 0 of a tensor-parallel worker
+ * (worker/tp/plan_ring.h): the "other ranks".
  *
- * Rank 0 is the worker: it has the rings and is in all tables. Each other rank has a struct worker
- * in other[], which uses only process, fd channel, arenas, log pipe, heartbeat and panic message.
- * The first end ends the whole group, and its cause is the cause of the worker. EV_EXIT
- * comes when the last rank is reaped, so that no stray write of a rank reaches memory that is
- * passed on.
- */
+ * Rank 0 is the process of the struct worker that the rest of lagand knows; only it has rings to
+ * lagand. Each other rank has a struct worker in other[] of rank 0, which uses only process, fd
+ * channel, arenas, log pipe, heartbeat and panic message. When the first rank ends, lagand kills
+ * the others, and the cause of that first end is the worker's cause of death. The worker gets
+ * EV_EXIT when its last rank has ended, because until then a rank could still write into memory
+ * that the replacement gets. */
 #pragma once
 
 #include "daemon/supervise/worker_struct.h"
@@ -14,23 +14,28 @@
 
 struct spawn;
 
-/* Makes the other ranks that tensor_parallel of the model asks for. w may be a standby. */
+/* Allocates the tensor_parallel - 1 other ranks of w, a worker or standby, without processes. */
 int rank_group_new(struct worker *w, struct err *e) MUST_USE;
 void rank_group_free(struct worker *w);
-/* Starts the other ranks; adds to lead the descriptors that rank 0 inherits for them. */
+/* Starts the other ranks. Adds the plan ring, reply ring and doorbell of each to the descriptors
+ * that rank 0 inherits (lead->heritage). */
 int rank_group_start(struct worker *w, struct spawn *lead, struct err *e) MUST_USE;
-/* Closes lagand's copies of these descriptors after rank 0 was spawned. */
+/* Closes lagand's copies of the group's descriptors in h after rank 0 was spawned with h. */
 void rank_group_close_passed(const struct worker *w, const struct heritage *h);
-/* A process of a worker has ended: kills the others of its group. A rank above 0 that exits with
- * status 0 has seen the end of rank 0; then only the wait for rank 0 starts. */
+/* Call when process `one` of a worker has ended: kills the others of its rank group. But if a rank
+ * above 0 exits with status 0, it has seen rank 0 exit: then waits for the exit event of rank 0. */
 void rank_group_process_exited(struct worker *one, int code, int status, bool has_panic);
-void rank_group_kill(struct worker *w);
-void rank_group_reap(struct worker *w, const struct death *d); /* after all have ended */
-void rank_group_end(struct worker *w); /* kills and waits: lagand exits, or a start failed */
-/* Returns true if no rank of a standby has ended, not even one whose exit event is still queued. */
+void rank_group_kill(struct worker *w); /* sends SIGKILL to the other ranks, does not wait */
+/* Reads the last output and arenas of the other ranks, which have ended, and releases them. */
+void rank_group_reap(struct worker *w, const struct death *d);
+/* Kills the other ranks and waits for their ends: at lagand's exit, or after a failed start. */
+void rank_group_end(struct worker *w);
+/* Returns true if no rank of standby s has ended, not even one whose exit event is still queued. */
 bool rank_group_alive(const struct worker *s);
+/* Checks the heartbeats of the other ranks; arguments as in worker_tick(). */
 void rank_group_tick(struct worker *w, nsec now, nsec late);
-/* Ends the wait for other ranks that do not exit after rank 0 and SIGKILL. */
+/* If a rank does not exit although rank 0 and the group's SIGKILL are stall_timeout ago, makes the
+ * worker DYING: after 10 s more it becomes LOST. */
 void rank_group_check_exit(struct worker *w, nsec now);
-/* Returns true if another rank is silent for so long that rank 0 may be late because of it. */
+/* Returns true if a rank is silent for half of stall_timeout; rank 0 may be late because of it. */
 bool rank_group_silent(const struct worker *w, nsec now);

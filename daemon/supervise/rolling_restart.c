@@ -41,7 +41,7 @@ rolling_restart_start(struct daemon *d, const char *by)
 void
 rolling_restart_step(struct daemon *d)
 {
-    if (d->draining) d->rolling = 0; /* a stopping lagand starts no worker */
+    if (d->draining) d->rolling = 0; /* a lagand that stops ends the rolling restart */
     while (d->rolling) {
         const struct worker *w = d->worker[d->rolling - 1];
         bool replaced = worker_info(w)->epoch != d->rolled_epoch,

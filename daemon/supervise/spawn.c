@@ -1,8 +1,7 @@
 /* spawn.c - see spawn.h.
  *
- * vfork(): the child shares lagand's memory until it execs. It may only make system calls and
- * change its own descriptors, signals and limits; everything else is prepared before.
- */
+ * The child of vfork() shares lagand's memory until it execs. It may only make system calls and
+ * change its own descriptors, signals and limits; prepare() does everything else before vfork(). */
 #include "daemon/supervise/spawn.h"
 
 #include "base/failpoint.h"
@@ -21,19 +20,20 @@
 #define PKGLIBEXECDIR "/usr/libexec/lagan"
 #endif
 
-enum { MAX_ARGS = 64, MAX_ENV = 64, ARG_BYTES = 16 << 10, PARK = 64 };
+enum { MAX_ARGS = 64, MAX_ENV = 64, ARG_BYTES = 16 << 10 };
+enum { PARK = 64 }; /* place_fds() copies inherited descriptors to numbers from here on first */
 
 extern char **environ;
 
-struct child {
+struct child { /* arguments and environment of the new process */
     char *argv[MAX_ARGS + 1], *envp[MAX_ENV + 1];
-    char text[ARG_BYTES];
+    char text[ARG_BYTES]; /* their strings; [0, used) */
     size_t used;
     int n_args, n_env;
     bool too_long;
 };
 
-/* Adds a string to argv or envp. If there is no space, sets c->too_long. */
+/* Adds a formatted string to list (c->argv or c->envp), or sets c->too_long if it does not fit. */
 static void PRINTF_LIKE(5, 6)
     add(struct child *c, char **list, int *n, int max, const char *fmt, ...)
 {
@@ -52,7 +52,7 @@ static void PRINTF_LIKE(5, 6)
 #define ADD_ARG(c, ...) add(c, (c)->argv, &(c)->n_args, MAX_ARGS, __VA_ARGS__)
 #define ADD_ENV(c, ...) add(c, (c)->envp, &(c)->n_env, MAX_ENV, __VA_ARGS__)
 
-/* Environment variables that a worker gets: search paths and variables of debugging tools. */
+/* Returns true if a worker gets lagand's environment variable v ("NAME=value"). */
 static bool
 passes(const char *v)
 {
@@ -93,11 +93,15 @@ prepare(struct child *c, const struct spawn *s, struct err *e)
     ADD_ENV(c, "LAGAN_EPOCH=%llu", (unsigned long long)s->heritage.epoch);
     if (s->control) ADD_ENV(c, "LAGAN_CONTROL=%s", s->control);
     if (s->control) ADD_ENV(c, "LAGAN_TOKEN=%s", s->token);
-    return c->too_long ? err_set(e, -E2BIG, "the arguments of the worker are too long") : 0;
+    if (!c->too_long) return 0;
+    return err_set(e, -E2BIG,
+                   "its settings and environment exceed %d options, %d variables or "
+                   "%d bytes",
+                   MAX_ARGS, MAX_ENV, ARG_BYTES);
 }
 
-/* In the child: moves the descriptors to 3, 4, ..., in two steps because the numbers may overlap.
- */
+/* In the child: moves the inherited descriptors to 3, 4, ... and the output to 1 and 2. First moves
+ * all to numbers from PARK on, because old and new numbers may overlap. Returns 0 or an errno. */
 static int
 place_fds(const struct heritage *h, int null, int out)
 {
@@ -113,7 +117,7 @@ place_fds(const struct heritage *h, int null, int out)
         return errno;
     for (uint32_t i = 0; i < h->n; i++)
         if (dup2(parked[i], HERITAGE_FIRST + (int)i) < 0) return errno;
-    /* lagand's own descriptors are close-on-exec; those of libraries may not be. */
+    /* lagand's own descriptors are close-on-exec, but those that libraries opened may not be. */
     syscall(SYS_close_range, HERITAGE_FIRST + h->n, ~0U, 0);
     return 0;
 }
@@ -126,11 +130,11 @@ become_worker(const struct spawn *s, struct child *c, pid_t parent, int null, in
 
     sigemptyset(&none);
     FP(spawn_child);
-    setpgid(0, 0); /* ^C in a terminal then reaches lagand only */
+    setpgid(0, 0); /* own process group: ^C in a terminal reaches lagand only */
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != parent) _exit(127); /* lagand ended before PR_SET_PDEATHSIG */
     signal(SIGPIPE, SIG_DFL);
-    signal(SIGUSR2, SIG_IGN); /* the signal may come before the worker has a handler */
+    signal(SIGUSR2, SIG_IGN); /* lagand may send it before the worker has installed a handler */
     sigprocmask(SIG_SETMASK, &none, NULL);
     *failed = place_fds(&s->heritage, null, out);
     FP(spawn_exec);
@@ -144,7 +148,7 @@ become_worker(const struct spawn *s, struct child *c, pid_t parent, int null, in
 int
 spawn_worker(const struct spawn *s, pid_t *pid, int *log, struct err *e)
 {
-    static struct child c; /* 18 KiB; one thread */
+    static struct child c; /* 18 KiB; static is safe: lagand has one thread */
     volatile int failed = 0;
     pid_t parent = getpid(), child;
     int null, pipe[2], r;
@@ -155,9 +159,9 @@ spawn_worker(const struct spawn *s, pid_t *pid, int *log, struct err *e)
     TRY(prepare(&c, s, e));
     c.argv[c.n_args] = c.envp[c.n_env] = NULL;
     null = open("/dev/null", O_RDWR | O_CLOEXEC);
-    if (null < 0) return err_set(e, -errno, "/dev/null: %s", strerror(errno));
+    if (null < 0) return err_set(e, -errno, "cannot open /dev/null: %s", strerror(errno));
     if (pipe2(pipe, O_CLOEXEC) < 0) {
-        r = err_set(e, -errno, "pipe: %s", strerror(errno));
+        r = err_set(e, -errno, "cannot create the log pipe: %s", strerror(errno));
         close(null);
         return r;
     }
@@ -170,15 +174,14 @@ spawn_worker(const struct spawn *s, pid_t *pid, int *log, struct err *e)
     if (r == 0 && fcntl(pipe[0], F_SETFL, O_NONBLOCK) < 0) r = -errno;
     if (r < 0) {
         close(pipe[0]);
-        return err_set(e, r, "cannot be started: %s", strerror(-r));
+        return err_set(e, r, "cannot create a process: %s", strerror(-r));
     }
     if (failed) {
-        /* The child has failed before the exec: reaps it here, because no event source watches it
-         * yet. */
+        /* The child has failed before or in execve(). No event source watches it yet: reap it. */
         while (waitpid(child, NULL, 0) < 0 && errno == EINTR) {
         }
         close(pipe[0]);
-        return err_set(e, -failed, "%s: %s", s->path, strerror(failed));
+        return err_set(e, -failed, "cannot execute %s: %s", s->path, strerror(failed));
     }
     *pid = child;
     *log = pipe[0];
@@ -209,5 +212,6 @@ spawn_find(char *buf, size_t n, struct err *e)
     }
     snprintf(buf, n, "%s/lagan-worker", PKGLIBEXECDIR);
     if (access(buf, X_OK) == 0) return 0;
-    return err_set(e, -ENOENT, "lagan-worker is neither in %.100s nor in " PKGLIBEXECDIR, own);
+    return err_set(e, -ENOENT,
+                   "the program lagan-worker is neither in %.100s nor in " PKGLIBEXECDIR, own);
 }

@@ -1,4 +1,4 @@
-/* spawn.h - the only code that creates a worker process. */
+/* spawn.h - creates the process of a worker, a rank or a standby; no other code does. */
 #pragma once
 
 #include "base/base.h"
@@ -8,23 +8,23 @@
 
 #include <sys/types.h>
 
-struct spawn {
-    const char *path;      /* the program */
-    const char *name;      /* "w0" */
+struct spawn {             /* arguments of spawn_worker() */
+    const char *path;      /* lagan-worker */
+    const char *name;      /* "w0", which the process uses in its log lines */
     const char *log_level; /* "info" */
     const struct model_options *keys;
     uint32_t rank;
     bool is_standby;
-    struct heritage heritage;    /* lagand's numbers of the inherited descriptors, in order */
-    const char *control, *token; /* its control channel; NULL: none */
+    struct heritage heritage;    /* inherited descriptors, with their numbers in lagand */
+    const char *control, *token; /* endpoint and token of the control channel; NULL: none */
 };
 
-/* Starts the process: *pid, and *log, the read end of its output. The process inherits no other
- * descriptor, gets a signal when lagand ends, and leads a process group of its own. */
+/* Starts the process; sets *pid, and *log to the non-blocking read end of its output pipe. The
+ * process inherits only s->heritage, gets SIGKILL when lagand ends, and leads a process group. */
 int spawn_worker(const struct spawn *s, pid_t *pid, int *log, struct err *e) MUST_USE;
 
-/* Adds a descriptor that the process inherits under that name, followed by rank if above 0. */
+/* Adds descriptor fd to h as `name`; if rank is above 0, the rank is appended ("plan1"). */
 void spawn_pass(struct heritage *h, const char *name, uint32_t rank, int fd);
 
-/* Path of lagan-worker: beside the running program, else the installed one. -ENOENT. */
+/* Writes the path of lagan-worker, beside the running program or installed. -ENOENT: neither. */
 int spawn_find(char *buf, size_t n, struct err *e) MUST_USE;

@@ -10,8 +10,8 @@
 
 #include <stdio.h>
 
-/* Delay after READY: for a standby that opens the device; for one that only initialises its driver.
- */
+/* Delays from READY of the worker to the start of its standby: CALM_TIME if the standby opens the
+ * device, BRIEF_TIME if it only initialises the GPU driver. */
 static const nsec CALM_TIME = 100 * NSEC_MS, BRIEF_TIME = 10 * NSEC_MS;
 
 static const struct model_options *
@@ -59,7 +59,7 @@ reap(void *arg, const struct death *d)
     process_release(s);
 }
 
-/* A standby is never READY, so that it is never drained. */
+/* tell_drain is NULL, because a standby is never READY and therefore never drained. */
 static const struct super_ops ops = { worker_spawn, NULL, worker_kill, reap, moved };
 
 int
@@ -86,10 +86,11 @@ on_calm(sd_event_source *s, uint64_t usec, void *arg)
     return 0;
 }
 
-/* Delayed until streams have resumed, because opening the device stalls its other users. A driver
- * initialises during one or two steps; a death before that takes 2 x as long. */
+/* Starts the standby of w after a delay. CALM_TIME lets the worker's requests resume first, because
+ * opening the device stalls the other processes that use it. BRIEF_TIME is short: initialising the
+ * driver takes one or two steps, and if w dies before that, its restart takes 2 x as long. */
 static void
-make_soon(struct worker *w)
+start_later(struct worker *w)
 {
     nsec wait = keys_of(w)->standby ? CALM_TIME : BRIEF_TIME;
 
@@ -103,7 +104,7 @@ void
 standby_worker_state(struct worker *w, enum super_state to)
 {
     if (to == SUPER_READY && (keys_of(w)->standby || model_options_on_gpu(keys_of(w))))
-        make_soon(w);
+        start_later(w);
     else if (to == SUPER_DRAINING || to == SUPER_STOPPING || to == SUPER_LOST || worker_over(w))
         worker_event(w->standby, EV_STOP);
 }
@@ -124,8 +125,8 @@ standby_share(const struct worker *s, struct arenas *a, int fd_channel_sock, str
     return fd_channel_give(fd_channel_sock, &begin, s->channel.d.fd, e);
 }
 
-/* No standby is started for a worker that is asked to leave or has not loaded: the cause of its end
- * may end the standby too. */
+/* Acts only if w was READY and is to be replaced. A worker that was asked to exit needs no standby,
+ * and what ended a worker that had not loaded may end the standby too. */
 void
 standby_prepare_now(struct worker *w)
 {
@@ -139,10 +140,10 @@ standby_prepare_now(struct worker *w)
     if (!s->alive || s->prepare_sent) return;
     s->prepare_sent = true;
     if (standby_share(s, &w->arenas, s->fd_channel_sock, &e) < 0)
-        log_warn("%s: %s", s->info.name, e.text);
+        log_warn("standby %s: cannot send it the weights and `begin`: %s", s->info.name, e.text);
 }
 
-/* Moves one process; s has none afterwards. */
+/* Moves the process of s to w, both of the same rank. s has no process afterwards. */
 static void
 take_process(struct worker *w, struct worker *s)
 {

@@ -1,8 +1,10 @@
-/* standby.h - a preloaded process beside a worker that replaces the worker's process when it ends.
+/* standby.h - a preloaded process beside a worker that takes the place of the worker's process when
+ * the latter ends.
  *
- * A new standby has the tokenizer, open model files, the GPU driver and rings of its own. After the
- * message `begin` it opens the device and maps the weights. Then only the arenas that the worker
- * writes are missing; they come with the message `go` when the worker is reaped.
+ * At first a standby has the tokenizer, open model files, the GPU driver and rings of its own. When
+ * lagand sends `begin` over its fd channel, the standby opens the device and maps the weights. When
+ * the worker's process is reaped, lagand sends the remaining arenas, which that process had written
+ * until then, followed by `go`.
  *
  *     event                                  reaction
  *     worker READY, standby: 1               start after 100 ms, `begin` at once
@@ -13,33 +15,32 @@
  *       or its arenas are dropped
  *     worker ends otherwise                  worker_spawn() uses the standby, ready or not
  *
- * A GPU driver takes 100 ms to initialise if no process uses it, 11 ms beside one that does, and
- * 100 ms more after its last user has ended. On the CPU there is nothing to initialise.
+ * A GPU driver takes 100 ms to initialise if no process uses it, 11 ms beside a process that does,
+ * and 100 ms more after its last user has ended. The CPU device needs no initialisation.
  *
- * A standby is a struct worker without requests; `of` is its worker. It has a struct super of its
- * own, which counts its deaths. The standby of a rank group is a rank group and replaces all its
- * ranks.
- */
+ * A standby is a struct worker without requests; its field `of` is its worker. Its own struct super
+ * counts its deaths. The standby of a rank group is a rank group too and replaces all ranks. */
 #pragma once
 
 #include "daemon/supervise/worker_struct.h"
 
-/* Its stage for people and programs: the name of the state, "driver up", or "" if there is none. */
+/* Returns the stage of standby s in `state`, as `workers list` prints it: the name of the state,
+ * "driver up" (STANDBY before `begin`), or "" if there is no process. */
 const char *standby_stage(const struct worker *s, enum super_state state);
 
-int standby_new(struct worker *w, struct err *e) MUST_USE;
-/* The state of worker w has changed: starts or stops its standby. */
+int standby_new(struct worker *w, struct err *e) MUST_USE; /* allocates w->standby, no process */
+/* Starts or stops the standby of w, whose state has become `to`. */
 void standby_worker_state(struct worker *w, enum super_state to);
-/* w closed its fd channel and probably ends: starts a standby if there is none, and sends `begin`.
- */
+/* Starts a standby if w has none, and sends `begin`. Call it when w has closed its fd channel. */
 void standby_prepare_now(struct worker *w);
-/* Returns true if a standby that is being started may open the device at once. */
+/* Returns true if standby s, which is being started, gets `begin` at once. */
 bool standby_may_prepare(const struct worker *s);
-/* Sends the weights and `begin` to one process of s. No effect before s->prepare_sent. */
+/* Sends the weights and `begin` to the process of s behind this fd channel; a: the arenas of the
+ * process that it will replace. Returns 0 without effect while s->prepare_sent is false. */
 int standby_share(const struct worker *s, struct arenas *a, int fd_channel_sock,
                   struct err *e) MUST_USE;
 /* Moves the process of the standby, with its rings and event sources, to w, which has no process.
- * Returns false if no standby is alive; then the standby has been stopped. */
+ * Returns false if the standby's process is not alive; the standby has then been stopped. */
 bool standby_take(struct worker *w);
-/* Sends the arenas and `go`, after the previous process was reaped. */
+/* Sends the arenas and `go` to all ranks of w after standby_take(). */
 int standby_continue(struct worker *w, struct err *e) MUST_USE;

@@ -1,7 +1,6 @@
 /* supervisor.c - see supervisor.h.
  *
- * The table is at the end. Above it are the actions; each returns the next state.
- */
+ * The table state x event -> action is at the end, the actions are before it. */
 #include "daemon/supervise/supervisor.h"
 
 #include "base/clock.h"
@@ -9,15 +8,16 @@
 #include <signal.h>
 #include <sys/wait.h>
 
-static const nsec GOOD_TIME = 60 * NSEC_S;       /* READY for that long resets the streak */
-static const nsec WINDOW = 600 * NSEC_S;         /* window of the limits that lead to FAILED */
-static const nsec TERM_GRACE = 5 * NSEC_S;       /* from SIGTERM to SIGKILL */
-static const nsec KILL_GRACE = 10 * NSEC_S;      /* from SIGKILL to LOST */
-static const nsec SPAWN_WINDOW = 10 * NSEC_S;    /* at most SUPER_SPAWNS in this window ... */
-static const nsec SPAWN_SPACING = 100 * NSEC_MS; /* ... then at this distance */
-static const nsec BACKOFF_FIRST = 100 * NSEC_MS, BACKOFF_MOST = 30 * NSEC_S;
+static const nsec GOOD_TIME = 60 * NSEC_S;       /* a worker READY for this long resets streak */
+static const nsec WINDOW = 600 * NSEC_S;         /* window of SUPER_DEATHS and SUPER_EARLY */
+static const nsec TERM_GRACE = 5 * NSEC_S;       /* time from SIGTERM to SIGKILL */
+static const nsec KILL_GRACE = 10 * NSEC_S;      /* time from SIGKILL to the state LOST */
+static const nsec SPAWN_WINDOW = 10 * NSEC_S;    /* after SUPER_SPAWNS restarts in this window, */
+static const nsec SPAWN_SPACING = 100 * NSEC_MS; /* a restart is delayed by this time */
+static const nsec BACKOFF_FIRST = 100 * NSEC_MS, BACKOFF_MOST = 30 * NSEC_S; /* delays */
 
-enum { EXIT_DEVICE = 74, EXIT_CONFIG = 78, EXIT_REFUSED = 125 }; /* of a worker's own fault */
+/* Exit statuses: the device failed; wrong configuration or model; permanent failure (s6). */
+enum { EXIT_DEVICE = 74, EXIT_CONFIG = 78, EXIT_REFUSED = 125 };
 
 static const struct cause_info {
     const char *name;
@@ -85,8 +85,8 @@ draw(struct super *s)
     return s->random >> 20;
 }
 
-/* Adds the present time to the ring. Returns true if the last `size` times, with this one, are
- * within the window. */
+/* Adds now to the ring of `size` times; *n is the number of times ever added. Returns true if the
+ * last `size` times, now included, are within the window. */
 static bool
 too_often(nsec *ring, uint32_t size, uint32_t *n, nsec now, nsec window)
 {
@@ -137,7 +137,6 @@ sleep_for(struct super *s, nsec wait)
     return SUPER_BACKOFF;
 }
 
-/* A failed spawn counts as a death before READY. */
 static enum super_state after_death(struct super *s);
 
 static enum super_state
@@ -148,6 +147,7 @@ spawn(struct super *s)
     s->suspect = DEATH_NONE;
     s->timer = clock_after(s->now, s->start_timeout);
     if (s->ops->spawn(s->arg) == 0) return SUPER_LOADING;
+    /* A failed spawn counts as a death before READY. */
     s->death = (struct death){ .cause = DEATH_START, .counts = true, .early = true };
     return after_death(s);
 }
@@ -175,7 +175,7 @@ after_death(struct super *s)
     return spawn(s);
 }
 
-/* The worker has sent READY, or a standby has loaded. */
+/* Handles that the worker has sent READY, or that a standby has loaded. */
 static enum super_state
 serve(struct super *s)
 {
@@ -203,7 +203,7 @@ term(struct super *s)
     return SUPER_STOPPING;
 }
 
-/* Changes only whether it starts again after its end. */
+/* The process is ending already: the event only changes whether the worker starts again. */
 static enum super_state
 decide(struct super *s)
 {
@@ -214,10 +214,10 @@ decide(struct super *s)
 static enum super_state
 kill9(struct super *s)
 {
-    /* Its time to stop or to start is over; an earlier cause stays. */
+    /* Without a suspect the timer is due: the time to start, or to stop on request, is over. */
     if (s->suspect == DEATH_NONE)
         s->suspect = s->state == SUPER_LOADING ? DEATH_START : DEATH_OPERATOR;
-    /* It starts again afterwards, unless a stop was requested. */
+    /* The worker starts again afterwards, unless a stop was requested before. */
     s->restart_wanted |= s->state == SUPER_LOADING || s->state == SUPER_READY ||
                          s->state == SUPER_STANDBY;
     s->ops->kill(s->arg, SIGKILL);
@@ -239,7 +239,7 @@ died(struct super *s)
     return after_death(s);
 }
 
-/* The end of a process that was asked to exit, or that lagand killed. */
+/* Handles the end of a process that was asked to exit, or that lagand killed. */
 static enum super_state
 reap(struct super *s)
 {
@@ -249,8 +249,8 @@ reap(struct super *s)
     return s->death.counts ? after_death(s) : spawn(s);
 }
 
-/* It has ended long after lagand gave up waiting. It stays FAILED, because the same device problem
- * could hold the next process. */
+/* The process of a LOST worker has ended after all. The worker becomes FAILED and is not restarted,
+ * because the same device problem could prevent the end of the next process too. */
 static enum super_state
 give_up(struct super *s)
 {
@@ -265,7 +265,7 @@ rest(struct super *s)
     return SUPER_DOWN;
 }
 
-/* An operator starts it: the counts of deaths are cleared. */
+/* An operator starts the worker: clears the counts of deaths, and with them the backoff. */
 static enum super_state
 revive(struct super *s)
 {
@@ -277,7 +277,6 @@ typedef enum super_state action(struct super *s);
 
 /* clang-format off */
 static action *const table[SUPER_N_STATES][EV_N] = {
-/* STANDBY: EV_STANDBY_READY. */
 /*                   START   STOP    RESTART REPLACE READY  EXIT     TIMER  BROKEN STANDBY TAKEN */
 [SUPER_DOWN]     = { spawn,  NULL,   spawn,  NULL,   NULL,  NULL,    NULL,  NULL,  NULL,   NULL },
 [SUPER_LOADING]  = { NULL,   term,   term,   term,   serve, died,    kill9, kill9, serve,  rest },

@@ -1,21 +1,22 @@
-/* supervisor.h - the life cycle of one worker: state x event table, causes of death, backoff.
+/* supervisor.h - the state machine of one worker: a table state x event -> action, the causes of
+ * death, and the backoff before a restart.
  *
- * Without system calls: time and events are arguments, actions are calls of struct super_ops.
- * worker.c owns the process. Only super_event() changes the state.
+ * Makes no system calls: time and events are arguments, actions are calls of struct super_ops.
+ * worker.c owns the process. Only super_event() changes the state. An "incarnation" is one process
+ * of the worker, from its spawn to its end.
  *
  *     DOWN -> LOADING -> READY -> DRAINING -> STOPPING -> DOWN        on request
  *                 \________\__________\__> DYING -> BACKOFF -> LOADING   hung or broken
  *                                            \-> LOST                   cannot be killed
  *                  any death ------------------> BACKOFF | LOADING | FAILED
  *
- * A standby has a struct super of its own: LOADING -> STANDBY, and DOWN when its process becomes
- * the process of the worker. Its deaths and its backoff are counted apart from those of the worker.
- */
+ * A standby has a struct super of its own: LOADING -> STANDBY, then DOWN when its process becomes
+ * the worker's process. Deaths and backoff of standby and worker are counted separately. */
 #pragma once
 
 #include "base/base.h"
 
-/* state, its name in output */
+/* state, name of the state in logs and replies */
 #define SUPER_STATES(X) \
     X(DOWN, "down") \
     X(LOADING, "loading") \
@@ -36,21 +37,20 @@ enum super_state {
 };
 
 enum super_event {
-    EV_START,         /* start: at start-up, or by an operator */
-    EV_STOP,          /* finish the open requests, then end */
-    EV_RESTART,       /* finish the open requests, end, start again */
-    EV_REPLACE,       /* end now; the replacement continues the open requests */
+    EV_START,         /* request: start the worker (lagand starts, or an operator asks) */
+    EV_STOP,          /* request: finish the open requests, then end */
+    EV_RESTART,       /* request: finish the open requests, end, start again */
+    EV_REPLACE,       /* request: end now; the replacement continues the open requests */
     EV_READY,         /* the worker has sent READY */
     EV_EXIT,          /* the process has ended; call super_died() first */
     EV_TIMER,         /* super.timer is due */
-    EV_BROKEN,        /* hung, or protocol error; the cause is super.suspect */
+    EV_BROKEN,        /* the process hangs or made a protocol error; super.suspect is the cause */
     EV_STANDBY_READY, /* a standby has loaded all but the arenas of its worker */
     EV_TAKEN,         /* the process of the standby is now the process of the worker */
     EV_N
 };
 
-/* cause, name, KV may be adopted, own fault (a strike for requests and arenas), counts towards
- * backoff and FAILED, sentence. Log, metrics and `workers list` use the table. */
+/* Columns: cause, name, and for struct death: adopt_kv, fault, counts; a sentence for the log. */
 #define DEATH_CAUSES(X) \
     X(NONE, "none", 1, 0, 0, "the process is running") \
     X(DRAINED, "drained", 1, 0, 0, "it finished its requests and exited") \
@@ -76,59 +76,64 @@ enum death_cause {
         DEATH_N
 };
 
-struct death {
+struct death { /* the end of one process */
     enum death_cause cause;
-    bool adopt_kv;      /* no stray write is possible */
-    bool fault;         /* its own: a strike for requests and arenas; verify the weights */
-    bool counts;        /* towards backoff and FAILED */
-    bool fatal;         /* a restart would end the same way: FAILED at once */
-    bool early;         /* before it was READY or STANDBY */
+    bool adopt_kv;      /* the replacement may adopt the KV: a stray write was not possible */
+    bool fault;         /* the worker's own fault: a strike for its requests and arenas */
+    bool counts;        /* raises the backoff; too many of them make the worker FAILED */
+    bool fatal;         /* a restart would end the same way: the worker is FAILED at once */
+    bool early;         /* the process was not yet READY or STANDBY */
     int status, signal; /* exit status, or the signal; the other is 0 */
 };
 
-struct super_ops {
-    int (*spawn)(void *arg);       /* 0, or negative errno */
-    void (*tell_drain)(void *arg); /* request: finish and exit */
-    void (*kill)(void *arg, int sig);
-    void (*reap)(void *arg, const struct death *d); /* read rings and output, release */
-    void (*moved)(void *arg, enum super_state from, enum super_state to);
+struct super_ops {                    /* actions, implemented by worker.c and standby.c */
+    int (*spawn)(void *arg);          /* starts a process; 0, or negative errno */
+    void (*tell_drain)(void *arg);    /* asks the process to finish its requests and exit */
+    void (*kill)(void *arg, int sig); /* sends the signal */
+    /* Reads the last records and output of the ended process, then releases its resources. */
+    void (*reap)(void *arg, const struct death *d);
+    void (*moved)(void *arg, enum super_state from, enum super_state to); /* state has changed */
 };
 
+/* A worker is FAILED at the 10th counted death, or the 5th early one, within 600 s. From the 21st
+ * restart within 10 s on, restarts are 0.1 s apart. */
 enum { SUPER_DEATHS = 10, SUPER_EARLY = 5, SUPER_SPAWNS = 21 };
 
 struct super {
     enum super_state state;
     const struct super_ops *ops;
     void *arg;
-    enum super_event event; /* the current one */
-    nsec now;               /* its time */
-    nsec timer;             /* when EV_TIMER is due; NSEC_NEVER: not */
+    enum super_event event; /* the event that is being handled */
+    nsec now;               /* time of that event */
+    nsec timer;             /* when EV_TIMER is due; NSEC_NEVER: no timer */
     nsec start_timeout, drain_timeout;
-    nsec ready_at;            /* when it last became READY, or STANDBY */
-    bool was_ready;           /* this incarnation */
-    bool restart_wanted;      /* start again when it has ended */
-    enum death_cause suspect; /* why lagand kills it */
-    struct death death;       /* the last one */
+    nsec ready_at;            /* when the worker last became READY, or STANDBY */
+    bool was_ready;           /* this incarnation has been READY, or STANDBY */
+    bool restart_wanted;      /* spawn again when the process has ended */
+    enum death_cause suspect; /* why lagand kills the process; DEATH_NONE: lagand does not */
+    struct death death;       /* of the last process that ended */
     uint32_t streak;          /* counted deaths without 60 s of service between them */
-    uint32_t n_spawned, n_counted, n_early;
-    nsec spawned[SUPER_SPAWNS], counted[SUPER_DEATHS], early[SUPER_EARLY]; /* rings of times */
+    uint32_t n_spawned, n_counted, n_early; /* times ever added to the rings below */
+    /* Rings of times: of restarts after a death, of counted deaths, of early counted deaths. */
+    nsec spawned[SUPER_SPAWNS], counted[SUPER_DEATHS], early[SUPER_EARLY];
     uint64_t random;
 };
 
 void super_init(struct super *s, const struct super_ops *ops, void *arg, uint64_t seed);
+/* Runs the action of the table for ev in the present state; no effect if the table has none. */
 void super_event(struct super *s, enum super_event ev, nsec now);
-/* The end as reported by the kernel: si_code CLD_*, si_status. has_panic: a failed check left a
- * panic message. */
+/* Sets s->death from the end that the kernel reports: code is si_code (CLD_*), status is si_status.
+ * has_panic: a failed check left a panic message. EV_EXIT then changes the state. */
 void super_died(struct super *s, int code, int status, bool has_panic);
-/* Ends the worker: EV_BROKEN with that cause. Only the first cause has an effect. */
+/* Kills a process that hangs or made a protocol error: EV_BROKEN with that cause of death. A later
+ * call with another cause does not replace the first cause. */
 void super_broken(struct super *s, enum death_cause cause, nsec now);
-/* Extends the wait for the end of a killed process by late: time in which lagand did not run, or
- * the process was starved. */
+/* Adds late, time in which lagand or the process did not run, to the wait for a killed process. */
 void super_discount(struct super *s, nsec late);
 
 const char *super_state_name(enum super_state s);
 const char *death_name(enum death_cause c);
 const char *death_sentence(enum death_cause c);
-/* Delay before spawn number streak + 1: 0 after the first counted death, then 0.1 s x 2^k up to 30
- * s, each +-25 %. */
+/* Returns the delay before the restart that follows `streak` counted deaths: 0 after the first,
+ * then 0.1 s, doubled with each death up to 30 s, each changed at random by up to 25 %. */
 nsec super_backoff(uint32_t streak, uint64_t random);

@@ -1,7 +1,5 @@
-/* worker.c - starts, watches and reaps the process of a worker; see worker.h.
- *
- * The callbacks of supervisor.c come first, then the checks of worker_tick().
- */
+/* worker.c - starts, watches and reaps the process of a worker; see worker.h. First the actions of
+ * struct super_ops, then the checks of worker_tick(). */
 #include "daemon/supervise/worker_struct.h"
 
 #include "base/failpoint.h"
@@ -21,13 +19,13 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-/* The doorbell is edge-triggered: see worker_on_doorbell(). */
 static const uint32_t DOORBELL_EVENTS = EPOLLIN | EPOLLRDHUP | EPOLLET;
-static const nsec DOORBELL_GRACE = NSEC_S; /* from a closed doorbell to the kill */
-/* From a closed fd channel to the kill, beyond stall_timeout: a driver may have to unpin much
- * memory meanwhile. */
+static const nsec DOORBELL_GRACE = NSEC_S; /* time from a closed doorbell to SIGKILL */
+/* A worker that has closed its fd channel is killed after stall_timeout + FD_CHANNEL_GRACE, because
+ * the GPU driver of an exiting process may first have to unpin much memory. */
 static const nsec FD_CHANNEL_GRACE = NSEC_S;
-static const nsec DEATH_TIME = 2 * NSEC_MS; /* usual time of an exit without a GPU driver */
+static const nsec DEATH_TIME = 2 * NSEC_MS; /* usual duration of an exit without a GPU driver */
+
 /* ---- the fd channel */
 
 static int
@@ -39,14 +37,14 @@ on_no_end(sd_event_source *s, uint64_t usec, void *arg)
     return 0;
 }
 
-/* The worker exits, or has closed its fd channel. An existing standby opens the device now.
- * Otherwise a standby is started only if the exit takes longer than DEATH_TIME, because the driver
- * has to release memory. */
+/* Handles the end of the fd channel: the worker exits, or has closed it. An existing standby opens
+ * the device now. Without one, a standby is started only if the exit takes longer than DEATH_TIME,
+ * which means that the GPU driver has to release memory. */
 static void
 fd_channel_ended(struct worker *w)
 {
     w->fd_channel_closed_at = clock_now();
-    if (w->n_others) return; /* a rank group is started after the previous one has ended */
+    if (w->n_others) return; /* a rank group starts only after the previous group has ended */
     if (w->standby->alive ||
         sd_event_add_time_relative(w->d->event, &w->on[ON_NO_END], CLOCK_MONOTONIC,
                                    DEATH_TIME / NSEC_US, 1, on_no_end, w) < 0)
@@ -76,7 +74,7 @@ on_fd_channel(sd_event_source *s, int fd, uint32_t revents, void *arg)
 void
 worker_ended(struct worker *w, int code, int status, bool has_panic)
 {
-    /* SIGUSR2 asked for a panic message before the worker had installed its handler. */
+    /* SIGUSR2, sent to a silent worker for a panic message, has ended it: it had no handler. */
     if (w->asked && status == SIGUSR2 && w->super.suspect == DEATH_NONE)
         w->super.suspect = DEATH_SILENT;
     super_died(&w->super, code, status, has_panic);
@@ -145,8 +143,7 @@ note_death(const struct worker *w, const struct death *d, const char *how, const
     event_log_death(w->d, &x);
 }
 
-/* The worker is reaped, so that no stray write is possible. Reads its remaining records, then
- * requeues or ends its requests. */
+/* super_ops.reap: reads the last records of the ended process, requeues or ends its requests. */
 static void
 reap(void *arg, const struct death *d)
 {
@@ -202,7 +199,7 @@ worker_watch(struct worker *w, struct err *e)
         r = sd_event_add_io(ev, &w->on[ON_FD_CHANNEL], w->fd_channel_sock, EPOLLIN, on_fd_channel,
                             w);
     if (r >= 0) r = sd_event_add_io(ev, &w->on[ON_LOG], w->log, EPOLLIN, process_on_log, w);
-    /* The end of a worker has priority: events of other workers could delay it without bound. */
+    /* The exit event has priority: events of other workers could otherwise delay it forever. */
     if (r >= 0) r = sd_event_source_set_priority(w->on[ON_EXIT], SD_EVENT_PRIORITY_NORMAL - 10);
     /* A standby sends no arenas before it has replaced its worker. */
     if (r >= 0 && process_is_standby(w))
@@ -231,7 +228,7 @@ start(struct worker *w, struct err *e)
     r = channel_make(&w->channel, w->info.index, w->info.epoch, w->d->id, FP_RINGS, &doorbell, e);
     if (r < 0) return r;
     r = fd_channel_pair(fd_channel_sock, e);
-    /* The arenas are in the socket before the worker reads it. */
+    /* Sends the arenas before the spawn, so that the worker finds them in the socket at once. */
     if (r == 0 && w->of) r = standby_share(w, &place->arenas, fd_channel_sock[0], e);
     if (r == 0 && !w->of) r = arenas_give(&w->arenas, fd_channel_sock[0], w->d->now, e);
     if (r >= 0) {
@@ -261,8 +258,7 @@ start(struct worker *w, struct err *e)
     return r;
 }
 
-/* Continues with the process of the standby. A failure of that process is from now on a failure of
- * the worker. */
+/* Lets the process that w took over from its standby continue; kills the process if that fails. */
 static void
 continue_standby(struct worker *w)
 {
@@ -315,9 +311,10 @@ worker_kill(void *arg, int sig)
     struct worker *w = arg;
 
     if (sig == SIGKILL) rank_group_kill(w);
-    /* The process is not reaped, so that the pid cannot belong to another one. */
+    /* kill() is safe: the process is not reaped yet, so that no other process has its pid. */
     if (w->alive && kill(w->info.pid, sig) < 0)
-        process_log(w, LOG_LEVEL_WARN, "cannot send signal %d: %s", sig, strerror(errno));
+        process_log(w, LOG_LEVEL_WARN, "cannot send signal %d to pid %d: %s", sig, (int)w->info.pid,
+                    strerror(errno));
 }
 
 static void
@@ -327,7 +324,7 @@ op_moved(void *arg, enum super_state from, enum super_state to)
 
     w->info.last_death = w->super.death.cause;
     if (to == SUPER_READY) {
-        w->arenas.verify_contents = false; /* the worker has verified them */
+        w->arenas.verify_contents = false; /* the worker has verified the arenas */
     } else if (to == SUPER_BACKOFF) {
         process_log(w, LOG_LEVEL_WARN, "restarting in %.2f s",
                     (double)(w->super.timer - w->d->now) / NSEC_S);
@@ -337,7 +334,6 @@ op_moved(void *arg, enum super_state from, enum super_state to)
         process_log(w, LOG_LEVEL_ERR,
                     "pid %d did not exit after SIGKILL; starting no other process on its device",
                     (int)w->info.pid);
-        /* No more records come from this process. */
         w->d->events->worker_dead(w, &(struct death){ .cause = w->super.suspect });
     }
     standby_worker_state(w, to);
@@ -440,7 +436,7 @@ worker_event(struct worker *w, enum super_event ev)
 
 /* ---- heartbeat, deadlines, doorbell storms */
 
-/* Starvation is measured only for a worker that is late, because that reads files of /proc. */
+/* Measures starvation only if the process is late, because the measurement reads files of /proc. */
 nsec
 worker_discount(struct worker *w, nsec now, nsec late)
 {
@@ -464,7 +460,7 @@ check_heartbeat(struct worker *w, nsec now, nsec late)
     nsec deadline = atomic_load_explicit(&c->phase_deadline_ns, memory_order_relaxed);
     nsec stall = w->d->config->o.stall_timeout, silent;
 
-    /* Time in which lagand or the worker could not run is not silence. */
+    /* Time in which lagand or the worker could not run (late) does not count as silence. */
     w->heartbeat_at = MIN(w->heartbeat_at + late, now);
     if (heartbeat != w->heartbeat) {
         if (w->warned) process_log(w, LOG_LEVEL_WARN, "the heartbeat has resumed");
@@ -476,7 +472,7 @@ check_heartbeat(struct worker *w, nsec now, nsec late)
     w->deadline = deadline;
     w->discount += late;
     silent = now - w->heartbeat_at;
-    /* If both are true, the overdue step is the cause, because the step may block the loop. */
+    /* Checks the deadline before silence: an overdue step may be why the heartbeat has stopped. */
     if (deadline && now - w->discount > deadline && !rank_group_silent(w, now)) {
         process_broken(w, DEATH_OVERDUE, "a step is %.1f s past its deadline",
                        (double)(now - w->discount - deadline) / NSEC_S);
@@ -493,10 +489,9 @@ check_heartbeat(struct worker *w, nsec now, nsec late)
     }
 }
 
-/* Prefill rate of the worker, from which dispatch estimates the cost of computing a prompt again.
- */
+/* Updates info.prefill_rate, from which dispatch estimates the time to compute a prompt again. */
 static void
-measure(struct worker *w, nsec now)
+measure_rate(struct worker *w, nsec now)
 {
     uint64_t in = w->info.stats.v[STAT_prompt_tokens], more = in - w->prompt_tokens;
 
@@ -507,9 +502,8 @@ measure(struct worker *w, nsec now)
     w->rate_at = now;
 }
 
-/* Returns true if the process has ended and on_exit_() has not run yet. Under a debugger the pidfd
- * becomes readable before the process can be reaped, and sd-event reports it once: then the event
- * source is armed again. */
+/* Returns true if the process has ended and on_exit_() has not run yet. If no exit event is queued,
+ * arms its source again: under a debugger sd-event may see the end before it can be reaped. */
 static bool
 has_ended(struct worker *w)
 {
@@ -520,7 +514,7 @@ has_ended(struct worker *w)
     return true;
 }
 
-/* A standby reports its stage only in its shared memory, because nothing reads its rings yet. */
+/* Reads the stage of a standby from its shared memory, because lagand does not read its rings. */
 static void
 check_phase(struct worker *w)
 {
@@ -547,7 +541,7 @@ worker_tick(struct worker *w, nsec now, nsec late)
     if (now >= w->super.timer) worker_event(w, EV_TIMER);
     if (!w->alive || w->super.state == SUPER_DYING || w->super.state == SUPER_LOST) return;
     stat_read(shm_ctl(&w->channel.w), &w->info.stats);
-    measure(w, now);
+    measure_rate(w, now);
     rank_group_tick(w, now, late);
     if (w->alive) check_heartbeat(w, now, late);
     if (w->alive) worker_check_storm(w, now);

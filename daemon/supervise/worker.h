@@ -1,7 +1,7 @@
 /* worker.h - a worker as the other parts of lagand see it: facts, life cycle, rings, ranks.
  *
- * struct worker is private to daemon/supervise: worker_struct.h.
- */
+ * A struct worker lives as long as lagand; its processes (incarnations) follow one another. The
+ * struct is private to daemon/supervise: worker_struct.h. */
 #pragma once
 
 #include "base/base.h"
@@ -21,13 +21,13 @@ struct worker_info {
     pid_t pid;      /* 0: no process */
     uint64_t epoch; /* of the present or last incarnation; 0: none yet */
     enum death_cause last_death;
-    uint32_t restarts;              /* after unrequested ends */
-    char why[240];                  /* last line at level err, or the cause of its end */
-    uint64_t load_done, load_total; /* bytes of weights */
+    uint32_t restarts;              /* unrequested ends, also under previous lagands */
+    char why[240];                  /* last line printed at level err, or the cause of the end */
+    uint64_t load_done, load_total; /* bytes of weights: loaded, to load */
     uint32_t vocab;                 /* from its own READY: another worker may have an older model */
-    nsec start_took;                /* last time from spawn to READY */
-    uint64_t prefill_rate;          /* the best one, tokens/s */
-    struct stats stats;             /* as of worker_look() */
+    nsec start_took;                /* duration of the last start, from spawn to READY */
+    uint64_t prefill_rate;          /* highest rate measured so far, in prompt tokens/s */
+    struct stats stats;             /* as of the last worker_look() or worker_tick() */
     struct stats former;            /* counters of previous incarnations */
     struct control_channel *control; /* NULL: none */
 };
@@ -35,40 +35,38 @@ const struct worker_info *worker_info(const struct worker *w);
 struct daemon *worker_daemon(const struct worker *w);
 void worker_look(struct worker *w); /* updates info.stats */
 
-/* The open requests of a worker, changed by request/dispatch.c; n_notices_due by
- * request/worker_notify.c. */
+/* Totals of a worker's open requests, which request/dispatch.c and worker_notify.c change. */
 struct worker_requests {
-    uint32_t n, n_seqs; /* n_seqs: outputs or beams */
-    uint64_t tokens;
-    uint32_t alone;         /* a suspect that runs alone, or REQUEST_NONE */
+    uint32_t n, n_seqs;     /* requests; their outputs or beams */
+    uint64_t tokens;        /* their prompt and output tokens that may still be computed */
+    uint32_t alone;         /* request that runs alone because it is suspected, or REQUEST_NONE */
     uint32_t sending;       /* request whose SUBMIT is partly written, or REQUEST_NONE */
-    uint32_t sent_bytes;    /* of that SUBMIT */
-    uint32_t n_notices_due; /* requests whose CANCEL or SUSPEND did not fit into the ring */
+    uint32_t sent_bytes;    /* bytes written of the SUBMIT of `sending` */
+    uint32_t n_notices_due; /* requests whose CANCEL or SUSPEND did not fit into the ring yet */
 };
 struct worker_requests *worker_requests(struct worker *w);
 
 /* ---- life cycle */
 
-/* Makes d->worker[index], without a process. */
+/* Allocates d->worker[index] with its standby and other ranks, without processes. */
 int worker_make(struct daemon *d, uint32_t index, uint32_t model, struct err *e) MUST_USE;
 struct worker *worker_free(struct worker *w);
 void worker_event(struct worker *w, enum super_event ev);
-/* lagand stops: EV_STOP. The open requests have drain_timeout to finish. */
+/* Sends EV_STOP because lagand stops; the open requests of w have drain_timeout to finish. */
 void worker_stop(struct worker *w, nsec drain_timeout);
-/* lagand exits: kills the worker and reads its remaining records, without a replacement. */
+/* Kills the worker because lagand exits, and reads its remaining records; starts no replacement. */
 void worker_end(struct worker *w);
-/* Every 0.25 s: heartbeat, deadlines, timers, doorbell storms. late: further time in which lagand
- * or the host did not run. */
+/* Checks heartbeat, step deadline, timers and doorbell storms; called every 0.25 s. late: time
+ * beyond that in which lagand or the host did not run, which does not count as silence. */
 void worker_tick(struct worker *w, nsec now, nsec late);
-nsec worker_timer(const struct worker *w); /* the earlier one of it and of its standby */
+nsec worker_timer(const struct worker *w); /* when the next EV_TIMER of w or its standby is due */
 
 enum super_state worker_state(const struct worker *w);
-/* Stage of its standby: the name of the state, "driver up", or "" if there is none. */
-const char *worker_standby(const struct worker *w);
-bool worker_open(const struct worker *w);    /* may get requests */
-bool worker_over(const struct worker *w);    /* down, failed or lost */
-bool worker_returns(const struct worker *w); /* will get requests, now or after a restart */
-/* The worker has sent READY; PHASE. */
+const char *worker_standby(const struct worker *w); /* standby_stage() of the standby of w */
+bool worker_open(const struct worker *w);    /* READY and not being killed: may get requests */
+bool worker_over(const struct worker *w);    /* down, failed or lost: has no process to come */
+bool worker_returns(const struct worker *w); /* gets requests now, or after a restart */
+/* Handle the worker's records READY (vocab: its vocabulary size) and PHASE (bytes of weights). */
 void worker_ready(struct worker *w, uint32_t vocab);
 void worker_loading(struct worker *w, uint64_t done, uint64_t total);
 
@@ -77,20 +75,20 @@ void worker_loading(struct worker *w, uint64_t done, uint64_t total);
 /* Reads at most 1024 records or 256 KiB of the response ring, and messages of the control channels
  * of w and its standby. Returns true if there are more. */
 bool worker_receive(struct worker *w);
-/* Reads every complete record of a worker that has ended. For reap() and tests. */
+/* Reads every complete record of a worker that has ended. */
 void worker_receive_rest(struct worker *w);
-/* ring_reserve() in the request ring; -EBADMSG also kills the worker. -EPIPE: it has ended or is
- * killed. */
+/* Reserves a record in the request ring of w; arguments and result as ring_reserve(). -EBADMSG: the
+ * ring is corrupt, and w is killed. -EPIPE: w has ended or is being killed. */
 int worker_reserve(struct worker *w, uint16_t type, uint16_t flags, uint32_t n, uint32_t spare,
                    void **to) MUST_USE;
 void worker_publish(struct worker *w);
 uint32_t worker_max_record(const struct worker *w); /* bytes that fit into one record */
-/* Arms the doorbell. Returns false if there are records meanwhile. */
+/* Arms the doorbell before lagand sleeps. Returns false if records have arrived meanwhile. */
 bool worker_sleep(struct worker *w);
-void worker_wake(struct worker *w);                      /* disarms it */
-const struct step_trace *worker_trace(struct worker *w); /* NULL: no shared memory */
+void worker_wake(struct worker *w);                      /* disarms the doorbell */
+const struct step_trace *worker_trace(struct worker *w); /* NULL: w has no process */
 
 /* ---- ranks of a rank group */
 
-struct worker *worker_rank(struct worker *w, uint32_t rank); /* 0: w itself. NULL: no such rank */
-struct arenas *worker_arenas(struct worker *w);              /* of this rank; see arenas.h */
+struct worker *worker_rank(struct worker *w, uint32_t rank); /* rank 0: w. NULL: no such rank */
+struct arenas *worker_arenas(struct worker *w);              /* arenas of the process of w only */

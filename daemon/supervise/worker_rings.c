@@ -5,16 +5,17 @@
 #include "daemon/supervise/worker_struct.h"
 #include "ipc/records.h"
 
-enum { MAX_RECORDS = 1024, MAX_BYTES = 256 << 10 }; /* in one loop iteration */
-/* The doorbell is edge-triggered. Its bytes are read at every 32nd event, or after an event without
- * new records: the socket holds some hundred bytes. */
+enum { MAX_RECORDS = 1024, MAX_BYTES = 256 << 10 }; /* limits of worker_receive() */
+/* The bytes of the edge-triggered doorbell are read at every 32nd event, because the socket holds
+ * only some hundred bytes, and at an event that follows an event without new records. */
 enum { DRAIN_EVERY = 32 };
+/* A doorbell storm: in STORM_TIME more than STORM_LEAST bytes, and more than 10 for each record. */
 enum { STORM_FACTOR = 10, STORM_LEAST = 2000 };
 static const nsec STORM_TIME = NSEC_S;
 
 /* ---- response ring */
 
-/* -EBADMSG: the rest of the ring is not read. */
+/* Passes records of the response ring to worker_record(). -EBADMSG: protocol error. */
 static int
 receive(struct worker *w, uint32_t max_records, size_t max_bytes, struct err *e)
 {
@@ -32,7 +33,7 @@ receive(struct worker *w, uint32_t max_records, size_t max_bytes, struct err *e)
         if (r < 0) break;
     }
     if (r == -EBADMSG && *ring_why(&w->channel.in))
-        err_set(e, r, "response ring: %s", ring_why(&w->channel.in));
+        err_set(e, r, "protocol error in its response ring: %s", ring_why(&w->channel.in));
     if (n) channel_release(&w->channel);
     return r;
 }
@@ -57,7 +58,6 @@ worker_receive_rest(struct worker *w)
 {
     struct err e;
 
-    /* Complete records are used, up to a protocol error. */
     if (!w->protocol_error) w->protocol_error = receive(w, UINT32_MAX, SIZE_MAX, &e) < 0;
 }
 
@@ -72,7 +72,8 @@ worker_reserve(struct worker *w, uint16_t type, uint16_t flags, uint32_t n, uint
     if (!w->alive || w->super.suspect != DEATH_NONE) return -EPIPE;
     r = ring_reserve(&w->channel.out, type, flags, n, spare, to);
     if (r == -EBADMSG)
-        process_broken(w, DEATH_CORRUPTION, "request ring: %s", ring_why(&w->channel.out));
+        process_broken(w, DEATH_CORRUPTION, "protocol error in its request ring: %s",
+                       ring_why(&w->channel.out));
     return r;
 }
 
@@ -95,17 +96,16 @@ worker_send_drain(void *arg)
     void *to;
 
     if (ring_reserve(&w->channel.out, REC_DRAIN, 0, 8, 0, &to) < 0) {
-        /* The worker does not read a ring this full. */
         process_log(w, LOG_LEVEL_WARN,
-                    "its request ring is full; DRAIN is not sent, and the drain timeout "
-                    "will end it");
+                    "cannot send DRAIN because the worker does not read its request ring, which is "
+                    "full; killing the worker when the shutdown timeout is over");
         return;
     }
     memset(to, 0, 8);
     channel_publish(&w->channel);
 }
 
-/* ---- doorbell: the loop iteration after the event reads the rings */
+/* ---- doorbell: its event only wakes the loop; worker_receive() then reads the ring */
 
 bool
 worker_sleep(struct worker *w)
@@ -124,14 +124,14 @@ worker_on_doorbell(sd_event_source *s, int fd, uint32_t revents, void *arg)
 {
     const uint32_t shut = EPOLLRDHUP | EPOLLHUP;
     struct worker *w = arg;
-    bool of_use = w->n_records != w->signalled_records; /* since the previous event */
+    bool of_use = w->n_records != w->signalled_records; /* the previous event led to records */
     int r;
 
     (void)fd;
     w->signalled_records = w->n_records;
     if (++w->n_signals % DRAIN_EVERY && of_use && !(revents & shut)) return 0;
     do r = doorbell_drain(&w->channel.doorbell);
-    while (r > 0 && revents & shut); /* no further event follows */
+    while (r > 0 && revents & shut); /* reads to the end: no event follows a hang-up */
     if (r == -EPIPE) {
         sd_event_source_set_enabled(s, SD_EVENT_OFF);
         w->doorbell_closed_at = w->d->now;
@@ -145,7 +145,7 @@ worker_check_storm(struct worker *w, nsec now)
     uint64_t signals, records = w->n_records - w->storm_records;
 
     if (now - w->storm_at < STORM_TIME) return;
-    /* A socket that was filled within one loop iteration gives no event until it is drained. */
+    /* Drain here too: a socket filled within one loop iteration causes no event until drained. */
     (void)doorbell_drain(&w->channel.doorbell);
     signals = w->channel.doorbell.n_received - w->storm_signals;
     w->storm_at = now;

@@ -128,12 +128,12 @@ all_errors_of_a_file_are_reported_with_position(void **state)
     says("lagan.yaml:2:24: scheduler.max_num_queued_reqs");
     says("lagan.yaml:3:23: there is no key \"scheduler.max_num_queued_rqs\"; did you mean "
          "scheduler.max_num_queued_reqs?");
-    says("lagan.yaml:4:6: api is one value, not a list");
+    says("lagan.yaml:4:6: api must be one value, but is a list");
     says("lagan.yaml:7:29: kv.tokens_per_block");
-    says("lagan.yaml:8:5: path is given twice; line 6 has it too");
+    says("lagan.yaml:8:5: path was already set in line 6");
     says("/nowhere/at/all: No such file or directory");
     says("lagan.yaml:10:15: log.level");
-    says("lagan.yaml:11:8: model is for the command line only");
+    says("lagan.yaml:11:8: model can be given on the command line only");
     assert_int_equal(p.n, 8);
 }
 
@@ -144,14 +144,14 @@ invalid_yaml_is_reported_with_line_and_column(void **state)
         const char *text, *words;
     } t[] = {
         { "a: [1\nb: 2\n", "lagan.yaml:2:" },
-        { "- 1\n", "the file is a mapping" },
-        { "models: 3\n", "models is a list" },
-        { "models: { path: x }\n", "models is a list" },
-        { "models: [ 3 ]\n", "an entry of models is a mapping" },
+        { "- 1\n", "the file must be a mapping" },
+        { "models: 3\n", "models must be a list" },
+        { "models: { path: x }\n", "models must be a list" },
+        { "models: [ 3 ]\n", "an entry of models must be a mapping" },
         { "models: [ { path: *x } ]\n", "lagan.yaml:1:" },
         { "log:\n  level:\n", "log.level has no value" },
-        { "? [a]\n: 1\n", "a key is a word" },
-        { "--- { }\n--- { }\n", "a second document" },
+        { "? [a]\n: 1\n", "a key must be a word" },
+        { "--- { }\n--- { }\n", "a second YAML document" },
     };
 
     (void)state;
@@ -194,7 +194,7 @@ invalid_command_lines_are_refused_by_name(void **state)
     says("/nowhere/lagan.yaml: No such file or directory");
     write_file("models:\n  - { name: a, path: @ }\n  - { name: a, path: @ }\n");
     assert_int_equal(READ(A "--config", file, A "--set", A "dtype=fp32"), -22);
-    says("two are named a");
+    says("two models are named a");
     says("needs exactly one model, but there are several");
     write_file("log: { level: info }\n");
     assert_int_equal(READ(A "--config", file), -22);

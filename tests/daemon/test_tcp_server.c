@@ -189,7 +189,7 @@ tcp_needs_a_keys_file(void **state)
     (void)state;
     lagand_start(&r, "good", ARGS("--api.tcp", "tcp://127.0.0.1:*"));
     assert_int_equal(lagand_wait(&r, 3000), 78);
-    assert_true(lagand_logged(&r, "nothing is served over a network without keys", 0));
+    assert_true(lagand_logged(&r, "lagand serves tcp clients only with keys", 0));
     lagand_start(&r, "good", ARGS("--api.tcp", "tcp://127.0.0.1:*", "--api.keys", alices));
     assert_true(lagand_wait(&r, 300) < 0); /* a secret alone is valid, but admits no client */
     kill(r.pid, SIGKILL);
@@ -200,7 +200,7 @@ tcp_needs_a_keys_file(void **state)
     assert_true(lagand_logged(&r, "mode 0640; run chmod 600", 0));
     lagand_start(&r, "good", ARGS("--api.tcp", "ipc:///tmp/x", "--api.keys", keys));
     assert_int_equal(lagand_wait(&r, 3000), 78);
-    assert_true(lagand_logged(&r, "does not begin with tcp://", 0));
+    assert_true(lagand_logged(&r, "it must begin with tcp://", 0));
 }
 
 static void
@@ -275,7 +275,7 @@ sighup_reads_the_keys_again(void **state)
     lagan_close(connect_as(alices));
     chmod(keys, 0644);
     kill(r.pid, SIGHUP);
-    assert_true(lagand_logged(&r, "reload by SIGHUP refused: api.keys: ", 30000));
+    assert_true(lagand_logged(&r, "reload by SIGHUP refused because of api.keys: ", 30000));
     write_keys(keys, server.secret, "client", eve.public, " eve");
     chmod(keys, 0600);
     systemd_clear_notices(&r.systemd);
