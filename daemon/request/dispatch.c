@@ -1,7 +1,8 @@
-/* dispatch.c - see dispatch.h.
+/* dispatch.c - sends queued requests to workers, and queues them again when a worker has ended.
  *
- * lagand writes a worker's request ring. SUBMIT and TEXT leave CANCEL_SPARE bytes free, so that a
- * CANCEL fits into a ring that requests have filled.
+ * lagand writes SUBMIT records to a worker's request ring; a long SUBMIT is split into fragments.
+ * Each SUBMIT or TEXT leaves CANCEL_SPARE bytes free, so that a CANCEL fits into a ring that is
+ * full of requests.
  */
 #include "daemon/request/dispatch.h"
 
@@ -20,8 +21,11 @@
 #include "ipc/ring.h"
 #include "route/route.h"
 
+/* REQUESTS_AHEAD: sequences that lagand sends to a worker beyond its slots. STAY: for this time
+ * after a restart of lagand, in which all workers start, a request is queued for its previous
+ * worker only. */
 enum { CANCEL_SPARE = 64 * SHM_REC_ALIGN, REQUESTS_AHEAD = 256 };
-static const nsec STAY = 10 * NSEC_S; /* after a restart of lagand, in which all workers start */
+static const nsec STAY = 10 * NSEC_S;
 
 /* Writes as many fragments of the SUBMIT in progress as fit into the request ring. */
 static void
@@ -80,7 +84,8 @@ dispatch_release(struct worker *w, struct request *r)
     if (q->alone == r->index) q->alone = REQUEST_NONE;
 }
 
-/* w may get a request: it has no partly written SUBMIT and runs no suspect alone. */
+/* Returns true if w may get a request: it serves, has no partly written SUBMIT in its ring, and
+ * runs no suspect alone. */
 static bool
 is_free(const struct daemon *d, struct worker *w)
 {
@@ -101,7 +106,7 @@ fill_routes(struct daemon *d, struct route_worker *t)
         t[i] = (struct route_worker){
             .open = is_free(d, w),
             .model = worker_info(w)->model,
-            .n_seqs = q->n_seqs, /* each takes a slot, and a worker queues REQUESTS_AHEAD more */
+            .n_seqs = q->n_seqs,
             .max_seqs = d->facts[worker_info(w)->model].n_slots + REQUESTS_AHEAD,
             .tokens = q->tokens,
             .comes = !worker_over(w) && worker_state(w) != SUPER_BACKOFF,
@@ -109,7 +114,8 @@ fill_routes(struct daemon *d, struct route_worker *t)
     }
 }
 
-/* The worker for r. ROUTE_WAIT: its previous worker will be ready soon. */
+/* Returns the index of the worker for r. ROUTE_WAIT: r stays queued, because its previous worker
+ * has its KV and is starting; ROUTE_NONE: no worker of the model accepts a request. */
 static uint32_t
 choose(const struct daemon *d, const struct route_worker *t, const struct request *r)
 {
@@ -134,9 +140,10 @@ check_model(struct daemon *d, struct request *r)
     if (k) {
         lifecycle_end(d, r, (uint16_t)k, "%s", e.text);
     } else if (quarantine_is_poisoned(d->quarantine, r->terms.model, r->submit, d->now)) {
-        lifecycle_end(d, r, LAGAN_E_POISONED,
-                      "requests with this prompt have killed three workers; the prompt is refused "
-                      "for 10 minutes");
+        lifecycle_end(
+            d, r, LAGAN_E_POISONED,
+            "three workers died running a request with this prompt; the prompt is refused "
+            "for 10 minutes");
         k = -1;
     }
     return k == 0;
@@ -154,8 +161,9 @@ send_to(struct daemon *d, struct route_worker *t, uint32_t i, struct request *r)
     t[i].open = is_free(d, w);
 }
 
-/* Suspects first, each alone. While a suspect is queued and no worker of its model is about to
- * start, the least loaded worker takes no other request. */
+/* Sends each queued suspect to a worker without requests. If there is none and no worker of the
+ * model is about to start, the least loaded worker gets no other request until it has finished its
+ * own. */
 static void
 dispatch_suspects(struct daemon *d, struct route_worker *t)
 {
@@ -211,8 +219,9 @@ dispatch(struct daemon *d)
     }
 }
 
-/* Queues r again. It continues after its received tokens: at another worker at once or, if that is
- * sooner, at the replacement of its own worker, which adopts its KV. */
+/* Queues r again after its worker has ended. r continues after its received tokens: at the
+ * replacement of its worker, which adopts its KV, if route_stays() expects that to be faster, else
+ * at any worker. */
 static void
 requeue(struct worker *w, struct request *r, const struct death *death)
 {
@@ -232,7 +241,8 @@ requeue(struct worker *w, struct request *r, const struct death *death)
     ledger_save_state(d->ledger_log, r);
 }
 
-/* w, which had r, has ended. */
+/* Decides what happens to r when w, which had r, has ended: r ends, or requeue() queues it again.
+ */
 static void
 survive(struct worker *w, struct request *r, const struct death *death, bool named)
 {
