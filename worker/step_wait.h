@@ -1,4 +1,5 @@
-/* step_wait.h - predicts when a lane's step ends: how long to sleep, when to poll.
+/* step_wait.h - predicts when the running step of a lane ends, to decide when to sleep and when to
+ * poll.
  *
  * A device without an fd does not wake the loop, so the loop must poll it. Polling continuously
  * costs a core; sleeping past the end of a step costs latency. One struct step_wait per lane
@@ -17,7 +18,7 @@
 
 #include "base/base.h"
 
-/* Kinds of work: any mask of WORK_*. Sizes: 4 per power of 2 of batched tokens. */
+/* Number of estimates: for each mask of WORK_* bits, 4 sizes per power of 2 of batched tokens. */
 enum { STEP_WAIT_WORK = 8, STEP_WAIT_SIZES = 80 };
 
 struct step_wait_estimate {
@@ -30,22 +31,22 @@ struct step_wait {
     struct step_wait_estimate estimate[STEP_WAIT_WORK][STEP_WAIT_SIZES];
 };
 
-/* Learns that a step of this work and size took `took`. observed: the loop polled while the step
- * ended. If not, and the duration is below the prediction, the step ended up to one nap earlier and
- * a shorter duration is recorded. The first step of its kind and size only counts: its duration
- * includes one-time set-up. */
+/* Records that a step of this work and n_tokens took `took`. observed: the loop polled while the
+ * step ended; if not, and `took` is below the prediction, the step ended up to one nap earlier, and
+ * a shorter duration is recorded. The duration of the first step of its work and size is ignored,
+ * because it includes one-time set-up. */
 void step_wait_learn(struct step_wait *p, uint8_t work, uint32_t n_tokens, nsec took,
                      bool observed);
 
-/* Returns how much longer a step that started at `since` will take; 0: it should have ended; -1: no
- * step of this kind has been measured. */
+/* Returns the predicted rest of a step that started at `since`; 0: it should have ended; -1: no
+ * step of this work and size has been measured. */
 nsec step_wait_left(const struct step_wait *p, uint8_t work, uint32_t n_tokens, nsec since,
                     nsec now);
 
 struct step_wait_next {
-    nsec until; /* sleep or poll until then, then call step_wait_next() again */
-    bool poll;
+    nsec until; /* the loop sleeps or polls until this time, then calls step_wait_next() again */
+    bool poll;  /* true: poll; false: sleep */
 };
-/* since: start of the oldest step of the lane. */
+/* Returns whether to sleep or poll now. since: start of the oldest step in flight of the lane. */
 struct step_wait_next step_wait_next(const struct step_wait *p, uint8_t work, uint32_t n_tokens,
                                      nsec since, nsec now);

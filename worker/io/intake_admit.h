@@ -16,20 +16,23 @@
 #include "worker/io/request.h"
 #include "worker/worker.h"
 
-/* Admits or refuses r; owns r in both cases. The n_prompt tokens of the prompt are at the start of
- * r->ids, followed by delivered tokens; a decoder prefix starts at w->max_source. */
+/* Adds r to the scheduler or refuses it; takes ownership of r. The n_prompt tokens of the prompt
+ * are at the start of r->ids, followed by delivered tokens; a decoder prefix starts at
+ * w->max_source. */
 void intake_admit(struct worker *w, struct worker_request *r, uint32_t n_prompt, nsec now);
-/* Like intake_admit(), for a prompt that the text thread has tokenized. */
+/* intake_admit() for a prompt that the text thread has tokenized; refuses r if that failed. */
 void intake_admit_text(struct worker *w, struct worker_request *r, nsec now);
 
-/* Sentence of a request that lagand has validated with READY of another worker. */
+/* Error text for a request that lagand has validated with READY of a worker with other model files.
+ */
 #define INTAKE_OTHER_FILES \
-    "the request does not fit this worker's model: its files or options differ from those of " \
+    "the request does not fit this worker, whose model files or options differ from those of " \
     "another worker of the model; restart all workers of the model"
 
-/* Queues REJECT with the sentence and frees all slots of r. reason: enum lagan_reason. */
+/* Queues REJECT with the formatted sentence and frees all slots of r. reason: enum lagan_reason. */
 PRINTF_LIKE(4, 5)
 void intake_refuse(struct worker *w, struct worker_request *r, uint16_t reason, const char *fmt,
                    ...);
-/* True if all outputs of r end. After a stop string of the first output, others may continue. */
+/* Returns true if r is cancelled as a whole. If r->cancelled is a stop string of its first output,
+ * other outputs may continue. */
 bool intake_ends_whole(const struct worker_request *r);
