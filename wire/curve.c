@@ -1,5 +1,5 @@
-/* curve.c - parses the key files of tcp connections: one key, and for a client its limits, a line.
- */
+/* curve.c - parses the key files of tcp connections; each line has a key, and limits of a
+ * client. */
 #include "wire/curve.h"
 
 #include <fcntl.h>
@@ -55,8 +55,7 @@ is_separator(char c)
 }
 
 /* Returns the next word of l; n 0: the line has no more words. A # at the start of a word starts a
- * comment; elsewhere it is a digit of Z85. No key starts with #, because its first 5 characters
- * would exceed 32 bits. */
+ * comment. No Z85 key starts with #: its first 5 characters would exceed 32 bits. */
 static struct word
 next(struct line *l)
 {
@@ -94,8 +93,7 @@ take_key(struct line *l, char to[CURVE_KEY + 1])
     return 0;
 }
 
-/* Parses the word w, max_inflight=N or max_tokens=N, into p. N: from 1 to the limit of the field.
- */
+/* Parses the word w, max_inflight=N or max_tokens=N, into p. N: 1 to the limit of the field. */
 static int
 take_limit(struct line *l, struct word w, struct curve_peer *p)
 {

@@ -24,8 +24,7 @@ struct curve_peer {
 };
 
 struct curve_file {
-    /* Secret key of the file's owner; public key of lagand (in a client's file). "": not in the
-     * file. */
+    /* Secret key of the file's owner; lagand's public key (client's file). "": not in the file. */
     char secret[CURVE_KEY + 1], server[CURVE_KEY + 1];
     uint32_t n_peers;
     struct curve_peer peer[CURVE_MAX_PEERS];

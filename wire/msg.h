@@ -1,11 +1,10 @@
 /* msg.h - decodes and encodes the messages of clients: MessagePack in ZeroMQ frames.
  *
- * A message is an envelope [version, type, rid, {map}]; rid is the request id that the client
- * chose. msg_check() is one bounded, iterative pass that enforces every limit of lagan_wire.h
- * (depth, nodes, keys, strings, duplicate keys, no ext, no NaN, no trailing bytes) before
- * MessagePack-C unpacks the frame. A node is one MessagePack value. msg_decode() calls msg_check()
- * and reads the envelope. Decoded structs point into the frame and are valid as long as the frame.
- */
+ * A message is an envelope [version, type, rid, {map}]; rid is the client's request id. msg_check()
+ * is one bounded, iterative pass that enforces every limit of lagan_wire.h (depth, nodes, keys,
+ * strings, duplicate keys, no ext, no NaN, no trailing bytes) before MessagePack-C unpacks the
+ * frame. A node is one MessagePack value. msg_decode() calls msg_check() and reads the envelope.
+ * Decoded structs point into the frame and are valid while it is. */
 #pragma once
 
 #include "base/base.h"
@@ -55,8 +54,8 @@ struct msg_bias {
     float add;
 };
 
-/* MSG_FIELD_<kind>(name) declares the field of struct msg_request for a key of LAGAN_FIELDS whose
- * value has this kind. */
+/* MSG_FIELD_<kind>(name) declares the field of struct msg_request for a key with values of this
+ * kind. */
 #define MSG_FIELD_IDS(name) struct msg_ids name;
 #define MSG_FIELD_STR(name) struct msg_span name;
 #define MSG_FIELD_U32(name) uint32_t name;
@@ -85,8 +84,7 @@ struct msg_request {
     /* If model_defaults is true: ABSENT_ bits (ipc/records.h) of the keys that are absent. */
     uint32_t absent;
 };
-/* Decodes the SUBMIT m; writes *ret on success only. -EINVAL: e names key, value and valid range.
- */
+/* Decodes the SUBMIT m; writes *ret on success only. -EINVAL: e names key, value and range. */
 int msg_request(struct msg_request *ret, const struct msg *m, struct err *e) MUST_USE;
 /* The values of a SUBMIT that exclude each other; a bool is true if the request has the key. */
 struct msg_combination {
@@ -98,9 +96,8 @@ struct msg_combination {
  * value is a default of the model; otherwise lagand calls it when the defaults are known. */
 int msg_combine(const struct msg_combination *c, struct err *e) MUST_USE;
 
-/* A decoded RESUME: for each of n requests its rid, and the tokens and bytes of text that the
- * client has received. -EINVAL: a list is missing, has another length, or has an element that is
- * not an unsigned integer. */
+/* A decoded RESUME: the rids of n requests, and the tokens and bytes of text that the client has.
+ * -EINVAL: a list is missing, has another length, or an element is not an unsigned integer. */
 struct msg_resume {
     uint32_t n;
     const msgpack_object *rid, *n_tokens, *text_bytes;
@@ -116,15 +113,14 @@ int msg_number(const msgpack_object *o,
 int msg_str(const msgpack_object *map, const char *key, struct msg_span *ret); /* str or bin */
 int msg_bool(const msgpack_object *map, const char *key, bool *ret);
 const msgpack_object *msg_get(const msgpack_object *map, const char *key); /* NULL: absent */
-/* Reads a list of token ids: a bin of i32 LE or an array. -ENOENT: the key is absent, ret->o is
- * NULL. */
+/* Reads a list of token ids, a bin of i32 LE or an array. -ENOENT: no such key; ret->o is NULL. */
 int msg_ids(const msgpack_object *map, const char *key, struct msg_ids *ret, struct err *e);
 /* Refuses (-EINVAL) a map with a key that starts with '!': a client marks with it a key of a later
  * protocol that lagand must not ignore. For every message type. */
 int msg_understood(const msgpack_object *map, struct err *e) MUST_USE;
 
-/* Encoding: msg_begin() writes an envelope with n_keys map entries; the caller packs the entries
- * with MessagePack-C. */
+/* Writes an envelope whose map has n_keys entries; the caller packs the entries with the functions
+ * below. */
 void msg_begin(msgpack_packer *p, uint32_t type, uint64_t rid, uint32_t n_keys);
 void msg_key(msgpack_packer *p, const char *key);
 void msg_text(msgpack_packer *p, const char *s);            /* NUL-terminated string value */

@@ -7,8 +7,7 @@
  *
  * A node is one MessagePack value; a container is an array or a map. A node costs MessagePack-C
  * about 24 bytes. Integers in arrays have their own limit, LAGAN_MAX_LIST, because a prompt is a
- * long list of integers; all other nodes are at most LAGAN_MAX_NODES. A longer list is rejected at
- * its header. */
+ * long list of integers; all other nodes are at most LAGAN_MAX_NODES. */
 #include "wire/msg.h"
 
 #include <math.h>
@@ -83,8 +82,7 @@ open_container(struct pass *c, bool map, uint64_t n, struct err *e)
 
     if (map && n > LAGAN_MAX_KEYS) return bad(c, e, "a map has more than 64 keys");
     if (map) n *= 2;
-    /* An element has at least 1 byte, so a valid header announces no more elements than bytes
-     * follow. */
+    /* An element has at least 1 byte, so a header cannot announce more elements than bytes. */
     if (n > (uint64_t)(c->end - c->p)) return bad(c, e, "an array or map is longer than the frame");
     if (n > (uint64_t)(LAGAN_MAX_LIST - c->ids) + (c->max_nodes - c->nodes))
         return bad(c, e, TOO_MANY);

@@ -1,8 +1,7 @@
 /* msg_request.c - decodes SUBMIT into struct msg_request, and RESUME into struct msg_resume.
  *
  * LAGAN_FIELDS of lagan_wire.h has one row for each key of SUBMIT. The kind of the row selects the
- * read_ function; the key is also the name of the field. Checks across keys (ids or text,
- * min_tokens and max_tokens) follow. */
+ * read_ function; the key is also the name of the field. Checks of two keys follow. */
 #include "ipc/records.h"
 #include "wire/msg.h"
 
@@ -303,8 +302,7 @@ msg_request(struct msg_request *ret, const struct msg *m, struct err *e)
 
 /* ---- RESUME */
 
-/* Reads a list of unsigned integers. *n 0: sets *n to the length of the list, which must not be 0;
- * else the list must have *n elements. */
+/* Reads a list of *n unsigned integers. *n 0: of any length > 0, which is stored in *n. */
 static int
 read_list(const struct msg *m, const char *key, uint32_t *n, const msgpack_object **ret,
           struct err *e)

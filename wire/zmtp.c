@@ -1,5 +1,4 @@
-/* zmtp.c - the ZMTP 3 protocol of a local connection: decodes received bytes, encodes frame heads.
- */
+/* zmtp.c - the ZMTP 3 protocol of a local connection: decodes received bytes, encodes heads. */
 #include "wire/zmtp.h"
 
 #include <strings.h>
@@ -29,8 +28,8 @@ head_size(const struct zmtp *z)
     return z->n_head && z->head[0] & ZMTP_LONG ? ZMTP_HEAD : 2;
 }
 
-/* Starts the frame whose head is complete: validates its flags and its length. -EMSGSIZE: the
- * message would exceed `most` bytes. */
+/* Validates the complete head of a frame and starts the frame. -EMSGSIZE: a message above `most`
+ * bytes. */
 static int
 begin(struct zmtp *z, uint32_t most)
 {

@@ -1,5 +1,5 @@
-/* zmtp.h - lagand's own implementation of the ZeroMQ protocol for local sockets: ZMTP 3 (RFC 37) as
- * a ROUTER with mechanism NULL.
+/* zmtp.h - lagand's ZeroMQ implementation for local sockets: a ZMTP 3 ROUTER (RFC 37), mechanism
+ * NULL.
  *
  * Accepts the peers that a ROUTER of libzmq accepts, except ZMTP 1 and 2 (before 2013). Every
  * protocol violation ends the connection, whereas libzmq ignores some.
@@ -13,8 +13,7 @@
  *
  * The peer may be hostile: bytes arrive in parts of any size, and memory is allocated for received
  * bytes only, never for an announced length. A frame that is complete in one part is not copied. A
- * message of several frames is only counted, because no message of lagand has several. One thread;
- * no side effects except malloc(). */
+ * message of several frames is only counted, because no message of lagand has several. */
 #pragma once
 
 #include "base/base.h"
@@ -31,8 +30,8 @@ struct zmtp {
         ZMTP_OPEN
     } state;    /* GREETED: the greeting is expected next; SHAKEN: READY; OPEN: any frame */
     bool given; /* body was returned to the caller and is freed by the next call */
-    /* The peer's greeting has version 3.1 or later, so it understands PING (libzmq 4.1 would pass
-     * PING to its program). */
+    /* The greeting is 3.1 or later: the peer knows PING (libzmq 4.1 would give it to its
+     * program). */
     bool pings;
     uint8_t n_head, head[ZMTP_GREETING]; /* received bytes of the greeting or of a frame's head */
     uint32_t size, got;                  /* length of the current frame; bytes of it received */
@@ -56,8 +55,7 @@ struct zmtp_item {
 int zmtp_take(struct zmtp *z, uint32_t most, const uint8_t *p, uint32_t n,
               struct zmtp_item *item) MUST_USE;
 void zmtp_done(struct zmtp *z); /* frees the memory of the last item */
-/* Returns how many bytes of the current frame have not arrived; 0: its length is not known yet, or
- * no frame has begun. */
+/* Returns how many bytes of the current frame have not arrived; 0: no frame, or length unknown. */
 uint32_t zmtp_missing(const struct zmtp *z);
 void zmtp_close(struct zmtp *z); /* frees all memory and resets *z to {0} */
 

@@ -1,8 +1,7 @@
 /* lane_wait.h - counts the steps in flight of each lane, collects finished steps, and puts an
  * engine loop (loop.c, rank_loop.c) to sleep until an event.
  *
- * Engine thread only. Does not read the contents of a step.
- */
+ * Engine thread only. Does not read the contents of a step. */
 #pragma once
 
 #include "worker/sched/batch.h"

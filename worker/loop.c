@@ -1,5 +1,4 @@
-/* loop.c - the engine loop of a worker: load the model, then retire, plan and launch steps until
- * exit.
+/* loop.c - a worker's engine loop: loads the model, then retires, plans and launches steps.
  *
  *     load (with heartbeat) -> READY -> { retire finished steps -> take requests -> plan and launch
  *     for every idle lane -> publish, ring the doorbell once -> sleep until a lane finishes or the
@@ -8,9 +7,7 @@
  * One thread handles all sequences. The longest sleep is 0.5 s, because lagand expects a heartbeat;
  * every other event wakes the loop. A device whose lanes have an fd wakes the loop at the end of a
  * step. For another device step_wait.h predicts when a step ends: the loop sleeps until shortly
- * before and then polls. Blocked means that the outbox has records that do not fit into the
- * response ring.
- */
+ * before and then polls. */
 #include "worker/loop.h"
 
 #include "base/clock.h"
@@ -126,8 +123,7 @@ next_poll(const struct loop *p, nsec now)
     return first;
 }
 
-/* Polls the device without system calls until a step ends, a record arrives, or `until` has passed.
- */
+/* Polls the device without system calls until a step ends, a record arrives, or time `until`. */
 static void
 poll_device(struct loop *p, nsec until)
 {
@@ -145,8 +141,8 @@ poll_device(struct loop *p, nsec until)
     }
 }
 
-/* Waits for an event, at most `most`: polls if the end of a step is near, else sleeps. -EPIPE:
- * lagand has exited. */
+/* Waits for an event, at most `most`: polls near the end of a step, else sleeps. -EPIPE: no
+ * lagand. */
 static int
 sleep_or_poll(struct loop *p, nsec now, nsec most)
 {
@@ -220,8 +216,7 @@ open_requests(struct worker *w, struct err *e)
     return text_thread_start(&w->text, w->requests, w->tokenizer, w->chat, prompt, e);
 }
 
-/* Publishes the phase and the time at which the steps in flight must have ended; lagand kills a
- * worker that is past this deadline. */
+/* Publishes the deadline of the steps in flight; lagand kills a worker that exceeds it. */
 static void
 set_deadline(struct loop *p, nsec now)
 {
@@ -243,8 +238,8 @@ set_deadline(struct loop *p, nsec now)
 
 /* Returns true if the next step of the lane must not be launched yet: the running step has more
  * than 0.5 s left. A driver queue holds about 1000 launches (gpu/cuda/README.md), and a step of a
- * large model can use 1000. A launch into a full queue blocks, and lagand treats a blocked worker
- * as hung. */
+ * large model can use 1000. A launch into a full queue blocks, and lagand takes a blocked worker
+ * for hung. */
 static bool
 must_wait_to_queue(const struct loop *p, unsigned lane, nsec now)
 {
@@ -320,8 +315,7 @@ launch(struct loop *p, unsigned lane, nsec now, struct err *e)
     return r < 0 ? r : 1;
 }
 
-/* Counts the device gap before a step that has ended, unless the lanes were idle before its launch.
- */
+/* Counts the device gap before an ended step, unless the lanes were idle before its launch. */
 static void
 count_gaps(struct loop *p, uint64_t step)
 {
@@ -463,8 +457,7 @@ retire_all(struct loop *p, nsec now, struct err *e)
     return busy;
 }
 
-/* Reads the request ring, and admits requests that the text thread has tokenized. Returns > 0 if
- * there were any. */
+/* Reads the request ring and admits tokenized requests. Returns > 0 if there were any. */
 static int
 take_requests(struct worker *w, nsec now, struct err *e)
 {

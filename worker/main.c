@@ -1,10 +1,8 @@
-/* main.c - the program lagan-worker: reads options, takes inherited descriptors, runs the engine
- * loop.
+/* main.c - the program lagan-worker: reads options, takes inherited fds, runs the engine loop.
  *
  * Only lagand starts it. Exit codes: 0 drained, or lagand has exited; 2 invalid options; 70
  * internal fault, no memory or corrupt ring; 74 device failure; 78 options or model files that a
- * restart cannot repair. The last line on standard error (a pipe to lagand) gives the reason.
- */
+ * restart cannot repair. The last line on standard error (a pipe to lagand) gives the reason. */
 #include "base/failpoint.h"
 #include "base/log.h"
 #include "base/opt.h"
@@ -99,8 +97,7 @@ print_help(void)
     opt_help(model_opts, OPT_TYPED, stdout);
 }
 
-/* Parses options of the program (own_opts) and of the model (model_opts), in any order. Checks that
- * no key is in both tables. */
+/* Parses options of program and model, in any order; checks that no key is in both tables. */
 static int
 read_argv(struct model_options *keys, struct own_keys *own, int argc, char **argv, struct err *e)
 {

@@ -3,8 +3,7 @@
  * A step arrives as a record in the plan ring (tp/plan_ring.h). There are two threads, as in rank
  * 0: the loader thread, which ends when the model is loaded, and the engine thread, which updates
  * the heartbeat, reads the plan ring and queues its steps on the device. This rank makes no
- * scheduling decision. It validates every record, although rank 0 is a process of the same build.
- */
+ * scheduling decision. It validates all records. */
 #include "worker/loop.h"
 
 #include "base/clock.h"
@@ -101,8 +100,8 @@ take_tokens(struct rank_loop *f, const struct ring_record *rec, struct err *e)
     return 0;
 }
 
-/* Applies the partition that rank 0 has selected. If the device fails to make it, every lane uses
- * the whole device. */
+/* Applies the partition that rank 0 has selected; if that fails, every lane uses the whole
+ * device. */
 static int
 take_partition(struct rank_loop *f, const struct ring_record *rec, struct err *e)
 {
@@ -128,8 +127,7 @@ take_partition(struct rank_loop *f, const struct ring_record *rec, struct err *e
     return 0;
 }
 
-/* Counts every finished step of all lanes. Ignores the sampled tokens, because rank 0 reports them.
- */
+/* Counts every finished step. Ignores the sampled tokens, because rank 0 reports them. */
 static int
 retire(struct rank_loop *f, struct err *e)
 {
@@ -160,8 +158,7 @@ wait_for_step(const struct exec *x, unsigned lane)
         check(!"poll");
 }
 
-/* Waits until the lane has less than STEPS_IN_FLIGHT steps; meanwhile records stay in the plan
- * ring. */
+/* Waits until the lane has space for a step; meanwhile records stay in the plan ring. */
 static int
 await_free_step(struct rank_loop *f, unsigned lane, struct err *e)
 {

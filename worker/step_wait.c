@@ -1,5 +1,4 @@
-/* step_wait.c - predicts the end of a step from earlier steps, and decides when to sleep or poll.
- */
+/* step_wait.c - predicts the end of a step from earlier ones, decides when to sleep or poll. */
 #include "worker/step_wait.h"
 
 #include "base/clock.h"
@@ -20,8 +19,7 @@ enum { NAP_PART = 8 };
  * most half of MAX_NAP, because the step ended before the sleep. */
 enum { EARLY_PART = 8 };
 
-/* Returns the index of the estimate for a step of n_tokens batched tokens: 4 indices per power of
- * 2. */
+/* Returns the index of the estimate for n_tokens batched tokens: 4 indices per power of 2. */
 static uint32_t
 size_class(uint32_t n_tokens)
 {
@@ -39,8 +37,8 @@ find_estimate(const struct step_wait *p, uint8_t work, uint32_t n_tokens)
     return &p->estimate[work % STEP_WAIT_WORK][size_class(n_tokens)];
 }
 
-/* A new duration has weight 1/4 in the running mean: contexts grow slowly, but the device clock and
- * the load of the host change at once. */
+/* A new duration has weight 1/4 in the mean: contexts grow slowly, clock or host load change at
+ * once. */
 void
 step_wait_learn(struct step_wait *p, uint8_t work, uint32_t n_tokens, nsec took, bool observed)
 {
@@ -77,8 +75,7 @@ step_wait_next(const struct step_wait *p, uint8_t work, uint32_t n_tokens, nsec 
     nsec poll = end - margin - TIMER_SLACK;
 
     if (now < first) return (struct step_wait_next){ .until = MIN(first, now + MAX_NAP) };
-    /* Few steps end between `first` and `poll`, those whose duration varies: naps are sufficient.
-     */
+    /* Few steps, of varying duration, end between `first` and `poll`: naps suffice. */
     if (now < poll)
         return (struct step_wait_next){ .until = MIN(poll, now + MAX(MIN_NAP, off / NAP_PART)) };
     if (now < end + margin) return (struct step_wait_next){ .until = end + margin, .poll = true };

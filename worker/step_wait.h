@@ -1,5 +1,4 @@
-/* step_wait.h - predicts when the running step of a lane ends, to decide when to sleep and when to
- * poll.
+/* step_wait.h - predicts when a lane's step ends, to decide when to sleep and when to poll.
  *
  * A device without an fd does not wake the loop, so the loop must poll it. Polling continuously
  * costs a core; sleeping past the end of a step costs latency. One struct step_wait per lane
@@ -12,8 +11,7 @@
  *   since       end - 2 off   end - margin  end + margin
  *
  * A sleep or nap lasts at most 1 ms, because predictions may be wrong; waking once per ms costs 1 %
- * of a core. off is the mean prediction error; margin is 2 x off, at most 10 % of the step.
- */
+ * of a core. off is the mean prediction error; margin is 2 x off, at most 10 % of the step. */
 #pragma once
 
 #include "base/base.h"
@@ -33,8 +31,8 @@ struct step_wait {
 
 /* Records that a step of this work and n_tokens took `took`. observed: the loop polled while the
  * step ended; if not, and `took` is below the prediction, the step ended up to one nap earlier, and
- * a shorter duration is recorded. The duration of the first step of its work and size is ignored,
- * because it includes one-time set-up. */
+ * a shorter duration is recorded. The first step of its work and size is ignored: its duration
+ * includes one-time set-up. */
 void step_wait_learn(struct step_wait *p, uint8_t work, uint32_t n_tokens, nsec took,
                      bool observed);
 

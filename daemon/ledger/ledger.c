@@ -29,8 +29,8 @@ at_index(struct ledger *l, uint32_t i)
     return i == REQUEST_NONE ? NULL : &l->request[i];
 }
 
-/* Returns the key of (client, rid) in by_rid. The secret seed prevents clients, which choose their
- * rids, from causing hash collisions. */
+/* Returns the key of (client, rid) in by_rid. The secret seed prevents a client from choosing rids
+ * that collide. */
 static uint64_t
 key_of(const struct ledger *l, uint32_t client, uint64_t rid)
 {
@@ -52,8 +52,7 @@ ledger_new(uint32_t capacity, uint64_t seed)
     l->seed = seed;
     l->free = REQUEST_NONE;
     l->queue = l->retained = l->pending = (struct list){ REQUEST_NONE, REQUEST_NONE, 0 };
-    /* The kernel maps a page of this array when an entry is first written: an idle lagand is small.
-     */
+    /* Pages of this array are mapped when entries are first written: an idle lagand is small. */
     l->request = calloc(capacity, sizeof *l->request);
     l->by_rid = map_new(capacity);
     l->by_name = map_new(2 * capacity);
@@ -173,8 +172,8 @@ dequeue(struct ledger *l, struct request *r)
 
 /* ---- names */
 
-/* Returns the key in by_name of a name: (session, n bytes at p). kind: 'r' if p is a rid, 'k' if p
- * is an idempotency key. */
+/* Returns the key in by_name of (session, n bytes at p). kind 'r': p is a rid, 'k': an idempotency
+ * key. */
 static uint64_t
 name_of(const struct ledger *l, const struct session_id *session, char kind, const void *p,
         size_t n)
@@ -446,8 +445,7 @@ ledger_attach(struct ledger *l, struct request *r, uint32_t client, uint64_t rid
     return 0;
 }
 
-/* Frees the prompt and the other tails of r's SUBMIT record, because a retained request never runs
- * again. */
+/* Frees the tails (prompt etc.) of r's SUBMIT record: a retained request never runs again. */
 static void
 shrink(struct request *r)
 {
@@ -646,9 +644,8 @@ request_record_bytes(const struct request *r)
            outputs_record_bytes(r);
 }
 
-/* Appends n bytes at `from` (NULL: zeros) to a record of which only bytes [at, end) are wanted:
- * copies the wanted bytes to their place in `to`, which holds byte `at` first. *pos: length of the
- * record so far; increased by n. */
+/* Appends n bytes at `from` (NULL: zeros) to a record that is *pos bytes long. Of the record only
+ * bytes [at, end) are copied, to `to`, which starts with byte `at`. */
 static void
 splice(uint32_t *pos, const void *from, size_t n, uint32_t at, uint32_t end, char *to)
 {

@@ -17,8 +17,7 @@
  * the stored result, and no request runs twice. The index of names stores only a 64-bit hash of a
  * name; a new name whose hash another request has is refused with -EEXIST.
  *
- * Only daemon/ledger and daemon/request include request.h; other files use request_info().
- */
+ * Only daemon/ledger and daemon/request include request.h; other files use request_info(). */
 #pragma once
 
 #include "base/base.h"
@@ -44,8 +43,7 @@ struct session_id {
     uint8_t b[16];
 };
 
-/* The parameters of a SUBMIT that only lagand uses; the worker's record lacks them. Points in time
- * are CLOCK_MONOTONIC. */
+/* Parameters of a SUBMIT that only lagand uses and no worker gets. Times are CLOCK_MONOTONIC. */
 struct request_terms {
     uint32_t model;          /* index in the configuration */
     bool no_resume;          /* the request ends with worker_lost if its worker ends */
@@ -70,9 +68,9 @@ uint64_t ledger_prompt_tokens(const struct rec_submit *s);
 uint64_t ledger_total_tokens(const struct rec_submit *s);
 
 /* Adds a request in REQUEST_QUEUED under this client's rid, with fairness tag 0, model 0 and no
- * deadline. On success the ledger owns submit (from malloc). A full table frees the oldest retained
- * request. -EEXIST: the client has an open request with this rid. -ENOSPC: the table is full of
- * open requests. */
+ * deadline. On success owns submit (from malloc). A full table frees the oldest retained request.
+ * -EEXIST: the client has an open request with this rid. -ENOSPC: the table is full of open
+ * requests. */
 int ledger_take(struct ledger *l, uint32_t client, uint64_t rid, struct rec_submit *submit,
                 uint32_t submit_bytes, struct request **ret) MUST_USE;
 /* Adds a request of a previous lagand in REQUEST_QUEUED, with its old id, not attached to a client.
@@ -84,23 +82,21 @@ req_id ledger_last_id(const struct ledger *l);
 void ledger_skip_ids(struct ledger *l, req_id last); /* new requests get ids above last */
 /* Gives a new request its names: (session, r's rid) and, if n_key > 0, (session, key). A retained
  * request with the same rid is freed. -EEXIST: the session has an open request with the rid, or an
- * open or retained request with the key, or the hash of a name equals that of another name. */
+ * open or retained request with the key, or a name collides with another name's hash. */
 int ledger_name(struct ledger *l, struct request *r, const struct session_id *session,
                 const char *key, uint32_t n_key) MUST_USE;
 /* Removes the names of r, so that its client cannot find it again. Frees r if it is retained. */
 void ledger_unname(struct ledger *l, struct request *r);
-/* Return the session's open or retained request with this rid or this idempotency key; NULL: none.
- */
+/* Return the session's open or retained request with this rid or idempotency key; NULL: none. */
 struct request *ledger_find_rid(struct ledger *l, const struct session_id *session, uint64_t rid);
 struct request *ledger_find_key(struct ledger *l, const struct session_id *session, const char *key,
                                 uint32_t n_key);
 
-/* Detaches r from its client, which has DONE or ERROR, or is disconnected. The client may use the
- * rid again. */
+/* Detaches r from its client, which has DONE or ERROR, or is disconnected, and frees the rid. */
 void ledger_detach(struct ledger *l, struct request *r);
-/* Attaches r to connection `client` of its session, with rid as r's new request id; for
- * deliver_resume(). -EEXIST: another open request of the session has this rid, or the hash of a new
- * name equals that of another request. */
+/* Attaches r to connection `client` of its session, with rid as r's new request id. -EEXIST:
+ * another open request of the session has this rid, or the new name collides with another
+ * request's. */
 int ledger_attach(struct ledger *l, struct request *r, uint32_t client, uint64_t rid) MUST_USE;
 /* Changes the rid of a request that is not attached. -EEXIST as ledger_attach(). */
 int ledger_renumber(struct ledger *l, struct request *r, uint64_t rid) MUST_USE;
@@ -112,23 +108,23 @@ void ledger_expire(struct ledger *l, nsec now);
 
 /* Returns the request in this table entry. NULL: index is out of range, or the entry is free. */
 struct request *ledger_request(struct ledger *l, uint32_t index);
-/* Returns the next request in table order, retained ones included; NULL: the end. *at: position of
- * the iteration, 0 at its start. */
+/* Returns the next request, open or retained, in table order; NULL: the end. *at: 0 at the
+ * start. */
 struct request *ledger_next(struct ledger *l, uint32_t *at);
 /* Returns the request that is attached to this client under this rid; NULL: none. */
 struct request *ledger_find(struct ledger *l, uint32_t client, uint64_t rid);
 struct request *ledger_find_id(struct ledger *l, req_id id); /* NULL: none */
 /* Sets r's fairness tag; a queued request moves to the queue position of the new tag. */
 void ledger_set_fair_tag(struct ledger *l, struct request *r, uint64_t fair_tag);
-/* Returns the queued request behind `after`, or the first one if after is NULL; NULL: the end. The
- * queue is ordered by priority, fairness tag, arrival; a request that is queued again because its
- * worker ended gets its old position. */
+/* Returns the queued request behind `after` (NULL: the first one); NULL: the end. The queue is
+ * ordered by priority, fairness tag, arrival; a request whose worker ended gets its old position
+ * again. */
 struct request *ledger_next_queued(struct ledger *l, const struct request *after);
 /* Returns the queued request in front of `before`, or the last one if before is NULL. */
 struct request *ledger_last_queued(struct ledger *l, const struct request *before);
 
-/* Adds r to the pending list: attached requests with a message to deliver. No effect if r is in the
- * list or is not attached. */
+/* Adds r to the pending list (requests with a message to deliver), unless it is in it or not
+ * attached. */
 void ledger_add_pending(struct ledger *l, struct request *r);
 /* Empties the pending list. Returns the position of its first request for ledger_pop_pending(). */
 uint32_t ledger_take_pending(struct ledger *l);
@@ -154,9 +150,8 @@ const char *request_state_name(enum request_state state); /* "queued" */
 uint32_t request_n_tokens(const struct request *r);       /* generated tokens stored in lagand */
 uint32_t request_n_seqs(const struct request *r);         /* sequences that a worker runs for it */
 
-/* The SUBMIT record with which a worker continues r after the tokens and text that lagand has
- * stored: request_record_bytes() returns its size, request_record() writes its bytes [at, at + n)
- * to `to`. */
+/* The SUBMIT with which a worker continues r after the tokens that lagand has stored: the first
+ * function returns its size, the second writes its bytes [at, at + n) to `to`. */
 uint32_t request_record_bytes(const struct request *r);
 void request_record(const struct request *r, uint32_t at, void *to, uint32_t n);
 

@@ -1,5 +1,4 @@
-/* ledger_load.c - applies the records of a previous lagand's ledger log to the ledger. The records
- * are defined in ledger_save.h. */
+/* ledger_load.c - applies the records (ledger_save.h) of a previous lagand's log to the ledger. */
 #include "daemon/config/options.h"
 #include "daemon/ledger/ledger_save.h"
 #include "daemon/ledger/outputs.h"

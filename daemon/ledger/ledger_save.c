@@ -1,5 +1,4 @@
-/* ledger_save.c - appends records of the ledger's changes to the ledger log, and rewrites the log.
- */
+/* ledger_save.c - appends records of changes of the ledger to its log, and rewrites the log. */
 #include "daemon/ledger/ledger_save.h"
 
 #include "base/log.h"
@@ -13,8 +12,8 @@ _Static_assert(LEDGER_LOG_LAYOUT_SUM == LOG_FILE_LAYOUT,
                "the layout of a ledger log record has changed: change LOG_FILE_MAGIC and "
                "LOG_FILE_LAYOUT in log_file.h");
 
-/* The log is rewritten when it is larger than LOG_LEAST bytes and larger than LOG_FACTOR times its
- * size after the last rewrite. */
+/* The log is rewritten above LOG_LEAST bytes and LOG_FACTOR times its size after the last
+ * rewrite. */
 enum { LOG_LEAST = 1 << 20, LOG_FACTOR = 2 };
 
 static bool
@@ -180,8 +179,7 @@ put_ids(struct ledger_log *g)
     return put_struct(g, SAVED_IDS, &k, sizeof k);
 }
 
-/* Writes the whole ledger into the other half of the file, which then is the valid half. Returns
- * false if the ledger does not fit. */
+/* Writes the ledger into the other half of the file and makes it the valid one; false: no space. */
 static bool
 rewrite_log(struct ledger_log *g)
 {
@@ -219,8 +217,7 @@ may_write(const struct ledger_log *g, const struct request *r)
     return g && g->file.base && !g->invalid && r->log.logged;
 }
 
-/* Called after each record: rewrites the log if the record was not written or the log is too large;
- * invalidates it if that fails. */
+/* Called after a record: rewrites a log that is too large or full; invalidates it on failure. */
 static void
 after(struct ledger_log *g, bool written)
 {

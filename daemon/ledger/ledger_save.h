@@ -1,5 +1,4 @@
-/* ledger_save.h - writes the ledger into the ledger log; the next lagand restores it
- * (ledger_load.c).
+/* ledger_save.h - writes the ledger into its log; the next lagand restores it (ledger_load.c).
  *
  * Only requests with names are saved, because after a restart no client could name the others.
  * Requests for prompt log-probabilities or tensors are not saved, because these data are not
@@ -7,8 +6,7 @@
  * its tokens before its client gets them. A log that is full is invalid until the ledger has no
  * open request: requests continue, but a restart of lagand would lose them, which is logged once.
  *
- * Records are appended. The log is rewritten from the ledger when it has doubled its size.
- */
+ * Records are appended. The log is rewritten from the ledger when it has doubled its size. */
 #pragma once
 
 #include "base/base.h"
@@ -25,7 +23,7 @@ struct config;
 #define LEDGER_NOT_SAVED (SUBMIT_PROMPT_LOGPROBS | SUBMIT_LOGITS | SUBMIT_ENCODER_OUTPUT)
 #define LEDGER_LOG_BYTES (UINT64_C(128) << 20) /* capacity of each half of the file (log_file.h) */
 
-/* Records of the log. The layout is ABI between two versions of lagand: a change needs another
+/* Records of the log: an ABI between two versions of lagand. A change needs another
  * LOG_FILE_MAGIC. */
 enum { SAVED_REQUEST = 1, SAVED_TOKENS = 2, SAVED_STATE = 3, SAVED_END = 4, SAVED_IDS = 5 };
 enum { SAVED_UNNAME = 6, SAVED_RID = 7 };
@@ -118,8 +116,7 @@ _Static_assert(sizeof(struct saved_end) == 240, "saved_end");
 int ledger_load_record(struct ledger *l, const struct config *c, uint16_t type, const void *data,
                        uint32_t n, struct err *e) MUST_USE;
 
-/* The open log of a ledger. Only ledger_save.c changes it; it is public so that tests can shorten
- * the file. */
+/* The open log of a ledger. Only ledger_save.c changes it; public so that tests can shorten it. */
 struct ledger_log {
     struct log_file file;
     struct ledger *ledger;
@@ -135,8 +132,7 @@ struct ledger_log *ledger_log_free(struct ledger_log *g);
 
 /* Restores the requests, queued or retained, from the log file fd of a previous lagand. Returns
  * true if the file was read. If fd is -1 or the file is invalid, creates a new file; if that fails
- * too, the log has no file and saves no request. Failures are logged. The first write is in
- * ledger_log_start(). */
+ * too, the log has no file and saves no request. Failures are logged. Writes nothing. */
 bool ledger_log_open(struct ledger_log *g, int fd);
 /* Writes the whole ledger into the file; from now on the ledger_save_ functions write changes. */
 void ledger_log_start(struct ledger_log *g);

@@ -1,15 +1,14 @@
-/* outputs.h - stores the tokens, text, log-probabilities and tensors that workers generated for a
- * request.
+/* outputs.h - stores what workers generated for a request: tokens, text, log-probabilities,
+ * tensors.
  *
- * The tokens of a request are one stream, and its text is another one, in the order in which
- * workers sent them. A request with several outputs also has a list of spans and the state of each
- * output. A span is a part of the streams: consecutive tokens of one output, with their text. A
- * CHUNK has tokens of one span. The streams only grow, so that two numbers, tokens and bytes of
- * text, describe what the client has received. A request with one output has no spans, and
- * outputs.each is NULL.
+ * The tokens of a request are one stream, its text is another, in the order of the workers'
+ * records. A request with several outputs also has a list of spans and the state of each output. A
+ * span is a part of the streams: consecutive tokens of one output, with their text. A CHUNK has
+ * tokens of one span. The streams only grow, so that two numbers, tokens and bytes of text,
+ * describe what the client has received. With one output there are no spans, and outputs.each is
+ * NULL.
  *
- * Positions and counts are tokens; text is in bytes. -ENOMEM leaves the stored data unchanged.
- */
+ * Positions and counts are tokens; text is in bytes. -ENOMEM leaves the stored data unchanged. */
 #pragma once
 
 #include "base/base.h"
@@ -61,8 +60,7 @@ struct output_prompt {
 
 /* Allocates the state of each output of a new request that has several. -ENOMEM. */
 int outputs_init(struct request *r) MUST_USE;
-/* Makes the client's generated_ids, i32, the first tokens of a new request. Takes the memory of
- * *ids. */
+/* Makes the client's generated_ids, i32, the first tokens of a new request. Owns *ids. */
 void outputs_begin(struct request *r, struct bytes *ids);
 void outputs_done(struct request *r);
 size_t outputs_bytes(const struct request *r); /* memory retained after the end */
@@ -74,8 +72,8 @@ uint32_t outputs_longest(const struct request *r); /* tokens of the longest outp
 /* Returns how many tokens all sequences of r together may still generate. */
 uint64_t outputs_n_unused(const struct request *r);
 
-/* Sets the length of the text of the client's generated_ids, n bytes, if it is unknown: a worker
- * has reported it. */
+/* A worker has reported that the client's generated_ids have n bytes of text: stores n if
+ * unknown. */
 void outputs_set_text_start(struct request *r, uint32_t n);
 /* outputs_add() counts the tokens and the text of t as received and stores them; -ENOMEM: they are
  * counted, but not stored. outputs_count() only counts them; it is for a request that has ended. */
@@ -85,8 +83,7 @@ void outputs_count(struct request *r, const struct output_tokens *t);
 int outputs_add_span(struct request *r, const struct output_span *p) MUST_USE;
 void outputs_count_prompt(struct request *r, uint32_t n);
 int outputs_add_prompt(struct request *r, const struct output_prompt *p) MUST_USE;
-/* Counts values [t->first, t->first + t->n) of a tensor as received. Returns how many of these
- * values were received before. */
+/* Counts t->n values from t->first on as received. Returns how many were received before. */
 uint32_t outputs_count_tensor(struct request *r, const struct rec_tensor *t);
 int outputs_add_tensor(struct request *r, uint32_t kind, const void *values, uint32_t n) MUST_USE;
 
@@ -107,25 +104,22 @@ void outputs_drop_prompt(struct request *r, uint32_t n);
 void outputs_drop_tensor(struct request *r, uint32_t kind, uint32_t n);
 
 /* The functions below are for requests with several outputs. */
-/* Returns the undelivered part of the first span that is not delivered completely; n and n_text are
- * 0 if the client has everything. */
+/* Returns the undelivered part of the first span with one; n and n_text 0: all is delivered. */
 struct output_span outputs_next(const struct request *r);
 /* Returns the index, in its output, of the first token of outputs_next(). */
 uint32_t outputs_next_first(const struct request *r);
 /* Counts the first n tokens and n_text bytes of outputs_next() as delivered. */
 void outputs_delivered(struct request *r, uint32_t n, uint32_t n_text);
-/* Returns true if a client can have received exactly n tokens and n_text bytes of the request: both
- * ends are in the same span. */
+/* Returns true if chunks can end after exactly n tokens and n_text bytes: both in one span. */
 bool outputs_can_resume(const struct request *r, uint32_t n, uint32_t n_text);
 /* Continues the delivery after the n tokens and n_text bytes that the client has received. */
 void outputs_resume(struct request *r, uint32_t n, uint32_t n_text);
-/* Writes the indices of the outputs to order [submit->n]: best score first, equal scores by index.
- */
+/* Writes the outputs' indices to order [submit->n]: best score first, equal scores by index. */
 void outputs_order(const struct request *r, uint32_t *order);
 uint32_t outputs_n_spans(const struct request *r);
 struct output_span outputs_span(const struct request *r, uint32_t i); /* score: the output's now */
 /* The last tail of the SUBMIT with which a worker continues r: the output index of each token and
- * the score of each output. The first function returns its size, the second writes n bytes of it,
- * from byte i on, to `to`. */
+ * the score of each output. The functions return its size and write n bytes of it, from byte i
+ * on. */
 uint32_t outputs_record_bytes(const struct request *r);
 void outputs_record(const struct request *r, uint32_t i, uint8_t *to, uint32_t n);

@@ -5,8 +5,7 @@
  * before other requests. After the third fault it is poisoned: it ends with an error, and for 600 s
  * every request with the same prompt is refused. A suspect that runs alone past the position of its
  * last fault is cleared, at most once, so that a request that only shared steps with a poisoned one
- * does not run alone to its end.
- */
+ * does not run alone to its end. */
 #pragma once
 
 #include "base/base.h"

@@ -12,8 +12,7 @@
  *     delivery     request/deliver.c        how much of it its client has received
  *     dispatch     request/dispatch.c       the worker that has it
  *     notify       request/worker_notify.c  CANCEL and SUSPEND notices not yet sent to the worker
- *     result       request/lifecycle.c      the reason of its end and the counters of DONE
- */
+ *     result       request/lifecycle.c      the reason of its end and the counters of DONE */
 #pragma once
 
 #include "daemon/ledger/ledger.h"
@@ -31,8 +30,8 @@ struct request_outputs {
     struct output_tensor tensor[LAGAN_N_TENSORS];       /* index: enum lagan_tensor minus 1 */
     float score;
 
-    /* Only for several outputs. The client has all spans before span_at and, of span span_at,
-     * span_n tokens and span_text bytes. */
+    /* With several outputs. The client has spans [0, span_at), then span_n tokens, span_text
+     * bytes. */
     struct request_output *each; /* [submit->n]; NULL: the request has one output */
     struct bytes span;           /* struct stored_span[] */
     uint32_t span_at, span_n, span_text;

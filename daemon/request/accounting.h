@@ -1,10 +1,7 @@
-/* accounting.h - counts open requests against three limits: their user's, their model's fair queue
- * and api.memory.
+/* accounting.h - counts open requests for their user's limits, the fair queue and api.memory.
  *
- * The memory of each request is reserved once; the request is charged to its user and the fair
- * queue at most once. Both are released when its client has the result and no worker has the
- * request.
- */
+ * The memory of each request is reserved once; it is charged to its user and the fair queue at most
+ * once. Both are released when its client has the result and no worker has the request. */
 #pragma once
 
 #include "base/base.h"

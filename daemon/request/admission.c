@@ -1,8 +1,7 @@
 /* admission.c - checks a SUBMIT, builds the record for a worker and adds the request to the ledger.
  *
  * Checks that do not need the model come before ACCEPT. Checks against the facts of the model,
- * which a worker reports in READY, come before ACCEPT if the facts are known, else before dispatch.
- */
+ * which a worker reports in READY, come before ACCEPT if these are known, else before dispatch. */
 #include "daemon/request/admission.h"
 
 #include "daemon/config/options.h"
@@ -203,7 +202,7 @@ tensors_fit(const struct model_facts *f, const struct rec_submit *s, uint64_t mo
     return 0;
 }
 
-/* Checks the combinations of keys of which one has the model's default. */
+/* Checks the combinations of keys after the model's defaults are filled in. */
 static int
 defaults_fit(const struct model_facts *f, const struct rec_submit *s, struct err *e)
 {
@@ -270,8 +269,7 @@ admission_fits_done(const struct model_facts *f, const void *ids, uint32_t n, ui
 
 /* ---- a SUBMIT */
 
-/* Finds the model that the request names. Returns 0 and its index in *ret, or a code and the error.
- */
+/* Finds the model of the request. Returns 0 and its index in *ret, or a code and the error. */
 static int
 find_model(const struct config *c, const struct msg_request *q, uint32_t *ret, struct err *e)
 {
@@ -340,8 +338,7 @@ any_seed(void)
     return seed >> 1; /* fits into an int64_t, for clients that have no unsigned type */
 }
 
-/* Returns true if r has ended with a retryable error: a repeated SUBMIT then runs again instead of
- * getting the stored error. */
+/* Returns true if r has ended with a retryable error: a repeated SUBMIT then runs again. */
 static bool
 is_retryable(const struct request *r)
 {
@@ -351,8 +348,7 @@ is_retryable(const struct request *r)
 }
 
 /* Finds an earlier request with the idempotency key of q. Returns 0 and *ret: the earlier request,
- * which is delivered to c from now on, or NULL: the SUBMIT is new. Otherwise a code and the error.
- */
+ * delivered to c from now on, or NULL: the SUBMIT is new. Otherwise a code and the error. */
 static int
 known(struct daemon *d, struct client *c, uint64_t rid, const struct msg_request *q,
       struct request **ret, struct err *e)

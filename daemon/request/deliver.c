@@ -38,8 +38,7 @@ put_bin(msgpack_packer *p, const char *key, const void *v, size_t n)
     msg_bin(p, n ? v : "", n);
 }
 
-/* Packs the keys k (top log-probabilities per token) and d (bin of {i32, f32}[n][n_top], from top).
- */
+/* Packs the keys k (top log-probabilities per token) and d (bin of {i32, f32}[n][n_top]). */
 static void
 put_tops(msgpack_packer *p, uint32_t n, uint32_t n_top, const char *top)
 {
@@ -86,8 +85,7 @@ put_tensor_chunk(struct daemon *d, const struct request *r, uint32_t kind)
     return n;
 }
 
-/* Returns how many of the n bytes of text s one chunk gets: at most CHUNK_TEXT, whole characters.
- */
+/* Returns how many of n bytes of text s a chunk gets: at most CHUNK_TEXT, whole characters. */
 static uint32_t
 cut(const char *s, size_t n)
 {
@@ -144,8 +142,7 @@ put_chunk(struct daemon *d, const struct request *r, uint32_t n, uint32_t n_text
     bool lp = r->submit->flags & SUBMIT_LOGPROBS, top = lp && r->submit->logprobs;
     struct output_span span = next_span(r);
     bool more = n < span.n || n_text < span.n_text;
-    /* The last chunk carries the finish reason: so the client knows it even if lagand crashes
-     * before DONE. */
+    /* The last chunk has the finish reason, for the case that lagand crashes before DONE. */
     bool end = !more && !r->outputs.each && r->state == REQUEST_ENDED && !lifecycle_is_error(r);
     size_t at = r->delivery.n_tokens, lp_at = at - r->outputs.first_logprob;
     msgpack_packer p =
@@ -194,8 +191,8 @@ has_credit(const struct request *r)
     return r->delivery.n_chunks - r->delivery.n_acked < r->delivery.ack_window;
 }
 
-/* If the client has acknowledged chunk mark_chunk: frees the log-probabilities before mark_token
- * and sets the next mark. */
+/* If chunk mark_chunk is acknowledged: frees log-probabilities before mark_token, sets a new
+ * mark. */
 static void
 drop_acked(struct daemon *d, struct request *r)
 {
@@ -209,8 +206,7 @@ drop_acked(struct daemon *d, struct request *r)
     r->delivery.mark_token = r->delivery.n_tokens;
 }
 
-/* Returns the kind of the tensor that has undelivered values; 0: none. Its values are sent before
- * tokens. */
+/* Returns the kind of the tensor with undelivered values, which precede tokens; 0: none. */
 static uint32_t
 tensor_due(const struct request *r)
 {
@@ -318,8 +314,7 @@ deliver(struct daemon *d, struct request *r)
     return 0;
 }
 
-/* Marks r as blocked until try_again(), because no event reports that its client has read, and the
- * loop must not wait for one client. */
+/* Marks r as blocked until try_again(), because no event reports that its client has read. */
 static void
 block(struct daemon *d, struct request *r)
 {
@@ -465,8 +460,7 @@ deliver_resume(struct daemon *d, struct request *r, struct client *c, uint64_t r
     accounting_charge(d, c, r);
     if (old) old->n_open--;
     c->n_open++;
-    /* Every accepted rid gets DONE or ERROR, so the previous connection or rid of r gets an ERROR.
-     */
+    /* Every accepted rid gets DONE or ERROR: the previous connection or rid of r gets ERROR. */
     if (old && (old != c || old_rid != rid) &&
         frontend_error(d, old, old_rid, LAGAN_E_CANCELLED, r->delivery.n_tokens,
                        old == c

@@ -1,9 +1,7 @@
 /* dispatch.c - sends queued requests to workers, and queues them again when a worker has ended.
  *
  * lagand writes SUBMIT records to a worker's request ring; a long SUBMIT is split into fragments.
- * Each SUBMIT or TEXT leaves CANCEL_SPARE bytes free, so that a CANCEL fits into a ring that is
- * full of requests.
- */
+ * SUBMIT and TEXT leave CANCEL_SPARE bytes free, so that a CANCEL fits into a full ring. */
 #include "daemon/request/dispatch.h"
 
 #include "base/failpoint.h"
@@ -21,9 +19,9 @@
 #include "ipc/ring.h"
 #include "route/route.h"
 
-/* REQUESTS_AHEAD: sequences that lagand sends to a worker beyond its slots. STAY: for this time
- * after a restart of lagand, in which all workers start, a request is queued for its previous
- * worker only. */
+/* REQUESTS_AHEAD: sequences that a worker gets beyond its slots. STAY: for this time after a
+ * restart of lagand, in which all workers start, a request is queued for its previous worker
+ * only. */
 enum { CANCEL_SPARE = 64 * SHM_REC_ALIGN, REQUESTS_AHEAD = 256 };
 static const nsec STAY = 10 * NSEC_S;
 
@@ -84,8 +82,7 @@ dispatch_release(struct worker *w, struct request *r)
     if (q->alone == r->index) q->alone = REQUEST_NONE;
 }
 
-/* Returns true if w may get a request: it serves, has no partly written SUBMIT in its ring, and
- * runs no suspect alone. */
+/* Returns true if w may get a request: it serves, has no partly written SUBMIT, runs no suspect. */
 static bool
 is_free(const struct daemon *d, struct worker *w)
 {
@@ -124,8 +121,7 @@ choose(const struct daemon *d, const struct route_worker *t, const struct reques
     return route_home(t, d->n_workers, r->terms.model, r->dispatch.home - 1);
 }
 
-/* Checks r against the facts of its model, which may have been unknown at its ACCEPT. Returns false
- * if r has ended. */
+/* Checks r against its model's facts, which may have been unknown at ACCEPT. False: r has ended. */
 static bool
 check_model(struct daemon *d, struct request *r)
 {
@@ -162,8 +158,7 @@ send_to(struct daemon *d, struct route_worker *t, uint32_t i, struct request *r)
 }
 
 /* Sends each queued suspect to a worker without requests. If there is none and no worker of the
- * model is about to start, the least loaded worker gets no other request until it has finished its
- * own. */
+ * model is about to start, the least loaded worker gets no request until it is idle. */
 static void
 dispatch_suspects(struct daemon *d, struct route_worker *t)
 {
@@ -219,9 +214,8 @@ dispatch(struct daemon *d)
     }
 }
 
-/* Queues r again after its worker has ended. r continues after its received tokens: at the
- * replacement of its worker, which adopts its KV, if route_stays() expects that to be faster, else
- * at any worker. */
+/* Queues r again after its worker has ended. r continues after its received tokens: at its worker's
+ * replacement, which adopts its KV, if route_stays() expects that to be faster, else anywhere. */
 static void
 requeue(struct worker *w, struct request *r, const struct death *death)
 {
@@ -241,8 +235,7 @@ requeue(struct worker *w, struct request *r, const struct death *death)
     ledger_save_state(d->ledger_log, r);
 }
 
-/* Decides what happens to r when w, which had r, has ended: r ends, or requeue() queues it again.
- */
+/* Decides what happens to r when its worker w has ended: r ends, or requeue() queues it again. */
 static void
 survive(struct worker *w, struct request *r, const struct death *death, bool named)
 {

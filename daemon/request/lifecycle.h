@@ -1,9 +1,7 @@
 /* lifecycle.h - ends requests, and notifies the worker and the client.
  *
  * Every request ends once, by lifecycle_end(), lifecycle_finish() or lifecycle_cancel(). Its client
- * gets DONE after the tokens that are still undelivered, but an ERROR before them if they have no
- * credit (deliver.h).
- */
+ * gets DONE after all tokens; an ERROR may overtake tokens without credit (deliver.h). */
 #pragma once
 
 #include "base/base.h"
@@ -11,8 +9,7 @@
 #include "daemon/ledger/ledger.h"
 #include "ipc/records.h"
 
-/* Ends r with reason, enum lagan_reason, and an error message. Does not notify the worker. No
- * effect if r has ended. */
+/* Ends r with this reason and error message, unless r has ended. Does not notify the worker. */
 void lifecycle_end(struct daemon *d, struct request *r, uint16_t reason, const char *fmt, ...)
     PRINTF_LIKE(4, 5);
 /* Ends r with the reason, score and counters of its worker's FINISH. */

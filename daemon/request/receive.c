@@ -1,9 +1,8 @@
 /* receive.c - validates the records of a worker's response ring and applies them to the ledger.
  *
  * ring_peek() has copied the record and checked its header. Each field of the payload is checked
- * here before it is used. The first invalid field is a protocol error: lagand kills the worker and
- * logs the error text behind the worker's name.
- */
+ * here before it is used. The first invalid field is a protocol error: lagand logs e with the
+ * worker's name and kills the worker. */
 #include "daemon/request/receive.h"
 
 #include "daemon/config/options.h"
@@ -19,9 +18,8 @@
 #include "wire/msg.h"
 
 enum { MAX_ENTRIES = 65536 }; /* most entries of a STEP record */
-/* Limits of the undelivered log-probabilities or tensors of a request, in bytes. Above
- * SUSPEND_BYTES the worker suspends the request; the data that are in flight then fit below
- * MAX_UNDELIVERED. */
+/* Limits of a request's undelivered log-probabilities or tensors. Above SUSPEND_BYTES the worker
+ * suspends it; the data that are in flight then fit below MAX_UNDELIVERED. */
 enum { SUSPEND_BYTES = 1 << 20, MAX_UNDELIVERED = 16 << 20 };
 
 /* The n bytes of a record's payload that are not read yet. */
@@ -120,8 +118,8 @@ keep_tokens(struct worker *w, struct request *r, const struct output_tokens *t)
     ledger_add_pending(d->ledger, r);
 }
 
-/* Reads the next entry of a STEP record, the new tokens of one output, to *o and *t. t points into
- * the record. */
+/* Reads the next entry of a STEP, new tokens of one output, to *o and *t. t points into the
+ * record. */
 static int
 parse_entry(struct rest *b, struct rec_out *o, struct output_tokens *t, struct err *e)
 {

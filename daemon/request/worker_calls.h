@@ -1,9 +1,8 @@
 /* worker_calls.h - the table of client commands that were sent to a worker and have no reply yet.
  *
  * A command is a TEXT record in the request ring (tokenize, detokenize), or a message on the
- * control channel (log level, tuning). Each has a deadline, after which lagand replies with an
- * ERROR. No function blocks. A call is one entry of the table.
- */
+ * control channel (log level, tuning). After a deadline lagand replies with an ERROR. No function
+ * blocks. A call is one entry of the table. */
 #pragma once
 
 #include "base/base.h"
@@ -29,10 +28,8 @@ uint64_t worker_calls_control(struct daemon *d, struct client *c, uint64_t rid, 
 void worker_calls_control_done(struct worker *w, uint64_t number, uint32_t code,
                                const msgpack_object *map);
 
-/* Validates a TEXT_DONE record and sends its result to the client. -EBADMSG: the record is invalid.
- */
+/* Validates a TEXT_DONE record and sends its result to the client. -EBADMSG: it is invalid. */
 int worker_calls_text_done(struct worker *w, const void *data, size_t n, struct err *e) MUST_USE;
-/* Reply ERROR to the commands of a worker that has ended, and to those whose deadline has passed.
- */
+/* Reply ERROR to the commands of a worker that has ended, or whose deadline has passed. */
 void worker_calls_lost(struct worker *w);
 void worker_calls_tick(struct daemon *d, nsec now);

@@ -4,9 +4,8 @@
 #include "daemon/ledger/request.h"
 #include "ipc/records.h"
 
-/* Writes a notice about r to the request ring of w. Returns false if it must be sent later: the
- * ring is full, or the SUBMIT of r is not written completely, because a worker ignores notices for
- * a request that it does not have. */
+/* Writes a notice about r to the request ring of w. False: it must be sent later: the ring is full,
+ * or the SUBMIT of r, which must precede it, is incomplete. */
 static bool
 send_notice(struct worker *w, const struct request *r, uint16_t type, uint32_t flags)
 {

@@ -1,8 +1,7 @@
 /* worker_notify.h - sends notices to a worker: records that cancel, suspend or continue a request.
  *
- * If the request ring is full, the notice is stored in the request and worker_notify_flush() sends
- * it.
- */
+ * If the request ring is full, the request stores the notice, and worker_notify_flush() sends
+ * it. */
 #pragma once
 
 #include "base/base.h"
@@ -11,8 +10,7 @@
 
 /* Sends CANCEL to w, which has r: the worker ends r. reason: enum lagan_reason; 0: cancelled. */
 void worker_notify_cancel(struct worker *w, struct request *r, uint16_t reason);
-/* Sets whether r is suspended, and sends SUSPEND to w if this changed. w: the worker that has r;
- * NULL: no worker has it. */
+/* Sets whether r is suspended, and sends a change to w, the worker that has r (NULL: none). */
 void worker_notify_suspend(struct worker *w, struct request *r, bool suspended);
 /* Records that the SUBMIT of r tells the worker whether r is suspended; no SUSPEND is needed. */
 void worker_notify_dispatched(struct request *r);

@@ -1,10 +1,8 @@
-/* emit.c - converts the results of steps to records for lagand: tokens, text, log-probabilities,
- * ends.
+/* emit.c - converts step results to records for lagand: tokens, text, log-probabilities, ends.
  *
  * A step gives one STEP record with an entry for each new token, or several records if it is long.
  * Prompt log-probabilities precede a request's first token. All records go through the outbox;
- * loop.c publishes it once per iteration. A search is a beam search.
- */
+ * loop.c publishes it once per iteration. "Search": beam search. */
 #include "worker/io/emit.h"
 
 #include "base/failpoint.h"
@@ -88,8 +86,7 @@ emit_reject(struct worker *w, uint32_t ledger_index, uint32_t gen, uint16_t reas
     w->stats->v[STAT_finished]++;
 }
 
-/* Returns score limited to the finite floats, and 0 for NaN: a large length_penalty can make the
- * score of a beam infinite. */
+/* Returns a finite score, 0 for NaN: a large length_penalty can make a beam's score infinite. */
 static float
 finite_score(float score)
 {

@@ -1,10 +1,8 @@
-/* emit.h - writes the records that the worker sends to lagand: READY, progress, tokens, ends,
- * refusals.
+/* emit.h - writes the records for lagand: READY, progress, tokens, ends of outputs, refusals.
  *
  * Every function writes into the outbox and never blocks; the engine loop moves the outbox to the
  * ring once per iteration. The outbox is large enough for the records of one step and of a loop
- * iteration's intake. Engine thread only.
- */
+ * iteration's intake. Engine thread only. */
 #pragma once
 
 #include "worker/io/request.h"
@@ -20,8 +18,7 @@ void emit_phase(struct worker *w, uint64_t done, uint64_t total);
 void emit_reject(struct worker *w, uint32_t ledger_index, uint32_t gen, uint16_t reason,
                  const char *why);
 /* Queues the tokens, text, log-probabilities, tensors and ends of a committed step b with result r.
- * seq[i]: sequence of segment i, NULL if it has ended; n_before[i]: its tokens before the commit.
- */
+ * seq[i]: sequence of segment i, NULL if it has ended; n_before[i]: tokens before the commit. */
 void emit_step(struct worker *w, const struct batch *b, const struct batch_result *r,
                struct seq *const *seq, const uint32_t *n_before);
 /* Queues FINISH of one output; no effect if FINISH was queued before. */

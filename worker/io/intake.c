@@ -1,8 +1,7 @@
 /* intake.c - reads the request ring, record by record, and joins the fragments of a SUBMIT.
  *
  *     SUBMIT fragments -> one buffer -> intake_submit() -> [text thread] -> intake_admit()
- *     -> scheduler
- */
+ *     -> scheduler */
 #include "worker/io/intake.h"
 
 #include "base/failpoint.h"
@@ -66,9 +65,8 @@ intake_open(struct worker *w, struct err *e)
     size_t outputs = MIN((size_t)w->limits->max_seqs, (size_t)INTAKE_MAX_OUTPUTS);
     /* A delivered token in a SUBMIT has an id, an output number (1 byte) and its text. */
     size_t token_bytes = sizeof(token_id) + 1 + emit_token_text_bytes(w);
-    /* The buffer holds the client's part, at most twice its frame because ids of 1 byte in the
-     * frame have 4 in the record, and the delivered tokens of all outputs. Only used pages take
-     * memory. */
+    /* The buffer holds the client's part, at most twice its frame (ids of 1 byte in it have 4 in
+     * the record), and the delivered tokens of all outputs. Only used pages take memory. */
     size_t most = 2 * (size_t)LAGAN_MAX_FRAME + outputs * w->model->shape.max_len * token_bytes;
     void *p = mmap(NULL, most, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
                    -1, 0);

@@ -1,8 +1,7 @@
 /* intake_admit.c - checks the tokens of a request and adds its sequence to the scheduler.
  *
  * The ids array of a slot has the encoder input in [0, max_source) and the decoder tokens from
- * max_source on. For a decoder-only model max_source is 0.
- */
+ * max_source on. For a decoder-only model max_source is 0. */
 #include "worker/io/intake_admit.h"
 
 #include "base/failpoint.h"
@@ -46,8 +45,7 @@ intake_ends_whole(const struct worker_request *r)
     return r->cancelled && !(r->first && r->cancelled == LAGAN_FINISH_STOP);
 }
 
-/* Applies the model's default lengths, which include the `given` prompt tokens, to r. Returns false
- * if the prompt is too long for max_length. */
+/* Applies the model's default lengths, which include the `given` prompt tokens. False: too many. */
 static bool
 fit_lengths(struct worker_request *r, uint32_t given)
 {
@@ -96,8 +94,7 @@ tokens_fit(struct worker *w, struct worker_request *r, uint32_t n_done)
     return false;
 }
 
-/* Sets the tokens and length limits of r's sequence and of its sampling. n_done: delivered tokens.
- */
+/* Sets tokens and length limits of r's sequence and sampling. n_done: delivered tokens. */
 static void
 set_lengths(struct worker *w, struct worker_request *r, uint32_t n_done)
 {

@@ -9,22 +9,19 @@
  *     no token may be left to sample  no_repeat_ngram and min_tokens against prompt and output
  *     KV blocks, or an operation      scheduler_add()
  *
- * Engine thread only.
- */
+ * Engine thread only. */
 #pragma once
 
 #include "worker/io/request.h"
 #include "worker/worker.h"
 
-/* Adds r to the scheduler or refuses it; takes ownership of r. The n_prompt tokens of the prompt
- * are at the start of r->ids, followed by delivered tokens; a decoder prefix starts at
- * w->max_source. */
+/* Adds r to the scheduler or refuses it; owns r. The n_prompt tokens of the prompt are at the start
+ * of r->ids, followed by delivered tokens; a decoder prefix starts at w->max_source. */
 void intake_admit(struct worker *w, struct worker_request *r, uint32_t n_prompt, nsec now);
 /* intake_admit() for a prompt that the text thread has tokenized; refuses r if that failed. */
 void intake_admit_text(struct worker *w, struct worker_request *r, nsec now);
 
-/* Error text for a request that lagand has validated with READY of a worker with other model files.
- */
+/* Error text for a request that was validated with READY of a worker with other model files. */
 #define INTAKE_OTHER_FILES \
     "the request does not fit this worker, whose model files or options differ from those of " \
     "another worker of the model; restart all workers of the model"
@@ -33,6 +30,5 @@ void intake_admit_text(struct worker *w, struct worker_request *r, nsec now);
 PRINTF_LIKE(4, 5)
 void intake_refuse(struct worker *w, struct worker_request *r, uint16_t reason, const char *fmt,
                    ...);
-/* Returns true if r is cancelled as a whole. If r->cancelled is a stop string of its first output,
- * other outputs may continue. */
+/* Returns true if all outputs of r end. After a stop string of one output, others continue. */
 bool intake_ends_whole(const struct worker_request *r);

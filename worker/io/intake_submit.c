@@ -7,8 +7,7 @@
  *     read_tails()       copies end ids, stop strings, logit biases, outputs of delivered tokens
  *     facts_fit()        checks the request against the facts of this worker's READY
  *     place_delivered(), place_decoder(), place_prompt()
- *                        copy the tokens, then call the text thread or intake_admit()
- */
+ *                        copy the tokens, then call the text thread or intake_admit() */
 #include "include/lagan_wire.h"
 #include "ipc/records.h"
 #include "worker/exec/exec.h"
@@ -23,8 +22,7 @@
 #include "worker/sched/scheduler.h"
 #include "worker/text/chat.h"
 
-/* A SUBMIT that is being read: its header with the model's defaults, and pointers into the record.
- */
+/* A SUBMIT: its header, completed with the model's defaults, and pointers into the record. */
 struct submit {
     struct rec_submit s;
     const token_id *prompt, *decoder;
@@ -78,8 +76,7 @@ apply_defaults(const struct generation *g, struct rec_submit *s, struct err *e)
     if (!s->max_tokens || s->max_tokens > most) s->max_tokens = most;
     if (s->n > INTAKE_MAX_OUTPUTS || s->beams > MAX_BEAMS || s->early_stopping > BEAM_EARLY_NEVER)
         return record_tail_corrupt(e, "SUBMIT has an invalid number of beams or outputs");
-    /* Accepts several outputs with max_tokens delivered tokens: only their FINISH may be missing.
-     */
+    /* With several outputs, max_tokens may be delivered: then only FINISH is missing. */
     if (!s->max_tokens || (s->n == 1 && s->n_done >= s->max_tokens && !s->absent))
         return record_tail_corrupt(e,
                                    "SUBMIT asks for 0 tokens, or max_tokens are delivered already");
@@ -137,8 +134,8 @@ read_numbers(struct worker *w, struct worker_request *r, const struct rec_submit
 #undef X
 }
 
-/* Takes the slots of a new request and fills in the header's fields. NULL: the request was refused,
- * because too few slots are free. */
+/* Takes slots for a new request and fills in the header's fields. NULL: refused, no slot is
+ * free. */
 static struct worker_request *
 take_slots(struct worker *w, const struct rec_submit *s)
 {
@@ -307,9 +304,8 @@ facts_fit(const struct worker *w, const struct submit *q)
 
 /* ---- tokens */
 
-/* Restores the score and the text of delivered tokens. With several outputs also copies the
- * delivered tokens of each output to its slot and sets n_done to 0; the callers then place no more
- * tokens. */
+/* Restores the score and text of delivered tokens. With several outputs also copies the delivered
+ * tokens of each output to its slot and sets n_done to 0: none is left to place. */
 static void
 place_delivered(struct worker *w, struct worker_request *r, struct submit *q)
 {
@@ -325,8 +321,7 @@ place_delivered(struct worker *w, struct worker_request *r, struct submit *q)
     q->s.n_done = 0;
 }
 
-/* For an encoder-decoder model: copies the decoder prefix and delivered tokens to ids[max_source].
- */
+/* Encoder-decoder models: copies the decoder prefix and delivered tokens to ids[max_source]. */
 static void
 place_decoder(struct worker *w, struct worker_request *r, const struct submit *q)
 {
@@ -345,9 +340,8 @@ place_decoder(struct worker *w, struct worker_request *r, const struct submit *q
     r->n_decoder += q->s.n_done;
 }
 
-/* Copies the prompt and passes r to the text thread (text) or to intake_admit() (ids). The
- * delivered tokens of a decoder-only model go behind the prompt, or to the end of ids until a text
- * is tokenized. */
+/* Copies the prompt and passes r to the text thread (text) or intake_admit() (ids). Delivered
+ * tokens of a decoder-only model go behind the prompt, or, with text, to the end of ids. */
 static void
 place_prompt(struct worker *w, struct worker_request *r, const struct submit *q, nsec now)
 {

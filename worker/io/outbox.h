@@ -2,9 +2,7 @@
  *
  * While the outbox is not empty, the loop retires no further step, and it accepts results of the
  * text thread only up to the length of one record. So the outbox never holds more than the records
- * of one step and two text results. Its size is fixed: if lagand reads slowly, the engine stops and
- * no further memory is needed.
- */
+ * of one step and two text results. Its size is fixed: if lagand reads slowly, the engine stops. */
 #pragma once
 
 #include "base/base.h"
@@ -22,8 +20,7 @@ void outbox_close(struct outbox *o);
 
 /* Starts a record of this type. outbox_add() appends its parts, outbox_end() ends it. */
 void outbox_begin(struct outbox *o, uint16_t type);
-/* Appends n bytes (NULL: zeros), padded to 8 bytes, to the open record. Returns their address
- * there. */
+/* Appends n bytes (NULL: zeros), padded to 8 bytes, to the open record. Returns their address. */
 void *outbox_add(struct outbox *o, const void *bytes, size_t n);
 size_t outbox_size(const struct outbox *o); /* payload bytes of the open record */
 void outbox_end(struct outbox *o);
@@ -34,8 +31,7 @@ void outbox_put(struct outbox *o, uint16_t type, const void *bytes, size_t n);
  * the ring and rings the doorbell), 0 if not, -EBADMSG if the ring is corrupt. */
 int outbox_flush(struct outbox *o, struct ring *ring) MUST_USE;
 bool outbox_empty(const struct outbox *o);
-/* Returns true if the queue is shorter than the longest record of the ring: the loop may then add a
- * result of the text thread. */
+/* Returns true if a text result may be added: less than one longest ring record is queued. */
 bool outbox_takes(const struct outbox *o, const struct ring *ring);
 /* Returns the ring bytes that the first queued record needs. */
 size_t outbox_need(const struct outbox *o);

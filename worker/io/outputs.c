@@ -40,8 +40,7 @@ outputs_give(struct worker *w, struct worker_request *r)
     }
 }
 
-/* Copies the detokenizer and the stop strings of a slot to another slot, with pointers into its own
- * buffer. */
+/* Copies the detokenizer of a slot and its stop strings, which go to the buffer of the new slot. */
 static void
 copy_detok(struct worker_request *to, const struct worker_request *from)
 {
@@ -124,8 +123,7 @@ extend_prompt(struct worker_request *m, const token_id *delivered, uint32_t n)
     m->n_decoder += n;
 }
 
-/* Initializes the beam search of r. n_fixed > 0: every beam starts with the same n_fixed delivered
- * tokens. */
+/* Initializes the beam search of r. Every beam starts with the same n_fixed delivered tokens. */
 static void
 init_search(struct worker *w, struct worker_request *r, uint32_t n_prompt, uint32_t max_new,
             uint32_t n_fixed)
@@ -159,9 +157,8 @@ init_search(struct worker *w, struct worker_request *r, uint32_t n_prompt, uint3
         m->sampling.n_candidates = beam_width(n, b->n_end);
 }
 
-/* Starts the beam search of r: with the adopted beams of the manifest if adopt is true and they
- * were restored; else from the prompt if results are deterministic; else with the delivered tokens
- * as a fixed prefix of every beam. */
+/* Starts the beam search of r: if adopt is true, with the beams of the manifest if these are
+ * restored; else from the prompt if results are deterministic; else after the delivered tokens. */
 static void
 start_search(struct worker *w, struct worker_request *r, uint32_t n_prompt, uint32_t max_new,
              bool adopt)

@@ -2,14 +2,12 @@
  *
  * Each sequence has a slot (struct worker_request); the slots are chained from the first one, which
  * represents the request. Slot i is output i, and in a search also beam i. All slots have the
- * request's ledger_index, gen and id. The scheduler gets them as one sequence group
- * (worker/sched/seq.h).
+ * request's ledger_index, gen and id. The scheduler gets them as one sequence group (seq.h).
  *
  * After a crash a sample continues from its delivered tokens. A beam search restarts from the
  * prompt if results are deterministic, and reports only undelivered tokens. Otherwise the delivered
  * tokens of the best beam become a fixed prefix. If the best beam was already complete, the
- * remaining outputs are searched again.
- */
+ * remaining outputs are searched again. */
 #pragma once
 
 #include "worker/io/request.h"
@@ -19,8 +17,7 @@
  *
  *     source | prompt, generated | search: ended beams | scores |  ...  | delivered tokens
  *
- * Delivered tokens are at the end of the array, because all slots of the request still read them
- * after scores have been written. */
+ * Delivered tokens are at the end: all slots read them, also after scores have been written. */
 struct outputs_places {
     uint32_t ended, scores, end;
 };
@@ -42,12 +39,11 @@ outputs_max_ids(uint32_t max_source, uint32_t max_len)
 int outputs_take(struct worker *w, struct worker_request *r, uint32_t n) MUST_USE;
 /* Frees all slots of a request. Its sequences must not be in the scheduler. */
 void outputs_give(struct worker *w, struct worker_request *r);
-/* Detokenizes n delivered tokens again, to restore r's held-back text and the length of its text.
- */
+/* Detokenizes n delivered tokens again, to restore held-back text and the length of the text. */
 void outputs_restore_text(struct worker *w, struct worker_request *r, const token_id *token,
                           uint32_t n);
-/* Copies each of the n delivered tokens to the end of the ids of its slot. output_of[i]: the output
- * of token i; NULL: output 0. */
+/* Copies n delivered tokens to the end of the ids of their slots. output_of[i]: output of token
+ * i. */
 void outputs_place_delivered(struct worker *w, struct worker_request *r, const token_id *token,
                              const uint8_t *output_of, uint32_t n);
 /* Copies prompt, seq and sampling of the first slot r to its other slots, and adds all outputs that

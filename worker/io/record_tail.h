@@ -1,9 +1,7 @@
-/* record_tail.h - reads the variable-length arrays (tails) of a record of the request ring in
- * order, and checks that each lies inside the record.
+/* record_tail.h - reads the tails (arrays behind the header) of a request ring record, with checks.
  *
  * Every tail starts at a multiple of 8 bytes from the record's start. No function copies: results
- * point into the record and are valid until the record is released.
- */
+ * point into the record and are valid until the record is released. */
 #pragma once
 
 #include "base/base.h"
@@ -21,8 +19,7 @@ record_tail(const void *data, size_t n)
     return (struct record_tail){ .base = data, .p = data, .left = n };
 }
 
-/* Returns the next n bytes and skips no padding, for tails that consist of packed elements; NULL:
- * the record is too short. */
+/* Returns the next n bytes, without padding: for packed tails. NULL: the record is too short. */
 static inline const void *
 record_tail_take_packed(struct record_tail *t, size_t n)
 {

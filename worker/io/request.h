@@ -3,13 +3,10 @@
  *
  * The buffer of a slot (ids, prompt text, stop strings) is a part of one large mapping. Its pages
  * are resident only after use and are returned to the system when a long request ends. So the
- * tokens of a request of any legal length are one contiguous array, and serving allocates no
- * memory.
+ * tokens of any request are one contiguous array, and serving allocates no memory.
  *
  * A request with beams or several outputs has a slot for each of them, chained from the first
- * (outputs.h). While state is REQUEST_TEXT the text thread owns the slot, otherwise the engine
- * thread.
- */
+ * (outputs.h). The text thread owns a slot in state REQUEST_TEXT, else the engine thread. */
 #pragma once
 
 #include "base/base.h"
@@ -78,17 +75,14 @@ struct requests {
 
 enum { REQUEST_STOPS_BYTES = 16 * 260 };
 
-/* Maps n slots. ids: most tokens of a slot, encoder input and decoder together; text: most bytes of
- * its prompt text. -ENOMEM. */
+/* Maps n slots. ids: tokens of a slot, encoder and decoder; text: bytes of prompt text. -ENOMEM. */
 int requests_open(struct requests *q, uint32_t n, uint32_t ids, uint32_t text,
                   struct err *e) MUST_USE;
 void requests_close(struct requests *q);
 struct worker_request *request_take(struct requests *q); /* NULL: no slot is free */
 void request_give(struct requests *q, struct worker_request *r);
-/* Returns the first slot of request (ledger_index, gen); NULL: the worker does not have it. Walks
- * all slots: for rare records only. */
+/* Returns the first slot of request (ledger_index, gen); NULL: unknown. Walks all slots. */
 struct worker_request *request_find(struct requests *q, uint32_t ledger_index, uint32_t gen);
-/* Returns the finish reason of a resumed request whose delivered tokens are complete, because the
- * previous worker died between the last token and FINISH; 0: r is not complete. last: its last
- * token. */
+/* Returns the finish reason of a resumed request whose delivered tokens are complete: its worker
+ * died between the last token and FINISH. 0: not complete. last: its last token. */
 uint16_t request_had_ended(const struct worker_request *r, token_id last, uint32_t max_len);

@@ -9,11 +9,9 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-/* A queue of indices of request slots, with one writer thread and one reader thread. It can hold
- * every slot, so it is never full. */
+/* A queue of request slot indices with one writer and one reader. It can hold all slots. */
 struct slot_queue {
-    /* tail: the release store in push pairs with the acquire load in pop. Only the reader uses
-     * head. */
+    /* tail: release in push pairs with acquire in pop. head: only the reader uses it. */
     _Alignas(CACHE_LINE) _Atomic uint32_t tail;
     _Alignas(CACHE_LINE) _Atomic uint32_t head;
     uint32_t *at, mask;

@@ -1,9 +1,7 @@
 /* text_thread.h - runs the tokenizer in its own thread, so that a long prompt never delays a step.
  *
- * Two queues carry indices of request slots, one to the text thread and one back. The text thread
- * owns a slot while its state is REQUEST_TEXT. text_thread_fd() is readable when slots have been
- * returned.
- */
+ * Two queues carry request slots to the text thread and back. The text thread owns a slot while its
+ * state is REQUEST_TEXT. text_thread_fd() is readable when slots have been returned. */
 #pragma once
 
 #include "base/base.h"
@@ -13,8 +11,8 @@
 
 struct text_thread;
 
-/* Starts the thread. It writes the tokens of a text to the start of the slot's ids. prompt_cap:
- * most tokens of a prompt. -ENOMEM. */
+/* Starts the thread, which writes tokens to the slot's ids. prompt_cap: most prompt tokens.
+ * -ENOMEM. */
 int text_thread_start(struct text_thread **ret, struct requests *q, struct tokenizer *t,
                       const struct chat *chat, uint32_t prompt_cap, struct err *e) MUST_USE;
 struct text_thread *text_thread_stop(struct text_thread *x); /* accepts NULL; returns NULL */
