@@ -1,5 +1,4 @@
-/* curve.c - parses the key files of tcp connections; each line has a key, and limits of a
- * client. */
+/* curve.c - parses the key files of tcp connections: a key, and a client's limits, per line. */
 #include "wire/curve.h"
 
 #include <fcntl.h>

@@ -21,10 +21,8 @@ envelope(struct msg *ret, const msgpack_object *o, struct err *e)
                        "the message has protocol version %u, lagand supports version %d",
                        ret->version, LAGAN_WIRE_VERSION);
     if (o->via.array.size != 4)
-        return err_set(
-            e, -EBADMSG,
-            "not a message: the array has %u elements instead of [version, type, rid, {map}]",
-            o->via.array.size);
+        return err_set(e, -EBADMSG, "not a message: %u elements instead of the 4 of an envelope",
+                       o->via.array.size);
     if (at[1].type != MSGPACK_OBJECT_POSITIVE_INTEGER || at[1].via.u64 > UINT32_MAX)
         return err_set(e, -EBADMSG, "not a message: the type is not an unsigned integer");
     if (at[2].type != MSGPACK_OBJECT_POSITIVE_INTEGER)

@@ -54,8 +54,7 @@ struct msg_bias {
     float add;
 };
 
-/* MSG_FIELD_<kind>(name) declares the field of struct msg_request for a key with values of this
- * kind. */
+/* MSG_FIELD_<kind>(name) declares the field of struct msg_request for a key of this kind. */
 #define MSG_FIELD_IDS(name) struct msg_ids name;
 #define MSG_FIELD_STR(name) struct msg_span name;
 #define MSG_FIELD_U32(name) uint32_t name;
@@ -119,8 +118,7 @@ int msg_ids(const msgpack_object *map, const char *key, struct msg_ids *ret, str
  * protocol that lagand must not ignore. For every message type. */
 int msg_understood(const msgpack_object *map, struct err *e) MUST_USE;
 
-/* Writes an envelope whose map has n_keys entries; the caller packs the entries with the functions
- * below. */
+/* Writes an envelope whose map has n_keys entries; the caller packs them afterwards. */
 void msg_begin(msgpack_packer *p, uint32_t type, uint64_t rid, uint32_t n_keys);
 void msg_key(msgpack_packer *p, const char *key);
 void msg_text(msgpack_packer *p, const char *s);            /* NUL-terminated string value */

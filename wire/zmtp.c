@@ -28,8 +28,7 @@ head_size(const struct zmtp *z)
     return z->n_head && z->head[0] & ZMTP_LONG ? ZMTP_HEAD : 2;
 }
 
-/* Validates the complete head of a frame and starts the frame. -EMSGSIZE: a message above `most`
- * bytes. */
+/* Starts a frame: validates its complete head. -EMSGSIZE: the message exceeds `most` bytes. */
 static int
 begin(struct zmtp *z, uint32_t most)
 {

@@ -1,5 +1,4 @@
-/* zmtp.h - lagand's ZeroMQ implementation for local sockets: a ZMTP 3 ROUTER (RFC 37), mechanism
- * NULL.
+/* zmtp.h - lagand's ZeroMQ for local sockets: a ROUTER of ZMTP 3 (RFC 37), mechanism NULL.
  *
  * Accepts the peers that a ROUTER of libzmq accepts, except ZMTP 1 and 2 (before 2013). Every
  * protocol violation ends the connection, whereas libzmq ignores some.
@@ -30,8 +29,7 @@ struct zmtp {
         ZMTP_OPEN
     } state;    /* GREETED: the greeting is expected next; SHAKEN: READY; OPEN: any frame */
     bool given; /* body was returned to the caller and is freed by the next call */
-    /* The greeting is 3.1 or later: the peer knows PING (libzmq 4.1 would give it to its
-     * program). */
+    /* The peer's greeting is 3.1 or later: it knows PING (libzmq 4.1 passes PING on). */
     bool pings;
     uint8_t n_head, head[ZMTP_GREETING]; /* received bytes of the greeting or of a frame's head */
     uint32_t size, got;                  /* length of the current frame; bytes of it received */

@@ -6,8 +6,7 @@
  *
  * One thread handles all sequences. The longest sleep is 0.5 s, because lagand expects a heartbeat;
  * every other event wakes the loop. A device whose lanes have an fd wakes the loop at the end of a
- * step. For another device step_wait.h predicts when a step ends: the loop sleeps until shortly
- * before and then polls. */
+ * step. Another device is polled shortly before the end that step_wait.h predicts. */
 #include "worker/loop.h"
 
 #include "base/clock.h"
@@ -141,8 +140,7 @@ poll_device(struct loop *p, nsec until)
     }
 }
 
-/* Waits for an event, at most `most`: polls near the end of a step, else sleeps. -EPIPE: no
- * lagand. */
+/* Waits at most `most`: polls near the end of a step, else sleeps. -EPIPE: lagand has exited. */
 static int
 sleep_or_poll(struct loop *p, nsec now, nsec most)
 {
@@ -238,8 +236,7 @@ set_deadline(struct loop *p, nsec now)
 
 /* Returns true if the next step of the lane must not be launched yet: the running step has more
  * than 0.5 s left. A driver queue holds about 1000 launches (gpu/cuda/README.md), and a step of a
- * large model can use 1000. A launch into a full queue blocks, and lagand takes a blocked worker
- * for hung. */
+ * large model can use 1000. A launch into a full queue blocks: the worker seems hung. */
 static bool
 must_wait_to_queue(const struct loop *p, unsigned lane, nsec now)
 {

@@ -50,10 +50,8 @@ struct rank_loop {
 static int
 invalid(const struct ring_record *rec, struct err *e)
 {
-    return err_set(
-        e, -EBADMSG,
-        "plan ring: rank 0 sent an invalid record of type %u with %u bytes (internal error)",
-        rec->type, rec->len);
+    return err_set(e, -EBADMSG, "rank 0 sent an invalid plan: type %u, %u bytes (internal error)",
+                   rec->type, rec->len);
 }
 
 static int
@@ -100,8 +98,7 @@ take_tokens(struct rank_loop *f, const struct ring_record *rec, struct err *e)
     return 0;
 }
 
-/* Applies the partition that rank 0 has selected; if that fails, every lane uses the whole
- * device. */
+/* Applies the partition that rank 0 has selected; on failure every lane uses the whole device. */
 static int
 take_partition(struct rank_loop *f, const struct ring_record *rec, struct err *e)
 {
@@ -118,9 +115,7 @@ take_partition(struct rank_loop *f, const struct ring_record *rec, struct err *e
             p.part[i].n > w->steps->lane_units[i] - p.part[i].first)
             return invalid(rec, e);
     r = exec_set_partition(w->exec, p.partition, p.part, &why);
-    if (r < 0)
-        log_warn("rank %u: cannot divide the device, every lane uses the whole device: %s", w->rank,
-                 why.text);
+    if (r < 0) log_warn("rank %u: every lane uses the whole device: %s", w->rank, why.text);
     if (r == 0)
         log_info("rank %u: applied the partition of rank 0: %u units for prefill, %u for decode",
                  w->rank, p.part[0].n, p.part[1].n);
@@ -217,9 +212,9 @@ take_step(struct rank_loop *f, const struct ring_record *rec, struct err *e)
     TRY(unpack_step(f, rec, e));
     TRY(batch_check(b, &f->bounds, e));
     if (b->step != f->lane[b->lane].started + 1)
-        return err_set(
-            e, -EBADMSG, "plan ring: lane %u: step %llu instead of %llu (internal error)", b->lane,
-            (unsigned long long)b->step, (unsigned long long)f->lane[b->lane].started + 1);
+        return err_set(e, -EBADMSG,
+                       "rank 0 sent step %llu out of order on lane %u (internal error)",
+                       (unsigned long long)b->step, b->lane);
     keep_tokens(f, b);
     TRY(await_free_step(f, b->lane, e));
     f->lane[b->lane].started++;

@@ -5,9 +5,8 @@
 
 /* How late a timer usually is; a sleep is shorter by this time. */
 static const nsec TIMER_SLACK = 30 * NSEC_US;
-/* The margin is the polling time before the predicted end, and again after it: at least 20 us, but
- * both together at most 1/5 of the step. For a step of 6 ms that is 1.2 ms: with its other work the
- * worker stays below 40 % of a core. */
+/* The margin is the polling time before and, again, after the predicted end: at least 20 us, both
+ * together at most 1/5 of the step. In a step of 6 ms the worker then uses below 40 % of a core. */
 static const nsec MIN_MARGIN = 20 * NSEC_US;
 enum { MAX_MARGIN_PART = 5 };
 /* A nap is a short sleep while a step is late or has no prediction: 1/8 of the delay so far. No
@@ -15,8 +14,7 @@ enum { MAX_MARGIN_PART = 5 };
  * of a kind also loads kernels, the next one does not. */
 static const nsec MIN_NAP = 20 * NSEC_US, MAX_NAP = NSEC_MS;
 enum { NAP_PART = 8 };
-/* The recorded duration of a step that ended during a sleep is 1/8 shorter than measured, by at
- * most half of MAX_NAP, because the step ended before the sleep. */
+/* A step that ended during a sleep is recorded as 1/8 shorter, at most by half of MAX_NAP. */
 enum { EARLY_PART = 8 };
 
 /* Returns the index of the estimate for n_tokens batched tokens: 4 indices per power of 2. */
@@ -37,8 +35,7 @@ find_estimate(const struct step_wait *p, uint8_t work, uint32_t n_tokens)
     return &p->estimate[work % STEP_WAIT_WORK][size_class(n_tokens)];
 }
 
-/* A new duration has weight 1/4 in the mean: contexts grow slowly, clock or host load change at
- * once. */
+/* A new duration has weight 1/4: contexts grow slowly, but clock or host load change at once. */
 void
 step_wait_learn(struct step_wait *p, uint8_t work, uint32_t n_tokens, nsec took, bool observed)
 {

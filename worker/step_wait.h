@@ -4,8 +4,7 @@
  * costs a core; sleeping past the end of a step costs latency. One struct step_wait per lane
  * therefore keeps running means of step durations and of prediction errors, by kind of work and
  * number of batched tokens. step_wait_next() converts them to "sleep until" or "poll until". The
- * later a step is, the less often it is polled: a wrong or missing prediction never uses a whole
- * core. Pure: no clock, no device.
+ * later a step is, the less often it is polled: a wrong prediction never uses a whole core.
  *
  *     |<--- sleep --->|<-- naps -->|<- poll ->|<- late: naps of 1/8 of the delay ->
  *   since       end - 2 off   end - margin  end + margin
@@ -30,9 +29,8 @@ struct step_wait {
 };
 
 /* Records that a step of this work and n_tokens took `took`. observed: the loop polled while the
- * step ended; if not, and `took` is below the prediction, the step ended up to one nap earlier, and
- * a shorter duration is recorded. The first step of its work and size is ignored: its duration
- * includes one-time set-up. */
+ * step ended; if not, and `took` is below the prediction, records a shorter duration, because the
+ * step ended up to one nap earlier. The first step of its work and size does not count. */
 void step_wait_learn(struct step_wait *p, uint8_t work, uint32_t n_tokens, nsec took,
                      bool observed);
 

@@ -29,8 +29,7 @@ at_index(struct ledger *l, uint32_t i)
     return i == REQUEST_NONE ? NULL : &l->request[i];
 }
 
-/* Returns the key of (client, rid) in by_rid. The secret seed prevents a client from choosing rids
- * that collide. */
+/* Returns the key of (client, rid) in by_rid. The secret seed prevents collisions on purpose. */
 static uint64_t
 key_of(const struct ledger *l, uint32_t client, uint64_t rid)
 {
@@ -172,8 +171,7 @@ dequeue(struct ledger *l, struct request *r)
 
 /* ---- names */
 
-/* Returns the key in by_name of (session, n bytes at p). kind 'r': p is a rid, 'k': an idempotency
- * key. */
+/* Returns the key in by_name of (session, n bytes at p). kind: 'r' rid, 'k' idempotency key. */
 static uint64_t
 name_of(const struct ledger *l, const struct session_id *session, char kind, const void *p,
         size_t n)

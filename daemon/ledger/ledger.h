@@ -69,8 +69,7 @@ uint64_t ledger_total_tokens(const struct rec_submit *s);
 
 /* Adds a request in REQUEST_QUEUED under this client's rid, with fairness tag 0, model 0 and no
  * deadline. On success owns submit (from malloc). A full table frees the oldest retained request.
- * -EEXIST: the client has an open request with this rid. -ENOSPC: the table is full of open
- * requests. */
+ * -EEXIST: the client has an open request with this rid. -ENOSPC: all entries are open. */
 int ledger_take(struct ledger *l, uint32_t client, uint64_t rid, struct rec_submit *submit,
                 uint32_t submit_bytes, struct request **ret) MUST_USE;
 /* Adds a request of a previous lagand in REQUEST_QUEUED, with its old id, not attached to a client.
@@ -95,8 +94,7 @@ struct request *ledger_find_key(struct ledger *l, const struct session_id *sessi
 /* Detaches r from its client, which has DONE or ERROR, or is disconnected, and frees the rid. */
 void ledger_detach(struct ledger *l, struct request *r);
 /* Attaches r to connection `client` of its session, with rid as r's new request id. -EEXIST:
- * another open request of the session has this rid, or the new name collides with another
- * request's. */
+ * another open request of the session has this rid, or a new name's hash is in use. */
 int ledger_attach(struct ledger *l, struct request *r, uint32_t client, uint64_t rid) MUST_USE;
 /* Changes the rid of a request that is not attached. -EEXIST as ledger_attach(). */
 int ledger_renumber(struct ledger *l, struct request *r, uint64_t rid) MUST_USE;
@@ -108,8 +106,7 @@ void ledger_expire(struct ledger *l, nsec now);
 
 /* Returns the request in this table entry. NULL: index is out of range, or the entry is free. */
 struct request *ledger_request(struct ledger *l, uint32_t index);
-/* Returns the next request, open or retained, in table order; NULL: the end. *at: 0 at the
- * start. */
+/* Returns the next request, open or retained; NULL: the end. *at: 0 for the first call. */
 struct request *ledger_next(struct ledger *l, uint32_t *at);
 /* Returns the request that is attached to this client under this rid; NULL: none. */
 struct request *ledger_find(struct ledger *l, uint32_t client, uint64_t rid);
@@ -117,14 +114,12 @@ struct request *ledger_find_id(struct ledger *l, req_id id); /* NULL: none */
 /* Sets r's fairness tag; a queued request moves to the queue position of the new tag. */
 void ledger_set_fair_tag(struct ledger *l, struct request *r, uint64_t fair_tag);
 /* Returns the queued request behind `after` (NULL: the first one); NULL: the end. The queue is
- * ordered by priority, fairness tag, arrival; a request whose worker ended gets its old position
- * again. */
+ * ordered by priority, fairness tag, arrival; a request whose worker ended keeps its position. */
 struct request *ledger_next_queued(struct ledger *l, const struct request *after);
 /* Returns the queued request in front of `before`, or the last one if before is NULL. */
 struct request *ledger_last_queued(struct ledger *l, const struct request *before);
 
-/* Adds r to the pending list (requests with a message to deliver), unless it is in it or not
- * attached. */
+/* Adds r to the pending list (requests with a message to deliver) if r is attached. */
 void ledger_add_pending(struct ledger *l, struct request *r);
 /* Empties the pending list. Returns the position of its first request for ledger_pop_pending(). */
 uint32_t ledger_take_pending(struct ledger *l);

@@ -30,7 +30,7 @@ struct record {
     struct err *e;
 };
 
-#define NO_MEMORY "saved request %llu: no memory to restore it"
+#define NO_MEMORY "no memory to restore a saved request"
 #define INVALID(x, id, fmt, ...) \
     err_set((x)->e, -EBADMSG, "saved request %llu: " fmt, (unsigned long long)(id), ##__VA_ARGS__)
 
@@ -61,16 +61,14 @@ read_request(const struct record *x)
     if (model == x->config->n_models)
         return INVALID(x, k.id, "its model %.64s is not in the configuration any more", k.model);
     s = malloc(k.submit_bytes);
-    if (!s) return err_set(x->e, -ENOMEM, NO_MEMORY, (unsigned long long)k.id);
+    if (!s) return err_set(x->e, -ENOMEM, NO_MEMORY);
     memcpy(s, x->p + sizeof k, k.submit_bytes);
     if (!submit_fits(s, k.submit_bytes) ||
         ledger_restore(x->ledger, k.id, k.rid, s, k.submit_bytes, &r) < 0) {
         free(s);
-        return INVALID(x, k.id,
-                       "its SUBMIT is invalid, its id is used twice, or the ledger is full");
+        return INVALID(x, k.id, "its SUBMIT is invalid, its id is in use, or the ledger is full");
     }
-    /* If the key is the name of a retained request, that request had expired in the previous lagand
-     * before this one got the key: its names are removed. */
+    /* A retained request with this key had expired when this request got it: removes its names. */
     old = k.n_key ? ledger_find_key(x->ledger, &k.session, k.key, k.n_key) : NULL;
     of_rid = ledger_find_rid(x->ledger, &k.session, k.rid);
     if (old && old->retained && (!of_rid || of_rid->retained)) ledger_unname(x->ledger, old);
@@ -156,16 +154,15 @@ read_tokens(const struct record *x)
     text = p + (n - k.n_text);
     if (bytes_add(&r->outputs.token, p, 4 * (size_t)k.n) < 0 ||
         bytes_add(&r->outputs.text, text, k.n_text) < 0)
-        return err_set(x->e, -ENOMEM, NO_MEMORY, (unsigned long long)k.id);
-    /* The record lacks the log-probabilities before token lp_first, because the client has
-     * acknowledged them. Stored log-probabilities are older: they are dropped too. */
+        return err_set(x->e, -ENOMEM, NO_MEMORY);
+    /* Log-probabilities before lp_first were acknowledged and not saved: drops the stored ones. */
     if (each && k.lp_first > k.first) {
         r->outputs.first_logprob = k.lp_first;
         r->outputs.logprob.n = r->outputs.top.n = 0;
     }
     if (each && (bytes_add(&r->outputs.logprob, lps, 4 * n_lp) < 0 ||
                  bytes_add(&r->outputs.top, lps + 4 * n_lp, n_lp * (each - 4)) < 0))
-        return err_set(x->e, -ENOMEM, NO_MEMORY, (unsigned long long)k.id);
+        return err_set(x->e, -ENOMEM, NO_MEMORY);
     r->outputs.n_received += k.n;
     r->outputs.n_text_received = k.text_received;
     r->outputs.text_start_unknown = k.text_start_unknown != 0;
@@ -266,8 +263,7 @@ read_rid(const struct record *x)
     memcpy(&k, x->p, sizeof k);
     r = ledger_find_id(x->ledger, k.id);
     if (!r || !r->named || ledger_renumber(x->ledger, r, k.rid) < 0)
-        return INVALID(x, k.id, "its rid cannot become %llu, or the request was not saved",
-                       (unsigned long long)k.rid);
+        return INVALID(x, k.id, "its new rid is in use, or the request was not saved");
     return 0;
 }
 
@@ -277,9 +273,7 @@ read_ids(const struct record *x)
     struct saved_ids k;
 
     memcpy(&k, x->p, sizeof k);
-    if (k.last > INT64_MAX)
-        return err_set(x->e, -EBADMSG, "the last request id %llu is above 2^63 - 1",
-                       (unsigned long long)k.last);
+    if (k.last > INT64_MAX) return err_set(x->e, -EBADMSG, "the last request id exceeds 2^63 - 1");
     ledger_skip_ids(x->ledger, k.last);
     return 0;
 }
@@ -307,8 +301,7 @@ ledger_load_record(struct ledger *l, const struct config *c, uint16_t type, cons
     if (type >= ARRAY_LEN(types) || !types[type].read)
         return err_set(e, -EBADMSG, "a record has the unknown type %u", type);
     if (n < types[type].bytes || (n > types[type].bytes && !types[type].has_tails))
-        return err_set(e, -EBADMSG, "a record of type %s has %u bytes instead of %u%s",
-                       types[type].what, n, types[type].bytes,
-                       types[type].has_tails ? " or more" : "");
+        return err_set(e, -EBADMSG, "a record of type %s has a wrong length, %u bytes",
+                       types[type].what, n);
     return types[type].read(&(struct record){ l, c, data, n, e });
 }

@@ -12,8 +12,7 @@ _Static_assert(LEDGER_LOG_LAYOUT_SUM == LOG_FILE_LAYOUT,
                "the layout of a ledger log record has changed: change LOG_FILE_MAGIC and "
                "LOG_FILE_LAYOUT in log_file.h");
 
-/* The log is rewritten above LOG_LEAST bytes and LOG_FACTOR times its size after the last
- * rewrite. */
+/* The log is rewritten above LOG_LEAST bytes and LOG_FACTOR times the size of the last rewrite. */
 enum { LOG_LEAST = 1 << 20, LOG_FACTOR = 2 };
 
 static bool
@@ -204,8 +203,7 @@ rewrite_log(struct ledger_log *g)
 static void
 invalidate(struct ledger_log *g)
 {
-    log_warn("the ledger log is full; until all %u open requests have ended, a restart of lagand "
-             "would lose them",
+    log_warn("the ledger log is full; a restart of lagand now would lose %u open requests",
              ledger_n(g->ledger));
     log_file_void(&g->file);
     g->invalid = true;
@@ -338,7 +336,7 @@ ledger_log_open(struct ledger_log *g, int fd)
     }
     log_file_read(g->file.base, LOG_FILE_PAGE + 2 * g->file.half, on_record, &reading, &e);
     if (reading.n_ignored)
-        log_warn("ledger log of the previous lagand: %u invalid records are ignored; the first: %s",
+        log_warn("ledger log: %u invalid records are ignored, the first because: %s",
                  reading.n_ignored, reading.first.text);
     return true;
 }

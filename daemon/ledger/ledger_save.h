@@ -23,8 +23,7 @@ struct config;
 #define LEDGER_NOT_SAVED (SUBMIT_PROMPT_LOGPROBS | SUBMIT_LOGITS | SUBMIT_ENCODER_OUTPUT)
 #define LEDGER_LOG_BYTES (UINT64_C(128) << 20) /* capacity of each half of the file (log_file.h) */
 
-/* Records of the log: an ABI between two versions of lagand. A change needs another
- * LOG_FILE_MAGIC. */
+/* Records of the log, an ABI between versions of lagand: a change needs another LOG_FILE_MAGIC. */
 enum { SAVED_REQUEST = 1, SAVED_TOKENS = 2, SAVED_STATE = 3, SAVED_END = 4, SAVED_IDS = 5 };
 enum { SAVED_UNNAME = 6, SAVED_RID = 7 };
 struct saved_request {

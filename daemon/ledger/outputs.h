@@ -1,12 +1,10 @@
-/* outputs.h - stores what workers generated for a request: tokens, text, log-probabilities,
- * tensors.
+/* outputs.h - stores the generated tokens, text, log-probabilities and tensors of a request.
  *
- * The tokens of a request are one stream, its text is another, in the order of the workers'
- * records. A request with several outputs also has a list of spans and the state of each output. A
- * span is a part of the streams: consecutive tokens of one output, with their text. A CHUNK has
- * tokens of one span. The streams only grow, so that two numbers, tokens and bytes of text,
- * describe what the client has received. With one output there are no spans, and outputs.each is
- * NULL.
+ * The tokens and the text of a request are two streams, in the order of the workers' records. A
+ * request with several outputs also has a list of spans and the state of each output. A span is a
+ * part of the streams: consecutive tokens of one output, with their text. A CHUNK has tokens of one
+ * span. The streams only grow, so that two numbers, tokens and bytes of text, describe what the
+ * client has received. With one output there is no span, and each is NULL.
  *
  * Positions and counts are tokens; text is in bytes. -ENOMEM leaves the stored data unchanged. */
 #pragma once
@@ -72,8 +70,7 @@ uint32_t outputs_longest(const struct request *r); /* tokens of the longest outp
 /* Returns how many tokens all sequences of r together may still generate. */
 uint64_t outputs_n_unused(const struct request *r);
 
-/* A worker has reported that the client's generated_ids have n bytes of text: stores n if
- * unknown. */
+/* Stores n, the bytes of text of the client's generated_ids as a worker reports, if unknown. */
 void outputs_set_text_start(struct request *r, uint32_t n);
 /* outputs_add() counts the tokens and the text of t as received and stores them; -ENOMEM: they are
  * counted, but not stored. outputs_count() only counts them; it is for a request that has ended. */
@@ -119,7 +116,6 @@ void outputs_order(const struct request *r, uint32_t *order);
 uint32_t outputs_n_spans(const struct request *r);
 struct output_span outputs_span(const struct request *r, uint32_t i); /* score: the output's now */
 /* The last tail of the SUBMIT with which a worker continues r: the output index of each token and
- * the score of each output. The functions return its size and write n bytes of it, from byte i
- * on. */
+ * the score of each output. Its size; n bytes of it from byte i on. */
 uint32_t outputs_record_bytes(const struct request *r);
 void outputs_record(const struct request *r, uint32_t i, uint8_t *to, uint32_t n);

@@ -4,8 +4,7 @@
  * launched and not retired. A request with 2 faults is a suspect: it runs alone on its worker,
  * before other requests. After the third fault it is poisoned: it ends with an error, and for 600 s
  * every request with the same prompt is refused. A suspect that runs alone past the position of its
- * last fault is cleared, at most once, so that a request that only shared steps with a poisoned one
- * does not run alone to its end. */
+ * last fault is cleared once: it may only have shared steps with a poisoned request. */
 #pragma once
 
 #include "base/base.h"

@@ -30,8 +30,7 @@ struct request_outputs {
     struct output_tensor tensor[LAGAN_N_TENSORS];       /* index: enum lagan_tensor minus 1 */
     float score;
 
-    /* With several outputs. The client has spans [0, span_at), then span_n tokens, span_text
-     * bytes. */
+    /* Several outputs: the client has spans [0, span_at), then span_n tokens, span_text bytes. */
     struct request_output *each; /* [submit->n]; NULL: the request has one output */
     struct bytes span;           /* struct stored_span[] */
     uint32_t span_at, span_n, span_text;

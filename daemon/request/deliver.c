@@ -191,8 +191,7 @@ has_credit(const struct request *r)
     return r->delivery.n_chunks - r->delivery.n_acked < r->delivery.ack_window;
 }
 
-/* If chunk mark_chunk is acknowledged: frees log-probabilities before mark_token, sets a new
- * mark. */
+/* If mark_chunk is acknowledged: frees log-probabilities before mark_token, sets new marks. */
 static void
 drop_acked(struct daemon *d, struct request *r)
 {
@@ -467,9 +466,7 @@ deliver_resume(struct daemon *d, struct request *r, struct client *c, uint64_t r
                            ? "the request continues under the id of a later SUBMIT with the same "
                              "idempotency key"
                            : "another connection of this session has taken over the request") < 0)
-        log_debug(
-            "the ERROR for the previous connection of a resumed request was not sent, because "
-            "that connection is closed");
+        log_debug("a closed connection did not get the ERROR of its resumed request");
     r->delivery = (struct request_delivery){
         .n_tokens = n_tokens,
         .n_text = n_text,
@@ -600,8 +597,7 @@ tick_client(struct daemon *d, struct client *c, nsec now)
         if (frontend_probe(d, c)) return;
     }
     if (c->close_at && now >= c->close_at) {
-        log_warn("a client has not read the ERRORs of its ended requests within the ack timeout; "
-                 "closing its connection");
+        log_warn("a client has not read the errors of its ended requests; closing its connection");
         deliver_client_disconnected(d, c->handle);
         return;
     }

@@ -19,14 +19,12 @@ void deliver_restore(struct daemon *d, struct request *r);
 /* Restarts the slow-reader timeout of r, whose worker has ended before it sent a token. */
 void deliver_restart(struct daemon *d, struct request *r);
 
-/* Handles ACK: the client has read chunks up to number n. ack_window: its new size; 0:
- * unchanged. */
+/* Handles ACK: the client has read chunks up to number n. ack_window 0: the window stays. */
 void deliver_acked(struct daemon *d, struct request *r, uint32_t n, uint32_t ack_window);
 /* Sends one message of each pending request. Returns true if another call can send more at once. */
 bool deliver_flush(struct daemon *d);
 
-/* Cancels the requests of a client and closes its connection. A live client reconnects with
- * HELLO. */
+/* Cancels the requests of a client and closes its connection. A live client sends HELLO again. */
 void deliver_client_dropped(struct daemon *d, uint32_t handle);
 /* Drops a client whose connection has ended. Its named requests continue until their disconnect
  * timeout; its other requests are cancelled. */
@@ -42,6 +40,5 @@ void deliver_resume_named(struct daemon *d, struct client *c, uint64_t rid, uint
 /* Ends r and removes its names, because its client will submit it again. */
 void deliver_forget(struct daemon *d, struct request *r);
 /* Ends requests past their deadline or disconnect timeout and those of slow readers; closes idle
- * connections. Called every 0.25 s. late: time in which lagand did not run; no timeout counts
- * it. */
+ * connections. Called every 0.25 s. late: time in which lagand did not run; not counted. */
 void deliver_tick(struct daemon *d, nsec now, nsec late);

@@ -19,9 +19,8 @@
 #include "ipc/ring.h"
 #include "route/route.h"
 
-/* REQUESTS_AHEAD: sequences that a worker gets beyond its slots. STAY: for this time after a
- * restart of lagand, in which all workers start, a request is queued for its previous worker
- * only. */
+/* REQUESTS_AHEAD: sequences that a worker gets beyond its slots. STAY: after a restart of lagand,
+ * in which all workers start, a request is kept for its previous worker this long. */
 enum { CANCEL_SPARE = 64 * SHM_REC_ALIGN, REQUESTS_AHEAD = 256 };
 static const nsec STAY = 10 * NSEC_S;
 

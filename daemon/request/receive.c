@@ -1,8 +1,8 @@
 /* receive.c - validates the records of a worker's response ring and applies them to the ledger.
  *
  * ring_peek() has copied the record and checked its header. Each field of the payload is checked
- * here before it is used. The first invalid field is a protocol error: lagand logs e with the
- * worker's name and kills the worker. */
+ * before it is used. The first invalid field is a protocol error: lagand logs e and kills the
+ * worker. In these error texts a request is named by the index of its ledger entry. */
 #include "daemon/request/receive.h"
 
 #include "daemon/config/options.h"
@@ -46,10 +46,7 @@ take_header(struct rest *b, void *to, size_t n, const char *name, struct err *e)
 {
     const void *p = next(b, n);
 
-    if (!p)
-        return err_set(e, -EBADMSG,
-                       "%s record of %zu bytes is shorter than its header of %zu bytes", name, b->n,
-                       n);
+    if (!p) return err_set(e, -EBADMSG, "%s of %zu bytes is shorter than its header", name, b->n);
     memcpy(to, p, n);
     return 0;
 }
@@ -67,13 +64,11 @@ find_held(struct worker *w, uint32_t index, uint32_t gen, struct request **ret, 
     struct request *r = ledger_request(worker_daemon(w)->ledger, index);
 
     if (!r || r->gen != gen || !r->dispatch.held || r->dispatch.worker != worker_info(w)->index)
-        return err_set(
-            e, -EBADMSG,
-            "a record names ledger entry %u, generation %u, but the worker does not have "
-            "this request",
-            index, gen);
+        return err_set(e, -EBADMSG,
+                       "a record names request %u, generation %u, which the worker does not have",
+                       index, gen);
     if (worker_requests(w)->sending == index)
-        return err_set(e, -EBADMSG, "a record names ledger entry %u before its SUBMIT was complete",
+        return err_set(e, -EBADMSG, "a record names request %u before its SUBMIT was complete",
                        index);
     *ret = r;
     return 0;
@@ -118,8 +113,7 @@ keep_tokens(struct worker *w, struct request *r, const struct output_tokens *t)
     ledger_add_pending(d->ledger, r);
 }
 
-/* Reads the next entry of a STEP, new tokens of one output, to *o and *t. t points into the
- * record. */
+/* Reads the next entry of a STEP, tokens of one output, to *o and *t (pointers into the record). */
 static int
 parse_entry(struct rest *b, struct rec_out *o, struct output_tokens *t, struct err *e)
 {
@@ -129,9 +123,7 @@ parse_entry(struct rest *b, struct rec_out *o, struct output_tokens *t, struct e
     if (!p) return err_set(e, -EBADMSG, "STEP ends inside an entry");
     memcpy(o, p, sizeof *o);
     n = o->n_tokens;
-    if (!n)
-        return err_set(e, -EBADMSG, "STEP: the entry of ledger entry %u has 0 tokens",
-                       o->ledger_index);
+    if (!n) return err_set(e, -EBADMSG, "STEP: request %u has 0 tokens", o->ledger_index);
     if (o->has_logprobs > 1 || (!o->has_logprobs && o->n_top))
         return err_set(e, -EBADMSG, "STEP: has_logprobs is %u with n_top %u", o->has_logprobs,
                        o->n_top);
@@ -169,14 +161,14 @@ check_entry(const struct worker *w, const struct request *r, const struct rec_ou
     if (o->text_first != had.n_text_received)
         return wrong(e, "STEP: text_first", o->text_first, had.n_text_received);
     if (had.reason)
-        return err_set(e, -EBADMSG, "STEP: output %u of ledger entry %u has ended already",
-                       o->output, o->ledger_index);
+        return err_set(e, -EBADMSG, "STEP: output %u of request %u has ended already", o->output,
+                       o->ledger_index);
     if (t->n > r->submit->max_tokens - had.n_received)
-        return err_set(e, -EBADMSG, "STEP: ledger entry %u gets more than its max_tokens of %u",
+        return err_set(e, -EBADMSG, "STEP: request %u gets more than its max_tokens of %u",
                        o->ledger_index, r->submit->max_tokens);
     if ((o->has_logprobs != 0) != lp || (lp && o->n_top != r->submit->logprobs))
         return err_set(e, -EBADMSG,
-                       "STEP: ledger entry %u gets has_logprobs %u with n_top %u; its SUBMIT asks "
+                       "STEP: request %u gets has_logprobs %u with n_top %u; its SUBMIT asks "
                        "for has_logprobs %d with n_top %u",
                        o->ledger_index, o->has_logprobs, o->n_top, lp, r->submit->logprobs);
     for (size_t i = 0; i < t->n; i++) {
@@ -188,8 +180,7 @@ check_entry(const struct worker *w, const struct request *r, const struct rec_ou
                            vocab);
     }
     if (!msg_utf8(t->text, t->n_text))
-        return err_set(e, -EBADMSG, "STEP: the text of ledger entry %u is not UTF-8",
-                       o->ledger_index);
+        return err_set(e, -EBADMSG, "STEP: the text of request %u is not UTF-8", o->ledger_index);
     return 0;
 }
 
@@ -204,7 +195,7 @@ take_entry(struct worker *w, struct rest *b, struct err *e)
     TRY(parse_entry(b, &o, &t, e));
     TRY(find_held(w, o.ledger_index, o.gen, &r, e));
     if (o.output >= r->submit->n)
-        return err_set(e, -EBADMSG, "STEP: output index %u, but ledger entry %u has %u outputs",
+        return err_set(e, -EBADMSG, "STEP: output index %u, but request %u has %u outputs",
                        o.output, o.ledger_index, r->submit->n);
     outputs_set_text_start(r, o.text_first);
     TRY(check_entry(w, r, &o, &t, e));
@@ -256,16 +247,13 @@ take_prompt(struct worker *w, struct rest *b, struct err *e)
     lps = ids ? next(b, (size_t)s.n * 4) : NULL;
     tops = lps ? next(b, (size_t)s.n * s.n_top * 8) : NULL;
     if (!tops || b->n > 7)
-        return err_set(e, -EBADMSG, "PROMPT: the record's length does not match n %u and n_top %u",
-                       s.n, s.n_top);
+        return err_set(e, -EBADMSG, "PROMPT: the record's length does not match its n and n_top");
     TRY(find_held(w, s.ledger_index, s.gen, &r, e));
     if (!(r->submit->flags & SUBMIT_PROMPT_LOGPROBS) || s.n_top != r->submit->prompt_logprobs)
-        return err_set(e, -EBADMSG,
-                       "PROMPT: ledger entry %u did not ask for prompt log-probabilities with "
-                       "n_top %u",
+        return err_set(e, -EBADMSG, "PROMPT: request %u did not ask for it with n_top %u",
                        s.ledger_index, s.n_top);
     if (r->outputs.n_received)
-        return err_set(e, -EBADMSG, "PROMPT: ledger entry %u has tokens already", s.ledger_index);
+        return err_set(e, -EBADMSG, "PROMPT: request %u has tokens already", s.ledger_index);
     if (s.first != r->outputs.n_prompt_received || s.n > LAGAN_MAX_IDS - s.first)
         return wrong(e, "PROMPT: first", s.first, r->outputs.n_prompt_received);
     /* A replacement worker sends all positions again; the client has the first ones already. */
@@ -322,7 +310,7 @@ take_tensor(struct worker *w, struct rest *b, struct err *e)
     t = &r->outputs.tensor[s.kind - 1];
     if (!(r->submit->flags & asked[s.kind - 1]) || (t->n_received && s.cols != t->cols))
         return err_set(e, -EBADMSG,
-                       "TENSOR: ledger entry %u did not ask for kind %u, or cols changed to %u",
+                       "TENSOR: request %u did not ask for kind %u, or cols changed to %u",
                        s.ledger_index, s.kind, s.cols);
     if (!t->start_unknown && s.first > t->n_received)
         return err_set(e, -EBADMSG, "TENSOR: first is %llu, but %llu values were received",
@@ -345,7 +333,7 @@ take_finish(struct worker *w, struct rest *b, struct err *e)
     memcpy(&f, p, sizeof f);
     TRY(find_held(w, f.ledger_index, f.gen, &r, e));
     if (f.output >= r->submit->n)
-        return err_set(e, -EBADMSG, "FINISH: output index %u, but ledger entry %u has %u outputs",
+        return err_set(e, -EBADMSG, "FINISH: output index %u, but request %u has %u outputs",
                        f.output, f.ledger_index, r->submit->n);
     if (!msg_reason(f.reason, NULL))
         return err_set(e, -EBADMSG, "FINISH: reason %u is unknown", f.reason);
@@ -353,8 +341,8 @@ take_finish(struct worker *w, struct rest *b, struct err *e)
     if (f.n_tokens != had.n_received)
         return wrong(e, "FINISH: n_tokens", f.n_tokens, had.n_received);
     if (had.reason)
-        return err_set(e, -EBADMSG, "FINISH: output %u of ledger entry %u has ended already",
-                       f.output, f.ledger_index);
+        return err_set(e, -EBADMSG, "FINISH: output %u of request %u has ended already", f.output,
+                       f.ledger_index);
     if (r->outputs.each && !outputs_finish(r, &f)) return 0;
     f.reason = outputs_reason(r, f.reason);
     dispatch_release(w, r);
@@ -379,7 +367,7 @@ take_reject(struct worker *w, struct rest *b, struct err *e)
     TRY(find_held(w, j.ledger_index, j.gen, &r, e));
     /* In this state this worker has sent tokens; tokens of a previous worker do not change it. */
     if (r->state == REQUEST_STREAMING)
-        return err_set(e, -EBADMSG, "REJECT: ledger entry %u has tokens already", j.ledger_index);
+        return err_set(e, -EBADMSG, "REJECT: request %u has tokens already", j.ledger_index);
     if (j.reason < LAGAN_E_INVALID_REQUEST || !msg_reason(j.reason, NULL))
         return err_set(e, -EBADMSG, "REJECT: error code %u is unknown", j.reason);
     dispatch_release(w, r);

@@ -177,14 +177,11 @@ worker_calls_text_done(struct worker *w, const void *data, size_t n, struct err 
     msgpack_packer p;
     char why[200];
 
-    if (n < sizeof t)
-        return err_set(e, -EBADMSG, "TEXT_DONE record of %zu bytes is shorter than its header", n);
+    if (n < sizeof t) return err_set(e, -EBADMSG, "TEXT_DONE of %zu bytes is too short", n);
     memcpy(&t, data, sizeof t);
     n -= sizeof t;
     if ((uint64_t)t.n_ids * 4 + t.text_bytes > n || n - (uint64_t)t.n_ids * 4 - t.text_bytes > 7)
-        return err_set(e, -EBADMSG,
-                       "TEXT_DONE: the record's length does not match %u ids, %u bytes", t.n_ids,
-                       t.text_bytes);
+        return err_set(e, -EBADMSG, "TEXT_DONE: the record's length does not match its counts");
     text = ids + (size_t)t.n_ids * 4;
     if (t.reason && !msg_reason(t.reason, NULL))
         return err_set(e, -EBADMSG, "TEXT_DONE: reason %u is unknown", t.reason);

@@ -1,7 +1,6 @@
 /* worker_notify.h - sends notices to a worker: records that cancel, suspend or continue a request.
  *
- * If the request ring is full, the request stores the notice, and worker_notify_flush() sends
- * it. */
+ * If the request ring is full, the request stores the notice for worker_notify_flush(). */
 #pragma once
 
 #include "base/base.h"

@@ -134,8 +134,7 @@ read_numbers(struct worker *w, struct worker_request *r, const struct rec_submit
 #undef X
 }
 
-/* Takes slots for a new request and fills in the header's fields. NULL: refused, no slot is
- * free. */
+/* Takes slots for a new request, fills in the header's fields. NULL: refused, too few slots. */
 static struct worker_request *
 take_slots(struct worker *w, const struct rec_submit *s)
 {

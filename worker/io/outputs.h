@@ -42,8 +42,7 @@ void outputs_give(struct worker *w, struct worker_request *r);
 /* Detokenizes n delivered tokens again, to restore held-back text and the length of the text. */
 void outputs_restore_text(struct worker *w, struct worker_request *r, const token_id *token,
                           uint32_t n);
-/* Copies n delivered tokens to the end of the ids of their slots. output_of[i]: output of token
- * i. */
+/* Copies n delivered tokens to the end of their slots' ids. output_of[i]: output of token i. */
 void outputs_place_delivered(struct worker *w, struct worker_request *r, const token_id *token,
                              const uint8_t *output_of, uint32_t n);
 /* Copies prompt, seq and sampling of the first slot r to its other slots, and adds all outputs that

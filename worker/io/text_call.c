@@ -24,9 +24,7 @@ text_call_done(struct worker *w, struct worker_request *r)
             w->channel->out.max_rec - RING_HEADER) {
             d.reason = LAGAN_E_TOO_LONG;
             d.n_ids = d.text_bytes = 0;
-            snprintf(
-                r->why, sizeof r->why,
-                "the result is longer than a record of the response ring; send a shorter text");
+            snprintf(r->why, sizeof r->why, "the result is too long for one message; send less");
         }
     }
     if (d.reason) d.text_bytes = (uint32_t)strlen(r->why);

@@ -11,8 +11,7 @@
 
 struct text_thread;
 
-/* Starts the thread, which writes tokens to the slot's ids. prompt_cap: most prompt tokens.
- * -ENOMEM. */
+/* Starts the thread, which writes tokens to a slot's ids. prompt_cap: most tokens of a prompt. */
 int text_thread_start(struct text_thread **ret, struct requests *q, struct tokenizer *t,
                       const struct chat *chat, uint32_t prompt_cap, struct err *e) MUST_USE;
 struct text_thread *text_thread_stop(struct text_thread *x); /* accepts NULL; returns NULL */
