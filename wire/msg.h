@@ -107,8 +107,7 @@ int msg_resume(struct msg_resume *ret, const struct msg *m, struct err *e) MUST_
 int msg_u64(const msgpack_object *map, const char *key, uint64_t *ret);
 int msg_i64(const msgpack_object *map, const char *key, int64_t *ret);
 int msg_f64(const msgpack_object *map, const char *key, double *ret);
-int msg_number(const msgpack_object *o,
-               double *ret); /* *o is an integer or a float, else -EINVAL */
+int msg_number(const msgpack_object *o, double *ret); /* -EINVAL: neither integer nor float */
 int msg_str(const msgpack_object *map, const char *key, struct msg_span *ret); /* str or bin */
 int msg_bool(const msgpack_object *map, const char *key, bool *ret);
 const msgpack_object *msg_get(const msgpack_object *map, const char *key); /* NULL: absent */

@@ -170,8 +170,7 @@ take_node(struct pass *c, struct err *e)
     kind = first_byte(*c->p, &len_bytes, &n);
     if (kind == INVALID) return bad(c, e, "0xc1 is not valid MessagePack");
     if (kind == EXT) return bad(c, e, "a value has an ext type, which no message uses");
-    if (kind == INTEGER && c->depth > 1 &&
-        !up->map) { /* an integer in an array; depth 1: envelope */
+    if (kind == INTEGER && c->depth > 1 && !up->map) { /* in an array; depth 1: envelope */
         if (++c->ids > LAGAN_MAX_LIST) return bad(c, e, TOO_MANY);
     } else if (++c->nodes > c->max_nodes) {
         return err_set(e, -EBADMSG, "byte %zu of the frame: the message has more than %u values",

@@ -535,8 +535,7 @@ open_lanes(struct loop *p, struct err *e)
         }
     p->seq = calloc(w->limits->max_seqs, sizeof *p->seq);
     p->n_before = calloc(w->limits->max_seqs, sizeof *p->n_before);
-    if (!p->seq || !p->n_before)
-        return err_set(e, -ENOMEM, "no memory for the sequences of a step");
+    if (!p->seq || !p->n_before) return err_set(e, -ENOMEM, "no memory for a step's sequences");
     p->ns_per_token = (double)w->model->weight_bytes /
                       (exec_fd(w->exec, 0) >= 0 ? FIRST_RATE : FIRST_RATE_GPU);
     return plan_ring_alloc(w->plan, p->lane[0].batch[0], e);

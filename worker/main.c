@@ -145,7 +145,7 @@ attach_channels(struct worker *w, struct err *e)
     w->fd_channel = heritage_fd(w->heritage, "fd_channel");
     if (d < 0 || rw < 0 || doorbell < 0 || w->fd_channel < 0)
         return err_set(e, -EBADMSG,
-                       "LAGAN_FDNAMES lacks d, w, doorbell or fd_channel (set by lagand)");
+                       "lagand set LAGAN_FDNAMES without d, w, doorbell or fd_channel");
     if (w->rank) return channel_attach_rank(w->channel, d, rw, doorbell, w->heritage->epoch, e);
     TRY(channel_attach(w->channel, d, rw, doorbell, w->heritage->epoch, e));
     return plan_ring_open(w, e);

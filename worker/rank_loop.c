@@ -213,7 +213,7 @@ take_step(struct rank_loop *f, const struct ring_record *rec, struct err *e)
     TRY(batch_check(b, &f->bounds, e));
     if (b->step != f->lane[b->lane].started + 1)
         return err_set(e, -EBADMSG,
-                       "rank 0 sent step %llu out of order on lane %u (internal error)",
+                       "rank 0 sent step %llu of lane %u out of order (internal error)",
                        (unsigned long long)b->step, b->lane);
     keep_tokens(f, b);
     TRY(await_free_step(f, b->lane, e));

@@ -21,8 +21,7 @@ struct ledger {
     struct map *by_id;
 };
 
-_Static_assert(REQUEST_NONE == MAP_NONE,
-               "at_index() accepts a list link and a result of map_find()");
+_Static_assert(REQUEST_NONE == MAP_NONE, "at_index() accepts list links and map_find() results");
 static struct request *
 at_index(struct ledger *l, uint32_t i)
 {

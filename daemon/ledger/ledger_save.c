@@ -9,8 +9,7 @@
 #include <unistd.h>
 
 _Static_assert(LEDGER_LOG_LAYOUT_SUM == LOG_FILE_LAYOUT,
-               "the layout of a ledger log record has changed: change LOG_FILE_MAGIC and "
-               "LOG_FILE_LAYOUT in log_file.h");
+               "a ledger log record has a new layout: change LOG_FILE_MAGIC and LOG_FILE_LAYOUT");
 
 /* The log is rewritten above LOG_LEAST bytes and LOG_FACTOR times the size of the last rewrite. */
 enum { LOG_LEAST = 1 << 20, LOG_FACTOR = 2 };
@@ -329,9 +328,7 @@ ledger_log_open(struct ledger_log *g, int fd)
     }
     if (fd < 0) {
         if (log_file_create(&g->file, LEDGER_LOG_BYTES, &e) < 0)
-            log_warn(
-                "%s; running without a ledger log: a restart of lagand will lose open requests",
-                e.text);
+            log_warn("%s; without a log a restart of lagand will lose open requests", e.text);
         return false;
     }
     log_file_read(g->file.base, LOG_FILE_PAGE + 2 * g->file.half, on_record, &reading, &e);

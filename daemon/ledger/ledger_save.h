@@ -29,16 +29,14 @@ enum { SAVED_UNNAME = 6, SAVED_RID = 7 };
 struct saved_request {
     uint64_t id, rid;
     struct session_id session;
-    int64_t accepted,
-        deadline; /* CLOCK_MONOTONIC, which starts at boot; no memfd survives a boot */
+    int64_t accepted, deadline; /* CLOCK_MONOTONIC; a reboot ends clock and memfd */
     int64_t disconnect_timeout;
     uint32_t ack_window, submit_bytes;
     uint8_t n_key, no_resume, pad[6];
     char key[LAGAN_MAX_KEY], model[64];
     /* rec_submit with its tails */
 };
-struct
-    saved_tokens { /* tokens [first, first + n) of a request; first: its tokens in older records */
+struct saved_tokens { /* tokens [first, first + n) of a request */
     uint64_t id;
     uint32_t first, n, n_text;
     uint32_t lp_first; /* the record has log-probabilities of tokens [lp_first, first + n) */

@@ -14,8 +14,7 @@ read_entry(struct fault_trace *f, const struct step_trace *t, uint64_t i, const 
     struct step_entry e;
 
     shm_copy_in(&e, &t->entry[i % TRACE_ENTRIES], sizeof e);
-    if (e.seq == 2 * i + 1)
-        return true; /* the entry was being written: its step was not launched */
+    if (e.seq == 2 * i + 1) return true; /* the entry is half-written: its step was not launched */
     /* A full list may be truncated. It is rejected, so that all requests count as named. */
     if (e.seq != 2 * i + 2 || e.lane >= ARRAY_LEN(t->retired) || e.n_ids >= TRACE_IDS) return false;
     if (e.step <= retired[e.lane]) return true;

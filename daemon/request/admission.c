@@ -69,8 +69,7 @@ admission_record(const struct msg_request *q, uint64_t seed, uint32_t *bytes)
     size_t n = sizeof(struct rec_submit) + REC_PAD(q->ids.n * 4) + REC_PAD(q->decoder_ids.n * 4) +
                REC_PAD(text_bytes(q)) + REC_PAD(q->eos_ids.n * 4) + REC_PAD(q->stop_ids.n * 4) +
                stop_bytes(q) + bias;
-    bool first =
-        !q->generated_ids.n; /* else the client has the data that precede the first token */
+    bool first = !q->generated_ids.n; /* false: the client has the data before the first token */
     struct rec_submit *s = calloc(1, n);
     char *at;
 
@@ -219,7 +218,7 @@ defaults_fit(const struct model_facts *f, const struct rec_submit *s, struct err
     if (!s->absent) return 0;
     if (*f->unserved)
         return REFUSED(e, UNSUPPORTED,
-                       "model_defaults cannot be true: %s of generation_config.json is not served",
+                       "model_defaults must be false: %s of generation_config.json is not served",
                        f->unserved);
     if (msg_combine(&c, e) == 0) return 0;
     err_while(e, -EINVAL, "with the defaults of generation_config.json");

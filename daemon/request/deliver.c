@@ -463,8 +463,7 @@ deliver_resume(struct daemon *d, struct request *r, struct client *c, uint64_t r
     if (old && (old != c || old_rid != rid) &&
         frontend_error(d, old, old_rid, LAGAN_E_CANCELLED, r->delivery.n_tokens,
                        old == c
-                           ? "the request continues under the id of a later SUBMIT with the same "
-                             "idempotency key"
+                           ? "a later request with the same idempotency key continues it"
                            : "another connection of this session has taken over the request") < 0)
         log_debug("a closed connection did not get the ERROR of its resumed request");
     r->delivery = (struct request_delivery){
@@ -490,8 +489,7 @@ deliver_forget(struct daemon *d, struct request *r)
     ledger_unname(d->ledger, r);
     if (!freed)
         lifecycle_cancel(d, r, LAGAN_E_CANCELLED,
-                         "the output that the client has not received is no longer stored; submit "
-                         "the request again");
+                         "the missing output is no longer stored; submit the request again");
 }
 
 void

@@ -135,10 +135,8 @@ check_model(struct daemon *d, struct request *r)
     if (k) {
         lifecycle_end(d, r, (uint16_t)k, "%s", e.text);
     } else if (quarantine_is_poisoned(d->quarantine, r->terms.model, r->submit, d->now)) {
-        lifecycle_end(
-            d, r, LAGAN_E_POISONED,
-            "three workers died running a request with this prompt; the prompt is refused "
-            "for 10 minutes");
+        lifecycle_end(d, r, LAGAN_E_POISONED,
+                      "three workers died running this prompt; it is refused for 10 minutes");
         k = -1;
     }
     return k == 0;

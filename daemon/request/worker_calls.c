@@ -41,8 +41,7 @@ refuse(struct daemon *d, uint32_t client, uint64_t rid, uint32_t code, const cha
     struct client *c = session_find(d->sessions, client);
 
     if (c && frontend_error(d, c, rid, code, 0, "%s", why) < 0) {
-        log_debug(
-            "the ERROR for a client's command was not sent, because its connection is closed");
+        log_debug("a closed connection did not get the ERROR of its command");
     }
 }
 

@@ -102,8 +102,7 @@ request_that_crashes_workers_is_poisoned_and_others_finish(void **state)
         }
     }
     submit(c, 100, FAKE_POISON, 8, 1); /* the same prompt is poisoned */
-    receive_error(c, 100, LAGAN_E_POISONED, "three workers died running a request with this prompt",
-                  2000);
+    receive_error(c, 100, LAGAN_E_POISONED, "three workers died running this prompt", 2000);
     submit(c, 101, 3, 8, 1);
     rest(c, 101, 0, 8, 1);
     dealer_close(c);

@@ -78,8 +78,7 @@ apply_defaults(const struct generation *g, struct rec_submit *s, struct err *e)
         return record_tail_corrupt(e, "SUBMIT has an invalid number of beams or outputs");
     /* With several outputs, max_tokens may be delivered: then only FINISH is missing. */
     if (!s->max_tokens || (s->n == 1 && s->n_done >= s->max_tokens && !s->absent))
-        return record_tail_corrupt(e,
-                                   "SUBMIT asks for 0 tokens, or max_tokens are delivered already");
+        return record_tail_corrupt(e, "SUBMIT asks for no token that is not delivered yet");
     return 0;
 }
 
@@ -220,8 +219,7 @@ read_bias(struct worker *w, struct worker_request *r, const struct rec_submit *s
         return record_tail_corrupt(e, "SUBMIT has more than 256 logit biases, or ends inside them");
     for (uint32_t i = 0; i < s->n_bias; i++) {
         if (i && bias[i].id <= bias[i - 1].id)
-            return record_tail_corrupt(e,
-                                       "SUBMIT has logit biases that are not sorted by token id");
+            return record_tail_corrupt(e, "SUBMIT has logit biases not sorted by token id");
         if ((uint32_t)bias[i].id < w->model->shape.vocab) r->bias[n++] = bias[i];
     }
     r->sampling.n_bias = n;

@@ -23,8 +23,7 @@ enum request_state {
 enum request_kind { REQUEST_GENERATE, REQUEST_TOKENIZE, REQUEST_DETOKENIZE };
 
 struct worker_request {
-    _Alignas(
-        CACHE_LINE) struct seq seq; /* its sequence in the scheduler; seq.owner is this struct */
+    _Alignas(CACHE_LINE) struct seq seq; /* for the scheduler; seq.owner is this struct */
     struct sampling sampling; /* passed to exec_set_sampling() at the first chunk of the sequence */
     struct detok detok;
     enum request_state state;
@@ -34,8 +33,7 @@ struct worker_request {
     uint16_t output;
     struct worker_request *first; /* first slot of a request with several; NULL: it has one slot */
     struct worker_request *next;  /* next slot of the same request */
-    uint32_t
-        n_outputs; /* first slot: outputs to report; slots after them are beams without output */
+    uint32_t n_outputs; /* first slot: outputs to report; further slots are beams without output */
 
     token_id *ids; /* [max_ids] encoder input first, then the decoder's tokens */
     char *text;    /* prompt text, or the text of a text call */
@@ -60,8 +58,7 @@ struct worker_request {
     float score;                           /* sum of log-probabilities of the generated tokens */
     struct beam beam;                      /* the beam search; used in its first slot only */
     struct logit_bias bias[EXEC_MAX_BIAS]; /* storage of sampling.bias */
-    uint32_t adopted, recomputed; /* tokens that the previous worker had computed: their KV was
-                                   * adopted; it must be computed again */
+    uint32_t adopted, recomputed; /* tokens of the previous worker: KV adopted; KV to recompute */
 };
 
 /* The pool of request slots. */

@@ -23,13 +23,11 @@ struct text_thread {
     struct requests *requests;
     struct tokenizer *tokenizer;
     const struct chat *chat;
-    char
-        *chat_text; /* [chat_cap] rendered text of a conversation, followed by memory to parse it */
+    char *chat_text; /* [chat_cap] rendered conversation, followed by memory to parse it */
     size_t chat_cap;
     uint32_t prompt_cap;
     struct slot_queue to, from; /* slots given to the thread; slots that it has finished */
-    _Atomic bool
-        stop; /* stored with release by text_thread_stop(), loaded with acquire after read() */
+    _Atomic bool stop; /* release store in text_thread_stop(), acquire load in text_run() */
 };
 
 static int
