@@ -641,8 +641,8 @@ request_record_bytes(const struct request *r)
            outputs_record_bytes(r);
 }
 
-/* Appends n bytes at `from` (NULL: zeros) to a record that is *pos bytes long. Of the record only
- * bytes [at, end) are copied, to `to`, which starts with byte `at`. */
+/* Appends n bytes at `from` (NULL: zeros) to a record that is *pos bytes long. Copies only the
+ * record's bytes [at, end), to `to`, which starts with byte `at`. */
 static void
 splice(uint32_t *pos, const void *from, size_t n, uint32_t at, uint32_t end, char *to)
 {

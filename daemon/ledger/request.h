@@ -79,7 +79,7 @@ struct request_dispatch {
 
 struct request_notify {
     bool suspended;    /* its client does not read: the worker must not schedule it */
-    bool suspend_sent; /* the value of `suspended` that the worker was told last */
+    bool suspend_sent; /* the value of `suspended` that was sent to the worker last */
     bool suspend_due;  /* SUSPEND did not fit into the request ring and is sent later */
     bool cancel_due;   /* CANCEL did not fit into the request ring and is sent later */
     uint16_t cancel_reason;

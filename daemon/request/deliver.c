@@ -18,7 +18,7 @@ enum {
     CHUNK_BYTES = 512 << 10,
     CHUNK_TEXT = 256 << 10,
     KEPT_BYTES = 1 << 20, /* most log-probabilities that are kept for a client that may reconnect */
-    IDLE_FACTOR = 6       /* the idle timeout is so many times longer without open requests */
+    IDLE_FACTOR = 6       /* factor of the idle timeout of a client without open requests */
 };
 static const nsec RETRY = 10 * NSEC_MS, SUSPEND_AFTER = 250 * NSEC_MS;
 
