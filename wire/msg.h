@@ -63,7 +63,7 @@ struct msg_bias {
 #define MSG_FIELD_F64(name) double name;
 #define MSG_FIELD_OVER(name) double name;
 #define MSG_FIELD_BOOL(name) bool name;
-#define MSG_FIELD_EARLY(name) uint32_t name; /* 0 false, 1 true, 2 never */
+#define MSG_FIELD_EARLY(name) uint32_t name; /* 0: false, 1: true, 2: "never" */
 #define MSG_FIELD_ANY(name) bool name;       /* true: the key is present, with any value */
 #define MSG_FIELD_STOPS(name) \
     struct msg_span name[LAGAN_MAX_STOPS]; \

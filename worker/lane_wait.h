@@ -14,8 +14,8 @@ enum { STEPS_IN_FLIGHT = 2 }; /* most steps of a lane: one runs, one is queued b
 
 struct worker_lane {
     struct batch *batch[STEPS_IN_FLIGHT]; /* index: step number % STEPS_IN_FLIGHT; rank 0 only */
-    uint64_t started, finished;           /* number of the last such step; the first step is 1 */
-    nsec since;                           /* launch of the oldest step in flight */
+    uint64_t started, finished;           /* number of the last step started, finished; from 1 */
+    nsec since;                           /* start of the oldest step in flight */
     struct step_wait wait;                /* predicts step durations; rank 0 only */
 };
 

@@ -49,7 +49,7 @@ enum { OVERDUE_FACTOR = 20, MIN_SLOTS = 256, QUEUE_SLOTS = 2048 };
 static const nsec MIN_DEADLINE = 3 * NSEC_S, LOAD_SLEEP = NSEC_MS, IDLE_SLEEP = 500 * NSEC_MS;
 /* Longest uninterrupted poll of the device; then the loop handles other events. */
 static const nsec POLL_TIME = 100 * NSEC_US;
-static const nsec MAX_QUEUE_AHEAD = 500 * NSEC_MS; /* for must_wait_to_queue() */
+static const nsec MAX_QUEUE_AHEAD = 500 * NSEC_MS; /* for must_wait_to_queue() below */
 
 /* Estimated speed of the first step: bytes of weights that one batched token uses per nanosecond.
  * It is 30 GFLOP/s at 2 bytes per weight on a CPU, 100 TFLOP/s on a GPU. Without this estimate the
@@ -162,7 +162,7 @@ sleep_or_poll(struct loop *p, nsec now, nsec most)
     return lane_wait_sleep(w, &f);
 }
 
-/* One iteration while the loader thread runs. */
+/* Runs one iteration of the loop while the loader thread loads the model. */
 static int
 load_iteration(struct loop *p, struct err *e)
 {
@@ -437,8 +437,8 @@ is_idle(struct loop *p)
            outbox_empty(w->outbox);
 }
 
-/* Commits finished steps of all lanes. Returns their number. While the response ring is full and
- * the outbox has records, retires no step; then launch_all() launches none. */
+/* Commits finished steps of all lanes. Returns > 0 if there were any. While the response ring is
+ * full and the outbox has records, retires no step; then launch_all() launches none. */
 static int
 retire_all(struct loop *p, nsec now, struct err *e)
 {
@@ -576,7 +576,7 @@ loop_run(struct worker *w, struct err *e)
     if (r < 0) return r;
     TRY(open_lanes(&p, e));
     TRY(open_requests(w, e));
-    prctl(PR_SET_TIMERSLACK, 1000ul); /* sleeps end at most 1 us late; the default is 50 us */
+    prctl(PR_SET_TIMERSLACK, 1000ul); /* timer slack 1 us instead of 50 us: sleeps end on time */
     TRY(tuning_open(w->tuning, w->exec,
                     tuning_refusal(w->keys, sizes_on_gpu(w), w->limits->n_lanes), clock_now(), e));
     cache_flush_open(w->cache_flush);

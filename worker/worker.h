@@ -3,8 +3,8 @@
  * The struct of a part is defined in the header or .c file of the part; this header includes none
  * of them. main.c owns the storage of the parts. The loader thread fills the model's objects; the
  * engine thread owns them afterwards. The engine thread is the only writer of W and the only reader
- * of D, the shared memory with the response ring and with the request ring (ipc/shm.h). Other
- * threads also use loader, tuning, cache_flush, partition_ctl (see their headers). */
+ * of D, the shared memories with the response ring (W) and the request ring (D). Other threads also
+ * use loader, tuning, cache_flush, partition_ctl (see their headers). */
 #pragma once
 
 #include "base/base.h"

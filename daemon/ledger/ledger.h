@@ -45,7 +45,7 @@ struct session_id {
 
 /* Parameters of a SUBMIT that only lagand uses and no worker gets. Times are CLOCK_MONOTONIC. */
 struct request_terms {
-    uint32_t model;          /* index in the configuration */
+    uint32_t model;          /* index of the model in lagand's configuration */
     bool no_resume;          /* the request ends with worker_lost if its worker ends */
     nsec accepted, deadline; /* times of arrival and of expiry; no deadline: NSEC_NEVER */
     nsec disconnect_timeout; /* the request is cancelled after this time without a connection */

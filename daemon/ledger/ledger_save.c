@@ -252,7 +252,7 @@ void
 ledger_save_unname(struct ledger_log *g, struct request *r)
 {
     if (!may_write(g, r)) return;
-    r->log.logged = false; /* so that rewrite_log() skips it */
+    r->log.logged = false; /* rewrite_log() skips r from now on */
     after(g, put_unname(g, r));
 }
 

@@ -61,7 +61,7 @@ struct saved_end {
     uint16_t reason, pad;
     uint32_t n_prompt_tokens;
     char message[200];
-    /* with several outputs: struct request_output[n] */
+    /* then, if the request has several outputs, struct request_output[n] */
 };
 struct saved_ids {
     uint64_t last; /* ids up to this one are used, some by requests that are not saved */

@@ -47,7 +47,7 @@ struct output_tensor {
 struct output_tokens {
     uint32_t output, n, n_text, n_top;
     float score;
-    const void *token, *logprob, *top; /* i32, f32, {i32, f32}[n_top]; logprob: NULL without */
+    const void *token, *logprob, *top; /* [n] i32, f32, {i32, f32}[n_top]; logprob NULL: none */
     const char *text;
 };
 /* Log-probabilities of n positions of the prompt; arrays as in output_tokens. */

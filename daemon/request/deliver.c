@@ -498,7 +498,7 @@ deliver_resume_named(struct daemon *d, struct client *c, uint64_t rid, uint64_t 
 {
     struct request *r = ledger_find_rid(d->ledger, &c->session, rid);
 
-    if (!r || r->delivery.last_resume == d->n_resumes) return; /* a rid that is listed twice */
+    if (!r || r->delivery.last_resume == d->n_resumes) return; /* unknown, or listed twice */
     r->delivery.last_resume = d->n_resumes;
     if (n_tokens > UINT32_MAX || n_text > UINT32_MAX ||
         deliver_resume(d, r, c, rid, (uint32_t)n_tokens, (uint32_t)n_text, r->delivery.ack_window) <

@@ -205,7 +205,7 @@ dispatch(struct daemon *d)
         if (quarantine_is_suspect(r) || i == ROUTE_WAIT) continue;
         if (i == ROUTE_NONE) {
             if (d->n_workers == 1 || d->config->n_models == 1) return;
-            continue; /* a worker of another model may take requests */
+            continue; /* the next request may have another model, with an open worker */
         }
         if (check_model(d, r)) send_to(d, table, i, r);
     }
@@ -264,7 +264,7 @@ survive(struct worker *w, struct request *r, const struct death *death, bool nam
 void
 dispatch_worker_lost(struct worker *w, const struct death *death)
 {
-    static struct fault_trace trace; /* 55 KiB; one thread */
+    static struct fault_trace trace; /* 55 KiB; lagand has one thread */
     struct worker_requests *q = worker_requests(w);
     struct daemon *d = worker_daemon(w);
     struct request *r;

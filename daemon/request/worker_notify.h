@@ -13,7 +13,7 @@ void worker_notify_cancel(struct worker *w, struct request *r, uint16_t reason);
 void worker_notify_suspend(struct worker *w, struct request *r, bool suspended);
 /* Records that the SUBMIT of r tells the worker whether r is suspended; no SUSPEND is needed. */
 void worker_notify_dispatched(struct request *r);
-/* Drops the unsent notices of r for w. */
+/* Drops the notices of r that were not sent to w yet. */
 void worker_notify_clear(struct worker *w, struct request *r);
 /* Sends the notices that did not fit into the request ring of w before. */
 void worker_notify_flush(struct worker *w);

@@ -41,7 +41,7 @@ take_notice(struct worker *w, const struct ring_record *rec, struct err *e)
     struct rec_notice c;
     struct worker_request *r;
 
-    if (rec->len < sizeof c) return record_tail_corrupt(e, "CANCEL or SUSPEND has no header");
+    if (rec->len < sizeof c) return record_tail_corrupt(e, "CANCEL or SUSPEND is too short");
     memcpy(&c, rec->data, sizeof c);
     r = request_find(w->requests, c.ledger_index, c.gen);
     if (!r) return 0;

@@ -45,7 +45,8 @@ intake_ends_whole(const struct worker_request *r)
     return r->cancelled && !(r->first && r->cancelled == LAGAN_FINISH_STOP);
 }
 
-/* Applies the model's default lengths, which include the `given` prompt tokens. False: too many. */
+/* Applies the model's default lengths, which include `given` prompt tokens. False: they exceed max.
+ */
 static bool
 fit_lengths(struct worker_request *r, uint32_t given)
 {

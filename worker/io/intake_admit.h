@@ -1,4 +1,4 @@
-/* intake_admit.h - admits a request whose tokens are in place to the scheduler, or refuses it.
+/* intake_admit.h - adds a request whose tokens are in its slot to the scheduler, or refuses it.
  *
  * lagand has validated the record against the facts of READY. The refusals here need the tokens of
  * the prompt, which the tokenizer of the worker makes, or the free memory of the worker:

@@ -118,7 +118,7 @@ read_numbers(struct worker *w, struct worker_request *r, const struct rec_submit
     };
     r->sampling = (struct sampling){
         .seed = s->seed,
-        .want_logprobs = true, /* a request's score is their sum */
+        .want_logprobs = true, /* the score of a request is the sum of them */
         .want_states = s->flags & SUBMIT_ENCODER_OUTPUT,
         .want_logits = s->flags & SUBMIT_LOGITS,
         .min_new = s->min_tokens,
@@ -140,7 +140,7 @@ take_slots(struct worker *w, const struct rec_submit *s)
     struct worker_request *r = request_take(w->requests);
 
     if (r) {
-        r->state = REQUEST_TEXT; /* taken, still owned by the engine thread */
+        r->state = REQUEST_TEXT; /* not free; the engine thread owns it until text_thread_give() */
         read_numbers(w, r, s);
     }
     if (r && n_slots(s) > 1 && outputs_take(w, r, n_slots(s)) < 0) {
