@@ -224,7 +224,7 @@ msg_ids(const msgpack_object *map, const char *key, struct msg_ids *ret, struct 
     } else if (o->type == MSGPACK_OBJECT_ARRAY) {
         ids.n = o->via.array.size;
     } else {
-        return err_set(e, -EINVAL, "%s is neither an array of token ids nor a bin", key);
+        return err_set(e, -EINVAL, "%s is neither an array of token ids nor a bin of them", key);
     }
     for (i = 0; i < ids.n && o->type == MSGPACK_OBJECT_ARRAY; i++) {
         const msgpack_object *x = &o->via.array.ptr[i];
@@ -247,7 +247,7 @@ msg_understood(const msgpack_object *map, struct err *e)
 
         if (k->size && k->ptr[0] == '!')
             return err_set(e, -EINVAL,
-                           "lagand does not know the key '%.*s', whose '!' forbids to ignore it",
+                           "the key '%.*s' is unknown, and its '!' forbids lagand to ignore it",
                            (int)k->size, k->ptr);
     }
     return 0;

@@ -28,7 +28,7 @@ at_index(struct ledger *l, uint32_t i)
     return i == REQUEST_NONE ? NULL : &l->request[i];
 }
 
-/* Returns the key of (client, rid) in by_rid. The secret seed prevents collisions on purpose. */
+/* Returns the key of (client, rid) in by_rid. The secret seed prevents deliberate collisions. */
 static uint64_t
 key_of(const struct ledger *l, uint32_t client, uint64_t rid)
 {

@@ -129,7 +129,7 @@ struct ledger_log *ledger_log_free(struct ledger_log *g);
 
 /* Restores the requests, queued or retained, from the log file fd of a previous lagand. Returns
  * true if the file was read. If fd is -1 or the file is invalid, creates a new file; if that fails
- * too, the log has no file and saves no request. Failures are logged. Writes nothing. */
+ * too, the log has no file. Failures are logged. Saves nothing before ledger_log_start(). */
 bool ledger_log_open(struct ledger_log *g, int fd);
 /* Writes the whole ledger into the file; from now on the ledger_save_ functions write changes. */
 void ledger_log_start(struct ledger_log *g);

@@ -215,7 +215,7 @@ outputs_add(struct request *r, const struct output_tokens *t)
         (t->logprob && (bytes_add(&o->logprob, t->logprob, n * 4) < 0 ||
                         bytes_add(&o->top, t->top, n * t->n_top * 8) < 0)) ||
         (o->each && outputs_add_span(r, &span) < 0)) {
-        /* No memory: shortens all lists to their previous length, which is the same token. */
+        /* No memory: shortens all lists to their previous length, so that all end at one token. */
         o->token.n = had[0], o->text.n = had[1], o->logprob.n = had[2], o->top.n = had[3];
         outputs_count(r, t);
         return -ENOMEM;

@@ -4,7 +4,7 @@
  * request with several outputs also has a list of spans and the state of each output. A span is a
  * part of the streams: consecutive tokens of one output, with their text. A CHUNK has tokens of one
  * span. The streams only grow, so that two numbers, tokens and bytes of text, describe what the
- * client has received. With one output there is no span, and each is NULL.
+ * client has received. With one output there is no span, and outputs.each is NULL.
  *
  * Positions and counts are tokens; text is in bytes. -ENOMEM leaves the stored data unchanged. */
 #pragma once
@@ -101,7 +101,7 @@ void outputs_drop_prompt(struct request *r, uint32_t n);
 void outputs_drop_tensor(struct request *r, uint32_t kind, uint32_t n);
 
 /* The functions below are for requests with several outputs. */
-/* Returns the undelivered part of the first span with one; n and n_text 0: all is delivered. */
+/* Returns the undelivered rest of the span in delivery; n and n_text 0: all is delivered. */
 struct output_span outputs_next(const struct request *r);
 /* Returns the index, in its output, of the first token of outputs_next(). */
 uint32_t outputs_next_first(const struct request *r);
@@ -116,6 +116,6 @@ void outputs_order(const struct request *r, uint32_t *order);
 uint32_t outputs_n_spans(const struct request *r);
 struct output_span outputs_span(const struct request *r, uint32_t i); /* score: the output's now */
 /* The last tail of the SUBMIT with which a worker continues r: the output index of each token and
- * the score of each output. Its size; n bytes of it from byte i on. */
+ * the score of each output. The functions return its size, and n bytes of it. */
 uint32_t outputs_record_bytes(const struct request *r);
 void outputs_record(const struct request *r, uint32_t i, uint8_t *to, uint32_t n);

@@ -14,7 +14,7 @@
 enum {
     QUARANTINE_MAX = TRACE_ENTRIES * TRACE_IDS, /* most requests in a trace */
     QUARANTINE_PAST = 3,     /* new tokens after the last fault that clear a suspect */
-    QUARANTINE_STUCK = 20,   /* faults without a new token after which r ends */
+    QUARANTINE_STUCK = 20,   /* faults without a new token after which a request ends */
     QUARANTINE_PROMPTS = 256 /* poisoned prompts that are remembered */
 };
 

@@ -250,7 +250,7 @@ take_prompt(struct worker *w, struct rest *b, struct err *e)
         return err_set(e, -EBADMSG, "PROMPT: the record's length does not match its n and n_top");
     TRY(find_held(w, s.ledger_index, s.gen, &r, e));
     if (!(r->submit->flags & SUBMIT_PROMPT_LOGPROBS) || s.n_top != r->submit->prompt_logprobs)
-        return err_set(e, -EBADMSG, "PROMPT: request %u did not ask for it with n_top %u",
+        return err_set(e, -EBADMSG, "PROMPT: request %u did not ask for prompt_logprobs %u",
                        s.ledger_index, s.n_top);
     if (r->outputs.n_received)
         return err_set(e, -EBADMSG, "PROMPT: request %u has tokens already", s.ledger_index);
