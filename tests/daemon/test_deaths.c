@@ -336,10 +336,10 @@ protocol_errors_end_worker_and_finally_the_request(void **state)
     } t[] = {
         { "bad-token", "token id 1000, but the vocabulary has 1000", LAGAN_E_POISONED },
         { "bad-row", "request 4000000", LAGAN_E_POISONED },
-        { "bad-first", "first is 4, not 3", LAGAN_E_POISONED },
+        { "bad-first", "first is 4 instead of 3", LAGAN_E_POISONED },
         { "bad-text", "is not UTF-8", LAGAN_E_POISONED },
         { "bad-seq", "sequence", LAGAN_E_POISONED },
-        { "bad-finish", "n_tokens is 9, not 8", 0 },
+        { "bad-finish", "n_tokens is 9 instead of 8", 0 },
         { "shut-doorbell", "closed its doorbell", 0 },
         { "storm", "signalled the doorbell", 0 },
         { "exit", "died of exited: exit status 3", 0 },
