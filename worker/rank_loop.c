@@ -27,7 +27,7 @@
 #include <sys/prctl.h>
 
 static const nsec LOAD_SLEEP = 10 * NSEC_MS, IDLE_SLEEP = 500 * NSEC_MS;
-enum { POLL_NS = 20000 }; /* ns between two polls of a lane without an fd */
+enum { POLL_NS = 20000 }; /* nanoseconds between two polls of a lane without an fd */
 
 /* State of the loop, with the sequences in the slots as rank 0 has sent them. token[]: the tokens
  * of a sequence before its first step and, if looks_back[slot], of later steps too. */

@@ -518,7 +518,7 @@ ledger_set_fair_tag(struct ledger *l, struct request *r, uint64_t fair_tag)
         r->fair_tag = fair_tag;
         return;
     }
-    /* An unchanged tag keeps the queue position: enqueue() could pass thousands of requests. */
+    /* Returns early, because enqueue() may search the position among thousands of requests. */
     if (fair_tag == r->fair_tag) return;
     dequeue(l, r);
     r->fair_tag = fair_tag;

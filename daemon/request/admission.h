@@ -23,7 +23,7 @@ int admission_fits_done(const struct model_facts *f, const void *ids, uint32_t n
                         struct err *e) MUST_USE;
 
 /* The text of a record with chat messages starts with today's date, YYYY-MM-DD, and a newline. Chat
- * templates print the date; a request that continues on another day so keeps its prompt. */
+ * templates print the date; a request that continues on another day thus keeps its prompt. */
 enum { ADMISSION_DAY = 11 };
 void admission_day(char day[ADMISSION_DAY]);
 

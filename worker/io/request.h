@@ -58,7 +58,7 @@ struct worker_request {
     float score;                           /* sum of log-probabilities of the generated tokens */
     struct beam beam;                      /* the beam search; used in its first slot only */
     struct logit_bias bias[EXEC_MAX_BIAS]; /* storage of sampling.bias */
-    uint32_t adopted, recomputed; /* tokens of the previous worker: KV adopted; KV to recompute */
+    uint32_t adopted, recomputed;          /* tokens whose KV was adopted; is computed again */
 };
 
 /* The pool of request slots. */
