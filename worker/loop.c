@@ -49,8 +49,7 @@ enum { OVERDUE_FACTOR = 20, MIN_SLOTS = 256, QUEUE_SLOTS = 2048 };
 static const nsec MIN_DEADLINE = 3 * NSEC_S, LOAD_SLEEP = NSEC_MS, IDLE_SLEEP = 500 * NSEC_MS;
 /* Longest uninterrupted poll of the device; then the loop handles other events. */
 static const nsec POLL_TIME = 100 * NSEC_US;
-static const nsec MAX_QUEUE_AHEAD = 500 *
-                                    NSEC_MS; /* longest rest of a step behind which one is queued */
+static const nsec MAX_QUEUE_AHEAD = 500 * NSEC_MS; /* see must_wait_to_queue() */
 
 /* Estimated speed of the first step: bytes of weights that one batched token uses per nanosecond.
  * It is 30 GFLOP/s at 2 bytes per weight on a CPU, 100 TFLOP/s on a GPU. Without this estimate the

@@ -76,7 +76,7 @@ apply_defaults(const struct generation *g, struct rec_submit *s, struct err *e)
     if (!s->max_tokens || s->max_tokens > most) s->max_tokens = most;
     if (s->n > INTAKE_MAX_OUTPUTS || s->beams > MAX_BEAMS || s->early_stopping > BEAM_EARLY_NEVER)
         return record_tail_corrupt(e, "SUBMIT has an invalid number of beams or outputs");
-    /* Valid: several outputs with max_tokens delivered tokens, of which only FINISH is missing. */
+    /* Valid: several outputs with all tokens delivered, so that only FINISH is missing. */
     if (!s->max_tokens || (s->n == 1 && s->n_done >= s->max_tokens && !s->absent))
         return record_tail_corrupt(e, "SUBMIT asks for no token that is not delivered yet");
     return 0;
