@@ -1,4 +1,4 @@
-/* curve.c - see curve.h. */
+/* curve.c - parses the key files of tcp connections: a key, and a client's limits, per line. */
 #include "wire/curve.h"
 
 #include <fcntl.h>
@@ -34,7 +34,7 @@ curve_find(const struct curve_file *f, const char *key)
     return NULL;
 }
 
-/* ---- tokens of a line */
+/* ---- words of a line of the key file */
 
 struct line {
     const char *p, *end;
@@ -53,8 +53,8 @@ is_separator(char c)
     return c == ' ' || c == '\t' || c == '\r';
 }
 
-/* A word that begins with # starts a comment. Inside a word # is a digit of Z85. No key begins with
- * #, because its first 5 characters would exceed 32 bits. */
+/* Returns the next word of l; n 0: the line has no more words. A # at the start of a word starts a
+ * comment. No Z85 key starts with #: its first 5 characters would exceed 32 bits. */
 static struct word
 next(struct line *l)
 {
@@ -87,12 +87,12 @@ take_key(struct line *l, char to[CURVE_KEY + 1])
 
     if (!curve_key_fits(w.p, w.n))
         return wrong(l, "the key is not 40 characters of Z85, as laganctl keygen makes them");
-    if (*to) return wrong(l, "this key was already given");
+    if (*to) return wrong(l, "a second secret or server key; the file may have one of each");
     memcpy(to, w.p, w.n);
     return 0;
 }
 
-/* Parses NAME=N; 1 to the limit of the field. */
+/* Parses the word w, max_inflight=N or max_tokens=N, into p. N: 1 to the limit of the field. */
 static int
 take_limit(struct line *l, struct word w, struct curve_peer *p)
 {
@@ -104,10 +104,12 @@ take_limit(struct line *l, struct word w, struct curve_peer *p)
     if (!is_at || (!inflight && !is(name, "max_tokens")))
         return wrong(l, "after the name only max_inflight=N and max_tokens=N are allowed");
     for (const char *c = is_at + 1; c < w.p + w.n; c++) {
-        if (*c < '0' || *c > '9' || v > UINT32_MAX) return wrong(l, "the limit is not a number");
+        if (*c < '0' || *c > '9' || v > UINT32_MAX)
+            return wrong(l, "the value after = is not a decimal number, or is too large");
         v = v * 10 + (uint64_t)(*c - '0');
     }
-    if (!v || (inflight && v > UINT32_MAX)) return wrong(l, "the limit must be at least 1");
+    if (!v || (inflight && v > UINT32_MAX))
+        return wrong(l, "max_inflight must be 1 to 4294967295, and max_tokens at least 1");
     if (inflight) {
         p->max_inflight = (uint32_t)v;
     } else {
@@ -124,9 +126,9 @@ take_peer(struct curve_file *f, struct line *l)
 
     TRY(take_key(l, p.key));
     w = next(l);
-    if (!w.n || w.n > CURVE_NAME) return wrong(l, "the key needs a name of 1 to 32 characters");
+    if (!w.n || w.n > CURVE_NAME) return wrong(l, "the client needs a name of 1 to 32 characters");
     for (size_t i = 0; i < w.n; i++) {
-        if (w.p[i] <= ' ' || w.p[i] > '~') return wrong(l, "the name must be visible ASCII");
+        if (w.p[i] <= ' ' || w.p[i] > '~') return wrong(l, "the client name must be visible ASCII");
     }
     memcpy(p.name, w.p, w.n);
     while ((w = next(l)).n) TRY(take_limit(l, w, &p));
@@ -134,7 +136,7 @@ take_peer(struct curve_file *f, struct line *l)
         if (!strcmp(f->peer[i].name, p.name)) return wrong(l, "another client has this name");
         if (!strcmp(f->peer[i].key, p.key)) return wrong(l, "another client has this key");
     }
-    if (f->n_peers == CURVE_MAX_PEERS) return wrong(l, "more than 512 clients");
+    if (f->n_peers == CURVE_MAX_PEERS) return wrong(l, "the file has more than 512 clients");
     f->peer[f->n_peers++] = p;
     return 0;
 }
@@ -153,7 +155,7 @@ take_line(struct curve_file *f, struct line *l)
     } else {
         return wrong(l, "the line must begin with secret, server or client");
     }
-    return next(l).n ? wrong(l, "unexpected text after the key") : 0;
+    return next(l).n ? wrong(l, "only a comment may follow the secret or server key") : 0;
 }
 
 int
@@ -181,8 +183,8 @@ may_read(int fd, const char *path, struct err *e)
 {
     struct stat st;
 
-    if (fstat(fd, &st) < 0) return err_set(e, -errno, "%s: %s", path, strerror(errno));
-    if (!S_ISREG(st.st_mode)) return err_set(e, -EINVAL, "%s is not a file", path);
+    if (fstat(fd, &st) < 0) return err_set(e, -errno, "fstat of %s: %s", path, strerror(errno));
+    if (!S_ISREG(st.st_mode)) return err_set(e, -EINVAL, "%s is not a regular file", path);
     if (st.st_mode & 077)
         return err_set(e, -EACCES, "%s contains a secret and has mode %04o; run chmod 600", path,
                        st.st_mode & 07777);
@@ -204,13 +206,13 @@ curve_read(struct curve_file *f, const char *path, struct err *e)
     char *text;
     ssize_t n;
 
-    if (fd < 0) return err_set(e, -errno, "%s: %s", path, strerror(errno));
+    if (fd < 0) return err_set(e, -errno, "cannot open %s: %s", path, strerror(errno));
     r = may_read(fd, path, e);
     text = r == 0 ? malloc(CURVE_MAX_FILE) : NULL;
-    if (r == 0 && !text) r = err_set(e, -ENOMEM, "%s: out of memory", path);
+    if (r == 0 && !text) r = err_set(e, -ENOMEM, "no memory to read %s", path);
     if (r == 0) {
         n = read(fd, text, CURVE_MAX_FILE);
-        r = n < 0 ? err_set(e, -errno, "%s: %s", path, strerror(errno))
+        r = n < 0 ? err_set(e, -errno, "cannot read %s: %s", path, strerror(errno))
                   : curve_parse(f, text, (size_t)n, &line);
         if (n >= 0 && r < 0) err_set(e, r, "%s: %s", path, line.text);
         explicit_bzero(text, CURVE_MAX_FILE);

@@ -1,5 +1,5 @@
-/* curve.h - key files for tcp: which clients may connect, and with which keys. Both ends use one
- * format.
+/* curve.h - reads the key file of lagand or of a client: the CURVE keys of ZeroMQ for tcp. lagand's
+ * file also lists the clients that may connect. Both files have one format:
  *
  *     # lagand: api.keys                          # client: --keys, lagan_open_keys()
  *     secret 9c..40 characters                    secret rq..40 characters
@@ -17,23 +17,26 @@
 enum { CURVE_KEY = 40, CURVE_NAME = 32, CURVE_MAX_PEERS = 512, CURVE_MAX_FILE = 128 << 10 };
 
 struct curve_peer {
-    char key[CURVE_KEY + 1]; /* public */
+    char key[CURVE_KEY + 1]; /* public key of the client */
     char name[CURVE_NAME + 1];
-    uint32_t max_inflight; /* 0: no limit given */
+    uint32_t max_inflight; /* limits of open requests and of their tokens; 0: not in the file */
     uint64_t max_tokens;
 };
 
 struct curve_file {
-    char secret[CURVE_KEY + 1], server[CURVE_KEY + 1]; /* "": not in the file */
+    /* Secret key of the file's owner; lagand's public key (client's file). "": not in the file. */
+    char secret[CURVE_KEY + 1], server[CURVE_KEY + 1];
     uint32_t n_peers;
     struct curve_peer peer[CURVE_MAX_PEERS];
 };
 
-/* -EINVAL: names the line and the fault. Names and keys of peers are unique. */
+/* Parses n bytes of a key file into *f. -EINVAL: e names the line and the fault, for example a
+ * client name or key that occurs twice. */
 int curve_parse(struct curve_file *f, const char *text, size_t n, struct err *e) MUST_USE;
-/* -EACCES: other users may read the file or own it. -EINVAL, -ENOENT, -E2BIG. */
+/* Reads and parses the key file at path. -EACCES: another user owns the file, or other users may
+ * read it. -EINVAL as curve_parse(), -ENOENT, -E2BIG: more than CURVE_MAX_FILE bytes. */
 int curve_read(struct curve_file *f, const char *path, struct err *e) MUST_USE;
-/* s is 40 characters of Z85 that encode 32 bytes. */
+/* Returns true if the n characters at s are a key: 40 characters of Z85 that encode 32 bytes. */
 bool curve_key_fits(const char *s, size_t n);
-/* NULL: no client has this key */
+/* Returns the client with this public key; NULL: the file lists no such client. */
 const struct curve_peer *curve_find(const struct curve_file *f, const char *key);

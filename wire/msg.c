@@ -1,5 +1,5 @@
-/* msg.c - envelope, keys, encoding; see msg.h. msg_check.c has the bounded pass, msg_request.c
- * SUBMIT. */
+/* msg.c - decodes the envelope of a client message, reads its keys, and encodes messages.
+ * msg_check.c checks a frame before it is unpacked; msg_request.c decodes SUBMIT and RESUME. */
 #include "wire/msg.h"
 
 static int
@@ -21,7 +21,7 @@ envelope(struct msg *ret, const msgpack_object *o, struct err *e)
                        "the message has protocol version %u, lagand supports version %d",
                        ret->version, LAGAN_WIRE_VERSION);
     if (o->via.array.size != 4)
-        return err_set(e, -EBADMSG, "not a message: %u elements, [version, type, rid, {map}] has 4",
+        return err_set(e, -EBADMSG, "not a message: %u elements instead of the 4 of an envelope",
                        o->via.array.size);
     if (at[1].type != MSGPACK_OBJECT_POSITIVE_INTEGER || at[1].via.u64 > UINT32_MAX)
         return err_set(e, -EBADMSG, "not a message: the type is not an unsigned integer");
@@ -43,9 +43,9 @@ msg_decode_long(struct msg *ret, const void *frame, size_t n, uint32_t max_nodes
     memset(ret, 0, sizeof *ret);
     TRY(msg_check(frame, n, max_nodes, e));
     ret->zone = msgpack_zone_new(MSGPACK_ZONE_CHUNK_SIZE);
-    if (!ret->zone) return err_set(e, -ENOMEM, "out of memory for a message");
+    if (!ret->zone) return err_set(e, -ENOMEM, "no memory to decode a message");
     if (msgpack_unpack(frame, n, &off, ret->zone, &o) != MSGPACK_UNPACK_SUCCESS)
-        r = err_set(e, -EBADMSG, "the frame cannot be unpacked");
+        r = err_set(e, -EBADMSG, "msgpack_unpack() rejects the frame of %zu bytes", n);
     else
         r = envelope(ret, &o, e);
     if (r < 0) msg_done(ret);
@@ -190,7 +190,8 @@ msg_ids_copy(const struct msg_ids *ids, void *to)
     }
 }
 
-/* Index of the first negative id of a bin; n: none. A bin may have a million ids. */
+/* Returns the index of the first negative id of n i32 LE ids at p; n: no id is negative. The first
+ * loop has no branch, because a prompt may have a million ids. */
 static uint32_t
 first_negative(const char *p, uint32_t n)
 {
@@ -213,8 +214,8 @@ msg_ids(const msgpack_object *map, const char *key, struct msg_ids *ret, struct 
     if (!o) return *ret = ids, -ENOENT;
     if (o->type == MSGPACK_OBJECT_BIN) {
         if (o->via.bin.size % 4)
-            return err_set(e, -EINVAL, "%s: %u bytes are not a list of 4-byte ids", key,
-                           o->via.bin.size);
+            return err_set(e, -EINVAL, "%s has %u bytes, which is not a multiple of a 4-byte id",
+                           key, o->via.bin.size);
         ids.n = o->via.bin.size / 4;
         i = first_negative(o->via.bin.ptr, ids.n);
         if (i < ids.n)
@@ -223,7 +224,7 @@ msg_ids(const msgpack_object *map, const char *key, struct msg_ids *ret, struct 
     } else if (o->type == MSGPACK_OBJECT_ARRAY) {
         ids.n = o->via.array.size;
     } else {
-        return err_set(e, -EINVAL, "%s is not a list of token ids", key);
+        return err_set(e, -EINVAL, "%s is neither an array of token ids nor a bin of them", key);
     }
     for (i = 0; i < ids.n && o->type == MSGPACK_OBJECT_ARRAY; i++) {
         const msgpack_object *x = &o->via.array.ptr[i];
@@ -232,7 +233,7 @@ msg_ids(const msgpack_object *map, const char *key, struct msg_ids *ret, struct 
             return err_set(e, -EINVAL, "%s[%u] is %lld, a token id is 0 or more", key, i,
                            (long long)x->via.i64);
         if (x->type != MSGPACK_OBJECT_POSITIVE_INTEGER || x->via.u64 > INT32_MAX)
-            return err_set(e, -EINVAL, "%s[%u] is not a token id", key, i);
+            return err_set(e, -EINVAL, "%s[%u] is not an integer from 0 to 2^31 - 1", key, i);
     }
     *ret = ids;
     return 0;
@@ -246,7 +247,7 @@ msg_understood(const msgpack_object *map, struct err *e)
 
         if (k->size && k->ptr[0] == '!')
             return err_set(e, -EINVAL,
-                           "the key '%.*s' is unknown and, because of its '!', cannot be ignored",
+                           "the key '%.*s' is unknown, and its '!' forbids lagand to ignore it",
                            (int)k->size, k->ptr);
     }
     return 0;

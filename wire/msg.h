@@ -1,9 +1,10 @@
-/* msg.h - client frames as structs: bounded decoding, encoding; MessagePack in ZeroMQ frames.
+/* msg.h - decodes and encodes the messages of clients: MessagePack in ZeroMQ frames.
  *
- * msg_check() is one bounded, iterative pass that enforces every limit of lagan_wire.h (depth,
- * nodes, keys, strings, duplicate keys, no ext, no NaN, no trailing bytes) before MessagePack-C may
- * unpack. msg_decode() is msg_check() plus the envelope. Decoded structs point into the frame and
- * are valid as long as the frame. */
+ * A message is an envelope [version, type, rid, {map}]; rid is the client's request id. msg_check()
+ * is one bounded, iterative pass that enforces every limit of lagan_wire.h (depth, nodes, keys,
+ * strings, duplicate keys, no ext, no NaN, no trailing bytes) before MessagePack-C unpacks the
+ * frame. A node is one MessagePack value. msg_decode() calls msg_check() and reads the envelope.
+ * Decoded structs point into the frame and are valid while it is. */
 #pragma once
 
 #include "base/base.h"
@@ -13,26 +14,27 @@
 
 #include <msgpack.h>
 
-struct msg { /* an envelope */
+struct msg { /* a decoded envelope */
     uint32_t version, type;
     uint64_t rid;
-    msgpack_object map; /* type MAP; in the zone */
+    msgpack_object map; /* of type MSGPACK_OBJECT_MAP; its memory is in zone */
     msgpack_zone *zone; /* freed by msg_done() */
 };
 
-/* -EBADMSG: not MessagePack, a limit is exceeded (the sentence says which and where), or not
- * [version, type, rid, {map}]. -EPROTO: another protocol version. After a failure ret->type and
- * ret->rid hold the values that could be read (else 0), so that the ERROR can name the request. The
- * frame must outlive *ret. */
+/* Decodes a client's frame of n bytes, which must outlive *ret. -EBADMSG: the frame is not
+ * MessagePack, exceeds a limit (e says which and where), or is not an envelope. -EPROTO: another
+ * protocol version. After a failure ret->type and ret->rid hold the values that could be read (else
+ * 0), so that the ERROR can name the request. */
 int msg_decode(struct msg *ret, const void *frame, size_t n, struct err *e) MUST_USE;
 void msg_done(struct msg *m);
-/* As above with another limit of nodes, because a client may receive longer messages than it may
- * send. */
+/* msg_decode() with max_nodes instead of LAGAN_MAX_NODES: for liblagan, because a client may
+ * receive longer messages than it may send. */
 int msg_decode_long(struct msg *ret, const void *frame, size_t n, uint32_t max_nodes,
                     struct err *e) MUST_USE;
-/* Only the bounded pass. max_nodes: LAGAN_MAX_NODES for a client's message. */
+/* Checks a frame without unpacking it. max_nodes: most nodes, except integers in arrays;
+ * LAGAN_MAX_NODES for a client's message. -EBADMSG: as msg_decode(). */
 int msg_check(const void *frame, size_t n, uint32_t max_nodes, struct err *e) MUST_USE;
-bool msg_utf8(const void *s, size_t n); /* RFC 3629: no overlong forms, no surrogates */
+bool msg_utf8(const void *s, size_t n); /* true: UTF-8 without overlong forms and surrogates */
 
 struct msg_span {
     const char *p;
@@ -43,16 +45,16 @@ struct msg_ids {             /* token ids: a bin of i32 LE, or an array of integ
     uint32_t n;
 };
 token_id msg_id(const struct msg_ids *ids, uint32_t i);
-/* The rid of a frame that was not checked; 0: none. */
+/* Returns the rid of a frame that msg_check() has not checked; 0: the frame has no rid. */
 uint64_t msg_rid(const void *frame, size_t n);
-void msg_ids_copy(const struct msg_ids *ids, void *to); /* copies all ids: i32[ids->n] */
+void msg_ids_copy(const struct msg_ids *ids, void *to); /* copies all ids as i32[ids->n] */
 
 struct msg_bias {
     token_id id;
     float add;
 };
 
-/* The C field of each kind of LAGAN_FIELDS. */
+/* MSG_FIELD_<kind>(name) declares the field of struct msg_request for a key of this kind. */
 #define MSG_FIELD_IDS(name) struct msg_ids name;
 #define MSG_FIELD_STR(name) struct msg_span name;
 #define MSG_FIELD_U32(name) uint32_t name;
@@ -61,60 +63,61 @@ struct msg_bias {
 #define MSG_FIELD_F64(name) double name;
 #define MSG_FIELD_OVER(name) double name;
 #define MSG_FIELD_BOOL(name) bool name;
-#define MSG_FIELD_EARLY(name) uint32_t name; /* 0 false, 1 true, 2 never */
-#define MSG_FIELD_ANY(name) bool name;       /* the key is present */
+#define MSG_FIELD_EARLY(name) uint32_t name; /* 0: false, 1: true, 2: "never" */
+#define MSG_FIELD_ANY(name) bool name;       /* true: the key is present, with any value */
 #define MSG_FIELD_STOPS(name) \
     struct msg_span name[LAGAN_MAX_STOPS]; \
     uint32_t n_##name;
 #define MSG_FIELD_BIAS(name) \
     struct msg_bias name[LAGAN_MAX_BIAS]; \
-    uint32_t n_##name; /* sorted by id, ids are unique */
+    uint32_t n_##name; /* number of pairs, which are sorted by id; each id occurs once */
 
-/* SUBMIT: every key of LAGAN_FIELDS, validated for type and range; absent keys have a default. */
+/* A decoded SUBMIT: a field for every key of LAGAN_FIELDS, with a valid type and range; the field
+ * of an absent key has the default of LAGAN_FIELDS. */
 struct msg_request {
 #define X(kind, name, least, most, preset, record, fallback, sentence) MSG_FIELD_##kind(name)
     LAGAN_FIELDS(X)
 #undef X
-    bool has_text, has_seed, has_max_tokens, has_eos; /* the key is present */
-    bool want_logprobs, want_prompt_logprobs;         /* the key is present; 0 is a valid value */
-    /* with model_defaults: ABSENT_ bits (ipc/records.h) of the absent keys */
+    bool has_text, has_seed, has_max_tokens, has_eos; /* true: the key is present */
+    bool want_logprobs, want_prompt_logprobs; /* true: the key is present, even if it is 0 */
+    /* If model_defaults is true: ABSENT_ bits (ipc/records.h) of the keys that are absent. */
     uint32_t absent;
 };
-/* -EINVAL: the sentence names key, value and valid range. *ret is written on success only. */
+/* Decodes the SUBMIT m; writes *ret on success only. -EINVAL: e names key, value and range. */
 int msg_request(struct msg_request *ret, const struct msg *m, struct err *e) MUST_USE;
-/* Values that limit each other; a flag is true if the request has the key. */
+/* The values of a SUBMIT that exclude each other; a bool is true if the request has the key. */
 struct msg_combination {
     uint32_t n, beams;
     double temperature;
     bool logprobs, prompt_logprobs, stop, return_logits;
 };
-/* -EINVAL: the sentence names both keys. msg_request() calls it if no value is a default of the
- * model, else lagand does when the defaults are known. */
+/* Returns 0 if the values can be combined. -EINVAL: e names both keys. msg_request() calls it if no
+ * value is a default of the model; otherwise lagand calls it when the defaults are known. */
 int msg_combine(const struct msg_combination *c, struct err *e) MUST_USE;
 
-/* RESUME: three lists of n unsigned integers. -EINVAL: a list is missing, has another length or
- * other elements. */
+/* A decoded RESUME: the rids of n requests, and the tokens and bytes of text that the client has.
+ * -EINVAL: a list is missing, has another length, or an element is not an unsigned integer. */
 struct msg_resume {
     uint32_t n;
     const msgpack_object *rid, *n_tokens, *text_bytes;
 };
 int msg_resume(struct msg_resume *ret, const struct msg *m, struct err *e) MUST_USE;
 
-/* Read one key of a map. -ENOENT: absent. -EINVAL: wrong type. */
+/* Read the value of one key of a map. -ENOENT: the key is absent. -EINVAL: another type. */
 int msg_u64(const msgpack_object *map, const char *key, uint64_t *ret);
 int msg_i64(const msgpack_object *map, const char *key, int64_t *ret);
 int msg_f64(const msgpack_object *map, const char *key, double *ret);
-int msg_number(const msgpack_object *o, double *ret); /* an integer or a float */
+int msg_number(const msgpack_object *o, double *ret); /* -EINVAL: neither integer nor float */
 int msg_str(const msgpack_object *map, const char *key, struct msg_span *ret); /* str or bin */
 int msg_bool(const msgpack_object *map, const char *key, bool *ret);
 const msgpack_object *msg_get(const msgpack_object *map, const char *key); /* NULL: absent */
-/* Reads a list of token ids: a bin of i32 LE or an array. -ENOENT: *ret is as for an absent key. */
+/* Reads a list of token ids, a bin of i32 LE or an array. -ENOENT: no such key; ret->o is NULL. */
 int msg_ids(const msgpack_object *map, const char *key, struct msg_ids *ret, struct err *e);
-/* -EINVAL: an unknown key begins with '!' and must be understood. For every message type. */
+/* Refuses (-EINVAL) a map with a key that starts with '!': a client marks with it a key of a later
+ * protocol that lagand must not ignore. For every message type. */
 int msg_understood(const msgpack_object *map, struct err *e) MUST_USE;
 
-/* Encoding: msg_begin() writes an envelope with n_keys map entries; the caller packs the entries
- * with MessagePack-C. */
+/* Writes an envelope whose map has n_keys entries; the caller packs them afterwards. */
 void msg_begin(msgpack_packer *p, uint32_t type, uint64_t rid, uint32_t n_keys);
 void msg_key(msgpack_packer *p, const char *key);
 void msg_text(msgpack_packer *p, const char *s);            /* NUL-terminated string value */

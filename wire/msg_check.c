@@ -1,13 +1,13 @@
-/* msg_check.c - the bounded pass over a frame, see msg.h.
+/* msg_check.c - checks a client's frame against the limits of lagan_wire.h before it is unpacked.
  *
  * MessagePack-C allocates as much as the header of a container announces: 5 bytes may request 8
- * GiB. Therefore this pass reads every byte before the frame is unpacked. It is iterative (a stack
- * of LAGAN_MAX_DEPTH containers) and allocates nothing. Its limits hold for the whole frame,
+ * GiB. Therefore msg_check() reads every byte before the frame is unpacked. It is iterative (a
+ * stack of LAGAN_MAX_DEPTH containers) and allocates nothing. Its limits hold for the whole frame,
  * because limits for each level would multiply.
  *
- * A node costs MessagePack-C about 24 bytes. Integers in arrays are counted separately, because a
- * prompt is a long list of integers: at most LAGAN_MAX_LIST; all other nodes at most
- * LAGAN_MAX_NODES. A longer list is rejected at its header. */
+ * A node is one MessagePack value; a container is an array or a map. A node costs MessagePack-C
+ * about 24 bytes. Integers in arrays have their own limit, LAGAN_MAX_LIST, because a prompt is a
+ * long list of integers; all other nodes are at most LAGAN_MAX_NODES. */
 #include "wire/msg.h"
 
 #include <math.h>
@@ -17,10 +17,10 @@ struct span {
     uint32_t n;
 };
 
-struct level {       /* an open container */
-    uint64_t left;   /* remaining nodes; keys and values of a map both count */
-    bool map;        /* a map: an even left means that a key is next */
-    uint32_t n_keys; /* seen so far */
+struct level {       /* a container whose elements are not all read */
+    uint64_t left;   /* nodes not yet read; keys and values of a map both count */
+    bool map;        /* true: a map; if left is even, the next node is a key */
+    uint32_t n_keys; /* keys read so far, in key[] */
     struct span key[LAGAN_MAX_KEYS];
 };
 
@@ -73,20 +73,20 @@ msg_utf8(const void *s, size_t n)
     return true;
 }
 
-#define TOO_MANY "more than 262144 integers in lists"
+#define TOO_MANY "the arrays of the frame have more than 262144 integers"
 
 static int
 open_container(struct pass *c, bool map, uint64_t n, struct err *e)
 {
     struct level *l;
 
-    if (map && n > LAGAN_MAX_KEYS) return bad(c, e, "a map of more than 64 keys");
+    if (map && n > LAGAN_MAX_KEYS) return bad(c, e, "a map has more than 64 keys");
     if (map) n *= 2;
     /* An element has at least 1 byte, so a header cannot announce more elements than bytes. */
-    if (n > (uint64_t)(c->end - c->p)) return bad(c, e, "a container longer than the frame");
+    if (n > (uint64_t)(c->end - c->p)) return bad(c, e, "an array or map is longer than the frame");
     if (n > (uint64_t)(LAGAN_MAX_LIST - c->ids) + (c->max_nodes - c->nodes))
         return bad(c, e, TOO_MANY);
-    if (c->depth == LAGAN_MAX_DEPTH) return bad(c, e, "nested deeper than 8 containers");
+    if (c->depth == LAGAN_MAX_DEPTH) return bad(c, e, "more than 8 arrays and maps are nested");
     l = &c->level[c->depth++];
     l->left = n;
     l->map = map;
@@ -99,7 +99,7 @@ take_key(struct pass *c, struct level *l, const uint8_t *p, uint64_t n, struct e
 {
     uint32_t i;
 
-    if (n > LAGAN_MAX_KEY) return bad(c, e, "a key longer than 64 bytes");
+    if (n > LAGAN_MAX_KEY) return bad(c, e, "a key is longer than 64 bytes");
     for (i = 0; i < l->n_keys; i++)
         if (l->key[i].n == n && !memcmp(l->key[i].p, p, n))
             return err_set(e, -EBADMSG, "byte %zu of the frame: the key '%.*s' occurs twice",
@@ -108,10 +108,11 @@ take_key(struct pass *c, struct level *l, const uint8_t *p, uint64_t n, struct e
     return 0;
 }
 
-/* The kind that the first byte of a node announces. bytes: length of the payload; of a container:
- * elements. */
+/* Kind of a node. PLAIN: nil, false, true; EXT: an extension type. */
 enum kind { INVALID, INTEGER, PLAIN, FLOAT, STR, BIN, ARRAY, MAP, EXT };
 
+/* Returns the kind of a node that starts with byte b. *n: bytes of its payload (elements of a
+ * container), unless *len_bytes is not 0: then this number follows b in len_bytes bytes. */
 static enum kind
 first_byte(uint8_t b, uint32_t *len_bytes, uint64_t *n)
 {
@@ -155,7 +156,7 @@ finite_float(const uint8_t *p, uint64_t n)
     return n == 4 ? (bits >> 23 & 0xff) != 0xff : (bits >> 52 & 0x7ff) != 0x7ff;
 }
 
-/* One node: its header, and the payload unless it is a container. */
+/* Checks the next node: its header, and its payload unless it is a container. */
 static int
 take_node(struct pass *c, struct err *e)
 {
@@ -165,29 +166,29 @@ take_node(struct pass *c, struct err *e)
     enum kind kind;
     uint64_t n;
 
-    if (c->p == c->end) return bad(c, e, "the frame ends too early");
+    if (c->p == c->end) return bad(c, e, "the frame ends before the message is complete");
     kind = first_byte(*c->p, &len_bytes, &n);
     if (kind == INVALID) return bad(c, e, "0xc1 is not valid MessagePack");
-    if (kind == EXT) return bad(c, e, "an ext type, which no message has");
-    if (kind == INTEGER && c->depth > 1 && !up->map) { /* except those of the envelope */
+    if (kind == EXT) return bad(c, e, "a value has an ext type, which no message uses");
+    if (kind == INTEGER && c->depth > 1 && !up->map) { /* in an array; depth 1: envelope */
         if (++c->ids > LAGAN_MAX_LIST) return bad(c, e, TOO_MANY);
     } else if (++c->nodes > c->max_nodes) {
-        return err_set(e, -EBADMSG, "byte %zu of the frame: more than %u nodes",
+        return err_set(e, -EBADMSG, "byte %zu of the frame: the message has more than %u values",
                        (size_t)(c->p - c->start), c->max_nodes);
     }
-    if (key && kind != STR) return bad(c, e, "a key that is not a string");
+    if (key && kind != STR) return bad(c, e, "a key of a map is not a string");
     if (up) up->left--;
     c->p++;
     if (len_bytes) {
-        if ((size_t)(c->end - c->p) < len_bytes) return bad(c, e, "the frame ends too early");
+        if ((size_t)(c->end - c->p) < len_bytes) return bad(c, e, "the frame ends inside a length");
         n = big_endian(c->p, len_bytes);
         c->p += len_bytes;
     }
     if (kind == ARRAY || kind == MAP) return open_container(c, kind == MAP, n, e);
-    if (n > (uint64_t)(c->end - c->p)) return bad(c, e, "a value longer than the frame");
-    if (kind == FLOAT && !finite_float(c->p, n)) return bad(c, e, "a float that is not finite");
-    if (kind == STR && n > LAGAN_MAX_STR) return bad(c, e, "a string longer than 1 MiB");
-    if (kind == STR && !msg_utf8(c->p, n)) return bad(c, e, "a string that is not UTF-8");
+    if (n > (uint64_t)(c->end - c->p)) return bad(c, e, "a value is longer than the frame");
+    if (kind == FLOAT && !finite_float(c->p, n)) return bad(c, e, "a float is infinite or NaN");
+    if (kind == STR && n > LAGAN_MAX_STR) return bad(c, e, "a string is longer than 1 MiB");
+    if (kind == STR && !msg_utf8(c->p, n)) return bad(c, e, "a string is not UTF-8");
     if (key) TRY(take_key(c, up, c->p, n, e));
     c->p += n;
     return 0;
@@ -203,12 +204,12 @@ msg_check(const void *frame, size_t n, uint32_t max_nodes, struct err *e)
     c.nodes = c.ids = c.depth = 0;
     c.max_nodes = max_nodes;
     if (n > LAGAN_MAX_FRAME)
-        return err_set(e, -EBADMSG, "a frame of %zu bytes, the maximum is %u", n, LAGAN_MAX_FRAME);
+        return err_set(e, -EBADMSG, "the frame has %zu bytes; the limit is %u", n, LAGAN_MAX_FRAME);
     do {
         TRY(take_node(&c, e));
         while (c.depth && !c.level[c.depth - 1].left) c.depth--;
     } while (c.depth);
-    if (c.p != c.end) return bad(&c, e, "bytes after the message");
+    if (c.p != c.end) return bad(&c, e, "the frame has bytes behind the message");
     return 0;
 }
 

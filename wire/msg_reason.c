@@ -1,4 +1,4 @@
-/* msg_reason.c - see msg_reason.h. */
+/* msg_reason.c - the table of finish reasons and errors, generated from lagan_wire.h. */
 #include "wire/msg_reason.h"
 
 #include "include/lagan_wire.h"

@@ -1,17 +1,19 @@
-/* msg_request.c - decodes SUBMIT into struct msg_request, and RESUME; see msg.h.
+/* msg_request.c - decodes SUBMIT into struct msg_request, and RESUME into struct msg_resume.
  *
- * A walk over LAGAN_FIELDS of lagan_wire.h: the kind of a row selects the reader, the key is also
- * the name of the field. Checks across keys (ids or text, min_tokens and max_tokens) follow. */
+ * LAGAN_FIELDS of lagan_wire.h has one row for each key of SUBMIT. The kind of the row selects the
+ * read_ function; the key is also the name of the field. Checks of two keys follow. */
 #include "ipc/records.h"
 #include "wire/msg.h"
 
-/* Arguments of all readers: the map, the key, the error. */
+/* Arguments of all read_ functions. Each reads one key of the map; an absent key is no error. */
 struct key_reader {
     const msgpack_object *map;
     const char *key;
     struct err *e;
 };
 
+/* Converts r, the result of msg_i64() or a similar function: returns 0 if the key is absent, 1 if
+ * it was read. -EINVAL: the value has another type; want: the expected type. */
 static int
 absent_or(const struct key_reader *x, int r, const char *want)
 {
@@ -19,7 +21,7 @@ absent_or(const struct key_reader *x, int r, const char *want)
     return r < 0 ? err_set(x->e, -EINVAL, "%s is not %s", x->key, want) : 1;
 }
 
-/* Sets *ret if the key is present, as the other readers do. */
+/* Sets *ret only if the key is present, so that *ret keeps its default otherwise. */
 static int
 read_int(const struct key_reader *x, int64_t *ret, int64_t least, int64_t most)
 {
@@ -133,7 +135,7 @@ read_ids(const struct key_reader *x, struct msg_ids *ret, uint32_t least, uint32
     return 0;
 }
 
-/* A list of strings, or one string. */
+/* Reads the stop strings: the value is a list of strings or one string. */
 static int
 read_stops(const struct key_reader *x, struct msg_request *q)
 {
@@ -208,11 +210,11 @@ read_bias(const struct key_reader *x, struct msg_request *q)
     qsort(q->logit_bias, q->n_logit_bias, sizeof q->logit_bias[0], by_id);
     for (uint32_t i = 1; i < q->n_logit_bias; i++)
         if (q->logit_bias[i].id == q->logit_bias[i - 1].id)
-            return err_set(x->e, -EINVAL, "%s names token %d twice", x->key, q->logit_bias[i].id);
+            return err_set(x->e, -EINVAL, "%s has token %d twice", x->key, q->logit_bias[i].id);
     return 0;
 }
 
-/* One reader for each kind of LAGAN_FIELDS. q is 0 at first. */
+/* READ_<kind>(f, ...) reads key f of LAGAN_FIELDS into q.f. All fields of q are 0 before. */
 #define READ_IDS(f, preset, least, most) read_ids(&x, &q.f, least, most)
 #define READ_STR(f, preset, least, most) read_str(&x, &q.f, least, most)
 #define READ_U32(f, preset, least, most) read_u32(&x, &q.f, preset, least, most)
@@ -300,7 +302,7 @@ msg_request(struct msg_request *ret, const struct msg *m, struct err *e)
 
 /* ---- RESUME */
 
-/* *n: set to the length of the list; if not 0, the required length. */
+/* Reads a list of *n unsigned integers. *n 0: of any length > 0, which is stored in *n. */
 static int
 read_list(const struct msg *m, const char *key, uint32_t *n, const msgpack_object **ret,
           struct err *e)

@@ -1,4 +1,4 @@
-/* zmtp.c - see zmtp.h. */
+/* zmtp.c - the ZMTP 3 protocol of a local connection: decodes received bytes, encodes heads. */
 #include "wire/zmtp.h"
 
 #include <strings.h>
@@ -9,7 +9,8 @@ enum { FIRST_CAPACITY = 4 << 10 };
 
 /* ---- receiving */
 
-/* Checks the received part of a greeting: another protocol is rejected at its first bytes. */
+/* Returns true if the first n bytes g of a greeting are valid so far, so that a peer with another
+ * protocol is rejected at its first bytes. */
 static bool
 is_greeting(const uint8_t *g, uint32_t n)
 {
@@ -27,7 +28,7 @@ head_size(const struct zmtp *z)
     return z->n_head && z->head[0] & ZMTP_LONG ? ZMTP_HEAD : 2;
 }
 
-/* The head is complete: validates type and length of the frame. */
+/* Starts a frame: validates its complete head. -EMSGSIZE: the message exceeds `most` bytes. */
 static int
 begin(struct zmtp *z, uint32_t most)
 {
@@ -68,8 +69,8 @@ is(const uint8_t *p, uint32_t n, const char *word)
     return n == strlen(word) && !memcmp(p, word, n);
 }
 
-/* Checks the properties of READY: {length, name, length in 4 bytes, value}. Only Socket-Type
- * matters, if present. */
+/* Returns true if the n bytes p of READY are valid properties {length, name, length in 4 bytes,
+ * value} and the Socket-Type, if present, can talk to a ROUTER. Other properties are ignored. */
 static bool
 may_talk(const uint8_t *p, uint32_t n)
 {
@@ -124,7 +125,7 @@ end(struct zmtp *z, const uint8_t *frame, struct zmtp_item *item)
     z->given = frame == z->body;
     if (flags & ZMTP_COMMAND) return command(z, frame, z->size, item);
     z->n_frames++;
-    z->before += z->size + ZMTP_HEAD; /* so that empty frames are limited too */
+    z->before += z->size + ZMTP_HEAD; /* ZMTP_HEAD bounds the number of empty frames too */
     if (flags & ZMTP_MORE) return 0;
     *item = (struct zmtp_item){ .what = ZMTP_MESSAGE, .n_frames = z->n_frames };
     if (z->n_frames == 1) {

@@ -1,7 +1,7 @@
-/* zmtp.h - ZeroMQ protocol of lagand on local sockets: ZMTP 3 (RFC 37), ROUTER, mechanism NULL.
+/* zmtp.h - lagand's ZeroMQ for local sockets: a ROUTER of ZMTP 3 (RFC 37), mechanism NULL.
  *
- * Accepts the peers that the ROUTER of libzmq accepts, except ZMTP 1 and 2 (before 2013). A
- * violation ends the connection; libzmq ignores some violations.
+ * Accepts the peers that a ROUTER of libzmq accepts, except ZMTP 1 and 2 (before 2013). Every
+ * protocol violation ends the connection, whereas libzmq ignores some.
  *
  *     greeting   64 bytes: ff, 8 spare, 7f, version (>= 3), minor, mechanism (20), 32 spare
  *     frame      flags, length (1 byte; with ZMTP_LONG 8 bytes, big endian), that many bytes
@@ -12,8 +12,7 @@
  *
  * The peer may be hostile: bytes arrive in parts of any size, and memory is allocated for received
  * bytes only, never for an announced length. A frame that is complete in one part is not copied. A
- * message of several frames is only counted, because no message of lagand has several. One thread;
- * no side effects except malloc(). */
+ * message of several frames is only counted, because no message of lagand has several. */
 #pragma once
 
 #include "base/base.h"
@@ -28,14 +27,14 @@ struct zmtp {
         ZMTP_GREETED,
         ZMTP_SHAKEN,
         ZMTP_OPEN
-    } state;    /* expected next: greeting, READY, any frame */
-    bool given; /* the body was returned to the caller */
-    /* greeting: the peer knows PING (3.1; libzmq 4.1 would pass PING to its program) */
+    } state;    /* GREETED: the greeting is expected next; SHAKEN: READY; OPEN: any frame */
+    bool given; /* body was returned to the caller and is freed by the next call */
+    /* The peer's greeting is 3.1 or later: it knows PING (libzmq 4.1 passes PING on). */
     bool pings;
-    uint8_t n_head, head[ZMTP_GREETING]; /* of the greeting or of the current frame */
-    uint32_t size, got;                  /* of the current frame, once its head is complete */
+    uint8_t n_head, head[ZMTP_GREETING]; /* received bytes of the greeting or of a frame's head */
+    uint32_t size, got;                  /* length of the current frame; bytes of it received */
     uint32_t n_frames, before; /* complete frames of the current message, and their bytes */
-    uint8_t *body;             /* [capacity]: got bytes of a frame that arrived in parts */
+    uint8_t *body;             /* [capacity]: got bytes of a frame that arrived in several parts */
     uint32_t capacity;
 };
 
@@ -43,26 +42,26 @@ struct zmtp_item {
     enum zmtp_what { ZMTP_NOTHING, ZMTP_READY, ZMTP_MESSAGE, ZMTP_PINGED } what;
     const uint8_t *p; /* MESSAGE with one frame: its bytes; PINGED: the context */
     uint32_t n;
-    uint32_t n_frames; /* MESSAGE */
+    uint32_t n_frames; /* MESSAGE: number of its frames */
 };
 
-/* Consumes bytes of p up to the end of one item; n > 0. Returns the number of bytes consumed, at
- * least 1. item->p is valid as long as p, until zmtp_done() or the next call. most: limit of a
- * message or command in bytes. -EPROTO: not ZMTP 3 with mechanism NULL, or malformed. -EMSGSIZE:
- * longer than most. -ENOMEM. After a failure only zmtp_close() may be called. */
+/* Consumes the first of n > 0 received bytes p, up to the end of one item: READY, a message or
+ * PING. Returns the number of bytes consumed, at least 1; item->what is ZMTP_NOTHING if no item is
+ * complete. item->p is valid as long as p, until zmtp_done() or the next call. most: limit of a
+ * message or command in bytes. -EPROTO: the bytes are not ZMTP 3 with mechanism NULL. -EMSGSIZE: a
+ * message is longer than most. -ENOMEM. After a failure only zmtp_close() may be called. */
 int zmtp_take(struct zmtp *z, uint32_t most, const uint8_t *p, uint32_t n,
               struct zmtp_item *item) MUST_USE;
 void zmtp_done(struct zmtp *z); /* frees the memory of the last item */
-/* Bytes of the current frame that have not arrived; 0: no current frame, or its length is not
- * known. */
+/* Returns how many bytes of the current frame have not arrived; 0: no frame, or length unknown. */
 uint32_t zmtp_missing(const struct zmtp *z);
-void zmtp_close(struct zmtp *z); /* frees everything; *z is {0} */
+void zmtp_close(struct zmtp *z); /* frees all memory and resets *z to {0} */
 
-/* Our greeting and READY. */
+/* Returns lagand's greeting and READY, *n bytes, to send at the start of a connection. */
 const uint8_t *zmtp_hello(uint32_t *n);
 /* Writes the head of a message of n bytes; returns the length of the head. */
 uint32_t zmtp_head(uint8_t head[ZMTP_HEAD], uint32_t n);
-/* Writes a PING: the peer may assume that we are dead if it receives nothing for ttl / 10 seconds.
- */
+/* Writes a PING and returns its length. It allows the peer to close the connection if it receives
+ * nothing for ttl / 10 seconds. zmtp_pong() writes the reply to a PING with this context. */
 uint32_t zmtp_ping(uint8_t frame[ZMTP_PING], uint16_t ttl);
 uint32_t zmtp_pong(uint8_t frame[ZMTP_PONG], const uint8_t *context, uint32_t n);

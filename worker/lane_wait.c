@@ -1,4 +1,4 @@
-/* lane_wait.c - see lane_wait.h. */
+/* lane_wait.c - collects finished steps, and puts the engine thread to sleep until an event. */
 #include "worker/lane_wait.h"
 
 #include "base/clock.h"

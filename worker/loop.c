@@ -1,14 +1,12 @@
-/* loop.c - the engine loop: a worker's life from load to exit, one iteration after another.
+/* loop.c - a worker's engine loop: loads the model, then retires, plans and launches steps.
  *
  *     load (with heartbeat) -> READY -> { retire finished steps -> take requests -> plan and launch
  *     for every idle lane -> publish, ring the doorbell once -> sleep until a lane finishes or the
  *     doorbell rings } -> drained
  *
- * One thread moves all sequences. The longest sleep is 0.5 s, and only because lagand expects a
- * heartbeat: no timer replaces a wake-up. A device whose lanes have an fd wakes the loop. For
- * another device step_wait.h predicts when a step ends: the loop sleeps until shortly before and
- * then polls.
- */
+ * One thread handles all sequences. The longest sleep is 0.5 s, because lagand expects a heartbeat;
+ * every other event wakes the loop. A device whose lanes have an fd wakes the loop at the end of a
+ * step. Another device is polled shortly before the end that step_wait.h predicts. */
 #include "worker/loop.h"
 
 #include "base/clock.h"
@@ -45,28 +43,29 @@
 
 #include <sys/prctl.h>
 
+/* A step is overdue after OVERDUE_FACTOR times its predicted duration, at least MIN_DEADLINE. The
+ * worker has QUEUE_SLOTS more request slots than sequence slots, at least MIN_SLOTS. */
 enum { OVERDUE_FACTOR = 20, MIN_SLOTS = 256, QUEUE_SLOTS = 2048 };
 static const nsec MIN_DEADLINE = 3 * NSEC_S, LOAD_SLEEP = NSEC_MS, IDLE_SLEEP = 500 * NSEC_MS;
-/* While polling the device, the loop handles other events this often. */
+/* Longest uninterrupted poll of the device; then the loop handles other events. */
 static const nsec POLL_TIME = 100 * NSEC_US;
+static const nsec MAX_QUEUE_AHEAD = 500 * NSEC_MS; /* see must_wait_to_queue() */
 
-static const nsec MAX_QUEUE_AHEAD = 500 * NSEC_MS;
-
-/* Weight bytes per nanosecond and batched token, until a step has been measured: 30 GFLOP/s at 2
- * bytes per weight; on a GPU 100 TFLOP/s. Without this estimate the first prefill of a large model
- * would be overdue before it ends. */
+/* Estimated speed of the first step: bytes of weights that one batched token uses per nanosecond.
+ * It is 30 GFLOP/s at 2 bytes per weight on a CPU, 100 TFLOP/s on a GPU. Without this estimate the
+ * first prefill of a large model would be overdue before it ends. */
 enum { FIRST_RATE = 30, FIRST_RATE_GPU = 100000 };
 
 struct loop {
     struct worker *w;
     struct worker_lane lane[MAX_LANES];
     struct seq **seq;       /* [max_seqs] sequences of the step being retired */
-    uint32_t *n_before;     /* [max_seqs] their tokens before the commit */
-    double ns_per_token;    /* mean of finished steps: predicts the next step's deadline */
+    uint32_t *n_before;     /* [max_seqs] tokens of seq[i] before the commit */
+    double ns_per_token;    /* running mean of finished steps; predicts deadlines */
     bool polled;            /* the loop polled the device while a step ended */
-    bool idled;             /* no step was in flight since the last launch */
-    uint64_t after_idle;    /* the step launched after the lanes were idle */
-    uint64_t gaps, gaps_ns; /* device gaps, as last read */
+    bool idled;             /* since the last launch there was a time without a step in flight */
+    uint64_t after_idle;    /* number of the last step that was launched after such a time */
+    uint64_t gaps, gaps_ns; /* number and time of device gaps that count_gaps() read last */
 };
 
 static inline void
@@ -86,13 +85,13 @@ must_not_sleep(void *arg)
     return !outbox_empty(w->outbox) && ring_free_bytes(&w->channel->out) >= outbox_need(w->outbox);
 }
 
-/* Publishes the iteration's records: one store, at most one wake-up. */
+/* Moves queued records to the response ring and publishes them with one store and one wake-up. */
 static int
 publish(struct worker *w, struct err *e)
 {
     int r = outbox_flush(w->outbox, &w->channel->out);
 
-    if (r < 0) return err_set(e, r, "response ring: %s", ring_why(&w->channel->out));
+    if (r < 0) return err_set(e, r, "response ring is corrupt: %s", ring_why(&w->channel->out));
     if (!outbox_empty(w->outbox)) w->stats->v[STAT_ring_full]++;
     if (r > 0) {
         ring_publish(&w->channel->out);
@@ -102,7 +101,8 @@ publish(struct worker *w, struct err *e)
     return 0;
 }
 
-/* When to poll the device next, over all steps in flight on lanes without an fd. */
+/* Returns until when to sleep or poll before the first step in flight on a lane without an fd ends;
+ * until NSEC_NEVER: there is no such step. */
 static struct step_wait_next
 next_poll(const struct loop *p, nsec now)
 {
@@ -122,7 +122,7 @@ next_poll(const struct loop *p, nsec now)
     return first;
 }
 
-/* Polls without system calls until a step ends, a record arrives, or `until`. */
+/* Polls the device without system calls until a step ends, a record arrives, or time `until`. */
 static void
 poll_device(struct loop *p, nsec until)
 {
@@ -140,7 +140,7 @@ poll_device(struct loop *p, nsec until)
     }
 }
 
-/* Sleeps until an event, or at most `most`. -EPIPE: lagand has exited. */
+/* Waits at most `most`: polls near the end of a step, else sleeps. -EPIPE: lagand has exited. */
 static int
 sleep_or_poll(struct loop *p, nsec now, nsec most)
 {
@@ -162,7 +162,7 @@ sleep_or_poll(struct loop *p, nsec now, nsec most)
     return lane_wait_sleep(w, &f);
 }
 
-/* One iteration while the loader thread runs. */
+/* Runs one iteration of the loop while the loader thread loads the model. */
 static int
 load_iteration(struct loop *p, struct err *e)
 {
@@ -177,9 +177,9 @@ load_iteration(struct loop *p, struct err *e)
     return sleep_or_poll(p, clock_now(), LOAD_SLEEP) < 0 ? err_set(e, -EPIPE, "lagand exited") : 0;
 }
 
-/* Bytes for the records of one step and of one iteration's intake; only used pages become resident.
- * A beam search may report all its tokens in its last step, each with the longest text of the
- * vocabulary. */
+/* Returns the size of the outbox: bytes for the records of one step and of one iteration's intake.
+ * Only used pages become resident. A beam search may report all its tokens in its last step, each
+ * with the longest text of the vocabulary. */
 static size_t
 max_record_bytes(const struct worker *w)
 {
@@ -210,11 +210,11 @@ open_requests(struct worker *w, struct err *e)
     if (!w->tokenizer) return 0;
     w->text_cap = 2 * DETOK_HELD + 3 * (size_t)tokenizer_longest(w->tokenizer);
     w->text_buf = malloc(w->text_cap);
-    if (!w->text_buf) return err_set(e, -ENOMEM, "out of memory: buffer for the text of a token");
+    if (!w->text_buf) return err_set(e, -ENOMEM, "no memory for the text of a token");
     return text_thread_start(&w->text, w->requests, w->tokenizer, w->chat, prompt, e);
 }
 
-/* Sets the deadline of the steps in flight; lagand ends a worker that is past its deadline. */
+/* Publishes the deadline of the steps in flight; lagand kills a worker that exceeds it. */
 static void
 set_deadline(struct loop *p, nsec now)
 {
@@ -234,9 +234,9 @@ set_deadline(struct loop *p, nsec now)
         health_phase(w, w->draining ? PHASE_DRAIN : PHASE_READY, 0);
 }
 
-/* A driver queue holds about 1000 launches (gpu/cuda/README.md), and a step of a large model can
- * use 1000. A launch into a full queue blocks, and lagand treats a blocked worker as hung. So the
- * next step is queued only when the running step is at most 0.5 s from its predicted end. */
+/* Returns true if the next step of the lane must not be launched yet: the running step has more
+ * than 0.5 s left. A driver queue holds about 1000 launches (gpu/cuda/README.md), and a step of a
+ * large model can use 1000. A launch into a full queue blocks: the worker seems hung. */
 static bool
 must_wait_to_queue(const struct loop *p, unsigned lane, nsec now)
 {
@@ -250,8 +250,8 @@ must_wait_to_queue(const struct loop *p, unsigned lane, nsec now)
     return left > MAX_QUEUE_AHEAD;
 }
 
-/* Before a sequence's first chunk, or a beam's next one: gives the device the sampling parameters
- * and the tokens so far. */
+/* Gives the executor the sampling parameters of each sequence whose first chunk is in b, and the
+ * tokens before b of these sequences and of beams. */
 static void
 slot_sequences(struct worker *w, const struct batch *b)
 {
@@ -267,6 +267,7 @@ slot_sequences(struct worker *w, const struct batch *b)
     }
 }
 
+/* Sends b, with the data of its new sequences, to the other ranks of the rank group, if any. */
 static int
 send_plan(struct worker *w, const struct batch *b, struct err *e)
 {
@@ -280,7 +281,8 @@ send_plan(struct worker *w, const struct batch *b, struct err *e)
     return plan_ring_step(w, b, e);
 }
 
-/* Returns 1 if a step was launched, 0 if the lane has no step or must wait. */
+/* Plans and launches the next step of the lane. Returns 1 if a step was launched, 0 if the
+ * scheduler has no step for the lane or the lane must wait. */
 static int
 launch(struct loop *p, unsigned lane, nsec now, struct err *e)
 {
@@ -310,7 +312,7 @@ launch(struct loop *p, unsigned lane, nsec now, struct err *e)
     return r < 0 ? r : 1;
 }
 
-/* Counts gaps between steps of a busy device, not the time before a step after an idle time. */
+/* Counts the device gap before an ended step, unless the lanes were idle before its launch. */
 static void
 count_gaps(struct loop *p, uint64_t step)
 {
@@ -345,7 +347,8 @@ measure(struct loop *p, struct worker_lane *l, const struct batch *b, nsec now)
     l->since = now;
 }
 
-/* Applies the result to the sequences, publishes it in the manifest, then queues the records. */
+/* Applies the result of b: publishes committed positions in the manifest, adds the tokens to the
+ * sequences, then queues the records for lagand. */
 static void
 commit(struct loop *p, const struct batch *b, const struct batch_result *res, nsec now)
 {
@@ -369,9 +372,9 @@ commit(struct loop *p, const struct batch *b, const struct batch_result *res, ns
     FP(step_emitted);
 }
 
-/* Commits the oldest step of a lane if it is finished. Returns 1 if it was, 0 if not yet; negative:
- * the device failed. A step on another lane that this step waited for is committed first, because
- * the K and V of a token are committed after the token. */
+/* Commits the oldest step of a lane if it is finished. Returns 1 if it was, 0 if not; negative: the
+ * device failed. If this step waited for a step on another lane, commits the other step first,
+ * because the K and V of a token are committed after the token. */
 static int
 retire(struct loop *p, unsigned lane, nsec now)
 {
@@ -382,7 +385,7 @@ retire(struct loop *p, unsigned lane, nsec now)
     unsigned first;
 
     if (l->started == l->finished) return 0;
-    /* Without an fd, only exec_finish() notices that the device failed. */
+    /* Continues if the lane has no fd: there, only exec_finish() notices that the device failed. */
     if (exec_done(w->exec, lane) == l->finished && exec_fd(w->exec, lane) >= 0) return 0;
     while ((first = scheduler_commit_lane(w->sched, b)) != lane) {
         int r = retire(p, first, now);
@@ -422,7 +425,7 @@ max_sleep(const struct worker *w, nsec now)
     return host_tier_sleep(w, now, MAX(wake - now, (nsec)0));
 }
 
-/* True if neither this process nor the request ring has a request. */
+/* Returns true if the worker and the request ring have no request, and no step is in flight. */
 static bool
 is_idle(struct loop *p)
 {
@@ -434,8 +437,8 @@ is_idle(struct loop *p)
            outbox_empty(w->outbox);
 }
 
-/* Commits every finished step. A full response ring stops the engine here: no step is retired, so
- * no step is launched. */
+/* Commits finished steps of all lanes. Returns > 0 if there were any. While the response ring is
+ * full and the outbox has records, retires no step; then launch_all() launches none. */
 static int
 retire_all(struct loop *p, nsec now, struct err *e)
 {
@@ -445,13 +448,13 @@ retire_all(struct loop *p, nsec now, struct err *e)
     for (unsigned l = 0; l < w->limits->n_lanes && outbox_empty(w->outbox); l++) {
         int r = retire(p, l, now);
 
-        if (r < 0) return err_set(e, r, "device failed: %s", gpu_why(w->gpu));
+        if (r < 0) return err_set(e, r, "the device failed: %s", gpu_why(w->gpu));
         busy += r;
     }
     return busy;
 }
 
-/* Takes requests from the ring and from the text thread. */
+/* Reads the request ring and admits tokenized requests. Returns > 0 if there were any. */
 static int
 take_requests(struct worker *w, nsec now, struct err *e)
 {
@@ -477,7 +480,8 @@ launch_all(struct loop *p, nsec now, struct err *e)
     return r < 0 ? r : busy;
 }
 
-/* Maps host memory, drops cached blocks for an operator. Returns 1 if more work may be left. */
+/* Maps memory of the host tier, and frees cached blocks for `laganctl kv flush`. Returns 1 if
+ * blocks were freed and more may be left. */
 static int
 maintain_cache(struct worker *w, nsec now)
 {
@@ -487,7 +491,7 @@ maintain_cache(struct worker *w, nsec now)
     return 1;
 }
 
-/* Returns 1 when the worker is drained. */
+/* Runs one iteration of the loop. Returns 1 if the worker is drained: no request is left. */
 static int
 iteration(struct loop *p, struct err *e)
 {
@@ -505,10 +509,10 @@ iteration(struct loop *p, struct err *e)
     adopt_expire(w, now);
     adopt_log_tree(w);
     TRY(publish(w, e));
-    /* steps may have ended while the outbox was full */
+    /* If publish() has emptied the outbox, does not sleep: steps may have ended in the meantime. */
     busy |= was_blocked && outbox_empty(w->outbox);
     partition_ctl_stats(w->partition_ctl, w->stats);
-    health_heartbeat(w, now); /* before a client that has the tokens can ask for statistics */
+    health_heartbeat(w, now); /* publishes statistics before a client with the tokens can ask */
     if (w->draining && !w->requests->n_used && outbox_empty(w->outbox)) return 1;
     TRY(r = tuning_run(w->tuning, !busy && is_idle(p), now, e));
     p->idled |= r > 0;
@@ -527,11 +531,11 @@ open_lanes(struct loop *p, struct err *e)
         for (uint32_t i = 0; i < STEPS_IN_FLIGHT; i++) {
             p->lane[l].batch[i] = scheduler_batch(w->sched);
             if (!p->lane[l].batch[i])
-                return err_set(e, -ENOMEM, "out of memory: batches of a lane");
+                return err_set(e, -ENOMEM, "no memory for the batches of a lane");
         }
     p->seq = calloc(w->limits->max_seqs, sizeof *p->seq);
     p->n_before = calloc(w->limits->max_seqs, sizeof *p->n_before);
-    if (!p->seq || !p->n_before) return err_set(e, -ENOMEM, "out of memory: sequences of a step");
+    if (!p->seq || !p->n_before) return err_set(e, -ENOMEM, "no memory for a step's sequences");
     p->ns_per_token = (double)w->model->weight_bytes /
                       (exec_fd(w->exec, 0) >= 0 ? FIRST_RATE : FIRST_RATE_GPU);
     return plan_ring_alloc(w->plan, p->lane[0].batch[0], e);
@@ -572,7 +576,7 @@ loop_run(struct worker *w, struct err *e)
     if (r < 0) return r;
     TRY(open_lanes(&p, e));
     TRY(open_requests(w, e));
-    prctl(PR_SET_TIMERSLACK, 1000ul); /* 1 us, default 50 us: sleeps end on time */
+    prctl(PR_SET_TIMERSLACK, 1000ul); /* timer slack 1 us instead of 50 us: sleeps end on time */
     TRY(tuning_open(w->tuning, w->exec,
                     tuning_refusal(w->keys, sizes_on_gpu(w), w->limits->n_lanes), clock_now(), e));
     cache_flush_open(w->cache_flush);

@@ -1,14 +1,14 @@
-/* loop.h - the engine loops. */
+/* loop.h - the two engine loops of lagan-worker: of a worker, and of a rank above 0. */
 #pragma once
 
 #include "base/err.h"
 #include "worker/worker.h"
 
-/* loop.c: a worker, rank 0 of a rank group included. Loads the model and serves until the worker is
- * drained (returns 0). Negative: lagand has exited (-EPIPE), the device failed (-EIO), the request
+/* In loop.c: runs a worker, or rank 0 of a rank group: loads the model and serves until the worker
+ * is drained. Returns 0 then. Negative: lagand has exited (-EPIPE), the device failed (-EIO), a
  * ring is corrupt (-EBADMSG), or the load failed. On failure other threads may still run. */
 int loop_run(struct worker *w, struct err *e);
-/* rank_loop.c: a rank above 0 (tp/plan_ring.h). Loads this rank's share of the model and runs the
- * steps of the plan ring. Returns on failure only: rank 0 has exited (-EPIPE), the device failed
- * (-EIO), the plan is corrupt (-EBADMSG), or the load failed. */
+/* In rank_loop.c: runs a rank above 0: loads its share of the model and executes the steps that
+ * rank 0 sends through the plan ring (tp/plan_ring.h). Returns on failure only: rank 0 has exited
+ * (-EPIPE), the device failed (-EIO), the plan ring is corrupt (-EBADMSG), or the load failed. */
 int rank_loop_run(struct worker *w, struct err *e);

@@ -1,9 +1,8 @@
-/* main.c - lagan-worker: settings, inherited descriptors, the engine loop.
+/* main.c - the program lagan-worker: reads options, takes inherited fds, runs the engine loop.
  *
- * Started by lagand only. Exit codes: 0 drained, or lagand has exited; 2 usage; 70 internal fault
- * or corrupt ring; 74 device failure; 78 settings or model files that a restart cannot repair. The
- * last line on standard error (a pipe to lagand) gives the reason.
- */
+ * Only lagand starts it. Exit codes: 0 drained, or lagand has exited; 2 invalid options; 70
+ * internal fault, no memory or corrupt ring; 74 device failure; 78 options or model files that a
+ * restart cannot repair. The last line on standard error (a pipe to lagand) gives the reason. */
 #include "base/failpoint.h"
 #include "base/log.h"
 #include "base/opt.h"
@@ -45,7 +44,7 @@ struct own_keys {
     bool as_standby, inspect, help;
 };
 
-/* The parts that struct worker points to: type and name. */
+/* The parts that struct worker points to: the type and the member's name of each. */
 /* clang-format off */
 #define PARTS(X) \
     X(model_options, keys) X(heritage, heritage) X(channel, channel) X(chat, chat) \
@@ -98,7 +97,7 @@ print_help(void)
     opt_help(model_opts, OPT_TYPED, stdout);
 }
 
-/* Program and model options may come in any order; each key is in one table only. */
+/* Parses options of program and model, in any order; checks that no key is in both tables. */
 static int
 read_argv(struct model_options *keys, struct own_keys *own, int argc, char **argv, struct err *e)
 {
@@ -145,13 +144,14 @@ attach_channels(struct worker *w, struct err *e)
     doorbell = heritage_fd(w->heritage, "doorbell");
     w->fd_channel = heritage_fd(w->heritage, "fd_channel");
     if (d < 0 || rw < 0 || doorbell < 0 || w->fd_channel < 0)
-        return err_set(e, -EBADMSG, "LAGAN_FDNAMES: one of d, w, doorbell, fd_channel is missing");
+        return err_set(e, -EBADMSG,
+                       "lagand set LAGAN_FDNAMES without d, w, doorbell or fd_channel");
     if (w->rank) return channel_attach_rank(w->channel, d, rw, doorbell, w->heritage->epoch, e);
     TRY(channel_attach(w->channel, d, rw, doorbell, w->heritage->epoch, e));
     return plan_ring_open(w, e);
 }
 
-/* Maps an error to the exit code that lagand acts on. */
+/* Returns the exit code for error r. loaded: the model was loaded before the error. */
 static int
 exit_code(int r, bool loaded)
 {
@@ -160,7 +160,7 @@ exit_code(int r, bool loaded)
     return loaded || r == -ENOMEM ? EXIT_INTERNAL : EXIT_CONFIG;
 }
 
-/* Frees everything at the end of a drained worker, so that sanitizers find leaks. */
+/* Frees all memory of a drained worker, so that sanitizers can report leaks. */
 static void
 close_all(struct worker *w)
 {
@@ -230,9 +230,9 @@ main(int argc, char **argv)
     health_phase(w, PHASE_EXIT, 0);
     if (r < 0 && r != -EPIPE) log_err("%s", e.text);
     if (r < 0) {
-        /* The driver delays process exit; this lets lagand start the replacement now. */
+        /* Tells lagand to start the replacement now, because the driver delays the process exit. */
         shutdown(w->fd_channel, SHUT_RDWR);
-        _exit(exit_code(r, w->loaded)); /* other threads still run; no state must be saved */
+        _exit(exit_code(r, w->loaded)); /* not exit(): other threads still run */
     }
     FP(drain_done);
     close_all(w);

@@ -1,9 +1,9 @@
-/* rank_loop.c - the engine loop of a rank above 0: queues the steps that the plan ring carries.
+/* rank_loop.c - the engine loop of a rank above 0: executes the steps that rank 0 has planned.
  *
- * Two threads, as in rank 0: the loader thread, which ends with READY, and the engine thread, which
- * updates the heartbeat, reads the plan ring and queues its steps. This rank decides nothing.
- * Records come from a process of the same build and are validated all the same.
- */
+ * A step arrives as a record in the plan ring (tp/plan_ring.h). There are two threads, as in rank
+ * 0: the loader thread, which ends when the model is loaded, and the engine thread, which updates
+ * the heartbeat, reads the plan ring and queues its steps on the device. This rank makes no
+ * scheduling decision. It validates all records. */
 #include "worker/loop.h"
 
 #include "base/clock.h"
@@ -27,21 +27,21 @@
 #include <sys/prctl.h>
 
 static const nsec LOAD_SLEEP = 10 * NSEC_MS, IDLE_SLEEP = 500 * NSEC_MS;
-enum { POLL_NS = 20000 }; /* ns between two polls of a lane without an fd */
+enum { POLL_NS = 20000 }; /* nanoseconds between two polls of a lane without an fd */
 
-/* Sequences in the slots, as rank 0 has sent them. token: those before a sequence's first step and,
- * if sampling looks back, those of later steps. */
+/* State of the loop, with the sequences in the slots as rank 0 has sent them. token[]: the tokens
+ * of a sequence before its first step and, if looks_back[slot], of later steps too. */
 struct rank_loop {
     struct worker *w;
     struct worker_lane lane[MAX_LANES]; /* batch[] is not used */
     token_id *token;                    /* [slots][max_len] */
-    bool *looks_back;                   /* [slots] exec_looks_back() */
+    bool *looks_back;                   /* [slots] exec_looks_back(): sampling uses old tokens */
     struct logit_bias *bias;            /* [slots][EXEC_MAX_BIAS] */
-    struct batch *batch;                /* read by exec_start() alone */
+    struct batch *batch;                /* the step that was received last */
     struct batch_limits bounds;
     uint32_t max_len;
     size_t token_bytes;
-    char *packed; /* [packed_bytes] received part of a step of several records */
+    char *packed; /* [packed_bytes] the n_packed bytes received of a step of several records */
     size_t packed_bytes, n_packed;
 };
 
@@ -50,8 +50,8 @@ struct rank_loop {
 static int
 invalid(const struct ring_record *rec, struct err *e)
 {
-    return err_set(e, -EBADMSG, "plan ring: record of type %u and %u bytes is invalid", rec->type,
-                   rec->len);
+    return err_set(e, -EBADMSG, "rank 0 sent an invalid plan: type %u, %u bytes (internal error)",
+                   rec->type, rec->len);
 }
 
 static int
@@ -98,7 +98,7 @@ take_tokens(struct rank_loop *f, const struct ring_record *rec, struct err *e)
     return 0;
 }
 
-/* Applies a partition changed on rank 0; on failure every lane keeps the whole device. */
+/* Applies the partition that rank 0 has selected; on failure every lane uses the whole device. */
 static int
 take_partition(struct rank_loop *f, const struct ring_record *rec, struct err *e)
 {
@@ -117,12 +117,12 @@ take_partition(struct rank_loop *f, const struct ring_record *rec, struct err *e
     r = exec_set_partition(w->exec, p.partition, p.part, &why);
     if (r < 0) log_warn("rank %u: every lane uses the whole device: %s", w->rank, why.text);
     if (r == 0)
-        log_info("rank %u: partition of rank 0 applied: %u units for prefill, %u for decode",
+        log_info("rank %u: applied the partition of rank 0: %u units for prefill, %u for decode",
                  w->rank, p.part[0].n, p.part[1].n);
     return 0;
 }
 
-/* Retires every finished step; only rank 0 reports tokens. */
+/* Counts every finished step. Ignores the sampled tokens, because rank 0 reports them. */
 static int
 retire(struct rank_loop *f, struct err *e)
 {
@@ -134,13 +134,13 @@ retire(struct rank_loop *f, struct err *e)
             f->lane[l].finished = res->step;
             w->stats->v[STAT_steps]++;
             if (res->status < 0)
-                return err_set(e, res->status, "device failed: %s", gpu_why(w->gpu));
+                return err_set(e, res->status, "the device failed: %s", gpu_why(w->gpu));
         }
     return 0;
 }
 
-/* Waits until a step may have ended. A lane without an fd is polled after 20 us: the step ends
- * soon, because rank 0 has seen the same step end. */
+/* Sleeps until a step of the lane may have ended: until its fd is readable, or 20 us if it has
+ * none, because rank 0 has seen the same step end and so it ends here soon. */
 static void
 wait_for_step(const struct exec *x, unsigned lane)
 {
@@ -153,7 +153,7 @@ wait_for_step(const struct exec *x, unsigned lane)
         check(!"poll");
 }
 
-/* Waits until the lane can take a step; further plans stay in the ring. */
+/* Waits until the lane has space for a step; meanwhile records stay in the plan ring. */
 static int
 await_free_step(struct rank_loop *f, unsigned lane, struct err *e)
 {
@@ -168,7 +168,7 @@ await_free_step(struct rank_loop *f, unsigned lane, struct err *e)
     return 0;
 }
 
-/* Stores the step's tokens for sampling that looks back. */
+/* Stores the tokens of step b in token[] for sequences whose sampling looks back. */
 static void
 keep_tokens(struct rank_loop *f, const struct batch *b)
 {
@@ -181,6 +181,7 @@ keep_tokens(struct rank_loop *f, const struct batch *b)
     }
 }
 
+/* Appends one part of a step that is split over several records. */
 static int
 take_more(struct rank_loop *f, const struct ring_record *rec, struct err *e)
 {
@@ -211,8 +212,9 @@ take_step(struct rank_loop *f, const struct ring_record *rec, struct err *e)
     TRY(unpack_step(f, rec, e));
     TRY(batch_check(b, &f->bounds, e));
     if (b->step != f->lane[b->lane].started + 1)
-        return err_set(e, -EBADMSG, "plan ring: lane %u: step %llu is not the next", b->lane,
-                       (unsigned long long)b->step);
+        return err_set(e, -EBADMSG,
+                       "rank 0 sent step %llu of lane %u out of order (internal error)",
+                       (unsigned long long)b->step, b->lane);
     keep_tokens(f, b);
     TRY(await_free_step(f, b->lane, e));
     f->lane[b->lane].started++;
@@ -261,7 +263,7 @@ iteration(struct rank_loop *f, struct err *e)
         channel_release(l);
         some = true;
     }
-    if (r < 0) return err_set(e, r, "plan ring: %s", ring_why(&l->in));
+    if (r < 0) return err_set(e, r, "plan ring is corrupt: %s", ring_why(&l->in));
     if (some) return 0;
     if (lane_wait_sleep(f->w, &until) < 0) return err_set(e, -EPIPE, "rank 0 exited");
     health_heartbeat(f->w, clock_now());
@@ -270,8 +272,8 @@ iteration(struct rank_loop *f, struct err *e)
 
 /* ---- start and end */
 
-/* One iteration while the loader thread runs. The loader reads the plan ring itself; the doorbell
- * shows only whether rank 0 has exited. */
+/* Runs one iteration while the loader thread runs. The loader thread reads the plan ring meanwhile;
+ * this function only checks whether rank 0 has closed the doorbell. */
 static int
 load_iteration(struct worker *w, struct err *e)
 {
@@ -314,7 +316,7 @@ open_buffers(struct rank_loop *f, struct err *e)
     f->packed_bytes = f->batch ? batch_most_bytes(f->batch) : 0;
     f->packed = malloc(f->packed_bytes);
     if (f->token && f->looks_back && f->bias && f->batch && f->packed) return 0;
-    return err_set(e, -ENOMEM, "out of memory: buffers for plans");
+    return err_set(e, -ENOMEM, "no memory for the steps of rank 0");
 }
 
 int
@@ -326,7 +328,8 @@ rank_loop_run(struct worker *w, struct err *e)
     while ((r = load_poll(w, e)) == 0) TRY(load_iteration(w, e));
     if (r > 0) r = open_buffers(&f, e);
     if (r == 0) {
-        prctl(PR_SET_TIMERSLACK, 1000ul); /* 1 us, default 50 us: naps end on time */
+        prctl(PR_SET_TIMERSLACK,
+              1000ul); /* timer slack 1 us instead of 50 us: sleeps end on time */
         health_phase(w, PHASE_READY, 0);
         log_info("rank %u of %u: ready in %.2f s on %s, %.1f MiB weights%s, %.1f MiB KV", w->rank,
                  w->keys->tensor_parallel, (double)w->loader->load_ns / NSEC_S,

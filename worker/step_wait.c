@@ -1,23 +1,23 @@
-/* step_wait.c - see step_wait.h. */
+/* step_wait.c - predicts the end of a step from earlier ones, decides when to sleep or poll. */
 #include "worker/step_wait.h"
 
 #include "base/clock.h"
 
-/* Usual lateness of a timer: a sleep ends this much before the margin. */
+/* How late a timer usually is; a sleep is shorter by this time. */
 static const nsec TIMER_SLACK = 30 * NSEC_US;
-/* Polling time before and after the predicted end: at least 20 us, together at most 1/5 of the
- * step. For a step of 6 ms that is 1.2 ms: with its other work the worker stays below 40 % of a
- * core. */
+/* The margin is the polling time before and, again, after the predicted end: at least 20 us, both
+ * together at most 1/5 of the step. In a step of 6 ms the worker then uses below 40 % of a core. */
 static const nsec MIN_MARGIN = 20 * NSEC_US;
 enum { MAX_MARGIN_PART = 5 };
-/* A late or unknown step: naps of 1/8 of the delay. No sleep exceeds the longest nap, because a
- * step may end long before its prediction: the first step of a kind also loads kernels, the next
- * one does not. */
+/* A nap is a short sleep while a step is late or has no prediction: 1/8 of the delay so far. No
+ * sleep is longer than MAX_NAP, because a step may end long before its prediction: the first step
+ * of a kind also loads kernels, the next one does not. */
 static const nsec MIN_NAP = 20 * NSEC_US, MAX_NAP = NSEC_MS;
 enum { NAP_PART = 8 };
-/* A step that ended before its poll is taken as 1/8 shorter, at most half of the longest nap. */
+/* A step that ended during a sleep is recorded as 1/8 shorter, at most by half of MAX_NAP. */
 enum { EARLY_PART = 8 };
 
+/* Returns the index of the estimate for n_tokens batched tokens: 4 indices per power of 2. */
 static uint32_t
 size_class(uint32_t n_tokens)
 {
@@ -72,7 +72,7 @@ step_wait_next(const struct step_wait *p, uint8_t work, uint32_t n_tokens, nsec 
     nsec poll = end - margin - TIMER_SLACK;
 
     if (now < first) return (struct step_wait_next){ .until = MIN(first, now + MAX_NAP) };
-    /* Between first and poll only an unsteady step ends: naps suffice. */
+    /* Few steps, of varying duration, end between `first` and `poll`: naps suffice. */
     if (now < poll)
         return (struct step_wait_next){ .until = MIN(poll, now + MAX(MIN_NAP, off / NAP_PART)) };
     if (now < end + margin) return (struct step_wait_next){ .until = end + margin, .poll = true };

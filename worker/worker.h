@@ -1,11 +1,10 @@
-/* worker.h - one worker process: the struct that joins its parts.
+/* worker.h - struct worker: all data of one worker process, as pointers to its parts.
  *
- * Each part's struct is defined in the part's header or .c file; this header includes none of them.
- * main.c owns the storage of the parts. The loader thread fills the model's objects; the engine
- * thread owns them afterwards. The engine thread is the only writer of W and the only reader of D.
- * Parts that another thread also uses (loader, tuning, cache_flush, partition_ctl) say so in their
- * headers.
- */
+ * The struct of a part is defined in the header or .c file of the part; this header includes none
+ * of them. main.c owns the storage of the parts. The loader thread fills the model's objects; the
+ * engine thread owns them afterwards. The engine thread is the only writer of W and the only reader
+ * of D, the shared memories with the response ring (W) and the request ring (D). Other threads also
+ * use loader, tuning, cache_flush, partition_ctl (see their headers). */
 #pragma once
 
 #include "base/base.h"
@@ -14,7 +13,7 @@ struct worker {
     /* Identity and inherited descriptors: set by main.c, constant afterwards. */
     const struct model_options *keys;
     char name[32];
-    uint32_t rank; /* 0 .. tensor_parallel - 1; ranks above 0 have no scheduler, text or D */
+    uint32_t rank; /* 0 .. tensor_parallel - 1; ranks above 0 have no scheduler and no tokenizer */
     struct heritage *heritage;
     struct channel *channel;
     int fd_channel;
@@ -22,13 +21,13 @@ struct worker {
     /* The model's objects: used by the loader thread while it runs, then by the engine thread. */
     struct gpu *gpu;
     struct model *model;
-    struct tokenizer *tokenizer; /* NULL: none; why_no_text gives the reason */
-    struct chat *chat;           /* valid if tokenizer is not NULL */
+    struct tokenizer *tokenizer; /* NULL: the model has none; why_no_text gives the reason */
+    struct chat *chat;           /* chat template; valid if tokenizer is not NULL */
     char why_no_text[200];
-    uint32_t max_source; /* tokens of encoder input; 0: decoder-only */
+    uint32_t max_source; /* most tokens of encoder input; 0: a decoder-only model */
     struct kv_config *kv_config;
     struct kv *kv;
-    void *kv_memory; /* storage of the KV manager */
+    void *kv_memory; /* memory in which kv allocates its structures */
     struct exec_config *steps;
     struct exec *exec;
     struct scheduler_limits *limits;
@@ -42,12 +41,12 @@ struct worker {
     struct partition_ctl *partition_ctl;
     struct tuning *tuning;
     struct cache_flush *cache_flush;
-    struct control *control; /* NULL: no control channel */
+    struct control *control; /* NULL: the worker has no control channel */
     struct requests *requests;
     struct intake *intake;
     struct outbox *outbox;
-    struct text_thread *text; /* NULL: no tokenizer */
-    char *text_buf; /* [text_cap] text of one token: held-back text and the longest token text */
+    struct text_thread *text; /* NULL: the model has no tokenizer */
+    char *text_buf; /* [text_cap] text that one token completes, held-back text included */
     size_t text_cap;
     struct stats *stats;
 

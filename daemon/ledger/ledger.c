@@ -1,34 +1,34 @@
-/* ledger.c - see ledger.h. */
+/* ledger.c - the table of lagand's requests, its queue and its indices by rid, name and id. */
 #include "daemon/ledger/ledger.h"
 
 #include "base/map.h"
 #include "daemon/ledger/outputs.h"
 #include "daemon/ledger/request.h"
 
-struct list { /* list by request.next and prev */
+struct list { /* of requests: indices of the first and last one, linked by request.next and prev */
     uint32_t first, last, n;
 };
 
 struct ledger {
     struct request *request;              /* [capacity] */
-    uint32_t capacity, n, n_ever;         /* n_ever: entries used at least once */
-    uint32_t free;                        /* free list */
-    struct list queue, retained, pending; /* pending: by next_pending; its n is not used */
+    uint32_t capacity, n, n_ever;         /* n: open requests; n_ever: entries ever used */
+    uint32_t free;                        /* first entry of the free list, linked by next */
+    struct list queue, retained, pending; /* pending is linked by next_pending, without n */
     uint64_t queued_tokens, retained_bytes, seed;
     req_id last_id;
     struct map *by_rid;  /* (client, rid) -> index */
-    struct map *by_name; /* (session, rid) and (session, key) -> index */
+    struct map *by_name; /* (session, rid) and (session, idempotency key) -> index */
     struct map *by_id;
 };
 
-_Static_assert(REQUEST_NONE == MAP_NONE, "at_index() takes both");
+_Static_assert(REQUEST_NONE == MAP_NONE, "at_index() accepts list links and map_find() results");
 static struct request *
 at_index(struct ledger *l, uint32_t i)
 {
     return i == REQUEST_NONE ? NULL : &l->request[i];
 }
 
-/* Clients choose rids; the seed prevents collisions on purpose. */
+/* Returns the key of (client, rid) in by_rid. The secret seed prevents deliberate collisions. */
 static uint64_t
 key_of(const struct ledger *l, uint32_t client, uint64_t rid)
 {
@@ -50,7 +50,7 @@ ledger_new(uint32_t capacity, uint64_t seed)
     l->seed = seed;
     l->free = REQUEST_NONE;
     l->queue = l->retained = l->pending = (struct list){ REQUEST_NONE, REQUEST_NONE, 0 };
-    /* The kernel maps an entry when it is first used, so that an idle lagand is small. */
+    /* Pages of this array are mapped when entries are first written: an idle lagand is small. */
     l->request = calloc(capacity, sizeof *l->request);
     l->by_rid = map_new(capacity);
     l->by_name = map_new(2 * capacity);
@@ -103,7 +103,7 @@ ledger_capacity(const struct ledger *l)
     return l->capacity;
 }
 
-/* About 4 bytes of text are a token. */
+/* Estimates 4 bytes of text per token, because only a worker can tokenize. */
 uint64_t
 ledger_prompt_tokens(const struct rec_submit *s)
 {
@@ -118,7 +118,7 @@ ledger_total_tokens(const struct rec_submit *s)
 
 /* ---- lists */
 
-/* Inserts before the request at `at`; REQUEST_NONE: at the end. */
+/* Inserts r into q before the request with index at, or at the end if at is REQUEST_NONE. */
 static void
 put_in(struct ledger *l, struct list *q, struct request *r, uint32_t at)
 {
@@ -152,7 +152,7 @@ enqueue(struct ledger *l, struct request *r)
 {
     uint32_t at = REQUEST_NONE, prev = l->queue.last;
 
-    /* From the end, because most requests arrive in order. */
+    /* Searches r's position from the end, because most requests arrive in queue order. */
     while (prev != REQUEST_NONE && before(r, &l->request[prev])) {
         at = prev;
         prev = l->request[prev].prev;
@@ -170,14 +170,14 @@ dequeue(struct ledger *l, struct request *r)
 
 /* ---- names */
 
-/* kind: 'r' a rid, 'k' an idempotency key. */
+/* Returns the key in by_name of (session, n bytes at p). kind: 'r' rid, 'k' idempotency key. */
 static uint64_t
 name_of(const struct ledger *l, const struct session_id *session, char kind, const void *p,
         size_t n)
 {
     uint64_t h = (l->seed ^ (uint8_t)kind) * UINT64_C(0x9e3779b97f4a7c15);
 
-    /* FNV-1a from a secret seed. */
+    /* FNV-1a, started from the secret seed so that clients cannot cause collisions. */
     for (size_t i = 0; i < sizeof session->b; i++)
         h = (h ^ session->b[i]) * UINT64_C(0x100000001b3);
     for (size_t i = 0; i < n; i++) h = (h ^ ((const uint8_t *)p)[i]) * UINT64_C(0x100000001b3);
@@ -191,7 +191,8 @@ rid_name(const struct ledger *l, const struct session_id *session, uint64_t rid)
     return name_of(l, session, 'r', &rid, sizeof rid);
 }
 
-/* The request of that session under the name, which may be another one with the same hash. */
+/* Returns the session's request with this name hash, or NULL. The caller compares the rid or key,
+ * because another name can have the same hash. */
 static struct request *
 find_name(struct ledger *l, const struct session_id *session, uint64_t name)
 {
@@ -243,7 +244,7 @@ retained_bytes(const struct request *r)
     return sizeof *r + r->submit_bytes + outputs_bytes(r);
 }
 
-/* Takes r out of the retained requests, to attach it or to free it. */
+/* Removes r from the list of retained requests; the caller then attaches or frees r. */
 static void
 unretain(struct ledger *l, struct request *r)
 {
@@ -304,7 +305,7 @@ place(struct ledger *l)
     return &l->request[i];
 }
 
-/* A free entry for a queued request. NULL: all are open requests. */
+/* Returns a new queued request with this id and record; NULL: every entry has an open request. */
 static struct request *
 add(struct ledger *l, req_id id, uint64_t rid, struct rec_submit *submit, uint32_t submit_bytes)
 {
@@ -389,7 +390,7 @@ ledger_detach(struct ledger *l, struct request *r)
     r->attached = false;
 }
 
-/* Returns true if another request has that hash in the table. */
+/* Returns true if m maps the hash `name` to a request other than r. */
 static bool
 is_anothers(const struct map *m, uint64_t name, const struct request *r)
 {
@@ -398,7 +399,8 @@ is_anothers(const struct map *m, uint64_t name, const struct request *r)
     return i != MAP_NONE && i != r->index;
 }
 
-/* A retained request with the same rid loses its names. */
+/* Returns true if r cannot get this rid, because an open request of r's session has it or its hash
+ * collides. A retained request with the rid does not count: the caller frees it. */
 static bool
 is_taken(struct ledger *l, const struct request *r, uint64_t rid)
 {
@@ -440,7 +442,7 @@ ledger_attach(struct ledger *l, struct request *r, uint32_t client, uint64_t rid
     return 0;
 }
 
-/* A retained request never runs again: it keeps only the head of its record. */
+/* Frees the tails (prompt etc.) of r's SUBMIT record: a retained request never runs again. */
 static void
 shrink(struct request *r)
 {
@@ -516,8 +518,7 @@ ledger_set_fair_tag(struct ledger *l, struct request *r, uint64_t fair_tag)
         r->fair_tag = fair_tag;
         return;
     }
-    /* If the tag is unchanged the position is kept, because a search from the end may pass
-     * thousands of requests. */
+    /* Returns early, because enqueue() may search the position among thousands of requests. */
     if (fair_tag == r->fair_tag) return;
     dequeue(l, r);
     r->fair_tag = fair_tag;
@@ -640,7 +641,8 @@ request_record_bytes(const struct request *r)
            outputs_record_bytes(r);
 }
 
-/* Copies the part of [from, from + n) that lies in [at, end) to `to`; from NULL: zeros. */
+/* Appends n bytes at `from` (NULL: zeros) to a record that is *pos bytes long. Copies only the
+ * record's bytes [at, end), to `to`, which starts with byte `at`. */
 static void
 splice(uint32_t *pos, const void *from, size_t n, uint32_t at, uint32_t end, char *to)
 {
@@ -659,8 +661,8 @@ request_record(const struct request *r, uint32_t at, void *to, uint32_t n)
 {
     const char *base = (const char *)r->submit;
     struct rec_submit head = *r->submit;
-    /* records.h: prompt, decoder | generated ids | text | text of the ids | rest | outputs of the
-     * ids */
+    /* Order of the tails in records.h: ids of prompt and decoder; generated ids; text; text of the
+     * generated ids; the other tails; outputs of the generated ids. */
     size_t ids = REC_PAD(head.n_prompt * 4) + REC_PAD(head.n_decoder * 4);
     size_t text = REC_PAD(head.text_bytes), before = sizeof head + ids + text;
     uint32_t pos = 0, end = at + n;
@@ -669,7 +671,7 @@ request_record(const struct request *r, uint32_t at, void *to, uint32_t n)
     head.n_done = request_n_tokens(r);
     head.done_text = (uint32_t)r->outputs.text.n;
     head.done_score = r->outputs.score;
-    /* prompt log-probabilities and tensors come before the first token */
+    /* The previous worker has sent prompt log-probabilities and encoder output before a token. */
     if (head.n_done) head.flags &= (uint8_t) ~(SUBMIT_PROMPT_LOGPROBS | SUBMIT_ENCODER_OUTPUT);
     if (r->notify.suspend_sent) head.flags |= SUBMIT_SUSPENDED;
     splice(&pos, &head, sizeof head, at, end, to);

@@ -1,11 +1,12 @@
-/* ledger_load.c - reads records of the ledger log back into a ledger: see ledger_save.h. */
+/* ledger_load.c - applies the records (ledger_save.h) of a previous lagand's log to the ledger. */
 #include "daemon/config/options.h"
 #include "daemon/ledger/ledger_save.h"
 #include "daemon/ledger/outputs.h"
 #include "daemon/ledger/request.h"
 #include "wire/msg.h"
 
-/* Checks that the counts that lagand uses fit into the record; the worker checks the rest. */
+/* Returns true if the counts in the saved SUBMIT s fit into its `bytes` bytes, and the fields that
+ * lagand uses are in range. The worker validates the other fields. */
 static bool
 submit_fits(const struct rec_submit *s, uint32_t bytes)
 {
@@ -20,17 +21,18 @@ submit_fits(const struct rec_submit *s, uint32_t bytes)
            !(s->flags & LEDGER_NOT_SAVED);
 }
 
-/* A record that is being read. */
+/* The record that is being applied to the ledger. */
 struct record {
     struct ledger *ledger;
     const struct config *config;
     const char *p;
-    uint32_t n; /* at least the size of the record's struct; equal if it has no tails */
+    uint32_t n; /* bytes at p: the size of the record's struct, plus its tails */
     struct err *e;
 };
 
+#define NO_MEMORY "no memory to restore a saved request"
 #define INVALID(x, id, fmt, ...) \
-    err_set((x)->e, -EBADMSG, "request %llu: " fmt, (unsigned long long)(id), ##__VA_ARGS__)
+    err_set((x)->e, -EBADMSG, "saved request %llu: " fmt, (unsigned long long)(id), ##__VA_ARGS__)
 
 static uint32_t
 model_named(const struct config *c, const char name[64])
@@ -55,24 +57,25 @@ read_request(const struct record *x)
     if (k.submit_bytes != x->n - sizeof k || k.n_key > sizeof k.key || !k.id || k.id > INT64_MAX ||
         !k.ack_window || k.ack_window > LAGAN_MAX_ACK_WINDOW ||
         !memcmp(&k.session, &none, sizeof none))
-        return INVALID(x, k.id, "a field is out of range");
-    if (model == x->config->n_models) return INVALID(x, k.id, "its model is not served any more");
+        return INVALID(x, k.id, "a field of its record is out of range");
+    if (model == x->config->n_models)
+        return INVALID(x, k.id, "its model %.64s is not in the configuration any more", k.model);
     s = malloc(k.submit_bytes);
-    if (!s) return err_set(x->e, -ENOMEM, "no memory for the ledger");
+    if (!s) return err_set(x->e, -ENOMEM, NO_MEMORY);
     memcpy(s, x->p + sizeof k, k.submit_bytes);
     if (!submit_fits(s, k.submit_bytes) ||
         ledger_restore(x->ledger, k.id, k.rid, s, k.submit_bytes, &r) < 0) {
         free(s);
-        return INVALID(x, k.id, "its SUBMIT is incomplete");
+        return INVALID(x, k.id, "its SUBMIT is invalid, its id is in use, or the ledger is full");
     }
-    /* A retained request that had expired when this one got its key. */
+    /* A retained request with this key had expired when this request got it: removes its names. */
     old = k.n_key ? ledger_find_key(x->ledger, &k.session, k.key, k.n_key) : NULL;
     of_rid = ledger_find_rid(x->ledger, &k.session, k.rid);
     if (old && old->retained && (!of_rid || of_rid->retained)) ledger_unname(x->ledger, old);
     if (outputs_init(r) < 0 || ledger_name(x->ledger, r, &k.session, k.key, k.n_key) < 0) {
         request_move(x->ledger, r, REQUEST_ENDED);
         ledger_give(x->ledger, r);
-        return INVALID(x, k.id, "its name belongs to another request");
+        return INVALID(x, k.id, "another request has its rid or its idempotency key");
     }
     r->log.logged = true;
     r->terms.model = model;
@@ -84,18 +87,19 @@ read_request(const struct record *x)
     return 0;
 }
 
-/* The open request of a record. */
+/* Returns the request with this id if it has not ended, else NULL and the error. */
 static struct request *
 named(const struct record *x, uint64_t id)
 {
     struct request *r = ledger_find_id(x->ledger, id);
 
     if (r && r->state != REQUEST_ENDED) return r;
-    err_set(x->e, -EBADMSG, "there is no open request %llu", (unsigned long long)id);
+    INVALID(x, id, "a record continues it, but it has ended or was not saved");
     return NULL;
 }
 
-/* Checks the outputs of a record's tokens: the sums match, and no output exceeds its limit. */
+/* Adds the spans at p of a record of tokens to r. -EBADMSG: the spans do not add up to the record's
+ * tokens and text, or an output exceeds max_tokens. */
 static int
 read_spans(struct request *r, const struct saved_tokens *k, const char *p)
 {
@@ -137,27 +141,28 @@ read_tokens(const struct record *x)
     if (k.first != request_n_tokens(r) || k.n > most - k.first || (k.n_spans && !r->outputs.each) ||
         k.n_spans > n / sizeof(struct output_span) || k.lp_first < k.first ||
         k.lp_first - k.first > k.n)
-        return INVALID(x, k.id, "%u tokens at position %u", k.n, k.first);
+        return INVALID(x, k.id, "a record has %u tokens from position %u, but the request has %u",
+                       k.n, k.first, request_n_tokens(r));
     n -= k.n_spans * (uint32_t)sizeof(struct output_span);
     if (r->outputs.each && read_spans(r, &k, p + n) < 0)
-        return INVALID(x, k.id, "its tokens do not match its outputs");
+        return INVALID(x, k.id, "the spans of a record do not match its tokens or max_tokens");
     each = r->submit->flags & SUBMIT_LOGPROBS ? 4 + 8 * (uint64_t)r->submit->logprobs : 0;
     n_lp = k.n - (k.lp_first - k.first);
     if (4 * (uint64_t)k.n + n_lp * each + k.n_text != n)
-        return INVALID(x, k.id, "its tokens are %u bytes", n);
+        return INVALID(x, k.id, "%u tokens with their text do not have %u bytes", k.n, n);
     lps = p + 4 * (size_t)k.n;
     text = p + (n - k.n_text);
     if (bytes_add(&r->outputs.token, p, 4 * (size_t)k.n) < 0 ||
         bytes_add(&r->outputs.text, text, k.n_text) < 0)
-        return err_set(x->e, -ENOMEM, "no memory for the ledger");
-    /* Acknowledged log-probabilities were not saved, nor those before them. */
+        return err_set(x->e, -ENOMEM, NO_MEMORY);
+    /* Log-probabilities before lp_first were acknowledged and not saved: drops the stored ones. */
     if (each && k.lp_first > k.first) {
         r->outputs.first_logprob = k.lp_first;
         r->outputs.logprob.n = r->outputs.top.n = 0;
     }
     if (each && (bytes_add(&r->outputs.logprob, lps, 4 * n_lp) < 0 ||
                  bytes_add(&r->outputs.top, lps + 4 * n_lp, n_lp * (each - 4)) < 0))
-        return err_set(x->e, -ENOMEM, "no memory for the ledger");
+        return err_set(x->e, -ENOMEM, NO_MEMORY);
     r->outputs.n_received += k.n;
     r->outputs.n_text_received = k.text_received;
     r->outputs.text_start_unknown = k.text_start_unknown != 0;
@@ -181,11 +186,12 @@ read_state(const struct record *x)
     r->suspicion.fault_at = MIN(k.fault_at, request_n_tokens(r));
     r->suspicion.n_faults = k.n_faults > 2 ? 2 : k.n_faults;
     r->suspicion.cleared = k.cleared != 0;
-    r->dispatch.home = k.home; /* route_home() checks the number */
+    r->dispatch.home = k.home; /* not checked here: route_home() accepts any worker number */
     return 0;
 }
 
-/* Reads how each output ended, with checks. */
+/* Stores the result of each output: submit->n structs request_output at p. An unknown reason of an
+ * output becomes `reason`, the request's. */
 static void
 read_ends(struct request *r, const char *p, uint16_t reason)
 {
@@ -211,7 +217,7 @@ read_end(const struct record *x)
     r = named(x, k.id);
     if (!r) return -EBADMSG;
     if (x->n != sizeof k + (r->outputs.each ? r->submit->n * sizeof *r->outputs.each : 0))
-        return err_set(x->e, -EBADMSG, "an end of %u bytes", x->n);
+        return INVALID(x, k.id, "the record of its end has the wrong length, %u bytes", x->n);
     if (r->outputs.each) read_ends(r, x->p + sizeof k, k.reason);
     if (!msg_reason(k.reason, NULL)) return INVALID(x, k.id, "reason %u is unknown", k.reason);
     r->result.reason = k.reason;
@@ -237,7 +243,7 @@ read_dropped(const struct record *x)
 
     memcpy(&k, x->p, sizeof k);
     r = ledger_find_id(x->ledger, k.id);
-    if (!r) return INVALID(x, k.id, "it is unknown");
+    if (!r) return INVALID(x, k.id, "a record removes its names, but the request was not saved");
     if (r->retained) {
         ledger_unname(x->ledger, r);
         return 0;
@@ -257,7 +263,7 @@ read_rid(const struct record *x)
     memcpy(&k, x->p, sizeof k);
     r = ledger_find_id(x->ledger, k.id);
     if (!r || !r->named || ledger_renumber(x->ledger, r, k.rid) < 0)
-        return INVALID(x, k.id, "its new rid belongs to another request");
+        return INVALID(x, k.id, "its new rid is in use, or the request was not saved");
     return 0;
 }
 
@@ -267,7 +273,7 @@ read_ids(const struct record *x)
     struct saved_ids k;
 
     memcpy(&k, x->p, sizeof k);
-    if (k.last > INT64_MAX) return err_set(x->e, -EBADMSG, "ids are used up");
+    if (k.last > INT64_MAX) return err_set(x->e, -EBADMSG, "the last request id exceeds 2^63 - 1");
     ledger_skip_ids(x->ledger, k.last);
     return 0;
 }
@@ -283,18 +289,19 @@ ledger_load_record(struct ledger *l, const struct config *c, uint16_t type, cons
         const char *what;
     } types[] = {
         [SAVED_REQUEST] = { read_request, sizeof(struct saved_request) + sizeof(struct rec_submit),
-                            true, "a request" },
-        [SAVED_TOKENS] = { read_tokens, sizeof(struct saved_tokens), true, "tokens" },
-        [SAVED_STATE] = { read_state, sizeof(struct saved_state), false, "a state" },
-        [SAVED_END] = { read_end, sizeof(struct saved_end), true, "an end" },
-        [SAVED_UNNAME] = { read_dropped, sizeof(struct saved_unname), false, "a name" },
-        [SAVED_RID] = { read_rid, sizeof(struct saved_rid), false, "a number" },
-        [SAVED_IDS] = { read_ids, sizeof(struct saved_ids), false, "ids" },
+                            true, "REQUEST" },
+        [SAVED_TOKENS] = { read_tokens, sizeof(struct saved_tokens), true, "TOKENS" },
+        [SAVED_STATE] = { read_state, sizeof(struct saved_state), false, "STATE" },
+        [SAVED_END] = { read_end, sizeof(struct saved_end), true, "END" },
+        [SAVED_UNNAME] = { read_dropped, sizeof(struct saved_unname), false, "UNNAME" },
+        [SAVED_RID] = { read_rid, sizeof(struct saved_rid), false, "RID" },
+        [SAVED_IDS] = { read_ids, sizeof(struct saved_ids), false, "IDS" },
     };
 
     if (type >= ARRAY_LEN(types) || !types[type].read)
-        return err_set(e, -EBADMSG, "a record of type %u", type);
+        return err_set(e, -EBADMSG, "a record has the unknown type %u", type);
     if (n < types[type].bytes || (n > types[type].bytes && !types[type].has_tails))
-        return err_set(e, -EBADMSG, "%s of %u bytes", types[type].what, n);
+        return err_set(e, -EBADMSG, "a record of type %s has a wrong length, %u bytes",
+                       types[type].what, n);
     return types[type].read(&(struct record){ l, c, data, n, e });
 }

@@ -1,4 +1,4 @@
-/* ledger_save.c - see ledger_save.h. */
+/* ledger_save.c - appends records of changes of the ledger to its log, and rewrites the log. */
 #include "daemon/ledger/ledger_save.h"
 
 #include "base/log.h"
@@ -9,10 +9,9 @@
 #include <unistd.h>
 
 _Static_assert(LEDGER_LOG_LAYOUT_SUM == LOG_FILE_LAYOUT,
-               "a record of the ledger log has changed: change LOG_FILE_MAGIC and LOG_FILE_LAYOUT");
+               "a ledger log record has a new layout: change LOG_FILE_MAGIC and LOG_FILE_LAYOUT");
 
-/* The log is rewritten when it is larger than LOG_LEAST and than LOG_FACTOR times its size after
- * the last rewrite. */
+/* The log is rewritten above LOG_LEAST bytes and LOG_FACTOR times the size of the last rewrite. */
 enum { LOG_LEAST = 1 << 20, LOG_FACTOR = 2 };
 
 static bool
@@ -21,7 +20,7 @@ is_saved(const struct request *r)
     return r->named && !(r->submit->flags & LEDGER_NOT_SAVED);
 }
 
-/* ---- records: each function writes a whole record, or returns false */
+/* ---- records: each put_ function appends one whole record; false: it does not fit into the log */
 
 static bool
 put_request(struct ledger_log *g, const struct request *r)
@@ -49,7 +48,8 @@ put_request(struct ledger_log *g, const struct request *r)
     return true;
 }
 
-/* Spans of the last n tokens: of one output, or all spans. */
+/* Returns the number of spans to save with the last n tokens: new tokens are in one span; a
+ * rewrite, which saves all tokens, saves all spans. */
 static uint32_t
 last_spans(const struct request *r, uint32_t n)
 {
@@ -110,7 +110,7 @@ put_tokens(struct ledger_log *g, const struct request *r, uint32_t n, uint32_t n
     return true;
 }
 
-/* Writes a record of one struct. */
+/* Appends a record that consists of the struct of n bytes at p. */
 static bool
 put_struct(struct ledger_log *g, uint16_t type, const void *p, uint32_t n)
 {
@@ -177,7 +177,7 @@ put_ids(struct ledger_log *g)
     return put_struct(g, SAVED_IDS, &k, sizeof k);
 }
 
-/* Writes the present state into the other half. */
+/* Writes the ledger into the other half of the file and makes it the valid one; false: no space. */
 static bool
 rewrite_log(struct ledger_log *g)
 {
@@ -198,11 +198,11 @@ rewrite_log(struct ledger_log *g)
     return true;
 }
 
-/* The ledger does not fit: makes both halves invalid. */
+/* Makes both halves of the file invalid, because the ledger does not fit into one half. */
 static void
 invalidate(struct ledger_log *g)
 {
-    log_warn("the ledger log is full; a restart of lagand would lose %u open requests",
+    log_warn("the ledger log is full; a restart of lagand now would lose %u open requests",
              ledger_n(g->ledger));
     log_file_void(&g->file);
     g->invalid = true;
@@ -214,7 +214,7 @@ may_write(const struct ledger_log *g, const struct request *r)
     return g && g->file.base && !g->invalid && r->log.logged;
 }
 
-/* Rewrites the log if a record did not fit, or if the log has grown too large. */
+/* Called after a record: rewrites a log that is too large or full; invalidates it on failure. */
 static void
 after(struct ledger_log *g, bool written)
 {
@@ -252,7 +252,7 @@ void
 ledger_save_unname(struct ledger_log *g, struct request *r)
 {
     if (!may_write(g, r)) return;
-    r->log.logged = false; /* so that rewrite_log() skips it */
+    r->log.logged = false; /* rewrite_log() skips r from now on */
     after(g, put_unname(g, r));
 }
 
@@ -264,13 +264,14 @@ ledger_save_new(struct ledger_log *g)
     if (!g || !g->file.base) return;
     if (g->invalid && !ledger_n(g->ledger)) g->invalid = !rewrite_log(g);
     if (g->seen_id == ledger_last_id(g->ledger)) return;
-    /* New requests may be anywhere in the queue; those of a worker that ended were seen before. */
+    /* Visits the whole queue, because new requests may be anywhere in it. A request with an id up
+     * to seen_id was queued again by the end of its worker and is in the log already. */
     for (r = ledger_last_queued(g->ledger, NULL); r && !g->invalid;
          r = ledger_last_queued(g->ledger, r)) {
         if (r->id <= g->seen_id || !is_saved(r)) continue;
         r->log.logged = true;
         after(g, put_request(g, r) &&
-                     put_tokens(g, r, request_n_tokens(r), 0)); /* generated_ids of the client */
+                     put_tokens(g, r, request_n_tokens(r), 0)); /* the client's generated_ids */
     }
     if (!g->invalid) after(g, put_ids(g));
     g->seen_id = ledger_last_id(g->ledger);
@@ -321,19 +322,19 @@ ledger_log_open(struct ledger_log *g, int fd)
     struct err e;
 
     if (fd >= 0 && log_file_open(&g->file, fd, &e) < 0) {
-        log_warn("%s; starting without the previous requests", e.text);
+        log_warn("%s; starting without the requests of the previous lagand", e.text);
         close(fd);
         fd = -1;
     }
     if (fd < 0) {
         if (log_file_create(&g->file, LEDGER_LOG_BYTES, &e) < 0)
-            log_warn("%s; a restart of lagand will lose open requests", e.text);
+            log_warn("%s; without a log a restart of lagand will lose open requests", e.text);
         return false;
     }
     log_file_read(g->file.base, LOG_FILE_PAGE + 2 * g->file.half, on_record, &reading, &e);
     if (reading.n_ignored)
-        log_warn("ledger log: %u records are ignored, the first: %s", reading.n_ignored,
-                 reading.first.text);
+        log_warn("ledger log: %u invalid records are ignored, the first because: %s",
+                 reading.n_ignored, reading.first.text);
     return true;
 }
 

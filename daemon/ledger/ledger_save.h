@@ -1,13 +1,12 @@
-/* ledger_save.h - writes the ledger into its log; ledger_load.c restores it in the next lagand.
+/* ledger_save.h - writes the ledger into its log; the next lagand restores it (ledger_load.c).
  *
- * Only requests with names are saved, because no client could ask for the others. Requests for
- * prompt log-probabilities or tensors are not saved, because these are not retained; their clients
- * submit them again. A request is written before a worker gets it, its tokens before its client
- * gets them. If the log is full, it is invalid until the ledger is empty: requests continue, and a
- * restart of lagand would lose them, which is logged once.
+ * Only requests with names are saved, because after a restart no client could name the others.
+ * Requests for prompt log-probabilities or tensors are not saved, because these data are not
+ * retained; their clients submit the requests again. A request is written before a worker gets it,
+ * its tokens before its client gets them. A log that is full is invalid until the ledger has no
+ * open request: requests continue, but a restart of lagand would lose them, which is logged once.
  *
- * Records are appended. The log is rewritten from the ledger when it has doubled its size.
- */
+ * Records are appended. The log is rewritten from the ledger when it has doubled its size. */
 #pragma once
 
 #include "base/base.h"
@@ -20,32 +19,31 @@
 
 struct config;
 
-/* Flags of a SUBMIT that is not saved. */
+/* A SUBMIT with one of these flags is not saved. */
 #define LEDGER_NOT_SAVED (SUBMIT_PROMPT_LOGPROBS | SUBMIT_LOGITS | SUBMIT_ENCODER_OUTPUT)
-#define LEDGER_LOG_BYTES (UINT64_C(128) << 20) /* of one half of the file */
+#define LEDGER_LOG_BYTES (UINT64_C(128) << 20) /* capacity of each half of the file (log_file.h) */
 
-/* Records of the log. The layout is ABI between two versions of lagand: a change needs another
- * LOG_FILE_MAGIC. */
+/* Records of the log, an ABI between versions of lagand: a change needs another LOG_FILE_MAGIC. */
 enum { SAVED_REQUEST = 1, SAVED_TOKENS = 2, SAVED_STATE = 3, SAVED_END = 4, SAVED_IDS = 5 };
 enum { SAVED_UNNAME = 6, SAVED_RID = 7 };
 struct saved_request {
     uint64_t id, rid;
     struct session_id session;
-    int64_t accepted, deadline; /* CLOCK_MONOTONIC: a memfd ends with the boot */
+    int64_t accepted, deadline; /* CLOCK_MONOTONIC; a reboot ends clock and memfd */
     int64_t disconnect_timeout;
     uint32_t ack_window, submit_bytes;
     uint8_t n_key, no_resume, pad[6];
     char key[LAGAN_MAX_KEY], model[64];
     /* rec_submit with its tails */
 };
-struct saved_tokens { /* they follow the tokens of earlier records */
+struct saved_tokens { /* tokens [first, first + n) of a request */
     uint64_t id;
     uint32_t first, n, n_text;
-    uint32_t lp_first; /* log-probabilities of the tokens from there on */
+    uint32_t lp_first; /* the record has log-probabilities of tokens [lp_first, first + n) */
     float score;
-    uint32_t text_received; /* bytes of text that workers have sent, with the client's part */
+    uint32_t text_received; /* bytes of text of all tokens, the client's generated_ids included */
     uint32_t text_start_unknown;
-    uint32_t n_spans; /* with several outputs */
+    uint32_t n_spans; /* 0: the request has one output */
     /* i32 token[n]; f32 logprob[]; {i32, f32} top[][logprobs]; text; struct output_span[n_spans];
      * packed */
 };
@@ -63,23 +61,23 @@ struct saved_end {
     uint16_t reason, pad;
     uint32_t n_prompt_tokens;
     char message[200];
-    /* with several outputs: struct request_output[n] */
+    /* then, if the request has several outputs, struct request_output[n] */
 };
 struct saved_ids {
-    uint64_t last; /* ids up to this one are used, also by requests that are not saved */
+    uint64_t last; /* ids up to this one are used, some by requests that are not saved */
 };
 struct saved_unname {
-    uint64_t id; /* its names are removed */
+    uint64_t id; /* of the request whose names are removed */
 };
 struct saved_rid {
-    uint64_t id, rid; /* its new rid */
+    uint64_t id, rid; /* a request and its new rid */
 };
 _Static_assert(sizeof(struct saved_request) == 200, "saved_request");
 _Static_assert(sizeof(struct saved_tokens) == 40, "saved_tokens");
 _Static_assert(sizeof(struct saved_state) == 32, "saved_state");
 _Static_assert(sizeof(struct saved_end) == 240, "saved_end");
 
-/* The layout of all records of the log; see ipc/layout.h. */
+/* A checksum of the offsets of all fields in the log (ipc/layout.h); changes with the layout. */
 /* clang-format off */
 #define LEDGER_LOG_LAYOUT_SUM (SUBMIT_LAYOUT_SUM \
     LAYOUT(log_file_hdr, half) LAYOUT(log_file_half, generation) \
@@ -109,40 +107,40 @@ _Static_assert(sizeof(struct saved_end) == 240, "saved_end");
     LAYOUT(request_output, recomputed))
 /* clang-format on */
 
-/* ledger_load.c: applies one record of n bytes, 8-aligned, to l. Every field may have any value,
- * because a lagand that crashed may have written it. type: SAVED_; c: the models that are served
- * now. -EBADMSG, -ENOMEM: the record is ignored, and e says why. */
+/* In ledger_load.c: applies one record of n bytes at data, 8-aligned, to l. Validates every field,
+ * because a lagand that crashed may have written it. type: a SAVED_ constant; c: has the models
+ * that are served now. -EBADMSG, -ENOMEM: the record is ignored, and e says why. */
 int ledger_load_record(struct ledger *l, const struct config *c, uint16_t type, const void *data,
                        uint32_t n, struct err *e) MUST_USE;
 
-/* Changed by ledger_save.c only; tests shorten the file. */
+/* The open log of a ledger. Only ledger_save.c changes it; public so that tests can shorten it. */
 struct ledger_log {
     struct log_file file;
     struct ledger *ledger;
     const struct config *config;
-    uint64_t rewrite_above; /* bytes */
-    bool invalid;           /* no space for the ledger, or not read yet */
-    req_id seen_id;         /* requests up to this id were written or skipped */
+    uint64_t rewrite_above; /* the log is rewritten when its half has more bytes than this */
+    bool invalid;           /* the ledger did not fit, or ledger_log_start() was not called yet */
+    req_id seen_id;         /* requests up to this id were written, or are not saved */
 };
 
-/* A log without a file. l and c must outlive it. NULL: no memory. */
+/* Returns a log for l that has no file yet. l and c must outlive it. NULL: no memory. */
 struct ledger_log *ledger_log_new(struct ledger *l, const struct config *c) MUST_USE;
 struct ledger_log *ledger_log_free(struct ledger_log *g);
 
-/* Reads the file of a previous lagand and restores its requests, queued or retained. fd -1 or an
- * invalid file: creates a new one; without memory the log has no file. Problems are logged. Nothing
- * is written before ledger_log_start(). Returns true if a file was read. */
+/* Restores the requests, queued or retained, from the log file fd of a previous lagand. Returns
+ * true if the file was read. If fd is -1 or the file is invalid, creates a new file; if that fails
+ * too, the log has no file. Failures are logged. Saves nothing before ledger_log_start(). */
 bool ledger_log_open(struct ledger_log *g, int fd);
-/* Writes the ledger into the file, and every change from now on. */
+/* Writes the whole ledger into the file; from now on the ledger_save_ functions write changes. */
 void ledger_log_start(struct ledger_log *g);
 int ledger_log_fd(const struct ledger_log *g); /* -1: no file */
 
-/* Write a change of a request. No effect if the request is not saved, without a file, and for a
- * NULL log (tests). */
-void ledger_save_new(struct ledger_log *g); /* requests accepted since the last call */
-/* Its last n tokens and n_text bytes. */
+/* Each ledger_save_ function appends one change to the log. No effect if the request is not saved,
+ * if the log has no file, or if g is NULL (tests). */
+void ledger_save_new(struct ledger_log *g); /* all requests accepted since the last call */
+/* Appends r's last n tokens and the last n_text bytes of its text. */
 void ledger_save_tokens(struct ledger_log *g, const struct request *r, uint32_t n, uint32_t n_text);
-void ledger_save_state(struct ledger_log *g, const struct request *r); /* worker and suspicion */
+void ledger_save_state(struct ledger_log *g, const struct request *r); /* worker and faults */
 void ledger_save_end(struct ledger_log *g, const struct request *r);
 void ledger_save_rid(struct ledger_log *g, const struct request *r);
-void ledger_save_unname(struct ledger_log *g, struct request *r); /* before its names are removed */
+void ledger_save_unname(struct ledger_log *g, struct request *r); /* call before ledger_unname() */

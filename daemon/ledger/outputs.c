@@ -1,4 +1,4 @@
-/* outputs.c - see outputs.h. */
+/* outputs.c - stores the tokens, text, log-probabilities and tensors that workers generated. */
 #include "daemon/ledger/outputs.h"
 
 #include "daemon/ledger/request.h"
@@ -116,7 +116,8 @@ outputs_longest(const struct request *r)
     return most;
 }
 
-/* Tokens of several outputs are added up; of beams only those of the best beam count. */
+/* With n outputs, request_n_tokens() counts the tokens of all of them. With beams it counts the
+ * tokens of the best beam: the other beams have as many unused tokens. */
 uint64_t
 outputs_n_unused(const struct request *r)
 {
@@ -135,7 +136,7 @@ outputs_set_text_start(struct request *r, uint32_t n)
 void
 outputs_set_score(struct request *r, float score)
 {
-    r->outputs.score = score == score ? score : 0; /* NaN is not allowed on the wire */
+    r->outputs.score = score == score ? score : 0; /* a client must not get NaN */
 }
 
 /* ---- spans */
@@ -147,22 +148,22 @@ outputs_n_spans(const struct request *r)
 }
 
 static struct stored_span *
-places(const struct request *r)
+spans(const struct request *r)
 {
     return (struct stored_span *)(void *)r->outputs.span.p;
 }
 
-/* The span before span i, whose totals are those before span i. */
+/* Returns the span before span i; its totals end where span i starts. i 0: zeros. */
 static struct stored_span
 previous(const struct request *r, uint32_t i)
 {
-    return i ? places(r)[i - 1] : (struct stored_span){ 0 };
+    return i ? spans(r)[i - 1] : (struct stored_span){ 0 };
 }
 
 struct output_span
 outputs_span(const struct request *r, uint32_t i)
 {
-    const struct stored_span *p = places(r) + i, was = previous(r, i);
+    const struct stored_span *p = spans(r) + i, was = previous(r, i);
 
     return (struct output_span){ p->output, p->end - was.end, p->end_text - was.end_text,
                                  r->outputs.each[p->output].score };
@@ -177,9 +178,9 @@ outputs_add_span(struct request *r, const struct output_span *p)
     struct stored_span new = { p->output, o->n_received, was.end + p->n, was.end_text + p->n_text };
 
     check(p->output < r->submit->n);
-    if (n && places(r)[n - 1].output == p->output) {
-        places(r)[n - 1].end = new.end;
-        places(r)[n - 1].end_text = new.end_text;
+    if (n && spans(r)[n - 1].output == p->output) {
+        spans(r)[n - 1].end = new.end;
+        spans(r)[n - 1].end_text = new.end_text;
     } else {
         TRY(bytes_add(&r->outputs.span, &new, sizeof new));
     }
@@ -214,7 +215,7 @@ outputs_add(struct request *r, const struct output_tokens *t)
         (t->logprob && (bytes_add(&o->logprob, t->logprob, n * 4) < 0 ||
                         bytes_add(&o->top, t->top, n * t->n_top * 8) < 0)) ||
         (o->each && outputs_add_span(r, &span) < 0)) {
-        /* All lists end at the same token. */
+        /* No memory: shortens all lists to their previous length, so that all end at one token. */
         o->token.n = had[0], o->text.n = had[1], o->logprob.n = had[2], o->top.n = had[3];
         outputs_count(r, t);
         return -ENOMEM;
@@ -333,7 +334,8 @@ outputs_restart(struct request *r)
 
 /* ---- delivery of spans */
 
-/* Goes past delivered spans. The last span may still grow. */
+/* Advances *at, *n and *n_text (a span, and the delivered part of it) to the start of the next span
+ * if span *at is delivered completely. Stays in the last span, because it may still grow. */
 static void
 step_over(const struct request *r, uint32_t *at, uint32_t *n, uint32_t *n_text)
 {
@@ -365,7 +367,7 @@ outputs_next_first(const struct request *r)
 
     if (!outputs_n_spans(r)) return 0;
     step_over(r, &at, &n, &n_text);
-    return places(r)[at].first + n;
+    return spans(r)[at].first + n;
 }
 
 void
@@ -380,12 +382,13 @@ outputs_delivered(struct request *r, uint32_t n, uint32_t n_text)
     check(r->outputs.span_n <= p.n && r->outputs.span_text <= p.n_text);
 }
 
-/* The span at a client's position: the first one that it has not received completely, or the last
- * one; *n and *n_text: how much of that span it has. */
+/* Returns the index of the first span that a client with *n tokens and *n_text bytes of the request
+ * has not received completely, or of the last span. Sets *n and *n_text to the tokens and bytes of
+ * this span that the client has. There is at least one span. */
 static uint32_t
 place_of(const struct request *r, uint32_t *n, uint32_t *n_text)
 {
-    const struct stored_span *p = places(r);
+    const struct stored_span *p = spans(r);
     uint32_t from = 0, to = outputs_n_spans(r) - 1;
 
     while (from < to) {
@@ -451,9 +454,9 @@ outputs_record(const struct request *r, uint32_t i, uint8_t *to, uint32_t n)
 
     memset(to, 0, n);
     for (uint32_t k = 0; k < outputs_n_spans(r) && previous(r, k).end < end; k++) {
-        uint32_t first = MAX(previous(r, k).end, i), last = MIN(places(r)[k].end, end);
+        uint32_t first = MAX(previous(r, k).end, i), last = MIN(spans(r)[k].end, end);
 
-        if (first < last) memset(to + (first - i), (int)places(r)[k].output, last - first);
+        if (first < last) memset(to + (first - i), (int)spans(r)[k].output, last - first);
     }
     for (uint32_t b = MAX(scores, i); b < MIN(scores + 4 * r->submit->n, end); b++) {
         const float *score = &r->outputs.each[(b - scores) / 4].score;

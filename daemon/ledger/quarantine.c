@@ -1,4 +1,4 @@
-/* quarantine.c - see quarantine.h. */
+/* quarantine.c - counts the faults of each request, and remembers poisoned prompts. */
 #include "daemon/ledger/quarantine.h"
 
 #include "daemon/ledger/outputs.h"
@@ -6,15 +6,16 @@
 
 static const nsec POISON_TIME = 600 * NSEC_S;
 
-/* Copies one entry of the trace. Its fields may have any value. Returns false if it is invalid. */
+/* Adds the requests of entry i of the trace to f if the step of the entry was not retired. Returns
+ * false if the entry is invalid; a faulty worker may have written any value. */
 static bool
 read_entry(struct fault_trace *f, const struct step_trace *t, uint64_t i, const uint64_t *retired)
 {
     struct step_entry e;
 
     shm_copy_in(&e, &t->entry[i % TRACE_ENTRIES], sizeof e);
-    if (e.seq == 2 * i + 1) return true; /* being written: not launched */
-    /* A full list may be truncated. */
+    if (e.seq == 2 * i + 1) return true; /* the entry is half-written: its step was not launched */
+    /* A full list may be truncated. It is rejected, so that all requests count as named. */
     if (e.seq != 2 * i + 2 || e.lane >= ARRAY_LEN(t->retired) || e.n_ids >= TRACE_IDS) return false;
     if (e.step <= retired[e.lane]) return true;
     memcpy(f->id + f->n, e.id, e.n_ids * sizeof *e.id);
@@ -44,7 +45,7 @@ fault_trace_read(struct fault_trace *f, const struct step_trace *trace)
     for (uint64_t k = 0; k < MIN(n, (uint64_t)TRACE_ENTRIES) && !f->all; k++)
         f->all = !read_entry(f, trace, n - 1 - k, retired);
     if (!f->n) f->all = true;
-    /* Sorted, because thousands of requests are looked up. */
+    /* Sorted for bsearch(), because fault_trace_has() is called for thousands of requests. */
     qsort(f->id, f->n, sizeof *f->id, compare);
 }
 
@@ -118,8 +119,8 @@ quarantine_ended(struct quarantine *q, const struct request *r)
     q->n_suspects -= quarantine_is_suspect(r);
 }
 
-/* Hash of what is asked, not how: model, prompt, decoder prefix, text. It reads 8 bytes at a time,
- * because prompts have megabytes. */
+/* Returns a hash of the model and the prompt: its ids, decoder ids and text, without the sampling
+ * parameters. Reads 8 bytes at a time, because prompts can have megabytes. */
 static uint64_t
 hash(uint32_t model, const struct rec_submit *s)
 {
@@ -155,7 +156,7 @@ quarantine_is_poisoned(const struct quarantine *q, uint32_t model, const struct 
     uint64_t h;
 
     for (uint32_t i = 0; i < n; i++) fresh |= now < q->at[i].until;
-    if (!fresh) return false; /* usually there are none, and no hash is computed */
+    if (!fresh) return false; /* the usual case: no prompt is poisoned, so no hash is computed */
     h = hash(model, s);
     for (uint32_t i = 0; i < n; i++) {
         if (q->at[i].hash == h && now < q->at[i].until) return true;

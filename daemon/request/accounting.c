@@ -1,4 +1,4 @@
-/* accounting.c - see accounting.h. */
+/* accounting.c - charges requests to their user, their model's fair queue and api.memory. */
 #include "daemon/request/accounting.h"
 
 #include "daemon/config/options.h"

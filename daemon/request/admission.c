@@ -1,8 +1,7 @@
-/* admission.c - see admission.h.
+/* admission.c - checks a SUBMIT, builds the record for a worker and adds the request to the ledger.
  *
- * Checks that do not need the model come before ACCEPT. The facts of the model, which a worker
- * reports in READY, are checked as soon as they are known: at once, or before dispatch.
- */
+ * Checks that do not need the model come before ACCEPT. Checks against the facts of the model,
+ * which a worker reports in READY, come before ACCEPT if these are known, else before dispatch. */
 #include "daemon/request/admission.h"
 
 #include "daemon/config/options.h"
@@ -16,12 +15,12 @@
 #include <time.h>
 
 #define NO_MEMORY "lagand has no memory for another request; retry later"
-/* err_set() with a code of the wire. */
+/* Sets the error text and is the code LAGAN_E_##code, with which the request is refused. */
 #define REFUSED(e, code, ...) (err_set(e, -EINVAL, __VA_ARGS__), LAGAN_E_##code)
 
 /* ---- the record */
 
-/* Copy one tail of the record to `at`, padded, and return the end. */
+/* put() and put_ids() copy one tail of the record to `at` and return its padded end. */
 static char *
 put(char *at, const void *p, size_t n)
 {
@@ -70,7 +69,7 @@ admission_record(const struct msg_request *q, uint64_t seed, uint32_t *bytes)
     size_t n = sizeof(struct rec_submit) + REC_PAD(q->ids.n * 4) + REC_PAD(q->decoder_ids.n * 4) +
                REC_PAD(text_bytes(q)) + REC_PAD(q->eos_ids.n * 4) + REC_PAD(q->stop_ids.n * 4) +
                stop_bytes(q) + bias;
-    bool first = !q->generated_ids.n; /* prompt logprobs and states come before the first token */
+    bool first = !q->generated_ids.n; /* false: the client has the data before the first token */
     struct rec_submit *s = calloc(1, n);
     char *at;
 
@@ -147,7 +146,7 @@ forced_in_vocabulary(const struct model_facts *f, const char *key, int32_t id, s
                    f->vocab);
 }
 
-/* Checks the counts. */
+/* Checks the lengths of the prompt, and whether the model has the inputs that s uses. */
 static int
 fits_in_length(const struct model_facts *f, const struct rec_submit *s, struct err *e)
 {
@@ -185,7 +184,8 @@ fits_in_length(const struct model_facts *f, const struct rec_submit *s, struct e
     return 0;
 }
 
-/* A lower bound of the tensors' size; receive.c checks the tensors themselves. */
+/* Refuses logits that would exceed `most` bytes. This checks a lower bound of the size of the
+ * tensors; receive.c checks the size of the received tensors. */
 static int
 tensors_fit(const struct model_facts *f, const struct rec_submit *s, uint64_t most, struct err *e)
 {
@@ -201,7 +201,7 @@ tensors_fit(const struct model_facts *f, const struct rec_submit *s, uint64_t mo
     return 0;
 }
 
-/* Checks the combinations of keys that depend on defaults of the model. */
+/* Checks the combinations of keys after the model's defaults are filled in. */
 static int
 defaults_fit(const struct model_facts *f, const struct rec_submit *s, struct err *e)
 {
@@ -217,7 +217,8 @@ defaults_fit(const struct model_facts *f, const struct rec_submit *s, struct err
 
     if (!s->absent) return 0;
     if (*f->unserved)
-        return REFUSED(e, UNSUPPORTED, "model_defaults: %s of generation_config.json is not served",
+        return REFUSED(e, UNSUPPORTED,
+                       "model_defaults must be false: %s of generation_config.json is not served",
                        f->unserved);
     if (msg_combine(&c, e) == 0) return 0;
     err_while(e, -EINVAL, "with the defaults of generation_config.json");
@@ -267,7 +268,7 @@ admission_fits_done(const struct model_facts *f, const void *ids, uint32_t n, ui
 
 /* ---- a SUBMIT */
 
-/* Finds the model of the request. Returns 0 and *ret, or a code and the error. */
+/* Finds the model of the request. Returns 0 and its index in *ret, or a code and the error. */
 static int
 find_model(const struct config *c, const struct msg_request *q, uint32_t *ret, struct err *e)
 {
@@ -284,7 +285,7 @@ find_model(const struct config *c, const struct msg_request *q, uint32_t *ret, s
                    (int)MIN(q->model.n, 100u), q->model.p);
 }
 
-/* Limits that do not depend on the request. */
+/* Checks the limits that do not depend on the request: draining, api.max_inflight, queue length. */
 static int
 check_open(struct daemon *d, struct client *c, struct err *e)
 {
@@ -303,8 +304,9 @@ check_open(struct daemon *d, struct client *c, struct err *e)
     return 0;
 }
 
-/* Returns true if a worker of the model takes requests now or after a restart. If an operator
- * drained the last worker, or all have failed for good, a request would wait without end. */
+/* Returns true if a worker of the model accepts requests now or after its restart, or if the model
+ * has no workers. Otherwise (an operator drained all of them, or they failed too often to be
+ * restarted) a request would stay queued without end. */
 static bool
 will_be_served(const struct daemon *d, uint32_t model)
 {
@@ -335,7 +337,7 @@ any_seed(void)
     return seed >> 1; /* fits into an int64_t, for clients that have no unsigned type */
 }
 
-/* Ended with a retryable error: run it again instead of returning the stored error. */
+/* Returns true if r has ended with a retryable error: a repeated SUBMIT then runs again. */
 static bool
 is_retryable(const struct request *r)
 {
@@ -344,8 +346,8 @@ is_retryable(const struct request *r)
     return r->state == REQUEST_ENDED && msg_reason(r->result.reason, &retry) && retry;
 }
 
-/* Finds an earlier request with this key. Returns a code, or 0: *ret is that request, which this
- * connection now receives; NULL: the request is new. */
+/* Finds an earlier request with the idempotency key of q. Returns 0 and *ret: the earlier request,
+ * delivered to c from now on, or NULL: the SUBMIT is new. Otherwise a code and the error. */
 static int
 known(struct daemon *d, struct client *c, uint64_t rid, const struct msg_request *q,
       struct request **ret, struct err *e)
@@ -379,7 +381,8 @@ known(struct daemon *d, struct client *c, uint64_t rid, const struct msg_request
         (unsigned long long)rid);
 }
 
-/* Limits of user, memory and queue. A single request always fits. */
+/* Checks the limits of the user's tokens and requests, api.memory, and the queue's tokens for a new
+ * request s that needs `bytes`. The first request always fits into a limit of tokens or memory. */
 static int
 afford(const struct daemon *d, const struct client *c, const struct rec_submit *s, uint64_t bytes,
        struct err *e)
@@ -426,11 +429,11 @@ terms_of(const struct daemon *d, uint32_t model, const struct msg_request *q)
     };
 }
 
-/* A request before it is in the ledger. */
+/* A SUBMIT that is being checked and is not in the ledger yet. */
 struct candidate {
     struct msg_request q;
     uint32_t model, bytes;
-    struct rec_submit *submit; /* `bytes` long, with its tails; candidate_take() passes it on */
+    struct rec_submit *submit; /* `bytes` long, with its tails; enter() gives it to the ledger */
     struct bytes ids;          /* generated_ids */
 };
 
@@ -441,7 +444,7 @@ candidate_done(struct candidate *k)
     bytes_done(&k->ids);
 }
 
-/* Checks that need neither a model nor memory. */
+/* Decodes m into q and makes the checks that need neither the model nor memory. */
 static int
 check_message(struct daemon *d, struct client *c, const struct msg *m, struct msg_request *q,
               struct err *e)
@@ -460,7 +463,7 @@ check_message(struct daemon *d, struct client *c, const struct msg *m, struct ms
     return 0;
 }
 
-/* Checks before the prompt is copied. */
+/* Checks the model and the limits that do not need a copy of the prompt. */
 static int
 check_limits(struct daemon *d, struct client *c, struct candidate *k, struct err *e)
 {
@@ -473,13 +476,13 @@ check_limits(struct daemon *d, struct client *c, struct candidate *k, struct err
     if (!code) code = check_open(d, c, e);
     if (!code && !will_be_served(d, k->model)) {
         code = REFUSED(e, DRAINING,
-                       "every worker of the model is drained or has failed; "
+                       "every worker of the model is drained or failed too often to be restarted; "
                        "`laganctl workers list` shows why, `laganctl restart` starts a worker");
     }
     return code ? code : fits_in_length(&d->facts[k->model], &counts, e);
 }
 
-/* Makes the record, checks it against the model and the remaining limits. */
+/* Builds the SUBMIT record and checks it against the model's facts and the remaining limits. */
 static int
 make_record(struct daemon *d, struct client *c, struct candidate *k, struct err *e)
 {
@@ -498,7 +501,7 @@ make_record(struct daemon *d, struct client *c, struct candidate *k, struct err 
     return afford(d, c, k->submit, accounting_max_bytes(d, k->model, k->submit, k->bytes), e);
 }
 
-/* Adds it to the ledger. */
+/* Adds the checked request k to the ledger. Returns 0 and *ret, or a code and the error. */
 static int
 enter(struct daemon *d, struct client *c, uint64_t rid, struct candidate *k, struct request **ret,
       struct err *e)
@@ -507,7 +510,7 @@ enter(struct daemon *d, struct client *c, uint64_t rid, struct candidate *k, str
     int code = 0;
 
     if (ledger_take(d->ledger, c->handle, rid, k->submit, k->bytes, ret) < 0)
-        return REFUSED(e, QUEUE_FULL, "the ledger is full with %u open requests",
+        return REFUSED(e, QUEUE_FULL, "lagand has %u open requests and takes no more; retry later",
                        ledger_capacity(d->ledger));
     k->submit = NULL;
     ledger_set_terms(*ret, &terms);
@@ -518,7 +521,7 @@ enter(struct daemon *d, struct client *c, uint64_t rid, struct candidate *k, str
         code = REFUSED(e, QUEUE_FULL,
                        "idempotency key or request id collides with another request; retry with a "
                        "new one");
-    if (code) { /* no worker has it, and its client gets the ERROR */
+    if (code) { /* the caller sends the ERROR, and no worker has the request: it is freed at once */
         request_move(d->ledger, *ret, REQUEST_ENDED);
         ledger_detach(d->ledger, *ret);
         ledger_give(d->ledger, *ret);

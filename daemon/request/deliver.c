@@ -1,4 +1,4 @@
-/* deliver.c - see deliver.h. First encoding, then delivery, resume, and timeouts. */
+/* deliver.c - encodes CHUNK, DONE and ERROR, sends them, resumes requests, and checks timeouts. */
 #include "daemon/request/deliver.h"
 
 #include "base/failpoint.h"
@@ -13,12 +13,12 @@
 #include "daemon/request/lifecycle.h"
 #include "wire/msg.h"
 
-/* Payload of a chunk: below LAGAN_MAX_FRAME and, for its text, LAGAN_MAX_STR. */
+/* Most bytes of a CHUNK's arrays and of its text: below LAGAN_MAX_FRAME and LAGAN_MAX_STR. */
 enum {
     CHUNK_BYTES = 512 << 10,
     CHUNK_TEXT = 256 << 10,
-    KEPT_BYTES = 1 << 20, /* sent and unacknowledged log-probabilities of a request */
-    IDLE_FACTOR = 6
+    KEPT_BYTES = 1 << 20, /* most log-probabilities that are kept for a client that may reconnect */
+    IDLE_FACTOR = 6       /* factor of the idle timeout of a client without open requests */
 };
 static const nsec RETRY = 10 * NSEC_MS, SUSPEND_AFTER = 250 * NSEC_MS;
 
@@ -38,7 +38,7 @@ put_bin(msgpack_packer *p, const char *key, const void *v, size_t n)
     msg_bin(p, n ? v : "", n);
 }
 
-/* {k: tops for each token, d: bin of {i32, f32}} of the first n tokens of a list. */
+/* Packs the keys k (top log-probabilities per token) and d (bin of {i32, f32}[n][n_top]). */
 static void
 put_tops(msgpack_packer *p, uint32_t n, uint32_t n_top, const char *top)
 {
@@ -85,7 +85,7 @@ put_tensor_chunk(struct daemon *d, const struct request *r, uint32_t kind)
     return n;
 }
 
-/* Where to cut text that is too long for a chunk: not inside a character. */
+/* Returns how many of n bytes of text s a chunk gets: at most CHUNK_TEXT, whole characters. */
 static uint32_t
 cut(const char *s, size_t n)
 {
@@ -96,7 +96,7 @@ cut(const char *s, size_t n)
     return at;
 }
 
-/* Packs the end of an output. */
+/* Packs the map with which DONE, or the last CHUNK, describes the end of one output. */
 static void
 put_output(msgpack_packer *p, const struct request *r, uint32_t output)
 {
@@ -126,7 +126,7 @@ put_output(msgpack_packer *p, const struct request *r, uint32_t output)
     put_u64(p, "n_prompt_tokens", r->result.n_prompt_tokens);
 }
 
-/* Tokens and text of the next chunk, which has one output. */
+/* Returns the undelivered tokens and text that the next chunk may have: those of one output. */
 static struct output_span
 next_span(const struct request *r)
 {
@@ -142,8 +142,7 @@ put_chunk(struct daemon *d, const struct request *r, uint32_t n, uint32_t n_text
     bool lp = r->submit->flags & SUBMIT_LOGPROBS, top = lp && r->submit->logprobs;
     struct output_span span = next_span(r);
     bool more = n < span.n || n_text < span.n_text;
-    /* The last token carries the finish reason, so that the client knows the end even if lagand
-     * crashes now. */
+    /* The last chunk has the finish reason, for the case that lagand crashes before DONE. */
     bool end = !more && !r->outputs.each && r->state == REQUEST_ENDED && !lifecycle_is_error(r);
     size_t at = r->delivery.n_tokens, lp_at = at - r->outputs.first_logprob;
     msgpack_packer p =
@@ -192,7 +191,7 @@ has_credit(const struct request *r)
     return r->delivery.n_chunks - r->delivery.n_acked < r->delivery.ack_window;
 }
 
-/* Frees what the client has acknowledged. */
+/* If mark_chunk is acknowledged: frees log-probabilities before mark_token, sets new marks. */
 static void
 drop_acked(struct daemon *d, struct request *r)
 {
@@ -206,7 +205,7 @@ drop_acked(struct daemon *d, struct request *r)
     r->delivery.mark_token = r->delivery.n_tokens;
 }
 
-/* The tensor to send next, before the tokens that follow it. 0: none. */
+/* Returns the kind of the tensor with undelivered values, which precede tokens; 0: none. */
 static uint32_t
 tensor_due(const struct request *r)
 {
@@ -260,7 +259,7 @@ send_chunk(struct daemon *d, struct client *c, struct request *r)
     r->delivery.n_tokens += n;
     r->delivery.n_text += n_text;
     if (r->outputs.each) outputs_delivered(r, n, n_text);
-    /* Retained for a client that may reconnect, up to KEPT_BYTES. */
+    /* A named request keeps delivered log-probabilities, because its client may reconnect. */
     if (!r->named || r->outputs.logprob.n + r->outputs.top.n > KEPT_BYTES)
         outputs_drop_logprobs(r, r->delivery.n_tokens);
     return 0;
@@ -285,8 +284,8 @@ send_last(struct daemon *d, struct client *c, struct request *r)
     return 0;
 }
 
-/* Sends one message. Returns 1 if more can be sent in the next loop iteration, 0 if not, -EAGAIN if
- * the client has too many unread bytes. */
+/* Sends one message of r. Returns 1 if r has another chunk for the next loop iteration, 0 if not,
+ * -EAGAIN if the client has too many unread bytes. */
 static int
 deliver(struct daemon *d, struct request *r)
 {
@@ -314,7 +313,7 @@ deliver(struct daemon *d, struct request *r)
     return 0;
 }
 
-/* No event reports that a client has read; other clients must not wait for it. */
+/* Marks r as blocked until try_again(), because no event reports that its client has read. */
 static void
 block(struct daemon *d, struct request *r)
 {
@@ -384,7 +383,7 @@ void
 deliver_acked(struct daemon *d, struct request *r, uint32_t n, uint32_t ack_window)
 {
     if (ack_window) r->delivery.ack_window = MIN(ack_window, (uint32_t)LAGAN_MAX_ACK_WINDOW);
-    /* Acks are cumulative: an older number, or one of a chunk that was not sent, has no effect. */
+    /* Acks are cumulative: ignores an older number and the number of a chunk that was not sent. */
     if (n - r->delivery.n_acked > r->delivery.n_chunks - r->delivery.n_acked) return;
     if (n != r->delivery.n_acked) r->delivery.stalled_since = r->delivery.send_blocked ? d->now : 0;
     r->delivery.n_acked = n;
@@ -392,7 +391,8 @@ deliver_acked(struct daemon *d, struct request *r, uint32_t n, uint32_t ack_wind
     if (has_chunk(r) || r->state == REQUEST_ENDED) ledger_add_pending(d->ledger, r);
 }
 
-/* The client has disconnected: a named request continues, because its client may reconnect. */
+/* Detaches r from its client, which has disconnected. A named request continues, because its client
+ * may reconnect; an unnamed one is cancelled, and so is a named one if for_good. */
 static void
 disconnect(struct daemon *d, struct request *r, bool for_good)
 {
@@ -413,7 +413,7 @@ drop_client(struct daemon *d, uint32_t handle, bool for_good)
     uint32_t open = c ? c->n_open : ledger_capacity(d->ledger);
     struct request *r;
 
-    /* Most clients that disconnect have no open request. */
+    /* Stops after the last open request of the client; most clients that disconnect have none. */
     for (uint32_t at = 0; open && (r = ledger_next(d->ledger, &at));) {
         if (!r->attached || r->client != handle) continue;
         disconnect(d, r, for_good);
@@ -445,7 +445,7 @@ deliver_resume(struct daemon *d, struct request *r, struct client *c, uint64_t r
     struct client *old = r->attached ? session_find(d->sessions, r->client) : NULL;
     uint64_t old_rid = r->rid;
 
-    /* Returns true if all that the client lacks is stored. */
+    /* Refuses if a part of the data that the client lacks is no longer stored. */
     if (n_tokens > request_n_tokens(r) || n_text > r->outputs.text.n ||
         (lp && n_tokens < r->outputs.first_logprob) ||
         (!n_tokens && (r->delivery.n_prompt ||
@@ -459,12 +459,12 @@ deliver_resume(struct daemon *d, struct request *r, struct client *c, uint64_t r
     accounting_charge(d, c, r);
     if (old) old->n_open--;
     c->n_open++;
-    /* Every accepted rid gets a terminal message. */
+    /* Every accepted rid gets DONE or ERROR: the previous connection or rid of r gets ERROR. */
     if (old && (old != c || old_rid != rid) &&
-        frontend_error(
-            d, old, old_rid, LAGAN_E_CANCELLED, r->delivery.n_tokens,
-            old == c ? "it continues under the id of a later request with the same idempotency key"
-                     : "another connection of this session has taken over the request") < 0)
+        frontend_error(d, old, old_rid, LAGAN_E_CANCELLED, r->delivery.n_tokens,
+                       old == c
+                           ? "a later request with the same idempotency key continues it"
+                           : "another connection of this session has taken over the request") < 0)
         log_debug("a closed connection did not get the ERROR of its resumed request");
     r->delivery = (struct request_delivery){
         .n_tokens = n_tokens,
@@ -489,7 +489,7 @@ deliver_forget(struct daemon *d, struct request *r)
     ledger_unname(d->ledger, r);
     if (!freed)
         lifecycle_cancel(d, r, LAGAN_E_CANCELLED,
-                         "what the client has not received is no longer stored");
+                         "the missing output is no longer stored; submit the request again");
 }
 
 void
@@ -498,7 +498,7 @@ deliver_resume_named(struct daemon *d, struct client *c, uint64_t rid, uint64_t 
 {
     struct request *r = ledger_find_rid(d->ledger, &c->session, rid);
 
-    if (!r || r->delivery.last_resume == d->n_resumes) return; /* a rid that is listed twice */
+    if (!r || r->delivery.last_resume == d->n_resumes) return; /* unknown, or listed twice */
     r->delivery.last_resume = d->n_resumes;
     if (n_tokens > UINT32_MAX || n_text > UINT32_MAX ||
         deliver_resume(d, r, c, rid, (uint32_t)n_tokens, (uint32_t)n_text, r->delivery.ack_window) <
@@ -506,9 +506,9 @@ deliver_resume_named(struct daemon *d, struct client *c, uint64_t rid, uint64_t 
         deliver_forget(d, r);
 }
 
-/* A client that does not read must not hold memory without bound. Its requests end, and their
- * errors are queued behind its unread messages. If it does not read the errors either, its
- * connection is closed. */
+/* Ends the requests of a client that has not read since `since`, because its unread data must not
+ * use memory without bound. Their ERRORs are queued behind its unread messages. If the client does
+ * not read the ERRORs within the ack timeout, tick_client() closes its connection. */
 static void
 drop_slow(struct daemon *d, uint32_t handle, nsec since)
 {
@@ -536,7 +536,8 @@ drop_slow(struct daemon *d, uint32_t handle, nsec since)
     deliver_client_disconnected(d, handle);
 }
 
-/* Messages from the time in which lagand did not run may be unread: extends the timeouts. */
+/* Extends all timeouts of clients by `late`, the time in which lagand did not run: their messages
+ * from that time may be unread in lagand's sockets. */
 static void
 discount(struct daemon *d, nsec now, nsec late)
 {
@@ -567,7 +568,7 @@ tick_request(struct daemon *d, struct request *r, nsec now)
         if (r->state == REQUEST_ENDED ||
             now - r->delivery.client_left_at < r->terms.disconnect_timeout)
             return;
-        /* A client that reconnects later finds no request, and may submit it again. */
+        /* Without names, a client that reconnects later does not find r and may submit it again. */
         ledger_unname(d->ledger, r);
         lifecycle_cancel(d, r, LAGAN_E_CANCELLED,
                          "the client has not reconnected within its disconnect timeout");
@@ -594,11 +595,10 @@ tick_client(struct daemon *d, struct client *c, nsec now)
         if (frontend_probe(d, c)) return;
     }
     if (c->close_at && now >= c->close_at) {
-        log_warn("a client has not read the errors of its requests; closing its connection");
+        log_warn("a client has not read the errors of its ended requests; closing its connection");
         deliver_client_disconnected(d, c->handle);
         return;
     }
-    /* Without open requests the timeout is IDLE_FACTOR times as long. */
     if (now - c->received_at < (c->n_open ? idle : idle * IDLE_FACTOR)) return;
     if (c->n_open)
         log_info("a client with %u open requests exceeded its idle timeout; closing its connection",

@@ -1,8 +1,7 @@
-/* dispatch.c - see dispatch.h.
+/* dispatch.c - sends queued requests to workers, and queues them again when a worker has ended.
  *
- * lagand writes a worker's request ring. SUBMIT and TEXT leave CANCEL_SPARE bytes free, so that a
- * CANCEL fits into a ring that requests have filled.
- */
+ * lagand writes SUBMIT records to a worker's request ring; a long SUBMIT is split into fragments.
+ * SUBMIT and TEXT leave CANCEL_SPARE bytes free, so that a CANCEL fits into a full ring. */
 #include "daemon/request/dispatch.h"
 
 #include "base/failpoint.h"
@@ -20,8 +19,10 @@
 #include "ipc/ring.h"
 #include "route/route.h"
 
+/* REQUESTS_AHEAD: sequences that a worker gets beyond its slots. STAY: after a restart of lagand,
+ * in which all workers start, a request is kept for its previous worker this long. */
 enum { CANCEL_SPARE = 64 * SHM_REC_ALIGN, REQUESTS_AHEAD = 256 };
-static const nsec STAY = 10 * NSEC_S; /* after a restart of lagand, in which all workers start */
+static const nsec STAY = 10 * NSEC_S;
 
 /* Writes as many fragments of the SUBMIT in progress as fit into the request ring. */
 static void
@@ -80,7 +81,7 @@ dispatch_release(struct worker *w, struct request *r)
     if (q->alone == r->index) q->alone = REQUEST_NONE;
 }
 
-/* w may get a request: it has no partly written SUBMIT and runs no suspect alone. */
+/* Returns true if w may get a request: it serves, has no partly written SUBMIT, runs no suspect. */
 static bool
 is_free(const struct daemon *d, struct worker *w)
 {
@@ -101,7 +102,7 @@ fill_routes(struct daemon *d, struct route_worker *t)
         t[i] = (struct route_worker){
             .open = is_free(d, w),
             .model = worker_info(w)->model,
-            .n_seqs = q->n_seqs, /* each takes a slot, and a worker queues REQUESTS_AHEAD more */
+            .n_seqs = q->n_seqs,
             .max_seqs = d->facts[worker_info(w)->model].n_slots + REQUESTS_AHEAD,
             .tokens = q->tokens,
             .comes = !worker_over(w) && worker_state(w) != SUPER_BACKOFF,
@@ -109,7 +110,8 @@ fill_routes(struct daemon *d, struct route_worker *t)
     }
 }
 
-/* The worker for r. ROUTE_WAIT: its previous worker will be ready soon. */
+/* Returns the index of the worker for r. ROUTE_WAIT: r stays queued, because its previous worker
+ * has its KV and is starting; ROUTE_NONE: no worker of the model accepts a request. */
 static uint32_t
 choose(const struct daemon *d, const struct route_worker *t, const struct request *r)
 {
@@ -118,8 +120,7 @@ choose(const struct daemon *d, const struct route_worker *t, const struct reques
     return route_home(t, d->n_workers, r->terms.model, r->dispatch.home - 1);
 }
 
-/* Checks r against the facts of its model, which may have been unknown at its ACCEPT. Returns false
- * if r has ended. */
+/* Checks r against its model's facts, which may have been unknown at ACCEPT. False: r has ended. */
 static bool
 check_model(struct daemon *d, struct request *r)
 {
@@ -135,8 +136,7 @@ check_model(struct daemon *d, struct request *r)
         lifecycle_end(d, r, (uint16_t)k, "%s", e.text);
     } else if (quarantine_is_poisoned(d->quarantine, r->terms.model, r->submit, d->now)) {
         lifecycle_end(d, r, LAGAN_E_POISONED,
-                      "requests with this prompt have killed three workers; the prompt is refused "
-                      "for 10 minutes");
+                      "three workers died running this prompt; it is refused for 10 minutes");
         k = -1;
     }
     return k == 0;
@@ -154,8 +154,8 @@ send_to(struct daemon *d, struct route_worker *t, uint32_t i, struct request *r)
     t[i].open = is_free(d, w);
 }
 
-/* Suspects first, each alone. While a suspect is queued and no worker of its model is about to
- * start, the least loaded worker takes no other request. */
+/* Sends each queued suspect to a worker without requests. If there is none and no worker of the
+ * model is about to start, the least loaded worker gets no request until it is idle. */
 static void
 dispatch_suspects(struct daemon *d, struct route_worker *t)
 {
@@ -205,14 +205,14 @@ dispatch(struct daemon *d)
         if (quarantine_is_suspect(r) || i == ROUTE_WAIT) continue;
         if (i == ROUTE_NONE) {
             if (d->n_workers == 1 || d->config->n_models == 1) return;
-            continue; /* a worker of another model may take requests */
+            continue; /* the next request may have another model, with an open worker */
         }
         if (check_model(d, r)) send_to(d, table, i, r);
     }
 }
 
-/* Queues r again. It continues after its received tokens: at another worker at once or, if that is
- * sooner, at the replacement of its own worker, which adopts its KV. */
+/* Queues r again after its worker has ended. r continues after its received tokens: at its worker's
+ * replacement, which adopts its KV, if route_stays() expects that to be faster, else anywhere. */
 static void
 requeue(struct worker *w, struct request *r, const struct death *death)
 {
@@ -232,7 +232,7 @@ requeue(struct worker *w, struct request *r, const struct death *death)
     ledger_save_state(d->ledger_log, r);
 }
 
-/* w, which had r, has ended. */
+/* Decides what happens to r when its worker w has ended: r ends, or requeue() queues it again. */
 static void
 survive(struct worker *w, struct request *r, const struct death *death, bool named)
 {
@@ -264,7 +264,7 @@ survive(struct worker *w, struct request *r, const struct death *death, bool nam
 void
 dispatch_worker_lost(struct worker *w, const struct death *death)
 {
-    static struct fault_trace trace; /* 55 KiB; one thread */
+    static struct fault_trace trace; /* 55 KiB; lagand has one thread */
     struct worker_requests *q = worker_requests(w);
     struct daemon *d = worker_daemon(w);
     struct request *r;

@@ -5,13 +5,13 @@
 #include "daemon/ledger/ledger.h"
 #include "daemon/supervise/worker.h"
 
-/* Sends queued requests to workers with capacity, and continues partly written SUBMITs. */
+/* Sends queued requests to workers that accept one, and continues partly written SUBMIT records. */
 void dispatch(struct daemon *d);
-/* Takes r from w, which sends no more records of it. */
+/* Records that w does not have r any more: w has ended, or has sent its last record of r. */
 void dispatch_release(struct worker *w, struct request *r);
-/* w has ended and its ring is drained: queues its requests again, or ends those that may not
- * continue. */
+/* Queues the requests of w again, or ends those that may not continue. Called when w has ended and
+ * its response ring is read completely. */
 void dispatch_worker_lost(struct worker *w, const struct death *death);
 /* Prepares the open requests that were read from the ledger log for dispatch. Returns the number of
- * requests, with the retained ones. */
+ * all requests in the ledger, open or retained. */
 uint32_t dispatch_restore(struct daemon *d);

@@ -1,4 +1,4 @@
-/* lifecycle.c - see lifecycle.h. */
+/* lifecycle.c - ends requests, and frees or retains them when client and worker are done. */
 #include "daemon/request/lifecycle.h"
 
 #include "base/log.h"
@@ -97,7 +97,7 @@ lifecycle_cancel(struct daemon *d, struct request *r, uint16_t reason, const cha
 
     if (r->state == REQUEST_ENDED && (!r->attached || lifecycle_is_error(r))) return;
     va_start(ap, fmt);
-    if (r->state == REQUEST_ENDED) { /* not all of its tokens are delivered: another result */
+    if (r->state == REQUEST_ENDED) { /* tokens are undelivered: replaces the result by this error */
         r->result.reason = reason;
         vsnprintf(r->result.message, sizeof r->result.message, fmt, ap);
         ledger_add_pending(d->ledger, r);

@@ -1,8 +1,8 @@
-/* receive.c - see receive.h.
+/* receive.c - validates the records of a worker's response ring and applies them to the ledger.
  *
- * ring_peek() has copied the record and checked its header. Here each field of the payload is
- * checked before it is used; the first invalid field ends the worker.
- */
+ * ring_peek() has copied the record and checked its header. Each field of the payload is checked
+ * before it is used. The first invalid field is a protocol error: lagand logs e and kills the
+ * worker. In these error texts a request is named by the index of its ledger entry. */
 #include "daemon/request/receive.h"
 
 #include "daemon/config/options.h"
@@ -17,17 +17,18 @@
 #include "ipc/records.h"
 #include "wire/msg.h"
 
-enum { MAX_ENTRIES = 65536 }; /* of a STEP */
-/* Bytes of unread log-probabilities or tensors of a request: above the first bound the worker
- * suspends it; what was in flight then fits below the second bound. */
+enum { MAX_ENTRIES = 65536 }; /* most entries of a STEP record */
+/* Limits of a request's undelivered log-probabilities or tensors. Above SUSPEND_BYTES the worker
+ * suspends it; the data that are in flight then fit below MAX_UNDELIVERED. */
 enum { SUSPEND_BYTES = 1 << 20, MAX_UNDELIVERED = 16 << 20 };
 
-/* The unread rest of a payload; steps are 8-aligned where the format requires it. */
+/* The n bytes of a record's payload that are not read yet. */
 struct rest {
     const char *p;
     size_t n;
 };
 
+/* Returns the next n bytes of b and advances b; NULL: b has less than n bytes. */
 static const void *
 next(struct rest *b, size_t n)
 {
@@ -39,13 +40,13 @@ next(struct rest *b, size_t n)
     return p;
 }
 
-/* Copies the header of n bytes of a record of that name. */
+/* Copies the first n bytes of the record, its header, to `to`. name: type of the record. */
 static int
 take_header(struct rest *b, void *to, size_t n, const char *name, struct err *e)
 {
     const void *p = next(b, n);
 
-    if (!p) return err_set(e, -EBADMSG, "%s is shorter than its header", name);
+    if (!p) return err_set(e, -EBADMSG, "%s of %zu bytes is shorter than its header", name, b->n);
     memcpy(to, p, n);
     return 0;
 }
@@ -53,10 +54,10 @@ take_header(struct rest *b, void *to, size_t n, const char *name, struct err *e)
 static int
 wrong(struct err *e, const char *what, uint32_t got, uint32_t want)
 {
-    return err_set(e, -EBADMSG, "%s is %u, not %u", what, got, want);
+    return err_set(e, -EBADMSG, "%s is %u instead of %u", what, got, want);
 }
 
-/* Finds the request of a record of w. */
+/* Finds the request that a record of w names. -EBADMSG: w does not have this request. */
 static int
 find_held(struct worker *w, uint32_t index, uint32_t gen, struct request **ret, struct err *e)
 {
@@ -64,23 +65,24 @@ find_held(struct worker *w, uint32_t index, uint32_t gen, struct request **ret, 
 
     if (!r || r->gen != gen || !r->dispatch.held || r->dispatch.worker != worker_info(w)->index)
         return err_set(e, -EBADMSG,
-                       "record refers to request %u, generation %u, which it does not have", index,
-                       gen);
+                       "a record names request %u, generation %u, which the worker does not have",
+                       index, gen);
     if (worker_requests(w)->sending == index)
-        return err_set(e, -EBADMSG, "record refers to request %u before its SUBMIT was complete",
+        return err_set(e, -EBADMSG, "a record names request %u before its SUBMIT was complete",
                        index);
     *ret = r;
     return 0;
 }
 
-/* lagand is out of memory for a worker's data: ends only this request. */
+/* Ends r because lagand has no memory for the data that a worker has sent for it. */
 static void
 end_without_memory(struct daemon *d, struct request *r)
 {
     lifecycle_cancel(d, r, LAGAN_E_OUT_OF_MEMORY, "lagand has no memory for the generated tokens");
 }
 
-/* Bounds the unread bytes of r. Returns false if r has ended. */
+/* Suspends or ends r if its undelivered data, `bytes` of `what`, exceed SUSPEND_BYTES or
+ * MAX_UNDELIVERED. Returns false if r has ended. */
 static bool
 check_unread(struct daemon *d, struct request *r, size_t bytes, const char *what)
 {
@@ -111,7 +113,7 @@ keep_tokens(struct worker *w, struct request *r, const struct output_tokens *t)
     ledger_add_pending(d->ledger, r);
 }
 
-/* Reads the next entry of a STEP; t points into the record. */
+/* Reads the next entry of a STEP, tokens of one output, to *o and *t (pointers into the record). */
 static int
 parse_entry(struct rest *b, struct rec_out *o, struct output_tokens *t, struct err *e)
 {
@@ -121,11 +123,12 @@ parse_entry(struct rest *b, struct rec_out *o, struct output_tokens *t, struct e
     if (!p) return err_set(e, -EBADMSG, "STEP ends inside an entry");
     memcpy(o, p, sizeof *o);
     n = o->n_tokens;
-    if (!n) return err_set(e, -EBADMSG, "STEP has an entry without tokens");
+    if (!n) return err_set(e, -EBADMSG, "STEP: request %u has 0 tokens", o->ledger_index);
     if (o->has_logprobs > 1 || (!o->has_logprobs && o->n_top))
-        return err_set(e, -EBADMSG, "STEP: has_logprobs is %u with %u tops", o->has_logprobs,
+        return err_set(e, -EBADMSG, "STEP: has_logprobs is %u with n_top %u", o->has_logprobs,
                        o->n_top);
-    if (o->n_top > LAGAN_MAX_TOP) return wrong(e, "STEP: n_top", o->n_top, LAGAN_MAX_TOP);
+    if (o->n_top > LAGAN_MAX_TOP)
+        return err_set(e, -EBADMSG, "STEP: n_top is %u, the limit is %u", o->n_top, LAGAN_MAX_TOP);
     tails = n * 4 + (o->has_logprobs ? n * 4 + n * o->n_top * 8 : 0) + (size_t)o->text_bytes;
     if (ROUND_UP(tails, (size_t)8) > b->n) return err_set(e, -EBADMSG, "STEP ends inside an entry");
     *t = (struct output_tokens){
@@ -145,7 +148,7 @@ parse_entry(struct rest *b, struct rec_out *o, struct output_tokens *t, struct e
     return 0;
 }
 
-/* Checks that the tokens continue r and match its SUBMIT. */
+/* Checks that the tokens t of entry o follow the received tokens of r and match its SUBMIT. */
 static int
 check_entry(const struct worker *w, const struct request *r, const struct rec_out *o,
             const struct output_tokens *t, struct err *e)
@@ -158,16 +161,16 @@ check_entry(const struct worker *w, const struct request *r, const struct rec_ou
     if (o->text_first != had.n_text_received)
         return wrong(e, "STEP: text_first", o->text_first, had.n_text_received);
     if (had.reason)
-        return err_set(e, -EBADMSG, "STEP: output %u of request %u has ended", o->output,
+        return err_set(e, -EBADMSG, "STEP: output %u of request %u has ended already", o->output,
                        o->ledger_index);
     if (t->n > r->submit->max_tokens - had.n_received)
         return err_set(e, -EBADMSG, "STEP: request %u gets more than its max_tokens of %u",
                        o->ledger_index, r->submit->max_tokens);
     if ((o->has_logprobs != 0) != lp || (lp && o->n_top != r->submit->logprobs))
         return err_set(e, -EBADMSG,
-                       "STEP: request %u has other log-probabilities than it asked for: %u tops "
-                       "instead of %u",
-                       o->ledger_index, o->n_top, r->submit->logprobs);
+                       "STEP: request %u gets has_logprobs %u with n_top %u; its SUBMIT asks "
+                       "for has_logprobs %d with n_top %u",
+                       o->ledger_index, o->has_logprobs, o->n_top, lp, r->submit->logprobs);
     for (size_t i = 0; i < t->n; i++) {
         uint32_t id;
 
@@ -181,7 +184,7 @@ check_entry(const struct worker *w, const struct request *r, const struct rec_ou
     return 0;
 }
 
-/* Handles the tokens of one output in a STEP. */
+/* Validates and stores the next entry of a STEP record: the new tokens of one output. */
 static int
 take_entry(struct worker *w, struct rest *b, struct err *e)
 {
@@ -192,8 +195,8 @@ take_entry(struct worker *w, struct rest *b, struct err *e)
     TRY(parse_entry(b, &o, &t, e));
     TRY(find_held(w, o.ledger_index, o.gen, &r, e));
     if (o.output >= r->submit->n)
-        return err_set(e, -EBADMSG, "STEP: output %u of a request with %u outputs", o.output,
-                       r->submit->n);
+        return err_set(e, -EBADMSG, "STEP: output index %u, but request %u has %u outputs",
+                       o.output, o.ledger_index, r->submit->n);
     outputs_set_text_start(r, o.text_first);
     TRY(check_entry(w, r, &o, &t, e));
     if (r->state == REQUEST_ENDED)
@@ -209,12 +212,13 @@ take_step(struct worker *w, struct rest *b, struct err *e)
     struct rec_step s;
 
     TRY(take_header(b, &s, sizeof s, "STEP", e));
-    if (s.n_ent > MAX_ENTRIES) return wrong(e, "STEP: n_ent", s.n_ent, MAX_ENTRIES);
+    if (s.n_ent > MAX_ENTRIES)
+        return err_set(e, -EBADMSG, "STEP: n_ent is %u, the limit is %u", s.n_ent, MAX_ENTRIES);
     for (uint32_t i = 0; i < s.n_ent; i++) TRY(take_entry(w, b, e));
-    return b->n ? err_set(e, -EBADMSG, "STEP is %zu bytes longer than its entries", b->n) : 0;
+    return b->n ? err_set(e, -EBADMSG, "STEP record has %zu bytes behind its last entry", b->n) : 0;
 }
 
-/* Stores positions of the prompt that the client does not have. */
+/* Stores the log-probabilities p of prompt positions that the client has not received. */
 static void
 keep_prompt(struct daemon *d, struct request *r, const struct output_prompt *p)
 {
@@ -237,20 +241,22 @@ take_prompt(struct worker *w, struct rest *b, struct err *e)
 
     TRY(take_header(b, &s, sizeof s, "PROMPT", e));
     if (s.n_top > LAGAN_MAX_TOP || s.n > LAGAN_MAX_IDS)
-        return err_set(e, -EBADMSG, "PROMPT: %u positions with %u tops", s.n, s.n_top);
+        return err_set(e, -EBADMSG, "PROMPT: n is %u and n_top is %u; the limits are %u and %u",
+                       s.n, s.n_top, LAGAN_MAX_IDS, LAGAN_MAX_TOP);
     ids = next(b, (size_t)s.n * 4);
     lps = ids ? next(b, (size_t)s.n * 4) : NULL;
     tops = lps ? next(b, (size_t)s.n * s.n_top * 8) : NULL;
     if (!tops || b->n > 7)
-        return err_set(e, -EBADMSG, "PROMPT: the record's length differs from its header");
+        return err_set(e, -EBADMSG, "PROMPT: the record's length does not match its n and n_top");
     TRY(find_held(w, s.ledger_index, s.gen, &r, e));
     if (!(r->submit->flags & SUBMIT_PROMPT_LOGPROBS) || s.n_top != r->submit->prompt_logprobs)
-        return err_set(e, -EBADMSG, "PROMPT: request %u did not ask for that", s.ledger_index);
+        return err_set(e, -EBADMSG, "PROMPT: request %u did not ask for prompt_logprobs %u",
+                       s.ledger_index, s.n_top);
     if (r->outputs.n_received)
         return err_set(e, -EBADMSG, "PROMPT: request %u has tokens already", s.ledger_index);
     if (s.first != r->outputs.n_prompt_received || s.n > LAGAN_MAX_IDS - s.first)
         return wrong(e, "PROMPT: first", s.first, r->outputs.n_prompt_received);
-    /* The client has some positions from the previous worker. */
+    /* A replacement worker sends all positions again; the client has the first ones already. */
     had = r->delivery.n_prompt > s.first ? MIN(r->delivery.n_prompt - s.first, s.n) : 0;
     outputs_count_prompt(r, s.n);
     keep = (struct output_prompt){
@@ -264,7 +270,7 @@ take_prompt(struct worker *w, struct rest *b, struct err *e)
     return 0;
 }
 
-/* Stores n values of a tensor that are new. */
+/* Stores n values of a tensor that were not received before. */
 static void
 keep_tensor(struct daemon *d, struct request *r, uint32_t kind, const char *values, uint32_t n)
 {
@@ -295,15 +301,17 @@ take_tensor(struct worker *w, struct rest *b, struct err *e)
 
     TRY(take_header(b, &s, sizeof s, "TENSOR", e));
     if (s.kind < 1 || s.kind > LAGAN_N_TENSORS || !s.n || !s.cols)
-        return err_set(e, -EBADMSG, "TENSOR: %u values of kind %u with %u columns", s.n, s.kind,
-                       s.cols);
+        return err_set(e, -EBADMSG, "TENSOR has an invalid field: n %u, kind %u, cols %u", s.n,
+                       s.kind, s.cols);
     values = next(b, (size_t)s.n * 4);
     if (!values || b->n > 7)
-        return err_set(e, -EBADMSG, "TENSOR: the record's length differs from its header");
+        return err_set(e, -EBADMSG, "TENSOR: the record's length does not match its n of %u", s.n);
     TRY(find_held(w, s.ledger_index, s.gen, &r, e));
     t = &r->outputs.tensor[s.kind - 1];
     if (!(r->submit->flags & asked[s.kind - 1]) || (t->n_received && s.cols != t->cols))
-        return err_set(e, -EBADMSG, "TENSOR: request %u did not ask for that", s.ledger_index);
+        return err_set(e, -EBADMSG,
+                       "TENSOR: request %u did not ask for kind %u, or cols changed to %u",
+                       s.ledger_index, s.kind, s.cols);
     if (!t->start_unknown && s.first > t->n_received)
         return err_set(e, -EBADMSG, "TENSOR: first is %llu, but %llu values were received",
                        (unsigned long long)s.first, (unsigned long long)t->n_received);
@@ -321,20 +329,19 @@ take_finish(struct worker *w, struct rest *b, struct err *e)
     struct request_output had;
     struct request *r;
 
-    if (!p || b->n)
-        return err_set(e, -EBADMSG, "FINISH: the record is not %zu bytes long", sizeof f);
+    if (!p || b->n) return err_set(e, -EBADMSG, "FINISH record is not %zu bytes long", sizeof f);
     memcpy(&f, p, sizeof f);
     TRY(find_held(w, f.ledger_index, f.gen, &r, e));
     if (f.output >= r->submit->n)
-        return err_set(e, -EBADMSG, "FINISH: output %u of a request with %u outputs", f.output,
-                       r->submit->n);
+        return err_set(e, -EBADMSG, "FINISH: output index %u, but request %u has %u outputs",
+                       f.output, f.ledger_index, r->submit->n);
     if (!msg_reason(f.reason, NULL))
         return err_set(e, -EBADMSG, "FINISH: reason %u is unknown", f.reason);
     had = outputs_at(r, f.output);
     if (f.n_tokens != had.n_received)
         return wrong(e, "FINISH: n_tokens", f.n_tokens, had.n_received);
     if (had.reason)
-        return err_set(e, -EBADMSG, "FINISH: output %u of request %u has ended", f.output,
+        return err_set(e, -EBADMSG, "FINISH: output %u of request %u has ended already", f.output,
                        f.ledger_index);
     if (r->outputs.each && !outputs_finish(r, &f)) return 0;
     f.reason = outputs_reason(r, f.reason);
@@ -355,13 +362,14 @@ take_reject(struct worker *w, struct rest *b, struct err *e)
 
     TRY(take_header(b, &j, sizeof j, "REJECT", e));
     if (ROUND_UP((size_t)j.text_bytes, (size_t)8) < b->n || j.text_bytes > b->n)
-        return err_set(e, -EBADMSG, "REJECT: the record's length differs from its header");
+        return err_set(e, -EBADMSG, "REJECT: text_bytes is %u, but %zu bytes follow the header",
+                       j.text_bytes, b->n);
     TRY(find_held(w, j.ledger_index, j.gen, &r, e));
-    /* Tokens from the previous worker do not count. */
+    /* In this state this worker has sent tokens; tokens of a previous worker do not change it. */
     if (r->state == REQUEST_STREAMING)
         return err_set(e, -EBADMSG, "REJECT: request %u has tokens already", j.ledger_index);
     if (j.reason < LAGAN_E_INVALID_REQUEST || !msg_reason(j.reason, NULL))
-        return err_set(e, -EBADMSG, "REJECT: error %u is unknown", j.reason);
+        return err_set(e, -EBADMSG, "REJECT: error code %u is unknown", j.reason);
     dispatch_release(w, r);
     if (r->state == REQUEST_ENDED) {
         lifecycle_settle(worker_daemon(w), r);
@@ -381,14 +389,15 @@ take_ready(struct worker *w, struct rest *b, struct err *e)
 
     TRY(take_header(b, &y, sizeof y, "READY", e));
     if (state != SUPER_LOADING && state != SUPER_STOPPING && state != SUPER_DYING) {
-        return err_set(e, -EBADMSG, "a second READY");
+        return err_set(e, -EBADMSG, "READY was sent twice");
     }
     if (!y.vocab || y.vocab > INT32_MAX || !y.max_len || !y.n_slots || y.n_slots > 65536 ||
         y.beams > LAGAN_MAX_BEAMS || y.name_bytes > b->n || y.name_bytes >= sizeof f->family ||
         b->n - y.name_bytes > 7 || !(y.temperature >= 0) ||
         !memchr(y.unserved, 0, sizeof y.unserved) || !msg_utf8(y.unserved, strlen(y.unserved))) {
         return err_set(e, -EBADMSG,
-                       "READY: vocabulary %u, length %u, %u slots, %u beams, name of %u bytes",
+                       "READY has an invalid field: vocabulary %u, maximum length %u, %u slots, "
+                       "%u beams, architecture name of %u bytes, temperature or unserved",
                        y.vocab, y.max_len, y.n_slots, y.beams, y.name_bytes);
     }
     *f = (struct model_facts){
@@ -418,7 +427,8 @@ receive_record(struct worker *w, const struct ring_record *rec, struct err *e)
     struct rest b = { rec->data, rec->len };
     struct rec_phase phase;
 
-    if (rec->flags) return err_set(e, -EBADMSG, "a response in fragments");
+    if (rec->flags)
+        return err_set(e, -EBADMSG, "a response record has flags 0x%x instead of 0", rec->flags);
     switch (rec->type) {
     case REC_READY:
         return take_ready(w, &b, e);
@@ -439,7 +449,7 @@ receive_record(struct worker *w, const struct ring_record *rec, struct err *e)
         memcpy(&phase, rec->data, sizeof phase);
         worker_loading(w, phase.done, phase.total);
         return 0;
-    default: /* KV_EVENTS have no reader yet */
+    default: /* ignored: records of other types, for example KV_EVENTS, have no reader in lagand */
         return 0;
     }
 }

@@ -1,4 +1,4 @@
-/* worker_calls.c - see worker_calls.h. */
+/* worker_calls.c - the table of commands that were sent to a worker and have no reply yet. */
 #include "daemon/request/worker_calls.h"
 
 #include "base/log.h"
@@ -6,12 +6,12 @@
 #include "ipc/records.h"
 
 static const nsec CALL_TIME = 10 * NSEC_S;
-enum { SPARE = 64 * SHM_REC_ALIGN };
-enum { OPERATORS_CALLS = 32 }; /* entries reserved for operators */
+enum { SPARE = 64 * SHM_REC_ALIGN }; /* bytes that TEXT leaves free for CANCEL in the ring */
+enum { OPERATORS_CALLS = 32 };       /* entries of the table that only operators may use */
 
 struct call {
     bool used;
-    uint8_t op; /* TEXT_; 0: a control channel's */
+    uint8_t op; /* TEXT_TOKENIZE, TEXT_DETOKENIZE; 0: sent over the control channel */
     uint32_t gen, client, worker;
     uint64_t rid;
     nsec deadline;
@@ -41,7 +41,7 @@ refuse(struct daemon *d, uint32_t client, uint64_t rid, uint32_t code, const cha
     struct client *c = session_find(d->sessions, client);
 
     if (c && frontend_error(d, c, rid, code, 0, "%s", why) < 0) {
-        log_debug("a client did not take the reply to its command");
+        log_debug("a closed connection did not get the ERROR of its command");
     }
 }
 
@@ -68,7 +68,7 @@ take(struct daemon *d, struct client *c, uint64_t rid, struct worker *w, uint8_t
         return k;
     }
     refuse(d, c->handle, rid, LAGAN_E_QUEUE_FULL,
-           "too many commands are waiting for workers; retry later");
+           "too many commands are waiting for a reply of a worker; retry later");
     return NULL;
 }
 
@@ -99,7 +99,7 @@ worker_calls_text(struct daemon *d, struct client *c, uint64_t rid, struct worke
     r = n > UINT32_MAX / 2 ? -EMSGSIZE : worker_reserve(w, REC_TEXT, 0, (uint32_t)n, SPARE, &to);
     if (r < 0) {
         refuse(d, c->handle, rid, r == -EMSGSIZE ? LAGAN_E_TOO_LONG : LAGAN_E_QUEUE_FULL,
-               r == -EMSGSIZE ? "the text is too long for a command"
+               r == -EMSGSIZE ? "the text is too long for a record of the worker's request ring"
                               : "the worker's request ring is full; retry later");
         give(d, k);
         return;
@@ -119,7 +119,8 @@ worker_calls_control(struct daemon *d, struct client *c, uint64_t rid, struct wo
     return k ? (uint64_t)k->gen << 32 | (uint32_t)(k - d->calls->call) : 0;
 }
 
-/* The command of a worker's reply. NULL: it has ended, for example by its timeout. */
+/* Returns the command to which a reply of w belongs. NULL: it has ended, for example by its
+ * timeout. text: the reply is a TEXT_DONE record, else a message of the control channel. */
 static struct call *
 named(struct worker *w, uint32_t index, uint32_t gen, bool text)
 {
@@ -175,11 +176,11 @@ worker_calls_text_done(struct worker *w, const void *data, size_t n, struct err 
     msgpack_packer p;
     char why[200];
 
-    if (n < sizeof t) return err_set(e, -EBADMSG, "TEXT_DONE is shorter than its header");
+    if (n < sizeof t) return err_set(e, -EBADMSG, "TEXT_DONE of %zu bytes is too short", n);
     memcpy(&t, data, sizeof t);
     n -= sizeof t;
     if ((uint64_t)t.n_ids * 4 + t.text_bytes > n || n - (uint64_t)t.n_ids * 4 - t.text_bytes > 7)
-        return err_set(e, -EBADMSG, "TEXT_DONE: the record's length differs from its header");
+        return err_set(e, -EBADMSG, "TEXT_DONE: the record's length does not match its counts");
     text = ids + (size_t)t.n_ids * 4;
     if (t.reason && !msg_reason(t.reason, NULL))
         return err_set(e, -EBADMSG, "TEXT_DONE: reason %u is unknown", t.reason);

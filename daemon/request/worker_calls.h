@@ -1,9 +1,8 @@
-/* worker_calls.h - table of commands that wait for the reply of a worker, each with a deadline.
+/* worker_calls.h - the table of client commands that were sent to a worker and have no reply yet.
  *
- * A command leaves as a TEXT record in the request ring (tokenize, detokenize), or as a message on
- * the control channel (log level, tuning). No call waits: after the deadline lagand replies with an
- * ERROR.
- */
+ * A command is a TEXT record in the request ring (tokenize, detokenize), or a message on the
+ * control channel (log level, tuning). After a deadline lagand replies with an ERROR. No function
+ * blocks. A call is one entry of the table. */
 #pragma once
 
 #include "base/base.h"
@@ -16,17 +15,21 @@ enum { MAX_CALLS = 256, TEXT_TOKENIZE = 1, TEXT_DETOKENIZE = 2, TEXT_FLAG = 1, T
 struct worker_calls *worker_calls_new(void) MUST_USE;
 struct worker_calls *worker_calls_free(struct worker_calls *c);
 
-/* Sends text or ids to a worker. c gets REPLY or ERROR later, or an ERROR now. */
+/* Sends text or ids to w as a TEXT record. op: TEXT_TOKENIZE or TEXT_DETOKENIZE; flags: TEXT_FLAG,
+ * TEXT_CHAT. c gets a REPLY or ERROR when w has replied, or an ERROR at once. */
 void worker_calls_text(struct daemon *d, struct client *c, uint64_t rid, struct worker *w,
                        uint8_t op, uint8_t flags, const struct msg_ids *ids,
                        const struct msg_span *text);
-/* Registers a command of a control channel. Returns its number there; 0: the table is full. */
+/* Adds a command to the table that the caller sends over the control channel. Returns the number
+ * with which it must be sent; 0: the table is full, and c has an ERROR. */
 uint64_t worker_calls_control(struct daemon *d, struct client *c, uint64_t rid, struct worker *w);
-/* Reply of the control channel. code 0: success, map has the result; else map has the message. map
- * NULL: lagand ends the command. */
+/* Handles the reply to the command with this number. code 0: map has the result; else code is enum
+ * lagan_reason and map has the error message. map NULL: the worker did not get the command. */
 void worker_calls_control_done(struct worker *w, uint64_t number, uint32_t code,
                                const msgpack_object *map);
 
+/* Validates a TEXT_DONE record and sends its result to the client. -EBADMSG: it is invalid. */
 int worker_calls_text_done(struct worker *w, const void *data, size_t n, struct err *e) MUST_USE;
-void worker_calls_lost(struct worker *w); /* w has ended */
+/* Reply ERROR to the commands of a worker that has ended, or whose deadline has passed. */
+void worker_calls_lost(struct worker *w);
 void worker_calls_tick(struct daemon *d, nsec now);

@@ -1,11 +1,11 @@
-/* worker_notify.c - see worker_notify.h. */
+/* worker_notify.c - sends CANCEL and SUSPEND records to a worker. */
 #include "daemon/request/worker_notify.h"
 
 #include "daemon/ledger/request.h"
 #include "ipc/records.h"
 
-/* A worker ignores a notice for a request that it does not have, so a notice waits for the last
- * fragment of the SUBMIT. Returns false if it must be sent later. */
+/* Writes a notice about r to the request ring of w. False: it must be sent later: the ring is full,
+ * or the SUBMIT of r, which must precede it, is incomplete. */
 static bool
 send_notice(struct worker *w, const struct request *r, uint16_t type, uint32_t flags)
 {

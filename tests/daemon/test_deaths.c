@@ -102,7 +102,7 @@ request_that_crashes_workers_is_poisoned_and_others_finish(void **state)
         }
     }
     submit(c, 100, FAKE_POISON, 8, 1); /* the same prompt is poisoned */
-    receive_error(c, 100, LAGAN_E_POISONED, "with this prompt have killed three workers", 2000);
+    receive_error(c, 100, LAGAN_E_POISONED, "three workers died running this prompt", 2000);
     submit(c, 101, 3, 8, 1);
     rest(c, 101, 0, 8, 1);
     dealer_close(c);
@@ -336,10 +336,10 @@ protocol_errors_end_worker_and_finally_the_request(void **state)
     } t[] = {
         { "bad-token", "token id 1000, but the vocabulary has 1000", LAGAN_E_POISONED },
         { "bad-row", "request 4000000", LAGAN_E_POISONED },
-        { "bad-first", "first is 4, not 3", LAGAN_E_POISONED },
+        { "bad-first", "first is 4 instead of 3", LAGAN_E_POISONED },
         { "bad-text", "is not UTF-8", LAGAN_E_POISONED },
         { "bad-seq", "sequence", LAGAN_E_POISONED },
-        { "bad-finish", "n_tokens is 9, not 8", 0 },
+        { "bad-finish", "n_tokens is 9 instead of 8", 0 },
         { "shut-doorbell", "closed its doorbell", 0 },
         { "storm", "signalled the doorbell", 0 },
         { "exit", "died of exited: exit status 3", 0 },

@@ -194,10 +194,10 @@ every_invalid_step_is_found(void **state)
     LIE("does not have", o->ledger_index = 4000000);
     LIE("does not have", o->ledger_index = request->index + 1);
     LIE("does not have", o->gen++);
-    LIE("first is 1, not 0", o->first = 1);
+    LIE("first is 1 instead of 0", o->first = 1);
     LIE("text_first is 1", o->text_first = 1);
     LIE("output", o->output = 1);
-    LIE("without tokens", o->n_tokens = 0);
+    LIE("has 0 tokens", o->n_tokens = 0);
     LIE("token id 100, but the vocabulary", memcpy(o + 1, &(int32_t){ VOCAB }, 4));
     LIE("token id 4294967295", memcpy(o + 1, &(int32_t){ -1 }, 4));
     LIE("UTF-8", ((char *)(o + 1))[8] = (char)0xff);
@@ -205,7 +205,7 @@ every_invalid_step_is_found(void **state)
     LIE("ends inside", o->text_bytes = UINT32_MAX);
     LIE("has_logprobs", o->has_logprobs = 2);
     LIE("has_logprobs", o->n_top = 3);
-    LIE("other log-probabilities", o->has_logprobs = 1; o->text_bytes = 0);
+    LIE("its SUBMIT asks", o->has_logprobs = 1; o->text_bytes = 0);
     LIE("shorter", n = 8);
     LIE("ends inside", n -= 8);
     LIE("n_ent", ((struct rec_step *)buf.b)->n_ent = UINT32_MAX);
@@ -215,7 +215,7 @@ every_invalid_step_is_found(void **state)
     w.requests.sending = REQUEST_NONE;
     assert_int_equal(request_n_tokens(request), 0);
     /* Entries before the violation are stored. */
-    LIE("longer", n += 8);
+    LIE("behind its last entry", n += 8);
     LIE("ends inside", ((struct rec_step *)buf.b)->n_ent = 2);
     assert_int_equal(request_n_tokens(request), 4);
 }
@@ -320,7 +320,7 @@ finish_ends_the_request_and_its_figures_are_checked(void **state)
                               .gen = request->gen,
                               .reason = LAGAN_FINISH_EOS,
                               .n_tokens = 3 };
-    lies(REC_FINISH, sizeof *f, "n_tokens is 3, not 2");
+    lies(REC_FINISH, sizeof *f, "n_tokens is 3 instead of 2");
     f->n_tokens = 2;
     lies(REC_FINISH, sizeof *f - 8, "is not 40 bytes long");
     f->reason = 7;
@@ -349,9 +349,9 @@ reject_must_come_before_the_first_token(void **state)
     *j = (struct rec_reject){ request->index, request->gen, why, 5, 0 }; \
     memcpy(j + 1, "sorry", 5)
     REJECT(LAGAN_FINISH_EOS);
-    lies(REC_REJECT, sizeof *j + 8, "error 1 is unknown");
+    lies(REC_REJECT, sizeof *j + 8, "error code 1 is unknown");
     REJECT(LAGAN_E_TOO_LONG);
-    lies(REC_REJECT, sizeof *j, "length");
+    lies(REC_REJECT, sizeof *j, "bytes follow");
     step(request, 1, "", &n);
     assert_int_equal(record(REC_STEP, n, &e), 0);
     REJECT(LAGAN_E_TOO_LONG);
@@ -374,13 +374,13 @@ prompt_logprobs_come_in_order_before_tokens(void **state)
     memset(&buf, 0, sizeof buf);
     *p = (struct rec_prompt){ .ledger_index = r->index, .gen = r->gen, .n = 2, .n_top = 1 };
     assert_int_equal(record(REC_PROMPT_LOGPROBS, sizeof *p + 32, &e), 0);
-    lies(REC_PROMPT_LOGPROBS, sizeof *p + 32, "first is 0, not 2");
+    lies(REC_PROMPT_LOGPROBS, sizeof *p + 32, "first is 0 instead of 2");
     p->first = 2;
     lies(REC_PROMPT_LOGPROBS, sizeof *p + 16, "length");
     p->n_top = 2;
     lies(REC_PROMPT_LOGPROBS, sizeof *p + 48, "did not ask");
     p->n = UINT32_MAX;
-    lies(REC_PROMPT_LOGPROBS, sizeof *p + 40, "positions");
+    lies(REC_PROMPT_LOGPROBS, sizeof *p + 40, "the limits are");
     step(r, 1, "", &n);
     assert_int_equal(record(REC_STEP, n, &e), 0);
     *p = (struct rec_prompt){
@@ -418,7 +418,7 @@ ready_comes_once_and_is_validated(void **state)
     assert_int_equal(w.info.vocab, 50);
     assert_int_equal(d.facts[0].vocab, 50);
     assert_string_equal(d.facts[0].family, "t5");
-    lies(REC_READY, sizeof *y + 8, "a second READY");
+    lies(REC_READY, sizeof *y + 8, "READY was sent twice");
 }
 
 static void
@@ -437,7 +437,7 @@ records_of_a_cancelled_request_are_validated_and_dropped(void **state)
     assert_int_equal(request_n_tokens(request), 0);
     o = step(request, 1, "", &n);
     o->first = 0;
-    lies(REC_STEP, n, "first is 0, not 2");
+    lies(REC_STEP, n, "first is 0 instead of 2");
     *f = (struct rec_finish){ .ledger_index = request->index,
                               .gen = request->gen,
                               .reason = LAGAN_FINISH_CANCELLED,

@@ -56,22 +56,22 @@ static void
 errors_of_a_key_file_name_the_line(void **state)
 {
     (void)state;
-    refuses("secret " K1 "\nsecret " K2 "\n", "line 2: this key was already given");
+    refuses("secret " K1 "\nsecret " K2 "\n", "line 2: a second secret or server key");
     refuses("\n\nfriend " K1, "line 3: the line must begin with");
     refuses("secret", "line 1: the key is not 40 characters");
     refuses("secret /-cQ7<iL3dd+e}=:6<i*i%W5gkg!SfthN>-qZC4", "not 40 characters");
     refuses("secret ~-cQ7<iL3dd+e}=:6<i*i%W5gkg!SfthN>-qZC4h", "not 40 characters");
-    refuses("secret " K1 " more", "text after the key");
+    refuses("secret " K1 " more", "only a comment may follow");
     refuses("client " K1, "a name of 1 to 32");
     refuses("client " K1 " a23456789012345678901234567890123", "a name of 1 to 32");
     refuses("client " K1 " m\xc3\xbcller", "visible ASCII");
     refuses("client " K1 " a\nclient " K2 " a", "line 2: another client has this name");
     refuses("client " K1 " a\nclient " K1 " b", "line 2: another client has this key");
     refuses("client " K1 " a max_inflight", "after the name");
-    refuses("client " K1 " a max_inflight=", "at least 1");
-    refuses("client " K1 " a max_inflight=0", "at least 1");
-    refuses("client " K1 " a max_inflight=x", "not a number");
-    refuses("client " K1 " a max_tokens=99999999999999999999", "not a number");
+    refuses("client " K1 " a max_inflight=", "must be 1 to");
+    refuses("client " K1 " a max_inflight=0", "must be 1 to");
+    refuses("client " K1 " a max_inflight=x", "not a decimal number");
+    refuses("client " K1 " a max_tokens=99999999999999999999", "too large");
     refuses("client " K1 " a speed=3", "after the name");
 }
 

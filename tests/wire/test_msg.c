@@ -114,7 +114,7 @@ static void
 bytes_after_the_message_are_rejected(void **state)
 {
     (void)state;
-    refused("\xc0\xc0", 2, "after the message");
+    refused("\xc0\xc0", 2, "bytes behind the message");
 }
 
 static void
@@ -147,10 +147,10 @@ static void
 nan_and_infinity_are_rejected(void **state)
 {
     (void)state;
-    refused("\xca\x7f\x80\0\0", 5, "not finite");
-    refused("\xca\xff\xc0\0\0", 5, "not finite");
-    refused("\xcb\x7f\xf0\0\0\0\0\0\0", 9, "not finite");
-    refused("\xcb\x7f\xf8\0\0\0\0\0\1", 9, "not finite");
+    refused("\xca\x7f\x80\0\0", 5, "infinite or NaN");
+    refused("\xca\xff\xc0\0\0", 5, "infinite or NaN");
+    refused("\xcb\x7f\xf0\0\0\0\0\0\0", 9, "infinite or NaN");
+    refused("\xcb\x7f\xf8\0\0\0\0\0\1", 9, "infinite or NaN");
 }
 
 static void
@@ -172,7 +172,7 @@ depth_is_limited(void **state)
 
     (void)state;
     assert_int_equal(check_value("\x91\x91\x91\x91\x91\x90", 6, &e), 0); /* 2 of the envelope + 6 */
-    refused("\x91\x91\x91\x91\x91\x91\x90", 7, "deeper");
+    refused("\x91\x91\x91\x91\x91\x91\x90", 7, "nested");
 }
 
 static void
@@ -186,7 +186,7 @@ keys_are_unique_short_strings(void **state)
     refused("\x81\1\1", 3, "not a string");
     refused("\x81\x90\1", 3, "not a string");
     memset(raw + 3, 'k', 65);
-    refused(raw, 69, "key longer");
+    refused(raw, 69, "key is longer");
 }
 
 static void
@@ -205,7 +205,7 @@ nodes_are_limited_over_the_whole_frame(void **state)
         for (j = 0; j < 60; j++) msgpack_pack_nil(&f.p);
     }
     assert_int_equal(msg_check(f.b.data, f.b.size, LAGAN_MAX_NODES, &e), -EBADMSG);
-    assert_non_null(strstr(e.text, "4096 nodes"));
+    assert_non_null(strstr(e.text, "4096 values"));
     frame_done(&f);
 }
 
@@ -254,7 +254,7 @@ length_of_strings_and_frames_is_limited(void **state)
     assert_non_null(strstr(e.text, "1 MiB"));
     frame_done(&f);
     assert_int_equal(msg_check(big, LAGAN_MAX_FRAME + 1, LAGAN_MAX_NODES, &e), -EBADMSG);
-    assert_non_null(strstr(e.text, "the maximum is 4259840"));
+    assert_non_null(strstr(e.text, "the limit is 4259840"));
     free(big);
 }
 
@@ -378,7 +378,7 @@ static const struct number {
     { "deadline_ms", 0, true, "" },
     { "ignore_eos", 1, true, "ignore_eos is not true or false" },
     { "stop", 1, true, "stop[0] is not a string" },
-    { "eos_ids", 1, true, "eos_ids is not a list of token ids" },
+    { "eos_ids", 1, true, "eos_ids is neither an array of token ids" },
     { "model", 1, true, "model is not a string" },
 };
 static const struct number *number;
@@ -487,10 +487,10 @@ prompt_is_ids_or_text_and_not_empty(void **state)
         { "\x94\x01\x03\x01\x81\xa4text\xc4\0", 12, "text is empty" },
         { "\x94\x01\x03\x01\x81\xa3ids\x90", 10, "ids is empty" },
         { "\x94\x01\x03\x01\x81\xa3ids\xc4\0", 11, "ids is empty" },
-        { "\x94\x01\x03\x01\x81\xa3ids\xc4\3abc", 14, "ids: 3 bytes" },
+        { "\x94\x01\x03\x01\x81\xa3ids\xc4\3abc", 14, "ids has 3 bytes" },
         { "\x94\x01\x03\x01\x81\xa3ids\x92\1\xff", 12, "ids[1] is -1" },
-        { "\x94\x01\x03\x01\x81\xa3ids\x91\xa1x", 12, "ids[0] is not a token id" },
-        { "\x94\x01\x03\x01\x81\xa3ids\x91\xce\x80\0\0\0", 15, "ids[0] is not a token id" },
+        { "\x94\x01\x03\x01\x81\xa3ids\x91\xa1x", 12, "ids[0] is not an integer from 0" },
+        { "\x94\x01\x03\x01\x81\xa3ids\x91\xce\x80\0\0\0", 15, "ids[0] is not an integer from 0" },
         { "\x94\x01\x03\x01\x81\xa3ids\xc4\4\0\0\0\x80", 15, "ids[0] is -2147483648" },
         { "\x94\x01\x03\x01\x81\xa4text\xc4\1\xff", 13, "text is not UTF-8" },
     };

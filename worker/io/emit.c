@@ -1,8 +1,8 @@
-/* emit.c - sampled tokens to records: text, stop strings, log-probabilities, ends.
+/* emit.c - converts step results to records for lagand: tokens, text, log-probabilities, ends.
  *
- * A step gives one STEP record, or several if it is long. Prompt log-probabilities precede a
- * request's first token. All records go through the outbox; loop.c publishes it once per iteration.
- */
+ * A step gives one STEP record with an entry for each new token, or several records if it is long.
+ * Prompt log-probabilities precede a request's first token. All records go through the outbox;
+ * loop.c publishes it once per iteration. "Search": beam search. */
 #include "worker/io/emit.h"
 
 #include "base/failpoint.h"
@@ -86,7 +86,7 @@ emit_reject(struct worker *w, uint32_t ledger_index, uint32_t gen, uint16_t reas
     w->stats->v[STAT_finished]++;
 }
 
-/* Returns a finite score: 0 for NaN. A length_penalty can exceed the range of float. */
+/* Returns a finite score, 0 for NaN: a large length_penalty can make a beam's score infinite. */
 static float
 finite_score(float score)
 {
@@ -97,7 +97,8 @@ finite_score(float score)
 static void
 finish_output(struct worker *w, struct worker_request *r, uint16_t reason)
 {
-    /* what a resumed request finds in the cache was computed by the previous worker */
+    /* For a resumed request (recomputed > 0) the prefix cache has KV of the previous worker: tokens
+     * found there are reported as adopted, not as cached. */
     uint32_t found = r->seq.n_cached, again = MIN(found, r->recomputed);
     struct rec_finish f = {
         .ledger_index = r->ledger_index,
@@ -125,8 +126,8 @@ emit_ended(struct worker *w, struct worker_request *r)
     if (!r->finished) finish_output(w, r, r->seq.reason ? r->seq.reason : r->cancelled);
 }
 
-/* Writes the n alternatives of a logit row, packed, and returns the end. NO_ROW, or too few
- * candidates: empty entries. */
+/* Writes the n best tokens of a logit row with their log-probabilities to `to`, packed, and returns
+ * the end. Fills up with token -1 if the row has fewer; row NO_ROW: the token has no logit row. */
 #define NO_ROW UINT32_MAX
 static char *
 put_tops(char *to, const struct batch_result *res, uint32_t row, uint32_t n)
@@ -140,7 +141,8 @@ put_tops(char *to, const struct batch_result *res, uint32_t row, uint32_t n)
     return to;
 }
 
-/* The logit row of position p has the log-probability of token p + 1; token 0 has none. */
+/* Queues the log-probabilities of the prompt tokens in this segment. The logit row of position p
+ * has the log-probability of token p + 1; token 0 has no log-probability. */
 static void
 emit_prompt(struct worker *w, const struct batch_segment *segment, const struct batch_result *res,
             struct worker_request *r)
@@ -179,8 +181,8 @@ emit_prompt(struct worker *w, const struct batch_segment *segment, const struct 
     }
 }
 
-/* Sends values first .. first + n of a tensor, in records that fit. values NULL: the encoder states
- * of segment i, from index 0. */
+/* Queues values [first, first + n) of a tensor in records that fit into the ring. values NULL: the
+ * values are the encoder states of segment i. */
 static void
 emit_tensor(struct worker *w, const struct worker_request *r, enum lagan_tensor kind,
             uint64_t first, uint32_t n, uint32_t cols, const float *values,
@@ -205,7 +207,7 @@ emit_tensor(struct worker *w, const struct worker_request *r, enum lagan_tensor 
     }
 }
 
-/* Sends the tensors of segment i, before its token. */
+/* Queues the tensors that r asked for from segment i; called before the token of the segment. */
 static void
 emit_tensors(struct worker *w, const struct batch_result *res, uint32_t i,
              const struct worker_request *r, bool token)
@@ -220,7 +222,8 @@ emit_tensors(struct worker *w, const struct batch_result *res, uint32_t i,
                     shape->vocab, logits, res, i);
 }
 
-/* Returns the bytes of text that the token completes, and held-back text if the output ended. */
+/* Writes the text that the token completes to w->text_buf and returns its bytes; if the output has
+ * ended, the text includes held-back text. *stopped: the text has a stop string. */
 static uint32_t
 detokenize(struct worker *w, struct worker_request *r, token_id token, bool ended, bool *stopped)
 {
@@ -249,8 +252,8 @@ begin_step(struct worker *w, const struct batch *b, struct rec_step **head)
     *head = outbox_add(w->outbox, &s, sizeof s);
 }
 
-/* Adds one token of one output, with text and log-probabilities, to the open STEP record. row: its
- * logit row in res, or NO_ROW; score: of all its tokens. */
+/* Adds one token of output r, with text and log-probabilities, to the open STEP record. row: the
+ * logit row of the token in res, or NO_ROW; score: the score of r after this token. */
 static void
 emit_token(struct worker *w, struct rec_step **head, const struct batch *b,
            const struct batch_result *res, uint32_t row, struct worker_request *r, token_id token,
@@ -296,7 +299,8 @@ emit_token(struct worker *w, struct rec_step **head, const struct batch *b,
     if (stopped) r->cancelled = LAGAN_FINISH_STOP;
 }
 
-/* True if the step has new tokens for the request, from its sequence or from its search. */
+/* Returns true if the step has new tokens to report for the request of s. Only the first beam of a
+ * search reports tokens: those that all beams share, or all if the search is over. */
 static bool
 has_news(const struct seq *s, uint32_t n_before)
 {
@@ -307,8 +311,8 @@ has_news(const struct seq *s, uint32_t n_before)
     return s->first_member == s && !r->finished && (s->beam->over || s->beam->n_common > r->n_sent);
 }
 
-/* Reports the undelivered tokens of a finished search's outputs, or, while it runs, the tokens that
- * all live beams share. */
+/* Adds the tokens of a search that were not reported yet: those that all hypotheses share while the
+ * search runs, all tokens of its outputs when the search is over. */
 static void
 emit_search(struct worker *w, struct rec_step **head, const struct batch *b,
             struct worker_request *r)

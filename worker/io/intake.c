@@ -1,8 +1,7 @@
-/* intake.c - see intake.h: reads the request ring record by record.
+/* intake.c - reads the request ring, record by record, and joins the fragments of a SUBMIT.
  *
  *     SUBMIT fragments -> one buffer -> intake_submit() -> [text thread] -> intake_admit()
- *     -> scheduler
- */
+ *     -> scheduler */
 #include "worker/io/intake.h"
 
 #include "base/failpoint.h"
@@ -17,12 +16,13 @@
 
 #include <sys/mman.h>
 
+/* MAX_RECORDS: most records that one call of intake_drain() reads. KEPT_BYTES: longest SUBMIT after
+ * which the pages of the fragment buffer stay resident. */
 enum { MAX_RECORDS = 256, KEPT_BYTES = 1 << 20 };
 
-/* The fragments of a SUBMIT that have arrived. */
 struct intake {
-    char *fragments; /* [max_fragments] address space; resident as far as it was used */
-    size_t n_fragments, max_fragments;
+    char *fragments; /* [max_fragments] bytes of a SUBMIT; pages are resident after use only */
+    size_t n_fragments, max_fragments; /* bytes received so far; capacity */
 };
 
 void
@@ -34,7 +34,7 @@ intake_text_done(struct worker *w, struct worker_request *r, nsec now)
         text_call_done(w, r);
 }
 
-/* CANCEL or SUSPEND. No effect if the request has already ended. */
+/* Applies a CANCEL or SUSPEND record. No effect if the request has already ended. */
 static int
 take_notice(struct worker *w, const struct ring_record *rec, struct err *e)
 {
@@ -62,19 +62,20 @@ int
 intake_open(struct worker *w, struct err *e)
 {
     size_t outputs = MIN((size_t)w->limits->max_seqs, (size_t)INTAKE_MAX_OUTPUTS);
-    /* id, output number and text */
+    /* A delivered token in a SUBMIT has an id, an output number (1 byte) and its text. */
     size_t token_bytes = sizeof(token_id) + 1 + emit_token_text_bytes(w);
-    /* A client's frame and the longest delivered output; pages are used only as far as needed. */
+    /* The buffer holds the client's part, at most twice its frame (ids of 1 byte in it have 4 in
+     * the record), and the delivered tokens of all outputs. Only used pages take memory. */
     size_t most = 2 * (size_t)LAGAN_MAX_FRAME + outputs * w->model->shape.max_len * token_bytes;
     void *p = mmap(NULL, most, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
                    -1, 0);
 
     if (p == MAP_FAILED)
-        return err_set(e, -ENOMEM, "mmap of %zu KiB for SUBMIT fragments failed", most >> 10);
+        return err_set(e, -ENOMEM, "cannot map %zu KiB for the fragments of a SUBMIT", most >> 10);
     w->intake = malloc(sizeof *w->intake);
     if (!w->intake) {
         munmap(p, most);
-        return err_set(e, -ENOMEM, "out of memory: intake");
+        return err_set(e, -ENOMEM, "no memory for the reader of the request ring");
     }
     *w->intake = (struct intake){ .fragments = p, .max_fragments = most };
     return 0;
@@ -87,7 +88,7 @@ intake_close(struct worker *w)
     free(TAKE(w->intake));
 }
 
-/* Adds a fragment. If it does not fit, only its size is counted. */
+/* Appends a fragment to the buffer; if it does not fit, only its size is counted in n_fragments. */
 static void
 add_fragment(struct worker *w, const struct ring_record *rec)
 {
@@ -106,11 +107,11 @@ submit_whole(struct worker *w, nsec now, struct err *e)
     w->intake->n_fragments = 0;
     if (n == has) {
         r = intake_submit(w, w->intake->fragments, n, now, e);
-    } else { /* lagand validated it for other files of the model */
+    } else { /* lagand has validated it with the READY of a worker with other model files */
         memcpy(&s, w->intake->fragments, sizeof s);
-        emit_reject(
-            w, s.ledger_index, s.gen, LAGAN_E_TOO_LONG,
-            "the request and its delivered tokens are longer than this worker's model allows");
+        emit_reject(w, s.ledger_index, s.gen, LAGAN_E_TOO_LONG,
+                    "the request with its delivered tokens exceeds the maximum length of this "
+                    "worker's model");
     }
     if (has > KEPT_BYTES) madvise(w->intake->fragments, has, MADV_DONTNEED);
     return r;
@@ -146,7 +147,7 @@ intake_drain(struct worker *w, nsec now, struct err *e)
             FP(drain_seen);
             break;
         default:
-            break; /* STATE needs no action */
+            break; /* records of other types, such as STATE, need no action */
         }
         if (r < 0) return r;
     }

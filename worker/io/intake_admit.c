@@ -1,8 +1,7 @@
-/* intake_admit.c - see intake_admit.h.
+/* intake_admit.c - checks the tokens of a request and adds its sequence to the scheduler.
  *
- * A slot's ids: encoder input in [0, max_source), decoder tokens from max_source on. Decoder-only
- * models have no encoder input.
- */
+ * The ids array of a slot has the encoder input in [0, max_source) and the decoder tokens from
+ * max_source on. For a decoder-only model max_source is 0. */
 #include "worker/io/intake_admit.h"
 
 #include "base/failpoint.h"
@@ -46,7 +45,8 @@ intake_ends_whole(const struct worker_request *r)
     return r->cancelled && !(r->first && r->cancelled == LAGAN_FINISH_STOP);
 }
 
-/* Applies default lengths, which include the prompt. false: the prompt is too long. */
+/* Applies the model's default lengths, which include `given` prompt tokens. False: they exceed max.
+ */
 static bool
 fit_lengths(struct worker_request *r, uint32_t given)
 {
@@ -58,9 +58,9 @@ fit_lengths(struct worker_request *r, uint32_t given)
     return true;
 }
 
-/* Suppressed tokens (repeated n-grams, early ends) may be the whole vocabulary. Then no token is
- * left to sample, which a device reports as a failure. For n-grams of 2 and more, at most every
- * other token starts a suppressing n-gram. */
+/* Returns true if no_repeat_ngram and min_new could suppress the whole vocabulary within n_tokens:
+ * then no token is left to sample, which a device reports as a failure. For n-grams of 2 and more,
+ * at most every other token starts a suppressing n-gram. */
 static bool
 may_suppress_all(const struct sampling *s, uint32_t n_tokens, uint32_t vocab)
 {
@@ -69,7 +69,7 @@ may_suppress_all(const struct sampling *s, uint32_t n_tokens, uint32_t vocab)
     return n + (uint64_t)(s->min_new ? s->n_eos : 0) >= vocab;
 }
 
-/* Checks vocabulary and lengths of the tokens. false: r was refused. */
+/* Checks the tokens of r against the vocabulary and max_length. Returns false if r was refused. */
 static bool
 tokens_fit(struct worker *w, struct worker_request *r, uint32_t n_done)
 {
@@ -81,7 +81,7 @@ tokens_fit(struct worker *w, struct worker_request *r, uint32_t n_done)
         intake_refuse(w, r, LAGAN_E_INVALID_REQUEST, "the prompt is empty");
     else if (foreign && r->n_text)
         intake_refuse(w, r, LAGAN_E_INVALID_REQUEST,
-                      "the text has token %d, but the vocabulary of the model has only %u tokens",
+                      "the tokenizer made token %d of the text, but the model has only %u tokens",
                       *foreign, vocab);
     else if (foreign)
         intake_refuse(w, r, LAGAN_E_INVALID_REQUEST, INTAKE_OTHER_FILES);
@@ -95,7 +95,7 @@ tokens_fit(struct worker *w, struct worker_request *r, uint32_t n_done)
     return false;
 }
 
-/* Sets the lengths of sequence and sampler. */
+/* Sets tokens and length limits of r's sequence and sampling. n_done: delivered tokens. */
 static void
 set_lengths(struct worker *w, struct worker_request *r, uint32_t n_done)
 {
@@ -119,7 +119,7 @@ set_lengths(struct worker *w, struct worker_request *r, uint32_t n_done)
     s->plan_after_commit = exec_looks_back(&r->sampling);
 }
 
-/* Checks that the sampler can serve the request up to its longest length. false: r was refused. */
+/* Checks that sampling works up to the greatest length of r. Returns false if r was refused. */
 static bool
 sampling_fits(struct worker *w, struct worker_request *r)
 {
@@ -132,17 +132,17 @@ sampling_fits(struct worker *w, struct worker_request *r)
             "prompt and output; this request may reach %u",
             EXEC_LOOK_BACK, longest);
     else if (may_suppress_all(&r->sampling, longest, vocab))
-        intake_refuse(w, r, LAGAN_E_UNSUPPORTED,
-                      "no_repeat_ngram and min_tokens may suppress all %u tokens of the "
-                      "vocabulary: %u tokens of "
-                      "prompt and output are too many",
-                      vocab, longest);
+        intake_refuse(
+            w, r, LAGAN_E_UNSUPPORTED,
+            "no_repeat_ngram and min_tokens could suppress all %u tokens of the vocabulary "
+            "within %u tokens of prompt and output; lower max_tokens",
+            vocab, longest);
     else
         return true;
     return false;
 }
 
-/* Returns 0 or an error of scheduler_add(). */
+/* Adds the sequences of r to the scheduler. Returns 0 or an error of scheduler_add(). */
 static int
 schedule(struct worker *w, struct worker_request *r, nsec now, struct err *e)
 {
@@ -157,7 +157,8 @@ schedule(struct worker *w, struct worker_request *r, nsec now, struct err *e)
     return 0;
 }
 
-/* All tokens of r are in place: n_source, n_decoder (delivered tokens included). */
+/* Checks r and adds it to the scheduler, or ends or refuses it. Its tokens are in ids: n_source of
+ * the encoder input and n_decoder, delivered tokens included. */
 static void
 admit(struct worker *w, struct worker_request *r, nsec now)
 {
@@ -195,7 +196,7 @@ admit(struct worker *w, struct worker_request *r, nsec now)
     FP(intake_taken);
 }
 
-/* Without a decoder prefix, an encoder-decoder model starts with its own start token. */
+/* Without a decoder prefix, an encoder-decoder model gets decoder_start as its first token. */
 void
 intake_admit(struct worker *w, struct worker_request *r, uint32_t n_prompt, nsec now)
 {
@@ -228,7 +229,8 @@ intake_admit_text(struct worker *w, struct worker_request *r, nsec now)
         intake_refuse(w, r, r->reason, "%s", r->why);
         return;
     }
-    /* Delivered tokens are at the end of the slot's ids until the prompt's length is known. */
+    /* place_prompt() has put the delivered tokens at the end of ids, because the length of the
+     * prompt was not known: moves them behind the prompt. */
     if (!w->max_source && !r->first && n_done)
         memmove(r->ids + r->n_ids, r->ids + w->requests->max_ids - n_done,
                 n_done * sizeof(token_id));

@@ -1,4 +1,4 @@
-/* intake_admit.h - admits a request whose tokens are in place to the scheduler, or refuses it.
+/* intake_admit.h - adds a request whose tokens are in its slot to the scheduler, or refuses it.
  *
  * lagand has validated the record against the facts of READY. The refusals here need the tokens of
  * the prompt, which the tokenizer of the worker makes, or the free memory of the worker:
@@ -9,27 +9,26 @@
  *     no token may be left to sample  no_repeat_ngram and min_tokens against prompt and output
  *     KV blocks, or an operation      scheduler_add()
  *
- * Engine thread only.
- */
+ * Engine thread only. */
 #pragma once
 
 #include "worker/io/request.h"
 #include "worker/worker.h"
 
-/* Admits or refuses r; owns r in both cases. The n_prompt tokens of the prompt are at the start of
- * r->ids, followed by delivered tokens; a decoder prefix starts at w->max_source. */
+/* Adds r to the scheduler or refuses it; owns r. The n_prompt tokens of the prompt are at the start
+ * of r->ids, followed by delivered tokens; a decoder prefix starts at w->max_source. */
 void intake_admit(struct worker *w, struct worker_request *r, uint32_t n_prompt, nsec now);
-/* Like intake_admit(), for a prompt that the text thread has tokenized. */
+/* intake_admit() for a prompt that the text thread has tokenized; refuses r if that failed. */
 void intake_admit_text(struct worker *w, struct worker_request *r, nsec now);
 
-/* Sentence of a request that lagand has validated with READY of another worker. */
+/* Error text for a request that was validated with READY of a worker with other model files. */
 #define INTAKE_OTHER_FILES \
-    "the request does not fit this worker's model: its files or options differ from those of " \
+    "the request does not fit this worker, whose model files or options differ from those of " \
     "another worker of the model; restart all workers of the model"
 
-/* Queues REJECT with the sentence and frees all slots of r. reason: enum lagan_reason. */
+/* Queues REJECT with the formatted sentence and frees all slots of r. reason: enum lagan_reason. */
 PRINTF_LIKE(4, 5)
 void intake_refuse(struct worker *w, struct worker_request *r, uint16_t reason, const char *fmt,
                    ...);
-/* True if all outputs of r end. After a stop string of the first output, others may continue. */
+/* Returns true if all outputs of r end. After a stop string of one output, others continue. */
 bool intake_ends_whole(const struct worker_request *r);

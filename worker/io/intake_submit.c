@@ -1,13 +1,13 @@
-/* intake_submit.c - converts a complete SUBMIT record to a request: see intake.h.
+/* intake_submit.c - converts a complete SUBMIT record to a request in the worker's slots. Delivered
+ * tokens are the generated tokens that the record of a resumed request brings along.
  *
  *     read_record()      bounds the record and copies its header
  *     apply_defaults()   fills in the model's defaults
- *     take_slots()       a slot for each output or beam, and the numbers of the record
- *     read_tails()       end ids, stop strings, logit biases, outputs of delivered tokens
- *     facts_fit()        compares lagand's facts with this worker's
+ *     take_slots()       takes a slot for each output or beam, and copies the fields of the header
+ *     read_tails()       copies end ids, stop strings, logit biases, outputs of delivered tokens
+ *     facts_fit()        checks the request against the facts of this worker's READY
  *     place_delivered(), place_decoder(), place_prompt()
- *                        copy the tokens, then call the text thread or intake_admit()
- */
+ *                        copy the tokens, then call the text thread or intake_admit() */
 #include "include/lagan_wire.h"
 #include "ipc/records.h"
 #include "worker/exec/exec.h"
@@ -53,15 +53,15 @@ read_record(struct submit *q, const void *data, size_t n, struct err *e)
     q->delivered = record_tail_take(&t, (size_t)s->n_done * sizeof *q->delivered);
     q->text = record_tail_take(&t, s->text_bytes);
     record_tail_take(&t, s->done_text); /* delivered text is made again from the tokens */
-    if (t.broken) return record_tail_corrupt(e, "SUBMIT is shorter than its counts say");
+    if (t.broken) return record_tail_corrupt(e, "SUBMIT ends before the tokens and text it counts");
     q->rest = t;
     s->n = MAX(s->n, 1u);
     s->beams = MAX(s->beams, 1u);
     return 0;
 }
 
-/* Replaces absent keys by the model's defaults; a default may only lower max_tokens. -EBADMSG: a
- * value is out of range. */
+/* Sets the fields of absent keys to the model's defaults; a default may lower max_tokens, but not
+ * raise it. -EBADMSG: a field is out of range. */
 static int
 apply_defaults(const struct generation *g, struct rec_submit *s, struct err *e)
 {
@@ -76,15 +76,15 @@ apply_defaults(const struct generation *g, struct rec_submit *s, struct err *e)
     if (!s->max_tokens || s->max_tokens > most) s->max_tokens = most;
     if (s->n > INTAKE_MAX_OUTPUTS || s->beams > MAX_BEAMS || s->early_stopping > BEAM_EARLY_NEVER)
         return record_tail_corrupt(e, "SUBMIT has an invalid number of beams or outputs");
-    /* With several outputs, all tokens may have been delivered and only FINISH is missing. */
+    /* Valid: several outputs with all tokens delivered, so that only FINISH is missing. */
     if (!s->max_tokens || (s->n == 1 && s->n_done >= s->max_tokens && !s->absent))
-        return record_tail_corrupt(e, "SUBMIT requests no token");
+        return record_tail_corrupt(e, "SUBMIT asks for no token that is not delivered yet");
     return 0;
 }
 
 /* ---- into the slot */
 
-/* In a record -1 is off, -2 the model's own. */
+/* Returns the forced token of a request: asked, or the model's default if asked is -2. -1: none. */
 static int32_t
 forced(int32_t asked, int32_t model)
 {
@@ -118,7 +118,7 @@ read_numbers(struct worker *w, struct worker_request *r, const struct rec_submit
     };
     r->sampling = (struct sampling){
         .seed = s->seed,
-        .want_logprobs = true, /* a request's score is their sum */
+        .want_logprobs = true, /* the score of a request is the sum of them */
         .want_states = s->flags & SUBMIT_ENCODER_OUTPUT,
         .want_logits = s->flags & SUBMIT_LOGITS,
         .min_new = s->min_tokens,
@@ -133,14 +133,14 @@ read_numbers(struct worker *w, struct worker_request *r, const struct rec_submit
 #undef X
 }
 
-/* Returns NULL if the request was refused because too few slots are free. */
+/* Takes slots for a new request, fills in the header's fields. NULL: refused, too few slots. */
 static struct worker_request *
 take_slots(struct worker *w, const struct rec_submit *s)
 {
     struct worker_request *r = request_take(w->requests);
 
     if (r) {
-        r->state = REQUEST_TEXT; /* taken, still owned by the engine thread */
+        r->state = REQUEST_TEXT; /* not free; the engine thread owns it until text_thread_give() */
         read_numbers(w, r, s);
     }
     if (r && n_slots(s) > 1 && outputs_take(w, r, n_slots(s)) < 0) {
@@ -216,10 +216,10 @@ read_bias(struct worker *w, struct worker_request *r, const struct rec_submit *s
     uint32_t n = 0;
 
     if (t->broken || s->n_bias > EXEC_MAX_BIAS)
-        return record_tail_corrupt(e, "SUBMIT has too many biases");
+        return record_tail_corrupt(e, "SUBMIT has more than 256 logit biases, or ends inside them");
     for (uint32_t i = 0; i < s->n_bias; i++) {
         if (i && bias[i].id <= bias[i - 1].id)
-            return record_tail_corrupt(e, "SUBMIT has biases that are not sorted");
+            return record_tail_corrupt(e, "SUBMIT has logit biases not sorted by token id");
         if ((uint32_t)bias[i].id < w->model->shape.vocab) r->bias[n++] = bias[i];
     }
     r->sampling.n_bias = n;
@@ -266,7 +266,7 @@ most_delivered(const struct submit *q)
     return most;
 }
 
-/* The rules of msg_combine(). */
+/* Returns true if the keys of s can be combined: the rules of msg_combine() in wire/msg.h. */
 static bool
 keys_combine(const struct rec_submit *s)
 {
@@ -277,9 +277,9 @@ keys_combine(const struct rec_submit *s)
     return s->n <= s->beams && s->temperature <= 0 && !(s->flags & logs) && !s->n_stop;
 }
 
-/* lagand has validated the request with the model's last READY. Another worker of the model,
- * started from other files, may have sent that READY: then the request is refused and not treated
- * as corruption. */
+/* Returns true if the request fits the facts that this worker has sent in READY. lagand has
+ * validated it with the last READY of any worker of the model, which may have other model files: a
+ * request that does not fit is refused, not treated as corruption. */
 static bool
 facts_fit(const struct worker *w, const struct submit *q)
 {
@@ -301,7 +301,8 @@ facts_fit(const struct worker *w, const struct submit *q)
 
 /* ---- tokens */
 
-/* With several outputs each slot gets its own delivered tokens, and q has none left to place. */
+/* Restores the score and text of delivered tokens. With several outputs also copies the delivered
+ * tokens of each output to its slot and sets n_done to 0: none is left to place. */
 static void
 place_delivered(struct worker *w, struct worker_request *r, struct submit *q)
 {
@@ -317,7 +318,7 @@ place_delivered(struct worker *w, struct worker_request *r, struct submit *q)
     q->s.n_done = 0;
 }
 
-/* Copies decoder prefix and delivered tokens, which follow the encoder input. */
+/* Encoder-decoder models: copies the decoder prefix and delivered tokens to ids[max_source]. */
 static void
 place_decoder(struct worker *w, struct worker_request *r, const struct submit *q)
 {
@@ -336,8 +337,8 @@ place_decoder(struct worker *w, struct worker_request *r, const struct submit *q
     r->n_decoder += q->s.n_done;
 }
 
-/* Copies the prompt. A decoder-only model's delivered tokens follow it; until a text is tokenized
- * they are at the end of ids. */
+/* Copies the prompt and passes r to the text thread (text) or intake_admit() (ids). Delivered
+ * tokens of a decoder-only model go behind the prompt, or, with text, to the end of ids. */
 static void
 place_prompt(struct worker *w, struct worker_request *r, const struct submit *q, nsec now)
 {

@@ -1,6 +1,4 @@
-/* outbox.c - see outbox.h: a plain buffer, filled from the front and reset when all of it was
- * sent.
- */
+/* outbox.c - a buffer of records, filled from the front and reset when all of it was sent. */
 #include "worker/io/outbox.h"
 
 #include "base/failpoint.h"
@@ -11,7 +9,7 @@ struct outbox_head {
     uint32_t len;
     uint16_t type, pad;
 };
-_Static_assert(sizeof(struct outbox_head) == 8, "payloads stay 8-aligned");
+_Static_assert(sizeof(struct outbox_head) == 8, "the payload behind a head must be 8-aligned");
 
 int
 outbox_open(struct outbox *o, size_t bytes, struct err *e)
@@ -21,7 +19,7 @@ outbox_open(struct outbox *o, size_t bytes, struct err *e)
                    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (o->base == MAP_FAILED) {
         o->base = NULL;
-        return err_set(e, -ENOMEM, "mmap of the outbox, %zu KiB, failed", o->cap >> 10);
+        return err_set(e, -ENOMEM, "cannot map %zu KiB for queued records", o->cap >> 10);
     }
     return 0;
 }

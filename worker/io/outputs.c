@@ -1,4 +1,4 @@
-/* outputs.c - see outputs.h. */
+/* outputs.c - fills the slots of a request with several sequences, and starts its beam search. */
 #include "worker/io/outputs.h"
 
 #include "include/lagan_wire.h"
@@ -40,7 +40,7 @@ outputs_give(struct worker *w, struct worker_request *r)
     }
 }
 
-/* Copies the detokenizer and the stop strings, which are in the slot's own buffer. */
+/* Copies the detokenizer of a slot and its stop strings, which go to the buffer of the new slot. */
 static void
 copy_detok(struct worker_request *to, const struct worker_request *from)
 {
@@ -86,7 +86,7 @@ outputs_place_delivered(struct worker *w, struct worker_request *r, const token_
         outputs_restore_text(w, m, delivered_of(w, m), m->n_sent);
 }
 
-/* Copies the request to a further output, which differs in its number and its tokens. */
+/* Copies the prompt and parameters of the first slot r to slot m of another output. */
 static void
 copy_to_output(struct worker *w, struct worker_request *m, const struct worker_request *r)
 {
@@ -107,7 +107,7 @@ copy_to_output(struct worker *w, struct worker_request *m, const struct worker_r
     m->sampling = r->sampling;
     m->sampling.prompt = m->seq.token;
     m->sampling.output = m->output;
-    m->sampling.bias = m->bias; /* the first slot may be freed earlier */
+    m->sampling.bias = m->bias; /* a copy, because slot r may be freed earlier */
     memcpy(m->bias, r->bias, r->sampling.n_bias * sizeof m->bias[0]);
     memcpy(m->seq.token, r->seq.token, r->n_decoder * sizeof(token_id));
 }
@@ -123,7 +123,7 @@ extend_prompt(struct worker_request *m, const token_id *delivered, uint32_t n)
     m->n_decoder += n;
 }
 
-/* Initializes a search from the prompt, or after n_fixed delivered tokens of every beam. */
+/* Initializes the beam search of r. Every beam starts with the same n_fixed delivered tokens. */
 static void
 init_search(struct worker *w, struct worker_request *r, uint32_t n_prompt, uint32_t max_new,
             uint32_t n_fixed)
@@ -157,8 +157,8 @@ init_search(struct worker *w, struct worker_request *r, uint32_t n_prompt, uint3
         m->sampling.n_candidates = beam_width(n, b->n_end);
 }
 
-/* Starts a search: from the manifest if it was adopted; from the prompt if results are
- * deterministic; otherwise with the delivered tokens as a fixed prefix. */
+/* Starts the beam search of r: if adopt is true, with the beams of the manifest if these are
+ * restored; else from the prompt if results are deterministic; else after the delivered tokens. */
 static void
 start_search(struct worker *w, struct worker_request *r, uint32_t n_prompt, uint32_t max_new,
              bool adopt)
@@ -178,7 +178,8 @@ start_search(struct worker *w, struct worker_request *r, uint32_t n_prompt, uint
     if (adopt && !over) adopt_claim(w, r);
 }
 
-/* Chains the sequences that have not ended, in the order of outputs, and returns the first. */
+/* Makes a sequence group of the sequences that have not ended, in the order of outputs. Returns its
+ * first member; NULL: all have ended. n_shared: tokens that all members share. */
 static struct seq *
 chain_running(struct worker_request *r, uint32_t n_shared)
 {
@@ -226,7 +227,7 @@ outputs_add(struct worker *w, struct worker_request *r, nsec now, struct err *e)
     if (first) {
         int k = scheduler_add(w->sched, first, now, e);
 
-        if (k == -EAGAIN) { /* no blocks for the adopted search: start from the prompt */
+        if (k == -EAGAIN) { /* the adopted search does not fit: starts it again without adoption */
             start_search(w, r, n_prompt, max_new, /* adopt= */ false);
             first = chain_running(r, r->seq.n_prompt - 1);
             k = scheduler_add(w->sched, first, now, e);

@@ -1,25 +1,23 @@
-/* outputs.h - requests of several sequences: the beams of a search, or samples of one prompt.
+/* outputs.h - handles requests with several sequences: beams of a search, or samples of one prompt.
  *
- * Each sequence has a request slot, chained from the first slot, which is the request; slot i is
- * output i, and in a search also beam i. All slots have the request's ledger_index, gen and id. The
- * scheduler gets them as one sequence group (worker/sched/seq.h).
+ * Each sequence has a slot (struct worker_request); the slots are chained from the first one, which
+ * represents the request. Slot i is output i, and in a search also beam i. All slots have the
+ * request's ledger_index, gen and id. The scheduler gets them as one sequence group (seq.h).
  *
  * After a crash a sample continues from its delivered tokens. A beam search restarts from the
  * prompt if results are deterministic, and reports only undelivered tokens. Otherwise the delivered
  * tokens of the best beam become a fixed prefix. If the best beam was already complete, the
- * remaining outputs are searched again.
- */
+ * remaining outputs are searched again. */
 #pragma once
 
 #include "worker/io/request.h"
 #include "worker/worker.h"
 
-/* Layout of a slot's ids. `struct outputs_places` has the start of each part:
+/* Layout of the ids array of a slot. struct outputs_places has the index at which a part starts:
  *
  *     source | prompt, generated | search: ended beams | scores |  ...  | delivered tokens
  *
- * Delivered tokens are at the end of the buffer. All slots of the request read them, also after
- * scores have been written. */
+ * Delivered tokens are at the end: all slots read them, also after scores have been written. */
 struct outputs_places {
     uint32_t ended, scores, end;
 };
@@ -37,19 +35,18 @@ outputs_max_ids(uint32_t max_source, uint32_t max_len)
     return MAX(max_source + 4 * max_len, 128u << 10);
 }
 
-/* Takes slots until r has n. -EAGAIN: too few slots are free. */
+/* Takes n - 1 slots and chains them to r. -EAGAIN: too few slots are free. */
 int outputs_take(struct worker *w, struct worker_request *r, uint32_t n) MUST_USE;
-/* Frees all slots of a request; the scheduler has none of them. */
+/* Frees all slots of a request. Its sequences must not be in the scheduler. */
 void outputs_give(struct worker *w, struct worker_request *r);
-/* Detokenizes n delivered tokens of a slot again: restores held-back text and the text's length. */
+/* Detokenizes n delivered tokens again, to restore held-back text and the length of the text. */
 void outputs_restore_text(struct worker *w, struct worker_request *r, const token_id *token,
                           uint32_t n);
-/* Copies the delivered tokens to the end of each slot's ids. output_of[i]: output of token i; NULL:
- * all are of output 0. */
+/* Copies n delivered tokens to the end of their slots' ids. output_of[i]: output of token i. */
 void outputs_place_delivered(struct worker *w, struct worker_request *r, const token_id *token,
                              const uint8_t *output_of, uint32_t n);
-/* Copies the first slot's prompt, seq and sampling to the other slots and adds all outputs that
+/* Copies prompt, seq and sampling of the first slot r to its other slots, and adds all outputs that
  * have not ended to the scheduler. Errors as scheduler_add(). */
 int outputs_add(struct worker *w, struct worker_request *r, nsec now, struct err *e) MUST_USE;
-/* Reports FINISH for each output of a request that was never scheduled, and frees its slots. */
+/* Queues FINISH for each output of a request that was never scheduled, and frees its slots. */
 void outputs_end(struct worker *w, struct worker_request *r);

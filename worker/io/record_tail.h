@@ -1,9 +1,7 @@
-/* record_tail.h - reads the parts of a request-ring record in order, each bounded by the bytes
- * left.
+/* record_tail.h - reads the tails (arrays behind the header) of a request ring record, with checks.
  *
- * Every part starts at a multiple of 8 bytes from the record's start. No function copies: results
- * point into the record and are valid until the record is released.
- */
+ * Every tail starts at a multiple of 8 bytes from the record's start. No function copies: results
+ * point into the record and are valid until the record is released. */
 #pragma once
 
 #include "base/base.h"
@@ -12,7 +10,7 @@
 struct record_tail {
     const char *base, *p;
     size_t left;
-    bool broken; /* a part was longer than the bytes left; stays set */
+    bool broken; /* a tail was longer than the `left` bytes of the record; is never cleared */
 };
 
 static inline struct record_tail
@@ -21,7 +19,7 @@ record_tail(const void *data, size_t n)
     return (struct record_tail){ .base = data, .p = data, .left = n };
 }
 
-/* Returns the next n bytes, without padding: for packed parts. */
+/* Returns the next n bytes, without padding: for packed tails. NULL: the record is too short. */
 static inline const void *
 record_tail_take_packed(struct record_tail *t, size_t n)
 {
@@ -36,7 +34,7 @@ record_tail_take_packed(struct record_tail *t, size_t n)
     return at;
 }
 
-/* Returns the next part of n bytes and skips its padding; NULL: the record is too short. */
+/* Returns the next tail of n bytes and skips its padding; NULL: the record is too short. */
 static inline const void *
 record_tail_take(struct record_tail *t, size_t n)
 {
@@ -52,7 +50,7 @@ record_tail_take(struct record_tail *t, size_t n)
     return at;
 }
 
-/* Skips the padding after packed parts. */
+/* Skips the padding after the last record_tail_take_packed() of a tail. */
 static inline void
 record_tail_align(struct record_tail *t)
 {
@@ -62,9 +60,9 @@ record_tail_align(struct record_tail *t)
     t->left -= pad;
 }
 
-/* The record contradicts itself: -EBADMSG, which ends the worker. */
+/* Sets the error for a corrupt record and returns -EBADMSG, which ends the worker. */
 static inline int
 record_tail_corrupt(struct err *e, const char *what)
 {
-    return err_set(e, -EBADMSG, "request ring: %s", what);
+    return err_set(e, -EBADMSG, "request ring: invalid record from lagand: %s", what);
 }

@@ -1,11 +1,11 @@
-/* request.c - see request.h. */
+/* request.c - the pool of request slots and their buffers. */
 #include "worker/io/request.h"
 
 #include "include/lagan_wire.h"
 
 #include <sys/mman.h>
 
-enum { KEEP_BYTES = 64 << 10 }; /* per buffer: what short requests use stays resident */
+enum { KEEP_BYTES = 64 << 10 }; /* pages of a buffer stay resident if a request used fewer bytes */
 
 int
 requests_open(struct requests *q, uint32_t n, uint32_t ids, uint32_t text, struct err *e)
@@ -18,16 +18,15 @@ requests_open(struct requests *q, uint32_t n, uint32_t ids, uint32_t text, struc
                    -1, 0);
     if (q->slot == MAP_FAILED) {
         q->slot = NULL;
-        return err_set(e, -ENOMEM, "mmap of %u request slots failed", n);
+        return err_set(e, -ENOMEM, "cannot map memory for %u request slots", n);
     }
     q->buffers = mmap(NULL, bytes * n, PROT_READ | PROT_WRITE,
                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (q->buffers == MAP_FAILED) {
         munmap(TAKE(q->slot), n * sizeof *q->slot);
-        return err_set(e, -ENOMEM, "mmap of buffers for %u requests of %zu KiB failed", n,
-                       bytes >> 10);
+        return err_set(e, -ENOMEM, "cannot map buffers of %zu KiB for %u requests", bytes >> 10, n);
     }
-    return 0; /* touches no page: clients may be waiting for READY */
+    return 0; /* no page has been written: a replacement worker must be ready soon */
 }
 
 void

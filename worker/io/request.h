@@ -1,13 +1,12 @@
 /* request.h - the worker's memory for requests: a fixed number of slots, each with its own buffer.
+ * A slot here is one struct worker_request, not a sequence slot of the device tables.
  *
- * A slot's buffer (ids, prompt text, stop strings) is a part of one large mapping. Its pages are
- * resident only after use and are returned to the system when a long request ends. So a request of
- * any legal length is one contiguous array, and serving allocates nothing.
+ * The buffer of a slot (ids, prompt text, stop strings) is a part of one large mapping. Its pages
+ * are resident only after use and are returned to the system when a long request ends. So the
+ * tokens of any request are one contiguous array, and serving allocates no memory.
  *
  * A request with beams or several outputs has a slot for each of them, chained from the first
- * (outputs.h). While state is REQUEST_TEXT the text thread owns the slot, otherwise the engine
- * thread.
- */
+ * (outputs.h). The text thread owns a slot in state REQUEST_TEXT, else the engine thread. */
 #pragma once
 
 #include "base/base.h"
@@ -24,48 +23,48 @@ enum request_state {
 enum request_kind { REQUEST_GENERATE, REQUEST_TOKENIZE, REQUEST_DETOKENIZE };
 
 struct worker_request {
-    _Alignas(CACHE_LINE) struct seq seq; /* seq.owner is this struct */
-    struct sampling sampling; /* passed to exec_set_sampling() when the sequence gets its slot */
+    _Alignas(CACHE_LINE) struct seq seq; /* for the scheduler; seq.owner is this struct */
+    struct sampling sampling; /* passed to exec_set_sampling() at the first chunk of the sequence */
     struct detok detok;
     enum request_state state;
     enum request_kind kind;
     uint32_t slot, ledger_index, gen; /* its ledger entry and generation in lagand */
     uint32_t skip; /* free slots only: the next free slot is slot + 1 + skip, modulo 2^32 */
     uint16_t output;
-    struct worker_request *first; /* of several outputs: the first slot; NULL: one output */
-    struct worker_request *next;
-    uint32_t n_outputs; /* first slot: outputs to report; further slots are beams only */
+    struct worker_request *first; /* first slot of a request with several; NULL: it has one slot */
+    struct worker_request *next;  /* next slot of the same request */
+    uint32_t n_outputs; /* first slot: outputs to report; further slots are beams without output */
 
     token_id *ids; /* [max_ids] encoder input first, then the decoder's tokens */
-    char *text;    /* prompt text, or the text of a call */
-    char *stops;
+    char *text;    /* prompt text, or the text of a text call */
+    char *stops;   /* [REQUEST_STOPS_BYTES] storage of the stop strings */
     uint32_t n_ids, n_text;
-    bool bare;       /* calls: no template tokens; detokenize: keep special tokens */
-    bool chat;       /* text is a conversation */
-    uint16_t reason; /* set by the text thread on failure: enum lagan_reason */
+    bool bare; /* text call: tokenize adds no template tokens, detokenize keeps special ones */
+    bool chat; /* text is a conversation (JSON messages), not plain text */
+    uint16_t reason; /* why the text thread failed, enum lagan_reason; why[]: its sentence */
     char why[200];
-    uint16_t cancelled; /* reason to end with, applied when the engine owns the slot; 0: none */
+    uint16_t cancelled; /* reason with which it must end, applied by the engine thread; 0: none */
 
-    bool has_text;  /* detok is in use: records carry text */
+    bool has_text;  /* STEP records carry text, made by detok */
     bool finished;  /* FINISH has been queued */
-    bool suspended; /* its client does not read */
+    bool suspended; /* the client does not read: the scheduler must not run it */
     bool want_logprobs;
-    uint32_t max_tokens;             /* requested, delivered tokens included */
-    uint32_t max_length, min_length; /* the model's defaults, prompt included; 0: none */
-    uint32_t n_source, n_decoder;    /* tokens in ids, once known */
-    uint32_t n_prompt_tokens;        /* of the encoder input or the prompt, once known */
-    /* Generated tokens and text bytes reported, delivered ones included. */
+    uint32_t max_tokens;             /* most generated tokens, delivered ones included */
+    uint32_t max_length, min_length; /* the model's default lengths, prompt included; 0: none */
+    uint32_t n_source, n_decoder;    /* tokens of encoder input and decoder in ids, once known */
+    uint32_t n_prompt_tokens;        /* tokens of the encoder input or prompt, once known */
+    /* Generated tokens and text bytes sent to lagand, by this worker or a previous one. */
     uint32_t n_sent, n_text_sent;
-    float score;                           /* sum of log-probabilities */
-    struct beam beam;                      /* first slot of a search */
+    float score;                           /* sum of log-probabilities of the generated tokens */
+    struct beam beam;                      /* the beam search; used in its first slot only */
     struct logit_bias bias[EXEC_MAX_BIAS]; /* storage of sampling.bias */
-    uint32_t adopted, recomputed; /* KV positions of the previous worker: adopted; computed again */
+    uint32_t adopted, recomputed;          /* tokens whose KV was adopted; is computed again */
 };
 
-/* The fixed pool of requests. */
+/* The pool of request slots. */
 struct requests {
-    struct worker_request *slot; /* [n] */
-    uint32_t n, n_used, first_free;
+    struct worker_request *slot;    /* [n] */
+    uint32_t n, n_used, first_free; /* first_free: index of the first free slot; n: none is free */
     uint32_t max_ids, max_text_bytes;
     size_t buffer_bytes;
     char *buffers; /* [n] buffer_bytes each */
@@ -73,14 +72,14 @@ struct requests {
 
 enum { REQUEST_STOPS_BYTES = 16 * 260 };
 
-/* ids: tokens of a slot, source and decoder together; text: bytes of its prompt text. -ENOMEM. */
+/* Maps n slots. ids: tokens of a slot, encoder and decoder; text: bytes of prompt text. -ENOMEM. */
 int requests_open(struct requests *q, uint32_t n, uint32_t ids, uint32_t text,
                   struct err *e) MUST_USE;
 void requests_close(struct requests *q);
-struct worker_request *request_take(struct requests *q); /* NULL: none free */
+struct worker_request *request_take(struct requests *q); /* NULL: no slot is free */
 void request_give(struct requests *q, struct worker_request *r);
-/* Returns the slot of (ledger_index, gen), or NULL. Linear in slots: for rare records only. */
+/* Returns the first slot of request (ledger_index, gen); NULL: unknown. Walks all slots. */
 struct worker_request *request_find(struct requests *q, uint32_t ledger_index, uint32_t gen);
-/* Returns why a resumed request had already ended, or 0. Its worker may have died after reporting
- * the last token and before FINISH. last: its last token. */
+/* Returns the finish reason of a resumed request whose delivered tokens are complete: its worker
+ * died between the last token and FINISH. 0: not complete. last: its last token. */
 uint16_t request_had_ended(const struct worker_request *r, token_id last, uint32_t max_len);

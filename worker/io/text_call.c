@@ -1,4 +1,4 @@
-/* text_call.c - TEXT records: tokenizes text or detokenizes ids; see intake.h. */
+/* text_call.c - executes TEXT records (text calls), which tokenize text or detokenize ids. */
 #include "include/lagan_wire.h"
 #include "ipc/channel.h"
 #include "ipc/records.h"
@@ -24,7 +24,7 @@ text_call_done(struct worker *w, struct worker_request *r)
             w->channel->out.max_rec - RING_HEADER) {
             d.reason = LAGAN_E_TOO_LONG;
             d.n_ids = d.text_bytes = 0;
-            snprintf(r->why, sizeof r->why, "the result does not fit into one message");
+            snprintf(r->why, sizeof r->why, "the result is too long for one message; send less");
         }
     }
     if (d.reason) d.text_bytes = (uint32_t)strlen(r->why);
@@ -36,7 +36,7 @@ text_call_done(struct worker *w, struct worker_request *r)
     request_give(w->requests, r);
 }
 
-/* Sets r->reason and r->why if the call cannot be made. */
+/* Sets r->reason and r->why if the text call c must be refused. */
 static void
 check_call(const struct worker *w, struct worker_request *r, const struct rec_text *c,
            const token_id *ids)
@@ -50,7 +50,7 @@ check_call(const struct worker *w, struct worker_request *r, const struct rec_te
     }
     if (c->n_ids > w->requests->max_ids || c->text_bytes > w->requests->max_text_bytes) {
         r->reason = LAGAN_E_TOO_LONG;
-        snprintf(r->why, sizeof r->why, "a call is limited to %u ids or %u bytes of text",
+        snprintf(r->why, sizeof r->why, "a command is limited to %u ids or %u bytes of text",
                  w->requests->max_ids, w->requests->max_text_bytes);
         return;
     }
@@ -78,7 +78,7 @@ text_call(struct worker *w, const void *data, size_t n, struct err *e)
     if (!p) return record_tail_corrupt(e, "TEXT is shorter than its header");
     memcpy(&c, p, sizeof c);
     if ((uint64_t)c.n_ids * sizeof *ids + c.text_bytes > t.left || c.op < 1 || c.op > 2)
-        return record_tail_corrupt(e, "TEXT does not match its counts");
+        return record_tail_corrupt(e, "TEXT is shorter than its ids and text, or op is not 1 or 2");
     ids = (const token_id *)(const void *)t.p;
     text = t.p + (size_t)c.n_ids * sizeof *ids;
     r = request_take(w->requests);

@@ -1,4 +1,4 @@
-/* text_thread.c - see text_thread.h. */
+/* text_thread.c - the thread that tokenizes prompts and executes text calls, and its two queues. */
 #include "worker/io/text_thread.h"
 
 #include "include/lagan_wire.h"
@@ -9,10 +9,9 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-/* Queue of slot numbers with one writer and one reader, in private memory. It can hold every slot,
- * so it is never full. */
+/* A queue of request slot indices with one writer and one reader. It can hold all slots. */
 struct slot_queue {
-    /* tail: release in push, pairs with the acquire in pop. head: used by the reader only. */
+    /* tail: release in push pairs with acquire in pop. head: only the reader uses it. */
     _Alignas(CACHE_LINE) _Atomic uint32_t tail;
     _Alignas(CACHE_LINE) _Atomic uint32_t head;
     uint32_t *at, mask;
@@ -24,11 +23,11 @@ struct text_thread {
     struct requests *requests;
     struct tokenizer *tokenizer;
     const struct chat *chat;
-    char *chat_text; /* [chat_cap] a conversation as text, followed by memory to parse it */
+    char *chat_text; /* [chat_cap] rendered conversation, followed by memory to parse it */
     size_t chat_cap;
     uint32_t prompt_cap;
-    struct slot_queue to, from;
-    _Atomic bool stop; /* release by text_thread_stop(), acquire by the thread after it woke */
+    struct slot_queue to, from; /* slots given to the thread; slots that it has finished */
+    _Atomic bool stop; /* release store in text_thread_stop(), acquire load in text_run() */
 };
 
 static int
@@ -108,7 +107,7 @@ encode_text(struct text_thread *x, struct worker_request *r)
     if (r->chat)
         snprintf(r->why, sizeof r->why, "%.190s", e.text);
     else if (n == -EMSGSIZE)
-        snprintf(r->why, sizeof r->why, "text: more than the limit of %u tokens", cap);
+        snprintf(r->why, sizeof r->why, "text has more tokens than the limit of %u", cap);
     else
         snprintf(r->why, sizeof r->why, "text: %.150s", e.text);
 }
@@ -125,8 +124,8 @@ decode_ids(struct text_thread *x, struct worker_request *r)
     }
     r->reason = n == -EMSGSIZE ? LAGAN_E_TOO_LONG : LAGAN_E_INVALID_REQUEST;
     snprintf(r->why, sizeof r->why,
-             n == -EMSGSIZE ? "ids: their text is longer than the limit of %u bytes"
-                            : "ids: an id is outside the vocabulary of %u tokens",
+             n == -EMSGSIZE ? "the text of ids is longer than the limit of %u bytes"
+                            : "ids has an id outside the vocabulary of %u tokens",
              n == -EMSGSIZE ? x->requests->max_text_bytes : tokenizer_size(x->tokenizer));
 }
 
@@ -170,7 +169,7 @@ text_thread_start(struct text_thread **ret, struct requests *q, struct tokenizer
 {
     struct text_thread *x = calloc(1, sizeof *x);
 
-    if (!x) return err_set(e, -ENOMEM, "out of memory: text thread");
+    if (!x) return err_set(e, -ENOMEM, "no memory for the text thread");
     *x = (struct text_thread){ .requests = q,
                                .tokenizer = t,
                                .chat = chat,
@@ -178,13 +177,13 @@ text_thread_start(struct text_thread **ret, struct requests *q, struct tokenizer
                                .to.fd = -1,
                                .from.fd = -1 };
     x->chat_cap = 2 * (size_t)q->max_text_bytes;
-    /* Resident only as far as conversations are long. */
+    /* The kernel maps only the pages that the longest conversation so far has needed. */
     x->chat_text = malloc(x->chat_cap + q->max_text_bytes);
     if (!x->chat_text || slot_queue_open(&x->to, q->n, 0) < 0 ||
         slot_queue_open(&x->from, q->n, EFD_NONBLOCK) < 0 ||
         pthread_create(&x->thread, NULL, text_run, x)) {
         text_thread_free(x);
-        return err_set(e, -ENOMEM, "the text thread cannot be started");
+        return err_set(e, -ENOMEM, "cannot allocate the queues of the text thread or start it");
     }
     *ret = x;
     return 0;
