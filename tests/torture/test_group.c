@@ -567,7 +567,8 @@ every_rank_applies_an_operators_partition(void **state)
 
         snprintf(args, sizeof args, "{\"worker\":\"w0\",\"prefill_units\":%u,\"decode_units\":%u}",
                  i, UNITS - i);
-        assert_int_equal(lagan_call(ctl, "split set", args, &reply, &code, 20000), 0);
+        if (lagan_call(ctl, "split set", args, &reply, &code, 20000))
+            fail_msg("split set %s: %s", args, lagan_errmsg(ctl));
         free(reply);
         ask_llama(c, id, logprob[1]);
         ask_llama(c, id, logprob[1]);
