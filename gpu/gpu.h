@@ -406,8 +406,7 @@ struct gpu_ops {
         /* Memory that outlives this process: one allocation, one fd, one mapping. Never grown. */
         int (*arena_make)(struct gpu *g, const char *name, uint64_t bytes, struct arena *ret,
                           struct err *e);
-        /* Maps an arena of exactly this size that another process made; then the arena owns the
-         * fd. */
+        /* Maps an arena of exactly this size, made by another process; then the arena owns fd. */
         int (*arena_adopt)(struct gpu *g, int fd, uint64_t bytes, struct arena *ret, struct err *e);
         void (*arena_drop)(struct gpu *g, struct arena *a); /* unmaps and closes */
         /* Reserves addresses for all pieces; host_make() and host_map() give them memory. */
@@ -454,10 +453,10 @@ struct gpu_ops {
         int (*fd)(const struct lane *l);
         int (*error)(const struct lane *l); /* returns 0, or -EIO after a device error */
         /* Measures one matmul shape that this lane has computed and that gpu_options.tuning_file
-         * does not have: runs every algorithm on the tensors of the last such matmul and stores the
-         * fastest in the file. Returns 1 if a shape was measured, 0 if none is left. Overwrites the
-         * results of the last matmuls. Runs at once, not in the queue, for up to 0.1 s, during
-         * which no other lane may have work. */
+         * does not have: times every algorithm on the tensors of the last such matmul and stores
+         * the fastest in the file. Returns 1 if a shape was measured, 0 if none is left. Overwrites
+         * the results of the last matmuls. Not queued: takes up to 0.1 s, during which no other
+         * lane may have work. */
         int (*tune)(struct lane *l, struct tune_result *ret);
     } lane;
     struct {
@@ -478,8 +477,7 @@ struct gpu_ops {
         void (*range_begin)(struct lane *l, const char *name);
         void (*range_end)(struct lane *l);
         /* Queue the start and the end of an interval of device work. lane_gaps() returns number and
-         * sum of the gaps between intervals so far. Without gpu_options.timing, and on the CPU:
-         * 0. */
+         * sum of the gaps between intervals so far; 0 without gpu_options.timing and on the CPU. */
         void (*work_begin)(struct lane *l);
         void (*work_end)(struct lane *l);
         void (*lane_gaps)(struct lane *l, uint64_t *n, uint64_t *ns);

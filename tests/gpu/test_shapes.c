@@ -225,7 +225,7 @@ rope_store_and_attend_refuse_mismatched_heads_and_caches(void **state)
     a = fine, a.softcap = -1;
     refused(r.op->attend(r.lane, &a, rows), "softcap is -1");
     a = fine, a.mask = (const uint32_t *)fine.q.data;
-    refused(r.op->attend(r.lane, &a, rows), "mask_words 0");
+    refused(r.op->attend(r.lane, &a, rows), "mask_words is 0");
     a = fine, rows.n_single_token = rows.n_segments + 1;
     refused(r.op->attend(r.lane, &a, rows), "n_single_token is");
     rows.n_single_token = 0;
@@ -250,7 +250,7 @@ sample_refuses_logits_of_wrong_dtype_or_rows(void **state)
     refused(r.op->sample(r.lane, &s), "row or token is NULL");
     s.token = &token;
     s.allowed = &bits;
-    refused(r.op->sample(r.lane, &s), "allowed_words 0");
+    refused(r.op->sample(r.lane, &s), "allowed_words is 0");
 }
 
 static void
