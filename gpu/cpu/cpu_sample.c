@@ -1,6 +1,6 @@
 /* cpu_sample.c - the op sample (gpu.h): from a row of logits to a token and log-probabilities.
  *
- * The order is that of the processors and warpers of transformers: log-probabilities of beam rows;
+ * The order follows the processors and warpers of transformers: log-probabilities of beam rows;
  * repetition penalty, logit bias, suppressed and disallowed tokens, forced token; log-probabilities
  * of other rows; then temperature, top_k, top_p, min_p and the draw. All passes work in place on
  * the row of logits; nothing is sorted. A "cut" is a limit below which values are not drawn (top_k,
