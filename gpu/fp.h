@@ -75,8 +75,8 @@ float_of_e8m0(uint8_t b)
     return float_of_bits(b == 255 ? 0x7fc00000 : b == 0 ? 0x00400000 : (uint32_t)b << 23);
 }
 
-/* Returns the value of an fp8 e4m3 byte: 4 bits exponent, 3 bits fraction, no infinities; 0x7f and
- * 0xff are NaN. */
+/* Returns the value of an fp8 e4m3 byte: 4 bits exponent, 3 bits fraction, no inf; 0x7f and 0xff
+ * are NaN. */
 static inline float
 float_of_e4m3(uint8_t b)
 {

@@ -50,8 +50,8 @@ struct tensor {
     uint32_t scale_run; /* 0: one factor for the whole tensor; number of columns: one per row */
     enum dtype dtype;
     uint32_t dim[4];
-    /* Elements from the start of one row (dim[0]) to the start of the next. A column slice keeps
-     * the stride of its parent. */
+    /* Elements from the start of one row (dim[0]) to the start of the next. Column slices keep
+     * it. */
     uint32_t stride;
 };
 #define NO_TENSOR ((struct tensor){ 0 })
@@ -105,8 +105,8 @@ struct segment {
     uint32_t kv_len;
 };
 
-/* The batched tokens of a step; the arrays are in device memory. A token whose slot is SLOT_NONE is
- * padding: it stores nothing. */
+/* The batched tokens of a step; the arrays are in device memory. Tokens with SLOT_NONE are padding
+ * and store nothing. */
 #define SLOT_NONE UINT32_MAX
 struct step_tokens {
     uint32_t n_tokens, n_segments;
@@ -144,8 +144,8 @@ struct attend {
     /* kv.table set: reads the paged cache; NULL: keys are rows of k and v */
     struct kv_view kv;
     /* [n, n_kv_heads * head_dim]. With a paged cache these are K and V of this step; attend()
-     * stores them before attention, like rope_store() without norms and rotation. k NO_TENSOR: an
-     * earlier op has stored them. */
+     * stores them before attention, like rope_store() without norms and rotation. NO_TENSOR:
+     * already stored. */
     struct tensor k, v;
     /* true: segments, block tables and all cached keys except k and v above were complete before
      * resolve_tokens() of this step, so that a kernel may read them while the previous op still
@@ -252,8 +252,7 @@ struct altup {
 /* Arguments of conv(): Mamba-2's convolution along a sequence, per channel, for the rows of
  * segments: y = silu(sum over k of w[k] x[pos - n_taps + 1 + k] + bias), k ascending. The last
  * n_taps - 1 inputs before a segment are at the start of the slot's state, fp32 [n_taps -
- * 1][channels], oldest first (0 before position 0). The last inputs of the segment then replace
- * them. */
+ * 1][channels], oldest first (0 before position 0). The segment's last inputs replace them. */
 struct conv {
     struct tensor y, x; /* [n, channels] */
     struct tensor w;    /* fp32 [channels, n_taps], the current row's tap last; n_taps <= 8 */
@@ -503,8 +502,8 @@ const struct gpu_ops *gpu_ops(const struct gpu *g);
 const char *gpu_why(const struct gpu *g); /* the message of the last call that failed */
 uint32_t gpu_units(const struct gpu *g);  /* SMs, or usable cores */
 /* How the device can be divided among lanes: the range of units of a lane has at least `least`
- * units and is a multiple of grain, or all remaining units. grain 0: the device cannot be divided;
- * `why` is the reason, or "". */
+ * units and is a multiple of grain, or the rest. grain 0: it cannot be divided; `why` is the reason
+ * or "". */
 struct gpu_parts {
     uint32_t least, grain;
     const char *why;

@@ -14,7 +14,7 @@ enum cpu_isa { ISA_SCALAR, ISA_AVX2 }; /* AVX2: AVX2, FMA and F16C */
 /* CPU_ARGS: bytes of the arguments of a job. CPU_SCRATCH: bytes of scratch memory per thread.
  * CPU_QUEUE: jobs in the queue of a lane, for 2 steps of 128 layers with 32 ops each. If the queue
  * is full, cpu_queue() blocks; if it blocked for a step of a large model (seconds), the heartbeat
- * of the worker would stop. */
+ * would stop. */
 enum { CPU_ARGS = 512, CPU_SCRATCH = 1 << 20, CPU_QUEUE = 8192 };
 
 /* Computes part `part` of `parts` of an op. scratch: CPU_SCRATCH bytes of the calling thread,
@@ -33,8 +33,7 @@ typedef void (*cpu_run)(const void *args, uint32_t part, uint32_t parts, enum cp
  * while the queue is full. Returns 0. */
 int cpu_queue(struct lane *l, cpu_run run, const void *args, size_t bytes, uint32_t max_parts);
 
-/* Returns the number of parts worth a thread each: at most n, and one for every `grain` of
- * `work`. */
+/* Returns how many parts are worth a thread: at most n, one for every `grain` of `work`. */
 static inline uint32_t
 cpu_parts(uint32_t n, uint64_t work, uint32_t grain)
 {
@@ -55,8 +54,8 @@ row_of(const struct tensor *t, uint32_t i)
     return (char *)t->data + dtype_bytes(t->dtype, (size_t)i * t->stride);
 }
 
-/* Returns the first of the n items (rows, columns) of a part. Its items end at the first of the
- * next part. */
+/* Returns the first of n items (rows, columns) that a part has; the last is before the next part's
+ * first. */
 static inline uint32_t
 cpu_first(uint32_t n, uint32_t part, uint32_t parts)
 {

@@ -39,8 +39,8 @@ struct tile {
     uint32_t pos[TILE], n;
 };
 
-/* Returns true if the mask of draft tokens lets a row see key j; the mask applies only to keys of
- * the row's own segment. */
+/* Returns true if the mask of draft tokens lets a row see key j; the mask is for keys of its own
+ * segment. */
 static bool
 unmasked(const struct attend *a, const struct segment *segment, uint32_t row, uint32_t j)
 {
@@ -115,8 +115,7 @@ gather_tile(enum dtype t, float *acc, float keep, const float *p, const struct t
     }
 }
 
-/* Converts the products q.k of a tile to softmax inputs: scale, softcap, bias. s has TILE
- * elements. */
+/* Converts the products q.k of a tile to softmax inputs: scale, softcap, bias. s: [TILE]. */
 ALWAYS void
 shape_scores(const struct attend *a, uint32_t head, uint32_t pos, const struct tile *tile, float *s)
 {
@@ -150,8 +149,7 @@ add_tile(const struct attend *a, enum dtype t, const float *q, uint32_t head, ui
     keep = exp_1(o->max - max);
     for (uint32_t j = 0; j < tile->n; j += 8)
         v8_store(s + j, v8_exp(v8_sub(v8_load(s + j), v8_set(max))));
-    /* p has each weight at the position of its key in the tile, so that the order of the sum
-     * follows absolute positions. */
+    /* p has each weight at its key's position in the tile: sums are in order of positions. */
     float p[TILE] = { 0 };
 
     for (uint32_t j = 0; j < tile->n; j++) p[tile->pos[j] % TILE] = s[j];

@@ -20,8 +20,7 @@
 
 struct cpu_collective;
 
-/* Maps the shared memory of the group from fd, which the caller keeps. With one rank *ret is
- * NULL. */
+/* Maps the memory of the group from fd, which the caller keeps. With one rank *ret is NULL. */
 int cpu_collective_open(struct cpu_collective **ret, uint32_t rank, uint32_t ranks, int fd,
                         struct err *e) MUST_USE;
 struct cpu_collective *cpu_collective_close(struct cpu_collective *g); /* NULL in, NULL out */
@@ -32,6 +31,5 @@ void cpu_collective_leave(struct cpu_collective *g, int channel);
 
 int cpu_all_reduce(struct lane *l, struct tensor x);
 int cpu_all_gather(struct lane *l, struct tensor out, struct tensor x);
-/* Queues a check() that all ranks chose the same tokens (struct sample.parts), except in beam
- * rows. */
+/* Queues a check() that all ranks chose the same tokens (sample.parts), except in beam rows. */
 int cpu_all_same(struct lane *l, const struct sample *s);

@@ -9,8 +9,8 @@
 
 #include "gpu/cpu/cpu_vec.h"
 
-/* Sizes of a product of n_x rows with n_w rows over k elements: n_x * n_w <= 6, both constants at
- * the call; t: dtype of w. */
+/* Sizes of a product of n_x rows with n_w rows over k elements: n_x * n_w <= 6, constants; t: dtype
+ * of w. */
 struct dot {
     uint32_t n_x, n_w, k;
     enum dtype t;

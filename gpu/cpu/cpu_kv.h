@@ -19,8 +19,7 @@ kv_key(const struct kv_view *v, uint32_t slot, uint32_t pos, uint32_t head)
                                      v->head_dim);
 }
 
-/* Returns the bytes from a key to its value: one slice, or 0 if K and V are equal and stored
- * once. */
+/* Returns the bytes from a key to its value: one slice, or 0 if only K is stored (K = V). */
 static inline size_t
 kv_value_offset(const struct kv_view *v)
 {

@@ -148,8 +148,7 @@ CPU_JOB(mark)
     uint64_t one = 1;
     ssize_t n;
 
-    /* The writes of the helpers are visible here: their decrement of pending pairs with our
-     * acquire. */
+    /* The helpers' writes are visible: their decrement of pending pairs with our acquire. */
     atomic_store_explicit(&l->done, a->step, memory_order_release);
     gate_set(&l->marks, atomic_load_explicit(&l->marks.value, memory_order_relaxed) + 1);
     n = write(l->fd, &one, sizeof one);

@@ -88,8 +88,7 @@ CPU_LOOP(conv)
     }
 }
 
-/* Returns log(1 + e^x), accurate also for small e^x: log(w) e^x / (w - 1) with w = 1 + e^x,
- * rounded. */
+/* Returns log(1 + e^x), accurate also for small e^x: log(w) e^x / (w - 1), w = 1 + e^x rounded. */
 ALWAYS float
 softplus(float x)
 {

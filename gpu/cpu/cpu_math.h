@@ -43,8 +43,7 @@ v8_exp(v8 x)
     return v8_mul(v8_mul(p, scale_1), scale_2);
 }
 
-/* Natural logarithm of positive finite values. 0 gives -inf; a negative value gives an arbitrary
- * number, not NaN. */
+/* Natural logarithm of positive finite values. 0: -inf; negative: an arbitrary number, not NaN. */
 ALWAYS v8
 v8_log(v8 x)
 {

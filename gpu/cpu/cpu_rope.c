@@ -1,5 +1,4 @@
-/* cpu_rope.c - the op rope_store (gpu.h): normalizes, rotates and stores the new rows of q, k and
- * v. */
+/* cpu_rope.c - the op rope_store (gpu.h): normalizes, rotates and stores new rows of q, k, v. */
 #include "gpu/cpu/cpu_kv.h"
 #include "gpu/cpu/cpu_norm.h"
 #include "gpu/cpu/cpu_ops.h"
@@ -9,8 +8,7 @@ struct rope_args {
     struct step_tokens r;
 };
 
-/* Rotates the pairs of elements i and i + rot / 2 of one head; cs has the cosines, then the
- * sines. */
+/* Rotates the pairs of elements i and i + rot / 2 of one head; cs: the cosines, then the sines. */
 ALWAYS void
 rotate(float *x, const float *cs, uint32_t rot)
 {
@@ -80,8 +78,7 @@ CPU_LOOP(rope_store)
         }
         for (uint32_t h = 0; s->q.data && h < s->n_heads; h++)
             norm_and_rotate(s, (float *)row_of(&s->q, i) + h * d, &s->q_norm, cs);
-        /* Stores V before K is changed: if K = V, v is the same tensor as k, before norm and
-         * rotation. */
+        /* Stores V before K is changed: if K = V, v is the tensor k, before norm and rotation. */
         for (uint32_t h = 0; stores && s->kv.n_parts != 1 && h < s->n_kv_heads; h++) {
             const float *v = (const float *)row_of(&s->v, i) + h * d;
 

@@ -272,8 +272,7 @@ cpu_act_matmul(struct lane *l, struct tensor y, struct tensor x, struct tensor w
     return cpu_act(l, y, y, a);
 }
 
-/* Queues the whole product and then the gate, because different threads compute the gate half and
- * the up half of a row. */
+/* Queues the product, then the gate: different threads compute the two halves of a row. */
 int
 cpu_gate_matmul(struct lane *l, struct tensor y, struct tensor both, struct tensor x,
                 struct tensor w, enum act a)

@@ -96,8 +96,8 @@ struct heat {
 };
 
 /* Returns the weights of eight logits; one alone would get the same bits. The error is at most
- * 1.6e-7, and the best weight is exactly 1. Cheaper than a general exp(), which matters on devices
- * limited by arithmetic. */
+ * 1.6e-7, and the best weight is exactly 1. Cheaper than exp(), for devices limited by
+ * arithmetic. */
 ALWAYS v8
 weigh(struct heat h, v8 x)
 {
@@ -156,8 +156,7 @@ scale_of(const struct lot *l, const float *x, uint32_t n)
     return (struct scale){ h, 0x1p30f, (double)v8_first(weigh(l->heat, v8_set(h.best))) * 0x1p12 };
 }
 
-/* Returns the weights, in units of the block, of eight values from `at` on; 0 for values that are
- * cut. */
+/* Returns the weights, in units of the block, of eight values from `at` on; 0 for cut values. */
 ALWAYS void
 weigh_eight(const struct lot *l, const struct scale *s, struct cut *c, const float *x, uint32_t at,
             uint32_t n, uint64_t w[8])
@@ -241,8 +240,7 @@ cut_mass(const float *x, uint32_t n, struct cut k, struct heat h, double share, 
             uint32_t key = key_of(x[i]);
             float w;
 
-            /* Level 0 passes over all values and weighs eight at a time; other levels weigh few
-             * values. */
+            /* Level 0 weighs all values, eight at a time; other levels weigh few. */
             if (level == 0 && i % 8 == 0)
                 v8_store(scratch->weight, weigh(h, v8_at(x, i, MIN(n - i, 8u))));
             if (!stays(&inner, x[i]) || (key & known) != prefix) continue;
@@ -260,8 +258,7 @@ cut_mass(const float *x, uint32_t n, struct cut k, struct heat h, double share, 
         prefix |= b << shift[level];
         known |= mask << shift[level];
     }
-    /* Values with the key of the limit have equal weights: keeps as many as needed, at least
-     * one. */
+    /* Values with the key of the limit have equal weights: keeps as many as needed, at least 1. */
     return (struct cut){ prefix, each ? MAX((uint32_t)CEIL_DIV(left, each), 1u) : 1 };
 }
 
@@ -328,8 +325,8 @@ process(const struct sample *s, const struct sample_row *r, float *x, uint32_t n
     return best;
 }
 
-/* Returns log(sum(exp(x - max))), added by blocks, because adding 100,000 floats in sequence would
- * lose digits. */
+/* Returns log(sum(exp(x - max))), by blocks, because 100,000 additions in sequence would lose
+ * digits. */
 ALWAYS float
 log_sum(const float *x, uint32_t n, float max)
 {
@@ -375,8 +372,7 @@ worse(struct top a, struct top b)
     return a.logprob < b.logprob || (a.logprob == b.logprob && a.id > b.id);
 }
 
-/* Puts e at index `at` of the heap h of k entries (worst entry first) and moves it down to its
- * place. */
+/* Puts e at index `at` of heap h of k entries (worst first) and moves it down to its place. */
 static void
 sift(struct top *h, uint32_t k, uint32_t at, struct top e)
 {

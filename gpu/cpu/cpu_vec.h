@@ -102,8 +102,8 @@ n8_load_bytes(const uint8_t *p)
     return _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)(const void *)p));
 }
 
-/* Returns the sum of the eight, always added in this order: lanes i and i + 4, then i and i + 2,
- * then the last two. */
+/* Returns the sum of the eight, added in this order: lanes i and i + 4, i and i + 2, the last
+ * two. */
 ALWAYS float
 v8_sum(v8 a)
 {

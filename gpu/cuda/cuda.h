@@ -18,7 +18,7 @@
 #include <cudaTypedefs.h>
 #include <pthread.h>
 
-/* Bytes of the work area of a lane, where kernels keep data between their passes (partial sums,
+/* Bytes of the work area of a lane, for data between passes of a kernel (partial sums,
  * sampling). */
 #define CUDA_WORK ((size_t)64 << 20)
 /* CUDA_EVENTS: marks kept for lane.after(); a wait for an older step waits for the oldest mark
@@ -57,8 +57,7 @@ struct driver {
     X(cuGreenCtxDestroy, 12040) \
     X(cuGreenCtxStreamCreate, 12050)
 
-/* Most partitions that exist at once; most lanes that have streams on the parts of one
- * partition. */
+/* Most partitions that exist at once; most lanes that have streams on one partition. */
 enum { CUDA_PARTITIONS = GPU_PARTITIONS, CUDA_PARTITION_LANES = 8 };
 
 struct cuda_lane;
@@ -164,11 +163,9 @@ cuda_lane_of(const struct k_launch *k)
  * cuda_enter() first, because another thread than the one that opened the device may use a lane. */
 void cuda_enter(const struct cuda *c);
 /* Returns 0 for cudaSuccess, else -EIO: then stores the message for gpu_why() and, unless the lane
- * is recording a graph, marks the lane as failed. what: name of the failed call, for the
- * message. */
+ * is recording a graph, marks the lane as failed. what: the call, for the message. */
 int cuda_failed(struct lane *l, cudaError_t r, const char *what);
-/* Returns 0, or -EINVAL if the lane is recording a graph. what: name of the call, for the
- * message. */
+/* Returns 0, or -EINVAL if the lane is recording a graph. what: the call, for the message. */
 int cuda_not_recording(struct lane *l, const char *what);
 /* Looks up a function of the driver as of driver version `version`; false: the driver lacks it. */
 bool cuda_driver_call(void **ret, const char *name, unsigned version);
@@ -201,6 +198,6 @@ k_copy_blocks_kernel cuda_blocks_by_engine;
 /* cuda_pick.c */
 extern const struct gpu_ops cuda_ops;
 int cuda_pick_open(struct cuda *c, const char *kernels, struct err *e);
-/* Returns true if the candidate `name` of op runs on this device and gpu_options.kernels allows
- * it. */
+/* Returns true if the candidate `name` runs on this device and is allowed by
+ * gpu_options.kernels. */
 bool cuda_pick_may(const struct cuda *c, enum cuda_op op, const char *name);

@@ -18,8 +18,7 @@
 #include <fcntl.h>
 #include <unistd.h>
 
-/* Properties of an allocation, which only the device reads and writes. grain: sizes are multiples
- * of it. */
+/* Properties of an allocation that only the device accesses. grain: sizes are multiples of it. */
 struct kind {
     CUmemAllocationProp prop;
     size_t grain;
@@ -184,8 +183,7 @@ is_larger(const struct cuda *c, const struct kind *k, CUmemGenericAllocationHand
     return true;
 }
 
-/* Maps the memory of fd at *base, or at any address if *base is 0, which is then stored in
- * *base. */
+/* Maps the memory of fd at *base, or if *base is 0 at any address, which it stores there. */
 static int
 adopt_at(struct cuda *c, const struct kind *k, int fd, uint64_t bytes, CUdeviceptr *base,
          struct err *e)
@@ -254,8 +252,7 @@ cuda_arena_drop(struct gpu *g, struct arena *a)
     *a = (struct arena){ .fd = -1 };
 }
 
-/* Records a range of pinned memory for kernels and copies; joins it with the range that ends
- * there. */
+/* Records a pinned range for kernels and copies; joins it with the range that ends there. */
 static void
 note_pin(struct cuda *c, const char *from, const char *to)
 {

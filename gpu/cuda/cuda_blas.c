@@ -43,8 +43,8 @@ enum {
     PROBES = 8,
     FLAT = 256, /* M for which an invariant algorithm is chosen: between decode and prefill */
     /* Number of the family of algorithms for Hopper. They add K in order, 16 elements at a time,
-     * and gave the same bits with every tile size (test_bits, bench_matmul). For other families
-     * this is unknown. */
+     * and gave the same bits with every tile size (test_bits, bench_matmul). Others were not
+     * checked. */
     ALIKE = 66,
     /* elements of w; for fewer the algorithms that the library proposes for few rows are worse */
     LARGE = 8 << 20,
@@ -266,8 +266,8 @@ lay_out(const struct blas *b, cublasLtMatrixLayoutOpaque_t *to, const struct ten
                                                 MAX(t->stride, t->dim[1])) == CUBLAS_STATUS_SUCCESS;
 }
 
-/* Fills the descriptors of a product. rows: M for which an algorithm is chosen, may exceed that of
- * x and y. sms: number of SMs to use; 0: the whole device. */
+/* Fills the descriptors of a product. rows: M for which an algorithm is chosen, may exceed the rows
+ * of x. sms: number of SMs to use; 0: the whole device. */
 static bool
 make_call(const struct blas *b, struct call *c, const struct product *m, uint32_t rows,
           uint32_t sms)
@@ -306,8 +306,7 @@ attribute(const struct blas *b, const cublasLtMatmulAlgo_t *algorithm,
     return value;
 }
 
-/* Asks the library for at most n algorithms, the fastest by its estimate first; returns their
- * number. */
+/* Asks the library for at most n algorithms, best estimate first; returns their number. */
 static int
 ask(const struct blas_lane *bl, const struct tuning_key *k, struct call *c,
     cublasLtMatmulHeuristicResult_t *ret, int n)
@@ -379,7 +378,7 @@ cuda_blas_open(struct cuda *c, const struct gpu_options *o, struct err *e)
 
     TRY(wait_for_library(b, e));
     if (cudaGetDeviceProperties(&p, c->ordinal) != cudaSuccess)
-        return err_set(e, -EIO, "cannot open %s: the GPU does not answer", LIBRARY);
+        return err_set(e, -EIO, "cannot open %s: cannot query the GPU", LIBRARY);
     if (o->tuning_file && !(b->tuning_path = strdup(o->tuning_file)))
         return err_set(e, -ENOMEM, "cannot open %s: no memory", LIBRARY);
     snprintf(m.gpu, sizeof m.gpu, "%.63s", p.name);
@@ -490,8 +489,7 @@ takes(const struct k_launch *l, const struct product *m)
     if (!cuda_lane_of(l)->blas) return false;
     if (t != m->w.dtype || (m->y.dtype != t && m->y.dtype != DT_F32)) return false;
     if (t != DT_F32 && t != DT_BF16 && t != DT_F16) return false;
-    /* With invariant numerics one algorithm must serve all addresses, so all must be 16-byte
-     * aligned. */
+    /* Invariant: one algorithm must serve all addresses, so all must be 16-byte aligned. */
     return !l->invariant || (t != DT_F32 && key_of(l, m).align == 16);
 }
 
@@ -521,8 +519,7 @@ multiply(const struct k_launch *l, const struct product *m)
     if (p->none || !make_call(bl->b, &c, m, m->x.dim[0], k.fixed ? 0 : part_of(l))) return false;
     if (run_matmul(l, bl, &c, &p->algorithm, m)) return true;
     if (!p->measured) return false;
-    /* The tuning file may contain any bytes: if the library rejects its algorithm, another is
-     * chosen. */
+    /* The tuning file may contain any bytes: a rejected algorithm is replaced. */
     find_algorithm(l, bl, p, &k, NULL, m);
     p->measured = true;
     return !p->none && run_matmul(l, bl, &c, &p->algorithm, m);
@@ -547,8 +544,7 @@ multiply_apart(const struct k_launch *l, const struct product *m, struct tensor 
 
         part.y = tensor_2d(l->work, DT_F32, n, y.dim[1]);
         part.y.stride = stride;
-        /* On failure another candidate may compute all rows, unless rows of y were already changed
-         * with beta. */
+        /* Another candidate may compute all rows, unless rows of y have changed with beta. */
         if (!multiply(l, &part))
             return first == 0 || m->beta == 0 ? cudaErrorInvalidValue : cudaErrorUnknown;
         r = act ? k_add_bias_act(l, tensor_rows(y, first, n), part.y, bias, *act)

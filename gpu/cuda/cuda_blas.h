@@ -25,8 +25,7 @@ int cuda_blas_begin(struct cuda *c, const struct gpu_options *o, struct err *e) 
  * not found; the message has the folders searched. -EBADMSG: invalid tuning file. */
 int cuda_blas_open(struct cuda *c, const struct gpu_options *o, struct err *e) MUST_USE;
 void cuda_blas_close(struct cuda *c);
-/* Makes the handle of a lane. If the library is not used: no effect; the candidates below refuse
- * then. */
+/* Makes the handle of a lane. No effect if the library is not used; the candidates refuse then. */
 int cuda_blas_lane_open(struct cuda_lane *l, struct err *e) MUST_USE;
 void cuda_blas_lane_close(struct cuda_lane *l);
 
@@ -34,8 +33,7 @@ void cuda_blas_lane_close(struct cuda_lane *l);
  * 16-bit product with a bias is kept in fp32 in the work area and rounded once; a 16-bit result
  * with beta and no bias is refused. */
 k_matmul_kernel cuda_blas_matmul;
-/* For few rows with invariant numerics: adds in the order of the library's algorithm for many
- * rows. */
+/* For few rows, invariant: adds in the order of the library's algorithm for many rows. */
 k_matmul_kernel cuda_blas_matmul_line;
 /* relu without a bias is computed by the library, with the same bits as a separate op. Other
  * activations are applied to the rounded product; with a bias, before rounding. */

@@ -60,8 +60,7 @@ sum_by_nccl(const struct k_launch *l, struct channel *ch, void *x, size_t n, enu
                        "all_reduce");
 }
 
-/* NCCL requires contiguous memory: rows with a stride are copied to the work area, as many at once
- * as fit, and back. */
+/* NCCL requires contiguous memory: rows with gaps go through the work area, as many as fit. */
 cudaError_t
 cuda_reduce_nccl(const struct k_launch *l, struct tensor x)
 {
@@ -93,8 +92,7 @@ cuda_gather_peer(const struct k_launch *l, struct tensor out, struct tensor x)
     return ch->mapped ? k_exchange_gather(l, &ch->exchange, out, x) : cudaErrorInvalidValue;
 }
 
-/* Decides by the widest part, so that all ranks decide alike although the widths of their parts may
- * differ by a column. */
+/* Decides by the widest part, so that all ranks decide alike; widths may differ by a column. */
 cudaError_t
 cuda_gather_small(const struct k_launch *l, struct tensor out, struct tensor x)
 {
@@ -113,8 +111,7 @@ cuda_sample_parts(const struct k_launch *l, const struct sample *s)
     return ch->mapped ? k_sample_of_ranks(l, &ch->exchange, s) : cudaErrorInvalidValue;
 }
 
-/* All-gather by NCCL of rows that fit the work area, which has a part for each rank, as wide as the
- * widest. */
+/* All-gather by NCCL of rows that fit the work area, which has a widest part for each rank. */
 static cudaError_t
 gather_rows(const struct k_launch *l, struct channel *ch, struct tensor out, struct tensor x)
 {

@@ -75,8 +75,7 @@ find_device(uint32_t ordinal, uint32_t ranks, struct err *e)
     return 0;
 }
 
-/* Returns true if this module has kernels for the GPU. sm_90a code runs on 9.0 only, sm_80 code on
- * 8.0 and later 8.x. */
+/* True if this module has kernels for the GPU: sm_90a code runs on 9.0, sm_80 code on 8.x. */
 static bool
 has_kernels_for(int major, int minor)
 {
@@ -122,8 +121,7 @@ look_at(struct cuda *c, struct err *e)
     return 0;
 }
 
-/* Makes the context. Threads that wait for the GPU sleep instead of polling; only lane.close()
- * waits. */
+/* Makes the context. Threads that wait sleep instead of polling; only lane.close() waits. */
 static int
 start(struct cuda *c, struct err *e)
 {

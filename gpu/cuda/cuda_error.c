@@ -1,5 +1,5 @@
-/* cuda_error.c - makes the device current, turns errors of the runtime and the driver into
- * messages, and closes the descriptors of the driver on exec.
+/* cuda_error.c - the functions on which all files of the CUDA device depend: they make the device
+ * current, translate errors into messages and close the descriptors of the driver on exec.
  */
 #include "gpu/cuda/cuda.h"
 
@@ -32,8 +32,7 @@ cuda_failed(struct lane *lane, cudaError_t r, const char *what)
 
     if (r == cudaSuccess) return 0;
     cudaGetLastError();
-    /* A call that cannot be recorded in a graph is no device failure: the step can run without a
-     * graph. */
+    /* A call that cannot be recorded is no device failure: the step can run without a graph. */
     if (!l->recording) l->error = -EIO;
     return err_set(&lane->gpu->why, -EIO, "%s: %s: %s", lane->gpu->describe, what,
                    cudaGetErrorString(r));

@@ -41,8 +41,7 @@ cuda_graph_begin(struct lane *lane)
 }
 
 /* Estimates the bytes of the graph from its number of nodes. Asking the driver for its free memory
- * could block for seconds while another process allocates or pins host memory, and the heartbeat
- * would stop. */
+ * could block for seconds while another process allocates or pins memory; heartbeats would stop. */
 int
 cuda_graph_end(struct lane *lane, struct graph **ret, uint64_t *bytes)
 {

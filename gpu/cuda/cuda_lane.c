@@ -18,8 +18,7 @@
 #include "base/clock.h"
 #include "gpu/cuda/kernels/memory/small_copy.h"
 
-/* Shortest time between two queries of the driver by lane.error(); only a query reports an illegal
- * memory access. */
+/* Time between two queries of the driver by lane.error(); only they report illegal accesses. */
 #define LOOK NSEC_MS
 
 static int
@@ -219,8 +218,7 @@ cuda_work_end(struct lane *lane)
     cudaEventRecord(l->idle_clock.at[l->idle_clock.n++ % CUDA_STRETCHES].end, l->k.st);
 }
 
-/* At most two steps of a lane are in flight, so the interval that is read next is not
- * overwritten. */
+/* At most two steps are in flight, so the interval that is read next is not overwritten. */
 void
 cuda_lane_gaps(struct lane *lane, uint64_t *n, uint64_t *ns)
 {

@@ -72,8 +72,7 @@ cuda_partition_inspect(struct cuda *c)
     }
     *parts = (struct gpu_parts){ .least = MAX(all.sm.minSmPartitionSize, 1u),
                                  .grain = MAX(all.sm.smCoscheduledAlignment, 1u) };
-    /* SMs outside whole groups cannot run clusters, so each part must have at least one whole
-     * group. */
+    /* SMs outside whole groups cannot run clusters: a part needs at least one whole group. */
     if (ps->cuDevSmResourceSplitByCount(NULL, &groups, &all, NULL, 0, parts->grain) ==
             CUDA_SUCCESS &&
         groups * parts->grain < c->gpu.units)
@@ -147,7 +146,7 @@ make(struct cuda *c, struct cuda_partition *r, uint32_t at, struct err *e)
 }
 
 /* Returns the least recently used partition without lanes and graphs, or an unused entry; NULL:
- * there is none. */
+ * none. */
 static struct cuda_partition *
 find_replaceable(struct cuda *c)
 {

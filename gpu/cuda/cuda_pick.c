@@ -38,8 +38,7 @@
 
 #include <stdio.h>
 
-/* Defines the struct of a candidate of each op. A function with other parameters does not
- * compile. */
+/* Defines the struct of a candidate of each op. Other function types do not compile. */
 #define CANDIDATE(p, name, params, args) \
     struct name##_candidate { \
         struct candidate c; \
@@ -143,8 +142,7 @@ cuda_pick_may(const struct cuda *c, enum cuda_op op, const char *name)
     return false;
 }
 
-/* Called if no candidate supports the shapes and dtypes, or gpu_options.kernels excludes those that
- * do. */
+/* For shapes and dtypes that no candidate allowed by gpu_options.kernels supports. */
 static int
 refused(struct lane *l, enum cuda_op op)
 {
@@ -153,8 +151,7 @@ refused(struct lane *l, enum cuda_op op)
                    op_table[op].op);
 }
 
-/* Runs the first allowed candidate that does not refuse and returns; returns `none` if all
- * refuse. */
+/* Runs the first allowed candidate that does not refuse; returns `none` if all refuse. */
 #define PICK_OR(none, lane, op, ...) \
     do { \
         const struct cuda *pick_c = cuda_of(lane); \
@@ -192,8 +189,7 @@ join_and_gather(struct lane *l, struct tensor out, struct tensor x)
     return cuda_ranks_why((struct cuda_lane *)l, cuda_all_gather(l, out, x));
 }
 
-/* With several ranks: runs all-reduce and residual in one kernel if candidate "small" may run, else
- * as two ops. */
+/* With r->parts: all-reduce and residual in one kernel if "small" may run, else two ops. */
 static int
 residual_of_ranks(struct lane *l, const struct residual *r)
 {
@@ -228,8 +224,7 @@ sample_of_ranks(struct lane *l, const struct sample *s)
     return cuda_sample(l, s);
 }
 
-/* Calls attend() once for the single-token segments and once for the longer ones, because the best
- * candidates differ. */
+/* Separate calls for single-token and longer segments, because their best candidates differ. */
 static int
 attend_segments(struct lane *l, const struct attend *a, struct step_tokens r)
 {

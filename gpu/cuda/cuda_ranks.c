@@ -15,8 +15,7 @@
 
 #define GROUP_TIME (60 * NSEC_S)
 
-/* The message RENDEZVOUS_MEMORY: how another rank maps the memory of this rank. there: handle is
- * valid. */
+/* The message RENDEZVOUS_MEMORY: how others map this rank's memory. there: handle is valid. */
 struct memory_note {
     cudaIpcMemHandle_t handle;
     uint32_t there;
@@ -73,7 +72,7 @@ cuda_err(cudaError_t r, const char *what, struct err *e)
 }
 
 /* Maps the memory of all ranks. A failure (no peer access, container boundaries) is no error: NCCL
- * can copy in other ways. */
+ * has other ways. */
 static int
 map_all(struct channel *ch, cudaStream_t st, nsec until, struct err *e)
 {
@@ -353,8 +352,8 @@ cuda_ranks_describe(const struct gpu *gpu)
     int v = g->nccl.version;
 
     snprintf(g->describe, sizeof g->describe,
-             "NCCL %d.%d.%d%s, connected in %.2f s (the load waited %.2f s)",
-             v / 10000, v / 100 % 100, v % 100, g->channel[0].mapped ? " and peer memory" : "",
+             "NCCL %d.%d.%d%s, connected in %.2f s (the load waited %.2f s)", v / 10000,
+             v / 100 % 100, v % 100, g->channel[0].mapped ? " and peer memory" : "",
              (double)g->took / NSEC_S, (double)g->waited / NSEC_S);
     return g->describe;
 }

@@ -62,14 +62,13 @@ void cuda_ranks_leave(struct cuda_lane *l);
 /* Returns 0, or -EIO if NCCL reports an asynchronous error of the lane's channel; the message is in
  * gpu_why(). */
 int cuda_ranks_error(struct cuda_lane *l);
-/* Call with the result r of a collective. If NCCL has failed, its message becomes that of
- * gpu_why(). Returns r. */
+/* Call with the result r of a collective. If NCCL has failed, gpu_why() gets its message. Returns
+ * r. */
 int cuda_ranks_why(struct cuda_lane *l, int r);
 const char *cuda_ranks_describe(const struct gpu *g);
 
 /* Candidates of cuda_pick.c, in cuda_collective.c. small: sizes for which peer memory is faster;
- * nccl: any size, but not more than two ranks with invariant numerics; peer: any size, peer
- * memory. */
+ * nccl: any size, but not more than two ranks with invariant numerics; peer: any size. */
 /* all-reduce of r->in and residual in one kernel, for r->parts */
 cudaError_t cuda_residual_small(const struct k_launch *l, const struct residual *r);
 k_all_reduce_kernel cuda_reduce_small;

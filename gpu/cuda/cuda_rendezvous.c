@@ -58,9 +58,8 @@ rendezvous_wait(struct rendezvous *m, uint32_t channel, enum rendezvous_note not
     check(n <= sizeof from->bytes && rank < m->ranks);
     while (!atomic_load_explicit(&from->posted, memory_order_acquire)) {
         if (clock_now() >= until)
-            return err_set(e, -ETIMEDOUT,
-                           "rank %u of %u has not sent %s; see the log of that rank", rank,
-                           m->ranks, what[note]);
+            return err_set(e, -ETIMEDOUT, "rank %u of %u has not sent %s; see the log of that rank",
+                           rank, m->ranks, what[note]);
         usleep(LOOK_US);
     }
     if (n) memcpy(bytes, from->bytes, n);

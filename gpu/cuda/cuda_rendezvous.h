@@ -29,7 +29,6 @@ void rendezvous_close(struct rendezvous *m); /* may be called without rendezvous
 /* Sends a message of n bytes, at most RENDEZVOUS_BYTES, to all ranks. */
 void rendezvous_post(struct rendezvous *m, uint32_t channel, enum rendezvous_note note,
                      const void *bytes, size_t n);
-/* Waits for the message of a rank. -ETIMEDOUT: it was not sent by `until`; the message of e names
- * the rank. */
+/* Waits for the message of a rank. -ETIMEDOUT: not sent by `until`; e names the rank. */
 int rendezvous_wait(struct rendezvous *m, uint32_t channel, enum rendezvous_note note,
                     uint32_t rank, void *bytes, size_t n, nsec until, struct err *e) MUST_USE;

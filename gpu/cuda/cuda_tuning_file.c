@@ -203,8 +203,7 @@ tuning_save(struct tuning_table *t, const char *path, struct err *e)
     errno = 0;
     copy_others(t, path, f);
     write_ours(t, f);
-    /* ferror() is checked too: if space was freed after a failed write, only ferror() shows the
-     * error. */
+    /* If space was freed after a failed write, only ferror() shows the error. */
     if (ferror(f) || fflush(f) != 0 || fsync(fileno(f)) < 0 || rename(new_path, path) < 0) {
         int r = errno ? -errno : -EIO;
 

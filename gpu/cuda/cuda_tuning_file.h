@@ -10,7 +10,7 @@
  *     in   out  n    k    rows align epilogue fixed us heuristic_us algorithm
  *
  * `rows` is a bucket (cuda_blas.h), or 0 for all numbers of rows if fixed is 1. us is the time of
- * the algorithm, heuristic_us that of the first algorithm which the library proposes. Not
+ * the algorithm, heuristic_us the time of the first algorithm that the library proposes. Not
  * thread-safe: tuning_put() and tuning_save() exclude all other calls.
  */
 #pragma once
@@ -27,8 +27,7 @@ struct tuning_machine {
     char gpu[64];
 };
 
-/* A matmul as the library distinguishes them. Without padding, because keys are compared and hashed
- * as bytes. */
+/* A matmul as the library distinguishes them. No padding: keys are compared and hashed as bytes. */
 struct tuning_key {
     uint32_t n, k, rows;
     uint8_t in, out;  /* enum dtype */

@@ -19,8 +19,8 @@ use_graph(const struct exec *x, struct exec_lane *l, enum graphs_kind kind, uint
                : NULL;
 }
 
-/* Returns true if slice i can run together with the previous slice: same layers, consecutive in the
- * batch and in enc_state. */
+/* True if slice i can run with the previous slice: same layers, consecutive in the batch and in
+ * enc_state. */
 static bool
 follows(const struct batch *b, uint32_t i)
 {

@@ -12,8 +12,7 @@
  * LEAST_PIECE: least x->piece. */
 enum { DEFAULT_EDITS = 4096, LOGITS_BYTES = 512 << 20, LEAST_PIECE = 64 };
 
-/* Refuses a KV dtype for which the slices of the group have another size, because ops would read
- * wrong K and V. */
+/* Refuses a KV dtype that does not fit the slices of the group: ops would read wrong K and V. */
 static int
 check_kv_dtype(const struct exec *x, const struct kv_config *kv, const struct layer_shape *s,
                struct err *e)
@@ -343,8 +342,7 @@ is_done(const struct exec *x, const struct exec_lane *l)
 }
 
 /* Returns true if the oldest step is done. A step that ends after the first check makes the fd
- * readable. The second check, after the fd was drained, sees that step, so no finished step is
- * missed. */
+ * readable. The second check, after the fd was drained, sees it, so no step is missed. */
 static bool
 is_done_or_fd_empty(const struct exec *x, const struct exec_lane *l)
 {

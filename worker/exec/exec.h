@@ -27,8 +27,7 @@ struct exec_config {
     uint32_t n_lanes;
     uint32_t lane_units[MAX_LANES]; /* threads or SMs of each lane; 0: an equal share */
     enum dtype kv_dtype;            /* dtype of the KV cache, as for model_groups() */
-    /* Called again and again while a step is queued, because queueing may take long. NULL: not
-     * called. */
+    /* Called repeatedly while a step is queued, because queueing may take long. May be NULL. */
     void (*heartbeat)(void *arg);
     void *heartbeat_arg;
     /* limit of device memory for captured graphs of all lanes; 0: no graphs */
@@ -66,8 +65,7 @@ struct sampling {
     int32_t forced_bos, forced_eos; /* forced as generated token 0, as the last token; -1: none */
     uint32_t n_eos;                 /* number of eos[], tokens that are suppressed before min_new */
     token_id eos[48];
-    /* Subtracted from the logits of tokens that were generated: once per token, once per
-     * occurrence. */
+    /* Subtracted from logits of generated tokens: once per token; once per occurrence. */
     float presence_penalty, frequency_penalty;
     uint32_t no_repeat_ngram;
     uint32_t n_bias;
@@ -84,8 +82,7 @@ int exec_open(struct exec **ret, const struct exec_config *c, struct gpu *g, con
               const struct kv_config *kv, struct err *e) MUST_USE;
 /* Sets the arena that contains the KV blocks; call it before the first step. */
 void exec_blocks(struct exec *x, const struct kv_config *kv, const struct arena *blocks);
-/* Sets the memory of the host tier; call it before the first step that copies a block to or from
- * it. */
+/* Sets the memory of the host tier; call it before the first step that copies its blocks. */
 void exec_host(struct exec *x, const struct host_memory *host);
 struct exec *exec_close(struct exec *x); /* waits for steps in flight; accepts NULL */
 CLEAN_FUNC(struct exec, exec_close)
@@ -103,8 +100,7 @@ struct exec_partition_times {
 };
 struct exec_partition_times exec_partition_times(const struct exec *x);
 /* Changes the unit ranges of a partition for steps started from now on. Waits for steps in flight
- * and calls the heartbeat. Returns 1 if the ranges are unchanged. On failure the partition uses all
- * units. */
+ * and calls the heartbeat. Returns 1 if the ranges are unchanged. On failure it uses all units. */
 int exec_set_partition(struct exec *x, unsigned partition, const struct exec_part part[MAX_LANES],
                        struct err *e) MUST_USE;
 /* Returns [MAX_LANES] the current unit ranges of a partition. */
@@ -120,15 +116,14 @@ int exec_start(struct exec *x, const struct batch *b, struct err *e) MUST_USE;
 /* Returns a fd that is readable while exec_finish() may return a step. Call exec_finish() until
  * -EAGAIN, which drains the fd. -1: the device has no fd; poll exec_done(). */
 int exec_fd(const struct exec *x, unsigned lane);
-/* Returns number and total time of the gaps between two steps in which the device was idle, with
- * gpu_options.timing. */
+/* Returns number and sum of the idle gaps between two steps, with gpu_options.timing. */
 void exec_gaps(struct exec *x, uint64_t *n, uint64_t *ns);
 /* Returns the number of captured graphs of all lanes and their device memory. */
 void exec_graphs(const struct exec *x, uint64_t *n, uint64_t *bytes);
 uint64_t exec_done(const struct exec *x, unsigned lane); /* number of the last step that is done */
 /* Returns the result of the lane's oldest step in flight. exec owns *r, which is valid until
- * exec_start() has been called twice more for the lane. -EAGAIN: that step is not done. r->status <
- * 0: the device failed. */
+ * exec_start() has been called twice more for the lane. -EAGAIN: not done yet. r->status < 0: the
+ * device failed. */
 int exec_finish(struct exec *x, unsigned lane, const struct batch_result **r) MUST_USE;
 /* Returns the unmodified logits [vocab] of the row that segment i sampled from. NULL: it did not
  * sample, or want_logits is not set. */

@@ -43,8 +43,7 @@ enum {
 };
 
 /* An image: arrays that are written on the host and copied to the device with one call. Arrays that
- * a graph reads come first and have the size of its bucket, so their addresses are those at capture
- * time. */
+ * a graph reads come first and have the size of its bucket, so their addresses stay the same. */
 struct image {
     char *host, *dev;
     size_t bytes, used;
@@ -161,8 +160,7 @@ struct exec {
     /* [max_copies] launch order of the copies of the step being queued: copy_order.h */
     uint64_t *place;
     struct copy_order_bytes bytes;
-    /* By KV group: bytes of one head in a slice, and of one token of that head; 0: its layers
-     * differ. */
+    /* By KV group: bytes of a head in a slice, of a token of that head; 0: its layers differ. */
     struct {
         size_t head, token;
     } per[MAX_GROUPS];
@@ -207,8 +205,7 @@ void stage_marked(const struct exec *x, struct image *im, const struct batch *b,
 void stage_moves(struct exec *x, struct image *im, const struct batch *b, struct todo *t);
 int queue_edits(struct exec *x, struct exec_lane *l, const struct batch *b,
                 const struct todo *t) MUST_USE;
-/* Queues the block copies of one kind. after: those after the work of the step, else those before
- * it. */
+/* Queues the block copies of one kind. after: those after the step's work, else those before. */
 int queue_copies(struct exec *x, struct exec_lane *l, const struct batch *b, const struct todo *t,
                  bool after) MUST_USE;
 
@@ -221,8 +218,7 @@ int queue_projections(struct exec *x, struct exec_lane *l, const struct todo *t)
 
 /* capture.c */
 typedef int piece_fn(struct exec *x, struct exec_lane *l, const struct todo *t);
-/* Queues a piece as the graph of its slot, which is captured first if that is due; slot NULL:
- * plain. */
+/* Queues a piece as the graph of its slot, captured first if due; slot NULL: plain. */
 int queue_piece(struct exec *x, struct exec_lane *l, const struct todo *t, struct graphs_slot *slot,
                 piece_fn *piece) MUST_USE;
 /* Drops the graphs of a partition, or of all with GRAPHS_ALL. None of them may be running. */
@@ -242,8 +238,7 @@ int wait_until_idle(struct exec *x, struct exec_lane *l) MUST_USE;
 int exec_partition_take(struct exec *x, struct exec_lane *l, const struct exec_part *want) MUST_USE;
 int exec_partition_open(struct exec *x) MUST_USE;
 
-/* tune.c. Finds scratch memory for input and output of a matmul; false: no scratch tensor is wide
- * enough. */
+/* tune.c. Finds scratch for input and output of a matmul; false: none is wide enough. */
 bool matmul_scratch(const struct exec_lane *l, const struct matmul *m, uint32_t rows,
                     struct tensor *from, struct tensor *to);
 
@@ -257,14 +252,12 @@ int sampling_get(struct exec *x, struct exec_lane *l, const struct todo *t,
                  struct outcome *o) MUST_USE;
 void sampling_finish(struct outcome *o);
 
-/* tensor_output.c. Returns true if a request wants logits; the step then samples outside of
- * graphs. */
+/* tensor_output.c. True if a request wants logits; the step then samples outside graphs. */
 bool tensor_output_wanted(const struct exec *x, const struct batch *b);
 /* Call after sampling_stage(). */
 void tensor_output_stage(const struct exec *x, const struct batch *b, struct outcome *o,
                          struct todo *t);
-/* Copies those of logit rows first .. first + n that a request wants; `logits` contains these
- * rows. */
+/* Copies the wanted ones of logit rows first .. first + n, the rows of `logits`. */
 int tensor_output_get_logits(const struct exec *x, struct exec_lane *l, const struct outcome *o,
                              uint32_t first, uint32_t n, struct tensor logits) MUST_USE;
 int tensor_output_get_states(const struct exec *x, struct exec_lane *l, const struct batch *b,

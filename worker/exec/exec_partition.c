@@ -15,8 +15,8 @@ _Static_assert((int)MAX_PARTITIONS == GRAPHS_MAX_PARTITIONS &&
 
 /* READ: bytes of weights that a measurement of bandwidth reads, in at most PASSES passes: much more
  * than the caches of the device hold, and long compared with the latency of detecting the end.
- * ROWS: rows of the measurement of compute. TRIALS: the fastest counts, because the previous worker
- * may still use the device. */
+ * ROWS: rows of the measurement of compute. TRIALS: the fastest counts, as the previous worker may
+ * still run. */
 enum { READ = 1 << 30, PASSES = 8, ROWS = 2048, TRIALS = 3 };
 
 static const struct exec_part whole = { 0, 0 };
@@ -30,8 +30,7 @@ exec_partition_take(struct exec *x, struct exec_lane *l, const struct exec_part 
     return 0;
 }
 
-/* Moves every lane to its part once, which makes the driver create the part, then back to all
- * units. */
+/* Moves every lane to its part, which makes the driver create it, then back to all units. */
 static int
 create_parts(struct exec *x, const struct exec_part part[MAX_LANES])
 {
@@ -49,8 +48,8 @@ create_parts(struct exec *x, const struct exec_part part[MAX_LANES])
 
 /* ---- measurement ---- */
 
-/* The matmuls of the model that a measurement runs: all with 1 row for bandwidth, the largest with
- * many rows for compute. */
+/* The matmuls of the model that a measurement runs: all with 1 row (bandwidth), the largest with
+ * many (compute). */
 struct trial {
     struct matmul list[MAX_MATMULS];
     uint32_t n, largest, rows;
@@ -193,8 +192,7 @@ wait_for_steps(const struct exec *x, const struct exec_lane *l)
 }
 
 /* Prepares a lane for a change of a partition: waits for its steps, because the driver destroys the
- * streams of a part with their queued work, and drops its graphs, because they keep the old
- * parts. */
+ * streams of a part with their queued work, and drops its graphs, which keep the old parts. */
 static int
 leave_partition(struct exec *x, struct exec_lane *l, unsigned partition)
 {

@@ -24,8 +24,7 @@
 #include "gpu/gpu.h"
 
 /* GRAPHS_SEGMENTS: most segments with several tokens, or encoder inputs, in a graph; a piece with
- * more runs plain. GRAPHS_AGAIN: plain uses of a piece after its graph was dropped or did not
- * fit. */
+ * more runs plain. GRAPHS_AGAIN: plain uses after a graph was dropped or did not fit. */
 enum {
     GRAPHS_BUCKETS = 16,        /* buckets of decoders */
     GRAPHS_SOURCE_BUCKETS = 19, /* buckets of encoders and projections */
@@ -56,20 +55,18 @@ struct graphs {
     struct graphs_slot slot[GRAPHS_MOST];
 };
 
-/* Sets the ascending buckets for steps of up to `most` rows; the last is `most` if that is below
- * 256. Returns their number. */
+/* Sets the ascending buckets for steps of up to `most` rows; the last is `most` if below 256.
+ * Returns their number. */
 uint32_t graphs_buckets(uint32_t bucket[GRAPHS_BUCKETS], uint32_t most);
 
-/* Returns the bucket for encoder inputs of `rows` rows in total; 0: they are too many for a
- * graph. */
+/* Returns the bucket for encoder inputs of `rows` rows in total; 0: too many for a graph. */
 uint32_t graphs_source_bucket(uint32_t rows);
 
 /* Returns the entry for a bucket, kind and partition, and marks it as used by that step. NULL: all
  * GRAPHS_MOST entries are taken. */
 struct graphs_slot *graphs_use(struct graphs *g, enum graphs_kind kind, uint32_t rows,
                                uint32_t partition, uint64_t step);
-/* Returns true if the piece of s should be captured now. Call it once per use. busy: time until the
- * device is idle. */
+/* True if s should be captured now. Call it once per use. busy: time until the device is idle. */
 bool graphs_may_capture(struct graphs *g, struct graphs_slot *s, nsec busy);
 /* Stores a captured graph. *drop: a graph that the caller must drop before the next call, or NULL.
  * -EAGAIN: call again. -ENOSPC: the graph is too large, or all others may be running (their last

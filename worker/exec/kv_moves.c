@@ -8,8 +8,7 @@
  */
 #include "worker/exec/exec_internal.h"
 
-/* Returns true if the edit changes the tables on the device; other edits concern the manifest
- * only. */
+/* True if the edit changes the tables on the device; others concern the manifest only. */
 static bool
 reaches_device(const struct kv_edit *e)
 {
@@ -133,8 +132,7 @@ queue_edits(struct exec *x, struct exec_lane *l, const struct batch *b, const st
     return 0;
 }
 
-/* Returns which bytes of each block to copy: within the device only those of the tokens in use, if
- * their number is known. */
+/* Returns the bytes of a block to copy: in the device only those of known tokens in use. */
 static struct block_size
 size_of(const struct exec *x, const struct batch *b, uint32_t first, uint32_t end)
 {

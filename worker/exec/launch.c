@@ -104,8 +104,7 @@ share_units(const struct exec_part *a, const struct exec_part *b)
 /* With several ranks: queues the step after the steps in flight of other lanes that share device
  * units with it. Kernels of one rank wait for those of others, so without this order the shared
  * units of rank A could be full of kernels of lane 0 and those of rank B full of kernels of lane 1:
- * a deadlock. All ranks start steps in the same order, so each step waits only for earlier
- * steps. */
+ * a deadlock. All ranks start steps in the same order, so steps wait only for earlier ones. */
 static int
 queue_behind(struct exec *x, struct exec_lane *l, uint64_t step)
 {
@@ -145,8 +144,7 @@ queue_step(struct exec *x, struct exec_lane *l, const struct stage *st, const st
     }
     if (l->step.rows.n_tokens) TRY(queue_rows(x, l, t));
     TRY(queue_copies(x, l, b, t, /* after= */ true));
-    /* An all-reduce as a barrier: if the step is done on one rank, every rank has written its
-     * part. */
+    /* A barrier: if the step is done on one rank, every rank has written its part. */
     TRY(op->collective.all_reduce(l->lane, tensor_cols(tensor_rows(l->x, 0, 1), 0, 1)));
     op->profile.work_end(l->lane);
     FP_OR(step_queued, TRY(op->mem.put(l->lane, FP_NOWHERE, st->step.host, 8)));

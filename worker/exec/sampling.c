@@ -40,8 +40,7 @@ suppress_token(struct draw *d, struct sample_row *row, token_id id)
     row->n_suppressed++;
 }
 
-/* Suppresses every token that would repeat an n-gram of n tokens, like no_repeat_ngram_size of
- * transformers. */
+/* Suppresses tokens that would repeat n tokens, like no_repeat_ngram_size of transformers. */
 static void
 suppress_repeats(struct draw *d, struct sample_row *row, const token_id *token, uint32_t n_tokens,
                  uint32_t n)
@@ -61,8 +60,7 @@ by_id(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Adds the biases of the request and the penalties of generated tokens to the list of the row, no
- * id twice. */
+/* Adds biases of the request and penalties of generated tokens to the row, no id twice. */
 static void
 add_logit_bias(struct draw *d, struct sample_row *row, const struct sampling *s, uint32_t position)
 {
@@ -169,8 +167,7 @@ draw_segment(const struct exec *x, const struct batch_segment *r, struct draw *d
     }
 }
 
-/* Returns true if the last layer computes only the logit rows. Not in a graph, whose number of rows
- * is fixed. */
+/* True if the last layer computes only logit rows. Not in a graph: its row count is fixed. */
 static bool
 ends_with_logit_rows(const struct exec *x, const struct batch *b, const struct todo *t)
 {

@@ -8,8 +8,7 @@
 
 #include <sys/mman.h>
 
-/* Memory from which lay_out() allocates: device memory, pinned host memory, pageable host memory
- * (far). */
+/* Memory for lay_out(): on the device, pinned on the host, pageable on the host (far). */
 struct region {
     char *base; /* NULL: only counts bytes */
     uint64_t taken;
@@ -32,8 +31,7 @@ take(struct region *r, uint64_t n, uint64_t each)
     return at;
 }
 
-/* Allocates a matrix in device memory. Its rows start 16-byte aligned in every dtype, for vector
- * loads. */
+/* Allocates a matrix in device memory. Rows start 16-byte aligned, for vector loads. */
 static struct tensor
 matrix(struct plan *p, enum dtype t, uint32_t rows, uint32_t cols)
 {
@@ -44,8 +42,7 @@ matrix(struct plan *p, enum dtype t, uint32_t rows, uint32_t cols)
     return tensor_cols(m, 0, cols);
 }
 
-/* Returns the largest size of the image of a step; source_bytes(): of an image for encoder
- * inputs. */
+/* Largest size of the image of a step; source_bytes(): of an image for encoder inputs. */
 static size_t
 step_bytes(const struct exec *x)
 {

@@ -63,8 +63,7 @@ stage_tokens(struct image *im, struct step_tokens *r, uint32_t n_used, uint32_t 
  * graph: one-token segments at the first t->n_single_token indexes, longer segments at the next
  * GRAPHS_SEGMENTS, empty segments at the others. Tokens keep the order of the batch, padding is
  * last. Cross attention joins the beams of a search into one segment, so that the keys of the
- * encoder input are read once; but not in a GRAPHS_PREFILL graph, which has no entries for joined
- * segments. */
+ * encoder input are read once; not in a GRAPHS_PREFILL graph, which has no entries for them. */
 void
 stage_decoder(struct exec *x, struct exec_lane *l, struct stage *st, const struct batch *b,
               const struct todo *t)

@@ -8,8 +8,7 @@
 #include "worker/exec/exec_internal.h"
 
 /* MOST: largest number of rows; a shape is run hundreds of times, and the supervisor must not take
- * that for a hang. LEAST: for up to 16 rows in 16-bit dtypes the device uses a kernel of its
- * own. */
+ * that for a hang. LEAST: up to 16 rows of 16-bit dtypes use our own kernel. */
 enum { LEAST = 16, MOST = 2048, MOST_FP32 = 256 };
 
 static uint32_t
