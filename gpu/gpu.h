@@ -50,8 +50,7 @@ struct tensor {
     uint32_t scale_run; /* 0: one factor for the whole tensor; number of columns: one per row */
     enum dtype dtype;
     uint32_t dim[4];
-    /* Elements from the start of one row (dim[0]) to the start of the next. Column slices keep
-     * it. */
+    /* Elements from one row (dim[0]) to the next; a column slice keeps the stride of its parent. */
     uint32_t stride;
 };
 #define NO_TENSOR ((struct tensor){ 0 })
@@ -148,8 +147,7 @@ struct attend {
      * already stored. */
     struct tensor k, v;
     /* true: segments, block tables and all cached keys except k and v above were complete before
-     * resolve_tokens() of this step, so that a kernel may read them while the previous op still
-     * runs. */
+     * resolve_tokens() of this step, so that a kernel may read them before the previous op ends. */
     bool inputs_ready;
     uint32_t n_heads, n_kv_heads, head_dim;
     uint32_t window; /* query i sees key j only if i - window < j; 0: it sees all keys */
@@ -452,10 +450,10 @@ struct gpu_ops {
         int (*fd)(const struct lane *l);
         int (*error)(const struct lane *l); /* returns 0, or -EIO after a device error */
         /* Measures one matmul shape that this lane has computed and that gpu_options.tuning_file
-         * does not have: times every algorithm on the tensors of the last such matmul and stores
-         * the fastest in the file. Returns 1 if a shape was measured, 0 if none is left. Overwrites
-         * the results of the last matmuls. Not queued: takes up to 0.1 s, during which no other
-         * lane may have work. */
+         * does not have: times every algorithm on the tensors of its last use and stores the
+         * fastest in the file. Returns 1 if a shape was measured, 0 if none is left. Overwrites the
+         * results of the last matmuls. Not queued: takes up to 0.1 s, during which no other lane
+         * may have work. */
         int (*tune)(struct lane *l, struct tune_result *ret);
     } lane;
     struct {

@@ -54,8 +54,8 @@ row_of(const struct tensor *t, uint32_t i)
     return (char *)t->data + dtype_bytes(t->dtype, (size_t)i * t->stride);
 }
 
-/* Returns the first of n items (rows, columns) that a part has; the last is before the next part's
- * first. */
+/* Returns the first of n items (rows, columns) of a part; they end at the first of the next
+ * part. */
 static inline uint32_t
 cpu_first(uint32_t n, uint32_t part, uint32_t parts)
 {

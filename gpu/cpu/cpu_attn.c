@@ -39,7 +39,7 @@ struct tile {
     uint32_t pos[TILE], n;
 };
 
-/* Returns true if the mask of draft tokens lets a row see key j; the mask is for keys of its own
+/* True if the mask of draft tokens lets a row see key j; the mask is for keys of its own
  * segment. */
 static bool
 unmasked(const struct attend *a, const struct segment *segment, uint32_t row, uint32_t j)

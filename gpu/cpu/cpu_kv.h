@@ -1,5 +1,4 @@
-/* cpu_kv.h - returns the address of a key or value in the paged KV cache; the layout is at struct
- * kv_view (gpu.h). */
+/* cpu_kv.h - addresses of keys and values in the paged KV cache, whose layout is in gpu.h. */
 #pragma once
 
 #include "gpu/gpu.h"

@@ -1,5 +1,4 @@
-/* cpu_norm.c - the ops rms_norm and residual (gpu.h). Sums over a row have the order of
- * cpu_dot.h. */
+/* cpu_norm.c - the ops rms_norm and residual (gpu.h). Sums are in the order of cpu_dot.h. */
 #include "gpu/cpu/cpu_norm.h"
 #include "gpu/cpu/cpu_ops.h"
 

@@ -96,8 +96,7 @@ struct heat {
 };
 
 /* Returns the weights of eight logits; one alone would get the same bits. The error is at most
- * 1.6e-7, and the best weight is exactly 1. Cheaper than exp(), for devices limited by
- * arithmetic. */
+ * 1.6e-7, and the best weight is exactly 1. Cheaper than exp(). */
 ALWAYS v8
 weigh(struct heat h, v8 x)
 {
@@ -325,8 +324,7 @@ process(const struct sample *s, const struct sample_row *r, float *x, uint32_t n
     return best;
 }
 
-/* Returns log(sum(exp(x - max))), by blocks, because 100,000 additions in sequence would lose
- * digits. */
+/* Returns log(sum(exp(x - max))), by blocks, because a long sequence of additions loses digits. */
 ALWAYS float
 log_sum(const float *x, uint32_t n, float max)
 {

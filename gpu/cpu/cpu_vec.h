@@ -102,8 +102,7 @@ n8_load_bytes(const uint8_t *p)
     return _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)(const void *)p));
 }
 
-/* Returns the sum of the eight, added in this order: lanes i and i + 4, i and i + 2, the last
- * two. */
+/* Returns the sum of the eight, in this order: lanes i and i + 4, i and i + 2, the last two. */
 ALWAYS float
 v8_sum(v8 a)
 {
@@ -257,7 +256,7 @@ v8_first(v8 a)
 }
 
 /* Loops over the n elements of a row, eight at a time: runs body with index `at` and width 8, at
- * the end once with the remaining width < 8. v8_at() pads with zeros then, and v8_put() stores only
+ * the end once with the remaining width < 8. v8_at() pads with zeros then; v8_put() stores
  * width. */
 #define V8_ROW(n, at, width, body) \
     do { \

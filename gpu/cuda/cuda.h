@@ -18,8 +18,7 @@
 #include <cudaTypedefs.h>
 #include <pthread.h>
 
-/* Bytes of the work area of a lane, for data between passes of a kernel (partial sums,
- * sampling). */
+/* Bytes of the work area of a lane, for data between passes of kernels (partial sums, draws). */
 #define CUDA_WORK ((size_t)64 << 20)
 /* CUDA_EVENTS: marks kept for lane.after(); a wait for an older step waits for the oldest mark
  * kept. CUDA_CANDIDATES: most kernels of an op. CUDA_STRETCHES: intervals kept by the idle clock.

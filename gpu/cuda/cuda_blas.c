@@ -43,8 +43,7 @@ enum {
     PROBES = 8,
     FLAT = 256, /* M for which an invariant algorithm is chosen: between decode and prefill */
     /* Number of the family of algorithms for Hopper. They add K in order, 16 elements at a time,
-     * and gave the same bits with every tile size (test_bits, bench_matmul). Others were not
-     * checked. */
+     * and gave the same bits with every tile size (test_bits, bench_matmul). Others: unknown. */
     ALIKE = 66,
     /* elements of w; for fewer the algorithms that the library proposes for few rows are worse */
     LARGE = 8 << 20,

@@ -42,6 +42,5 @@ struct nccl {
  * loader. -ENOENT: not found; the message has the places searched. -ENOTSUP: too old. */
 int nccl_open(struct nccl *n, const char *libs, struct err *e) MUST_USE;
 void nccl_close(struct nccl *n); /* may be called without nccl_open() */
-/* Returns 0 for NCCL_OK, else -EIO with the error texts of NCCL. what: the call, for the
- * message. */
+/* Returns 0 for NCCL_OK, else -EIO with the texts of NCCL. what: the call, for the message. */
 int nccl_err(const struct nccl *n, int result, const char *what, struct err *e);

@@ -145,8 +145,7 @@ make(struct cuda *c, struct cuda_partition *r, uint32_t at, struct err *e)
     return ret;
 }
 
-/* Returns the least recently used partition without lanes and graphs, or an unused entry; NULL:
- * none. */
+/* The least recently used partition without lanes and graphs, or an unused entry; NULL: none. */
 static struct cuda_partition *
 find_replaceable(struct cuda *c)
 {

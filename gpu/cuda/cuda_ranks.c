@@ -71,8 +71,8 @@ cuda_err(cudaError_t r, const char *what, struct err *e)
                    "cannot connect the ranks (%s): %s", what, cudaGetErrorString(r));
 }
 
-/* Maps the memory of all ranks. A failure (no peer access, container boundaries) is no error: NCCL
- * has other ways. */
+/* Maps the memory of all ranks. Failure (no peer access, containers) is no error: NCCL has other
+ * ways. */
 static int
 map_all(struct channel *ch, cudaStream_t st, nsec until, struct err *e)
 {

@@ -59,10 +59,9 @@ void cuda_ranks_close(struct cuda *c);
  * gpu_why() and marks the lane as failed. */
 int cuda_ranks_join(struct cuda_lane *l);
 void cuda_ranks_leave(struct cuda_lane *l);
-/* Returns 0, or -EIO if NCCL reports an asynchronous error of the lane's channel; the message is in
- * gpu_why(). */
+/* Returns 0, or -EIO if NCCL reports an asynchronous error of the lane's channel, see gpu_why(). */
 int cuda_ranks_error(struct cuda_lane *l);
-/* Call with the result r of a collective. If NCCL has failed, gpu_why() gets its message. Returns
+/* Call with the result of a collective. If NCCL has failed, gpu_why() gets its message. Returns
  * r. */
 int cuda_ranks_why(struct cuda_lane *l, int r);
 const char *cuda_ranks_describe(const struct gpu *g);

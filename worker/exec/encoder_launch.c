@@ -19,7 +19,7 @@ use_graph(const struct exec *x, struct exec_lane *l, enum graphs_kind kind, uint
                : NULL;
 }
 
-/* True if slice i can run with the previous slice: same layers, consecutive in the batch and in
+/* True if slice i can run with the previous slice: same layers, consecutive in batch and
  * enc_state. */
 static bool
 follows(const struct batch *b, uint32_t i)

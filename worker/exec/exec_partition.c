@@ -15,8 +15,8 @@ _Static_assert((int)MAX_PARTITIONS == GRAPHS_MAX_PARTITIONS &&
 
 /* READ: bytes of weights that a measurement of bandwidth reads, in at most PASSES passes: much more
  * than the caches of the device hold, and long compared with the latency of detecting the end.
- * ROWS: rows of the measurement of compute. TRIALS: the fastest counts, as the previous worker may
- * still run. */
+ * ROWS: rows of the measurement of compute. TRIALS: the fastest counts (the previous worker may
+ * run). */
 enum { READ = 1 << 30, PASSES = 8, ROWS = 2048, TRIALS = 3 };
 
 static const struct exec_part whole = { 0, 0 };
@@ -48,8 +48,7 @@ create_parts(struct exec *x, const struct exec_part part[MAX_LANES])
 
 /* ---- measurement ---- */
 
-/* The matmuls of the model that a measurement runs: all with 1 row (bandwidth), the largest with
- * many (compute). */
+/* Matmuls that a measurement runs: all with 1 row (bandwidth), the largest with many (compute). */
 struct trial {
     struct matmul list[MAX_MATMULS];
     uint32_t n, largest, rows;

@@ -54,8 +54,7 @@ graphs_may_capture(struct graphs *g, struct graphs_slot *s, nsec busy)
     return g->cost - busy <= GRAPHS_DELAY;
 }
 
-/* Returns the least recently used graph whose last step is done, so it is not running; NULL:
- * none. */
+/* The least recently used graph whose last step is done, so it is not running; or NULL. */
 static struct graphs_slot *
 oldest(struct graphs *g, uint64_t done)
 {

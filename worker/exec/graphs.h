@@ -55,8 +55,8 @@ struct graphs {
     struct graphs_slot slot[GRAPHS_MOST];
 };
 
-/* Sets the ascending buckets for steps of up to `most` rows; the last is `most` if below 256.
- * Returns their number. */
+/* Sets ascending buckets up to `most` rows; the last is `most` if below 256. Returns their
+ * number. */
 uint32_t graphs_buckets(uint32_t bucket[GRAPHS_BUCKETS], uint32_t most);
 
 /* Returns the bucket for encoder inputs of `rows` rows in total; 0: too many for a graph. */
