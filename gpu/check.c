@@ -1,25 +1,28 @@
-/* check.c - the checking table: checks the shapes of every op for all devices, then calls the
- * device.
+/* check.c - the op table that gpu_ops() returns: checks the arguments of every op, the same for all
+ * devices, then calls the device.
  *
- * Checks what the host can see: dimensions, dtypes, strides, NULLs. The caller is responsible for
- * device data (tokens, positions, tables). A failure is -EINVAL; the message in gpu_why() names the
- * op, the tensor and both shapes. Without rows an op queues nothing.
+ * It checks what the host can see: dimensions, dtypes, strides, NULLs. The caller is responsible
+ * for the contents of device memory (tokens, positions, tables). An op with wrong arguments returns
+ * -EINVAL and queues nothing; gpu_why() then names the op, the tensor and both shapes. Such an
+ * error is a bug of the caller in lagan itself. An op on 0 rows returns 0 and queues nothing.
  */
 #include "gpu/device.h"
 
-#define REFUSE(...) return err_set(&l->gpu->why, -EINVAL, __VA_ARGS__)
+/* REFUSE: the caller is wrong, a bug of lagan. LACKS: a dtype that the device lacks. */
+#define LACKS(...) return err_set(&l->gpu->why, -EINVAL, __VA_ARGS__)
+#define REFUSE(text, ...) LACKS(text " (internal error)", ##__VA_ARGS__)
 
 enum { MAX_TOP_TABLES = 8, MOST_STREAMS = 8, MOST_TOP = 32, MOST_TAPS = 8 };
 
-/* Requires a matrix of one of these dtypes, of any size. */
+/* Requires that t is a matrix of one of these dtypes (bits 1 << DT_x), of any size. */
 static int
 want(struct lane *l, const char *what, const struct tensor *t, unsigned dtypes)
 {
     if (!t->data) REFUSE("%s has no data", what);
     if ((unsigned)t->dtype >= DT_COUNT || !(dtypes >> t->dtype & 1))
-        REFUSE("%s is %s, which %s does not support there", what, dtype_name(t->dtype),
-               l->gpu->describe);
-    if (t->scale) REFUSE("%s has scales, which %s does not support", what, l->gpu->describe);
+        LACKS("%s is %s, which %s does not support there", what, dtype_name(t->dtype),
+              l->gpu->describe);
+    if (t->scale) LACKS("%s has scales, which %s does not support", what, l->gpu->describe);
     if (t->dim[2] > 1 || t->dim[3] > 1)
         REFUSE("%s is [%u, %u, %u, %u], expected a matrix", what, t->dim[0], t->dim[1], t->dim[2],
                t->dim[3]);
@@ -39,7 +42,7 @@ want_2d(struct lane *l, const char *what, const struct tensor *t, uint32_t rows,
     return 0;
 }
 
-/* Requires n values in one piece, as [1, n] or [n]; or NO_TENSOR. */
+/* Requires that t is NO_TENSOR or n values without gaps, with dims [1, n] or [n]. */
 static int
 want_vector(struct lane *l, const char *what, const struct tensor *t, uint32_t n)
 {
@@ -48,8 +51,8 @@ want_vector(struct lane *l, const char *what, const struct tensor *t, uint32_t n
     if (!t->data) return 0;
     if (!column) return want_2d(l, what, t, 1, n, l->gpu->weights);
     if (!(l->gpu->weights >> t->dtype & 1) || t->scale)
-        REFUSE("%s is %s, which %s does not support there", what, dtype_name(t->dtype),
-               l->gpu->describe);
+        LACKS("%s is %s, which %s does not support there", what, dtype_name(t->dtype),
+              l->gpu->describe);
     return 0;
 }
 
@@ -60,7 +63,7 @@ want_rows(struct lane *l, const char *op, const struct step_tokens *r, bool segm
     if (segments && r->n_segments && !r->segment)
         REFUSE("%s: %u segments, but segment is NULL", op, r->n_segments);
     if (segments && r->n_single_token > r->n_segments)
-        REFUSE("%s: %u single-token segments, but %u segments", op, r->n_single_token,
+        REFUSE("%s: n_single_token is %u, but there are %u segments", op, r->n_single_token,
                r->n_segments);
     return 0;
 }
@@ -71,13 +74,13 @@ want_kv(struct lane *l, const char *op, const struct kv_view *v, uint32_t heads,
     uint32_t tpb = v->tokens_per_block;
     uint64_t bytes;
 
-    if (!v->base || !v->table) REFUSE("%s: the KV view has no base or no table", op);
+    if (!v->base || !v->table) REFUSE("%s: base or table of the KV view is NULL", op);
     if ((unsigned)v->dtype >= DT_COUNT || !(l->gpu->kvs >> v->dtype & 1))
-        REFUSE("%s: KV is %s, which %s does not support", op, dtype_name(v->dtype),
-               l->gpu->describe);
+        LACKS("%s: KV is %s, which %s does not support", op, dtype_name(v->dtype),
+              l->gpu->describe);
     if (v->dtype == DT_E4M3 && (v->k_scale != 1 || v->v_scale != 1))
-        REFUSE("%s: fp8 KV with scales %g and %g, only 1 is supported", op, (double)v->k_scale,
-               (double)v->v_scale);
+        LACKS("%s: fp8 KV has scales %g and %g; only 1 is supported", op, (double)v->k_scale,
+              (double)v->v_scale);
     if (tpb == 0 || (tpb & (tpb - 1)) != 0)
         REFUSE("%s: %u tokens per block is not a power of two", op, tpb);
     if (v->n_kv_heads != heads || v->head_dim != dim)
@@ -88,25 +91,26 @@ want_kv(struct lane *l, const char *op, const struct kv_view *v, uint32_t heads,
         REFUSE("%s: a slice has %u bytes, needs %llu", op, v->slice_bytes,
                (unsigned long long)bytes);
     if (v->table_stride == 0 || v->n_parts == 0 || v->n_parts > 2)
-        REFUSE("%s: table stride %u, %u parts", op, v->table_stride, v->n_parts);
+        REFUSE("%s: KV table_stride %u must be > 0 and n_parts %u must be 1 or 2", op,
+               v->table_stride, v->n_parts);
     return 0;
 }
 
-/* Allowed output dtypes: of fp32 rows any activation dtype, of other rows the same dtype. */
+/* Returns the dtypes an output may have: any activation dtype for fp32 input, else the input's. */
 static unsigned
 from(const struct lane *l, enum dtype t)
 {
     return t == DT_F32 ? l->gpu->acts : 1u << t;
 }
 
-/* Allowed dtype of rows that are multiplied with that matrix: as gpu_act_dtype(). */
+/* Returns the dtype that x must have in a product with the matrix w: gpu_act_dtype() of w. */
 static unsigned
 rows_for(const struct lane *l, const struct tensor *w)
 {
     return 1u << (l->gpu->acts >> w->dtype & 1 ? w->dtype : DT_F32);
 }
 
-/* Keeps the message of a failure for gpu_why(); returns r. */
+/* Stores the message of a failure for gpu_why(); returns r. */
 static int
 keep_why(struct gpu *g, int r, const struct err *e)
 {
@@ -119,7 +123,7 @@ checked_arena_make(struct gpu *g, const char *name, uint64_t bytes, struct arena
                    struct err *e)
 {
     int r = bytes ? g->device->mem.arena_make(g, name, bytes, ret, e)
-                  : err_set(e, -EINVAL, "arena %s: 0 bytes", name);
+                  : err_set(e, -EINVAL, "arena %s: its size is 0 bytes (internal error)", name);
 
     return keep_why(g, r, e);
 }
@@ -128,7 +132,7 @@ static int
 checked_arena_adopt(struct gpu *g, int fd, uint64_t bytes, struct arena *ret, struct err *e)
 {
     int r = bytes ? g->device->mem.arena_adopt(g, fd, bytes, ret, e)
-                  : err_set(e, -EINVAL, "adopt fd %d: 0 bytes", fd);
+                  : err_set(e, -EINVAL, "fd %d: the arena has 0 bytes (internal error)", fd);
 
     return keep_why(g, r, e);
 }
@@ -137,7 +141,7 @@ static int
 checked_host_open(struct gpu *g, uint64_t bytes, struct host_memory *ret, struct err *e)
 {
     int r = bytes ? g->device->mem.host_open(g, bytes, ret, e)
-                  : err_set(e, -EINVAL, "host memory: 0 bytes");
+                  : err_set(e, -EINVAL, "host memory: its size is 0 bytes (internal error)");
 
     check(r < 0 || (ret->n && ret->n <= HOST_PIECES && ret->n * ret->piece == ret->bytes));
     return keep_why(g, r, e);
@@ -172,9 +176,10 @@ checked_host_unpin(struct gpu *g, void *p, size_t bytes)
 static int
 checked_lane_open(struct gpu *g, uint32_t units, struct lane **ret, struct err *e)
 {
-    int r = units >= 1 && units <= 4096 ? g->device->lane.open(g, units, ret, e)
-                                        : err_set(e, -EINVAL, "a lane of %u units; %s has %u",
-                                                  units, g->describe, g->units);
+    int r = units >= 1 && units <= 4096
+                ? g->device->lane.open(g, units, ret, e)
+                : err_set(e, -EINVAL, "a lane cannot have %u units; %s has %u", units, g->describe,
+                          g->units);
 
     if (r == 0) (*ret)->units = units;
     return keep_why(g, r, e);
@@ -186,11 +191,11 @@ checked_lane_part(struct lane *l, uint32_t first, uint32_t n)
     struct gpu *g = l->gpu;
 
     if (g->parts.grain == 0)
-        return err_set(&g->why, -ENOTSUP, "lane_part: %s cannot be divided%s%s", g->describe,
-                       g->parts.why ? ": " : "", g->parts.why ? g->parts.why : "");
+        return err_set(&g->why, -ENOTSUP, "the units of %s cannot be divided among lanes%s%s",
+                       g->describe, g->parts.why ? ": " : "", g->parts.why ? g->parts.why : "");
     if (n < g->parts.least || n > l->units || first > l->units - n)
-        REFUSE("lane_part: units %u .. %u of %u, at least %u", first, first + n, l->units,
-               g->parts.least);
+        REFUSE("lane_part: units %u .. %u are not within the lane's %u units or fewer than %u",
+               first, first + n, l->units, g->parts.least);
     return g->device->lane.part(l, first, n);
 }
 
@@ -255,7 +260,7 @@ checked_copy(struct lane *l, void *dst, const void *src, size_t bytes)
 
     if (bytes == 0) return 0;
     if (!dst || !src) REFUSE("copy: %zu bytes with a NULL address", bytes);
-    if (d < s + bytes && s < d + bytes) REFUSE("copy: the %zu bytes overlap", bytes);
+    if (d < s + bytes && s < d + bytes) REFUSE("copy: source and destination overlap");
     return l->gpu->device->mem.copy(l, dst, src, bytes);
 }
 
@@ -267,11 +272,11 @@ checked_copy_blocks(struct lane *l, const struct block_copy *copy, const struct 
     if (!copy) REFUSE("copy_blocks: %u blocks, but copy is NULL", n);
     if (!s.pitch) s.pitch = s.used = s.bytes;
     if (s.bytes % 16 || s.pitch % 16 || s.used % 16)
-        REFUSE("copy_blocks: %zu of every %zu of %zu bytes: expected multiples of 16", s.used,
+        REFUSE("copy_blocks: used %zu, pitch %zu and bytes %zu are not all multiples of 16", s.used,
                s.pitch, s.bytes);
     if (s.bytes % s.pitch || s.used > s.pitch)
-        REFUSE("copy_blocks: blocks of %zu bytes are not %zu of every %zu", s.bytes, s.used,
-               s.pitch);
+        REFUSE("copy_blocks: bytes %zu is not a multiple of pitch %zu, or used %zu is above pitch",
+               s.bytes, s.pitch, s.used);
     if (s.used == 0) return 0;
     return l->gpu->device->mem.copy_blocks(l, copy, same, n, s);
 }
@@ -292,7 +297,7 @@ checked_fill_random(struct lane *l, struct tensor t, uint64_t seed, uint64_t fir
     if (t.dim[0] == 0 || t.dim[1] == 0) return 0;
     if (pitch == 0) pitch = t.dim[1];
     if (pitch < t.dim[1])
-        REFUSE("fill_random: rows of %u, %llu apart", t.dim[1], (unsigned long long)pitch);
+        REFUSE("fill_random: pitch %llu is below %u columns", (unsigned long long)pitch, t.dim[1]);
     return l->gpu->device->mem.fill_random(l, t, seed, first, pitch, std);
 }
 
@@ -362,11 +367,11 @@ checked_residual(struct lane *l, const struct residual *r)
     TRY(want_vector(l, "residual: in_norm", &r->in_norm, d));
     TRY(want_vector(l, "residual: y_norm", &r->y_norm, d));
     TRY(want_vector(l, "residual: y_bias", &r->y_bias, d));
-    if (r->in_norm.data && !r->in.data) REFUSE("residual: in_norm without in");
-    if (r->in_bias.data && !r->in.data) REFUSE("residual: in_bias without in");
-    if (r->in_bias.data && r->in_norm.data) REFUSE("residual: both in_bias and in_norm");
-    if (r->parts && !r->in.data) REFUSE("residual: parts without in");
-    if (r->y_bias.data && r->norm == RESIDUAL_RMS) REFUSE("residual: an RMS norm with y_bias");
+    if (r->in_norm.data && !r->in.data) REFUSE("residual: in_norm is set, but in is not");
+    if (r->in_bias.data && !r->in.data) REFUSE("residual: in_bias is set, but in is not");
+    if (r->in_bias.data && r->in_norm.data) REFUSE("residual: in_bias and in_norm are both set");
+    if (r->parts && !r->in.data) REFUSE("residual: parts is set, but in is not");
+    if (r->y_bias.data && r->norm == RESIDUAL_RMS) REFUSE("residual: y_bias with an RMS norm");
     if (!r->in.data && !r->y.data && r->norm != RESIDUAL_POST) return 0;
     return l->gpu->device->residual(l, r);
 }
@@ -391,10 +396,10 @@ checked_matmul(struct lane *l, struct tensor y, struct tensor x, struct tensor w
     if (w.dim[1] != x.dim[1])
         REFUSE("matmul: x is [%u, %u], w is [%u, %u]: their columns differ", x.dim[0], x.dim[1],
                w.dim[0], w.dim[1]);
-    if (w.dim[0] == 0 || w.dim[1] == 0) REFUSE("matmul: w is [%u, %u]", w.dim[0], w.dim[1]);
+    if (w.dim[0] == 0 || w.dim[1] == 0) REFUSE("matmul: empty w [%u, %u]", w.dim[0], w.dim[1]);
     TRY(want_2d(l, "matmul: y", &y, x.dim[0], w.dim[0], 1u << x.dtype | 1u << DT_F32));
     TRY(want_vector(l, "matmul: bias", &bias, w.dim[0]));
-    /* Refuses only the same start: column slices of one buffer interleave without overlapping. */
+    /* With equal strides (column slices of one buffer) only an equal start is an overlap. */
     if (y.data == x.data || (y.stride != x.stride && overlap(&y, &x)))
         REFUSE("matmul: y overlaps x");
     return l->gpu->device->matmul(l, y, x, w, bias, beta);
@@ -440,7 +445,7 @@ checked_act_matmul(struct lane *l, struct tensor y, struct tensor x, struct tens
     TRY(want(l, "act_matmul: w", &w, l->gpu->weights));
     TRY(want(l, "act_matmul: x", &x, rows_for(l, &w)));
     if (w.dim[0] == 0 || w.dim[1] != x.dim[1] || w.dim[1] == 0)
-        REFUSE("act_matmul: x is [%u, %u], w is [%u, %u]", n, x.dim[1], w.dim[0], w.dim[1]);
+        REFUSE("act_matmul: x [%u, %u] does not fit w [%u, %u]", n, x.dim[1], w.dim[0], w.dim[1]);
     TRY(want_2d(l, "act_matmul: y", &y, n, w.dim[0], 1u << x.dtype));
     TRY(want_vector(l, "act_matmul: bias", &bias, w.dim[0]));
     if (overlap(&y, &x)) REFUSE("act_matmul: y overlaps x");
@@ -458,7 +463,7 @@ checked_gate_matmul(struct lane *l, struct tensor y, struct tensor both, struct 
     TRY(want(l, "gate_matmul: w", &w, l->gpu->weights));
     TRY(want(l, "gate_matmul: x", &x, rows_for(l, &w)));
     if (w.dim[0] == 0 || w.dim[0] % 2 || w.dim[1] != x.dim[1] || w.dim[1] == 0)
-        REFUSE("gate_matmul: x is [%u, %u], w is [%u, %u]", n, x.dim[1], w.dim[0], w.dim[1]);
+        REFUSE("gate_matmul: x [%u, %u] does not fit w [%u, %u]", n, x.dim[1], w.dim[0], w.dim[1]);
     TRY(want_2d(l, "gate_matmul: y", &y, n, w.dim[0] / 2, 1u << x.dtype));
     TRY(want_2d(l, "gate_matmul: both", &both, n, w.dim[0], 1u << x.dtype));
     if (overlap(&y, &x) || overlap(&both, &x) || overlap(&y, &both))
@@ -514,7 +519,8 @@ checked_altup(struct lane *l, const struct altup *a)
     if (n == 0) return 0;
     TRY(want(l, "altup: x", &a->x, 1u << DT_F32));
     if (s == 0 || s > MOST_STREAMS || a->x.dim[1] % s || a->active >= s)
-        REFUSE("altup: stream %u of %u in %u columns", a->active, s, a->x.dim[1]);
+        REFUSE("altup: active %u, n_streams %u and %u columns do not match", a->active, s,
+               a->x.dim[1]);
     TRY(want_2d(l, "altup: coef", &a->coef, n, predict ? s * s : s, 1u << DT_F32));
     if (!predict) TRY(want_2d(l, "altup: in", &a->in, n, a->x.dim[1] / s, 1u << DT_F32));
     return l->gpu->device->altup(l, a);
@@ -535,7 +541,8 @@ want_pairs(struct lane *l, const char *op, const struct pairs *p)
         REFUSE("%s: an array of pairs is NULL", op);
     if (p->n_top == 0 || p->n_top > p->n_experts || p->n_top > MOST_TOP ||
         (uint64_t)p->n_tokens * p->n_top > UINT32_MAX)
-        REFUSE("%s: %u rows, %u of %u experts per row", op, p->n_tokens, p->n_top, p->n_experts);
+        REFUSE("%s: n_tokens %u, n_top %u or n_experts %u is wrong", op, p->n_tokens, p->n_top,
+               p->n_experts);
     return 0;
 }
 
@@ -561,8 +568,8 @@ want_experts(struct lane *l, const struct tensor *w, uint32_t rows, uint32_t k)
     if (w->dtype != DT_MXFP4) return want_2d(l, "expert_matmul: w", w, rows, k, l->gpu->weights);
     TRY(want_2d(l, "expert_matmul: w", &codes, rows, k, 1u << DT_MXFP4));
     if (!w->scale || w->scale_run != MX_RUN || k % MX_RUN || w->stride != k)
-        REFUSE("expert_matmul: w is mxfp4 [%u, %u] with a stride of %u and %s scales", rows, k,
-               w->stride, w->scale ? "other" : "no");
+        REFUSE("expert_matmul: mxfp4 w [%u, %u] has a stride of %u and %s scales", rows, k,
+               w->stride, w->scale ? "wrong" : "no");
     return 0;
 }
 
@@ -575,7 +582,7 @@ checked_expert_matmul(struct lane *l, const struct expert_matmul *m, const struc
     TRY(want_pairs(l, "expert_matmul", p));
     TRY(want_2d(l, "expert_matmul: x", &m->x, m->by_row ? p->n_tokens : n, k, l->gpu->acts));
     TRY(want_2d(l, "expert_matmul: y", &m->y, n, out, 1u << m->x.dtype));
-    if (k == 0 || out == 0) REFUSE("expert_matmul: x is [%u, %u], y [%u, %u]", n, k, n, out);
+    if (k == 0 || out == 0) REFUSE("expert_matmul: empty x [%u, %u] or y [%u, %u]", n, k, n, out);
     TRY(want_experts(l, &m->w, p->n_experts * out, k));
     if (m->bias.data)
         TRY(want_2d(l, "expert_matmul: bias", &m->bias, p->n_experts, out, 1u << DT_F32));
@@ -640,7 +647,7 @@ checked_attend(struct lane *l, const struct attend *a, struct step_tokens r)
     if (r.n_segments == 0) return 0;
     TRY(want_rows(l, "attend", &r, true));
     if (d == 0 || a->n_kv_heads == 0 || a->n_heads % a->n_kv_heads)
-        REFUSE("attend: %u heads of %u share %u K/V heads", a->n_heads, d, a->n_kv_heads);
+        REFUSE("attend: %u heads (size %u) cannot share %u KV heads", a->n_heads, d, a->n_kv_heads);
     if (n < r.n_tokens) REFUSE("attend: q has %u rows, the step has %u", n, r.n_tokens);
     TRY(want_2d(l, "attend: q", &a->q, n, a->n_heads * d, l->gpu->acts));
     TRY(want_2d(l, "attend: out", &a->out, n, a->n_heads * d, 1u << a->q.dtype));
@@ -651,17 +658,17 @@ checked_attend(struct lane *l, const struct attend *a, struct step_tokens r)
     }
     if (!(a->softcap >= 0))
         REFUSE("attend: softcap is %g, expected at least 0", (double)a->softcap);
-    if (a->mask && a->mask_words == 0) REFUSE("attend: a mask with mask_words 0");
+    if (a->mask && a->mask_words == 0) REFUSE("attend: mask is set, but mask_words is 0");
     return l->gpu->device->attend(l, a, r);
 }
 
-/* Requires an fp32 state of `bytes` bytes at offset `at`. */
+/* Requires a view of a recurrent state that has `bytes` bytes of fp32 at offset `at`. */
 static int
 want_state(struct lane *l, const char *op, const struct kv_view *v, uint64_t at, uint64_t bytes)
 {
-    if (!v->base || !v->table) REFUSE("%s: the state has no base or no table", op);
+    if (!v->base || !v->table) REFUSE("%s: base or table of the view of the state is NULL", op);
     if (at % sizeof(float) || at + bytes > v->slice_bytes)
-        REFUSE("%s: %llu bytes at offset %llu of a state of %u bytes", op,
+        REFUSE("%s: %llu bytes at offset %llu do not fit a state of %u bytes", op,
                (unsigned long long)bytes, (unsigned long long)at, v->slice_bytes);
     return 0;
 }
@@ -674,11 +681,11 @@ checked_conv(struct lane *l, const struct conv *c, struct step_tokens r)
     if (r.n_segments == 0) return 0;
     TRY(want_rows(l, "conv", &r, true));
     if (n < r.n_tokens) REFUSE("conv: x has %u rows, the step has %u", n, r.n_tokens);
-    if (c->n_taps == 0 || c->n_taps > MOST_TAPS) REFUSE("conv: %u taps", c->n_taps);
+    if (c->n_taps == 0 || c->n_taps > MOST_TAPS) REFUSE("conv: n_taps %u is not 1 to 8", c->n_taps);
     TRY(want(l, "conv: x", &c->x, l->gpu->acts));
     TRY(want_2d(l, "conv: y", &c->y, n, channels, 1u << c->x.dtype));
     TRY(want_2d(l, "conv: w", &c->w, channels, c->n_taps, 1u << DT_F32));
-    if (c->w.stride != c->n_taps) REFUSE("conv: w has a stride other than n_taps");
+    if (c->w.stride != c->n_taps) REFUSE("conv: w has gaps between its rows");
     if (c->bias.data) TRY(want_fp32(l, "conv: bias", &c->bias, channels));
     TRY(want_state(l, "conv", &c->state, 0, 4ull * (c->n_taps - 1) * channels));
     return l->gpu->device->conv(l, c, r);
@@ -694,8 +701,8 @@ checked_scan(struct lane *l, const struct scan *s, struct step_tokens r)
     TRY(want_rows(l, "scan", &r, true));
     if (n < r.n_tokens) REFUSE("scan: x has %u rows, the step has %u", n, r.n_tokens);
     if (inner == 0 || s->state_dim == 0 || s->n_groups == 0 || s->n_heads % s->n_groups)
-        REFUSE("scan: %u heads of %u in %u groups of %u", s->n_heads, s->head_dim, s->n_groups,
-               s->state_dim);
+        REFUSE("scan: %u heads (size %u), %u groups and state_dim %u do not match", s->n_heads,
+               s->head_dim, s->n_groups, s->state_dim);
     TRY(want(l, "scan: x", &s->x, l->gpu->acts));
     TRY(want_2d(l, "scan: x", &s->x, n, inner + 2 * s->n_groups * s->state_dim, as_x));
     TRY(want_2d(l, "scan: y", &s->y, n, inner, as_x));
@@ -705,7 +712,7 @@ checked_scan(struct lane *l, const struct scan *s, struct step_tokens r)
     TRY(want_fp32(l, "scan: a_log", &s->a_log, s->n_heads));
     TRY(want_fp32(l, "scan: d", &s->d, s->n_heads));
     if (!(s->dt_min <= s->dt_max))
-        REFUSE("scan: dt within %g and %g", (double)s->dt_min, (double)s->dt_max);
+        REFUSE("scan: dt_min %g is above dt_max %g", (double)s->dt_min, (double)s->dt_max);
     TRY(want_state(l, "scan", &s->state, s->state_at, 4ull * inner * s->state_dim));
     return l->gpu->device->scan(l, s, r);
 }
@@ -716,10 +723,10 @@ checked_sample(struct lane *l, const struct sample *s)
     if (s->n == 0) return 0;
     TRY(want(l, "sample: logits", &s->logits, 1u << DT_F32));
     if (s->logits.dim[0] < s->n || s->logits.dim[1] == 0)
-        REFUSE("sample: logits are [%u, %u], but %u rows", s->logits.dim[0], s->logits.dim[1],
-               s->n);
+        REFUSE("sample: logits are [%u, %u], too small for %u rows", s->logits.dim[0],
+               s->logits.dim[1], s->n);
     if (!s->row || !s->token) REFUSE("sample: row or token is NULL");
-    if (s->allowed && s->allowed_words == 0) REFUSE("sample: allowed with allowed_words 0");
+    if (s->allowed && s->allowed_words == 0) REFUSE("sample: allowed is set, allowed_words is 0");
     return l->gpu->device->sample(l, s);
 }
 
@@ -741,7 +748,7 @@ checked_all_gather(struct lane *l, struct tensor out, struct tensor x)
     return l->gpu->device->collective.all_gather(l, out, x);
 }
 
-/* p: the part of struct gpu_ops that has the op. */
+/* Replaces the entry of an op. p: the member of struct gpu_ops that contains the op. */
 #define CHECKED(p, name, params, args) ops->p name = checked_##name;
 
 void

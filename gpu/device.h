@@ -1,21 +1,23 @@
-/* device.h - what gpu.c, check.c and the devices share.
+/* device.h - struct gpu and struct lane, for gpu.c, check.c and the two devices (gpu/cpu,
+ * gpu/cuda).
  *
- * The struct of a device begins with struct gpu, the struct of its lane with struct lane. From a
- * lane the checking table thus finds the device, the device's table and the place for error
- * messages.
+ * The struct of a device begins with struct gpu, the struct of its lane with struct lane. The
+ * "checking table" is the op table whose functions check arguments and then call the device. From a
+ * lane these functions find the device, the device's own table and the place for error messages.
  */
 #pragma once
 
 #include "gpu/gpu.h"
 
 struct gpu {
-    const struct gpu_ops *device; /* without shape checks */
+    const struct gpu_ops *device; /* the op table of the device, without checks */
     struct gpu_ops checked;       /* the table that gpu_ops() returns */
     void (*close)(struct gpu *g);
     int (*memory)(const struct gpu *g, uint64_t *free, uint64_t *own, uint64_t *total);
-    const char *(*group)(const struct gpu *g); /* NULL: no rank group */
+    const char *(*group)(const struct gpu *g); /* implements gpu_group(); NULL: no rank group */
     struct err why;
-    unsigned acts, weights, kvs; /* supported dtypes, bit 1 << DT_x each */
+    /* supported dtypes of activations, weights and KV: bit 1 << DT_x each */
+    unsigned acts, weights, kvs;
     uint32_t units, rank, ranks; /* gpu_open() sets rank and ranks */
     struct gpu_parts parts;
     bool graphs;
@@ -24,12 +26,13 @@ struct gpu {
 
 struct lane {
     struct gpu *gpu;
-    uint32_t units; /* units at lane.open(); set by check.c */
-    /* Last step marked; set by check.c; other threads read it concurrently. */
+    uint32_t units; /* units that lane.open() got; set by check.c */
+    /* The last step queued by lane.mark(); set by check.c, read by other threads too. */
     uint64_t marked;
 };
 
-/* The K and V that attend() stores, for devices and kernels that store them separately. */
+/* Returns arguments of rope_store() that store the K and V of attend(), for devices and kernels
+ * that store them with a separate op. */
 static inline struct rope_store
 attend_store(const struct attend *a)
 {
@@ -38,7 +41,7 @@ attend_store(const struct attend *a)
     };
 }
 
-/* The columns of t that all_gather() reads from this rank. */
+/* Returns the columns of t that belong to this rank in all_gather(). */
 static inline struct tensor
 gpu_own_columns(const struct gpu *g, struct tensor t)
 {
@@ -47,7 +50,7 @@ gpu_own_columns(const struct gpu *g, struct tensor t)
     return tensor_cols(t, first, (uint32_t)((uint64_t)t.dim[1] * (g->rank + 1) / g->ranks) - first);
 }
 
-/* At least this many bytes of host memory in at most HOST_PIECES pieces, multiples of grain. */
+/* Returns sizes for at least `bytes` of host memory: pieces that are multiples of grain. */
 static inline struct host_memory
 host_pieces(uint64_t bytes, uint64_t grain)
 {
@@ -59,14 +62,15 @@ host_pieces(uint64_t bytes, uint64_t grain)
     return m;
 }
 
-/* rank_memory.c: maps the first bytes of gpu_options.group_fd; the caller unmaps them. The memory
- * is zero when a group starts. -EINVAL: fd does not have GPU_GROUP_BYTES. */
+/* Maps the first `bytes` of the shared memory of a rank group (gpu_options.group_fd) read-write;
+ * the caller unmaps it. The memory is zero when a group starts. -EINVAL: the fd does not have
+ * GPU_GROUP_BYTES. In rank_memory.c. */
 int rank_memory_map(void **ret, size_t bytes, uint32_t ranks, int fd, struct err *e) MUST_USE;
 
 int cpu_open(struct gpu **ret, const struct gpu_options *o, struct err *e) MUST_USE;
 
-/* Symbols of the module lagan-cuda.so. panic_message: the module has its own copy of base, whose
- * check() reports its message through this function. */
+/* Symbols of the module lagan-cuda.so. The module contains its own copy of base; panic_message is
+ * the function of the program to which check() in that copy reports its message. */
 #define CUDA_OPEN "lagan_cuda_open"
 typedef int (*cuda_open)(struct gpu **ret, uint32_t ordinal, const struct gpu_options *o,
                          void (*panic_message)(const char *sentence), struct err *e);

@@ -1,4 +1,4 @@
-/* fp.c - see fp.h. */
+/* fp.c - conversions to and from fp16, and to fp8 e4m3; see fp.h. */
 #include "gpu/fp.h"
 
 float
@@ -8,7 +8,7 @@ float_of_f16(uint16_t h)
 
     if (exp == 31) return float_of_bits(sign | 0x7f800000 | man << 13 | (man ? 0x400000 : 0));
     if (exp) return float_of_bits(sign | (exp + 112) << 23 | man << 13);
-    /* Subnormal: man * 2^-24, exact in fp32. */
+    /* A subnormal is man * 2^-24, exact in fp32. */
     return float_of_bits(sign | bits_of_float((float)man * 0x1p-24f));
 }
 
@@ -20,8 +20,8 @@ f16_of_float(float f)
     if (mag > 0x7f800000) return (uint16_t)(sign | 0x7e00 | (mag >> 13 & 0x3ff));
     if (mag >= 0x477ff000) return (uint16_t)(sign | 0x7c00); /* 65520 and more round to infinity */
     if (mag < 0x38800000) {
-        /* Below 2^-14 the result is a multiple of 2^-24: adding 0.5 makes the hardware round at
-         * that position. */
+        /* Below 2^-14 the result is a multiple of 2^-24. In the sum with 0.5 the last bit of fp32
+         * is 2^-24, so the addition rounds to that multiple. */
         return (uint16_t)(sign | (bits_of_float(float_of_bits(mag) + 0.5f) - 0x3f000000));
     }
     mag += 0xfff + (mag >> 13 & 1);
@@ -35,8 +35,8 @@ e4m3_of_float(float f)
 
     if (mag > 0x7f800000) return (uint8_t)(sign | 0x7f);
     if (mag > 0x43e00000) return (uint8_t)(sign | 0x7e);
-    /* Below 2^-6 the result is a multiple of 2^-9: adding 2^14 makes the hardware round at that
-     * position. */
+    /* Below 2^-6 the result is a multiple of 2^-9. In the sum with 2^14 the last bit of fp32 is
+     * 2^-9, so the addition rounds to that multiple. */
     if (mag < 0x3c800000)
         return (uint8_t)(sign | (bits_of_float(float_of_bits(mag) + 0x1p14f) - 0x46800000));
     mag += 0x7ffff + (mag >> 20 & 1);

@@ -1,5 +1,5 @@
-/* fp.h - conversions between float and bf16, fp16, fp8 e4m3 (KV), MXFP4. To float: exact. From
- * float: round to nearest even.
+/* fp.h - converts single numbers between float and bf16, fp16, fp8 e4m3 (KV) and MXFP4. Conversions
+ * to float are exact; conversions from float round to nearest even.
  */
 #pragma once
 
@@ -29,7 +29,7 @@ float_of_bf16(uint16_t h)
     return float_of_bits((uint32_t)h << 16);
 }
 
-/* A NaN stays a NaN. */
+/* NaN becomes a NaN, not an infinity. */
 static inline uint16_t
 bf16_of_float(float f)
 {
@@ -39,9 +39,9 @@ bf16_of_float(float f)
     return (uint16_t)((u + 0x7fff + (u >> 16 & 1)) >> 16);
 }
 
-/* a b + c with one rounding. Without the FMA instruction: the product is exact in double, the sum
- * is rounded to odd there (Boldo and Melquiond, 2008), and rounding 53 bits to 24 then gives the
- * exact result. */
+/* Returns a b + c, rounded once. Without the FMA instruction: the product is exact in double, the
+ * sum is rounded to odd in double (Boldo and Melquiond, 2008), and rounding its 53 bits to 24 then
+ * gives the correctly rounded result. */
 static inline float
 fma_1(float a, float b, float c)
 {
@@ -58,7 +58,7 @@ fma_1(float a, float b, float c)
 #endif
 }
 
-/* MXFP4 code: 1 bit sign, 2 bits exponent, 1 bit fraction. */
+/* Returns the value of a 4-bit MXFP4 code: 1 bit sign, 2 bits exponent, 1 bit fraction. */
 static inline float
 float_of_e2m1(unsigned code)
 {
@@ -68,19 +68,20 @@ float_of_e2m1(unsigned code)
     return value[code & 15];
 }
 
-/* 2^(b - 127), exact; 255 is NaN. */
+/* Returns the MXFP4 scale of byte b: 2^(b - 127), exact; 255 is NaN. */
 static inline float
 float_of_e8m0(uint8_t b)
 {
     return float_of_bits(b == 255 ? 0x7fc00000 : b == 0 ? 0x00400000 : (uint32_t)b << 23);
 }
 
-/* fp8 e4m3: 4 bits exponent, 3 bits fraction, no infinities; 0x7f and 0xff are NaN. */
+/* Returns the value of an fp8 e4m3 byte: 4 bits exponent, 3 bits fraction, no inf; 0x7f and 0xff
+ * are NaN. */
 static inline float
 float_of_e4m3(uint8_t b)
 {
     uint32_t size = (uint32_t)(b & 0x7f) << 20, sign = (uint32_t)(b & 0x80) << 24;
-    /* The exponent is moved to the position of fp32's. Subnormals have no hidden bit. */
+    /* Moves the exponent bits to their position in fp32. A subnormal has no implicit leading 1. */
     float f = float_of_bits(size + 0x3c000000);
 
     if (size < 0x00800000) f = float_of_bits(size + 0x3c800000) - 0x1p-6f;
@@ -88,7 +89,8 @@ float_of_e4m3(uint8_t b)
     return float_of_bits(bits_of_float(f) | sign);
 }
 
-uint8_t e4m3_of_float(float f); /* above 448, the largest: 448 with the same sign */
+/* values above 448, the largest e4m3 value, become 448 with their sign */
+uint8_t e4m3_of_float(float f);
 
 float float_of_f16(uint16_t h); /* a signalling NaN becomes quiet, as F16C does */
 uint16_t f16_of_float(float f); /* too large: infinity */

@@ -15,7 +15,7 @@
 
 #define MODULE "lagan-cuda.so"
 
-/* The GPU ordinal of this rank in "cuda", "cuda:N" or "cuda:N,M..." (one GPU per rank). */
+/* Returns the GPU number of this rank in "cuda", "cuda:N" or "cuda:N,M..." (one GPU per rank). */
 static int
 ordinal_of(const struct gpu_options *o, struct err *e)
 {
@@ -36,13 +36,14 @@ ordinal_of(const struct gpu_options *o, struct err *e)
     if (n == 0 || *at)
         return err_set(e, -EINVAL, "device \"%s\" is not cpu, cuda or cuda:N[,N...]", o->device);
     if (n != ranks)
-        return err_set(e, -EINVAL, "device \"%s\" names %u GPUs, for %u rank%s", o->device, n,
-                       ranks, ranks > 1 ? "s" : "");
+        return err_set(e, -EINVAL,
+                       "device \"%s\" names %u GPUs, for %u rank%s; name one GPU for each rank",
+                       o->device, n, ranks, ranks > 1 ? "s" : "");
     return (int)seen[o->rank];
 }
 
-/* Looks beside the program and above it (build tree), in ../lib/lagan (relocated installation),
- * then in the installation folder. */
+/* Loads the CUDA module from the first of: the folder of the program, the folders above it (build
+ * tree), ../lib/lagan (relocated installation), the installation folder. */
 static void *
 load_module(struct err *e)
 {
@@ -60,7 +61,7 @@ load_module(struct err *e)
             snprintf(path, sizeof path, "%s%s%s", exe, places[i], MODULE);
             if (access(path, R_OK) != 0) continue;
             so = dlopen(path, RTLD_NOW | RTLD_LOCAL);
-            if (!so) err_set(e, -ENODEV, "cannot load %s: %s", path, dlerror());
+            if (!so) err_set(e, -ENODEV, "cannot load the CUDA module %s: %s", path, dlerror());
             return so;
         }
     }
@@ -72,8 +73,8 @@ load_module(struct err *e)
     return so;
 }
 
-/* Finds a symbol of the module. The module stays loaded: unloading a CUDA driver is not
- * reliable. */
+/* Loads the CUDA module and finds a symbol in it. The module stays loaded until the process exits,
+ * because unloading a CUDA driver is not reliable. */
 static int
 find_symbol(void **ret, const char *name, struct err *e)
 {
@@ -81,7 +82,11 @@ find_symbol(void **ret, const char *name, struct err *e)
 
     if (!so) return -ENODEV;
     *ret = dlsym(so, name);
-    return *ret ? 0 : err_set(e, -ENODEV, MODULE " has no %s()", name);
+    return *ret ? 0
+                : err_set(e, -ENODEV,
+                          MODULE " has no function %s(): it is of another version than this "
+                                 "program; install both from one build",
+                          name);
 }
 
 static int
@@ -100,8 +105,10 @@ static int
 check_options(const struct gpu_options *o, struct err *e)
 {
     if (o->n_ranks <= GPU_MAX_RANKS && o->rank < MAX(o->n_ranks, 1u)) return 0;
-    return err_set(e, -EINVAL, "rank %u of %u: at most %d ranks, counted from 0", o->rank,
-                   o->n_ranks, GPU_MAX_RANKS);
+    return err_set(
+        e, -EINVAL,
+        "rank %u of %u is not valid: there may be at most %d ranks, and they count from 0", o->rank,
+        o->n_ranks, GPU_MAX_RANKS);
 }
 
 static bool
@@ -122,7 +129,7 @@ gpu_begin(const struct gpu_options *o, struct err *e)
     if (ordinal < 0) return ordinal;
     r = find_symbol((void **)&begin, CUDA_BEGIN, e);
     if (r == 0) r = begin((uint32_t)ordinal, o, e);
-    return r < 0 ? err_while(e, r, "begin with device %s", o->device) : r;
+    return r < 0 ? err_while(e, r, "start the driver of device %s", o->device) : r;
 }
 
 int
@@ -215,7 +222,7 @@ int
 gpu_wait(struct lane *l, uint64_t first, uint64_t last)
 {
     const struct gpu_ops *op = &l->gpu->checked;
-    struct timespec nap = { .tv_nsec = 20000 }; /* a step takes a large part of a millisecond */
+    struct timespec nap = { .tv_nsec = 20000 }; /* 20 us, short compared with a step (about 1 ms) */
     struct pollfd p = { .fd = op->lane.fd(l), .events = POLLIN };
     uint64_t done, marks;
 

@@ -15,17 +15,20 @@
 
 /* Members of ops->mem.
  *
- * copy_blocks: copies n blocks of one size, each whole or its used parts. copy is device memory.
- * host_copy is the same list in any memory, read before the call returns; NULL: only the device has
- * the list. With host_copy, copy engines may copy large blocks while kernels of other lanes run.
+ * copy_blocks: copies n blocks of one size; of each block all bytes or the used ones (struct
+ * block_size). `copy` is an array in device memory. host_copy is the same array in any memory, read
+ * before the call returns; NULL: only the device has the array. With host_copy, copy engines may
+ * copy large blocks while kernels of other lanes run.
  *
- * checksum: *sum (device memory, 8-byte aligned) = the sum modulo 2^64, over 8-byte words (the last
- * padded with zeros), of mix64(word + golden * (i + 1)), golden = 0x9e3779b97f4a7c15, mix64 as in
- * splitmix64; the same on every device. from is 16-byte aligned.
+ * checksum: *sum (device memory, 8-byte aligned) = the sum modulo 2^64, over 8-byte words w (the
+ * last padded with zeros), of mix64(w + golden * (i + 1)), i = index of the word, golden =
+ * 0x9e3779b97f4a7c15, mix64 as in splitmix64; every device computes the same sum. from is 16-byte
+ * aligned.
  *
- * fill_random: N(0, std) in t, or uniform bytes if t is U8, the same on every device. Element (i,
- * j) depends on seed and the number first + i * pitch + j, so that a part of a matrix has the
- * values of the whole matrix. pitch 0: the columns of t. */
+ * fill_random: fills t with numbers of the distribution N(0, std), or with uniform bytes if t is
+ * U8; every device computes the same. Element (i, j) depends only on seed and on the number first +
+ * i * pitch + j, so that a rank can fill its part of a matrix with the values that the whole matrix
+ * would have. pitch 0: the columns of t. */
 #define GPU_MEMORY_OPS(X, p) \
     X(p, copy_blocks, (const struct block_copy *copy, const struct block_copy *host_copy, \
                        uint32_t n, struct block_size size), (copy, host_copy, n, size)) \
@@ -33,13 +36,15 @@
     X(p, fill_random, (struct tensor t, uint64_t seed, uint64_t first, uint64_t pitch, float std), \
       (t, seed, first, pitch, std))
 
-/* Members of ops->step: the inputs of a step, on the device.
+/* Members of ops->step, which prepare the inputs of a step on the device.
  *
  * update_tables   applies edits of the block tables in order.
- * resolve_tokens  r.token[i] = last[r.slot[i]] where r.token[i] is -1. All earlier work of the lane
- *                 is complete for all later work, even for kernels that start early.
+ * resolve_tokens  replaces tokens of -1 by the token that the slot sampled last: r.token[i] =
+ *                 last[r.slot[i]]. It also waits until all earlier work of the lane is complete.
+ *                 CUDA kernels may start while the previous kernel runs; because of this wait,
+ *                 every kernel after resolve_tokens may read the results of work before it.
  * mark_tokens     seen[slot] |= the tokens of these segments; a segment at position 0 clears the
- *                 slot's bits first. */
+ *                 bits of the slot first. */
 #define GPU_STEP_OPS(X, p) \
     X(p, update_tables, (struct tables t, const struct table_edit *edit, uint32_t n), \
       (t, edit, n)) \
@@ -115,7 +120,8 @@
 #define GPU_EVERY_OP(X, p) \
     GPU_MEMORY_OPS(X, p) GPU_STEP_OPS(X, p) GPU_OPS(X, p) GPU_COLLECTIVES(X, p)
 
-/* The entries of struct gpu_ops that are no ops: X(p, part, member, name of the function). */
+/* The entries of struct gpu_ops that are not rows of the lists above: X(p, member struct, member,
+ * name of the function without prefix). */
 #define GPU_CALLS(X, p) \
     X(p, mem, arena_make, arena_make) X(p, mem, arena_adopt, arena_adopt) \
     X(p, mem, arena_drop, arena_drop) X(p, mem, host_open, host_open) \
@@ -132,7 +138,7 @@
     X(p, profile, work_begin, work_begin) X(p, profile, work_end, work_end) \
     X(p, profile, lane_gaps, lane_gaps)
 
-/* Forms of a row: a member of struct gpu_ops, a prototype, an initializer. */
+/* What a row of the lists expands to: a member of struct gpu_ops, a prototype, an initializer. */
 #define GPU_UNPAREN(...) __VA_ARGS__
 #define GPU_MEMBER(p, name, params, args) int (*name)(struct lane *l, GPU_UNPAREN params);
 #define GPU_PROTOTYPE(p, name, params, args) int p##_##name(struct lane *l, GPU_UNPAREN params);

@@ -1,5 +1,5 @@
-/* philox.h - Philox 4x32-10: four random words from a key and a counter, no state. For every
- * device.
+/* philox.h - the random number generator Philox 4x32-10: returns four random words for a key and a
+ * counter and keeps no state. The same code runs on every device.
  *
  * Source: Salmon, Moraes, Dror and Shaw, Parallel Random Numbers: As Easy as 1, 2, 3, SC11.
  */

@@ -1,4 +1,4 @@
-/* rank_memory.c - the shared memory of a rank group; see device.h. */
+/* rank_memory.c - maps the memory that the ranks of a rank group share; see device.h. */
 #include "gpu/device.h"
 
 #include <sys/mman.h>

@@ -1,4 +1,4 @@
-/* tensor.c - sizes, slices and names of tensors: gpu.h. */
+/* tensor.c - sizes, slices and names of tensors; declared in gpu.h. */
 #include "gpu/gpu.h"
 
 static const struct {
@@ -33,7 +33,8 @@ struct tensor
 tensor_cols(struct tensor t, uint32_t first, uint32_t n)
 {
     check(first <= t.dim[1] && n <= t.dim[1] - first);
-    check(!t.scale || first == 0); /* scales of column runs cannot be sliced by the pointer alone */
+    /* a later first column would need other scales: scale points to those of column 0 */
+    check(!t.scale || first == 0);
     t.data = (char *)t.data + dtype_bytes(t.dtype, first);
     t.dim[1] = n;
     return t;

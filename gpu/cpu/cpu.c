@@ -1,8 +1,8 @@
-/* cpu.c - the CPU device: memory, op table, choice of the instruction set.
+/* cpu.c - opens the CPU device: memory, op table, choice of the instruction set.
  *
  * An arena is a sealed memfd, mapped shared. Pages are allocated on first use, so that a KV arena
- * of many GiB costs only its used part. A holder of the fd keeps the memory; the seals prevent
- * truncation.
+ * of many GiB costs only its used part. The memory exists as long as any process holds the fd; the
+ * seals prevent that another process truncates it.
  */
 #include "gpu/cpu/cpu_ops.h"
 
@@ -31,11 +31,11 @@ map_arena(int fd, uint64_t bytes, struct arena *ret)
 static int
 no_arena(const char *name, uint64_t bytes, int r, struct err *e)
 {
-    return err_set(e, r, "arena %s of %llu bytes: %s", name, (unsigned long long)bytes,
-                   strerror(-r));
+    return err_set(e, r, "cannot allocate arena %s of %llu bytes: %s", name,
+                   (unsigned long long)bytes, strerror(-r));
 }
 
-/* Makes the sealed memfd. */
+/* Returns a new sealed memfd of that size. */
 static int
 make_file(const char *name, uint64_t bytes, struct err *e)
 {
@@ -44,7 +44,7 @@ make_file(const char *name, uint64_t bytes, struct err *e)
 
     snprintf(full, sizeof full, "lagan:%s", name);
     fd = memfd_create(full, MFD_CLOEXEC | MFD_ALLOW_SEALING);
-    if (fd < 0) return err_set(e, -errno, "arena %s: memfd: %m", name);
+    if (fd < 0) return err_set(e, -errno, "cannot make the memfd of arena %s: %m", name);
     if (ftruncate(fd, (off_t)bytes) < 0 || fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) < 0)
         r = -errno;
     if (r == 0) return fd;
@@ -70,9 +70,10 @@ check_file(int fd, uint64_t bytes, struct err *e)
 {
     struct stat st;
 
-    if (fstat(fd, &st) < 0) return err_set(e, -errno, "adopt fd %d: %m", fd);
+    if (fstat(fd, &st) < 0) return err_set(e, -errno, "cannot adopt fd %d: %m", fd);
     if (st.st_size < 0 || (uint64_t)st.st_size != bytes)
-        return err_set(e, -EINVAL, "adopt fd %d: it has %lld bytes, expected %llu", fd,
+        return err_set(e, -EINVAL,
+                       "cannot adopt the arena of fd %d: it has %lld bytes, expected %llu", fd,
                        (long long)st.st_size, (unsigned long long)bytes);
     return 0;
 }
@@ -85,8 +86,8 @@ cpu_arena_adopt(struct gpu *g, int fd, uint64_t bytes, struct arena *ret, struct
     (void)g;
     TRY(check_file(fd, bytes, e));
     r = map_arena(fd, bytes, ret);
-    return r < 0 ? err_set(e, r, "adopt fd %d: map %llu bytes: %s", fd, (unsigned long long)bytes,
-                           strerror(-r))
+    return r < 0 ? err_set(e, r, "cannot map the %llu bytes of fd %d: %s",
+                           (unsigned long long)bytes, fd, strerror(-r))
                  : 0;
 }
 
@@ -108,7 +109,7 @@ cpu_host_open(struct gpu *g, uint64_t bytes, struct host_memory *ret, struct err
     (void)g;
     m.base = mmap(NULL, m.bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (m.base == MAP_FAILED)
-        return err_set(e, -errno, "reserve addresses for %llu bytes: %m",
+        return err_set(e, -errno, "cannot reserve addresses for %llu bytes of host memory: %m",
                        (unsigned long long)m.bytes);
     *ret = m;
     return 0;
@@ -135,8 +136,8 @@ cpu_host_map(struct gpu *g, struct host_memory *m, struct err *e)
     TRY(check_file(fd, m->piece, e));
     if (mmap(at, m->piece, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE | MAP_FIXED, fd, 0) ==
         MAP_FAILED)
-        return err_set(e, -errno, "adopt fd %d: map %llu bytes: %m", fd,
-                       (unsigned long long)m->piece);
+        return err_set(e, -errno, "cannot map the %llu bytes of host memory fd %d: %m",
+                       (unsigned long long)m->piece, fd);
     m->n_mapped++;
     return 0;
 }
@@ -151,7 +152,7 @@ cpu_host_close(struct gpu *g, struct host_memory *m)
     *m = (struct host_memory){ 0 };
 }
 
-/* The CPU device copies without DMA: any host memory will do. */
+/* Does nothing, because the CPU device copies without DMA and so can copy any host memory. */
 static int
 cpu_host_pin(struct gpu *g, void *p, size_t bytes)
 {
@@ -165,7 +166,7 @@ cpu_host_unpin(struct gpu *g, void *p, size_t bytes)
     (void)g, (void)p, (void)bytes;
 }
 
-/* There is one matmul algorithm. */
+/* Returns 0, nothing measured: the CPU device has one matmul algorithm. */
 static int
 cpu_lane_tune(struct lane *l, struct tune_result *ret)
 {
@@ -173,7 +174,7 @@ cpu_lane_tune(struct lane *l, struct tune_result *ret)
     return 0;
 }
 
-/* Graphs are not supported: a step runs as it is queued (gpu_graphs() is false). */
+/* The functions for graphs fail, because the CPU device has no graphs (gpu_graphs() is false). */
 static int
 cpu_graph_begin(struct lane *l)
 {
@@ -207,7 +208,7 @@ cpu_range_begin(struct lane *l, const char *name)
     (void)l, (void)name;
 }
 
-/* Device time is measured on a GPU only. */
+/* Does nothing: device time is measured on a GPU only. */
 static void
 cpu_no_profile(struct lane *l)
 {
@@ -248,7 +249,7 @@ cores(void)
     return (uint32_t)MAX(sysconf(_SC_NPROCESSORS_ONLN), 1L);
 }
 
-/* Reads a line of /proc/meminfo, in bytes; -EIO if it is missing. */
+/* Reads the number of a line of /proc/meminfo and returns it in bytes; -EIO: no such line. */
 static int
 meminfo(const char *name, uint64_t *ret)
 {
@@ -295,7 +296,7 @@ cpu_open(struct gpu **ret, const struct gpu_options *o, struct err *e)
         return err_set(e, -EINVAL, "instruction set \"%s\" is not auto, scalar or avx2", isa);
     if (avx2 && !has_avx2()) return err_set(e, -ENOTSUP, "this processor lacks AVX2, FMA or F16C");
     c = calloc(1, sizeof *c);
-    if (!c) return err_set(e, -ENOMEM, "cpu device: no memory");
+    if (!c) return err_set(e, -ENOMEM, "cannot allocate the CPU device: no memory");
     c->gpu.close = cpu_close;
     r = cpu_collective_open(&c->group, o->rank, MAX(o->n_ranks, 1u), o->group_fd, e);
     if (r < 0) cpu_close(&c->gpu);

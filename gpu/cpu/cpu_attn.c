@@ -1,16 +1,17 @@
-/* cpu_attn.c - attend: gpu.h.
+/* cpu_attn.c - the op attend (gpu.h): attention over the paged KV cache or over rows of the step.
  *
  * For each (row, head) the keys are read in tiles of 64 absolute positions, [64 t, 64 t + 64), in
  * ascending order; only keys visible to the row are read. A row's result therefore depends on its
  * visible keys only: not on the block size, the chunks of its prompt, the other rows of the batch,
- * or where a window starts inside a tile. Tiles between the kept keys and the window are skipped.
+ * or where a window starts inside a tile. Tiles between the kept keys (attention sinks) and the
+ * window are skipped.
  *
  *     per tile:  s_j = scale q.k_j (+ cap, + bias)   m' = max(m, s_j)   p_j = exp(s_j - m')
  *                sum = sum exp(m - m') + sum p_j      acc = acc exp(m - m') + p_j v_j, j ascending
- *     finally:   out = acc / sum; a sink adds to sum as one more key without a value
+ *     finally:   out = acc / sum; a sink logit adds to sum as one more key without a value
  *
- * A part takes whole (row, head) pairs. Heads that share a K/V head are consecutive, so that a
- * tile's keys stay in cache for all of them.
+ * A part of the job is a range of whole (row, head) pairs. Heads that share a K/V head are
+ * consecutive, so that a tile's keys stay in cache for all of them.
  */
 #include "gpu/cpu/cpu_dot.h"
 #include "gpu/cpu/cpu_kv.h"
@@ -25,7 +26,8 @@ struct attend_args {
     struct step_tokens r;
 };
 
-/* State of a row between tiles; acc is [head_dim] in the thread's scratch. */
+/* State of the softmax of one (row, head) between tiles: maximum score, sum and weighted sum of
+ * values; acc is [head_dim] in the scratch of the thread. */
 struct soft {
     float max, sum;
     float *acc;
@@ -37,7 +39,8 @@ struct tile {
     uint32_t pos[TILE], n;
 };
 
-/* Whether the mask lets a row see key j of its own segment. */
+/* True if the mask of draft tokens lets a row see key j; the mask is for keys of its own
+ * segment. */
 static bool
 unmasked(const struct attend *a, const struct segment *segment, uint32_t row, uint32_t j)
 {
@@ -60,7 +63,7 @@ find_tile(struct tile *t, const struct attend *a, const struct segment *segment,
         t->pos[t->n++] = j;
         if (a->kv.table) {
             t->k[i] = kv_key(&a->kv, segment->slot, j, kv_head);
-            check(t->k[i]); /* the KV manager evicts only blocks that no row sees */
+            check(t->k[i]); /* never NULL: the KV manager evicts only blocks that no row sees */
             t->v[i] = (const char *)t->k[i] + kv_value_offset(&a->kv);
         } else {
             uint32_t at = segment->first_token + (j - (uint32_t)segment->first_pos);
@@ -80,7 +83,7 @@ score_tile(enum dtype t, const float *q, const struct tile *tile, uint32_t d, fl
     for (; j < tile->n; j++) s[j] = dot_1x1(t, q, tile->k[j], d);
 }
 
-/* acc = acc keep + p v, key by key. */
+/* acc = acc keep + sum of p v over the keys of the tile, key by key. */
 ALWAYS void
 gather_tile(enum dtype t, float *acc, float keep, const float *p, const struct tile *tile,
             uint32_t d)
@@ -112,7 +115,7 @@ gather_tile(enum dtype t, float *acc, float keep, const float *p, const struct t
     }
 }
 
-/* Raw q.k to the softmax input; s is padded to TILE. */
+/* Converts the products q.k of a tile to softmax inputs: scale, softcap, bias. s: [TILE]. */
 ALWAYS void
 shape_scores(const struct attend *a, uint32_t head, uint32_t pos, const struct tile *tile, float *s)
 {
@@ -146,8 +149,7 @@ add_tile(const struct attend *a, enum dtype t, const float *q, uint32_t head, ui
     keep = exp_1(o->max - max);
     for (uint32_t j = 0; j < tile->n; j += 8)
         v8_store(s + j, v8_exp(v8_sub(v8_load(s + j), v8_set(max))));
-    /* Each key stands at its position in the tile, so that the order of the sum follows
-     * positions. */
+    /* p has each weight at its key's position in the tile: sums are in order of positions. */
     float p[TILE] = { 0 };
 
     for (uint32_t j = 0; j < tile->n; j++) p[tile->pos[j] % TILE] = s[j];
@@ -157,7 +159,7 @@ add_tile(const struct attend *a, enum dtype t, const float *q, uint32_t head, ui
     gather_tile(t, o->acc, keep, s, tile, a->head_dim);
 }
 
-/* The keys that a row sees: [*first, *end), and those below a->kept. */
+/* Finds the range [*first, *end) of keys that a row sees; the row also sees keys below a->kept. */
 static void
 visible(const struct attend *a, const struct segment *segment, uint32_t pos, uint32_t *first,
         uint32_t *end)
@@ -174,7 +176,7 @@ visible(const struct attend *a, const struct segment *segment, uint32_t pos, uin
     *end = high;
 }
 
-/* Heads [head, head + n) of one row; they share a K/V head. */
+/* Computes heads [head, head + n) of one row; they share a K/V head. */
 static void
 attend_heads(const struct attend *a, const struct segment *segment, uint32_t row, uint32_t head,
              uint32_t n, float *scratch)
@@ -216,7 +218,7 @@ attend_heads(const struct attend *a, const struct segment *segment, uint32_t row
             keep = exp_1(o[h].max - max);
             o[h].sum = fma_1(o[h].sum, keep, exp_1(sink - max));
         }
-        /* A row without visible keys (empty encoder input) gets zeros. */
+        /* A row without visible keys (empty encoder input) has sum 0 and gets zeros. */
         for (uint32_t i = 0; i < d; i++) out[i] = o[h].sum > 0 ? o[h].acc[i] * keep / o[h].sum : 0;
     }
 }
@@ -229,7 +231,8 @@ CPU_LOOP(attend)
     uint32_t most = MIN(CPU_SCRATCH / (a->head_dim * (uint32_t)sizeof(float)), 64u);
 
     for (uint32_t i = 0; i < g->r.n_segments; i++) rows += g->r.segment[i].n_tokens;
-    first = cpu_first(rows * a->n_heads, part, parts); /* (row, head) pairs, head by head */
+    /* this part: a range of (row, head) pairs, all heads of a row together */
+    first = cpu_first(rows * a->n_heads, part, parts);
     end = cpu_first(rows * a->n_heads, part + 1, parts);
     for (uint32_t i = 0; i < g->r.n_segments; i++) {
         const struct segment *segment = &g->r.segment[i];

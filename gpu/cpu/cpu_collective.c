@@ -10,11 +10,11 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-/* CHANNELS: one lane of the loader, the others of the executor. SLOT: maximum floats of one
- * exchange. */
+/* CHANNELS: lanes that a process may have open, one of the loader and those of the executor. SLOT:
+ * floats of one slot, so the most that one exchange transfers per rank. */
 enum { CHANNELS = 8, SLOT = 32 << 10 };
 
-/* What one rank writes in a channel. */
+/* The memory of one rank in a channel. */
 struct place {
     _Alignas(CACHE_LINE) _Atomic uint32_t round;
     _Alignas(CACHE_LINE) float slot[2][SLOT];
@@ -27,15 +27,16 @@ _Static_assert(sizeof(struct shared) <= GPU_GROUP_BYTES, "GPU_GROUP_BYTES is too
 struct cpu_collective {
     uint32_t rank, ranks;
     struct shared *shared;
-    uint32_t round[CHANNELS]; /* this rank's, written by the channel's lane only */
+    /* round number of this rank; only the lane of the channel writes it */
+    uint32_t round[CHANNELS];
     bool taken[CHANNELS];
 };
 
 struct cpu_exchange {
     struct cpu_collective *g;
     int channel;
-    struct tensor x, out; /* all_reduce, all_gather */
-    struct sample s;      /* all_same */
+    struct tensor x, out; /* tensors of all_reduce and all_gather */
+    struct sample s;      /* argument of cpu_all_same() */
 };
 _Static_assert(sizeof(struct cpu_exchange) <= CPU_ARGS, "an exchange's arguments fit a job");
 
@@ -52,7 +53,7 @@ cpu_collective_open(struct cpu_collective **ret, uint32_t rank, uint32_t ranks, 
     g = calloc(1, sizeof *g);
     if (!g) {
         munmap(p, sizeof(struct shared));
-        return err_set(e, -ENOMEM, "a group of %u ranks: no memory", ranks);
+        return err_set(e, -ENOMEM, "cannot allocate the collectives of %u ranks: no memory", ranks);
     }
     *g = (struct cpu_collective){ .rank = rank, .ranks = ranks, .shared = p };
     *ret = g;
@@ -91,7 +92,7 @@ futex(_Atomic uint32_t *word, int op, uint32_t value)
     syscall(SYS_futex, word, op, value, NULL, NULL, 0);
 }
 
-/* Waits until that rank has reached this round. */
+/* Waits until the round number of a rank is at least `ours`, modulo 2^32. */
 static void
 wait_for(_Atomic uint32_t *round, uint32_t ours)
 {
@@ -108,7 +109,7 @@ slot_of(const struct cpu_collective *g, int channel, uint32_t rank)
     return g->shared->place[channel][rank].slot[g->round[channel] % 2];
 }
 
-/* Publishes this rank's slot and waits for the slots of all ranks. */
+/* Publishes the slot of this rank and waits until all ranks have published theirs. */
 static void
 post_and_wait(const struct cpu_collective *g, int channel)
 {
@@ -130,8 +131,8 @@ copy_rows(float *to, size_t to_stride, const float *from, size_t from_stride, ui
 }
 
 static void
-reduce_piece(struct cpu_collective *g, int channel, float *x, size_t stride, uint32_t rows,
-             uint32_t cols)
+exchange_and_add(struct cpu_collective *g, int channel, float *x, size_t stride, uint32_t rows,
+                 uint32_t cols)
 {
     copy_rows(slot_of(g, channel, g->rank), cols, x, stride, rows, cols);
     post_and_wait(g, channel);
@@ -153,14 +154,15 @@ CPU_JOB(run_reduce)
 
     for (uint32_t i = 0; i < a->x.dim[0]; i += rows)
         for (uint32_t j = 0; j < a->x.dim[1]; j += cols)
-            reduce_piece(a->g, a->channel, x + (size_t)i * a->x.stride + j, a->x.stride,
-                         MIN(rows, a->x.dim[0] - i), MIN(cols, a->x.dim[1] - j));
+            exchange_and_add(a->g, a->channel, x + (size_t)i * a->x.stride + j, a->x.stride,
+                             MIN(rows, a->x.dim[0] - i), MIN(cols, a->x.dim[1] - j));
 }
 
-/* Gathers rows [row, row + rows) and, of every rank's share, columns [col, col + cols) as far as
- * they exist. */
+/* One exchange of all_gather: sends rows [row, row + rows) of columns [col, col + cols) of this
+ * rank's x and stores those of all ranks in out. Ranks whose x ends earlier send fewer columns. */
 static void
-gather_piece(const struct cpu_exchange *a, uint32_t row, uint32_t rows, uint32_t col, uint32_t cols)
+exchange_and_gather(const struct cpu_exchange *a, uint32_t row, uint32_t rows, uint32_t col,
+                    uint32_t cols)
 {
     struct cpu_collective *g = a->g;
     const float *x = (const float *)a->x.data + (size_t)row * a->x.stride;
@@ -189,7 +191,7 @@ CPU_JOB(run_gather)
 
     for (uint32_t i = 0; i < a->out.dim[0]; i += rows)
         for (uint32_t j = 0; j < widest; j += cols)
-            gather_piece(a, i, MIN(rows, a->out.dim[0] - i), j, cols);
+            exchange_and_gather(a, i, MIN(rows, a->out.dim[0] - i), j, cols);
 }
 
 CPU_JOB(run_same)

@@ -1,12 +1,13 @@
-/* cpu_collective.h - all-reduce and all-gather of CPU ranks through shared memory.
+/* cpu_collective.h - all-reduce and all-gather between the ranks of the CPU device, through shared
+ * memory.
  *
- * A lane has a channel, the same one on every rank because ranks open their lanes in the same
- * order. In a channel every rank has a round number, which only that rank writes, and two slots.
- * One exchange:
+ * A lane has a channel: a part of the shared memory, the same on every rank because ranks open
+ * their lanes in the same order. In a channel every rank has a round number, which only that rank
+ * writes, and two slots for data. One exchange:
  *
  *     write own data to own slot[round % 2]
  *     store round + 1 (release), wake the other ranks
- *     wait until every rank's number is round + 1 (acquire)
+ *     wait until the round number of every rank is round + 1 (acquire)
  *     read all slots in rank order
  *
  * Two slots are enough: a rank that has stored round + 1 has read all data of round, and a rank
@@ -19,15 +20,16 @@
 
 struct cpu_collective;
 
-/* *ret is NULL with one rank. The caller keeps fd. */
+/* Maps the memory of the group from fd, which the caller keeps. With one rank *ret is NULL. */
 int cpu_collective_open(struct cpu_collective **ret, uint32_t rank, uint32_t ranks, int fd,
                         struct err *e) MUST_USE;
 struct cpu_collective *cpu_collective_close(struct cpu_collective *g); /* NULL in, NULL out */
-/* Takes a channel for a lane; leave gives it back. -EAGAIN: all are taken. g may be NULL. */
+/* Takes a free channel for a lane and returns its number; cpu_collective_leave() frees it. -EAGAIN:
+ * all channels are taken. With g NULL join returns 0 and leave does nothing. */
 int cpu_collective_join(struct cpu_collective *g);
 void cpu_collective_leave(struct cpu_collective *g, int channel);
 
 int cpu_all_reduce(struct lane *l, struct tensor x);
 int cpu_all_gather(struct lane *l, struct tensor out, struct tensor x);
-/* check()s that all ranks chose the same tokens (sample.parts), except in beam rows. */
+/* Queues a check() that all ranks chose the same tokens (sample.parts), except in beam rows. */
 int cpu_all_same(struct lane *l, const struct sample *s);

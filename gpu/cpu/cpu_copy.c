@@ -1,7 +1,8 @@
-/* cpu_copy.c - ops on bytes: copies, checksums, rows, block tables, tokens, seen tokens. */
+/* cpu_copy.c - ops of the CPU device that move bytes: copies, checksums, gather_rows, edits of
+ * block tables, resolve_tokens, mark_tokens. */
 #include "gpu/cpu/cpu_ops.h"
 
-enum { COPY_PART = 256 << 10 }; /* bytes worth another thread */
+enum { COPY_PART = 256 << 10 }; /* bytes of a copy that are worth another thread */
 
 struct copy {
     char *dst;
@@ -57,7 +58,7 @@ struct checksum_args {
     size_t bytes;
 };
 
-/* As in splitmix64. Source: Steele, Lea and Flood, OOPSLA 2014. */
+/* Returns the mix function of splitmix64. Source: Steele, Lea and Flood, OOPSLA 2014. */
 static uint64_t
 mix64(uint64_t z)
 {
@@ -73,7 +74,7 @@ CPU_JOB(run_clear)
     *a->sum = 0;
 }
 
-/* Sums of the parts, modulo 2^64: their order does not matter. */
+/* Adds the sum of this part to *a->sum. Addition modulo 2^64 gives the same sum in any order. */
 CPU_JOB(run_checksum)
 {
     const struct checksum_args *a = args;

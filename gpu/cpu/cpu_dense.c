@@ -1,16 +1,17 @@
-/* cpu_dense.c - embed and matmul: gpu.h.
+/* cpu_dense.c - the ops embed and matmul (gpu.h).
  *
- * For few rows of x, matmul reads each weight row once, because memory bandwidth limits it. For
- * more rows it converts a panel of weight rows to fp32 in the thread's scratch and multiplies all
- * rows of x with it, two rows by three at a time (cpu_dot.h). Parts are ranges of weight rows.
+ * For fewer than FEW_ROWS rows of x, matmul reads each weight row once, because memory bandwidth
+ * limits it. For more rows it converts a panel (PANEL weight rows) to fp32 in the scratch of the
+ * thread and multiplies all rows of x with it, two rows of x with three weight rows at a time
+ * (cpu_dot.h). A part of the job is a range of weight rows.
  */
 #include "gpu/cpu/cpu_dot.h"
 #include "gpu/cpu/cpu_ops.h"
 
 enum {
-    FEW_ROWS = 4,         /* below, converting a panel costs more than it saves */
-    PANEL = 24,           /* weight rows of a panel: K = 4,096 in fp32 is 384 KiB of L2 */
-    WORK_PART = 64 << 10, /* multiply-adds worth another thread */
+    FEW_ROWS = 4, /* for fewer rows of x, converting a panel costs more than it saves */
+    PANEL = 24,   /* weight rows of a panel; with K = 4,096 in fp32 they take 384 KiB of L2 */
+    WORK_PART = 64 << 10, /* multiply-adds that are worth another thread */
 };
 
 struct embed_args {
@@ -44,7 +45,7 @@ struct matmul_args {
     float beta;
 };
 
-/* Applies bias and beta to a sum; the same for both algorithms. */
+/* Adds bias and beta y to a sum and stores it in y; the same for few and many rows. */
 ALWAYS void
 finish(const struct matmul_args *a, uint32_t row, uint32_t col, float sum)
 {
@@ -82,7 +83,7 @@ few_rows(const struct matmul_args *a, enum dtype t, uint32_t first, uint32_t end
             finish(a, i, col, dot_1x1(t, row_of(&a->x, i), row_of(&a->w, col), k));
 }
 
-/* All rows of x with weight rows [first, first + n), given in fp32. */
+/* Multiplies all rows of x with weight rows [first, first + n), given in fp32 as w. */
 static void
 panel(const struct matmul_args *a, const float *const *w, uint32_t first, uint32_t n)
 {

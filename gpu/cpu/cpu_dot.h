@@ -1,15 +1,16 @@
-/* cpu_dot.h - dot products: the one order in which matmul and attention add.
+/* cpu_dot.h - dot products of rows, with the one order of additions that matmul and attention use.
  *
- * A sum over k has 16 partial sums: element k goes to partial k % 16, by fused multiply-add, in
- * ascending k. They are added as lanes i and i + 8, then with the tree of v8_sum(). 16 partials are
- * two AVX2 registers or one AVX-512 register. The number of rows computed together changes only
- * which sums share registers.
+ * A sum over k has 16 partial sums: element k is added to partial sum k % 16, by fused
+ * multiply-add, in ascending k. Then partial sums i and i + 8 are added, and the 8 results with
+ * v8_sum(). 16 partial sums are two AVX2 registers or one AVX-512 register. The number of rows
+ * computed together changes only which sums share registers, not the order of additions.
  */
 #pragma once
 
 #include "gpu/cpu/cpu_vec.h"
 
-/* A product of constant numbers of rows, n_x * n_w <= 6, over k; t: type of w. */
+/* Sizes of a product of n_x rows with n_w rows over k elements: n_x * n_w <= 6, constants; t: dtype
+ * of w. */
 struct dot {
     uint32_t n_x, n_w, k;
     enum dtype t;
@@ -19,7 +20,7 @@ struct dot {
 ALWAYS void
 dot_rows(struct dot d, const float *const *x, const void *const *w, float *out)
 {
-    v8 sum[2][6]; /* of partials 0 to 7, of partials 8 to 15 */
+    v8 sum[2][6]; /* partial sums 0 to 7, and 8 to 15, of each product */
     uint32_t at = 0, n = d.n_x * d.n_w;
 
 #pragma GCC unroll 6
@@ -39,7 +40,7 @@ dot_rows(struct dot d, const float *const *x, const void *const *w, float *out)
             }
         }
     }
-    /* The remainder: up to two more steps, padded with zeros. */
+    /* The last k % 16 elements: up to two more rounds of eight, padded with zeros. */
 #pragma GCC unroll 2
     for (uint32_t half = 0; half < 2; half++, at += 8)
         for (uint32_t i = 0; at < d.k && i < n; i++)
@@ -49,14 +50,14 @@ dot_rows(struct dot d, const float *const *x, const void *const *w, float *out)
     for (uint32_t i = 0; i < n; i++) out[i] = v8_sum(v8_add(sum[0][i], sum[1][i]));
 }
 
-/* One row of x with four rows of w. */
+/* Returns the products of one row of x with four rows of w. */
 ALWAYS void
 dot_1x4(enum dtype t, const float *x, const void *const w[4], uint32_t k, float out[4])
 {
     dot_rows((struct dot){ 1, 4, k, t }, &x, w, out);
 }
 
-/* Two rows of x with three fp32 rows of w: uses all registers. */
+/* Returns the products of two rows of x with three fp32 rows of w, which use all registers. */
 ALWAYS void
 dot_2x3(const float *const x[2], const void *const w[3], uint32_t k, float out[6])
 {
@@ -72,7 +73,7 @@ dot_1x1(enum dtype t, const float *x, const void *w, uint32_t k)
     return out;
 }
 
-/* Sum of a row. */
+/* Returns the sum of the elements of a row. */
 ALWAYS float
 sum_of(const float *x, uint32_t n)
 {

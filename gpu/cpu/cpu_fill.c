@@ -1,9 +1,11 @@
-/* cpu_fill.c - fill_random: normal numbers from a seed and an element's index: gpu.h.
+/* cpu_fill.c - the op fill_random (gpu.h): normally distributed numbers that depend on a seed and
+ * on the index of the element.
  *
- * Element i is made from pair i / 2: Philox's words 2 (i / 2 % 2) and the next, of counter i / 4,
- * are two uniforms u and t; sqrt(-2 log u) times cos(2 pi t) for the even element, sin for the odd
- * one (Box and Muller, 1958). u is (word / 256 + 1) / 2^24, never 0; t is word / 256 / 2^24, and 2
- * pi t is folded into [-pi/4, pi/4] and a quadrant, exactly.
+ * Elements i and i + 1 (i even) are made from two uniform numbers u and t (Box and Muller, 1958):
+ * sqrt(-2 log u) cos(2 pi t) and sqrt(-2 log u) sin(2 pi t). Philox with counter i / 4 returns four
+ * words: elements 0 and 1 of four use words 0 and 1, elements 2 and 3 use words 2 and 3. The first
+ * word of two gives u = (word / 256 + 1) / 2^24, never 0; the second gives t = word / 256 / 2^24. 2
+ * pi t is reduced exactly to an angle in [-pi/4, pi/4] and a quadrant.
  */
 #include "gpu/cpu/cpu_math.h"
 #include "gpu/cpu/cpu_ops.h"
@@ -15,7 +17,7 @@ struct fill_args {
     float std;
 };
 
-/* Sixteen elements from index 16 n on. */
+/* Returns elements 16 n to 16 n + 15, before they are multiplied by std. */
 ALWAYS void
 normals(uint64_t seed, uint64_t n, float out[16])
 {
@@ -29,7 +31,7 @@ normals(uint64_t seed, uint64_t n, float out[16])
 
         philox(seed, counter, w);
         for (uint32_t j = 0; j < 2; j++) {
-            uint32_t angle = w[2 * j + 1] >> 8; /* 24 bits of a full circle */
+            uint32_t angle = w[2 * j + 1] >> 8; /* t, as 24 bits of a full circle */
             uint32_t q = (angle + (1u << 21)) >> 22;
 
             u[2 * i + j] = (float)((w[2 * j] >> 8) + 1) * 0x1p-24f;
@@ -50,7 +52,7 @@ normals(uint64_t seed, uint64_t n, float out[16])
     }
 }
 
-/* U8: element i is byte i % 16 of counter i / 16, low bytes first. */
+/* Fills a row of U8: element i is byte i % 16 of the words for counter i / 16, low bytes first. */
 static void
 fill_bytes(const struct fill_args *a, uint8_t *row, uint64_t first, uint32_t n)
 {

@@ -1,9 +1,9 @@
-/* cpu_kv.h - address of a key or value in the paged cache, as defined at struct kv_view. */
+/* cpu_kv.h - addresses of keys and values in the paged KV cache, whose layout is in gpu.h. */
 #pragma once
 
 #include "gpu/gpu.h"
 
-/* K of (slot, pos, head); NULL if the table has no block. */
+/* Returns the address of K of (slot, pos, head); NULL: the block table has no block there. */
 static inline void *
 kv_key(const struct kv_view *v, uint32_t slot, uint32_t pos, uint32_t head)
 {
@@ -18,7 +18,7 @@ kv_key(const struct kv_view *v, uint32_t slot, uint32_t pos, uint32_t head)
                                      v->head_dim);
 }
 
-/* Bytes from a key to its value: one slice, or 0 where K = V is stored once. */
+/* Returns the bytes from a key to its value: one slice, or 0 if only K is stored (K = V). */
 static inline size_t
 kv_value_offset(const struct kv_view *v)
 {

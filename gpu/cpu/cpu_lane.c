@@ -1,12 +1,13 @@
-/* cpu_lane.c - a lane of the CPU device: one job queue and the threads that execute it; see cpu.h.
+/* cpu_lane.c - a lane of the CPU device: one queue of jobs (a ring) and the threads that execute
+ * them; see cpu.h.
  *
  *     queueing thread        leader (thread 0)                     helpers (threads 1 ..)
  *     cpu_queue() -> ring -> takes a job, starts the parts ------> run their part, count down
  *                            runs part 0, waits for the count
- *                            marks: stores done, then the eventfd
+ *                            lane.mark() job: stores done, then writes the eventfd
  *
- * The ring has one writer and one reader. A waiting thread sleeps after CPU_SPIN ns, so that an
- * idle lane uses no CPU time. cpu_lane_open() makes all allocations.
+ * The ring has one writer and one reader. A waiting thread polls for CPU_SPIN ns and then sleeps,
+ * so that an idle lane uses no CPU time. cpu_lane_open() makes all allocations.
  */
 #include "gpu/cpu/cpu_ops.h"
 
@@ -19,10 +20,10 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-/* A number that threads wait on. Setting and sleeping are ordered as in Dekker's algorithm: the
- * setter stores the number and then reads sleepers; the waiter increments sleepers and then reads
- * the number. All four are sequentially consistent, so that at least one of the two sees the
- * other. */
+/* A number that threads wait on until it changes. Setting and sleeping are ordered as in Dekker's
+ * algorithm: the setter stores the number and then reads sleepers; the waiter increments sleepers
+ * and then reads the number. All four accesses are sequentially consistent, so that at least one of
+ * the two threads sees the store of the other. */
 struct gate {
     _Atomic uint32_t value, sleepers;
 };
@@ -45,19 +46,20 @@ struct worker {
 struct cpu_lane {
     struct lane lane;
     enum cpu_isa isa;
-    uint32_t n_threads, part; /* part: working threads, written by the queueing thread */
+    /* part: number of threads that work; written by the queueing thread */
+    uint32_t n_threads, part;
     int fd, channel;
     struct job *ring;
     struct worker *worker;
-    const struct job *current; /* set by the leader before it wakes the helpers */
+    const struct job *current; /* the running job; set by the leader before it wakes the helpers */
     /* Written by the queueing thread */
     _Alignas(CACHE_LINE) struct gate head;
     /* Written by the leader */
     _Alignas(CACHE_LINE) struct gate tail;
-    struct gate marks;     /* incremented with done, for lanes that wait */
-    _Atomic uint64_t done; /* stored with release, loaded with acquire by lane.done() */
+    struct gate marks;     /* incremented when done changes; other lanes wait on it */
+    _Atomic uint64_t done; /* last mark; stored with release, loaded with acquire by lane.done() */
     /* Written by the threads */
-    _Alignas(CACHE_LINE) struct gate pending; /* helpers that have not finished */
+    _Alignas(CACHE_LINE) struct gate pending; /* number of helpers that have not finished the job */
     _Atomic int error;
 };
 
@@ -74,7 +76,7 @@ gate_set(struct gate *g, uint32_t value)
     if (atomic_load(&g->sleepers)) futex(&g->value, FUTEX_WAKE, INT_MAX);
 }
 
-/* Waits until the value differs from old. */
+/* Waits until the value of the gate differs from old. */
 static void
 gate_wait(struct gate *g, uint32_t old)
 {
@@ -105,7 +107,7 @@ helper(void *arg)
         gate_wait(&w->n_jobs, n);
         if (!l->current->run) return NULL;
         run_part(w, l->current);
-        /* The leader needs only the wake-up of the last helper. */
+        /* Only the last helper wakes the leader, which waits for all of them. */
         if (atomic_fetch_sub(&l->pending.value, 1) == 1 && atomic_load(&l->pending.sleepers))
             futex(&l->pending.value, FUTEX_WAKE, INT_MAX);
     }
@@ -146,14 +148,14 @@ CPU_JOB(mark)
     uint64_t one = 1;
     ssize_t n;
 
-    /* All writes of the helpers are visible here: their decrement pairs with our acquire. */
+    /* The helpers' writes are visible: their decrement of pending pairs with our acquire. */
     atomic_store_explicit(&l->done, a->step, memory_order_release);
     gate_set(&l->marks, atomic_load_explicit(&l->marks.value, memory_order_relaxed) + 1);
     n = write(l->fd, &one, sizeof one);
-    (void)n; /* -EAGAIN: the counter is full; it is readable anyway */
+    (void)n; /* -EAGAIN: the counter of the eventfd is at its maximum, so the fd is readable */
 }
 
-/* Waits until the lane of a has done the step. */
+/* Job of lane.after(): waits until the other lane, a->lane, has reached the mark. */
 CPU_JOB(wait_for)
 {
     const struct step_args *a = args;
@@ -184,7 +186,7 @@ leader(void *arg)
     }
 }
 
-/* The next free entry of the ring; blocks while the ring is full. */
+/* Returns the next free entry of the ring; blocks while the ring is full. */
 static struct job *
 reserve(struct cpu_lane *l)
 {
@@ -218,7 +220,7 @@ cpu_queue(struct lane *lane, cpu_run run, const void *args, size_t bytes, uint32
 int
 cpu_lane_part(struct lane *lane, uint32_t first, uint32_t n)
 {
-    (void)first; /* threads are not pinned: the kernel places them */
+    (void)first; /* unused, because threads are not pinned to cores: the kernel places them */
     ((struct cpu_lane *)lane)->part = n;
     return 0;
 }
@@ -270,8 +272,8 @@ cpu_lane_fail(struct lane *lane)
     atomic_store_explicit(&((struct cpu_lane *)lane)->error, -EIO, memory_order_relaxed);
 }
 
-/* Starts a thread with all signals blocked, except those that a thread raises itself: the main
- * thread handles signals. */
+/* Starts a thread that handles only the signals that it raises itself (SIGSEGV and so on); all
+ * other signals are blocked, because the main thread handles them. */
 static int
 start(struct worker *w, void *(*body)(void *))
 {
@@ -294,7 +296,7 @@ end(struct cpu_lane *l)
     if (l->worker && l->worker[0].started) {
         reserve(l)->run = NULL;
         commit(l);
-    } else if (l->worker) { /* half open: helpers without a leader */
+    } else if (l->worker) { /* cpu_lane_open() failed: there are helpers, but no leader */
         l->ring[0].run = NULL;
         wake_helpers(l, &l->ring[0], l->n_threads - 1);
     }
@@ -316,30 +318,34 @@ cpu_lane_open(struct gpu *g, uint32_t units, struct lane **ret, struct err *e)
     CLEAN(end_at) struct cpu_lane *l = aligned_alloc(CACHE_LINE, sizeof *l);
     int r;
 
-    if (!l) return err_set(e, -ENOMEM, "a lane of %u threads: no memory", units);
+    if (!l) return err_set(e, -ENOMEM, "cannot open a lane of %u threads: no memory", units);
     memset(l, 0, sizeof *l);
     l->lane.gpu = g;
     l->isa = ((struct cpu *)g)->isa;
     l->n_threads = l->part = units;
     l->fd = -1;
     l->channel = cpu_collective_join(((struct cpu *)g)->group);
-    if (l->channel < 0) return err_set(e, l->channel, "all channels of the rank group are in use");
+    if (l->channel < 0)
+        return err_set(e, l->channel,
+                       "cannot open another lane: all channels of the rank group are in use");
     l->fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
-    if (l->fd < 0) return err_set(e, -errno, "a lane's eventfd: %m");
+    if (l->fd < 0) return err_set(e, -errno, "cannot open the eventfd of a lane: %m");
     l->ring = aligned_alloc(CACHE_LINE, CPU_QUEUE * sizeof *l->ring);
-    if (!l->ring) return err_set(e, -ENOMEM, "a lane's queue: no memory");
+    if (!l->ring) return err_set(e, -ENOMEM, "cannot allocate the job queue of a lane: no memory");
     l->worker = aligned_alloc(CACHE_LINE, units * sizeof *l->worker);
-    if (!l->worker) return err_set(e, -ENOMEM, "a lane of %u threads: no memory", units);
+    if (!l->worker)
+        return err_set(e, -ENOMEM, "cannot open a lane of %u threads: no memory", units);
     memset(l->worker, 0, units * sizeof *l->worker);
-    for (uint32_t i = units; i-- > 0;) { /* the leader last */
+    for (uint32_t i = units; i-- > 0;) { /* the leader last, after all of its helpers exist */
         struct worker *w = &l->worker[i];
 
         w->lane = l;
         w->index = i;
         w->scratch = aligned_alloc(CACHE_LINE, CPU_SCRATCH);
-        if (!w->scratch) return err_set(e, -ENOMEM, "a lane's scratch memory: no memory");
+        if (!w->scratch)
+            return err_set(e, -ENOMEM, "cannot allocate the scratch memory of a lane: no memory");
         r = start(w, i ? helper : leader);
-        if (r < 0) return err_set(e, r, "thread %u of a lane: %s", i, strerror(-r));
+        if (r < 0) return err_set(e, r, "cannot start thread %u of a lane: %s", i, strerror(-r));
         pthread_setname_np(w->thread, i ? "lane-helper" : "lane");
     }
     *ret = &TAKE(l)->lane;

@@ -1,8 +1,8 @@
-/* cpu_mamba2.c - recurrent layers: convolution and scan of Mamba-2; see gpu.h.
+/* cpu_mamba2.c - the ops conv and scan (gpu.h): convolution and recurrence of Mamba-2 layers.
  *
  * Both proceed row by row from the state of the previous row, so that chunks do not change the
- * result. The convolution is divided by channels, the scan by (segment, head). A head's state is
- * [head_dim][state_dim]; the sum over state_dim has the order of cpu_dot.h.
+ * result. The convolution is divided into parts by channels, the scan by (segment, head). The state
+ * of a head is [head_dim][state_dim]; sums over state_dim have the order of cpu_dot.h.
  */
 #include "gpu/cpu/cpu_math.h"
 #include "gpu/cpu/cpu_ops.h"
@@ -26,7 +26,8 @@ state_of(const struct kv_view *v, uint32_t slot)
     return (char *)v->base + (size_t)at * v->slice_bytes;
 }
 
-/* Input i before the segment's first row, oldest first, of the `taps - 1` in the state. */
+/* Returns the inputs of row `row` of a segment. A negative row is before the segment: its inputs
+ * are in `kept`, the taps - 1 rows in the state, oldest first. */
 static const float *
 input_at(const struct conv *c, const struct segment *r, const float *kept, int32_t row)
 {
@@ -34,7 +35,7 @@ input_at(const struct conv *c, const struct segment *r, const float *kept, int32
     return kept + (size_t)(row + (int32_t)c->n_taps - 1) * c->x.dim[1];
 }
 
-/* Channels first .. end of one segment. w: the taps of these channels, tap by tap. */
+/* Computes channels first .. end of one segment. w: the weights of these channels, tap by tap. */
 static void
 conv_run(const struct conv *c, const struct segment *r, const float *w, uint32_t first,
          uint32_t end)
@@ -87,7 +88,7 @@ CPU_LOOP(conv)
     }
 }
 
-/* log(1 + e^x), accurate also for small e^x: log(w) e^x / (w - 1) with w = 1 + e^x rounded. */
+/* Returns log(1 + e^x), accurate also for small e^x: log(w) e^x / (w - 1), w = 1 + e^x rounded. */
 ALWAYS float
 softplus(float x)
 {
@@ -97,7 +98,7 @@ softplus(float x)
     return w == 1.0f ? u : log_1(w) * (u / (w - 1.0f));
 }
 
-/* state = decay state + dx b; returns the sum of state c. */
+/* One row of the state: state = decay state + dx b. Returns the sum of state c. */
 ALWAYS float
 scan_row(float *state, float decay, float dx, const float *b, const float *c, uint32_t n)
 {
@@ -154,7 +155,7 @@ CPU_LOOP(scan)
 
 #ifdef CPU_OPS
 
-enum { STATE_PART = 8 << 10 }; /* elements worth another thread */
+enum { STATE_PART = 8 << 10 }; /* elements that are worth another thread */
 
 int
 cpu_conv(struct lane *l, const struct conv *c, struct step_tokens r)

@@ -1,8 +1,8 @@
-/* cpu_math.h - exp, log, tanh, erf and sin/cos of the CPU device, eight at a time.
+/* cpu_math.h - exp, log, tanh, erf and sin/cos of the CPU device, for eight values at a time.
  *
- * Our own, because results of C libraries differ between releases and vector lanes, and gpu.h
- * guarantees the same bits everywhere. Error at most 2 ulp (measured by tests/gpu/test_math),
- * subnormal results included. NaN in, NaN out.
+ * The functions of C libraries are not used, because their results differ between releases and
+ * between scalar and vector code, and gpu.h guarantees the same bits everywhere. The error is at
+ * most 2 ulp (measured by tests/gpu/test_math), subnormal results included. NaN in, NaN out.
  *
  * Polynomials: exp and tanh after Cephes (Moshier); erf and log after N. Juffa's posts of
  * single-precision minimax approximations.
@@ -11,7 +11,7 @@
 
 #include "gpu/cpu/cpu_vec.h"
 
-/* Adding 1.5 * 2^23 leaves the nearest integer in the low bits. */
+/* Adding 1.5 * 2^23 to a float rounds it: the nearest integer is then in the low bits. */
 #define MATH_ROUND 12582912.0f
 
 ALWAYS v8
@@ -20,8 +20,8 @@ v8_exp(v8 x)
     v8 shifted, n, r, p, scale_1, scale_2;
     n8 i, half;
 
-    /* The bounds are the first arguments: min and max return their second argument if one is
-     * NaN. */
+    /* The bounds are the first arguments, because min and max return their second argument if one
+     * argument is NaN; so NaN stays NaN. */
     x = v8_max(v8_set(-104.0f), v8_min(v8_set(89.0f), x));
     shifted = v8_fma(x, v8_set(1.44269504f), v8_set(MATH_ROUND));
     n = v8_sub(shifted, v8_set(MATH_ROUND));
@@ -35,7 +35,7 @@ v8_exp(v8 x)
     p = v8_fma(p, r, v8_set(5.0000001201e-1f));
     p = v8_fma(p, v8_mul(r, r), r);
     p = v8_add(p, v8_set(1.0f));
-    /* 2^n in two factors, so that a subnormal result is rounded once. */
+    /* Multiplies by 2^n in two factors, so that a subnormal result is rounded only once. */
     i = n8_sub(n8_of_bits(shifted), n8_of_bits(v8_set(MATH_ROUND)));
     half = n8_shr(i, 1);
     scale_1 = v8_of_bits(n8_shl(n8_add(half, n8_set(127)), 23));
@@ -43,7 +43,7 @@ v8_exp(v8 x)
     return v8_mul(v8_mul(p, scale_1), scale_2);
 }
 
-/* For positive finite values. 0 gives -inf; a negative value gives an arbitrary number, not NaN. */
+/* Natural logarithm of positive finite values. 0: -inf; negative: an arbitrary number, not NaN. */
 ALWAYS v8
 v8_log(v8 x)
 {
@@ -52,7 +52,7 @@ v8_log(v8 x)
 
     e = v8_if_less(x, tiny, v8_set(-23.0f), zero);
     m = v8_if_less(x, tiny, v8_mul(x, v8_set(0x1p23f)), x);
-    /* m in [2/3, 4/3) times 2^exp. */
+    /* x = m * 2^exp with m in [2/3, 4/3). */
     bits = n8_sub(n8_of_bits(m), n8_of_bits(v8_set(0.666666667f)));
     exp = n8_and(bits, n8_set((int32_t)0xff800000));
     e = v8_add(e, v8_mul(v8_of_int(exp), v8_set(0x1p-23f)));
@@ -109,12 +109,12 @@ v8_erf(v8 x)
     small = v8_fma(small, s, v8_set(-3.76125336e-1f));
     small = v8_fma(small, s, v8_set(1.28379166e-1f));
     small = v8_fma(small, x, x);
-    /* Above 4 the polynomial is wrong; erf rounds to 1 from 3.92 on. */
+    /* Above 4 the polynomial is wrong; the result is 1, to which erf rounds from 3.92 on. */
     r = v8_if_less(v8_set(4.0f), t, v8_copysign(v8_set(1.0f), x), r);
     return v8_if_less(v8_set(0.921875f), t, r, small);
 }
 
-/* cos and sin of pi x for x in [-1/4, 1/4]. */
+/* cos (here) and sin (below) of pi x for x in [-1/4, 1/4]. */
 ALWAYS v8
 v8_cospi_small(v8 x)
 {
@@ -136,7 +136,7 @@ v8_sinpi_small(v8 x)
     return v8_fma(x, v8_set(0x1.921fb6p+1f), v8_mul(v8_mul(x, s), r));
 }
 
-/* One value: the first lane of the same arithmetic. */
+/* exp of one value, with the bits that v8_exp() gives. */
 ALWAYS float
 exp_1(float x)
 {

@@ -1,20 +1,20 @@
-/* cpu_moe.c - route, expert_matmul, combine: gpu.h.
+/* cpu_moe.c - the ops route, expert_matmul and combine (gpu.h) of mixture-of-experts layers.
  *
- * route is two jobs: rows choose their experts, then one thread counts and places the pairs.
- * expert_matmul converts four weight rows of an expert at a time to fp32 in the thread's scratch
- * and multiplies them with the expert's rows of x. Parts are ranges of weight rows, the same for
- * every expert.
+ * route is two jobs: first each row chooses its experts, then one thread counts the (row, expert)
+ * pairs and sorts them by expert. expert_matmul converts four weight rows of an expert at a time to
+ * fp32 in the scratch of the thread and multiplies them with the rows of x of that expert. A part
+ * of the job is a range of weight rows, the same for every expert.
  */
 #include "gpu/cpu/cpu_dot.h"
 #include "gpu/cpu/cpu_math.h"
 #include "gpu/cpu/cpu_ops.h"
 
 enum {
-    ABREAST = 4,          /* weight rows */
-    WORK_PART = 64 << 10, /* multiply-adds worth another thread */
+    ABREAST = 4,          /* weight rows that are multiplied together */
+    WORK_PART = 64 << 10, /* multiply-adds that are worth another thread */
 };
 
-/* The best expert that is not among the n taken. */
+/* Returns the best expert that is not among the n experts in `taken`. */
 static uint32_t
 best_left(const float *logit, uint32_t n_experts, const uint32_t *taken, uint32_t n)
 {
@@ -25,7 +25,7 @@ best_left(const float *logit, uint32_t n_experts, const uint32_t *taken, uint32_
 
         for (uint32_t j = 0; j < n; j++) was |= taken[j] == e;
         if (was) continue;
-        /* NaN is below everything: any number replaces it. */
+        /* NaN is the smallest value: any number replaces it as the best. */
         if (best == n_experts || logit[e] > logit[best] ||
             (logit[best] != logit[best] && logit[e] == logit[e]))
             best = e;
@@ -92,7 +92,7 @@ CPU_LOOP(place)
         }
         p->place[i] = at;
     }
-    /* first[e] has advanced to the start of the next expert: shift it back. */
+    /* first[e] is now the end of expert e, the start of expert e + 1: shifts the array back. */
     for (uint32_t e = p->n_experts; e > 0; e--) first[e] = first[e - 1];
     first[0] = 0;
 }
@@ -102,7 +102,7 @@ struct product_args {
     struct pairs p;
 };
 
-/* Weight row `row` as fp32. */
+/* Converts weight row `row` to fp32 in `to`. */
 static void
 widen(float *to, const struct tensor *w, uint32_t row)
 {
@@ -126,7 +126,7 @@ widen(float *to, const struct tensor *w, uint32_t row)
     }
 }
 
-/* Columns [col, col + n) of y for the pairs of one expert. */
+/* Computes columns [col, col + n) of y for the pairs of one expert. */
 static void
 columns(const struct product_args *a, uint32_t expert, uint32_t col, uint32_t n, float *scratch)
 {

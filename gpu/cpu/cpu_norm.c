@@ -1,5 +1,4 @@
-/* cpu_norm.c - rms_norm and residual; see gpu.h. Statistics of a row have the order of
- * cpu_dot.h. */
+/* cpu_norm.c - the ops rms_norm and residual (gpu.h). Sums are in the order of cpu_dot.h. */
 #include "gpu/cpu/cpu_norm.h"
 #include "gpu/cpu/cpu_ops.h"
 
@@ -16,7 +15,7 @@ CPU_LOOP(rms_norm)
         rms_row(row_of(&a->y, i), row_of(&a->x, i), a->x.dim[1], &a->w, a->eps, a->plus);
 }
 
-/* x += in (+ in_bias), or x += rms_norm(in) without storing the norm. */
+/* x += in (+ in_bias), or x += rms_norm(in); the norm of `in` is not stored. */
 ALWAYS void
 add_row(float *x, const float *in, uint32_t n, const struct residual *r)
 {
@@ -31,7 +30,7 @@ add_row(float *x, const float *in, uint32_t n, const struct residual *r)
     });
 }
 
-/* Sum of squares of the row minus its mean. */
+/* Returns the sum of squares of the elements minus their mean. */
 ALWAYS float
 sum_of_squares(const float *x, uint32_t n, float mean)
 {
@@ -39,7 +38,7 @@ sum_of_squares(const float *x, uint32_t n, float mean)
     float means[8];
 
     v8_store(means, v8_set(mean));
-    V8_ROW(n, at, width, { /* 0 - 0 in the padding */
+    V8_ROW(n, at, width, { /* in the padding of the last v8 both are 0, so it adds 0 */
                            v8 d = v8_sub(v8_at(x, at, width), v8_at(means, 0, width));
 
                            sum[at / 8 % 2] = v8_fma(d, d, sum[at / 8 % 2]);
@@ -47,7 +46,7 @@ sum_of_squares(const float *x, uint32_t n, float mean)
     return v8_sum(v8_add(sum[0], sum[1]));
 }
 
-/* y may be x. */
+/* Layer norm of one row; y may be x. */
 static void
 layer_row(float *y, const float *x, uint32_t n, const struct tensor *weight,
           const struct tensor *bias, float eps)
@@ -87,7 +86,7 @@ CPU_LOOP(residual)
 
 #ifdef CPU_OPS
 
-enum { NORM_PART = 16 << 10 }; /* elements worth another thread */
+enum { NORM_PART = 16 << 10 }; /* elements that are worth another thread */
 
 int
 cpu_rms_norm(struct lane *l, struct tensor y, struct tensor x, struct tensor w, float eps,

@@ -4,7 +4,7 @@
 
 #include "gpu/cpu/cpu_dot.h"
 
-/* 1 / sqrt(mean(x^2) + eps) */
+/* Returns 1 / sqrt(mean(x^2) + eps) in all eight lanes. */
 ALWAYS v8
 rms_inverse(const float *x, uint32_t n, float eps)
 {
@@ -13,7 +13,7 @@ rms_inverse(const float *x, uint32_t n, float eps)
     return v8_set(1.0f / __builtin_sqrtf(mean + eps));
 }
 
-/* Eight elements: x * inverse * (w + plus); w may have no data. */
+/* Returns elements at .. at + width of x * inverse * (w + plus); w without data: x * inverse. */
 ALWAYS v8
 rms_at(const float *x, v8 inverse, const struct tensor *w, v8 plus, uint32_t at, uint32_t width)
 {

@@ -1,4 +1,5 @@
-/* cpu_ops.h - the ops of the CPU device, without checks; documented in gpu.h. */
+/* cpu_ops.h - struct cpu and the functions of the CPU device in its op table, which do not check
+ * their arguments; documented in gpu.h. */
 #pragma once
 
 #include "base/clock.h"
@@ -6,26 +7,27 @@
 #include "gpu/cpu/cpu_collective.h"
 #include "gpu/device.h"
 
-/* The device struct. All lanes use the instruction set chosen by cpu_open(). */
+/* The CPU device. All lanes use the instruction set that cpu_open() has chosen. */
 struct cpu {
     struct gpu gpu;
     enum cpu_isa isa;
     struct cpu_collective *group; /* NULL: one rank */
 };
 
-/* How a thread waits: it polls for CPU_SPIN ns, then sleeps on a futex. CPU_SPIN is longer than the
- * gap between two ops of one step, and too short to matter for power. */
+/* State of a waiting thread: it polls for CPU_SPIN ns, then sleeps on a futex. CPU_SPIN is longer
+ * than the gap between two ops of one step, so that threads do not sleep within a step, and short
+ * to save power. */
 enum { CPU_SPIN = 20000 };
 struct cpu_spin {
     unsigned n;
     nsec until;
 };
-/* Called after each poll. True: sleep now. */
+/* Call after each poll. Returns true if the thread should sleep now. */
 static inline bool
 cpu_spin_over(struct cpu_spin *s)
 {
 #ifdef __x86_64__
-    __asm__ volatile("rep; nop"); /* leaves the core's units to the other hyperthread */
+    __asm__ volatile("rep; nop"); /* leaves the core to its other hyperthread for a moment */
 #endif
     if (++s->n % 64) return false;
     if (!s->until) s->until = clock_now() + CPU_SPIN;
@@ -41,14 +43,14 @@ uint64_t cpu_lane_done(const struct lane *l);
 int cpu_lane_after(struct lane *l, const struct lane *other, uint64_t step);
 int cpu_lane_fd(const struct lane *l);
 int cpu_lane_error(const struct lane *l);
-int cpu_lane_channel(const struct lane *l); /* in the rank group */
-/* Reports invalid input that a running op found: lane.error() is -EIO from now on. */
+int cpu_lane_channel(const struct lane *l); /* number of the channel, see cpu_collective.h */
+/* Called by a running op that found invalid input: lane.error() returns -EIO from now on. */
 void cpu_lane_fail(struct lane *l);
 
-/* cpu_copy.c. The memory of the device is host memory. */
+/* cpu_copy.c. Device memory is host memory, so put and get are copies. */
 int cpu_copy(struct lane *l, void *dst, const void *src, size_t bytes);
 #define cpu_put cpu_copy
 #define cpu_get cpu_copy
 
-/* The ops: cpu_matmul() and so on, in the file of their kind. */
+/* Prototypes of the ops: cpu_matmul() and so on, each in the file of its kind. */
 GPU_EVERY_OP(GPU_PROTOTYPE, cpu)

@@ -1,4 +1,4 @@
-/* cpu_rope.c - rope_store: normalizes, rotates and stores the new rows of q, k and v; see gpu.h. */
+/* cpu_rope.c - the op rope_store (gpu.h): normalizes, rotates and stores new rows of q, k, v. */
 #include "gpu/cpu/cpu_kv.h"
 #include "gpu/cpu/cpu_norm.h"
 #include "gpu/cpu/cpu_ops.h"
@@ -8,7 +8,7 @@ struct rope_args {
     struct step_tokens r;
 };
 
-/* Rotates element i with i + rot / 2; cs has the cosines, then the sines; y may be x. */
+/* Rotates the pairs of elements i and i + rot / 2 of one head; cs: the cosines, then the sines. */
 ALWAYS void
 rotate(float *x, const float *cs, uint32_t rot)
 {
@@ -45,7 +45,7 @@ slot(const struct rope_args *a, uint32_t row, uint32_t head)
 {
     void *key = kv_key(&a->s.kv, a->r.slot[row], (uint32_t)a->r.pos[row], head);
 
-    check(key); /* the KV manager allocates a block before the step that writes it */
+    check(key); /* never NULL: the KV manager allocates a block before the step that writes it */
     return key;
 }
 
@@ -69,7 +69,8 @@ CPU_LOOP(rope_store)
         if (s->cos_sin.data) {
             uint32_t pos = (uint32_t)a->r.pos[i];
 
-            if (pos >= s->cos_sin.dim[0]) { /* only a padding row has no position */
+            /* only padding rows have a position outside the table */
+            if (pos >= s->cos_sin.dim[0]) {
                 check(a->r.slot[i] == SLOT_NONE);
                 continue;
             }
@@ -77,7 +78,7 @@ CPU_LOOP(rope_store)
         }
         for (uint32_t h = 0; s->q.data && h < s->n_heads; h++)
             norm_and_rotate(s, (float *)row_of(&s->q, i) + h * d, &s->q_norm, cs);
-        /* V first: if K = V is one product, v is k before norm and rotation. */
+        /* Stores V before K is changed: if K = V, v is the tensor k, before norm and rotation. */
         for (uint32_t h = 0; stores && s->kv.n_parts != 1 && h < s->n_kv_heads; h++) {
             const float *v = (const float *)row_of(&s->v, i) + h * d;
 
@@ -99,7 +100,7 @@ CPU_LOOP(rope_store)
 
 #ifdef CPU_OPS
 
-enum { ROPE_PART = 8 << 10 }; /* elements worth another thread */
+enum { ROPE_PART = 8 << 10 }; /* elements that are worth another thread */
 
 int
 cpu_rope_store(struct lane *l, const struct rope_store *s, struct step_tokens r)

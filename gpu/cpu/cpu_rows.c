@@ -1,5 +1,5 @@
-/* cpu_rows.c - ops that compute each row alone: add, mul, act, gate, gate_matmul, scale,
- * gaussian_topk, match_rms, altup; see gpu.h. */
+/* cpu_rows.c - ops of the CPU device that compute each row alone: add, mul, act, gate, act_matmul,
+ * gate_matmul, scale, gaussian_topk, match_rms, altup; see gpu.h. */
 #include "gpu/cpu/cpu_dot.h"
 #include "gpu/cpu/cpu_math.h"
 #include "gpu/cpu/cpu_ops.h"
@@ -29,13 +29,14 @@ activate(v8 x, enum act act)
         t = v8_mul(v8_mul(x, x), x);
         t = v8_mul(v8_set(0.797884561f), v8_fma(v8_set(0.044715f), t, x));
         return v8_mul(v8_mul(half, x), v8_add(one, v8_tanh(t)));
-    case ACT_SWIGLU_CLAMPED: /* see swiglu_clamped() */
+    case ACT_SWIGLU_CLAMPED: /* not here: swiglu_clamped() computes it */
         break;
     }
     return x;
 }
 
-/* One row; the switch on the activation is outside of the loops. */
+/* Activates one row, with `times` multiplied by those elements. `act` is a constant at each call,
+ * so that the switch in activate() is not in the loop. */
 ALWAYS void
 act_row(float *y, const float *x, const float *times, uint32_t n, enum act act)
 {
@@ -47,7 +48,7 @@ act_row(float *y, const float *x, const float *times, uint32_t n, enum act act)
     });
 }
 
-/* ACT_SWIGLU_CLAMPED: gate and up are interleaved. */
+/* ACT_SWIGLU_CLAMPED of one row x, which has gate and up columns in turn. */
 static void
 swiglu_clamped(float *y, const float *x, uint32_t n)
 {
@@ -169,13 +170,13 @@ CPU_LOOP(gaussian_topk)
 
     for (CPU_SHARE(i, a->y.dim[0])) {
         float *x = row_of(&a->y, i), mean = sum_of(x, n) / (float)n, *off = scratch, edge;
-        uint32_t piece = CPU_SCRATCH / sizeof *off;
+        uint32_t fits = CPU_SCRATCH / sizeof *off;
         float squares = 0;
 
-        /* Distances from the mean are stored in the scratch, a piece at a time, so that the padding
-         * of their sum is zero. */
-        for (uint32_t from = 0; from < n; from += piece) {
-            uint32_t m = MIN(piece, n - from);
+        /* Stores the distances from the mean in the scratch, as many as fit at a time, so that the
+         * padding of the sum of their squares is zero. */
+        for (uint32_t from = 0; from < n; from += fits) {
+            uint32_t m = MIN(fits, n - from);
 
             V8_ROW(m, at, width,
                    v8_put(off, at, width, v8_sub(v8_at(x + from, at, width), v8_set(mean))));
@@ -237,7 +238,7 @@ CPU_LOOP(altup)
 
 #ifdef CPU_OPS
 
-enum { ROW_PART = 8 << 10 }; /* elements worth another thread */
+enum { ROW_PART = 8 << 10 }; /* elements that are worth another thread */
 
 static int
 queue(struct lane *l, cpu_run body, const struct rows_args *a)
@@ -271,7 +272,7 @@ cpu_act_matmul(struct lane *l, struct tensor y, struct tensor x, struct tensor w
     return cpu_act(l, y, y, a);
 }
 
-/* Queues the whole product, then the gate: different threads compute the two halves of a row. */
+/* Queues the product, then the gate: different threads compute the two halves of a row. */
 int
 cpu_gate_matmul(struct lane *l, struct tensor y, struct tensor both, struct tensor x,
                 struct tensor w, enum act a)

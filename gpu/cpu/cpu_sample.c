@@ -1,14 +1,16 @@
-/* cpu_sample.c - sample: from a row of logits to a token and log-probabilities; see gpu.h.
+/* cpu_sample.c - the op sample (gpu.h): from a row of logits to a token and log-probabilities.
  *
- * The order follows transformers' processors and warpers: log-probabilities of beam rows;
+ * The order follows the processors and warpers of transformers: log-probabilities of beam rows;
  * repetition penalty, logit bias, suppressed and disallowed tokens, forced token; log-probabilities
  * of other rows; then temperature, top_k, top_p, min_p and the draw. All passes work in place on
- * the row of logits; nothing is sorted. A cut (top k, top p) is found by radix: a histogram of the
- * highest bits of the value, then of the next bits of the values in the deciding bucket.
+ * the row of logits; nothing is sorted. A "cut" is a limit below which values are not drawn (top_k,
+ * top_p). It is found by radix: a histogram of the highest bits of the values, then of the next
+ * bits of the values in the bucket that contains the limit.
  *
  * A draw uses integers: weights are rounded down to multiples of a unit, so that sums are exact in
- * any order, and every device draws the same token from the same logits. A weight below one unit,
- * 2^-30 of the best of its block or 2^-42 of the best of the row, is never drawn.
+ * any order, and every device draws the same token from the same logits. A weight below one unit is
+ * never drawn. The unit is 2^-30 of the best weight of a block (BLOCK consecutive tokens) or, with
+ * a cut, 2^-42 of the best weight of the row.
  *
  * Differs from transformers: at the edge of top_k exactly k tokens stay, of equal logits the lowest
  * ids; transformers keeps all of them. A NaN is never chosen.
@@ -20,8 +22,9 @@
 
 #include <float.h>
 
-/* BLOCK: weights are added in blocks, each relative to its own best value, so that a device that
- * reads the row once, in pieces, gets the same sums. */
+/* BUCKETS: entries of a histogram. BLOCK: weights are added in blocks of tokens, each relative to
+ * its own best weight, so that a device that reads the row once, block by block, gets the same
+ * sums. With a large vocabulary blocks are longer, so that there are at most MAX_BLOCKS. */
 enum { BUCKETS = 2048, BLOCK = 1024, MAX_BLOCKS = 1024 };
 
 struct sample_args {
@@ -38,7 +41,7 @@ struct scratch {
 };
 _Static_assert(sizeof(struct scratch) <= CPU_SCRATCH, "fits a thread's scratch");
 
-/* Larger floats have larger keys. */
+/* Returns an integer that orders floats: larger floats have larger keys. */
 static uint32_t
 key_of(float f)
 {
@@ -47,12 +50,12 @@ key_of(float f)
     return u & 0x80000000 ? ~u : u | 0x80000000;
 }
 
-/* Keeps values with a key above `key`, and the first n_ties with that key. */
+/* A cut: keeps the values whose key is above `key`, and the first n_ties with that key. */
 struct cut {
     uint32_t key, n_ties;
 };
 
-/* The k best of x[n], n > k. */
+/* Returns the cut that keeps the k best of x[n], n > k. */
 static struct cut
 cut_count(const float *x, uint32_t n, uint32_t k, struct scratch *scratch)
 {
@@ -75,7 +78,7 @@ cut_count(const float *x, uint32_t n, uint32_t k, struct scratch *scratch)
     return (struct cut){ prefix, k };
 }
 
-/* Whether the cut keeps x; call in ascending order of ids. */
+/* Returns true if the cut keeps x; call it in ascending order of ids, because it counts ties. */
 static inline bool
 stays(struct cut *c, float x)
 {
@@ -87,20 +90,20 @@ stays(struct cut *c, float x)
     return true;
 }
 
-/* A candidate's weight is 2^((x - best) * rate). */
+/* The weight of a token with logit x is 2^((x - best) * rate). */
 struct heat {
     float best, rate; /* rate: log2(e) / temperature */
 };
 
-/* Weights of eight values, with the same bits one by one: error at most 1.6e-7, the best exactly 1.
- * Cheaper than a general exp(), which matters on devices limited by arithmetic. */
+/* Returns the weights of eight logits; one alone would get the same bits. The error is at most
+ * 1.6e-7, and the best weight is exactly 1. Cheaper than exp(). */
 ALWAYS v8
 weigh(struct heat h, v8 x)
 {
     v8 y = v8_mul(v8_sub(x, v8_set(h.best)), v8_set(h.rate)), shifted, f, p;
     n8 n;
 
-    y = v8_max(y, v8_set(-126.0f)); /* also replaces NaN */
+    y = v8_max(y, v8_set(-126.0f)); /* max() also replaces NaN by -126 */
     shifted = v8_add(y, v8_set(MATH_ROUND));
     f = v8_sub(y, v8_sub(shifted, v8_set(MATH_ROUND)));
     p = v8_set(0x1.5bba18p-10f);
@@ -119,7 +122,8 @@ units(float weight, float a_unit)
     return (uint64_t)(int64_t)(weight * a_unit);
 }
 
-/* Which values may be drawn and how they are weighed. Without a cut, weights are per block. */
+/* Which logits of a row may be drawn and how they are weighed. Without a cut (cuts false), weights
+ * are relative to the best of each block. */
 struct lot {
     struct heat heat;
     struct cut cut;
@@ -127,7 +131,8 @@ struct lot {
     bool cuts;
 };
 
-/* Weights of a block are in units of the block; times factor, in units of the row. */
+/* The scale of the weights in a block: weight * unit is an integer in units of the block, which
+ * times factor is in units of the row. */
 struct scale {
     struct heat heat;
     float unit;
@@ -150,7 +155,7 @@ scale_of(const struct lot *l, const float *x, uint32_t n)
     return (struct scale){ h, 0x1p30f, (double)v8_first(weigh(l->heat, v8_set(h.best))) * 0x1p12 };
 }
 
-/* Weights, in units, of eight values from `at`; zero for values that are cut. */
+/* Returns the weights, in units of the block, of eight values from `at` on; 0 for cut values. */
 ALWAYS void
 weigh_eight(const struct lot *l, const struct scale *s, struct cut *c, const float *x, uint32_t at,
             uint32_t n, uint64_t w[8])
@@ -165,14 +170,14 @@ weigh_eight(const struct lot *l, const struct scale *s, struct cut *c, const flo
                    : 0;
 }
 
-/* Values per block. */
+/* Returns the number of tokens per block for a vocabulary of n. */
 static inline uint32_t
 block_of(uint32_t n)
 {
     return MAX((uint32_t)BLOCK, ROUND_UP(CEIL_DIV(n, (uint32_t)MAX_BLOCKS), 8u));
 }
 
-/* Stores every block's weight in scratch->block; returns their sum. */
+/* Stores the weight of each block, in units of the row, in scratch->block; returns their sum. */
 ALWAYS uint64_t
 weigh_blocks(const struct lot *l, const float *x, uint32_t n, struct scratch *scratch)
 {
@@ -186,7 +191,7 @@ weigh_blocks(const struct lot *l, const float *x, uint32_t n, struct scratch *sc
         uint64_t sum = 0;
 
         scratch->block[b] = 0;
-        if (s.heat.best == -INFINITY) continue; /* an empty block */
+        if (s.heat.best == -INFINITY) continue; /* all tokens of the block are suppressed */
         for (uint32_t at = from; at < end; at += 8) {
             weigh_eight(l, &s, &c, x, at, end, w);
             for (uint32_t i = 0; i < 8; i++) sum += w[i];
@@ -197,7 +202,8 @@ weigh_blocks(const struct lot *l, const float *x, uint32_t n, struct scratch *sc
     return total;
 }
 
-/* The bucket, from the top, that uses up *left; at the latest the last non-empty one. */
+/* Returns the bucket in which the sum of masses, from the highest bucket down, reaches *left; the
+ * last non-empty bucket if no sum does. *left: the part to take from that bucket. */
 static uint32_t
 fill_bucket(const struct scratch *scratch, uint32_t last, uint64_t *left)
 {
@@ -213,8 +219,8 @@ fill_bucket(const struct scratch *scratch, uint32_t last, uint64_t *left)
     return lowest;
 }
 
-/* top_p of transformers: after cut k, the fewest best values that hold `share` of the weight.
- * total: the weight after cut k, 0 if unknown. */
+/* Returns the cut of top_p, as in transformers: of the values that cut k keeps, the fewest best
+ * that hold `share` of the weight. total: the weight of the values that cut k keeps; 0: unknown. */
 ALWAYS struct cut
 cut_mass(const float *x, uint32_t n, struct cut k, struct heat h, double share, uint64_t total,
          struct scratch *scratch)
@@ -233,7 +239,7 @@ cut_mass(const float *x, uint32_t n, struct cut k, struct heat h, double share, 
             uint32_t key = key_of(x[i]);
             float w;
 
-            /* The pass over all values weighs eight at a time. */
+            /* Level 0 weighs all values, eight at a time; other levels weigh few. */
             if (level == 0 && i % 8 == 0)
                 v8_store(scratch->weight, weigh(h, v8_at(x, i, MIN(n - i, 8u))));
             if (!stays(&inner, x[i]) || (key & known) != prefix) continue;
@@ -251,7 +257,7 @@ cut_mass(const float *x, uint32_t n, struct cut k, struct heat h, double share, 
         prefix |= b << shift[level];
         known |= mask << shift[level];
     }
-    /* Ties have equal weights: as many as needed, at least one. */
+    /* Values with the key of the limit have equal weights: keeps as many as needed, at least 1. */
     return (struct cut){ prefix, each ? MAX((uint32_t)CEIL_DIV(left, each), 1u) : 1 };
 }
 
@@ -296,7 +302,8 @@ forbid(const struct sample *s, const struct sample_row *r, float *x, uint32_t n)
         if (i / 32 >= s->allowed_words || !(bits[i / 32] >> i % 32 & 1)) x[i] = -INFINITY;
 }
 
-/* Applies the processors: no NaN and no +inf remain. Returns the best id, -1 if there is none. */
+/* Applies penalty, bias, suppression and force to a row; then it has no NaN and no +inf. Returns
+ * the id with the best logit, -1 if all are -inf. */
 static int32_t
 process(const struct sample *s, const struct sample_row *r, float *x, uint32_t n)
 {
@@ -310,14 +317,14 @@ process(const struct sample *s, const struct sample_row *r, float *x, uint32_t n
         if ((uint32_t)r->force < n) x[r->force] = 0;
     }
     for (uint32_t i = 0; i < n; i++) {
-        x[i] = x[i] == x[i] ? x[i] + 0.0f : -INFINITY; /* -0 becomes 0: one key for both */
+        x[i] = x[i] == x[i] ? x[i] + 0.0f : -INFINITY; /* -0 becomes 0, so that both have one key */
         if (x[i] > FLT_MAX) x[i] = FLT_MAX;
         if (x[i] > -INFINITY && (best < 0 || x[i] > x[best])) best = (int32_t)i;
     }
     return best;
 }
 
-/* log(sum(exp(x - max))), by blocks: adding 100,000 floats in sequence would lose digits. */
+/* Returns log(sum(exp(x - max))), by blocks, because a long sequence of additions loses digits. */
 ALWAYS float
 log_sum(const float *x, uint32_t n, float max)
 {
@@ -330,7 +337,7 @@ log_sum(const float *x, uint32_t n, float max)
 
         for (; at + 8 <= end; at += 8)
             sum[at / 8 % 2] = v8_add(sum[at / 8 % 2], v8_exp(v8_sub(v8_load(x + at), m)));
-        if (at < end) { /* the padding must stay zero */
+        if (at < end) { /* the padding must add 0, not exp(0 - max) */
             float part[8] = { 0 };
 
             v8_store_n(part, v8_exp(v8_sub(v8_load_n(x + at, end - at), m)), end - at);
@@ -341,7 +348,7 @@ log_sum(const float *x, uint32_t n, float max)
     return log_1((float)total);
 }
 
-/* Logits to log-probabilities. */
+/* Replaces logits by their log-probabilities. */
 ALWAYS void
 normalise(float *x, uint32_t n)
 {
@@ -356,14 +363,14 @@ normalise(float *x, uint32_t n)
     for (uint32_t i = 0; i < n; i++) x[i] = x[i] - max - total;
 }
 
-/* a comes after b in the list of the best. */
+/* Returns true if a comes after b in the list of the best tokens. */
 static inline bool
 worse(struct top a, struct top b)
 {
     return a.logprob < b.logprob || (a.logprob == b.logprob && a.id > b.id);
 }
 
-/* Replaces the root of the heap h of k entries (worst at the root) by e. */
+/* Puts e at index `at` of heap h of k entries (worst first) and moves it down to its place. */
 static void
 sift(struct top *h, uint32_t k, uint32_t at, struct top e)
 {
@@ -393,7 +400,7 @@ find_top(const float *x, uint32_t n, uint32_t k, float max, float log_total, str
     for (uint32_t i = have; i < k; i++) out[i] = (struct top){ -1, -INFINITY };
 }
 
-/* A uniformly distributed integer below total. */
+/* Returns a uniformly distributed integer below total. */
 static uint64_t
 noise(const struct sample_row *r, uint64_t total)
 {
@@ -403,7 +410,8 @@ noise(const struct sample_row *r, uint64_t total)
     return (uint64_t)((unsigned __int128)((uint64_t)w[0] << 32 | w[1]) * total >> 64);
 }
 
-/* The first id, in ascending order, at which the sum of weights exceeds the noise. */
+/* Draws a token: returns the first id, in ascending order, at which the sum of weights exceeds a
+ * random number below the total weight. */
 ALWAYS int32_t
 draw(const struct sample_row *r, const float *x, uint32_t n, int32_t best, struct scratch *scratch)
 {
@@ -424,7 +432,7 @@ draw(const struct sample_row *r, const float *x, uint32_t n, int32_t best, struc
     total = weigh_blocks(&l, x, n, scratch);
     left = noise(r, total);
     for (; scratch->block[b] <= left; b++) left -= scratch->block[b];
-    c = l.cut; /* restart the ascending order at the first block */
+    c = l.cut; /* counts the ties of the blocks before, which stays() must know */
     for (uint32_t i = 0; i < b * size; i++) stays(&c, x[i]);
     n = MIN(n, (b + 1) * size);
     s = scale_of(&l, x + b * size, n - b * size);
@@ -435,7 +443,7 @@ draw(const struct sample_row *r, const float *x, uint32_t n, int32_t best, struc
             if ((uint64_t)((double)sum * s.factor) > left) return (int32_t)(at + i);
         }
     }
-    return best; /* not reached: the sum of a block exceeds what is left */
+    return best; /* not reached, because the sum of block b exceeds `left` */
 }
 
 ALWAYS void

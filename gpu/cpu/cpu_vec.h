@@ -1,12 +1,12 @@
-/* cpu_vec.h - eight floats at once, in two forms that give the same bits.
+/* cpu_vec.h - the type v8 (eight floats), in scalar and AVX2 code that give the same bits.
  *
- * Every file of loops is compiled twice: for scalar code (arrays and plain C), and with CPU_AVX2
+ * Every file of loops is compiled twice: as scalar code (arrays and plain C), and with CPU_AVX2
  * defined and the compiler's AVX2, FMA and F16C enabled. A loop is written once over v8, so that
- * the order of its sums is the same in both. Each operation below is an IEEE operation. The C
- * library's mathematics is not used: fma_1() is our own.
+ * the order of its sums is the same in both. Each operation below is an IEEE operation. The
+ * mathematics of the C library is not used: fma_1() is our own.
  *
- * CPU_LOOP(name) starts the definition of a loop for the current pass; run_name() is the dispatcher
- * for cpu_queue(). Code under #ifdef CPU_OPS is compiled in the first pass only.
+ * CPU_LOOP(name) starts the definition of a loop for both instruction sets; run_name() is the
+ * function for cpu_queue() that calls one of them. Code under #ifdef CPU_OPS is compiled only once.
  */
 #pragma once
 
@@ -62,7 +62,7 @@ ALWAYS v8 v8_mul(v8 a, v8 b) { return _mm256_mul_ps(a, b); }
 ALWAYS v8 v8_div(v8 a, v8 b) { return _mm256_div_ps(a, b); }
 ALWAYS v8 v8_fma(v8 a, v8 b, v8 c) { return _mm256_fmadd_ps(a, b, c); }
 ALWAYS v8 v8_sqrt(v8 a) { return _mm256_sqrt_ps(a); }
-/* a > b ? a : b: returns b if one is NaN */
+/* max and min: a > b ? a : b, a < b ? a : b; both return b if one is NaN */
 ALWAYS v8 v8_max(v8 a, v8 b) { return _mm256_max_ps(a, b); }
 ALWAYS v8 v8_min(v8 a, v8 b) { return _mm256_min_ps(a, b); }
 ALWAYS n8 n8_of_bits(v8 a) { return _mm256_castps_si256(a); }
@@ -77,7 +77,7 @@ ALWAYS v8 v8_of_int(n8 a) { return _mm256_cvtepi32_ps(a); }
 #define n8_shr(a, n) _mm256_srai_epi32(a, n)
 /* clang-format on */
 
-/* a < b ? x : y, per lane. */
+/* Returns a < b ? x : y for each of the eight. */
 ALWAYS v8
 v8_if_less(v8 a, v8 b, v8 x, v8 y)
 {
@@ -102,7 +102,7 @@ n8_load_bytes(const uint8_t *p)
     return _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)(const void *)p));
 }
 
-/* The tree of every sum: lanes i and i + 4, then i and i + 2, then the last two. */
+/* Returns the sum of the eight, in this order: lanes i and i + 4, i and i + 2, the last two. */
 ALWAYS float
 v8_sum(v8 a)
 {
@@ -169,7 +169,7 @@ v8_sum(v8 a)
 
 #endif
 
-/* float_of_e4m3() of eight values. */
+/* Returns eight values of dtype e4m3 as floats. */
 ALWAYS v8
 v8_load_e4m3(const uint8_t *p)
 {
@@ -182,7 +182,7 @@ v8_load_e4m3(const uint8_t *p)
     return v8_of_bits(n8_or(n8_of_bits(f), n8_shl(n8_and(b, n8_set(0x80)), 24)));
 }
 
-/* The first n < 8 values; the rest are zeros. */
+/* Loads n < 8 values; the others are zeros. */
 ALWAYS v8
 v8_load_n(const float *p, uint32_t n)
 {
@@ -201,7 +201,7 @@ v8_store_n(float *p, v8 a, uint32_t n)
     memcpy(p, part, n * sizeof *p);
 }
 
-/* Eight values from element `at` of p, of any float dtype. */
+/* Loads eight values from element `at` of p on, of any float dtype. */
 ALWAYS v8
 v8_load_as(enum dtype t, const void *p, size_t at)
 {
@@ -237,7 +237,7 @@ v8_abs(v8 a)
     return v8_of_bits(n8_and(n8_of_bits(a), n8_set(INT32_MAX)));
 }
 
-/* magnitude of a, sign of b */
+/* Returns the magnitude of a with the sign of b. */
 ALWAYS v8
 v8_copysign(v8 a, v8 b)
 {
@@ -255,7 +255,9 @@ v8_first(v8 a)
     return f[0];
 }
 
-/* Loops over a row of n, eight at a time; the body sees whole v8s and a padded tail. */
+/* Loops over the n elements of a row, eight at a time: runs body with index `at` and width 8, at
+ * the end once with the remaining width < 8. v8_at() pads with zeros then; v8_put() stores
+ * width. */
 #define V8_ROW(n, at, width, body) \
     do { \
         uint32_t at = 0, width = 8; \

@@ -1,14 +1,14 @@
-/* cuda.h - inside the CUDA device: its structs, and the functions of its files.
+/* cuda.h - the structs of the CUDA device and the functions that its files share:
  *
  *     cuda_device     opens the device            cuda_copy        copies, blocks
  *     cuda_error      errors, current device      cuda_ranks       the other ranks of the group
  *     cuda_arena      memory                      cuda_collective  all_reduce and all_gather
- *     cuda_lane       queues; gaps between steps  cuda_pick        candidates of every op
- *     cuda_partition  parts of the device         cuda_candidates  the option that restricts them
- *     cuda_graph      recorded parts of a step
+ *     cuda_lane       queues; gaps between steps  cuda_pick        selects a kernel for every op
+ *     cuda_partition  divides the SMs             cuda_candidates  parses the option `kernels`
+ *     cuda_graph      recorded graphs
  *
- * A CUDA error becomes a message and a code in one place each: err_set() where a struct err is at
- * hand (open, arenas, lanes), cuda_failed() on a lane. The lane has failed from then on.
+ * Where a function has a struct err (open, arenas, lanes), a CUDA error becomes its message with
+ * err_set(). Elsewhere cuda_failed() stores the message for gpu_why() and marks the lane as failed.
  */
 #pragma once
 
@@ -18,13 +18,15 @@
 #include <cudaTypedefs.h>
 #include <pthread.h>
 
-/* Bytes per lane for data that kernels keep between their passes (partial sums, sampling). */
+/* Bytes of the work area of a lane, for data between passes of kernels (partial sums, draws). */
 #define CUDA_WORK ((size_t)64 << 20)
-/* CUDA_EVENTS: marks kept for lane.after(); for an older step the oldest mark kept is waited
- * for. */
+/* CUDA_EVENTS: marks kept for lane.after(); a wait for an older step waits for the oldest mark
+ * kept. CUDA_CANDIDATES: most kernels of an op. CUDA_STRETCHES: intervals kept by the idle clock.
+ * CUDA_PINS: most ranges of pinned memory. */
 enum { CUDA_EVENTS = 64, CUDA_CANDIDATES = 8, CUDA_STRETCHES = 16, CUDA_PINS = 64 };
 
-/* Functions of the driver, found at run time: the module links the runtime only. */
+/* Functions of the driver and the driver version that introduced them. They are looked up at run
+ * time, because the module links only the runtime. */
 #define DRIVER_CALLS(X) \
     X(cuGetErrorString, 6000) \
     X(cuMemAddressFree, 10020) \
@@ -44,7 +46,7 @@ struct driver {
 #undef X
 };
 
-/* Functions of drivers that can divide a device; optional. */
+/* Functions of the driver that divide a device, with their version; older drivers lack them. */
 #define PARTITION_CALLS(X) \
     X(cuDeviceGet, 2000) \
     X(cuDeviceGetDevResource, 12040) \
@@ -54,23 +56,23 @@ struct driver {
     X(cuGreenCtxDestroy, 12040) \
     X(cuGreenCtxStreamCreate, 12050)
 
-/* Partitions that exist at once; lanes that may be on parts of one. */
+/* Most partitions that exist at once; most lanes that have streams on one partition. */
 enum { CUDA_PARTITIONS = GPU_PARTITIONS, CUDA_PARTITION_LANES = 8 };
 
 struct cuda_lane;
 struct cuda_partition {
-    uint32_t at;        /* SMs of its first part; 0: unused entry */
-    CUgreenCtx part[2]; /* the first SMs, the others */
-    uint32_t n_on;      /* lanes on its parts */
+    uint32_t at;        /* SMs of the first part; 0: unused entry */
+    CUgreenCtx part[2]; /* green contexts of the first SMs and of the other SMs */
+    uint32_t n_on;      /* lanes that are on its parts now */
     uint32_t n_graphs;  /* graphs recorded on its parts */
-    uint64_t last_use;  /* value of n_uses at the last use */
+    uint64_t last_use;  /* value of cuda_partitions.n_uses at the last use */
     struct cuda_partition_lane {
         const struct cuda_lane *lane; /* NULL: free */
-        cudaStream_t st[2];           /* by part; NULL: none yet */
+        cudaStream_t st[2];           /* stream of the lane on each part; NULL: none yet */
     } lane[CUDA_PARTITION_LANES];
 };
 
-/* Owned by cuda_partition.c. The lock guards everything except the function pointers. */
+/* State of cuda_partition.c. The lock guards everything except the function pointers. */
 struct cuda_partitions {
 #define X(name, version) PFN_##name##_v##version name;
     PARTITION_CALLS(X)
@@ -82,7 +84,7 @@ struct cuda_partitions {
     struct cuda_partition partition[CUDA_PARTITIONS];
 };
 
-/* OP_matmul and so on: one for each row of the op table. */
+/* OP_matmul and so on: an index for each op of the op table. */
 #define CUDA_OP(p, name, params, args) OP_##name,
 enum cuda_op { GPU_EVERY_OP(CUDA_OP, ) OP_COUNT };
 
@@ -90,25 +92,25 @@ struct cuda {
     struct gpu gpu;
     struct driver driver;
     int ordinal;
-    uint32_t sm; /* 90: compute capability 9.0 */
+    uint32_t sm; /* compute capability * 10; 90: compute capability 9.0 */
     bool invariant, timing;
     size_t grain;    /* sizes of device arenas are multiples of it */
-    uint64_t mapped; /* bytes of arenas */
+    uint64_t mapped; /* bytes of all mapped arenas */
     pthread_mutex_t pin_lock;
-    /* Pinned host memory that kernels may read; beyond CUDA_PINS ranges the copy engines are
-     * used. */
+    /* Ranges of pinned host memory that kernels may access. If there are more than CUDA_PINS, the
+     * copy engines access the others. */
     struct cuda_pin {
         const char *from, *to;
     } pin[CUDA_PINS];
     uint32_t n_pins;
-    bool failed;                /* one of its lanes has failed */
-    uint32_t allowed[OP_COUNT]; /* one bit per candidate */
+    bool failed;                /* a lane of this device has failed */
+    uint32_t allowed[OP_COUNT]; /* by op: bit i is set if candidate i may run */
     void *blas;                 /* cuda_blas.c */
     struct cuda_partitions partitions;
-    void *group; /* cuda_ranks.c; one rank: NULL */
+    void *group; /* struct cuda_ranks; NULL: one rank */
 };
 
-/* Words that kernels write for the host, in one pinned page. */
+/* Words in one pinned page that kernels write and the host reads. */
 struct cuda_words {
     uint64_t done;
     uint32_t fault __attribute__((aligned(CACHE_LINE)));
@@ -116,28 +118,28 @@ struct cuda_words {
 
 struct cuda_lane {
     struct lane lane;
-    struct k_launch k;                /* k.st: stream of the current part */
-    cudaStream_t whole;               /* stream of the undivided device */
-    struct cuda_partition *partition; /* NULL: on the undivided device */
-    cudaEvent_t moved;                /* orders work of the previous stream before k.st */
+    struct k_launch k;  /* launch context of kernels; k.st: stream of the current part */
+    cudaStream_t whole; /* stream of the undivided device */
+    struct cuda_partition *partition; /* NULL: the lane is on the undivided device */
+    cudaEvent_t moved;                /* orders work of the previous stream before work of k.st */
     void *blas;                       /* cuda_blas.c: handle and workspace */
-    void *channel;                    /* cuda_ranks.c; made at the first collective */
+    void *channel;                    /* struct channel; made at the first collective */
     struct cuda_words *words;
     uint64_t *done_at; /* device address of words->done */
     struct {
         cudaEvent_t event;
         uint64_t step;
-    } mark[CUDA_EVENTS]; /* ring of the last n_marks */
+    } mark[CUDA_EVENTS]; /* the last CUDA_EVENTS of n_marks marks */
     uint64_t n_marks;
     struct {
         bool on;
         struct {
             cudaEvent_t begin, end;
         } at[CUDA_STRETCHES];
-        uint64_t n, read; /* intervals queued, gaps read */
+        uint64_t n, read; /* number of intervals queued and of gaps read */
         uint64_t gaps, ns;
     } idle_clock;
-    nsec next_look; /* when lane.error() next asks the driver */
+    nsec next_look; /* time when lane.error() may ask the driver again */
     bool recording;
     int error;
 };
@@ -148,7 +150,7 @@ cuda_of(const struct lane *l)
     return (struct cuda *)l->gpu;
 }
 
-/* The lane of a k_launch, for candidates that need more than the k_launch. */
+/* Returns the lane that contains a k_launch. */
 static inline struct cuda_lane *
 cuda_lane_of(const struct k_launch *k)
 {
@@ -157,41 +159,44 @@ cuda_lane_of(const struct k_launch *k)
 
 /* cuda_error.c */
 /* Makes c the current device of the calling thread. Every function that calls the runtime calls
- * this first, because lanes may be used by another thread than the one that opened the device. */
+ * cuda_enter() first, because another thread than the one that opened the device may use a lane. */
 void cuda_enter(const struct cuda *c);
-/* 0 for cudaSuccess, else -EIO: keeps the message for gpu_why() and, unless the lane records a
- * graph, marks the lane as failed. what: the call, for the message. */
+/* Returns 0 for cudaSuccess, else -EIO: then stores the message for gpu_why() and, unless the lane
+ * is recording a graph, marks the lane as failed. what: the call, for the message. */
 int cuda_failed(struct lane *l, cudaError_t r, const char *what);
-/* 0, or -EINVAL while the lane records a graph. what: the call, for the message. */
+/* Returns 0, or -EINVAL if the lane is recording a graph. what: the call, for the message. */
 int cuda_not_recording(struct lane *l, const char *what);
-/* Looks up a function of the driver, of that version of its interface. */
+/* Looks up a function of the driver as of driver version `version`; false: the driver lacks it. */
 bool cuda_driver_call(void **ret, const char *name, unsigned version);
-/* The driver's text for r. Never NULL. */
+/* Returns the text of the driver for r, never NULL. */
 const char *cuda_driver_says(const struct cuda *c, CUresult r);
-/* Sets FD_CLOEXEC on this process's descriptors of the driver, because a child process must not
- * hold the device (ARCHITECTURE 2). Call after everything that may open one. */
+/* Sets FD_CLOEXEC on the descriptors that the driver has opened, because a child process must not
+ * hold the device (ARCHITECTURE 2). Call it after every call that may open one. */
 void cuda_close_on_exec(void);
 
-/* Implementations of the entries of struct gpu_ops: gpu.h. */
+/* The functions of the op table that are not ops; documented in gpu.h. */
 GPU_CALLS(GPU_CALL_PROTOTYPE, cuda)
 
 /* cuda_arena.c */
 int cuda_arena_open(struct cuda *c, struct err *e);
 
 /* cuda_partition.c */
-void cuda_partition_inspect(struct cuda *c); /* gpu.parts */
-/* Adds `more` (1 or -1) to the graphs recorded on partition r; r may be NULL. */
+void cuda_partition_inspect(struct cuda *c); /* sets gpu.parts */
+/* Adds `more` (1 or -1) to the number of graphs recorded on partition r; r may be NULL. */
 void cuda_partition_count_graph(struct cuda *c, struct cuda_partition *r, int more);
-void cuda_partition_leave(struct cuda_lane *l); /* destroys its idle streams */
+/* destroys the streams that the lane has on partitions */
+void cuda_partition_leave(struct cuda_lane *l);
 void cuda_partition_close(struct cuda *c);
 
 /* cuda_copy.c */
-enum { CUDA_PIECE = 64 << 20 }; /* host memory is pinned in pieces that end at multiples of it */
+/* cuda_host_pin() pins memory in pieces that end at multiples of CUDA_PIECE */
+enum { CUDA_PIECE = 64 << 20 };
 k_copy_blocks_kernel cuda_blocks_by_kernel;
 k_copy_blocks_kernel cuda_blocks_by_engine;
 
 /* cuda_pick.c */
 extern const struct gpu_ops cuda_ops;
 int cuda_pick_open(struct cuda *c, const char *kernels, struct err *e);
-/* Whether that candidate may run on this device. */
+/* Returns true if the candidate `name` runs on this device and is allowed by
+ * gpu_options.kernels. */
 bool cuda_pick_may(const struct cuda *c, enum cuda_op op, const char *name);

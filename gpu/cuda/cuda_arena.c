@@ -1,22 +1,24 @@
-/* cuda_arena.c - memory that outlives the process: VMM allocations known by a file descriptor.
+/* cuda_arena.c - device memory that outlives the process (arenas): allocations of the driver's
+ * virtual memory management, each known by a file descriptor.
  *
  *    cuMemCreate (bytes rounded up to the grain) -> handle --export--> fd, owned, can be passed on
  *    cuMemAddressReserve                         -> base               one read-write mapping
  *
- * The handle is released at once: the mapping and the fd keep the memory. A holder of the fd
- * imports it and maps the same bytes. The memory is freed with the last fd and mapping.
+ * The handle is released at once: the mapping and the fd keep the memory. Another process that gets
+ * the fd imports it and maps the same bytes. The memory is freed with the last fd and mapping.
  *
- * The host tier is made in the same way, of host memory near the GPU. The driver owns it, so that
- * mapping does not pin and the exit of a worker does not unpin. The process itself has no CPU
- * mapping, which would cost as much again at start and exit. The address range is reserved at once.
- * Pieces are mapped one by one, because each costs time at start and exit. A copy may cross pieces.
+ * Host memory for the host tier is allocated in the same way, near the GPU. The driver owns it, so
+ * that mapping does not pin it and the exit of a worker does not unpin it. The process itself has
+ * no CPU mapping, which would take as much time again at start and exit. The address range is
+ * reserved at once; pieces are mapped one by one, because each takes time at start and exit. A copy
+ * may span several pieces.
  */
 #include "gpu/cuda/cuda.h"
 
 #include <fcntl.h>
 #include <unistd.h>
 
-/* Properties of an arena's memory. Only the device reads and writes it. */
+/* Properties of an allocation that only the device accesses. grain: sizes are multiples of it. */
 struct kind {
     CUmemAllocationProp prop;
     size_t grain;
@@ -45,7 +47,7 @@ on_device(const struct cuda *c)
     return kind_in(device_of(c), c->grain);
 }
 
-/* Sets k->grain. */
+/* Asks the driver for the grain of this kind of memory. */
 static int
 find_grain(const struct cuda *c, struct kind *k, const char *where, struct err *e)
 {
@@ -122,8 +124,8 @@ no_memory(const struct cuda *c, const char *name, uint64_t bytes, CUresult r, st
     size_t free = 0, total = 0;
 
     if (r != CUDA_ERROR_OUT_OF_MEMORY)
-        return err_set(e, -EIO, "arena %s of %llu bytes: %s", name, (unsigned long long)bytes,
-                       cuda_driver_says(c, r));
+        return err_set(e, -EIO, "cannot allocate arena %s of %llu bytes: %s", name,
+                       (unsigned long long)bytes, cuda_driver_says(c, r));
     cudaMemGetInfo(&free, &total);
     return err_set(e, -ENOMEM,
                    "arena %s: %s cannot allocate %.2f GiB (%llu bytes): %.2f of %.2f GiB are free",
@@ -131,7 +133,7 @@ no_memory(const struct cuda *c, const char *name, uint64_t bytes, CUresult r, st
                    (double)free / 0x1p30, (double)total / 0x1p30);
 }
 
-/* Allocates memory and exports its fd. */
+/* Allocates memory, exports its fd and sets FD_CLOEXEC on it. */
 static CUresult
 create(const struct cuda *c, const struct kind *k, uint64_t size,
        CUmemGenericAllocationHandle *handle, int *fd)
@@ -168,8 +170,8 @@ make(const struct cuda *c, const struct kind *k, uint64_t bytes, struct arena *r
     return r;
 }
 
-/* The driver cannot report the size of an allocation, but maps only whole allocations: mapping one
- * grain more must fail. */
+/* Returns true if an allocation has more than size bytes. The driver cannot report the size, but
+ * maps only whole allocations: if the size is right, mapping one grain more fails. */
 static bool
 is_larger(const struct cuda *c, const struct kind *k, CUmemGenericAllocationHandle handle,
           uint64_t size)
@@ -181,7 +183,7 @@ is_larger(const struct cuda *c, const struct kind *k, CUmemGenericAllocationHand
     return true;
 }
 
-/* Maps the fd at *base, or anywhere if *base is 0; stores the address in *base. */
+/* Maps the memory of fd at *base, or if *base is 0 at any address, which it stores there. */
 static int
 adopt_at(struct cuda *c, const struct kind *k, int fd, uint64_t bytes, CUdeviceptr *base,
          struct err *e)
@@ -192,20 +194,20 @@ adopt_at(struct cuda *c, const struct kind *k, int fd, uint64_t bytes, CUdevicep
                                                           CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
 
     if (r != CUDA_SUCCESS)
-        return err_set(e, -EINVAL, "adopt fd %d: it is not memory of %s: %s", fd, c->gpu.describe,
-                       cuda_driver_says(c, r));
+        return err_set(e, -EINVAL, "cannot adopt fd %d: it is not memory of %s: %s", fd,
+                       c->gpu.describe, cuda_driver_says(c, r));
     if (is_larger(c, k, handle, size))
         r = CUDA_ERROR_INVALID_VALUE;
     else
         r = *base ? map_at(c, handle, *base, size) : map(c, handle, size, base);
     c->driver.cuMemRelease(handle);
-    /* too much; only a part of it */
+    /* the allocation is smaller; it is larger, and a driver maps only whole ones */
     if (r == CUDA_ERROR_INVALID_VALUE || r == CUDA_ERROR_NOT_SUPPORTED)
-        return err_set(e, -EINVAL, "adopt fd %d: its size is not the expected %llu bytes", fd,
-                       (unsigned long long)bytes);
+        return err_set(e, -EINVAL, "cannot adopt fd %d: its size is not the expected %llu bytes",
+                       fd, (unsigned long long)bytes);
     if (r != CUDA_SUCCESS)
-        return err_set(e, -EIO, "adopt fd %d: map %llu bytes: %s", fd, (unsigned long long)bytes,
-                       cuda_driver_says(c, r));
+        return err_set(e, -EIO, "cannot map the %llu bytes of fd %d: %s", (unsigned long long)bytes,
+                       fd, cuda_driver_says(c, r));
     return 0;
 }
 
@@ -250,7 +252,7 @@ cuda_arena_drop(struct gpu *g, struct arena *a)
     *a = (struct arena){ .fd = -1 };
 }
 
-/* Records pinned memory that kernels and copies may use; joins it with the range before it. */
+/* Records a pinned range for kernels and copies; joins it with the range that ends there. */
 static void
 note_pin(struct cuda *c, const char *from, const char *to)
 {
@@ -289,7 +291,7 @@ cuda_host_open(struct gpu *g, uint64_t bytes, struct host_memory *ret, struct er
     m = host_pieces(bytes, k.grain);
     r = c->driver.cuMemAddressReserve(&base, m.bytes, 0, 0, 0);
     if (r != CUDA_SUCCESS)
-        return err_set(e, -ENOMEM, "reserve addresses for %.2f GiB of host memory: %s",
+        return err_set(e, -ENOMEM, "cannot reserve addresses for %.2f GiB of host memory: %s",
                        (double)bytes / 0x1p30, cuda_driver_says(c, r));
     m.base = (void *)(uintptr_t)base;
     *ret = m;
@@ -310,8 +312,8 @@ cuda_host_make(struct gpu *g, struct host_memory *m, uint32_t piece, struct err 
     if (r != CUDA_SUCCESS) {
         m->fd[piece] = -1;
         return err_set(e, r == CUDA_ERROR_OUT_OF_MEMORY ? -ENOMEM : -EIO,
-                       "%.2f GiB of host memory for %s: %s", (double)m->piece / 0x1p30, g->describe,
-                       cuda_driver_says(c, r));
+                       "cannot allocate %.2f GiB of host memory for %s: %s",
+                       (double)m->piece / 0x1p30, g->describe, cuda_driver_says(c, r));
     }
     c->driver.cuMemRelease(handle);
     return 0;
@@ -348,7 +350,7 @@ cuda_host_close(struct gpu *g, struct host_memory *m)
     *m = (struct host_memory){ 0 };
 }
 
-/* Pins in pieces of at most about 5 ms each, because pinning holds a kernel lock. */
+/* Pins piece by piece, each in at most about 5 ms, because pinning holds a kernel lock. */
 int
 cuda_host_pin(struct gpu *g, void *p, size_t bytes)
 {
@@ -364,8 +366,8 @@ cuda_host_pin(struct gpu *g, void *p, size_t bytes)
         if (r != cudaSuccess) {
             cudaGetLastError();
             return err_set(&g->why, r == cudaErrorMemoryAllocation ? -ENOMEM : -EIO,
-                           "pin %zu bytes of host memory at %p: %s (is there a limit on locked "
-                           "memory?)",
+                           "cannot pin %zu bytes of host memory at %p: %s; check the limit of "
+                           "locked memory (ulimit -l)",
                            n, (void *)at, cudaGetErrorString(r));
         }
         at += n;
@@ -375,7 +377,7 @@ cuda_host_pin(struct gpu *g, void *p, size_t bytes)
     return 0;
 }
 
-/* Unpins the same pieces; ignores memory that was not pinned. */
+/* Unpins the pieces of cuda_host_pin(); ignores memory that was not pinned. */
 void
 cuda_host_unpin(struct gpu *g, void *p, size_t bytes)
 {

@@ -1,8 +1,9 @@
-/* cuda_blas.c - see cuda_blas.h.
+/* cuda_blas.c - matmuls by cuBLASLt; see cuda_blas.h.
  *
- * The library is column-major. Its A is w ([K, N] in its order, transposed), its B is x ([K, M])
- * and its D is y ([N, M]). A bias along N is a bias of D's rows, and M is a number of columns, on
- * which no algorithm's alignment depends. One algorithm can therefore serve every M of a bucket.
+ * The library stores matrices column by column. Its A is w ([K, N] in its order, transposed), its B
+ * is x ([K, M]) and its D is y ([N, M]). A bias along N is a bias of the rows of D. M is a number
+ * of columns, on which the alignment that an algorithm needs does not depend. So one algorithm can
+ * serve every M of a bucket.
  */
 #include "gpu/cuda/cuda_blas.h"
 
@@ -37,25 +38,28 @@ _Static_assert(sizeof(cublasLtMatmulAlgo_t) == TUNING_BYTES,
                "tuning_row.algorithm has another size");
 
 enum {
-    PLANS = 2048, /* shapes and buckets that a lane remembers; others are looked up in every call */
+    /* shapes and buckets whose algorithm a lane keeps; others are looked up in every call */
+    PLANS = 2048,
     PROBES = 8,
-    FLAT = 256, /* rows for which an invariant algorithm is chosen: between decode and prefill */
-    /* Hopper's own algorithms: they add K in order, 16 elements at a time, and gave the same bits
-     * with every tile size (test_bits, bench_matmul). For other families this is unknown. */
+    FLAT = 256, /* M for which an invariant algorithm is chosen: between decode and prefill */
+    /* Number of the family of algorithms for Hopper. They add K in order, 16 elements at a time,
+     * and gave the same bits with every tile size (test_bits, bench_matmul). Others: unknown. */
     ALIKE = 66,
-    LARGE = 8 << 20, /* elements of w; below, the library's heuristic for few rows is worse */
+    /* elements of w; for fewer the algorithms that the library proposes for few rows are worse */
+    LARGE = 8 << 20,
     ASKED = 32,
-    TIMES = 9, /* runs per candidate when tuning */
+    TIMES = 9, /* runs of each algorithm when tuning */
 };
 
-/* The library's part of the work area, at its end; the rest is for products in fp32. */
+/* The library uses the last BLAS_WORK bytes of the work area; the rest is for products in fp32. */
 #define BLAS_WORK ((size_t)32 << 20)
 _Static_assert(BLAS_WORK < CUDA_WORK, "no work area for products");
 
 struct blas {
     void *library;
     const struct gpu_options *options; /* valid until cuda_blas_open() returns */
-    pthread_t opener;                  /* opens the library and makes its first heuristic query */
+    /* thread that opens the library and then makes the first query for algorithms */
+    pthread_t opener;
     bool opening;
     int opened; /* result of cuda_library_open() */
     struct err why;
@@ -66,7 +70,7 @@ struct blas {
     char *tuning_path;
 };
 
-/* y = x w^T + beta y, or + bias, or relu of it. */
+/* A product y = x w^T + beta y, or x w^T + bias, or relu(x w^T). */
 struct product {
     struct tensor y, x, w;
     const void *bias; /* NULL, or of y's dtype; not with relu */
@@ -76,11 +80,11 @@ struct product {
 
 struct plan {
     struct tuning_key key; /* n 0: unused entry */
-    uint32_t sms;          /* SMs of the lane's part */
-    bool none;             /* the library has no algorithm; asked once only */
-    bool alike;            /* fixed, and of the family ALIKE for many rows */
+    uint32_t sms;          /* SMs of the part of the device that the lane is on */
+    bool none;             /* true: the library has no algorithm; it is asked only once */
+    bool alike;            /* true: the algorithm is fixed and of the family ALIKE for many rows */
     bool measured;
-    struct product last; /* of the last call, for tuning */
+    struct product last; /* the last product computed, for tuning */
     cublasLtMatmulAlgo_t algorithm;
 };
 
@@ -90,7 +94,7 @@ struct blas_lane {
     struct plan plan[PLANS];
 };
 
-/* Descriptors of one library call. */
+/* The descriptors that a call of the library needs. */
 struct call {
     cublasLtMatmulDescOpaque_t op;
     cublasLtMatrixLayoutOpaque_t w, x, y;
@@ -111,10 +115,10 @@ find_calls(void *library, void *arg)
 static void *
 loader(void *libs)
 {
-    struct blas b; /* its functions are looked up again */
+    struct blas b; /* local, because cuda_blas_open() looks the functions up again */
     int r = cuda_library_open(&b.library, LIBRARY, libs, "", find_calls, &b, NULL);
 
-    (void)r; /* no lane uses the library yet */
+    (void)r; /* an error is reported by cuda_blas_open(), which tries again */
     free(libs);
     return NULL;
 }
@@ -146,7 +150,7 @@ cuda_blas_begin(struct cuda *c, const struct gpu_options *o, struct err *e)
 {
     struct blas *b = calloc(1, sizeof *b);
 
-    if (!b) return err_set(e, -ENOMEM, "%s: no memory", LIBRARY);
+    if (!b) return err_set(e, -ENOMEM, "cannot open %s: no memory", LIBRARY);
     c->blas = b;
     b->options = o;
     b->opening = pthread_create(&b->opener, NULL, opener, b) == 0;
@@ -184,12 +188,12 @@ cuda_blas_lane_open(struct cuda_lane *l, struct err *e)
 
     if (!b) return 0;
     bl = calloc(1, sizeof *bl);
-    if (!bl) return err_set(e, -ENOMEM, "a lane's matmul: no memory");
+    if (!bl) return err_set(e, -ENOMEM, "cannot allocate the matmul plans of a lane: no memory");
     bl->b = b;
     l->blas = bl;
     if (b->cublasLtCreate(&bl->handle) == CUBLAS_STATUS_SUCCESS) return 0;
     bl->handle = NULL;
-    return err_set(e, -EIO, "a lane's matmul: %s does not work with this GPU", LIBRARY);
+    return err_set(e, -EIO, "cannot open a lane: %s does not work with this GPU", LIBRARY);
 }
 
 void
@@ -221,8 +225,8 @@ bucket(uint32_t rows)
     return b;
 }
 
-/* The largest power of two, at most 16, that divides every row's address. The stride counts even
- * for one row, so that a row has the same alignment alone and in a batch. */
+/* Returns the largest power of two, at most 16, that divides the address of every row. The stride
+ * counts even for one row, so that a row has the same alignment alone and in a batch. */
 static uint8_t
 alignment(const struct tensor *t)
 {
@@ -261,13 +265,13 @@ lay_out(const struct blas *b, cublasLtMatrixLayoutOpaque_t *to, const struct ten
                                                 MAX(t->stride, t->dim[1])) == CUBLAS_STATUS_SUCCESS;
 }
 
-/* rows: rows to choose an algorithm for, may exceed those of x and y. sms: SMs to use; 0: the whole
- * device. */
+/* Fills the descriptors of a product. rows: M for which an algorithm is chosen, may exceed the rows
+ * of x. sms: number of SMs to use; 0: the whole device. */
 static bool
 make_call(const struct blas *b, struct call *c, const struct product *m, uint32_t rows,
           uint32_t sms)
 {
-    /* Pedantic excludes TF32 and sums of bf16 parts. */
+    /* PEDANTIC excludes TF32 and the emulation of fp32 by sums of bf16 products. */
     cublasComputeType_t compute = m->x.dtype == DT_F32 ? CUBLAS_COMPUTE_32F_PEDANTIC
                                                        : CUBLAS_COMPUTE_32F;
     cublasOperation_t transposed = CUBLAS_OP_T;
@@ -291,7 +295,7 @@ make_call(const struct blas *b, struct call *c, const struct product *m, uint32_
            lay_out(b, &c->y, &m->y, rows);
 }
 
-/* A number of an algorithm; `value` if the library does not know it. */
+/* Returns an attribute of an algorithm; `value` if the library does not know the attribute. */
 static int32_t
 attribute(const struct blas *b, const cublasLtMatmulAlgo_t *algorithm,
           cublasLtMatmulAlgoConfigAttributes_t what, int32_t value)
@@ -301,15 +305,15 @@ attribute(const struct blas *b, const cublasLtMatmulAlgo_t *algorithm,
     return value;
 }
 
-/* Stores at most n algorithms, best heuristic first; returns their number. */
+/* Asks the library for at most n algorithms, best estimate first; returns their number. */
 static int
 ask(const struct blas_lane *bl, const struct tuning_key *k, struct call *c,
     cublasLtMatmulHeuristicResult_t *ret, int n)
 {
     const struct blas *b = bl->b;
     cublasLtMatmulPreferenceOpaque_t p;
-    /* Split sums only through fp32 in the work area, and not with a bias or beta: other schemes
-     * round in between. */
+    /* Allows algorithms that split a sum only if they add the parts in fp32 in the work area, and
+     * not with a bias or beta: others round in between. */
     bool whole = k->fixed || k->epilogue & 3;
     uint32_t sums = whole ? CUBLASLT_REDUCTION_SCHEME_NONE : CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
     uint32_t align = k->align;
@@ -340,8 +344,7 @@ ask(const struct blas_lane *bl, const struct tuning_key *k, struct call *c,
     return kept;
 }
 
-/* Makes one query while the weights load, because the library's first heuristic query takes 40 to
- * 60 ms. */
+/* Thread: makes one query while the weights load, because the first query takes 40 to 60 ms. */
 static void *
 primer(void *arg)
 {
@@ -374,9 +377,9 @@ cuda_blas_open(struct cuda *c, const struct gpu_options *o, struct err *e)
 
     TRY(wait_for_library(b, e));
     if (cudaGetDeviceProperties(&p, c->ordinal) != cudaSuccess)
-        return err_set(e, -EIO, "%s: cannot query the GPU", LIBRARY);
+        return err_set(e, -EIO, "cannot open %s: cannot query the GPU", LIBRARY);
     if (o->tuning_file && !(b->tuning_path = strdup(o->tuning_file)))
-        return err_set(e, -ENOMEM, "%s: no memory", LIBRARY);
+        return err_set(e, -ENOMEM, "cannot open %s: no memory", LIBRARY);
     snprintf(m.gpu, sizeof m.gpu, "%.63s", p.name);
     cudaDriverGetVersion(&m.driver);
     m.library = b->cublasLtGetVersion();
@@ -403,16 +406,16 @@ place_of(struct blas_lane *bl, const struct tuning_key *k, uint32_t sms)
     return p;
 }
 
-/* SMs that an algorithm should use; 0: the whole device. */
+/* Returns the number of SMs that an algorithm should use; 0: the whole device. */
 static uint32_t
 part_of(const struct k_launch *l)
 {
     return l->sms < cuda_lane_of(l)->lane.gpu->units ? l->sms : 0;
 }
 
-/* One algorithm for all rows, or on Hopper the best of the family ALIKE for this bucket. Chosen
- * for the whole device on every part, because algorithms chosen for fewer SMs may add in another
- * order. */
+/* Chooses the algorithm of a plan with invariant numerics: one for all M, or on Hopper the best of
+ * the family ALIKE for this bucket. It is chosen for the whole device on every part, because
+ * algorithms chosen for fewer SMs may add in another order. */
 static void
 find_fixed(const struct k_launch *l, const struct blas_lane *bl, struct plan *p,
            const struct product *m)
@@ -485,11 +488,11 @@ takes(const struct k_launch *l, const struct product *m)
     if (!cuda_lane_of(l)->blas) return false;
     if (t != m->w.dtype || (m->y.dtype != t && m->y.dtype != DT_F32)) return false;
     if (t != DT_F32 && t != DT_BF16 && t != DT_F16) return false;
-    /* Whether one algorithm is used regardless of the alignment of the addresses. */
+    /* Invariant: one algorithm must serve all addresses, so all must be 16-byte aligned. */
     return !l->invariant || (t != DT_F32 && key_of(l, m).align == 16);
 }
 
-/* The plan of that shape; chooses an algorithm on first use. */
+/* Returns the plan for a product; chooses an algorithm on first use. */
 static struct plan *
 planned(const struct k_launch *l, const struct product *m)
 {
@@ -515,21 +518,20 @@ multiply(const struct k_launch *l, const struct product *m)
     if (p->none || !make_call(bl->b, &c, m, m->x.dim[0], k.fixed ? 0 : part_of(l))) return false;
     if (run_matmul(l, bl, &c, &p->algorithm, m)) return true;
     if (!p->measured) return false;
-    /* The tuning file may hold anything: an algorithm that the library rejects counts as not
-     * measured. */
+    /* The tuning file may contain any bytes: a rejected algorithm is replaced. */
     find_algorithm(l, bl, p, &k, NULL, m);
     p->measured = true;
     return !p->none && run_matmul(l, bl, &c, &p->algorithm, m);
 }
 
-/* Computes in fp32 as many rows at a time as the work area holds; then adds the bias, applies act
- * unless it is NULL (act excludes beta), and rounds once. */
+/* Computes the product in fp32, as many rows at a time as the work area holds; then adds the bias,
+ * applies act unless it is NULL (beta is 0 then), and rounds once. */
 static cudaError_t
 multiply_apart(const struct k_launch *l, const struct product *m, struct tensor bias,
                const enum act *act)
 {
     struct tensor y = m->y;
-    /* With an odd number of columns all rows still start 16-byte aligned. */
+    /* a multiple of 4, so that all rows start 16-byte aligned */
     uint32_t stride = ROUND_UP(y.dim[1], 4u);
     uint32_t max_rows = (uint32_t)MIN((l->work_bytes - BLAS_WORK) / 4 / stride & ~3ul, UINT32_MAX);
 
@@ -541,8 +543,7 @@ multiply_apart(const struct k_launch *l, const struct product *m, struct tensor 
 
         part.y = tensor_2d(l->work, DT_F32, n, y.dim[1]);
         part.y.stride = stride;
-        /* Another candidate may run from the start, unless rows of y were already changed with
-         * beta. */
+        /* Another candidate may compute all rows, unless rows of y have changed with beta. */
         if (!multiply(l, &part))
             return first == 0 || m->beta == 0 ? cudaErrorInvalidValue : cudaErrorUnknown;
         r = act ? k_add_bias_act(l, tensor_rows(y, first, n), part.y, bias, *act)
@@ -572,7 +573,7 @@ cuda_blas_matmul(const struct k_launch *l, struct tensor y, struct tensor x, str
     bool rounds = y.dtype != DT_F32 || (bias.data && bias.dtype != DT_F32);
 
     if (!takes(l, &m)) return cudaErrorInvalidValue;
-    /* The library was seen to round a 16-bit product before adding a bias or beta y. */
+    /* The library was seen to round a 16-bit product before it adds a bias or beta y. */
     if (bias.data && rounds) return multiply_apart(l, &m, bias, NULL);
     if (beta != 0 && rounds) return cudaErrorInvalidValue;
     return multiply(l, &m) ? cudaSuccess : cudaErrorInvalidValue;
@@ -599,9 +600,9 @@ cuda_blas_gate_matmul(const struct k_launch *l, struct tensor y, struct tensor b
     return r == cudaSuccess ? k_gate(l, y, both, a) : r;
 }
 
-/* The median of TIMES runs with cold weights, in microseconds. Negative: the algorithm does not
- * run, or its second run is far slower than the best so far (0: no best yet). Writing the work area
- * in between flushes the L2. */
+/* Returns the median of TIMES runs with cold weights, in microseconds. Negative: the algorithm does
+ * not run, or its first two runs are over 20 % slower than the best so far (0: no best yet).
+ * Writing the work area before each run flushes the L2. */
 static float
 time_of(const struct k_launch *l, const struct blas_lane *bl, const struct plan *p, struct call *c,
         const cublasLtMatmulAlgo_t *algorithm, const cudaEvent_t *event, float best)
@@ -616,7 +617,7 @@ time_of(const struct k_launch *l, const struct blas_lane *bl, const struct plan 
         cudaMemsetAsync(l->work, 0, l->work_bytes, l->st);
         cudaEventRecord(event[0], l->st);
         if (!run_matmul(l, bl, c, algorithm, &m)) {
-            cudaGetLastError(); /* of a refused launch */
+            cudaGetLastError(); /* clears the error of a refused launch */
             return -1;
         }
         cudaEventRecord(event[1], l->st);
@@ -631,7 +632,7 @@ time_of(const struct k_launch *l, const struct blas_lane *bl, const struct plan 
     return us[TIMES / 2] * 1000;
 }
 
-/* Times all algorithms for a plan; stores the best in row; returns their number. */
+/* Times all algorithms for a plan and stores the best in row; returns the number of algorithms. */
 static int
 time_all(const struct k_launch *l, const struct blas_lane *bl, const struct plan *p,
          const cudaEvent_t *event, struct tuning_row *row)
@@ -649,7 +650,7 @@ time_all(const struct k_launch *l, const struct blas_lane *bl, const struct plan
         float us = time_of(l, bl, p, &c, &found[i].algo, event, row->us);
 
         if (i == 0) row->heuristic_us = us;
-        /* A gain below 1 % is noise: the library's order decides. */
+        /* A gain below 1 % is noise: then the order of the library decides. */
         if (us <= 0 || (row->us > 0 && us > row->us * 0.99f)) continue;
         row->us = us;
         memcpy(row->algorithm, &found[i].algo, sizeof row->algorithm);
@@ -657,8 +658,8 @@ time_all(const struct k_launch *l, const struct blas_lane *bl, const struct plan
     return n;
 }
 
-/* No effect for a lane on a part of the SMs, and none in invariant mode, where a row's bits must
- * not change while serving. */
+/* Returns 0 for a lane on a part of the SMs, and with invariant numerics, because the bits of a row
+ * must not change while serving. */
 int
 cuda_lane_tune(struct lane *lane, struct tune_result *ret)
 {
@@ -676,9 +677,9 @@ cuda_lane_tune(struct lane *lane, struct tune_result *ret)
             !bl->plan[i].last.relu && bl->plan[i].sms == l->sms)
             p = &bl->plan[i];
     if (!p) return 0;
-    p->measured = true; /* once, even if it failed */
+    p->measured = true; /* measured only once, even if this fails */
     cuda_enter(cuda_of(lane));
-    cudaGetLastError(); /* of a candidate that does not fit this device */
+    cudaGetLastError(); /* clears the error of a candidate that does not fit this device */
     if (cudaEventCreate(&event[0]) == cudaSuccess && cudaEventCreate(&event[1]) == cudaSuccess)
         n = time_all(l, bl, p, event, &row);
     for (int i = 0; i < 2; i++)
@@ -690,7 +691,8 @@ cuda_lane_tune(struct lane *lane, struct tune_result *ret)
     if (n == 0 || row.us <= 0) return 1;
     memcpy(&p->algorithm, row.algorithm, sizeof p->algorithm);
     if (tuning_put(b->tuning, &row) < 0)
-        return err_set(&lane->gpu->why, -ENOSPC, "tune: the tuning table is full");
+        return err_set(&lane->gpu->why, -ENOSPC,
+                       "tune: the tuning file already has its %d rows for this GPU", TUNING_MAX);
     TRY(tuning_save(b->tuning, b->tuning_path, &lane->gpu->why));
     ret->first = row.heuristic_us;
     ret->best = row.us;

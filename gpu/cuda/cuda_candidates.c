@@ -1,4 +1,4 @@
-/* cuda_candidates.c - see cuda_candidates.h. */
+/* cuda_candidates.c - parses gpu_options.kernels; see cuda_candidates.h. */
 #include "gpu/cuda/cuda_candidates.h"
 
 #include <stdio.h>
@@ -37,8 +37,8 @@ unknown_op(const char *word, size_t n, const struct candidates *table, uint32_t 
 
     for (uint32_t i = 0; i < n_ops; i++)
         if (candidate(&table[i], 0)->name) add(list, sizeof list, table[i].op);
-    return err_set(e, -EINVAL, "kernels: unknown op \"%.*s\"; known: %s", (int)MIN(n, 20u), word,
-                   list);
+    return err_set(e, -EINVAL, "option kernels: unknown op \"%.*s\"; known: %s", (int)MIN(n, 20u),
+                   word, list);
 }
 
 static int
@@ -47,11 +47,11 @@ unknown_candidate(const char *word, size_t n, const struct candidates *c, struct
     char list[160] = "";
 
     for (uint32_t i = 0; candidate(c, i)->name; i++) add(list, sizeof list, candidate(c, i)->name);
-    return err_set(e, -EINVAL, "kernels: %s has no candidate \"%.*s\"; known: %s", c->op,
+    return err_set(e, -EINVAL, "option kernels: op %s has no candidate \"%.*s\"; known: %s", c->op,
                    (int)MIN(n, 20u), word, *list ? list : "none");
 }
 
-/* Parses one op=name. named: bits of the ops already restricted. */
+/* Parses one op=candidate. named: bits of the ops that the text has named so far. */
 static int
 take(const char *word, size_t n, const struct candidates *table, uint32_t n_ops, uint32_t sm,
      uint32_t *allowed, uint64_t *named, struct err *e)
@@ -61,7 +61,8 @@ take(const char *word, size_t n, const struct candidates *table, uint32_t n_ops,
     uint32_t i = 0, j = 0;
 
     if (!eq)
-        return err_set(e, -EINVAL, "kernels: \"%.*s\" is not op=candidate", (int)MIN(n, 40u), word);
+        return err_set(e, -EINVAL, "option kernels: \"%.*s\" is not op=candidate", (int)MIN(n, 40u),
+                       word);
     op_len = (size_t)(eq - word);
     name = eq + 1;
     name_len = n - op_len - 1;
@@ -70,8 +71,8 @@ take(const char *word, size_t n, const struct candidates *table, uint32_t n_ops,
     while (candidate(&table[i], j)->name && !is(name, name_len, candidate(&table[i], j)->name)) j++;
     if (!candidate(&table[i], j)->name) return unknown_candidate(name, name_len, &table[i], e);
     if (!suits(candidate(&table[i], j), sm))
-        return err_set(e, -ENOTSUP, "kernels: %s=%s does not run on sm_%u", table[i].op,
-                       candidate(&table[i], j)->name, sm);
+        return err_set(e, -ENOTSUP, "option kernels: %s=%s does not run on this GPU (sm_%u)",
+                       table[i].op, candidate(&table[i], j)->name, sm);
     if (!(*named >> i & 1)) allowed[i] = 0;
     *named |= (uint64_t)1 << i;
     allowed[i] |= 1u << j;

@@ -1,13 +1,13 @@
-/* cuda_collective.c - all-reduce and all-gather of ranks: by peer memory or by NCCL; see
- * cuda_ranks.h. */
+/* cuda_collective.c - all-reduce and all-gather between the GPUs of a rank group: by peer memory
+ * (memory that all ranks have mapped) or by NCCL; see cuda_ranks.h. */
 #include "gpu/cuda/cuda_ranks.h"
 
 #include "gpu/cuda/kernels/norm/norm.h"
 #include "gpu/cuda/kernels/sampling/sample.h"
 
-/* Bytes up to which peer memory is used. A sum counts the bytes that leave a rank, because NCCL's
- * ring sends fewer the more ranks there are. A gather counts a rank's part, which needs no packing
- * in peer memory. */
+/* Bytes up to which peer memory is used. For an all-reduce they are the bytes that a rank sends,
+ * because the ring of NCCL sends fewer the more ranks there are. For an all-gather they are the
+ * part of one rank, which peer memory sends without packing. */
 enum { SMALL_SUM = 8 << 20, SMALL_GATHER = 64 << 20 };
 
 static cudaError_t
@@ -60,8 +60,7 @@ sum_by_nccl(const struct k_launch *l, struct channel *ch, void *x, size_t n, enu
                        "all_reduce");
 }
 
-/* NCCL requires contiguous memory: rows with a stride are packed in the work area, as many at once
- * as it holds. */
+/* NCCL requires contiguous memory: rows with gaps go through the work area, as many as fit. */
 cudaError_t
 cuda_reduce_nccl(const struct k_launch *l, struct tensor x)
 {
@@ -93,8 +92,7 @@ cuda_gather_peer(const struct k_launch *l, struct tensor out, struct tensor x)
     return ch->mapped ? k_exchange_gather(l, &ch->exchange, out, x) : cudaErrorInvalidValue;
 }
 
-/* Decides by the widest part, so that all ranks take the same way although parts may differ by a
- * column. */
+/* Decides by the widest part, so that all ranks decide alike; widths may differ by a column. */
 cudaError_t
 cuda_gather_small(const struct k_launch *l, struct tensor out, struct tensor x)
 {
@@ -113,7 +111,7 @@ cuda_sample_parts(const struct k_launch *l, const struct sample *s)
     return ch->mapped ? k_sample_of_ranks(l, &ch->exchange, s) : cudaErrorInvalidValue;
 }
 
-/* Each rank has a part of the work area for the widest columns. */
+/* All-gather by NCCL of rows that fit the work area, which has a widest part for each rank. */
 static cudaError_t
 gather_rows(const struct k_launch *l, struct channel *ch, struct tensor out, struct tensor x)
 {

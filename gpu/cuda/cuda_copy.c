@@ -1,16 +1,17 @@
-/* cuda_copy.c - put, get and copy: small pinned copies by a kernel, others by the copy engines.
+/* cuda_copy.c - the ops put, get, copy and copy_blocks: small copies by a kernel, others by the
+ * copy engines of the GPU.
  *
- * Host memory is pinned in pieces that end at multiples of CUDA_PIECE (cuda_host_pin()), and a copy
- * by an engine may not cross pieces: host copies are cut there.
+ * Host memory is pinned in pieces that end at multiples of CUDA_PIECE (cuda_host_pin()), and one
+ * copy by an engine must not span two pieces: copies from and to the host are divided there.
  *
  * Blocks of LARGE bytes or more between device and host are copied by the engines. They are faster
- * than a kernel, which reads the bus at 51 GB/s, and take no SMs.
+ * than a kernel, which reads the bus at 51 GB/s, and use no SMs.
  */
 #include "gpu/cuda/cuda.h"
 #include "gpu/cuda/kernels/memory/copy_blocks.h"
 #include "gpu/cuda/kernels/memory/small_copy.h"
 
-enum { LARGE = 1 << 20, BATCH = 64 /* copies per call */ };
+enum { LARGE = 1 << 20, BATCH = 64 /* copies that one call of the runtime queues */ };
 
 static bool
 pinned(struct cuda *c, const char *p, size_t bytes)
@@ -24,7 +25,7 @@ pinned(struct cuda *c, const char *p, size_t bytes)
     return all;
 }
 
-/* Copies by a kernel; returns false if a kernel cannot. */
+/* Copies by a kernel and stores its error in *r; returns false if a kernel cannot copy this. */
 static bool
 by_kernel(struct lane *lane, void *dst, const void *src, size_t bytes, const void *host, bool ready,
           cudaError_t *r)
@@ -34,7 +35,7 @@ by_kernel(struct lane *lane, void *dst, const void *src, size_t bytes, const voi
     return *r != cudaErrorInvalidValue;
 }
 
-/* Copies to the device (put) or to the host. */
+/* Copies from host to device (put) or from device to host. */
 static int
 host_copy(struct lane *lane, char *dst, const char *src, size_t bytes, bool put)
 {
@@ -78,7 +79,7 @@ cuda_copy(struct lane *l, void *dst, const void *src, size_t bytes)
     return cuda_failed(l, r, "copy");
 }
 
-/* Copies collected for one call. */
+/* Copies that are collected and then queued by one call. */
 struct batch {
     void *to[BATCH];
     const void *from[BATCH];

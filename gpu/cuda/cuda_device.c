@@ -1,7 +1,8 @@
-/* cuda_device.c - the module lagan-cuda.so; gpu.c opens it when a worker asks for a GPU.
+/* cuda_device.c - opens the CUDA device: the entry points of the module lagan-cuda.so, which gpu.c
+ * loads when a worker asks for a GPU.
  *
- * The module links the runtime statically and finds the driver's functions at run time, so that
- * programs without a GPU need neither. Errors of opening tell the operator what is missing.
+ * The module links the runtime statically and looks up the functions of the driver at run time, so
+ * that programs without a GPU need neither. The errors here tell the operator what is missing.
  */
 #include "gpu/cuda/cuda.h"
 #include "gpu/cuda/cuda_blas.h"
@@ -14,16 +15,18 @@ find_driver(struct cuda *c, struct err *e)
 {
 #define X(name, version) \
     if (!cuda_driver_call((void **)&c->driver.name, #name, version)) \
-        return err_set(e, -ENODEV, "the CUDA driver lacks %s: update the driver", #name);
+        return err_set(e, -ENODEV, "the CUDA driver lacks the function %s: update the driver", \
+                       #name);
     DRIVER_CALLS(X)
 #undef X
     return 0;
 }
 
-/* Settings that the driver reads at start. Launch queues of 4,092 instead of 1,020 launches let a
- * plain step of a deep model queue behind another without blocking. Queues of that length dominate
- * the time to make a context: three instead of eight serve two lanes and the loader, and one serves
- * a single lane. A rank group has further streams of NCCL. A partition has its own queues. */
+/* Sets environment variables that the driver reads at start. With launch queues of 4,092 instead of
+ * 1,020 launches, a plain step of a deep model does not block when it is queued behind another.
+ * Making queues of that length takes most of the time to make a context, so there are three instead
+ * of eight, for two lanes and the loader, and one for a single lane. In a rank group NCCL adds
+ * streams. A partition has its own queues. */
 static void
 set_up(const struct gpu_options *o)
 {
@@ -51,9 +54,10 @@ find_device(uint32_t ordinal, uint32_t ranks, struct err *e)
                        driver / 1000, driver % 1000 / 10, runtime / 1000, runtime % 1000 / 10);
     r = cudaGetDeviceCount(&n);
     if (r == cudaErrorInsufficientDriver)
-        return err_set(e, -ENODEV,
-                       "the CUDA driver (%d.%d) is older than this module needs (%d.%d)",
-                       driver / 1000, driver % 1000 / 10, runtime / 1000, runtime % 1000 / 10);
+        return err_set(
+            e, -ENODEV,
+            "the CUDA driver is for CUDA %d.%d, this module needs %d.%d: update the driver",
+            driver / 1000, driver % 1000 / 10, runtime / 1000, runtime % 1000 / 10);
     if (r == cudaErrorNoDevice || (r == cudaSuccess && n == 0))
         return err_set(e, -ENODEV,
                        "there is a CUDA driver but no usable GPU: see nvidia-smi, "
@@ -71,7 +75,7 @@ find_device(uint32_t ordinal, uint32_t ranks, struct err *e)
     return 0;
 }
 
-/* sm_90a code runs on 9.0 only, sm_80 code on 8.0 and later 8.x. */
+/* True if this module has kernels for the GPU: sm_90a code runs on 9.0, sm_80 code on 8.x. */
 static bool
 has_kernels_for(int major, int minor)
 {
@@ -117,7 +121,7 @@ look_at(struct cuda *c, struct err *e)
     return 0;
 }
 
-/* Makes the context. Waiting threads sleep: only lane.close() waits. */
+/* Makes the context. Threads that wait sleep instead of polling; only lane.close() waits. */
 static int
 start(struct cuda *c, struct err *e)
 {
@@ -146,7 +150,7 @@ start(struct cuda *c, struct err *e)
     return err_set(e, -EIO, "%s does not start: %s", c->gpu.describe, cudaGetErrorString(r));
 }
 
-/* own: what is neither free nor in our arenas, if no other process uses the GPU. */
+/* own: memory that is neither free nor in our arenas; too high if other processes use the GPU. */
 static int
 memory(const struct gpu *g, uint64_t *free, uint64_t *own, uint64_t *total)
 {
@@ -192,7 +196,7 @@ lagan_cuda_open(struct gpu **ret, uint32_t ordinal, const struct gpu_options *o,
     struct cuda *c = (struct cuda *)g;
     bool blas;
 
-    if (!c) return err_set(e, -ENOMEM, "cuda device: no memory");
+    if (!c) return err_set(e, -ENOMEM, "cannot open the CUDA device: no memory");
     pthread_mutex_init(&c->pin_lock, NULL);
     check_panic_message = panic_message;
     set_up(o);
@@ -202,8 +206,8 @@ lagan_cuda_open(struct gpu **ret, uint32_t ordinal, const struct gpu_options *o,
     c->timing = o->timing;
     TRY(look_at(c, e));
     TRY(cuda_pick_open(c, o->kernels, e));
-    /* Without the library a server would be ten times slower, so opening fails unless the candidate
-     * is excluded. */
+    /* Without cuBLASLt a server would be ten times slower, so opening fails if it is missing,
+     * unless the option `kernels` excludes it. */
     blas = cuda_pick_may(c, OP_matmul, "blas") || cuda_pick_may(c, OP_act_matmul, "blas") ||
            cuda_pick_may(c, OP_gate_matmul, "blas");
     if (blas) TRY(cuda_blas_begin(c, o, e));

@@ -1,6 +1,5 @@
-/* cuda_error.c - the functions below all other files of the CUDA device: they make the device
- * current, translate errors of the runtime and the driver into messages, and close the driver's
- * descriptors on exec.
+/* cuda_error.c - the functions on which all files of the CUDA device depend: they make the device
+ * current, translate errors into messages and close the descriptors of the driver on exec.
  */
 #include "gpu/cuda/cuda.h"
 
@@ -33,7 +32,7 @@ cuda_failed(struct lane *lane, cudaError_t r, const char *what)
 
     if (r == cudaSuccess) return 0;
     cudaGetLastError();
-    /* A call that cannot be recorded is not a device failure: the step can still run. */
+    /* A call that cannot be recorded is no device failure: the step can run without a graph. */
     if (!l->recording) l->error = -EIO;
     return err_set(&lane->gpu->why, -EIO, "%s: %s: %s", lane->gpu->describe, what,
                    cudaGetErrorString(r));
@@ -43,7 +42,8 @@ int
 cuda_not_recording(struct lane *lane, const char *what)
 {
     if (!((struct cuda_lane *)lane)->recording) return 0;
-    return err_set(&lane->gpu->why, -EINVAL, "%s: not while a graph is being recorded", what);
+    return err_set(&lane->gpu->why, -EINVAL,
+                   "%s is not possible while a graph is being recorded (internal error)", what);
 }
 
 bool

@@ -1,19 +1,21 @@
-/* cuda_graph.c - recorded parts of a step, and named ranges for a profiler.
+/* cuda_graph.c - records the ops of a lane as a CUDA graph and launches it; named ranges for a
+ * profiler.
  *
- * Captures a lane's stream (thread-local: other threads are not affected), makes the graph
- * executable and uploads it at once, so that the first launch costs no more than later ones.
+ * Recording captures the stream of the lane (thread-local, so other threads are not affected). The
+ * graph is made executable and uploaded at once, so that its first launch takes no longer than
+ * later ones.
  */
 #include "gpu/cuda/cuda.h"
 
 #include <nvtx3/nvToolsExt.h>
 
-/* CUDA_SCALE_LAUNCH_QUEUES allows 4,092 queued launches (cuda_device.c). NODE: bytes of device
- * memory. */
+/* MOST_NODES: a graph with more kernels is refused; the launch queue holds 4,092 (cuda_device.c).
+ * NODE: estimated bytes of device memory per node. */
 enum { MOST_NODES = 2048, NODE = 4096 };
 
 struct graph {
     cudaGraphExec_t exec;
-    struct cuda_partition *partition; /* NULL, or where it was recorded; with that many SMs */
+    struct cuda_partition *partition; /* where it was recorded; NULL: undivided device */
     uint32_t sms;
 };
 
@@ -29,7 +31,8 @@ cuda_graph_begin(struct lane *lane)
     struct cuda_lane *l = (struct cuda_lane *)lane;
 
     if (l->recording)
-        return err_set(&lane->gpu->why, -EINVAL, "graph_begin: a graph is already being recorded");
+        return err_set(&lane->gpu->why, -EINVAL,
+                       "graph_begin: a graph is already being recorded (internal error)");
     cuda_enter(cuda_of(lane));
     TRY(cuda_failed(lane, cudaStreamBeginCapture(l->k.st, cudaStreamCaptureModeThreadLocal),
                     "graph_begin"));
@@ -37,8 +40,8 @@ cuda_graph_begin(struct lane *lane)
     return 0;
 }
 
-/* Estimates the bytes from the number of nodes. Asking the driver for free memory can block for
- * seconds while another process allocates or pins host memory, and the heartbeat would stop. */
+/* Estimates the bytes of the graph from its number of nodes. Asking the driver for its free memory
+ * could block for seconds while another process allocates or pins memory; heartbeats would stop. */
 int
 cuda_graph_end(struct lane *lane, struct graph **ret, uint64_t *bytes)
 {
@@ -50,7 +53,8 @@ cuda_graph_end(struct lane *lane, struct graph **ret, uint64_t *bytes)
     int failed;
 
     if (!l->recording)
-        return err_set(&lane->gpu->why, -EINVAL, "graph_end: no graph is being recorded");
+        return err_set(&lane->gpu->why, -EINVAL,
+                       "graph_end: no graph is being recorded (internal error)");
     cuda_enter(cuda_of(lane));
     r = cudaStreamEndCapture(l->k.st, &graph);
     if (r == cudaSuccess && !graph) r = cudaErrorStreamCaptureInvalidated;
@@ -58,7 +62,8 @@ cuda_graph_end(struct lane *lane, struct graph **ret, uint64_t *bytes)
     l->recording = false;
     if (failed) return failed;
     if (cudaGraphGetNodes(graph, NULL, &nodes) != cudaSuccess || nodes > MOST_NODES)
-        return err_set(&lane->gpu->why, -E2BIG, "graph_end: %zu nodes, at most %d", nodes,
+        return err_set(&lane->gpu->why, -E2BIG,
+                       "graph_end: the graph has %zu nodes, at most %d are allowed", nodes,
                        MOST_NODES);
     g = calloc(1, sizeof *g);
     if (!g) return err_set(&lane->gpu->why, -ENOMEM, "graph_end: no memory");
@@ -90,7 +95,9 @@ cuda_graph_launch(struct lane *lane, struct graph *g)
     TRY(cuda_not_recording(lane, "graph_launch"));
     if (g->partition != l->partition || g->sms != l->k.sms)
         return err_set(&lane->gpu->why, -EINVAL,
-                       "graph_launch: recorded on another part of the device, with %u SMs", g->sms);
+                       "graph_launch: the graph was recorded on another partition, with %u SMs "
+                       "(internal error)",
+                       g->sms);
     cuda_enter(cuda_of(lane));
     return cuda_failed(lane, cudaGraphLaunch(g->exec, l->k.st), "graph_launch");
 }

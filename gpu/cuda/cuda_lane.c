@@ -1,13 +1,15 @@
-/* cuda_lane.c - a lane: its stream (or one per partition), work area, marks, failures, idle clock.
+/* cuda_lane.c - a lane of the CUDA device: its stream (or one per partition), work area, marks,
+ * failures, idle clock.
  *
- * A kernel writes a mark into pinned host memory after all work queued before it; lane.done() is a
- * load. lane.after() waits for the event that every mark records. Because an event belongs to
- * queued work, no order of lane.after() calls can deadlock. Only lane.close() blocks.
+ * A mark is a kernel that writes the step number to pinned host memory after all work queued before
+ * it; lane.done() only loads that number. Every mark also records an event, and lane.after() waits
+ * for it. Because an event is recorded before another lane can wait for it, no order of
+ * lane.after() calls can deadlock. Only lane.close() blocks.
  *
- * The idle clock measures the time that the device was idle between two intervals of work, for
- * benchmarks. With gpu_options.timing every interval records an event at its start and end. A gap
- * is the time from an end to the next start, read once both events are complete. It includes the
- * cost of the two events. Without the option nothing is queued.
+ * The idle clock measures, for benchmarks, the time that the device was idle between two intervals
+ * of work. With gpu_options.timing every interval records an event at its start and at its end. A
+ * gap is the time from an end to the next start; it is read when both events are complete and
+ * includes the time of the two events. Without the option nothing is queued.
  */
 #include "gpu/cuda/cuda.h"
 #include "gpu/cuda/cuda_blas.h"
@@ -16,7 +18,7 @@
 #include "base/clock.h"
 #include "gpu/cuda/kernels/memory/small_copy.h"
 
-/* Interval at which lane.error() asks the driver: an illegal access shows only there. */
+/* Time between two queries of the driver by lane.error(); only they report illegal accesses. */
 #define LOOK NSEC_MS
 
 static int
@@ -61,7 +63,7 @@ end(struct cuda_lane *l)
     cudaFree(l->k.work);
     cudaFree(l->k.count);
     cudaFreeHost(l->words);
-    cudaGetLastError(); /* of a failed device; must not reach the next lane */
+    cudaGetLastError(); /* clears the error of a failed device, which the next lane would report */
     free(l);
 }
 CLEAN_FUNC(struct cuda_lane, end)
@@ -73,12 +75,13 @@ cuda_err(cudaError_t r, const char *what, struct err *e)
 
     if (r == cudaSuccess) return 0;
     if (r != cudaErrorMemoryAllocation)
-        return err_set(e, -EIO, "a lane's %s: %s", what, cudaGetErrorString(r));
+        return err_set(e, -EIO, "cannot make a lane (%s): %s", what, cudaGetErrorString(r));
     cudaGetLastError();
     cudaMemGetInfo(&free, &total);
-    return err_set(e, -ENOMEM,
-                   "a lane's %s: no GPU memory (work area %zu MiB; %zu of %zu MiB free)", what,
-                   CUDA_WORK >> 20, free >> 20, total >> 20);
+    return err_set(
+        e, -ENOMEM,
+        "cannot make a lane (%s): no GPU memory (a lane needs %zu MiB; %zu of %zu MiB free)", what,
+        CUDA_WORK >> 20, free >> 20, total >> 20);
 }
 
 int
@@ -87,11 +90,11 @@ cuda_lane_open(struct gpu *g, uint32_t units, struct lane **ret, struct err *e)
     CLEAN(end_at) struct cuda_lane *l = calloc(1, sizeof *l);
     void *words;
 
-    if (!l) return err_set(e, -ENOMEM, "a lane: no memory");
+    if (!l) return err_set(e, -ENOMEM, "cannot make a lane: no memory");
     l->lane.gpu = g;
     cuda_enter((struct cuda *)g);
-    /* For fewer units than the device has, sms only sizes kernels; a lane has SMs of its own only
-     * on a part. */
+    /* With fewer units than the device has, sms only limits the size of kernels. A lane has SMs of
+     * its own only on a part of a partition. */
     l->k.sms = MIN(units, g->units);
     l->k.invariant = ((struct cuda *)g)->invariant;
     l->k.work_bytes = CUDA_WORK;
@@ -113,7 +116,8 @@ cuda_lane_open(struct gpu *g, uint32_t units, struct lane **ret, struct err *e)
         TRY(cuda_err(cudaEventCreateWithFlags(&l->mark[i].event, cudaEventDisableTiming), "marks",
                      e));
     if (((struct cuda *)g)->timing && open_idle_clock(l) < 0)
-        return err_set(e, -ENOMEM, "a lane's clock: %s", cudaGetErrorString(cudaGetLastError()));
+        return err_set(e, -ENOMEM, "cannot make a lane (idle clock): %s",
+                       cudaGetErrorString(cudaGetLastError()));
     TRY(cuda_err(cudaStreamSynchronize(l->k.st), "counters", e));
     TRY(cuda_blas_lane_open(l, e));
     cuda_close_on_exec();
@@ -154,8 +158,8 @@ cuda_lane_after(struct lane *lane, const struct lane *other, uint64_t step)
     uint64_t first = o->n_marks > CUDA_EVENTS ? o->n_marks - CUDA_EVENTS : 0, i = o->n_marks;
 
     TRY(cuda_not_recording(lane, "lane_after"));
-    /* The earliest mark that suffices, within the current numbering. check.c guarantees that the
-     * last suffices. */
+    /* Finds the earliest mark, in the current step numbering, that is at least step. check.c
+     * guarantees that the last mark is. */
     while (i > first && o->mark[(i - 1) % CUDA_EVENTS].step >= step) i--;
     cuda_enter(cuda_of(lane));
     return cuda_failed(lane, cudaStreamWaitEvent(l->k.st, o->mark[i % CUDA_EVENTS].event, 0),
@@ -181,8 +185,8 @@ cuda_lane_error(const struct lane *lane)
     if (__atomic_load_n(&l->words->fault, __ATOMIC_ACQUIRE)) {
         l->error = -EIO;
         return err_set(&g->why, -EIO,
-                       "a kernel received invalid input (a row of logits that is "
-                       "entirely NaN or suppressed, or a wrong table)");
+                       "a kernel found invalid input: a row of logits that is entirely NaN or "
+                       "suppressed, or a wrong block table");
     }
     if (l->recording || l->n_marks == 0 ||
         cuda_lane_done(lane) == l->mark[(l->n_marks - 1) % CUDA_EVENTS].step)
@@ -214,7 +218,7 @@ cuda_work_end(struct lane *lane)
     cudaEventRecord(l->idle_clock.at[l->idle_clock.n++ % CUDA_STRETCHES].end, l->k.st);
 }
 
-/* The interval read next is not overwritten, because at most two steps of a lane are in flight. */
+/* At most two steps are in flight, so the interval that is read next is not overwritten. */
 void
 cuda_lane_gaps(struct lane *lane, uint64_t *n, uint64_t *ns)
 {
@@ -231,7 +235,7 @@ cuda_lane_gaps(struct lane *lane, uint64_t *n, uint64_t *ns)
         l->idle_clock.ns += (uint64_t)(ms * 1e6f);
         l->idle_clock.read++;
     }
-    cudaGetLastError(); /* not ready is not an error */
+    cudaGetLastError(); /* clears cudaErrorNotReady of the query, which is no error */
     *n = l->idle_clock.gaps;
     *ns = l->idle_clock.ns;
 }

@@ -1,17 +1,17 @@
-/* cuda_library.c - see cuda_library.h. */
+/* cuda_library.c - finds and opens a library of the CUDA Toolkit; see cuda_library.h. */
 #include "gpu/cuda/cuda_library.h"
 
 #include <dlfcn.h>
 #include <stdio.h>
 
-struct wanted {
+struct wanted { /* arguments of cuda_library_open() */
     const char *name;
     bool (*find)(void *library, void *arg);
     void *arg;
 };
 
-/* Opens the library in that folder; NULL: by the loader's path. Returns NULL if it or a function is
- * missing. */
+/* Opens the library in folder/sub, or with folder NULL in the path of the loader. Returns NULL if
+ * the library or one of its functions is missing. */
 static void *
 open_in(const struct wanted *w, const char *folder, const char *sub)
 {
@@ -38,7 +38,7 @@ cuda_library_open(void **ret, const char *name, const char *libs, const char *ne
     if (libs) {
         *ret = open_in(&w, libs, "");
         if (*ret) return 0;
-        return err_set(e, -ENOENT, "%scannot find %s, or a function of it, in %s", need, name,
+        return err_set(e, -ENOENT, "%scannot find %s with the functions needed in %s", need, name,
                        libs);
     }
     *ret = home ? open_in(&w, home, "/lib64") : NULL;

@@ -1,4 +1,4 @@
-/* cuda_nccl.c - see cuda_nccl.h. */
+/* cuda_nccl.c - opens NCCL and translates its errors; see cuda_nccl.h. */
 #include "gpu/cuda/cuda_nccl.h"
 
 #include "gpu/cuda/cuda_library.h"
@@ -6,7 +6,7 @@
 #include <dlfcn.h>
 
 #define LIBRARY "libnccl.so.2"
-/* The first that supports CUDA 12 and has all NCCL_CALLS. */
+/* The first NCCL version that supports CUDA 12 and has all functions of NCCL_CALLS (2.18.0). */
 enum { OLDEST = 21800 };
 
 static bool
@@ -28,7 +28,8 @@ nccl_open(struct nccl *n, const char *libs, struct err *e)
     TRY(cuda_library_open(&n->library, LIBRARY, libs, "tensor parallelism needs NCCL: ", find_calls,
                           n, e));
     if (n->GetVersion(&n->version) == NCCL_OK && n->version >= OLDEST) return 0;
-    err_set(e, -ENOTSUP, "NCCL has version %d, needs at least %d (2.18)", n->version, OLDEST);
+    err_set(e, -ENOTSUP, "NCCL has version %d; tensor parallelism needs at least %d (2.18)",
+            n->version, OLDEST);
     nccl_close(n);
     return -ENOTSUP;
 }
@@ -47,6 +48,6 @@ nccl_err(const struct nccl *n, int result, const char *what, struct err *e)
 
     if (result == NCCL_OK) return 0;
     more = n->GetLastError(NULL);
-    return err_set(e, -EIO, "NCCL, %s: %s%s%s", what, n->GetErrorString(result),
+    return err_set(e, -EIO, "NCCL failed (%s): %s%s%s", what, n->GetErrorString(result),
                    more && *more ? ": " : "", more ? more : "");
 }

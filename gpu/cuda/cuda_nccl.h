@@ -1,7 +1,8 @@
-/* cuda_nccl.h - NCCL, opened at run time: all-reduce and all-gather of ranks on several GPUs.
+/* cuda_nccl.h - the functions of NCCL that lagan uses (all-reduce and all-gather between GPUs),
+ * opened at run time.
  *
- * Declares the functions used, which have not changed since NCCL 2.14, so that building needs no
- * NCCL. Source: nccl.h. Of CUDA this file knows only the stream type.
+ * The declarations are here so that building needs no NCCL; they have not changed since NCCL 2.14.
+ * Source: nccl.h. The only CUDA type that this file needs is the stream.
  */
 #pragma once
 
@@ -37,9 +38,9 @@ struct nccl {
 #undef X
 };
 
-/* libs: the only folder searched; NULL: CUDA_PATH, /usr/local/cuda, the loader's path. -ENOENT: the
- * message has the places searched; -ENOTSUP: too old. */
+/* Opens NCCL. libs: the only folder searched; NULL: CUDA_PATH, /usr/local/cuda, the path of the
+ * loader. -ENOENT: not found; the message has the places searched. -ENOTSUP: too old. */
 int nccl_open(struct nccl *n, const char *libs, struct err *e) MUST_USE;
 void nccl_close(struct nccl *n); /* may be called without nccl_open() */
-/* 0 for NCCL_OK, else -EIO with NCCL's error texts. what: the call, for the message. */
+/* Returns 0 for NCCL_OK, else -EIO with the texts of NCCL. what: the call, for the message. */
 int nccl_err(const struct nccl *n, int result, const char *what, struct err *e);

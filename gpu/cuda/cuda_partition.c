@@ -1,32 +1,32 @@
-/* cuda_partition.c - a device divided in two parts: green contexts, and the lanes' streams on them.
+/* cuda_partition.c - divides the SMs of a device into two parts, and moves lanes to a part.
  *
- * A partition is identified by the SMs of its first part. The driver divides SMs in groups that can
- * be scheduled together (gpu_parts.grain). One part has whole groups, the other the remaining SMs.
- * Each part is a green context, and each lane that used it has a stream there:
+ * A partition is identified by the number of SMs of its first part. The driver divides SMs in
+ * groups that can be scheduled together (gpu_parts.grain). One part has whole groups, the other the
+ * remaining SMs. Each part is a green context, and each lane that has used it has a stream there:
  *
  *     device     SMs  |<------ part 0 ------>|<-- part 1 -->|
  *     streams         lane a, lane b         lane a ...
  *
- * Memory, modules and events belong to the one primary context. A lane that changes its stream
- * records an event, and the new stream waits for it, so that ops stay in order. A graph runs on the
- * part where it was recorded, wherever it is launched; a partition with graphs is therefore not
- * replaced.
+ * Memory, modules and events are those of the one primary context. A lane that changes its stream
+ * records an event, and the new stream waits for it, so that ops stay in order. A graph always runs
+ * on the part where it was recorded; a partition with graphs is therefore not replaced.
  *
- * The first lane.part() makes the first partition. A partition takes milliseconds and memory: there
- * are at most CUDA_PARTITIONS, and the least recently used one without lanes and graphs is
- * replaced.
+ * The first lane.part() on a partition makes it, which takes milliseconds and memory. At most
+ * CUDA_PARTITIONS exist; a further one replaces the least recently used one without lanes and
+ * graphs.
  */
 #include "gpu/cuda/cuda.h"
 
-/* Drivers older than green contexts still run everything else. */
+/* Older drivers have no green contexts; everything else works with them. */
 #define NEWER "its driver (CUDA 12.5 or later has it; this one lacks %s)"
 
 static int
 failed(const struct cuda *c, CUresult r, const char *what, uint32_t at, struct err *e)
 {
     if (r == CUDA_SUCCESS) return 0;
-    return err_set(e, r == CUDA_ERROR_OUT_OF_MEMORY ? -ENOMEM : -EIO, "%s in %u and %u SMs: %s: %s",
-                   c->gpu.describe, at, c->gpu.units - at, what, cuda_driver_says(c, r));
+    return err_set(e, r == CUDA_ERROR_OUT_OF_MEMORY ? -ENOMEM : -EIO,
+                   "cannot divide %s into %u and %u SMs: %s: %s", c->gpu.describe, at,
+                   c->gpu.units - at, what, cuda_driver_says(c, r));
 }
 
 static bool
@@ -64,14 +64,15 @@ cuda_partition_inspect(struct cuda *c)
         return;
     }
     if (all.sm.smCount != c->gpu.units) {
-        err_set(&ps->why, -ENOTSUP,
-                "%s cannot be divided: its driver offers only %u SMs (MPS of another process?)",
-                c->gpu.describe, all.sm.smCount);
+        err_set(
+            &ps->why, -ENOTSUP,
+            "%s cannot be divided: its driver offers only %u SMs; check whether MPS limits them",
+            c->gpu.describe, all.sm.smCount);
         return;
     }
     *parts = (struct gpu_parts){ .least = MAX(all.sm.minSmPartitionSize, 1u),
                                  .grain = MAX(all.sm.smCoscheduledAlignment, 1u) };
-    /* SMs outside whole groups cannot run clusters: a part must have at least one whole group. */
+    /* SMs outside whole groups cannot run clusters: a part needs at least one whole group. */
     if (ps->cuDevSmResourceSplitByCount(NULL, &groups, &all, NULL, 0, parts->grain) ==
             CUDA_SUCCESS &&
         groups * parts->grain < c->gpu.units)
@@ -79,7 +80,7 @@ cuda_partition_inspect(struct cuda *c)
                            ROUND_UP(c->gpu.units - groups * parts->grain + 1, parts->grain));
 }
 
-/* Finds the SMs of both parts. */
+/* Asks the driver for the SMs of both parts. */
 static int
 share_out(struct cuda *c, uint32_t at, CUdevResource part[2], struct err *e)
 {
@@ -89,15 +90,16 @@ share_out(struct cuda *c, uint32_t at, CUdevResource part[2], struct err *e)
     CUdevResource all;
 
     if (want % grain)
-        return err_set(e, -EINVAL, "%s in %u and %u SMs: neither is a multiple of %u",
+        return err_set(e, -EINVAL,
+                       "cannot divide %s into %u and %u SMs: neither is a multiple of %u",
                        c->gpu.describe, at, units - at, grain);
     TRY(failed(c, ps->cuDeviceGetDevResource(ps->device, &all, CU_DEV_RESOURCE_TYPE_SM), "its SMs",
                at, e));
     TRY(failed(c, ps->cuDevSmResourceSplitByCount(&part[whole], &n, &all, &part[!whole], 0, want),
                "dividing its SMs", at, e));
     if (part[whole].sm.smCount == want && part[!whole].sm.smCount == units - want) return 0;
-    return err_set(e, -EINVAL, "%s in %u and %u SMs: its driver offers %u and %u", c->gpu.describe,
-                   at, units - at, part[0].sm.smCount, part[1].sm.smCount);
+    return err_set(e, -EINVAL, "cannot divide %s into %u and %u SMs: its driver offers %u and %u",
+                   c->gpu.describe, at, units - at, part[0].sm.smCount, part[1].sm.smCount);
 }
 
 static void
@@ -143,7 +145,7 @@ make(struct cuda *c, struct cuda_partition *r, uint32_t at, struct err *e)
     return ret;
 }
 
-/* An unused partition; the least recently used. NULL: all are in use. */
+/* The least recently used partition without lanes and graphs, or an unused entry; NULL: none. */
 static struct cuda_partition *
 find_replaceable(struct cuda *c)
 {
@@ -170,14 +172,15 @@ find(struct cuda *c, uint32_t at, struct cuda_partition **ret, struct err *e)
         }
     r = find_replaceable(c);
     if (!r)
-        return err_set(e, -EBUSY, "%s in %u and %u SMs: %d other partitions are in use",
+        return err_set(e, -EBUSY,
+                       "cannot divide %s into %u and %u SMs: %d other partitions are in use",
                        c->gpu.describe, at, c->gpu.units - at, CUDA_PARTITIONS);
     clear(c, r);
     *ret = r;
     return make(c, r, at, e);
 }
 
-/* Finds or makes the lane's stream on that part. */
+/* Finds or makes the stream of the lane on a part. */
 static int
 stream(struct cuda *c, struct cuda_partition *r, const struct cuda_lane *l, int part,
        cudaStream_t *ret, struct err *e)
@@ -189,8 +192,8 @@ stream(struct cuda *c, struct cuda_partition *r, const struct cuda_lane *l, int 
     if (i == ARRAY_LEN(r->lane))
         for (i = 0; i < ARRAY_LEN(r->lane) && r->lane[i].lane;) i++;
     if (i == ARRAY_LEN(r->lane))
-        return err_set(e, -EBUSY, "%s: more than %d lanes on partitions", c->gpu.describe,
-                       CUDA_PARTITION_LANES);
+        return err_set(e, -EBUSY, "%s has more than %d lanes on one partition (internal error)",
+                       c->gpu.describe, CUDA_PARTITION_LANES);
     if (!r->lane[i].st[part]) {
         TRY(failed(
             c, c->partitions.cuGreenCtxStreamCreate(&st, r->part[part], CU_STREAM_NON_BLOCKING, 0),
@@ -202,7 +205,7 @@ stream(struct cuda *c, struct cuda_partition *r, const struct cuda_lane *l, int 
     return 0;
 }
 
-/* Moves the lane to stream st; earlier work of the lane completes before later work. */
+/* Moves the lane to stream st, which waits for the earlier work of the lane. */
 static int
 move(struct cuda_lane *l, struct cuda_partition *r, cudaStream_t st, uint32_t sms)
 {

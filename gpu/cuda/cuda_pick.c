@@ -1,11 +1,13 @@
-/* cuda_pick.c - the candidates of every op, in the order they are tried, and the op table.
+/* cuda_pick.c - the op table of the CUDA device and the candidates (kernels) of every op, in the
+ * order in which they are tried.
  *
- * The first candidate that does not refuse runs an op: a k_ function that returns
- * cudaErrorInvalidValue has queued nothing. gpu_options.kernels allows only the candidates it
- * names. To add a candidate: include its header above, add a line to its op's list, add its .cu to
- * gpu/Makefile.inc.
+ * The first candidate that does not refuse runs an op; a candidate refuses by returning
+ * cudaErrorInvalidValue and has then queued nothing. gpu_options.kernels allows only the candidates
+ * that it names. To add a candidate: include its header, add a line to the list of its op, add its
+ * .cu to gpu/Makefile.inc.
  *
- * A line has name, lowest and highest sm (0: any), function. gpu/ops.h documents the ops.
+ * A line has the name, the lowest and the highest compute capability * 10 (0: any), and the
+ * function. gpu/ops.h documents the ops.
  */
 #include "gpu/cuda/cuda_candidates.h"
 
@@ -36,7 +38,7 @@
 
 #include <stdio.h>
 
-/* The candidates of an op; a function with another type than the op's does not compile. */
+/* Defines the struct of a candidate of each op. Other function types do not compile. */
 #define CANDIDATE(p, name, params, args) \
     struct name##_candidate { \
         struct candidate c; \
@@ -140,15 +142,16 @@ cuda_pick_may(const struct cuda *c, enum cuda_op op, const char *name)
     return false;
 }
 
-/* No candidate supports the shape or dtype, or gpu_options.kernels excludes it. */
+/* For shapes and dtypes that no candidate allowed by gpu_options.kernels supports. */
 static int
 refused(struct lane *l, enum cuda_op op)
 {
-    return err_set(&l->gpu->why, -ENOTSUP, "%s: no kernel supports these shapes and dtypes",
+    return err_set(&l->gpu->why, -ENOTSUP,
+                   "%s: no kernel that the option kernels allows supports these shapes and dtypes",
                    op_table[op].op);
 }
 
-/* Runs the first allowed candidate that does not refuse; returns `none` if there is none. */
+/* Runs the first allowed candidate that does not refuse; returns `none` if all refuse. */
 #define PICK_OR(none, lane, op, ...) \
     do { \
         const struct cuda *pick_c = cuda_of(lane); \
@@ -171,7 +174,7 @@ refused(struct lane *l, enum cuda_op op)
     }
 GPU_EVERY_OP(PASS_ON, cuda)
 
-/* One rank: the result is complete already, and check.c does not call these two. */
+/* Collectives of a lane, which first gets its channel. With one rank check.c does not call them. */
 static int
 join_and_reduce(struct lane *l, struct tensor x)
 {
@@ -186,7 +189,7 @@ join_and_gather(struct lane *l, struct tensor out, struct tensor x)
     return cuda_ranks_why((struct cuda_lane *)l, cuda_all_gather(l, out, x));
 }
 
-/* In one pass if the small candidate of all_reduce may run, else as two ops. */
+/* With r->parts: all-reduce and residual in one kernel if "small" may run, else two ops. */
 static int
 residual_of_ranks(struct lane *l, const struct residual *r)
 {
@@ -221,7 +224,7 @@ sample_of_ranks(struct lane *l, const struct sample *s)
     return cuda_sample(l, s);
 }
 
-/* Decode and prefill segments in one step are two calls, because the best candidates differ. */
+/* Separate calls for single-token and longer segments, because their best candidates differ. */
 static int
 attend_segments(struct lane *l, const struct attend *a, struct step_tokens r)
 {
@@ -247,8 +250,8 @@ store_and_attend(struct lane *l, const struct attend *a, struct step_tokens r)
     return attend_segments(l, &stored, r);
 }
 
-/* Candidates that cannot store K and V of more than one token per segment refuse; two ops then do
- * it. */
+/* A candidate refuses if it cannot also store K and V, for example those of several tokens per
+ * segment; then rope_store and attend run as two ops. */
 static int
 attend(struct lane *l, const struct attend *a, struct step_tokens r)
 {
@@ -256,7 +259,7 @@ attend(struct lane *l, const struct attend *a, struct step_tokens r)
     PICK_OR(store_and_attend(l, a, r), l, attend, a, r);
 }
 
-/* The last initializer of a member counts. */
+/* Several members have two initializers; the last counts. */
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Woverride-init"
 const struct gpu_ops cuda_ops = {

@@ -1,13 +1,11 @@
-/* cuda_ranks.c - see cuda_ranks.h.
+/* cuda_ranks.c - connects the ranks of a rank group; see cuda_ranks.h, which defines channel.
  *
  * Every rank makes a channel in these steps:
  *
- * - posts the handle of its memory; maps the memory of all other ranks; learns from all whether
- *   that worked
- * - gets NCCL's id from rank 0; makes the communicator; runs one all-reduce and one all-gather of
- *   each size class, which makes connections and loads kernels
- * - posts READY and waits for all ranks: from then on others may write into its memory, which is
- *   zero
+ * - posts the handle of its memory, maps the memory of all other ranks and learns from every rank
+ * whether it could map them - gets the NCCL id from rank 0, makes the communicator, runs one
+ * all-reduce and one all-gather of each size class, which makes connections and loads kernels -
+ * posts READY and waits for all ranks: from then on others may write into its memory, which is zero
  */
 #include "gpu/cuda/cuda_ranks.h"
 
@@ -17,7 +15,7 @@
 
 #define GROUP_TIME (60 * NSEC_S)
 
-/* How another rank maps this rank's memory. */
+/* The message RENDEZVOUS_MEMORY: how others map this rank's memory. there: handle is valid. */
 struct memory_note {
     cudaIpcMemHandle_t handle;
     uint32_t there;
@@ -35,9 +33,9 @@ opener(void *arg)
     return NULL;
 }
 
-/* NCCL's ranks use sockets before shared memory: restrict them to the loopback interface, because
- * all ranks are on this host. Disable buffer registration, which would map arenas of a recorded
- * all-reduce into other processes. */
+/* NCCL connects ranks by sockets before it uses shared memory: restricts it to the loopback
+ * interface, because all ranks are on this host. Disables its registration of buffers, which would
+ * map arenas into other processes when an all-reduce is recorded. */
 int
 cuda_ranks_begin(struct cuda *c, const struct gpu_options *o, struct err *e)
 {
@@ -47,12 +45,12 @@ cuda_ranks_begin(struct cuda *c, const struct gpu_options *o, struct err *e)
     setenv("NCCL_SOCKET_IFNAME", "lo", 0);
     setenv("NCCL_GRAPH_REGISTER", "0", 0);
     g = calloc(1, sizeof *g);
-    if (!g) return err_set(e, -ENOMEM, "a rank group: no memory");
+    if (!g) return err_set(e, -ENOMEM, "cannot open the rank group: no memory");
     c->group = g;
     g->cuda = c;
     TRY(rendezvous_open(&g->rendezvous, o->rank, o->n_ranks, o->group_fd, e));
     if (o->libs && !(g->libs = strdup(o->libs)))
-        return err_set(e, -ENOMEM, "a rank group: no memory");
+        return err_set(e, -ENOMEM, "cannot open the rank group: no memory");
     for (uint32_t i = 0; i < RENDEZVOUS_CHANNELS; i++) {
         g->channel[i].group = g;
         g->channel[i].number = i;
@@ -69,12 +67,12 @@ cuda_err(cudaError_t r, const char *what, struct err *e)
 {
     if (r == cudaSuccess) return 0;
     cudaGetLastError();
-    return err_set(e, r == cudaErrorMemoryAllocation ? -ENOMEM : -EIO, "a group's %s: %s", what,
-                   cudaGetErrorString(r));
+    return err_set(e, r == cudaErrorMemoryAllocation ? -ENOMEM : -EIO,
+                   "cannot connect the ranks (%s): %s", what, cudaGetErrorString(r));
 }
 
-/* Maps the memory of all ranks. Failure (no peer access, container boundaries) is not an error:
- * NCCL has other transports. */
+/* Maps the memory of all ranks. Failure (no peer access, containers) is no error: NCCL has other
+ * ways. */
 static int
 map_all(struct channel *ch, cudaStream_t st, nsec until, struct err *e)
 {
@@ -128,12 +126,12 @@ connect(struct channel *ch, nsec until, struct err *e)
                     "a communicator", e);
 }
 
-/* NCCL connects ranks and loads kernels at the first use of each algorithm: this does it outside of
- * a step. */
+/* Runs each collective once. NCCL connects ranks and loads kernels at the first use of each
+ * algorithm, and that must not happen within a step. */
 static int
 try_out(struct channel *ch, cudaStream_t st, struct err *e)
 {
-    static const size_t sizes[] = { 1 << 10, 32 << 10, 256 << 10, 1 << 20 }; /* in floats */
+    static const size_t sizes[] = { 1 << 10, 32 << 10, 256 << 10, 1 << 20 }; /* numbers of floats */
     struct rendezvous *m = &ch->group->rendezvous;
     const struct nccl *n = &ch->group->nccl;
     uint32_t ranks = m->ranks;
@@ -197,17 +195,19 @@ begin(struct channel *ch, struct err *e)
     ch->begun = true;
     if (pthread_create(&ch->maker, NULL, maker, ch) == 0) return 0;
     ch->lost = true;
-    return err_set(e, -EAGAIN, "cannot start the thread of a rank group");
+    return err_set(e, -EAGAIN, "cannot start the thread that connects the ranks");
 }
 
-/* A hanging library cannot be cancelled: the process reports the reason and cannot continue. */
+/* Waits for the thread that makes a channel. If NCCL hangs, the thread cannot be cancelled: reports
+ * the reason; the process cannot continue. */
 static int
 await(struct channel *ch, struct err *e)
 {
     nsec since = clock_now(), left = MAX(ch->since + GROUP_TIME + NSEC_S - since, (nsec)0);
     struct timespec t;
 
-    if (ch->lost) return err_set(e, -EIO, "the ranks never connected");
+    if (ch->lost)
+        return err_set(e, -EIO, "the ranks did not connect; an earlier message has the reason");
     if (!ch->done) {
         clock_gettime(CLOCK_MONOTONIC, &t);
         t.tv_sec += left / NSEC_S;
@@ -215,8 +215,8 @@ await(struct channel *ch, struct err *e)
             ch->lost = true;
             return err_set(
                 e, -ETIMEDOUT,
-                "the ranks have not connected after %lld s: NCCL still waits (NCCL_DEBUG=INFO "
-                "shows the reason)",
+                "the ranks have not connected after %lld s: NCCL still waits; set NCCL_DEBUG=INFO "
+                "to see the reason",
                 (long long)(GROUP_TIME / NSEC_S));
         }
         ch->done = true;
@@ -247,7 +247,7 @@ close_channel(struct channel *ch)
     if (!ch->begun) return true;
     await(ch, &none);
     if (ch->lost) return false;
-    if (ch->comm) ch->group->nccl.CommAbort(ch->comm); /* does not wait */
+    if (ch->comm) ch->group->nccl.CommAbort(ch->comm); /* CommAbort() does not wait */
     for (uint32_t r = 0; r < ch->exchange.ranks; r++)
         if (r != ch->exchange.rank && ch->exchange.at[r]) cudaIpcCloseMemHandle(ch->exchange.at[r]);
     cudaFree(ch->memory);
@@ -267,7 +267,7 @@ cuda_ranks_close(struct cuda *c)
     for (uint32_t i = 0; i < RENDEZVOUS_CHANNELS; i++) all &= close_channel(&g->channel[i]);
     cudaGetLastError();
     if (!all) return;
-    rendezvous_close(&g->rendezvous); /* NCCL stays loaded: its threads may still be ending */
+    rendezvous_close(&g->rendezvous); /* NCCL stays loaded, because its threads may still run */
     free(g->libs);
     free(g);
 }
@@ -285,17 +285,20 @@ join(struct cuda_lane *l, struct err *e)
 {
     struct channel *ch = free_channel(cuda_of(&l->lane)->group);
 
-    if (l->recording) return err_set(e, -EINVAL, "a lane's first collective cannot be recorded");
+    if (l->recording)
+        return err_set(e, -EINVAL,
+                       "the first collective of a lane must not be in a graph (internal error)");
     if (!ch)
-        return err_set(e, -EAGAIN, "%d lanes of a rank group already have collectives",
+        return err_set(e, -EAGAIN,
+                       "%d lanes already have collectives, no more are possible (internal error)",
                        RENDEZVOUS_CHANNELS);
     if (!ch->begun) TRY(begin(ch, e));
     TRY(await(ch, e));
     if (l->k.invariant && ch->exchange.ranks > 2 && !ch->mapped)
         return err_set(
             e, -ENOTSUP,
-            "%u GPUs that cannot map each other's memory cannot have invariant numerics: "
-            "NCCL adds in its own order",
+            "numerics invariant is not possible with %u GPUs that cannot map each other's "
+            "memory, because NCCL adds in its own order; use numerics fast",
             ch->exchange.ranks);
     ch->taken = true;
     l->channel = ch;
@@ -349,8 +352,8 @@ cuda_ranks_describe(const struct gpu *gpu)
     int v = g->nccl.version;
 
     snprintf(g->describe, sizeof g->describe,
-             "NCCL %d.%d.%d%s in %.2f s beside the load, waited for it %.2f s", v / 10000,
-             v / 100 % 100, v % 100, g->channel[0].mapped ? " and each other's memory" : "",
+             "NCCL %d.%d.%d%s, connected in %.2f s (the load waited %.2f s)", v / 10000,
+             v / 100 % 100, v % 100, g->channel[0].mapped ? " and peer memory" : "",
              (double)g->took / NSEC_S, (double)g->waited / NSEC_S);
     return g->describe;
 }

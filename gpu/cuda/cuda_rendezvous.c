@@ -1,4 +1,4 @@
-/* cuda_rendezvous.c - see cuda_rendezvous.h. */
+/* cuda_rendezvous.c - messages between ranks in shared memory; see cuda_rendezvous.h. */
 #include "gpu/cuda/cuda_rendezvous.h"
 
 #include "base/clock.h"
@@ -8,7 +8,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-enum { LOOK_US = 200 };
+enum { LOOK_US = 200 }; /* interval at which a waiting rank looks for a message */
 
 struct note {
     _Alignas(CACHE_LINE) _Atomic uint32_t posted;
@@ -51,15 +51,15 @@ int
 rendezvous_wait(struct rendezvous *m, uint32_t channel, enum rendezvous_note note, uint32_t rank,
                 void *bytes, size_t n, nsec until, struct err *e)
 {
-    static const char *const what[] = { "the communicator's name", "its memory",
-                                        "whether it maps ours", "that it is ready" };
+    static const char *const what[] = { "the NCCL id", "the handle of its memory",
+                                        "whether it maps our memory", "that it is ready" };
     struct note *from = &m->memory->note[channel][note][rank];
 
     check(n <= sizeof from->bytes && rank < m->ranks);
     while (!atomic_load_explicit(&from->posted, memory_order_acquire)) {
         if (clock_now() >= until)
-            return err_set(e, -ETIMEDOUT, "rank %u of %u has not posted %s", rank, m->ranks,
-                           what[note]);
+            return err_set(e, -ETIMEDOUT, "rank %u of %u has not sent %s; see the log of that rank",
+                           rank, m->ranks, what[note]);
         usleep(LOOK_US);
     }
     if (n) memcpy(bytes, from->bytes, n);

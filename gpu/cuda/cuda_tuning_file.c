@@ -1,4 +1,5 @@
-/* cuda_tuning_file.c - see cuda_tuning_file.h. */
+/* cuda_tuning_file.c - reads and writes the file of measured matmul algorithms; see
+ * cuda_tuning_file.h. */
 #include "gpu/cuda/cuda_tuning_file.h"
 
 #include <stdio.h>
@@ -25,7 +26,7 @@ same_machine(const struct tuning_machine *a, const struct tuning_machine *b)
            strcmp(a->gpu, b->gpu) == 0;
 }
 
-/* Whether the line starts a section; *m is its machine. */
+/* Returns true if the line starts the section of a machine, which is stored in *m. */
 static bool
 is_machine(const char *line, struct tuning_machine *m)
 {
@@ -78,7 +79,7 @@ is_row(const char *line, struct tuning_row *r)
     return true;
 }
 
-/* Reads the file's rows of our machine that the table does not have. */
+/* Adds the rows of the file that are of our machine and that the table does not have. */
 static int
 read_rows(struct tuning_table *t, const char *path, struct err *e)
 {
@@ -88,7 +89,7 @@ read_rows(struct tuning_table *t, const char *path, struct err *e)
     bool ours = false;
 
     if (!f && errno == ENOENT) return 0;
-    if (!f) return err_set(e, -errno, "%s: %s", path, strerror(errno));
+    if (!f) return err_set(e, -errno, "cannot read the tuning file %s: %s", path, strerror(errno));
     for (unsigned i = 1; fgets(line, sizeof line, f); i++) {
         struct tuning_row row;
 
@@ -98,9 +99,13 @@ read_rows(struct tuning_table *t, const char *path, struct err *e)
             continue;
         }
         if (!is_row(line, &row))
-            return err_set(e, -EBADMSG, "%s: line %u is not a measured matmul", path, i);
+            return err_set(
+                e, -EBADMSG,
+                "tuning file %s: line %u is not a measured matmul; remove the file or the line",
+                path, i);
         if (ours && !tuning_find(t, &row.key) && tuning_put(t, &row) < 0)
-            return err_set(e, -EBADMSG, "%s: more than %d rows for this GPU", path, TUNING_MAX);
+            return err_set(e, -EBADMSG, "tuning file %s: more than %d rows for this GPU", path,
+                           TUNING_MAX);
     }
     return 0;
 }
@@ -118,7 +123,7 @@ tuning_open(struct tuning_table **ret, const char *path, const struct tuning_mac
 {
     CLEAN(tuning_close_at) struct tuning_table *t = calloc(1, sizeof *t);
 
-    if (!t) return err_set(e, -ENOMEM, "the table of matmul algorithms: no memory");
+    if (!t) return err_set(e, -ENOMEM, "cannot allocate the table of measured matmuls: no memory");
     t->machine = *m;
     if (path) TRY(read_rows(t, path, e));
     *ret = TAKE(t);
@@ -149,7 +154,7 @@ tuning_put(struct tuning_table *t, const struct tuning_row *row)
     return 0;
 }
 
-/* Copies the sections of other machines unchanged. */
+/* Copies the sections of other machines unchanged from the file to `to`. */
 static void
 copy_others(const struct tuning_table *t, const char *path, FILE *to)
 {
@@ -189,12 +194,12 @@ tuning_save(struct tuning_table *t, const char *path, struct err *e)
     CLEAN(close_file) FILE *f = NULL;
     char new_path[4096];
 
-    /* A temporary name with our pid: other processes may save too. */
+    /* The temporary name contains our pid, because other processes may save at the same time. */
     if (snprintf(new_path, sizeof new_path, "%s.%d", path, (int)getpid()) >= (int)sizeof new_path)
-        return err_set(e, -ENAMETOOLONG, "%s: path too long", path);
+        return err_set(e, -ENAMETOOLONG, "the path of the tuning file %s is too long", path);
     TRY(read_rows(t, path, e));
     f = fopen(new_path, "w");
-    if (!f) return err_set(e, -errno, "%s: %s", new_path, strerror(errno));
+    if (!f) return err_set(e, -errno, "cannot write %s: %s", new_path, strerror(errno));
     errno = 0;
     copy_others(t, path, f);
     write_ours(t, f);
@@ -203,7 +208,7 @@ tuning_save(struct tuning_table *t, const char *path, struct err *e)
         int r = errno ? -errno : -EIO;
 
         unlink(new_path);
-        return err_set(e, r, "%s: %s", path, strerror(-r));
+        return err_set(e, r, "cannot write the tuning file %s: %s", path, strerror(-r));
     }
     return 0;
 }

@@ -1,6 +1,7 @@
 /* exec_harness.c - see exec_harness.h. */
 #include "tests/exec/exec_harness.h"
 
+#include "gpu/device.h"
 #include "tests/test.h"
 #include "worker/arch/registry.h"
 #include "worker/exec/graphs.h"
@@ -124,6 +125,14 @@ harness_close(struct harness *h)
     model_close(h->m);
     gpu_close(h->gpu);
     for (unsigned i = 0; i < ARRAY_LEN(parts); i++) free(parts[i]);
+}
+
+void
+harness_replace_ops(struct gpu *g, const struct gpu_ops *ops)
+{
+    g->device = ops;
+    g->checked = *ops;
+    gpu_add_checks(&g->checked);
 }
 
 struct batch *

@@ -66,6 +66,9 @@ struct harness {
 /* Fails the test with the error message if something cannot be opened. */
 void harness_open(struct harness *h, const struct harness_options *o);
 void harness_close(struct harness *h);
+/* For options.opened: replaces the op table of the device by *ops, and the checking table, which
+ * holds a copy of the entries without checks. */
+void harness_replace_ops(struct gpu *g, const struct gpu_ops *ops);
 
 /* Returns h->b, emptied. */
 struct batch *harness_batch(struct harness *h, unsigned lane);

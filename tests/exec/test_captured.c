@@ -354,10 +354,10 @@ tune(struct lane *l, struct tune_result *ret)
 static void
 tunes(struct gpu *g)
 {
-    captures(g);
     tuner = *g->device;
     tuner.lane.tune = tune;
-    g->device = &tuner;
+    harness_replace_ops(g, &tuner);
+    captures(g);
 }
 
 static void

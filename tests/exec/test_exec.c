@@ -317,7 +317,7 @@ act_in_a_group(struct gpu *g)
     group.lane.done = done_unless_held;
     group.collective.all_reduce = no_sum;
     group.residual = no_residual;
-    g->device = &group;
+    harness_replace_ops(g, &group);
 }
 
 /* Runs tokens of the lane's own slot. Returns the number of steps that the device waits for. */
@@ -403,7 +403,7 @@ counts_copies(struct gpu *g)
     counter = *g->device;
     copies = counter.mem.copy_blocks;
     counter.mem.copy_blocks = copy_and_count;
-    g->device = &counter;
+    harness_replace_ops(g, &counter);
     n_launches = 0;
 }
 

@@ -75,7 +75,7 @@ unknown_names_are_refused_with_the_known_ones(void **state)
     refuse("attend=generic;matmul=blas", 90, -EINVAL,
            "attend has no candidate \"generic;matmul=blas\"");
     refuse("see=generic", 90, -EINVAL, "known: none");
-    refuse("attend=sm90", 80, -ENOTSUP, "attend=sm90 does not run on sm_80");
+    refuse("attend=sm90", 80, -ENOTSUP, "attend=sm90 does not run on this GPU (sm_80)");
 }
 
 int

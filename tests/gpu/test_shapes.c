@@ -91,24 +91,24 @@ row_ops_refuse_mismatched_rows(void **state)
             "residual: y is [4, 9]");
     refused(r.op->residual(r.lane, &(struct residual){ .x = x, .in = x, .y = y }), "overlaps x");
     refused(r.op->residual(r.lane, &(struct residual){ .x = x, .y = y, .in_norm = f32(1, 10) }),
-            "in_norm without in");
+            "in_norm is set");
     refused(r.op->residual(r.lane, &(struct residual){ .x = x, .y = y, .in_bias = f32(1, 10) }),
-            "in_bias without in");
+            "in_bias is set");
     refused(r.op->residual(r.lane, &(struct residual){ .x = x, .in = y, .in_bias = f32(1, 9) }),
             "in_bias is [1, 9]");
     refused(r.op->residual(r.lane,
                            &(struct residual){
                                .x = x, .in = y, .in_bias = f32(1, 10), .in_norm = f32(1, 10) }),
-            "both in_bias and in_norm");
+            "in_bias and in_norm are both set");
     refused(r.op->residual(r.lane, &(struct residual){ .x = x, .y = y, .y_bias = f32(1, 10) }),
-            "an RMS norm with y_bias");
+            "y_bias with an RMS norm");
     refused(r.op->residual(r.lane, &(struct residual){ .x = x, .y = y, .norm = 3 }),
             "unknown norm 3");
-    refused(r.op->act_matmul(r.lane, y, x, f32(8, 9), NO_TENSOR, ACT_RELU), "w is [8, 9]");
+    refused(r.op->act_matmul(r.lane, y, x, f32(8, 9), NO_TENSOR, ACT_RELU), "w [8, 9]");
     refused(r.op->act_matmul(r.lane, y, x, f32(8, 10), NO_TENSOR, ACT_RELU), "y is [4, 10]");
     refused(r.op->act_matmul(r.lane, y, x, f32(10, 10), f32(1, 9), ACT_RELU), "bias is [1, 9]");
     refused(r.op->act_matmul(r.lane, x, x, f32(10, 10), NO_TENSOR, ACT_RELU), "overlap");
-    refused(r.op->gate_matmul(r.lane, y, y, x, f32(8, 9), ACT_SILU), "w is [8, 9]");
+    refused(r.op->gate_matmul(r.lane, y, y, x, f32(8, 9), ACT_SILU), "w [8, 9]");
     refused(r.op->gate_matmul(r.lane, y, y, x, f32(20, 10), ACT_SILU), "both is [4, 10]");
     refused(r.op->act(r.lane, y, f32(4, 11), ACT_SILU), "act: y is [4, 10]");
     refused(r.op->act(r.lane, y, x, (enum act)9), "unsupported activation 9");
@@ -213,7 +213,7 @@ rope_store_and_attend_refuse_mismatched_heads_and_caches(void **state)
 
     assert_int_equal(r.op->attend(r.lane, &a, rows), 0);
     a.n_kv_heads = 3;
-    refused(r.op->attend(r.lane, &a, rows), "4 heads of 16 share 3 K/V heads");
+    refused(r.op->attend(r.lane, &a, rows), "4 heads (size 16) cannot share 3 KV heads");
     a = fine, a.q = f32(3, 64);
     refused(r.op->attend(r.lane, &a, rows), "q has 3 rows, the step has 4");
     a = fine, a.out = f32(4, 63);
@@ -225,9 +225,9 @@ rope_store_and_attend_refuse_mismatched_heads_and_caches(void **state)
     a = fine, a.softcap = -1;
     refused(r.op->attend(r.lane, &a, rows), "softcap is -1");
     a = fine, a.mask = (const uint32_t *)fine.q.data;
-    refused(r.op->attend(r.lane, &a, rows), "mask_words 0");
+    refused(r.op->attend(r.lane, &a, rows), "mask_words is 0");
     a = fine, rows.n_single_token = rows.n_segments + 1;
-    refused(r.op->attend(r.lane, &a, rows), "single-token segments, but");
+    refused(r.op->attend(r.lane, &a, rows), "n_single_token is");
     rows.n_single_token = 0;
     fixture_wait(&r); /* the two valid calls read our arrays */
 }
@@ -245,12 +245,12 @@ sample_refuses_logits_of_wrong_dtype_or_rows(void **state)
     (void)state;
     refused(r.op->sample(r.lane, &s), "logits is bf16");
     s.logits = f32(0, 10);
-    refused(r.op->sample(r.lane, &s), "logits are [0, 10], but 1 rows");
+    refused(r.op->sample(r.lane, &s), "logits are [0, 10], too small for 1 rows");
     s.logits = f32(1, 10), s.token = NULL;
     refused(r.op->sample(r.lane, &s), "row or token is NULL");
     s.token = &token;
     s.allowed = &bits;
-    refused(r.op->sample(r.lane, &s), "allowed_words 0");
+    refused(r.op->sample(r.lane, &s), "allowed_words is 0");
 }
 
 static void

@@ -1,10 +1,10 @@
-/* capture.c - queues a piece of a step: as a graph, captured now if graphs.c allows it, or
- * plain. */
+/* capture.c - queues a piece of a step (exec_internal.h), as a graph or plain. The graph is
+ * captured first if graphs.c allows that now. */
 #include "base/clock.h"
 #include "base/log.h"
 #include "worker/exec/exec_internal.h"
 
-/* Estimated time until the steps in flight are done. */
+/* Returns the estimated time until the steps in flight are done. */
 static nsec
 busy_time(const struct exec_lane *l, nsec now)
 {
@@ -20,7 +20,7 @@ drop_graphs(struct exec *x, struct exec_lane *l, uint32_t partition)
     while ((g = graphs_take(&l->graphs, partition))) x->op->graph.drop(l->lane, g);
 }
 
-/* Captures a piece into its slot if a capture is due and possible. */
+/* Captures a piece and stores the graph in its slot, if a capture is due and possible. */
 static void
 capture(struct exec *x, struct exec_lane *l, const struct todo *t, struct graphs_slot *slot,
         piece_fn *piece)
@@ -39,8 +39,9 @@ capture(struct exec *x, struct exec_lane *l, const struct todo *t, struct graphs
         if (r == 0) r = end;
     }
     if (r < 0) {
-        log_debug("a piece of %u rows cannot be captured and will run without a graph: %s",
-                  slot->rows, gpu_why(x->gpu));
+        log_debug(
+            "a part of a step with %u rows cannot be captured and will run without a graph: %s",
+            slot->rows, gpu_why(x->gpu));
         graphs_never(slot);
     }
     while (r == 0 && !slot->graph) {

@@ -1,15 +1,16 @@
-/* copy_order.c - see copy_order.h.
+/* copy_order.c - orders the block copies of a batch; see copy_order.h.
  *
- * A copy is in the first wave after all earlier copies that conflict with it. All blocks that are
- * saved then share one launch and all blocks loaded into their places share the next, although the
- * batch alternates. A place consists of, from the highest bit: after the step, wave, group, other
- * tier (which uses another copy mechanism), index.
+ * A wave is a set of copies that do not conflict; a copy is in the first wave after all earlier
+ * copies that conflict with it. All blocks that are saved then share one launch and all blocks
+ * loaded into their memory share the next, although the batch alternates. A place (sort key)
+ * consists of, from the highest bit: after the step, wave, group, other tier (which uses another
+ * copy mechanism), index.
  */
 #include "worker/exec/copy_order.h"
 
 enum { AFTER_BIT = 63, WAVE_BIT = 36, GROUP_BIT = 33, CROSS_BIT = 32 };
 
-struct range { /* bytes of a tier */
+struct range { /* a byte range in the memory of a tier */
     uint64_t first, end;
     uint8_t tier;
 };

@@ -1,8 +1,10 @@
-/* encoder_launch.c - encoder slices of a step, and cross projections of encoder states.
+/* encoder_launch.c - stages and queues the encoder slices of a step, and the cross projections of
+ * encoder states (K and V of cross attention).
  *
- * Short encoder inputs may run through the encoder as a graph and be projected as a graph. A graph
- * uses fixed addresses: its arrays are the first of their own images, its rows are in source_x,
- * source_out and sources. The copy of the states to enc_out is outside of the graph.
+ * An encoder slice is a range of layers over one encoder input. Short encoder inputs may run
+ * through the encoder as a graph and be projected as a graph. A graph uses fixed addresses: its
+ * arrays are the first of their own images, its rows are in source_x, source_out and sources. The
+ * states are copied to enc_out outside of the graph.
  */
 #include "worker/exec/exec_internal.h"
 
@@ -17,8 +19,8 @@ use_graph(const struct exec *x, struct exec_lane *l, enum graphs_kind kind, uint
                : NULL;
 }
 
-/* True if slice i can run together with the previous slice: same layers, consecutive in the batch
- * and in enc_state. */
+/* True if slice i can run with the previous slice: same layers, consecutive in batch and
+ * enc_state. */
 static bool
 follows(const struct batch *b, uint32_t i)
 {
@@ -28,7 +30,7 @@ follows(const struct batch *b, uint32_t i)
            s->enc_token == before->enc_token + before->n_tokens;
 }
 
-/* True if all slices can run together through all layers. */
+/* Returns true if all slices can run together through all layers. */
 static bool
 together(const struct exec *x, const struct batch *b)
 {
@@ -107,7 +109,7 @@ void
 stage_sources(struct exec *x, struct exec_lane *l, struct stage *st, const struct batch *b,
               struct todo *t)
 {
-    uint32_t first = 0; /* first encoder token */
+    uint32_t first = 0; /* index of the first encoder token in the batch */
 
     for (uint32_t i = 0; i < b->n_segments; i++) {
         first += b->segment[i].n_tokens;
@@ -147,7 +149,7 @@ encode_slices(struct exec *x, struct exec_lane *l, const struct batch *b, const 
     return 0;
 }
 
-/* Piece of the encoder graph: all layers, at fixed addresses. */
+/* The encoder piece as a graph: all layers, at fixed addresses. */
 static int
 encode(struct exec *x, struct exec_lane *l, const struct todo *t)
 {
@@ -171,7 +173,7 @@ queue_encoders(struct exec *x, struct exec_lane *l, const struct batch *b, const
                               tensor_rows(l->source_out, 0, n), t->enc_place);
 }
 
-/* Piece of the projection graph: all new inputs together, so a layer's weights are read once. */
+/* The projection piece: all new inputs together, so that the weights of a layer are read once. */
 static int
 project(struct exec *x, struct exec_lane *l, const struct todo *t)
 {

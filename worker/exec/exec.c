@@ -1,4 +1,4 @@
-/* exec.c - see exec.h: opening; start and end of a step. */
+/* exec.c - opens the executor, starts and finishes steps; see exec.h. */
 #include "worker/exec/exec.h"
 
 #include "base/clock.h"
@@ -7,12 +7,12 @@
 #include <poll.h>
 #include <unistd.h>
 
-/* LOGITS_BYTES: limit of a piece's logits. The head's weights are read once per piece, so a piece
- * has a row for every slot if that stays below the limit. */
+/* LOGITS_BYTES: limit of the logits that are computed at a time (x->piece rows). The weights of the
+ * head are read once for these rows, so they are one for every slot if that stays below the limit.
+ * LEAST_PIECE: least x->piece. */
 enum { DEFAULT_EDITS = 4096, LOGITS_BYTES = 512 << 20, LEAST_PIECE = 64 };
 
-/* Refuses a KV dtype whose block size differs from the group's; otherwise the tokens would be
- * wrong. */
+/* Refuses a KV dtype that does not fit the slices of the group: ops would read wrong K and V. */
 static int
 check_kv_dtype(const struct exec *x, const struct kv_config *kv, const struct layer_shape *s,
                struct err *e)
@@ -24,13 +24,16 @@ check_kv_dtype(const struct exec *x, const struct kv_config *kv, const struct la
     if (s->mixer != MIX_ATTENTION) return 0;
     check(s->group < kv->n_groups);
     if (ROUND_UP(bytes, 128) == g->slice_bytes) return 0;
-    return err_set(e, -EINVAL,
-                   "KV group %u has slices of %u bytes; %u heads of %u x %u tokens in %s need %llu",
-                   s->group, g->slice_bytes, s->n_kv_heads, s->head_dim, kv->tokens_per_block,
-                   dtype_name(x->c.kv_dtype), (unsigned long long)ROUND_UP(bytes, 128));
+    return err_set(
+        e, -EINVAL,
+        "KV group %u has slices of %u bytes, but %u heads of size %u x %u tokens in %s need %llu "
+        "(internal error)",
+        s->group, g->slice_bytes, s->n_kv_heads, s->head_dim, kv->tokens_per_block,
+        dtype_name(x->c.kv_dtype), (unsigned long long)ROUND_UP(bytes, 128));
 }
 
-/* Sets the token layout in the blocks of a group, if all its layers agree: kv_moves.c. */
+/* Sets the layout of tokens in the blocks of a group, for copies of used tokens (kv_moves.c), if it
+ * is the same for all layers of the group. */
 static void
 set_token_layout(struct exec *x, const struct kv_config *kv, uint32_t group)
 {
@@ -133,11 +136,11 @@ open_lane(struct exec *x, struct exec_lane *l, uint32_t units, const struct kv_c
     TRY(x->op->lane.open(x->gpu, l->units, &l->lane, e));
     memcpy(l->step.scratch, l->scratch, sizeof l->step.scratch);
     l->step.lane = l->lane;
-    /* Any mapped memory until exec_blocks(); padding reads no block. */
+    /* Until exec_blocks() the views point to any mapped memory, because padding reads no block. */
     set_kv_views(x, l, kv, &x->arena);
     if (!gpu_graphs(x->gpu)) return 0;
     r = warm_up(x, l);
-    if (r < 0) return err_set(e, r, "warm up: %s", gpu_why(x->gpu));
+    if (r < 0) return err_set(e, r, "the first run of the kernels failed: %s", gpu_why(x->gpu));
     l->graphs.capacity = x->c.graphs_memory / x->c.n_lanes;
     return 0;
 }
@@ -150,7 +153,7 @@ exec_open(struct exec **ret, const struct exec_config *c, struct gpu *g, const s
     const struct model_shape *s = &m->shape;
     int r;
 
-    if (!x) return err_set(e, -ENOMEM, "executor");
+    if (!x) return err_set(e, -ENOMEM, "cannot allocate the executor: no memory");
     x->gpu = g;
     x->op = gpu_ops(g);
     set_sizes(x, c, m, kv);
@@ -171,7 +174,7 @@ exec_open(struct exec **ret, const struct exec_config *c, struct gpu *g, const s
     return 0;
 }
 
-/* Waits for steps in flight, because a running graph must not be dropped. */
+/* Closes a lane. Waits for its steps in flight, because a running graph must not be dropped. */
 static void
 close_lane(struct exec *x, struct exec_lane *l)
 {
@@ -217,7 +220,7 @@ exec_looks_back(const struct sampling *s)
            s->frequency_penalty != 0;
 }
 
-/* True if every segment has one token and one logit row to sample from. */
+/* Returns true if every segment has one token and one logit row to sample from. */
 static bool
 decodes_only(const struct batch *b)
 {
@@ -228,7 +231,7 @@ decodes_only(const struct batch *b)
     return b->n_logits == b->n_segments;
 }
 
-/* Number of segments from the first segment with several tokens on. */
+/* Returns the number of segments from the first segment with several tokens on. */
 static uint32_t
 n_longer_segments(const struct batch *b)
 {
@@ -238,7 +241,7 @@ n_longer_segments(const struct batch *b)
     return b->n_segments - i;
 }
 
-/* The kind of graph that can run the decoder. */
+/* Returns the kind of graph that can run the decoder of a batch. */
 static enum graphs_kind
 kind_of(const struct batch *b)
 {
@@ -256,7 +259,7 @@ kind_of(const struct batch *b)
     return n_sources <= b->n_segments / 2 ? GRAPHS_BEAMS : GRAPHS_PREFILL;
 }
 
-/* The step's arrays, padded to the bucket if the step may be a graph. */
+/* Stages the arrays of a step, padded to the bucket if the decoder may run as a graph. */
 static void
 stage_step(struct exec *x, struct exec_lane *l, struct stage *st, const struct batch *b,
            struct outcome *o, struct todo *t)
@@ -299,8 +302,8 @@ exec_start(struct exec *x, const struct batch *b, struct err *e)
     if (r == 0) r = queue_step(x, l, st, b, &t, o);
     x->op->profile.range_end(l->lane);
     if (r < 0)
-        return err_set(e, r, "step %llu of lane %u: %s", (unsigned long long)b->step, b->lane,
-                       gpu_why(x->gpu));
+        return err_set(e, r, "cannot start step %llu of lane %u: %s", (unsigned long long)b->step,
+                       b->lane, gpu_why(x->gpu));
     l->started++;
     return 0;
 }
@@ -338,8 +341,8 @@ is_done(const struct exec *x, const struct exec_lane *l)
             x->op->lane.error(l->lane) < 0);
 }
 
-/* A step that ends after the first check makes the fd readable. The second check, after the fd was
- * drained, sees such a step, so no finished step is missed. */
+/* Returns true if the oldest step is done. A step that ends after the first check makes the fd
+ * readable. The second check, after the fd was drained, sees it, so no step is missed. */
 static bool
 is_done_or_fd_empty(const struct exec *x, const struct exec_lane *l)
 {

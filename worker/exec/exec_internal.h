@@ -1,4 +1,4 @@
-/* exec_internal.h - shared by the files of worker/exec only.
+/* exec_internal.h - structs and functions that the files of worker/exec share:
  *
  *     scratch.c         memory layout: one device arena, one host mapping
  *     stage.c           batch -> the arrays that ops read; refused batches
@@ -8,17 +8,21 @@
  *     sampling.c        logit rows, sampling parameters, results
  *     tensor_output.c   encoder states and logits for requests that want them
  *     graphs.c          which steps run as captured graphs
- *     capture.c         a piece of a step, plain or as a graph
- *     launch.c          the queue of one step
+ *     capture.c         queues a piece of a step, plain or as a graph
+ *     launch.c          queues one step
  *     exec_partition.c  the device units of each lane
  *     warmup.c          a pass over padding before the first step
- *     tune.c            measures the model's matmuls while no step is in flight
+ *     tune.c            measures the matmuls of the model while no step is in flight
  *     exec.c            opening; start and end of a step
  *
+ * "Staging" writes the arrays of a step to host memory before they are copied to the device; a
+ * "piece" is the part of a step that can be one graph (encoder, cross projections, decoder);
+ * "plain" is without a graph.
+ *
  * A lane has 1 staging image on the device, because graphs keep addresses and the copy into the
- * image follows the previous step in the lane's queue. A lane has 2 images on the host, because 2
- * steps may be in flight and a copy's source must stay valid. A lane has 3 outcomes, because a
- * result stays valid during one more start. All lanes share tables, last tokens, seen bits and
+ * image follows the previous step in the lane's queue. It has 2 images on the host, because 2 steps
+ * may be in flight and the source of a copy must stay valid. It has 3 outcomes, because a result
+ * stays valid during one more start. All lanes share block tables, last tokens, seen bits and
  * encoder states.
  */
 #pragma once
@@ -28,25 +32,25 @@
 #include "worker/exec/graphs.h"
 
 enum { STAGES = 2, OUTCOMES = 3, MAX_TOP = 1024 };
-/* Pinned entries for top log-probabilities, and for suppressed tokens and logit biases. A step with
- * more uses pageable memory and blocks the caller; pinning more would add about 1 s to every
- * start. */
+/* Pinned entries for the best tokens of logit rows, and for suppressed tokens and logit biases. A
+ * step with more entries uses pageable memory, and its copies block the caller; pinning more would
+ * add about 1 s to every start. */
 enum { NEAR_TOPS = 128 << 10, NEAR_CHANGES = 16 << 10 };
-/* Per logit row. */
+/* Most entries per logit row. */
 enum {
     MAX_SUPPRESSED = ARRAY_LEN(((struct sampling *)0)->eos) + EXEC_LOOK_BACK,
     MAX_LOGIT_BIAS = EXEC_MAX_BIAS + EXEC_LOOK_BACK
 };
 
-/* Arrays written on the host and copied to the device in one piece. Arrays that a graph reads come
- * first and have the size of its bucket, so their addresses are those at capture time. */
+/* An image: arrays that are written on the host and copied to the device with one call. Arrays that
+ * a graph reads come first and have the size of its bucket, so their addresses stay the same. */
 struct image {
     char *host, *dev;
     size_t bytes, used;
 };
-/* Allocates bytes: returns the host address, sets *dev to the device address. */
+/* Allocates an array of an image: returns its host address, sets *dev to its device address. */
 void *image_take(struct image *im, size_t bytes, void **dev);
-/* The same for an array of a type; the value is the host address. */
+/* Allocates an array of n elements with image_take(); the value is the host address. */
 #define TAKE_ARRAY(im, type, n, dev_p) \
     ({ \
         void *take_dev; \
@@ -55,23 +59,25 @@ void *image_take(struct image *im, size_t bytes, void **dev);
         take_host; \
     })
 
-/* The arrays of one step. */
+/* The arrays of one step on the host, by piece. */
 struct stage {
     struct image step, encode, project;
-    /* [n_slots * MAX_SUPPRESSED], [n_slots * MAX_LOGIT_BIAS] pageable; near: [NEAR_CHANGES]
+    /* [n_slots * MAX_SUPPRESSED] and [n_slots * MAX_LOGIT_BIAS], pageable; near_: [NEAR_CHANGES],
      * pinned */
     int32_t *suppressed, *near_suppressed;
     struct logit_bias *logit_bias, *near_logit_bias;
 };
 
-/* The result of one step. r's arrays are in the host mapping. */
+/* The result of one step. The arrays of r are in the host mapping. */
 struct outcome {
     struct batch_result r;
-    int32_t *drawn;               /* [2 * max_tokens] token of each logit row, then r.logprob */
-    struct batch_top *near, *far; /* [MIN(rows * top_most, NEAR_TOPS)] pinned; [all] pageable */
-    uint32_t *segment_logit;      /* [n_slots] logit row that a segment sampled from, or NO_LOGIT */
+    int32_t *drawn; /* [2 * max_tokens] tokens of the logit rows, then r.logprob */
+    /* best tokens: near [MIN(rows * top_most, NEAR_TOPS)] pinned; far [all] pageable */
+    struct batch_top *near, *far;
+    uint32_t *segment_logit; /* [n_slots] logit row that each segment sampled from, or NO_LOGIT */
     uint32_t n_segments;
-    /* [n_slots] by segment: index among the kept logits and encoder states, or NO_LOGIT */
+    /* [n_slots] by segment: index among the logits and the encoder states that are kept, or
+     * NO_LOGIT */
     uint32_t *logits_at, *states_at, *n_states;
     float *logits; /* [n_slots][vocab], pageable */
     char *states;  /* [max_enc_tokens][hidden] in the device's dtype, pageable */
@@ -80,49 +86,55 @@ struct outcome {
 #define NO_LOGIT UINT32_MAX
 #define NOT_TOGETHER UINT32_MAX
 
-/* The work of one step, as device addresses: set while staging, read while queueing. */
+/* The work of one step: staging sets it, queueing reads it. Pointers are device addresses. */
 struct todo {
-    struct graphs_slot *decode, *encode, *project; /* graphs of the pieces; NULL: plain */
-    uint32_t n_single_token;                       /* one-token segments in decode's graph */
+    struct graphs_slot *decode, *encode, *project; /* graph of each piece; NULL: plain */
+    uint32_t n_single_token; /* number of one-token segments in the graph of the decoder */
     const struct table_edit *set;
-    const struct block_copy *move; /* table rows, blocks before the step, blocks after it */
-    struct block_copy *move_host;  /* the same list on the host */
-    const struct segment *marked;  /* segments whose tokens are marked as seen */
-    const uint32_t *which; /* [n_sample_rows] decoder token of each logit row; NULL: identity */
-    const uint32_t *few;   /* [n_sample_rows] the same, for step.few */
+    /* copies of table rows, of blocks before the step, of blocks after it */
+    const struct block_copy *move;
+    struct block_copy *move_host; /* the copies of `move`, on the host */
+    const struct segment *marked; /* segments whose tokens are marked as seen */
+    /* [n_sample_rows] decoder token of each logit row; NULL: row i is token i */
+    const uint32_t *which;
+    /* step.few: `which`, if the last layer computes only logit rows; else NULL */
+    const uint32_t *few;
     const struct sample_row *row;
     const int32_t *suppressed;           /* host, [n_suppressed] */
     const struct logit_bias *logit_bias; /* host, [n_logit_bias] */
-    struct step_tokens enc;              /* all slices; first_token counts from the slice's first */
-    struct step_tokens projected;        /* pos and slot only */
-    const uint32_t *enc_place, *project_row; /* encode's graph: 0, 1, ...; rows of enc_out */
+    /* tokens of all encoder slices; first_token is relative to the first slice that runs with it */
+    struct step_tokens enc;
+    struct step_tokens projected; /* tokens to project; only pos and slot are set */
+    /* 0, 1, ... for the encoder graph; rows of enc_out to project */
+    const uint32_t *enc_place, *project_row;
     uint32_t n_row_moves, n_marked, n_logits, n_top, n_suppressed, n_logit_bias, n_project;
-    bool beams;             /* some logit row is a beam's */
-    uint32_t project_first; /* first row of enc_out if all are consecutive, or NOT_TOGETHER */
-    uint32_t n_sample_rows; /* n_logits, or the graph's number */
-    struct outcome *o;      /* keeps logits (never in a graph); NULL: none */
+    bool beams; /* true: a logit row is of a beam search */
+    /* first row of enc_out if the rows to project are consecutive, or NOT_TOGETHER */
+    uint32_t project_first;
+    uint32_t n_sample_rows; /* n_logits, or the number of rows of the graph */
+    struct outcome *o;      /* outcome that keeps logits (never in a graph); NULL: none */
 };
 
 struct exec_lane {
     struct lane *lane;
-    uint32_t units;             /* at open */
-    struct exec_part part;      /* current range of units; n 0: all */
-    uint64_t started, finished; /* number of steps */
+    uint32_t units;             /* units that lane.open() got */
+    struct exec_part part;      /* current range of units; n 0: all units */
+    uint64_t started, finished; /* number of steps started, finished */
     struct {
         struct exec_part part;
         uint64_t step;
-    } out[STAGES]; /* steps in flight, for queue_behind() */
+    } out[STAGES]; /* the steps in flight, for queue_behind() */
     nsec since;    /* start of the oldest step in flight */
-    nsec step_ns;  /* moving average of a step's time */
+    nsec step_ns;  /* moving average of the time of a step */
     struct graphs graphs;
-    struct step step;                   /* views; kv and scratch are set once */
-    struct tensor x, normed;            /* [max_tokens, hidden] */
-    struct tensor logit_x;              /* [n_slots, hidden] */
+    struct step step;        /* argument of the model functions; kv and scratch are set once */
+    struct tensor x, normed; /* [max_tokens, hidden] */
+    struct tensor logit_x;   /* [n_slots, hidden] */
     struct tensor scratch[MAX_SCRATCH]; /* [max(max_tokens, max_enc_tokens), model_scratch()] */
-    struct tensor picked;               /* [piece, hidden] gathered logit rows */
-    struct tensor sources;              /* [max_enc_tokens, hidden] gathered states to project */
-    struct tensor source_x, source_out; /* [GRAPHS_SOURCE_ROWS, hidden] of encode's graph */
-    struct tensor logits;               /* [piece, vocab] */
+    struct tensor picked;               /* [x.piece, hidden] gathered logit rows */
+    struct tensor sources; /* [max_enc_tokens, hidden] gathered encoder states to project */
+    struct tensor source_x, source_out; /* [GRAPHS_SOURCE_ROWS, hidden] rows of the encoder graph */
+    struct tensor logits;               /* [x.piece, vocab] */
     int32_t *drawn;                     /* [2 * max_tokens] as in struct outcome */
     struct top *top;
     int32_t *suppressed;
@@ -137,26 +149,28 @@ struct exec {
     const struct model *m;
     struct exec_config c;
     uint32_t n_slots, scratch_rows;
-    uint32_t piece;    /* logit rows computed at a time; limits the memory of logits */
-    uint32_t top_most; /* largest number of log-probabilities of a row */
+    uint32_t piece;    /* logit rows computed at a time, which limits the memory of logits */
+    uint32_t top_most; /* most best tokens that a logit row returns */
     struct arena arena;
-    char *host, *far; /* pinned; pageable */
+    char *host, *far; /* host memory: pinned; pageable */
     uint64_t host_bytes, far_bytes;
 
-    struct tables tables; /* rows are rounded up to 16 bytes */
-    char *kv, *host_kv;   /* block arenas; host_kv NULL: no host tier */
-    uint64_t *place;      /* [max_copies] of the step being queued: copy_order.h */
+    struct tables tables; /* block tables; their rows are rounded up to 16 bytes */
+    char *kv, *host_kv; /* KV blocks on the device, in the host tier; host_kv NULL: no host tier */
+    /* [max_copies] launch order of the copies of the step being queued: copy_order.h */
+    uint64_t *place;
     struct copy_order_bytes bytes;
-    /* By group: bytes of a head's part of a block, and of a token in it; 0: layers differ. */
+    /* By KV group: bytes of a head in a slice, of a token of that head; 0: its layers differ. */
     struct {
         size_t head, token;
     } per[MAX_GROUPS];
     int32_t *last;  /* [n_slots] */
     uint32_t *seen; /* [n_slots][seen_words] */
     uint32_t seen_words;
-    struct tensor enc_state, enc_out; /* [max_enc_tokens, hidden]: between layers, after the last */
-    struct sampling *slot;            /* [n_slots], host */
-    bool *upload_seen;      /* [n_slots], host: upload initial_seen with the slot's next step */
+    /* [max_enc_tokens, hidden] encoder states between layers; after the last */
+    struct tensor enc_state, enc_out;
+    struct sampling *slot; /* [n_slots], host */
+    bool *upload_seen; /* [n_slots], host: true: the next step of the slot uploads initial_seen */
     uint32_t *initial_seen; /* [n_slots][seen_words], host: from exec_mark_tokens() */
     struct exec_lane lane[MAX_LANES];
     struct exec_part part[MAX_PARTITIONS][MAX_LANES];
@@ -164,7 +178,7 @@ struct exec {
     struct exec_partition_times divided;
 };
 
-/* scratch.c: allocates everything; x's sizes must be set. */
+/* scratch.c: allocates all memory of x, whose sizes must be set. */
 int scratch_open(struct exec *x, const struct kv_config *kv, struct err *e) MUST_USE;
 void scratch_close(struct exec *x);
 
@@ -174,23 +188,24 @@ struct staged_tokens {
     int32_t *token, *pos;
     uint32_t *slot;
 };
-/* Allocates r's arrays for n tokens and sets those from n_used on to padding. */
+/* Allocates the arrays of r for n tokens and makes those from n_used on padding. */
 struct staged_tokens stage_tokens(struct image *im, struct step_tokens *r, uint32_t n_used,
                                   uint32_t n);
 int stage_refuse(const struct exec *x, const struct batch *b, struct err *e) MUST_USE;
-/* The decoder's tokens, positions, slots and segments. Must be first, because graphs read them. */
+/* Stages tokens, positions, slots and segments of the decoder. Must be the first function that
+ * stages into st->step, because graphs read these arrays at fixed addresses. */
 void stage_decoder(struct exec *x, struct exec_lane *l, struct stage *st, const struct batch *b,
                    const struct todo *t);
-/* True if there is a repetition penalty; 0 and 1 mean none. */
+/* Returns true if the request has a repetition penalty; 0 and 1 mean none. */
 bool wants_history(const struct sampling *s);
-/* The segments whose tokens are marked as seen. Graphs do not read them. */
+/* Stages the segments whose tokens are marked as seen. Graphs do not read them. */
 void stage_marked(const struct exec *x, struct image *im, const struct batch *b, struct todo *t);
 
 /* kv_moves.c */
 void stage_moves(struct exec *x, struct image *im, const struct batch *b, struct todo *t);
 int queue_edits(struct exec *x, struct exec_lane *l, const struct batch *b,
                 const struct todo *t) MUST_USE;
-/* after: the copies after the step's work, instead of the earlier ones. */
+/* Queues the block copies of one kind. after: those after the step's work, else those before. */
 int queue_copies(struct exec *x, struct exec_lane *l, const struct batch *b, const struct todo *t,
                  bool after) MUST_USE;
 
@@ -203,10 +218,10 @@ int queue_projections(struct exec *x, struct exec_lane *l, const struct todo *t)
 
 /* capture.c */
 typedef int piece_fn(struct exec *x, struct exec_lane *l, const struct todo *t);
-/* Queues the piece as the slot's graph, capturing it if due; slot NULL: plain. */
+/* Queues a piece as the graph of its slot, captured first if due; slot NULL: plain. */
 int queue_piece(struct exec *x, struct exec_lane *l, const struct todo *t, struct graphs_slot *slot,
                 piece_fn *piece) MUST_USE;
-/* Drops the graphs of a partition, or GRAPHS_ALL. None may be running. */
+/* Drops the graphs of a partition, or of all with GRAPHS_ALL. None of them may be running. */
 void drop_graphs(struct exec *x, struct exec_lane *l, uint32_t partition);
 
 /* launch.c */
@@ -215,20 +230,20 @@ int queue_step(struct exec *x, struct exec_lane *l, const struct stage *st, cons
 
 /* warmup.c */
 int warm_up(struct exec *x, struct exec_lane *l) MUST_USE;
-/* Waits for all queued work, before the first step. */
+/* Waits for all queued work; only before the first step. */
 int wait_until_idle(struct exec *x, struct exec_lane *l) MUST_USE;
 
-/* exec_partition.c. Moves the lane to a range of units; makes the partitions of exec_config. On
- * failure gpu_why() has the message. */
+/* exec_partition.c. exec_partition_take() moves a lane to a range of units; exec_partition_open()
+ * makes and measures the partitions of exec_config. On failure gpu_why() has the message. */
 int exec_partition_take(struct exec *x, struct exec_lane *l, const struct exec_part *want) MUST_USE;
 int exec_partition_open(struct exec *x) MUST_USE;
 
-/* tune.c. Finds scratch for input and output of that matmul; false: no scratch is wide enough. */
+/* tune.c. Finds scratch for input and output of a matmul; false: none is wide enough. */
 bool matmul_scratch(const struct exec_lane *l, const struct matmul *m, uint32_t rows,
                     struct tensor *from, struct tensor *to);
 
 /* sampling.c */
-/* Padding: the token is forced, so the logits are not read. */
+/* A padding row of logits: its token is forced, so the logits are not read. */
 extern const struct sample_row sampling_padding;
 void sampling_stage(struct exec *x, struct stage *st, const struct batch *b, struct outcome *o,
                     struct todo *t);
@@ -237,12 +252,12 @@ int sampling_get(struct exec *x, struct exec_lane *l, const struct todo *t,
                  struct outcome *o) MUST_USE;
 void sampling_finish(struct outcome *o);
 
-/* tensor_output.c. True if a request wants logits; the step then samples outside of graphs. */
+/* tensor_output.c. True if a request wants logits; the step then samples outside graphs. */
 bool tensor_output_wanted(const struct exec *x, const struct batch *b);
-/* After sampling_stage(). */
+/* Call after sampling_stage(). */
 void tensor_output_stage(const struct exec *x, const struct batch *b, struct outcome *o,
                          struct todo *t);
-/* Copies wanted ones of logit rows first .. first + n, which are in logits. */
+/* Copies the wanted ones of logit rows first .. first + n, the rows of `logits`. */
 int tensor_output_get_logits(const struct exec *x, struct exec_lane *l, const struct outcome *o,
                              uint32_t first, uint32_t n, struct tensor logits) MUST_USE;
 int tensor_output_get_states(const struct exec *x, struct exec_lane *l, const struct batch *b,

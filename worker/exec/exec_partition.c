@@ -1,8 +1,8 @@
-/* exec_partition.c - partitions: the device units that each lane runs on, made and measured before
- * the first step.
+/* exec_partition.c - makes, measures and changes the partitions: the device units that each lane
+ * runs on. A "part" is the range of units of one lane in a partition.
  *
- * The measurement runs one lane while the other is idle and gives a first estimate. The partition
- * controller learns the interference between lanes from real steps.
+ * The measurement before the first step runs one lane while the other is idle and gives a first
+ * estimate. The partition controller learns from real steps how lanes slow each other down.
  */
 #include "base/clock.h"
 #include "worker/exec/exec_internal.h"
@@ -13,9 +13,10 @@ _Static_assert((int)MAX_PARTITIONS == GRAPHS_MAX_PARTITIONS &&
                    MAX_PARTITIONS - 1 <= (int)GPU_PARTITIONS,
                "graphs and the device have a place for each partition");
 
-/* READ: bytes, much more than the device's caches hold, and long compared with the latency of
- * detecting the end. TRIALS: the fastest trial counts, because the previous worker may still use
- * the device. */
+/* READ: bytes of weights that a measurement of bandwidth reads, in at most PASSES passes: much more
+ * than the caches of the device hold, and long compared with the latency of detecting the end.
+ * ROWS: rows of the measurement of compute. TRIALS: the fastest counts (the previous worker may
+ * run). */
 enum { READ = 1 << 30, PASSES = 8, ROWS = 2048, TRIALS = 3 };
 
 static const struct exec_part whole = { 0, 0 };
@@ -29,8 +30,7 @@ exec_partition_take(struct exec *x, struct exec_lane *l, const struct exec_part 
     return 0;
 }
 
-/* Moves every lane to its part once, which makes the driver create the part, then back to all
- * units. */
+/* Moves every lane to its part, which makes the driver create it, then back to all units. */
 static int
 create_parts(struct exec *x, const struct exec_part part[MAX_LANES])
 {
@@ -48,12 +48,11 @@ create_parts(struct exec *x, const struct exec_part part[MAX_LANES])
 
 /* ---- measurement ---- */
 
-/* Matmuls of the model: all with 1 row measure bandwidth, the largest with many rows measures
- * compute. */
+/* Matmuls that a measurement runs: all with 1 row (bandwidth), the largest with many (compute). */
 struct trial {
     struct matmul list[MAX_MATMULS];
     uint32_t n, largest, rows;
-    uint64_t bytes; /* of all weights in list */
+    uint64_t bytes; /* bytes of all weights in list */
     uint32_t passes;
 };
 
@@ -94,8 +93,8 @@ queue_one(struct exec *x, struct exec_lane *l, const struct matmul *m, uint32_t 
     return x->op->matmul(l->lane, to, from, m->w, NO_TENSOR, 0);
 }
 
-/* Best time in seconds, after one run that is not counted: of the largest matmul with t->rows rows
- * (compute), or of all matmuls with 1 row (bandwidth). */
+/* Measures in seconds the best time of the largest matmul with t->rows rows (compute), or of all
+ * matmuls with 1 row (bandwidth), after one run that is not counted. */
 static int
 measure(struct exec *x, struct exec_lane *l, const struct trial *t, bool compute, double *ret)
 {
@@ -175,8 +174,8 @@ exec_rate(const struct exec *x, unsigned partition, unsigned lane)
 
 /* ---- change of a partition ---- */
 
-/* Waits until the lane has no step in flight, calling the heartbeat. At most 2 prefill steps:
- * seconds for a large model. */
+/* Waits until the lane has no step in flight, calling the heartbeat. These are at most 2 prefill
+ * steps, which take seconds for a large model. */
 static int
 wait_for_steps(const struct exec *x, const struct exec_lane *l)
 {
@@ -191,8 +190,8 @@ wait_for_steps(const struct exec *x, const struct exec_lane *l)
     return 0;
 }
 
-/* Graphs keep the old parts, and the driver destroys the streams of a part with their queued
- * work. */
+/* Prepares a lane for a change of a partition: waits for its steps, because the driver destroys the
+ * streams of a part with their queued work, and drops its graphs, which keep the old parts. */
 static int
 leave_partition(struct exec *x, struct exec_lane *l, unsigned partition)
 {

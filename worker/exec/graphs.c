@@ -1,8 +1,8 @@
-/* graphs.c - see graphs.h. */
+/* graphs.c - decides which pieces of steps run as captured graphs; see graphs.h. */
 #include "worker/exec/graphs.h"
 
-/* From 16 rows on at most 1/3 of a bucket is padding, from 128 on at most 1/5. The first
- * GRAPHS_BUCKETS are the decoder's. */
+/* The buckets. From 16 rows on at most 1/3 of a bucket is padding, from 128 on at most 1/5. The
+ * decoder uses the first GRAPHS_BUCKETS. */
 static const uint32_t bucket_rows[GRAPHS_SOURCE_BUCKETS] = { 1,   2,   4,   8,   16,  24,  32,
                                                              48,  64,  96,  128, 160, 192, 224,
                                                              256, 320, 384, 448, 512 };
@@ -50,11 +50,11 @@ graphs_may_capture(struct graphs *g, struct graphs_slot *s, nsec busy)
         if (s->wait != UINT32_MAX) s->wait--;
         return false;
     }
-    if (g->captured == s->step) return false; /* another piece of the step was captured */
+    if (g->captured == s->step) return false; /* this step has already captured another piece */
     return g->cost - busy <= GRAPHS_DELAY;
 }
 
-/* The least recently used graph that no step after done runs, or NULL. */
+/* The least recently used graph whose last step is done, so it is not running; or NULL. */
 static struct graphs_slot *
 oldest(struct graphs *g, uint64_t done)
 {
@@ -91,7 +91,8 @@ graphs_keep(struct graphs *g, struct graphs_slot *s, struct graph *graph, uint64
         *drop = old->graph;
         g->bytes -= old->bytes;
         old->graph = NULL;
-        old->wait = GRAPHS_AGAIN; /* two graphs that do not both fit must not evict each other */
+        /* so two graphs that do not both fit do not evict each other again and again */
+        old->wait = GRAPHS_AGAIN;
         return -EAGAIN;
     }
     s->graph = graph;

@@ -1,6 +1,7 @@
 /* graphs.h - which pieces of a lane's steps run as captured graphs, and when graphs are captured.
  *
- * A small piece runs as the graph of its bucket, a padded number of rows. There are 5 kinds:
+ * A piece is the part of a step that can be one graph. A small piece runs as the graph of its
+ * bucket, a padded number of rows; otherwise it runs plain, without a graph. There are 5 kinds:
  *
  *     DECODE     decoder of a step with one token and one logit row per segment, including sampling
  *     PREFILL    decoder of a step with longer segments, to the end of the last layer; sampling is
@@ -22,11 +23,11 @@
 
 #include "gpu/gpu.h"
 
-/* GRAPHS_SEGMENTS: longer segments, or encoder inputs, of a graph; a piece with more runs plain.
- * GRAPHS_AGAIN: plain uses after a graph was dropped or did not fit. */
+/* GRAPHS_SEGMENTS: most segments with several tokens, or encoder inputs, in a graph; a piece with
+ * more runs plain. GRAPHS_AGAIN: plain uses after a graph was dropped or did not fit. */
 enum {
-    GRAPHS_BUCKETS = 16,        /* of decoders */
-    GRAPHS_SOURCE_BUCKETS = 19, /* of encoders and projections */
+    GRAPHS_BUCKETS = 16,        /* buckets of decoders */
+    GRAPHS_SOURCE_BUCKETS = 19, /* buckets of encoders and projections */
     GRAPHS_MAX_PARTITIONS = 5,
     GRAPHS_MOST = GRAPHS_MAX_PARTITIONS * (3 * GRAPHS_BUCKETS + 2 * GRAPHS_SOURCE_BUCKETS),
     GRAPHS_ROWS = 256,
@@ -39,10 +40,10 @@ enum graphs_kind { GRAPHS_DECODE, GRAPHS_PREFILL, GRAPHS_BEAMS, GRAPHS_ENCODE, G
 #define GRAPHS_DELAY ((nsec)5000000)
 
 struct graphs_slot {
-    uint32_t rows, partition, wait; /* wait: plain uses before the capture */
+    uint32_t rows, partition, wait; /* wait: plain uses left before the capture */
     enum graphs_kind kind;
-    struct graph *graph;        /* NULL: not captured */
-    uint64_t bytes, step, used; /* step: last step that runs it; used: value of n_uses */
+    struct graph *graph;        /* NULL: the piece has not been captured */
+    uint64_t bytes, step, used; /* step: last step that ran it; used: value of n_uses then */
 };
 
 struct graphs {
@@ -54,27 +55,27 @@ struct graphs {
     struct graphs_slot slot[GRAPHS_MOST];
 };
 
-/* Sets the ascending buckets of steps of up to `most` rows; the last is `most` if that is below
- * 256. Returns their number. */
+/* Sets ascending buckets up to `most` rows; the last is `most` if below 256. Returns their
+ * number. */
 uint32_t graphs_buckets(uint32_t bucket[GRAPHS_BUCKETS], uint32_t most);
 
-/* Bucket for encoder inputs of `rows` rows in total; 0: too many. */
+/* Returns the bucket for encoder inputs of `rows` rows in total; 0: too many for a graph. */
 uint32_t graphs_source_bucket(uint32_t rows);
 
-/* The slot of a bucket, kind and partition, marked as used by that step. NULL: all GRAPHS_MOST
- * slots are taken. */
+/* Returns the entry for a bucket, kind and partition, and marks it as used by that step. NULL: all
+ * GRAPHS_MOST entries are taken. */
 struct graphs_slot *graphs_use(struct graphs *g, enum graphs_kind kind, uint32_t rows,
                                uint32_t partition, uint64_t step);
-/* True if s should be captured now. Called once per use. busy: time until the device is idle. */
+/* True if s should be captured now. Call it once per use. busy: time until the device is idle. */
 bool graphs_may_capture(struct graphs *g, struct graphs_slot *s, nsec busy);
 /* Stores a captured graph. *drop: a graph that the caller must drop before the next call, or NULL.
- * -EAGAIN: call again. -ENOSPC: no memory, because the other graphs may be running (steps after
- * done) or the graph is too large; the caller drops the graph and runs plain. */
+ * -EAGAIN: call again. -ENOSPC: the graph is too large, or all others may be running (their last
+ * step is after done); the caller drops the new graph and runs plain. */
 int graphs_keep(struct graphs *g, struct graphs_slot *s, struct graph *graph, uint64_t bytes,
                 nsec took, uint64_t done, struct graph **drop) MUST_USE;
-/* Removes a captured graph of that partition, or GRAPHS_ALL, for the caller to drop. NULL: none
- * left. None may be running. */
+/* Removes one captured graph of a partition, or of any with GRAPHS_ALL, and returns it; the caller
+ * drops it. NULL: none left. The graph must not be running. */
 #define GRAPHS_ALL UINT32_MAX
 struct graph *graphs_take(struct graphs *g, uint32_t partition);
-/* The device cannot capture s: always run plain. */
+/* Makes s run plain from now on, because the device cannot capture it. */
 void graphs_never(struct graphs_slot *s);

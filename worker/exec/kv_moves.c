@@ -1,14 +1,14 @@
-/* kv_moves.c - table edits, and copies of table rows and of blocks on the device and in the host
- * tier.
+/* kv_moves.c - queues the edits of block tables, and the copies of table rows and of blocks on the
+ * device and in the host tier.
  *
- * Edits and copies take effect in the batch's order. A launch makes its copies in any order, so two
- * copies of a launch never conflict (copy_order.h). The lane's order makes it safe: a block is
- * saved before the step overwrites it and loaded before the step reads it. batch.wait covers
- * blocks that another lane used last.
+ * Edits and copies take effect in the order of the batch. A launch makes its copies in any order,
+ * so two copies of a launch never conflict (copy_order.h). The queue of the lane orders copies and
+ * step: a block is saved before the step overwrites it and loaded before the step reads it.
+ * batch.wait covers blocks that another lane used last.
  */
 #include "worker/exec/exec_internal.h"
 
-/* Other edits concern the manifest only. */
+/* True if the edit changes the tables on the device; others concern the manifest only. */
 static bool
 reaches_device(const struct kv_edit *e)
 {
@@ -40,7 +40,7 @@ block_of(const struct exec *x, const struct kv_copy *c)
                                 block_at(x, c->from_tier, c->group, c->from) };
 }
 
-/* The copy at place i of the launch order. */
+/* Returns copy i in launch order. */
 static const struct kv_copy *
 copy_at(const struct exec *x, const struct batch *b, uint32_t i)
 {
@@ -79,7 +79,7 @@ stage_moves(struct exec *x, struct image *im, const struct batch *b, struct todo
         t->move_host[n_moves++] = block_of(x, copy_at(x, b, i));
 }
 
-/* Number of leading copies that do not conflict. */
+/* Returns how many of the first copies do not conflict with each other. */
 static uint32_t
 count_independent(const struct block_copy *c, uint32_t n)
 {
@@ -89,7 +89,7 @@ count_independent(const struct block_copy *c, uint32_t n)
     return n;
 }
 
-/* Moves first .. first + n, `bytes` each. */
+/* Queues the copies of table rows first .. first + n, `bytes` each. */
 static int
 queue_row_moves(struct exec *x, struct exec_lane *l, const struct todo *t, uint32_t first,
                 uint32_t n, size_t bytes)
@@ -132,7 +132,7 @@ queue_edits(struct exec *x, struct exec_lane *l, const struct batch *b, const st
     return 0;
 }
 
-/* Copies within the device copy only the tokens in use, if their number is known. */
+/* Returns the bytes of a block to copy: in the device only those of known tokens in use. */
 static struct block_size
 size_of(const struct exec *x, const struct batch *b, uint32_t first, uint32_t end)
 {

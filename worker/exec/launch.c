@@ -1,15 +1,15 @@
-/* launch.c - queues one step, in this order: waits, the step's arrays, table edits, block copies,
- * encoder slices, tokens sampled by the previous step, cross projections of new encoder inputs, the
- * decoder, logits and sampling, results, the mark. Encoder, projections and decoder are pieces that
- * may run as graphs.
+/* launch.c - queues one step, in this order: waits, the arrays of the step, table edits, block
+ * copies, encoder slices, tokens sampled by the previous step, cross projections of new encoder
+ * inputs, the decoder, logits and sampling, results, the mark. Encoder, projections and decoder are
+ * pieces that may run as graphs.
  */
 #include "base/failpoint.h"
 #include "worker/exec/exec_internal.h"
 
 enum { SLICE_ROWS = 2048, SLICE_LAYERS = 4 };
 
-/* A large step is queued in slices with heartbeats between them: when the driver's queue is full, a
- * launch blocks until the device has finished an earlier one. */
+/* Queues the layers of the decoder. A large step is queued SLICE_LAYERS layers at a time with
+ * heartbeats between them, because a launch blocks while the queue of the driver is full. */
 static int
 queue_forward(struct exec *x, struct exec_lane *l, const struct todo *t)
 {
@@ -37,7 +37,7 @@ queue_draw(struct exec *x, struct exec_lane *l, const struct todo *t)
     return 0;
 }
 
-/* Decoder piece of a GRAPHS_DECODE graph. */
+/* The decoder piece with kind GRAPHS_DECODE, which includes sampling. */
 static int
 queue_forward_and_draw(struct exec *x, struct exec_lane *l, const struct todo *t)
 {
@@ -73,7 +73,7 @@ queue_rows(struct exec *x, struct exec_lane *l, const struct todo *t)
     return queue_decoder(x, l, t);
 }
 
-/* Uploads the seen tokens of adopted sequences. */
+/* Uploads the seen tokens of adopted sequences, before their first step. */
 static int
 queue_seen_tokens(struct exec *x, struct exec_lane *l, const struct batch *b)
 {
@@ -102,9 +102,9 @@ share_units(const struct exec_part *a, const struct exec_part *b)
 }
 
 /* With several ranks: queues the step after the steps in flight of other lanes that share device
- * units. Kernels of different ranks wait for each other, so without this order the shared units of
- * rank A could be full of kernels of lane 0 and those of rank B full of kernels of lane 1: a
- * deadlock. All ranks start steps in the same order, so each step waits for earlier steps only. */
+ * units with it. Kernels of one rank wait for those of others, so without this order the shared
+ * units of rank A could be full of kernels of lane 0 and those of rank B full of kernels of lane 1:
+ * a deadlock. All ranks start steps in the same order, so steps wait only for earlier ones. */
 static int
 queue_behind(struct exec *x, struct exec_lane *l, uint64_t step)
 {
@@ -144,7 +144,7 @@ queue_step(struct exec *x, struct exec_lane *l, const struct stage *st, const st
     }
     if (l->step.rows.n_tokens) TRY(queue_rows(x, l, t));
     TRY(queue_copies(x, l, b, t, /* after= */ true));
-    /* A barrier: a step that is done on one rank has been written by every rank. */
+    /* A barrier: if the step is done on one rank, every rank has written its part. */
     TRY(op->collective.all_reduce(l->lane, tensor_cols(tensor_rows(l->x, 0, 1), 0, 1)));
     op->profile.work_end(l->lane);
     FP_OR(step_queued, TRY(op->mem.put(l->lane, FP_NOWHERE, st->step.host, 8)));

@@ -1,15 +1,15 @@
-/* sampling.c - logit rows: selection, sampling parameters, results.
+/* sampling.c - selects the logit rows of a step, sets their sampling parameters, queues sampling
+ * and collects the results.
  *
- * A segment has one logit row, for its last token. If the request wants prompt
- * log-probabilities, the segment has a logit row for each token: the row at position p reports
- * token p + 1 of the prompt, and only the last row samples. Suppressed n-grams and presence and
- * frequency penalties depend on all previous tokens and are computed here on the host
- * (exec_looks_back()).
+ * A segment has one logit row, for its last token. If the request wants prompt log-probabilities,
+ * the segment has a logit row for each token: the row at position p reports token p + 1 of the
+ * prompt, and only the last row samples. Suppressed n-grams and presence and frequency penalties
+ * depend on all previous tokens and are computed here on the host (exec_looks_back()).
  */
 #include "worker/exec/exec_internal.h"
 #include "worker/model/blocks.h"
 
-/* Results are copied to the host without conversion. */
+/* The best tokens are copied from device to host as they are. */
 _Static_assert(sizeof(struct top) == sizeof(struct batch_top) &&
                    offsetof(struct top, id) == offsetof(struct batch_top, id) &&
                    offsetof(struct top, logprob) == offsetof(struct batch_top, logprob),
@@ -29,8 +29,8 @@ struct draw {
     struct sample_row *row;
     int32_t *suppressed;
     struct logit_bias *logit_bias;
-    struct todo *t; /* out: n_suppressed, n_logit_bias, n_top, beams */
-    bool in_order;  /* so far, logit row i is decoder token i */
+    struct todo *t; /* its n_suppressed, n_logit_bias, n_top and beams are set */
+    bool in_order;  /* true: so far, logit row i is decoder token i */
 };
 
 static void
@@ -40,7 +40,7 @@ suppress_token(struct draw *d, struct sample_row *row, token_id id)
     row->n_suppressed++;
 }
 
-/* Suppresses every token that would repeat an n-gram, as no_repeat_ngram_size of transformers. */
+/* Suppresses tokens that would repeat n tokens, like no_repeat_ngram_size of transformers. */
 static void
 suppress_repeats(struct draw *d, struct sample_row *row, const token_id *token, uint32_t n_tokens,
                  uint32_t n)
@@ -60,7 +60,7 @@ by_id(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Adds the request's biases and the penalties of generated tokens, sorted by id, no id twice. */
+/* Adds biases of the request and penalties of generated tokens to the row, no id twice. */
 static void
 add_logit_bias(struct draw *d, struct sample_row *row, const struct sampling *s, uint32_t position)
 {
@@ -93,7 +93,7 @@ add_logit_bias(struct draw *d, struct sample_row *row, const struct sampling *s,
 static struct sample_row
 sampled_row(struct draw *d, const struct sampling *s, uint32_t slot, uint32_t position)
 {
-    uint32_t made = position - s->first_new; /* generated tokens before this one */
+    uint32_t made = position - s->first_new; /* number of generated tokens before this one */
     struct sample_row row = {
         .slot = slot,
         .seed = s->seed,
@@ -128,8 +128,8 @@ sampled_row(struct draw *d, const struct sampling *s, uint32_t slot, uint32_t po
     return row;
 }
 
-/* Reports the log-probability of the given token at position: samples nothing and changes no slot.
- * Tokens after the prompt (delivered before a restart) need no report. */
+/* Returns a row that reports the log-probability of the token at `position`, samples nothing and
+ * changes no slot. Tokens after the prompt (delivered before a restart) need no report. */
 static struct sample_row
 prompt_row(const struct sampling *s, uint32_t position)
 {
@@ -152,7 +152,7 @@ draw_segment(const struct exec *x, const struct batch_segment *r, struct draw *d
     uint32_t n = all ? r->n_tokens : 1;
 
     for (uint32_t i = 0; i < n; i++) {
-        uint32_t k = r->n_tokens - n + i; /* token of the segment */
+        uint32_t k = r->n_tokens - n + i; /* index of the token in the segment */
         uint32_t position = (uint32_t)r->first_pos + k + 1;
         struct sample_row *row = &d->row[r->first_logit + i];
 
@@ -167,8 +167,7 @@ draw_segment(const struct exec *x, const struct batch_segment *r, struct draw *d
     }
 }
 
-/* True if the last layer computes logit rows only. Not in a graph, whose number of rows is
- * fixed. */
+/* True if the last layer computes only logit rows. Not in a graph: its row count is fixed. */
 static bool
 ends_with_logit_rows(const struct exec *x, const struct batch *b, const struct todo *t)
 {

@@ -1,26 +1,27 @@
-/* scratch.c - memory layout of an exec.
+/* scratch.c - allocates all memory of the executor.
  *
  * lay_out() allocates every buffer in order. It runs twice: first without memory to count bytes,
- * then with the arena and the host mapping, so each size is written in one place. Buffers that are
- * never touched (log-probabilities without a request) cost address space only.
+ * then with the arena and the host mappings, so each size is written in one place. Buffers that are
+ * never touched (log-probabilities that no request wants) take address space only.
  */
 #include "worker/exec/exec_internal.h"
 
 #include <sys/mman.h>
 
-/* Memory that lay_out() allocates from. */
+/* Memory for lay_out(): on the device, pinned on the host, pageable on the host (far). */
 struct region {
-    char *base; /* NULL: count only */
+    char *base; /* NULL: only counts bytes */
     uint64_t taken;
 };
 struct plan {
     struct region dev, host, far;
 };
 
-enum { ROW_ENTRIES = 16 / sizeof(slice_id) }; /* table rows are copied in 16-byte units */
-enum { PIECE_ALIGN = 256 };                   /* for copies and vector loads of every device */
+/* entries of a table row are a multiple, because rows are copied in 16-byte units */
+enum { ROW_ENTRIES = 16 / sizeof(slice_id) };
+enum { PIECE_ALIGN = 256 }; /* alignment of a buffer, for copies and vector loads of every device */
 
-/* n elements of `each` bytes. */
+/* Allocates n elements of `each` bytes; NULL while counting. */
 static void *
 take(struct region *r, uint64_t n, uint64_t each)
 {
@@ -30,7 +31,7 @@ take(struct region *r, uint64_t n, uint64_t each)
     return at;
 }
 
-/* Rows start 16-byte aligned in every dtype, for vector loads. */
+/* Allocates a matrix in device memory. Rows start 16-byte aligned, for vector loads. */
 static struct tensor
 matrix(struct plan *p, enum dtype t, uint32_t rows, uint32_t cols)
 {
@@ -41,7 +42,7 @@ matrix(struct plan *p, enum dtype t, uint32_t rows, uint32_t cols)
     return tensor_cols(m, 0, cols);
 }
 
-/* Largest image sizes of a step. */
+/* Largest size of the image of a step; source_bytes(): of an image for encoder inputs. */
 static size_t
 step_bytes(const struct exec *x)
 {
@@ -60,7 +61,7 @@ source_bytes(const struct exec *x, size_t n_segments)
            (size_t)8 * CACHE_LINE;
 }
 
-/* All stages share one device image: exec_internal.h. */
+/* Allocates an image. All stages of a lane have the device address of the image `first`. */
 static void
 lay_out_image(struct image *im, const struct image *first, size_t bytes, struct plan *p)
 {
@@ -161,10 +162,10 @@ clear_tables(struct exec *x, struct err *e)
                                MIN(n - i, ARRAY_LEN(none)) * sizeof none[0]);
     }
     x->op->lane.close(lane);
-    return r < 0 ? err_set(e, r, "clear block tables: %s", gpu_why(x->gpu)) : 0;
+    return r < 0 ? err_set(e, r, "cannot clear the block tables: %s", gpu_why(x->gpu)) : 0;
 }
 
-/* Untouched pages take no memory. */
+/* Maps private pageable memory; untouched pages take no memory. NULL: failed. */
 static char *
 map(uint64_t bytes)
 {
@@ -183,19 +184,24 @@ scratch_open(struct exec *x, const struct kv_config *kv, struct err *e)
     lay_out(x, kv, &p);
     r = x->op->mem.arena_make(x->gpu, "scratch", p.dev.taken, &x->arena, e);
     if (r < 0)
-        return err_while(e, r,
-                         "scratch of %llu MiB for %u lanes of %u rows and sources of %u tokens",
-                         (unsigned long long)(p.dev.taken >> 20), x->c.n_lanes, x->c.max_tokens,
-                         x->c.max_enc_tokens);
+        return err_while(
+            e, r,
+            "cannot allocate %llu MiB of device memory for %u lanes of %u tokens and encoder "
+            "inputs of %u tokens; lower max_num_batched_tokens",
+            (unsigned long long)(p.dev.taken >> 20), x->c.n_lanes, x->c.max_tokens,
+            x->c.max_enc_tokens);
     x->host_bytes = p.host.taken;
     x->far_bytes = p.far.taken;
     x->host = map(x->host_bytes);
     x->far = map(x->far_bytes);
     if (!x->host || (x->far_bytes && !x->far))
-        return err_set(e, -ENOMEM, "staging of %llu MiB for %u slots",
+        return err_set(e, -ENOMEM,
+                       "cannot map %llu MiB of host memory for the inputs and results of %u "
+                       "sequences; lower max_num_seqs",
                        (unsigned long long)((x->host_bytes + x->far_bytes) >> 20), x->n_slots);
     r = x->op->mem.host_pin(x->gpu, x->host, x->host_bytes);
-    if (r < 0) return err_set(e, r, "pin staging memory: %s", gpu_why(x->gpu));
+    if (r < 0)
+        return err_set(e, r, "cannot pin the host memory of the executor: %s", gpu_why(x->gpu));
     p = (struct plan){ { x->arena.base, 0 }, { x->host, 0 }, { x->far, 0 } };
     lay_out(x, kv, &p);
     return clear_tables(x, e);

@@ -1,7 +1,8 @@
-/* stage.c - converts a batch to the arrays that ops read.
+/* stage.c - converts a batch of the scheduler to the arrays that ops read.
  *
- * The arrays of a step are in one image and are copied to the device at once. The invariants of
- * batch.h are checked with check(), because a batch comes from this process, not from a peer.
+ * The arrays of a step are in one image (exec_internal.h) and are copied to the device at once. The
+ * invariants of batch.h are checked with check(), because a batch comes from this process, not from
+ * a peer.
  */
 #include "worker/exec/exec_internal.h"
 
@@ -20,16 +21,19 @@ int
 stage_refuse(const struct exec *x, const struct batch *b, struct err *e)
 {
     if (b->n_copies > x->c.max_copies)
-        return err_set(e, -ENOTSUP, "batch has %u block copies, at most %u are possible",
+        return err_set(e, -ENOTSUP,
+                       "a step has %u block copies, at most %u are possible (internal error)",
                        b->n_copies, x->c.max_copies);
     for (uint32_t i = 0; i < b->n_segments; i++) {
         if (b->segment[i].n_draft)
-            return err_set(e, -ENOTSUP, "slot %u has %u draft tokens, which are not implemented",
+            return err_set(e, -ENOTSUP,
+                           "the sequence in slot %u has %u draft tokens, which are not supported",
                            b->segment[i].slot, b->segment[i].n_draft);
     }
     if (b->n_edits > x->c.max_edits)
-        return err_set(e, -ENOTSUP, "batch has %u table edits, at most %u are possible", b->n_edits,
-                       x->c.max_edits);
+        return err_set(e, -ENOTSUP,
+                       "a step has %u table edits, at most %u are possible (internal error)",
+                       b->n_edits, x->c.max_edits);
     return 0;
 }
 
@@ -55,11 +59,11 @@ stage_tokens(struct image *im, struct step_tokens *r, uint32_t n_used, uint32_t 
     return to;
 }
 
-/* A step that may be a graph has the graph's number of tokens and segments: one-token segments in
- * the first t->n_single_token places, longer segments in the next GRAPHS_SEGMENTS places, empty
- * segments in the other places. Tokens keep the batch's order, padding is last. Cross attention
- * joins the beams of a search into one segment, so that the encoder input's keys are read once; not
- * in a GRAPHS_PREFILL graph, which has no places for joined segments. */
+/* If the decoder may run as a graph, the arrays have the number of tokens and segments of the
+ * graph: one-token segments at the first t->n_single_token indexes, longer segments at the next
+ * GRAPHS_SEGMENTS, empty segments at the others. Tokens keep the order of the batch, padding is
+ * last. Cross attention joins the beams of a search into one segment, so that the keys of the
+ * encoder input are read once; not in a GRAPHS_PREFILL graph, which has no entries for them. */
 void
 stage_decoder(struct exec *x, struct exec_lane *l, struct stage *st, const struct batch *b,
               const struct todo *t)

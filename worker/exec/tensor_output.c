@@ -1,7 +1,7 @@
 /* tensor_output.c - copies encoder states and logits to the host for requests that want them.
  *
- * The host memory is pageable and costs nothing while it is unused. Logits are copied between head
- * and sampling, before penalties change them, so such a step does not sample in a graph.
+ * The host memory is pageable and takes no memory while it is unused. Logits are copied after the
+ * head and before sampling, whose penalties change them, so such a step does not sample in a graph.
  */
 #include "gpu/fp.h"
 #include "worker/exec/exec_internal.h"

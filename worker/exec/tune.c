@@ -1,13 +1,14 @@
-/* tune.c - measures the model's matmuls on the device, in scratch memory, while no step is in
+/* tune.c - measures the matmuls of the model on the device, in scratch memory, while no step is in
  * flight.
  *
- * The list has a pair for each shape of the model and each bucket of rows for which the device
- * stores an algorithm. The list is short and is computed at each call.
+ * A pair is a matmul shape of the model and a number of rows; there is one for each bucket of rows
+ * for which the device stores an algorithm. The list of pairs is short and is computed at each
+ * call.
  */
 #include "worker/exec/exec_internal.h"
 
-/* MOST: largest number of rows. A shape is run hundreds of times, and the supervisor must not take
- * that for a hang. LEAST: in 16-bit dtypes up to 16 rows use our own kernel. */
+/* MOST: largest number of rows; a shape is run hundreds of times, and the supervisor must not take
+ * that for a hang. LEAST: up to 16 rows of 16-bit dtypes use our own kernel. */
 enum { LEAST = 16, MOST = 2048, MOST_FP32 = 256 };
 
 static uint32_t
@@ -16,7 +17,7 @@ bucket_after(uint32_t b)
     return b & (b - 1) ? b / 3 * 4 : b + b / 2;
 }
 
-/* Finds pair i. False: there are only *n pairs. */
+/* Finds pair i; false: there are only *n pairs. */
 static bool
 find(const struct exec *x, uint32_t i, struct matmul *ret, uint32_t *rows, uint32_t *n)
 {
@@ -52,7 +53,7 @@ exec_n_matmuls(const struct exec *x)
     return n;
 }
 
-/* The narrowest scratch with at least cols columns, except `but`. */
+/* Returns the narrowest scratch tensor with at least cols columns, except `but`; NULL: none. */
 static const struct tensor *
 scratch_for(const struct exec_lane *l, uint32_t cols, const struct tensor *but)
 {
@@ -91,10 +92,12 @@ exec_matmul(struct exec *x, uint32_t i, struct err *e)
 
     check(l->started == l->finished);
     if (!find(x, i, &m, &rows, &n))
-        return err_set(e, -EINVAL, "matmul %u does not exist; the model has %u", i, n);
+        return err_set(e, -EINVAL, "matmul %u does not exist: the model has %u (internal error)", i,
+                       n);
     if (!matmul_scratch(l, &m, rows, &from, &to))
-        return err_set(e, -ENOTSUP, "matmul [%u, %u]: no scratch buffer is wide enough", m.w.dim[0],
-                       m.w.dim[1]);
+        return err_set(e, -ENOTSUP,
+                       "matmul [%u, %u] cannot be measured: no scratch buffer is wide enough",
+                       m.w.dim[0], m.w.dim[1]);
     r = x->op->mem.fill_random(l->lane, from, /* seed= */ i, 0, 0, 1);
     if (r == 0) r = x->op->matmul(l->lane, to, from, m.w, NO_TENSOR, 0);
     return r < 0 ? err_set(e, r, "%s", gpu_why(x->gpu)) : 0;
@@ -107,7 +110,7 @@ exec_tune(struct exec *x, struct tune_result *ret)
 
     for (unsigned i = 0; i < x->c.n_lanes && r == 0; i++) {
         r = x->op->lane.tune(x->lane[i].lane, ret);
-        /* Captured graphs contain the old algorithm. */
+        /* captured graphs contain the old algorithm */
         if (r > 0 && ret->best < ret->first) drop_graphs(x, &x->lane[i], GRAPHS_ALL);
     }
     return r;

@@ -1,19 +1,19 @@
-/* warmup.c - a pass over padding before the first request.
+/* warmup.c - runs the kernels once over padding tokens before the first request ("the pass").
  *
- * The driver loads a kernel at its first launch and waits until the device is idle. Without this
- * pass the supervisor could take that wait for a hang, and the first request would pay for all
- * kernels.
+ * The driver loads a kernel at its first launch and waits until the device is idle. Without the
+ * pass the supervisor could take that wait for a hang, and the first request would wait for the
+ * loading of all kernels.
  *
  * The pass runs the first and the last layer, the logits and sampling, twice: with 1 decode token,
  * which does not use cuBLASLt (it may still be initialising), and with prefill tokens. No table is
  * read and no block is written. With `brief` (clients wait for a replacement worker) the prefill
- * pass is left out, because initialising the library takes longest and can overlap with decoding.
+ * pass is left out, because initialising cuBLASLt takes longest and can overlap with decoding.
  */
 #include "worker/exec/exec_internal.h"
 
 enum { ROWS = 64 };
 
-/* n padding tokens in one segment, also for the encoder. */
+/* Stages n padding tokens in one segment, for decoder and encoder. */
 static void
 stage_padding(struct exec_lane *l, struct image *im, uint32_t n, struct todo *t)
 {
@@ -62,7 +62,7 @@ queue_pass(struct exec *x, struct exec_lane *l, const struct image *im, uint32_t
 int
 wait_until_idle(struct exec *x, struct exec_lane *l)
 {
-    for (uint64_t mark = 2; mark-- > 0;) { /* ends with 0, because steps count from 1 */
+    for (uint64_t mark = 2; mark-- > 0;) { /* ends with mark 0, because steps count from 1 */
         TRY(x->op->lane.mark(l->lane, mark));
         TRY(gpu_wait(l->lane, mark, mark));
     }
