@@ -479,7 +479,8 @@ opt_help(const struct opt *table, enum opt_form form, FILE *out)
     enum { SENTENCE_AT = 30 };
 
     for (const struct opt *o = table; o->key; o++) {
-        char text[512];
+        const char *def;
+        char text[640];
         size_t left;
 
         if (o->flags & OPT_HIDDEN) continue;
@@ -490,8 +491,9 @@ opt_help(const struct opt *table, enum opt_form form, FILE *out)
             left = 0;
         }
         fprintf(out, "%*s", (int)(SENTENCE_AT - left), "");
-        snprintf(text, sizeof text, "%s%s%s%s", o->sentence, o->def && *o->def ? " [" : "",
-                 o->def ? o->def : "", o->def && *o->def ? "]" : "");
+        def = o->type == OPT_BOOL && !o->arg ? "" : o->def ? o->def : ""; /* a flag is off */
+        snprintf(text, sizeof text, "%s%s%s%s", o->sentence, *def ? " [" : "", def,
+                 *def ? "]" : "");
         print_wrapped(out, text, SENTENCE_AT, SENTENCE_AT);
     }
 }

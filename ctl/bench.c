@@ -17,24 +17,25 @@ struct bench_opts {
 /* clang-format off */
 const struct opt bench_opts[] = {
     { "prompts", OPT_U32, OPT_AT(bench_opts, prompts), "100", .min = 1, .max = 1000000, .arg = "N",
-      .sentence = "number of requests" },
+      .sentence = "number of requests that are measured" },
     { "input", OPT_U32, OPT_AT(bench_opts, input), "256", .min = 1, .max = LAGAN_MAX_IDS, .arg =
       "TOKENS",
-      .sentence = "length of each prompt or encoder input, in tokens" },
+      .sentence = "length of each prompt, or encoder input, in tokens" },
     { "output", OPT_U32, OPT_AT(bench_opts, output), "64", .min = 1, .max = LAGAN_MAX_TOKENS, .arg =
       "TOKENS",
-      .sentence = "length of each output, in tokens; end-of-sequence tokens are ignored" },
+      .sentence = "length of each output, in tokens; end-of-sequence tokens do not end it" },
     { "concurrency", OPT_U32, OPT_AT(bench_opts, concurrency), "32", .min = 1, .max = 4096, .arg =
       "N",
-      .sentence = "requests that are open at the same time, at most" },
+      .sentence = "maximum number of requests that are open at the same time" },
     { "rate", OPT_F64, OPT_AT(bench_opts, rate), "0", .max = 1000000, .arg = "N",
-      .sentence = "requests per second, with Poisson arrivals; 0: as many as --concurrency allows" },
+      .sentence = "mean number of requests per second, at random (Poisson) times; 0: a new "
+      "request starts as soon as --concurrency permits" },
     { "below", OPT_U32, OPT_AT(bench_opts, below), "256", .min = 4, .max = INT32_MAX, .arg = "ID",
-      .sentence = "prompts have random token ids from 3 to this number, exclusive" },
+      .sentence = "the prompts consist of random token ids from 3 to this number minus 1" },
     { "seed", OPT_U64, OPT_AT(bench_opts, seed), "1", .arg = "N",
-      .sentence = "seed of the prompts and of the arrival times" },
+      .sentence = "seed of the random numbers for prompts and start times" },
     { "model", OPT_STR, OPT_AT(bench_opts, model), "", .arg = "NAME",
-      .sentence = "name of the model; required if lagand serves several" },
+      .sentence = "name of the model; may be omitted if lagand serves only one" },
     { 0 }
 };
 /* clang-format on */

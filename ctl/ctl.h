@@ -20,10 +20,10 @@
     X(2, USAGE, "the command line has errors") \
     X(3, UNREACHABLE, "no lagand is reachable at the endpoint") \
     X(4, NOT_FOUND, "no such worker, model or request") \
-    X(5, REFUSED, "refused because of a policy, the present state or the version") \
-    X(6, TIMEOUT, "a timeout passed") \
+    X(5, REFUSED, "refused: not possible in the present state, by a limit, or with this version") \
+    X(6, TIMEOUT, "the command did not finish in time") \
     X(7, DEGRADED, "lagand works, but a part of it has failed") \
-    X(69, UNAVAILABLE, "lagand accepts no requests: it drains, or a device is lost") \
+    X(69, UNAVAILABLE, "lagand accepts no requests: it is stopping, or a device is lost") \
     X(75, QUEUE_FULL, "the queue is full; try again later") \
     X(77, NO_PERMISSION, "this user is not allowed to do that") \
     X(78, CONFIG, "the configuration has errors")

@@ -22,12 +22,15 @@ struct own_opts {
 /* clang-format off */
 static const struct opt own_opts[] = {
     { "requests", OPT_STR, OPT_AT(own_opts, requests), .arg = "FILE.jsonl",
-      .sentence = "file with one JSON request per line: keys as the options above with '_', and "
-      "\"tag\"; options are defaults of absent keys; -: standard input" },
+      .sentence = "send the requests of this file instead of one: each line is a JSON object with "
+      "the keys of the options above, written with '_' (max_tokens), and optionally \"tag\", "
+      "which is copied to the output. An option above is the default for lines without its key; "
+      "-: standard input" },
     { "concurrency", OPT_U32, OPT_AT(own_opts, concurrency), "1", .min = 1, .max = 1024, .arg = "N",
-      .sentence = "requests of the file that are open at the same time" },
+      .sentence = "with --requests: maximum number of requests that are open at the same time" },
     { "stream", OPT_BOOL, OPT_AT(own_opts, stream),
-      .sentence = "print a JSON line for each batch of tokens, before the final line of the output" },
+      .sentence = "print a JSON line for each group of tokens as it arrives, before the final "
+      "JSON line of the output" },
     { 0 }
 };
 /* clang-format on */

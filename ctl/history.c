@@ -14,9 +14,10 @@ struct events_opts {
 /* clang-format off */
 const struct opt events_opts[] = {
     { "follow", OPT_BOOL, OPT_AT(events_opts, follow), .sentence =
-      "continue with new events as they occur; also -f" },
+      "do not exit after the past events: print new events as they occur; -f is short for "
+      "--follow" },
     { "last", OPT_U32, OPT_AT(events_opts, last), "50", .min = 1, .max = 1024, .arg = "N",
-      .sentence = "number of past events to print first" },
+      .sentence = "number of past events that are printed first" },
     { 0 }
 };
 /* clang-format on */

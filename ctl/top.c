@@ -12,9 +12,9 @@ struct top_opts {
 /* clang-format off */
 const struct opt top_opts[] = {
     { "every", OPT_U32, OPT_AT(top_opts, every), "1", .min = 1, .max = 3600, .arg = "SECONDS",
-      .sentence = "interval between two outputs" },
+      .sentence = "time between two outputs, in seconds" },
     { "count", OPT_U32, OPT_AT(top_opts, count), "0", .arg = "N",
-      .sentence = "number of outputs; 0: until Ctrl-C" },
+      .sentence = "number of outputs, after which the command ends; 0: no limit, until Ctrl-C" },
     { 0 }
 };
 /* clang-format on */
