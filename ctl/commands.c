@@ -548,7 +548,7 @@ const struct command commands[] = {
       "Each message is sent with the whole conversation, formatted with the chat template of\n"
       "the model (model option chat_template, see lagand --help). For models with several\n"
       "channels (gpt-oss) only the final channel is printed. An output has at most 1024 tokens\n"
-      "unless --max-tokens is given. The chat ends at the end of the input (Ctrl-D) or when a request fails.\n",
+      "unless --max-tokens is given. The chat ends with the input (Ctrl-D) or a failed request.\n",
       chat_opts, .run = cmd_chat, .parses_argv = true },
     { "tokenize", "", "convert text to token ids with the tokenizer of a model",
       "  laganctl tokenize --text \"hello\"\n"
@@ -662,9 +662,9 @@ const struct command commands[] = {
     { "split set", "PREFILL DECODE [WORKER]",
       "divide the device: number of SMs (device cpu: threads) for prefill, and for decode",
       "  laganctl split set 64 68\n\n"
-      "`laganctl split show` prints how many SMs or threads (units) the device has, and of which\n"
-      "number a part must be a multiple. The division lasts until the worker restarts; the model\n"
-      "options split.mode and split.context_sm set the initial division. Prefill uses the whole\n"
+      "`laganctl split show` prints the number of SMs or threads (units) of the device, and the\n"
+      "granularity: a part is a multiple of it. The division lasts until the worker restarts; the\n"
+      "model options split.mode and split.context_sm set the initial one. Prefill uses the whole\n"
       "device while decode has no work, and the reverse. WORKER: the name of a worker, for\n"
       "example w0; it may be omitted if there is only one.\n",
       .run = cmd_split_select },

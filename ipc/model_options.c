@@ -102,8 +102,8 @@ const struct opt model_opts[] = {
       "SHARE", "for encoder-decoder models, instead of kv.shares: target share of kv.memory for "
       "cross-attention; self-attention has the rest; 0: no target shares" },
     { "kv.sink_tokens", OPT_U32, AT(kv_sink_tokens), "0", NULL, 0, 65536, RESTART, "N",
-      "number of tokens at the start of each sequence that sliding-window layers keep in the "
-      "window for ever (attention sinks); 0: none" },
+      "number of tokens at the start of each sequence that sliding-window layers always attend "
+      "to (attention sinks); 0: none" },
     { "kv.snapshot_interval", OPT_U32, AT(kv_snapshot_interval), "1024", NULL, 0, 1 << 24, RESTART,
       "N", "for models with recurrent layers: number of tokens between two saved copies "
       "(snapshots) of the recurrent state of a sequence; 0: none are saved, and after a crash "

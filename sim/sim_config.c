@@ -72,7 +72,7 @@ static const struct opt cost_opts[] = {
     { "tile", OPT_U32, OPT_AT(sim_cost, tile), .max = 1 << 16, .arg = "TOKENS", .sentence = "matrix products compute a multiple of this number of tokens; 0: exactly the tokens" },
     { "burst", OPT_F64, OPT_AT(sim_cost, burst), .min = 0, .max = 1e20, .arg = "FLOP", .sentence = "FLOP per second that large matrix products approach, up to peak; 0: always peak" },
     { "few", OPT_F64, OPT_AT(sim_cost, few), .min = 0, .max = 1e6, .arg = "TOKENS", .sentence = "number of tokens at which matrix products reach half of burst" },
-    { "initial_read", OPT_F64, OPT_AT(sim_cost, initial_read), .min = 0.1, .max = 10, .arg = "X", .sentence = "mode auto: first estimate of the bandwidth of a part of the device, divided by that of co_run" },
+    { "initial_read", OPT_F64, OPT_AT(sim_cost, initial_read), .min = 0.1, .max = 10, .arg = "X", .sentence = "mode auto: first estimate of the bandwidth of a part of the device, divided by the value of co_run" },
     { 0 }
 };
 static const struct opt divide_opts[] = {

@@ -229,7 +229,8 @@ print_help(void)
 {
     puts("Usage: lagan-sim soak [OPTION]...\n"
          "Run random simulated systems twice and check that every request ends once, no block\n"
-         "is lost, no request starves, and equal calls give equal decisions.\n\nOptions, with the default in []:");
+         "is lost, no request starves, and equal calls give equal decisions.\n\n"
+         "Options, with the default in []:");
     opt_help(opts, OPT_TYPED, stdout);
     puts("\nA failed world is printed with its seed; --seed N --requests 1 repeats it.");
 }

@@ -129,7 +129,8 @@ print_help(void)
 {
     puts("Usage: lagan-sim run --model FILE --trace FILE [OPTION]...\n"
          "Run a trace on a fleet of simulated workers in virtual time, with the production\n"
-         "scheduler, KV manager and routing, and a roofline model of the GPU.\n\nOptions, with the default in []:");
+         "scheduler, KV manager and routing, and a roofline model of the GPU.\n\n"
+         "Options, with the default in []:");
     opt_help(opts, OPT_TYPED, stdout);
     puts("\nExamples:\n"
          "  bench/traces.py chat 10000 --rate 20 >chat.jsonl\n"

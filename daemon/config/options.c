@@ -72,7 +72,7 @@ const struct opt daemon_opts[] = {
     { "supervisor.start_timeout", OPT_NSEC, AT(start_timeout), "30min", NULL, 1e8, 0, 0, "TIME",
       "lagand kills a worker that is not ready to serve within this time after its start" },
     { "supervisor.shutdown_timeout", OPT_NSEC, AT(shutdown_timeout), "30s", NULL, 1e6, 0, 0, "TIME",
-      "time that open requests have to finish after lagand was told to stop; then lagand exits" },
+      "time that open requests have to finish after a signal that stops lagand; then lagand exits" },
     { "log.level", OPT_ENUM, AT(log_level), "info", "err|warn|info|debug", 0, 0, 0, NULL,
       "lowest severity of the messages that lagand logs" },
     { "worker", OPT_STR, AT(worker), "", NULL, 0, 0, OPT_HIDDEN, "PATH",
