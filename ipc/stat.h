@@ -1,11 +1,10 @@
-/* stat.h - counters and gauges of a worker: one table of kind, name, unit and sentence.
+/* stat.h - counters and gauges of a worker: tables of kind, name, unit and sentence.
  *
- * The values lie in the shared memory that the worker writes (shm_ctl, ipc/shm.h), guarded by a
- * sequence lock. The engine thread of the worker adds to a private copy and publishes it once each
+ * The values are in the shared memory that the worker writes (shm_ctl, ipc/shm.h), guarded by a
+ * sequence lock. The engine thread of the worker changes a private copy and publishes it in each
  * loop iteration; lagand reads a consistent copy or none. The rows also give the keys of `workers
  * list`, the metrics lagan_worker_NAME and lagan_kv_NAME, and their HELP lines. A change of a table
- * changes SHM_ABI_MAJOR (ipc/records.h).
- */
+ * changes SHM_ABI_MAJOR (ipc/records.h). */
 #pragma once
 
 #include "base/base.h"
@@ -66,7 +65,7 @@
       "tokens whose KV a replacement worker took over from the previous process") \
     X(COUNTER, recomputed, "tokens", "tokens whose KV a replacement worker had to compute again")
 
-/* One KV group: layers of equal kind and geometry (worker/kv/kv.h). */
+/* Statistics of each KV group: layers of equal kind and geometry (worker/kv/kv.h). */
 #define GROUP_STATS(X) \
     X(GAUGE,   kind, "", \
       "kind of the KV group: 1 full, 2 window, 3 cross, 4 state; 0: no such group") \
@@ -125,8 +124,8 @@ struct stats {
     uint64_t v[STAT_COUNT];
     uint64_t group[SHM_MAX_GROUPS][GROUP_STAT_COUNT];
 };
-/* Publishes s. Called by the only writer of mine; does not block. */
+/* Stores s in mine for stat_read(). Only one thread may call it; does not block. */
 void stat_publish(struct shm_ctl *mine, const struct stats *s);
-/* Reads a consistent copy. Returns false, *ret unchanged, if the writer was active at each of three
- * attempts. */
+/* Reads a consistent copy of the peer's statistics. Returns false and leaves *ret unchanged if the
+ * peer was publishing at each of three attempts. */
 bool stat_read(const struct shm_ctl *peer, struct stats *ret);
