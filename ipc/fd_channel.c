@@ -122,7 +122,7 @@ fd_channel_take(int sock, struct fd_channel_note *note, int *fd, struct err *e)
                        "too many open");
     }
     if (n != sizeof got || m.msg_flags & MSG_TRUNC) {
-        wrong = "its size is not that of a note";
+        wrong = "it has not the size of a note";
     } else if (n_fds != 1 || m.msg_flags & MSG_CTRUNC) {
         wrong = n_fds ? "it has several descriptors" : "it has no descriptor";
     } else if (!good_name(got.name)) {

@@ -38,8 +38,8 @@ stat_publish(struct shm_ctl *mine, const struct stats *s)
 bool
 stat_read(const struct shm_ctl *peer, struct stats *ret)
 {
-    /* A writer that was killed during a write leaves stat_seq odd for ever, so after 3 attempts the
-     * caller goes on with its previous copy. */
+    /* A writer that was killed during a write leaves stat_seq odd, so after 3 attempts the caller
+     * uses its previous copy. */
     for (int i = 0; i < 3; i++) {
         uint32_t seq = atomic_load_explicit(&peer->stat_seq, memory_order_acquire);
         struct stats s;
