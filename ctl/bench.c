@@ -1,5 +1,5 @@
-/* bench.c - laganctl bench: throughput and latency of random prompts at a rate or concurrency; keys
- * as vLLM's bench. */
+/* bench.c - laganctl bench: measures throughput and latency with random prompts, at a given rate or
+ * concurrency. --json has the keys of vLLM's benchmark. */
 #include "ctl/ctl.h"
 
 #include "base/rng.h"
@@ -48,10 +48,10 @@ struct values {
     size_t n, max;
 };
 
-struct shot { /* one request */
+struct shot { /* one request of the benchmark */
     uint64_t id;
     uint32_t n_tokens;
-    /* due: relative to the start; first, last: 0 until tokens arrive */
+    /* due: start time, relative to the first; first, last: times of tokens, 0 until they arrive */
     nsec due, sent, first, last;
     bool over;
 };
@@ -62,11 +62,11 @@ struct bench {
     struct shot *shot;
     int32_t *ids;
     uint64_t rng;
-    size_t next, oldest; /* all requests before oldest have ended */
+    size_t next, oldest; /* next: the next to submit; all before oldest have ended */
     uint32_t open, completed, failed;
     int code; /* exit code of the first failure */
     uint64_t n_out;
-    struct values time[TIMES]; /* ms */
+    struct values time[TIMES]; /* measured times in ms, by kind */
 };
 
 static void
@@ -176,7 +176,7 @@ by_value(const void *a, const void *b)
     return (*x > *y) - (*x < *y);
 }
 
-/* Percentile of sorted values, with linear interpolation. */
+/* Returns a percentile of sorted values, with linear interpolation. */
 static double
 at(const struct values *s, double part)
 {

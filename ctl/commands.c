@@ -1,7 +1,7 @@
-/* commands.c - the command table, and the commands without a file of their own.
+/* commands.c - the table of all commands, and the commands that have no file of their own.
  *
- * A command calls one verb of lagand. With --json the reply is printed unchanged, else as a table.
- */
+ * A command calls one verb of lagand. With --json the reply is printed unchanged, else as a
+ * table. */
 #include "ctl/ctl.h"
 
 #include <stdio.h>
@@ -24,7 +24,7 @@ string_of(const char *s)
     return json_stringn(s, strlen(s));
 }
 
-/* Calls one() for each worker. Returns the exit code of all. */
+/* Calls one() for each worker. Returns the combined exit code (ctl_worst()). */
 static int
 each_worker(struct ctl *ctl, int (*one)(struct ctl *ctl, const char *worker, void *arg), void *arg)
 {
@@ -39,7 +39,7 @@ each_worker(struct ctl *ctl, int (*one)(struct ctl *ctl, const char *worker, voi
 
 /* ---- workers */
 
-/* "62% / 48%": used share of each pool. */
+/* Adds a cell with the used share of each pool, as "62% / 48%". */
 static void
 cell_kv(struct table *t, const json_t *worker, const char *key)
 {
@@ -58,7 +58,8 @@ cell_kv(struct table *t, const json_t *worker, const char *key)
     table_cell(t, true, "%s", buf);
 }
 
-/* "ready, standby"; "loading 37%", once the total is known. */
+/* Adds a cell with the state of a worker and of its standby process, as "ready, standby", or
+ * "loading 37%" once the total is known. */
 static void
 cell_state(struct table *t, const json_t *worker, const char *key)
 {
@@ -86,7 +87,8 @@ cell_arenas(struct table *t, const json_t *worker, const char *key)
     table_cell(t, true, "%s", text_bytes(buf, sizeof buf, (double)sum));
 }
 
-/* "-" for a worker without a process: kill(1) with 0 would signal the caller's process group. */
+/* Prints "-", not 0, for a worker without a process: kill 0 would signal the user's process
+ * group. */
 static void
 cell_pid(struct table *t, const json_t *o, const char *key)
 {
@@ -194,7 +196,7 @@ cmd_status(struct ctl *ctl)
     int r = ctl_call(ctl, "status", NULL, &reply);
 
     if (r) return r;
-    s = json_loads(reply, 0, NULL); /* the exit code depends on it, also with --json */
+    s = json_loads(reply, 0, NULL); /* for the exit code, also with --json */
     if (ctl->json) puts(reply);
     free(reply);
     if (!s) return ctl_fail(CTL_FAILED, "the reply of lagand to status is not JSON");
@@ -290,7 +292,7 @@ static const struct column group_columns[] = {
     { "EVICTED", "evicted", cell_number }, { 0 },
 };
 
-/* Empties the prefix cache of one worker and appends the result to list. */
+/* Empties the prefix cache of one worker and appends its result to the JSON array list. */
 static int
 flush(struct ctl *ctl, const char *worker, void *list)
 {
@@ -360,7 +362,7 @@ order(struct ctl *ctl, const char *worker, void *arg)
     return r;
 }
 
-/* drain, restart: one worker, or all workers. */
+/* Runs drain or restart, for one worker or for all. */
 static int
 cmd_order(struct ctl *ctl)
 {
@@ -404,10 +406,9 @@ struct text_opts {
 
 /* clang-format off */
 static const struct opt tokenize_opts[] = {
-    { "text", OPT_STR, OPT_AT(text_opts, text), .arg = "TEXT", .sentence =
-      "text to convert to token ids" },
+    { "text", OPT_STR, OPT_AT(text_opts, text), .arg = "TEXT", .sentence = "text to tokenize" },
     { "messages", OPT_STR, OPT_AT(text_opts, messages), .arg = "JSON",
-      .sentence = "conversation to convert instead of a text: [{\"role\": ..., \"content\": ...}]" },
+      .sentence = "a conversation instead of a text: [{\"role\": ..., \"content\": ...}]" },
     { "requests", OPT_STR, OPT_AT(text_opts, requests), .arg = "FILE.jsonl",
       .sentence = "file with one {\"text\": ...} or {\"messages\": [...]} per line; -: standard "
       "input" },
@@ -418,7 +419,7 @@ static const struct opt tokenize_opts[] = {
     { 0 }
 };
 static const struct opt detokenize_opts[] = {
-    { "ids", OPT_STR, OPT_AT(text_opts, ids), .arg = "1,2,3", .sentence = "token ids to convert to text" },
+    { "ids", OPT_STR, OPT_AT(text_opts, ids), .arg = "1,2,3", .sentence = "token ids to convert" },
     { "requests", OPT_STR, OPT_AT(text_opts, requests), .arg = "FILE.jsonl",
       .sentence = "file with one {\"ids\": [...]} per line; -: standard input" },
     { "keep_special", OPT_BOOL, OPT_AT(text_opts, keep_special),
@@ -429,7 +430,7 @@ static const struct opt detokenize_opts[] = {
 };
 /* clang-format on */
 
-/* Prints the reply, followed by the tag of the line if present. */
+/* Prints a reply, with the tag that the line of --requests had (NULL: none). */
 static void
 print_tagged(const char *reply, json_t *tag)
 {
@@ -454,7 +455,7 @@ text_call(struct ctl *ctl, json_t *args)
     int r;
 
     json_object_del(args, "tag");
-    if (talk && !json_is_string(talk)) { /* the wire has the list as text */
+    if (talk && !json_is_string(talk)) { /* the protocol has a conversation as JSON text */
         char *text = json_dumps(talk, JSON_COMPACT | JSON_ENCODE_ANY);
 
         json_object_set_new(args, "messages", json_string(text));
@@ -541,7 +542,7 @@ const struct command commands[] = {
       "  laganctl generate --ids 1,2,3 --temperature 0.8 --seed 7 --json\n"
       "  laganctl generate --requests prompts.jsonl --concurrency 16 --json > outputs.jsonl\n",
       generate_opts, .run = cmd_generate, .parses_argv = true },
-    { "chat", "", "chat with a model: each input line is sent as a message, with the conversation so far",
+    { "chat", "", "chat with a model: an input line is a message, sent with the earlier ones",
       "  laganctl chat\n"
       "  laganctl chat --system \"Reply with one word.\" --temperature 0.7\n"
       "  printf 'Hello\\nAnd in French?\\n' | laganctl chat --json\n\n"
@@ -632,7 +633,7 @@ const struct command commands[] = {
       "tested first with --check; if the test fails, the command prints the reason and the\n"
       "running lagand continues.\n",
       .run = cmd_reexec },
-    { "tune", "[WORKER]", "measure matrix products of a GPU worker and store the fastest algorithms",
+    { "tune", "[WORKER]", "measure the matmuls of a GPU worker and store the fastest algorithms",
       "  laganctl tune\n"
       "  laganctl tune w1 --json > tuned.json\n\n"
       "The worker measures every matrix product of the model with increasing numbers of tokens,\n"
@@ -652,12 +653,10 @@ const struct command commands[] = {
       "let a worker divide its device between prefill and decode as measured step times suggest",
       "  laganctl split auto w0\n\n"
       "The worker selects the division with the fastest prefill that keeps the inter-token\n"
-      "latency below the model option split.itl_target. It may also leave the device undivided.\n"
-      "WORKER: the name of a worker; it may be omitted if there is only one.\n",
+      "latency below the model option split.itl_target. It may also leave the device undivided.\n",
       .run = cmd_split_select },
-    { "split off", "[WORKER]", "stop dividing the device: each step computes prefill and decode together",
-      "  laganctl split off\n\n"
-      "WORKER: the name of a worker; it may be omitted if there is only one.\n",
+    { "split off", "[WORKER]", "do not divide the device: a step has both prefill and decode",
+      "  laganctl split off\n",
       .run = cmd_split_select },
     { "split set", "PREFILL DECODE [WORKER]",
       "divide the device: number of SMs (device cpu: threads) for prefill, and for decode",
@@ -665,8 +664,8 @@ const struct command commands[] = {
       "`laganctl split show` prints the number of SMs or threads (units) of the device, and the\n"
       "granularity: a part is a multiple of it. The division lasts until the worker restarts; the\n"
       "model options split.mode and split.context_sm set the initial one. Prefill uses the whole\n"
-      "device while decode has no work, and the reverse. WORKER: the name of a worker, for\n"
-      "example w0; it may be omitted if there is only one.\n",
+      "device while decode has no work, and the reverse. WORKER: a name such as w0; it may be\n"
+      "omitted if there is only one worker.\n",
       .run = cmd_split_select },
     { "events", "", "print events: worker states, failures, operator commands, lost requests",
       "  laganctl events -f --json\n\n"

@@ -1,4 +1,4 @@
-/* help.c - --help of laganctl and of each command, and the manual laganctl(1).
+/* help.c - prints --help of laganctl and of each command, and the manual laganctl(1).
  *
  * All text comes from the command table of commands.c and the option tables. */
 #include "ctl/ctl.h"
@@ -64,8 +64,8 @@ command_help(const struct command *c)
 
 /* ---- laganctl(1), in mdoc */
 
-/* Lines that begin with spaces are literal, other lines are text; an empty line separates
- * paragraphs. */
+/* Prints examples in mdoc: lines that begin with spaces are literal, other lines are text, an empty
+ * line separates paragraphs. */
 static void
 manual_examples(const char *text)
 {

@@ -46,7 +46,8 @@ print_event(const json_t *e, int width, bool json)
                json_word(e, "worker"), json_word(e, "text"));
 }
 
-/* Appends all events from *next on to all; *next becomes the number of the following event. */
+/* Appends all events from number *next on to all; *next becomes the number of the event after
+ * them. */
 static int
 take_events(struct ctl *ctl, json_int_t *next, json_t *all)
 {
@@ -67,7 +68,7 @@ take_events(struct ctl *ctl, json_int_t *next, json_t *all)
     return 0;
 }
 
-/* Waits until a lagand runs again. It continues the event numbers or starts again at 1. */
+/* Waits until lagand runs again. Afterwards its event numbers continue or start again at 1. */
 static void
 await_lagand(struct ctl *ctl)
 {

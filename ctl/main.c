@@ -31,7 +31,7 @@ const struct opt global_opts[] = {
 };
 /* clang-format on */
 
-/* Number of arguments at the front of argv that the words of a command take; 0: another command. */
+/* Returns how many arguments at the start of argv are the words of a command; 0: they differ. */
 static int
 words_match(const char *words, int argc, char **argv)
 {
@@ -115,7 +115,7 @@ parse_args(struct ctl *ctl)
 static void
 on_signal(int sig)
 {
-    /* the second signal exits at once; a private lagand is ended by the kernel */
+    /* A second signal ends laganctl at once; the kernel then signals a private lagand. */
     if (ctl_signal) _exit(128 + sig);
     ctl_signal = sig;
 }
@@ -143,7 +143,7 @@ run_command(struct ctl *ctl)
     return r;
 }
 
-/* --help of a command needs no lagand, so it is checked before connecting or starting one. */
+/* Runs a command. Handles its --help first, before connecting to or starting a lagand. */
 static bool
 asks_help(int argc, char **argv)
 {
@@ -201,7 +201,8 @@ command_line(int argc, char **argv)
     return no_such_command(argv[at]);
 }
 
-/* If the disk is full, exit code 0 would claim that the output is complete. */
+/* Flushes standard output. If that fails the exit code is not 0, because the output is
+ * incomplete. */
 static int
 all_written(int code)
 {

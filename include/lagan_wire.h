@@ -8,8 +8,7 @@
  * rid is the client's number of its request or call, and 0 for messages about the connection. Keys
  * are strings of at most LAGAN_MAX_KEY bytes. An unknown key is ignored; an unknown key that begins
  * with '!' is rejected. The manual lagan-protocol(7), --help and the error texts are made from the
- * sentences of these tables.
- */
+ * sentences of these tables. */
 #ifndef LAGAN_WIRE_H
 #define LAGAN_WIRE_H
 

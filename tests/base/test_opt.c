@@ -245,7 +245,7 @@ string_that_does_not_fit_is_rejected(void **state)
     assert_int_equal(set("name", "seven77"), 0);
     assert_int_equal(set("name", "eight888"), -EINVAL);
     assert_string_equal(s.name, "seven77");
-    assert_string_equal(e.text, "lagan.yaml:12: name: 8 bytes are too long; at most 7 fit");
+    assert_string_equal(e.text, "lagan.yaml:12: name: the value has 8 bytes, the maximum is 7");
 }
 
 static void
