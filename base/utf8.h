@@ -1,6 +1,6 @@
 /* utf8.h - finds characters in bytes that may be UTF-8, and assembles single bytes to characters.
  *
- * Malformed bytes are divided into "maximal subparts" (Unicode 15, section 3.9), each of which
+ * Malformed bytes are divided into "maximal subparts" (Unicode 15, section 3.9). Each subpart
  * becomes one U+FFFD, as in Rust's from_utf8_lossy() and in the decoders of Hugging Face
  * tokenizers. */
 #pragma once

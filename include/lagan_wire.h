@@ -142,8 +142,8 @@ enum lagan_reason {
     X(STR,   text,                     1, LAGAN_MAX_STR, 0, LAGAND, FIXED, \
       "the prompt as text, instead of ids; the tokenizer of the model adds its special tokens") \
     X(STR,   messages,                 1, LAGAN_MAX_STR, 0, LAGAND, FIXED, \
-      "the prompt as a conversation, instead of ids, in JSON: [{\"role\": \"user\", " \
-      "\"content\": \"...\"}]; the chat template of the model converts it to tokens") \
+      "the prompt as JSON [{\"role\": \"user\", \"content\": \"...\"}]; the chat template " \
+      "formats it") \
     X(IDS,   decoder_ids,              1, LAGAN_MAX_IDS, 0, LAGAND, FIXED, \
       "for an encoder-decoder model: first tokens of the decoder, which the output follows; " \
       "default: decoder_start_token_id of the model") \
@@ -153,13 +153,11 @@ enum lagan_reason {
       "name of the request, unique within the session; a second SUBMIT with this name returns " \
       "the first request, unless that ended with a retryable error") \
     X(IDS,   generated_ids,            0, LAGAN_MAX_IDS, 0, LAGAND, FIXED, \
-      "tokens of an incomplete earlier output; generation continues after them; send the seed " \
-      "of the earlier output") \
+      "tokens of an incomplete earlier output, to continue it; send its seed as well") \
     X(U32,   max_tokens,               1, LAGAN_MAX_TOKENS, 16, WORKER, MODEL, \
       "maximum number of tokens in the output, generated_ids included") \
     X(U32,   min_tokens,               0, LAGAN_MAX_TOKENS, 0, WORKER, MODEL, \
-      "minimum number of tokens in the output; before it is reached, no end-of-sequence token " \
-      "is generated") \
+      "minimum number of tokens before an end-of-sequence token can be generated") \
     X(F64,   temperature,              0, 100, 0, SAMPLER, MODEL, \
       "divisor of the logits before sampling: values below 1 favour likely tokens, values " \
       "above 1 favour unlikely tokens; 0: always the most likely token (greedy)") \
@@ -169,8 +167,7 @@ enum lagan_reason {
       "sample from the most likely tokens only, as many as needed for a total probability of " \
       "this value; 1: from all tokens") \
     X(F64,   min_p,                    0, 1, 0, SAMPLER, MODEL, \
-      "exclude tokens whose probability is below this value times the highest probability; 0: " \
-      "exclude none") \
+      "exclude tokens less probable than this value times the highest probability; 0: none") \
     X(U64,   seed,                     0, 0, 0, LAGAND, FIXED, \
       "seed of the random numbers of sampling; requests with equal seeds use equal random " \
       "numbers; default: lagand chooses a seed and reports it") \
@@ -180,15 +177,13 @@ enum lagan_reason {
     X(F64,   presence_penalty,        -2, 2, 0, SAMPLER, FIXED, \
       "subtract this value from the logit of each token that occurs in the output; 0: off") \
     X(F64,   frequency_penalty,       -2, 2, 0, SAMPLER, FIXED, \
-      "subtract this value, multiplied by the number of occurrences in the output, from the " \
-      "logit of each token; 0: off") \
+      "subtract this value from a token's logit for each occurrence in the output; 0: off") \
     X(BIAS,  logit_bias,               0, LAGAN_MAX_BIAS, 0, LAGAND, FIXED, \
       "values X from -100 to 100 that are added to the logits of the token ids ID") \
     X(IDS,   stop_ids,                 0, LAGAN_MAX_STOPS, 0, LAGAND, FIXED, \
       "token ids that end the output when they are generated") \
     X(STOPS, stop,                     0, LAGAN_MAX_STOPS, 0, LAGAND, FIXED, \
-      "strings that end the output when they are generated; the text of the output ends before " \
-      "the string") \
+      "strings that end the output when generated; the text ends before the string") \
     X(BOOL,  ignore_eos,               0, 1, 0, LAGAND, FIXED, \
       "continue after an end-of-sequence token") \
     X(IDS,   eos_ids,                  0, LAGAN_MAX_STOPS, 0, LAGAND, FIXED, \
@@ -209,11 +204,9 @@ enum lagan_reason {
     X(F64,   priority,                 0, 1, 0.5, WORKER, FIXED, \
       "priority from 0 to 1; requests with a higher priority are scheduled first") \
     X(U64,   deadline_ms,              0, 0, 0, LAGAND, FIXED, \
-      "time in milliseconds after which the request ends with the error deadline if it has not " \
-      "finished; 0: no limit") \
+      "milliseconds after which an unfinished request ends with error deadline; 0: never") \
     X(U32,   ack_window,               1, LAGAN_MAX_ACK_WINDOW, LAGAN_DEFAULT_ACK_WINDOW, LAGAND, FIXED, \
-      "maximum number of unacknowledged CHUNK messages; lagand keeps further tokens until the " \
-      "next ACK") \
+      "maximum number of CHUNK messages without ACK; lagand holds back further tokens") \
     X(BOOL,  resume,                   0, 1, 1, LAGAND, FIXED, \
       "true: if the worker fails, another worker continues the request; false: the request " \
       "then ends with the error worker_lost") \
@@ -223,8 +216,7 @@ enum lagan_reason {
     X(U32,   beams,                    1, LAGAN_MAX_BEAMS, 1, WORKER, MODEL, \
       "number of beams of a beam search; 1: no beam search") \
     X(F64,   length_penalty,        -100, 100, 1, WORKER, MODEL, \
-      "exponent of the length by which the score of a beam is divided; higher values favour " \
-      "long outputs") \
+      "exponent of the length that divides the beam score; higher favours long outputs") \
     X(EARLY, early_stopping,           0, 2, 0, WORKER, MODEL, \
       "when a beam search ends after as many outputs as beams have finished. true: at once; " \
       "false: when no unfinished beam, scored at its present length, is better than the worst " \
@@ -235,8 +227,7 @@ enum lagan_reason {
     X(U32,   n,                        1, LAGAN_MAX_OUTPUTS, 1, WORKER, FIXED, \
       "number of outputs for the prompt; with beams above 1, the best N beams") \
     X(BOOL,  model_defaults,           0, 1, 0, LAGAND, FIXED, \
-      "for absent keys use the values in generation_config.json of the model, instead of the " \
-      "defaults listed here") \
+      "take absent keys from the model's generation_config.json, not from these defaults") \
     X(BOOL,  return_encoder_output,    0, 1, 0, LAGAND, FIXED, \
       "send the hidden states of the encoder too, as a tensor") \
     X(BOOL,  return_logits,            0, 1, 0, LAGAND, FIXED, \

@@ -9,8 +9,7 @@
 /* clang-format off */
 const struct opt model_opts[] = {
     { "path", OPT_STR, AT(path), "", NULL, 0, 0, RESTART, "DIR",
-      "directory of the model with config.json, tokenizer and weights, as downloaded from "
-      "Hugging Face" },
+      "model directory as downloaded from Hugging Face: config.json, tokenizer and weights" },
     { "name", OPT_STR, AT(name), "", NULL, 0, 0, 0, "NAME",
       "name of the model in requests of clients; empty: the last component of path" },
     { "device", OPT_STR, AT(device), "auto", NULL, 0, 0, RESTART, "DEVICE",
@@ -25,19 +24,17 @@ const struct opt model_opts[] = {
       "number of workers that serve this model; each has its own copy of the weights, and lagand "
       "distributes the requests over them" },
     { "tensor_parallel", OPT_U32, AT(tensor_parallel), "1", NULL, 1, 64, RESTART, "N",
-      "number of processes that one worker consists of; they share the work of every layer "
-      "(tensor parallelism), and with a GPU device each process uses one GPU; 1: one process" },
+      "number of processes that share the work of every layer of one worker (tensor "
+      "parallelism); on GPUs each uses one GPU; 1: one process" },
     { "standby", OPT_U32, AT(standby), "0", NULL, 0, 1, 0, "N",
-      "second process that lagand prepares for each worker and that replaces the worker if it "
-      "fails. 1: a process that has loaded the weights; 0: on a GPU a process that has "
-      "initialised the driver only, on the CPU no process" },
+      "second process per worker that replaces it if it fails. 1: with loaded weights; 0: on a "
+      "GPU with an initialised driver only, on the CPU no second process" },
     { "max_num_seqs", OPT_U32, AT(max_num_seqs), "256", NULL, 1, 65536, RESTART, "N",
       "maximum number of sequences that a worker runs at the same time; each beam and each "
       "output of a request is one sequence" },
     { "max_num_batched_tokens", OPT_U32, AT(max_num_batched_tokens), "auto", NULL, 1, 1 << 20,
-      RESTART | OPT_AUTO, "N", "maximum number of decoder tokens that one step of a worker "
-      "computes; a longer prompt is computed in several steps (chunked prefill); auto: 512 on "
-      "the CPU, 8192 on a GPU" },
+      RESTART | OPT_AUTO, "N", "maximum number of decoder tokens computed in a step; a longer "
+      "prompt takes several steps (chunked prefill); auto: 512 on the CPU, 8192 on a GPU" },
     { "max_source_tokens", OPT_U32, AT(max_source_tokens), "4096", NULL, 1, 1 << 20, RESTART, "N",
       "maximum length of the encoder input of an encoder-decoder model, in tokens; lagan refuses "
       "requests with a longer input" },
@@ -54,9 +51,8 @@ const struct opt model_opts[] = {
       "tokens that each client is granted per scheduling round while requests of equal priority "
       "compete (deficit round robin); 0: requests start in order of arrival, whatever the client" },
     { "chunk_policy", OPT_ENUM, AT(chunk_policy), "fcfs", "fcfs|equal_progress", 0, 0, RESTART,
-      NULL, "how prompts share the prefill tokens of a step. fcfs: the first prompt gets as many "
-      "as it needs, the next prompts the rest; equal_progress: each prompt gets one KV block of "
-      "tokens in turn" },
+      NULL, "how prompts share the prefill tokens of a step. fcfs: the first prompt gets all that "
+      "it needs; equal_progress: each prompt gets one KV block of tokens in turn" },
     { "prefill_batch_tokens", OPT_U32, AT(prefill_batch_tokens), "0", NULL, 0, 1 << 20, RESTART,
       "N", "while outputs are being generated, start waiting prompts only when they have this "
       "number of tokens together or batch_wait_timeout has passed; 0: start them at once" },
@@ -66,9 +62,8 @@ const struct opt model_opts[] = {
     { "batch_wait_timeout", OPT_NSEC, AT(batch_wait_timeout), "20ms", NULL, 0, 0, RESTART, "TIME",
       "longest time that prefill_batch_tokens or encoder_batch_size may delay a request" },
     { "numerics", OPT_ENUM, AT(numerics), "fast", "fast|invariant", 0, 0, RESTART, NULL,
-      "invariant: no bit of an output depends on which other requests are computed in the same "
-      "batch; fast: outputs may differ slightly with the batch. On the CPU both values mean "
-      "invariant" },
+      "invariant: no bit of an output depends on the other requests in its batch; fast: outputs "
+      "may differ slightly with the batch. On the CPU both mean invariant" },
     { "kv.memory", OPT_BYTES, AT(kv_memory), "auto", NULL, 1 << 16, 0, RESTART | OPT_AUTO, "SIZE",
       "memory for the KV cache in each process of a worker; auto: the device memory that is free "
       "after the weights were loaded, less kv.reserve" },
@@ -105,9 +100,8 @@ const struct opt model_opts[] = {
       "number of tokens at the start of each sequence that sliding-window layers always attend "
       "to (attention sinks); 0: none" },
     { "kv.snapshot_interval", OPT_U32, AT(kv_snapshot_interval), "1024", NULL, 0, 1 << 24, RESTART,
-      "N", "for models with recurrent layers: number of tokens between two saved copies "
-      "(snapshots) of the recurrent state of a sequence; 0: none are saved, and after a crash "
-      "of the worker the whole prompt is computed again" },
+      "N", "models with recurrent layers: tokens between two saved copies (snapshots) of the "
+      "recurrent state; 0: none, after a crash the worker computes the whole prompt again" },
     { "kv.dtype", OPT_ENUM, AT(kv_dtype), "auto", "auto|fp32|bf16|fp16|fp8", 0, 0, RESTART, NULL,
       "data type of keys and values in the KV cache; auto: the data type that the option dtype "
       "selects" },
@@ -116,9 +110,8 @@ const struct opt model_opts[] = {
       "no, a step contains both; fixed: yes, split.context_sm sets the parts; auto: lagan "
       "decides from measured step times and changes the parts while it runs" },
     { "split.context_sm", OPT_STR, AT(split_context_sm), "", NULL, 0, 0, RESTART, "N",
-      "with split.mode=fixed: part of the device for prefill, decode has the rest. A number of "
-      "SMs such as 64 (on device cpu: of threads), or with a decimal point a share such as 0.5; "
-      "1.0: the device is not divided; empty: 0.5" },
+      "with split.mode=fixed: part of the device for prefill, decode has the rest: a number of "
+      "SMs (device cpu: threads) such as 64, or a share such as 0.5; 1.0: undivided; empty: 0.5" },
     { "split.context_max_tokens", OPT_I32, AT(split_context_max_tokens), "0", NULL, 0, 0, RESTART,
       "N", "with a divided device: max_num_batched_tokens of the steps that compute prefill; 0 or "
       "less: the value of max_num_batched_tokens" },
@@ -139,9 +132,8 @@ const struct opt model_opts[] = {
     { "isa", OPT_STR, AT(isa), "auto", NULL, 0, 0, RESTART | OPT_HIDDEN, "NAME",
       "instruction set on device cpu: scalar or avx2; auto: the best that this CPU supports" },
     { "tokenizer.cache_dir", OPT_STR, AT(tokenizer_cache_dir), "", NULL, 0, 0, RESTART, "DIR",
-      "directory where lagan keeps preprocessed vocabularies, so that a worker starts faster; "
-      "empty: $CACHE_DIRECTORY/vocab if the environment variable CACHE_DIRECTORY is set, else "
-      "none" },
+      "directory for preprocessed vocabularies, with which a worker starts faster; empty: "
+      "$CACHE_DIRECTORY/vocab if this environment variable is set, else none" },
     { "chat_template", OPT_ENUM, AT(chat_template), "auto",
       "auto|none|llama2|llama3|llama3.1|llama3.2|mistral|mistral-v1|mistral-v3|mistral-nemo|"
       "gemma|gemma3|harmony|qwen2|qwen2.5|qwen3|gemma4|gemma4-e",
@@ -155,12 +147,11 @@ const struct opt model_opts[] = {
       "directory of the libraries cuBLASLt and NCCL; empty: lagan searches $CUDA_PATH, then "
       "/usr/local/cuda, then the search path of the dynamic loader" },
     { "cuda.tuning_file", OPT_STR, AT(cuda_tuning_file), "", NULL, 0, 0, RESTART, "FILE",
-      "file with the fastest cuBLASLt algorithm of each measured matmul; an idle worker measures "
-      "missing matmuls and adds them to the file; empty: no measurements, the algorithms that "
-      "cuBLASLt proposes are used" },
+      "file with the fastest cuBLASLt algorithm of each measured matmul; an idle worker adds "
+      "missing matmuls; empty: no measurements, cuBLASLt selects the algorithms" },
     { "kernels", OPT_STR, AT(kernels), "", NULL, 0, 0, RESTART | OPT_HIDDEN, "OP=NAME,...",
-      "for a search for a faulty kernel: use only the kernel NAME for the operation OP, for "
-      "example attend=generic,matmul=blas; empty: lagan selects the kernels" },
+      "for a search for a faulty kernel: use only kernel NAME for operation OP, for example "
+      "attend=generic,matmul=blas; empty: lagan selects" },
     { "step_timing", OPT_BOOL, AT(step_timing), "false", NULL, 0, 0, RESTART | OPT_HIDDEN, "BOOL",
       "true: measure the idle time of a GPU between two steps, for the metrics device_gaps and "
       "device_idle_ns" },

@@ -14,21 +14,18 @@
 #define STATS(X) \
     X(COUNTER, requests, "", "requests received from lagand") \
     X(COUNTER, finished, "", "outputs that have ended, for any reason") \
-    X(COUNTER, prompt_tokens, "tokens", \
-      "prompt tokens computed; tokens found in the prefix cache are not counted") \
+    X(COUNTER, prompt_tokens, "tokens", "prompt tokens computed, without prefix cache hits") \
     X(COUNTER, generation_tokens, "tokens", "tokens generated and sent to lagand") \
     X(COUNTER, steps, "", "steps (batches) computed, in all lanes") \
     X(GAUGE,   running, "", "sequences that are being computed (they have a slot)") \
     X(GAUGE,   waiting, "", "sequences that wait until they can run (for a slot or KV blocks)") \
     X(GAUGE,   blocks, "blocks", "size of the KV cache, in blocks of all pools") \
     X(GAUGE,   blocks_used, "blocks", "KV blocks that running sequences use") \
-    X(GAUGE,   blocks_cached, "blocks", \
-      "KV blocks that no sequence uses and that the prefix cache can reuse") \
+    X(GAUGE,   blocks_cached, "blocks", "unused KV blocks that the prefix cache can reuse") \
     X(GAUGE,   host_blocks, "blocks", "capacity of the host tier (kv.host_memory), in KV blocks") \
     X(GAUGE,   host_blocks_loading, "blocks", \
-      "KV blocks that are being copied from the host tier to the device now") \
-    X(GAUGE,   host_cached, "blocks", \
-      "KV blocks in the host tier that the prefix cache can reuse") \
+      "KV blocks that are being copied from host tier to device") \
+    X(GAUGE,   host_cached, "blocks", "KV blocks of the host tier that can be reused") \
     X(COUNTER, blocks_offloaded, "blocks", "KV blocks copied from the device to the host tier") \
     X(COUNTER, blocks_onboarded, "blocks", "KV blocks copied from the host tier to the device") \
     X(COUNTER, host_blocks_evicted, "blocks", \
@@ -46,23 +43,18 @@
       "SMs (on the CPU: threads) reserved for prefill; 0: the device is not divided") \
     X(GAUGE,   partition_decode_units, "units", \
       "SMs (on the CPU: threads) reserved for decode; 0: the device is not divided") \
-    X(COUNTER, partition_changes, "", \
-      "changes of the division of the device between prefill and decode") \
+    X(COUNTER, partition_changes, "", "changes of the division between prefill and decode") \
     X(COUNTER, prefill_steps, "", "steps with prefill or encoder work only") \
     X(COUNTER, prefill_ns, "ns", "total duration of steps with prefill or encoder work only") \
     X(COUNTER, decode_steps, "", "steps with decode work only") \
     X(COUNTER, decode_ns, "ns", "total duration of steps with decode work only") \
     X(COUNTER, mixed_steps, "", "steps with prefill and decode work") \
     X(COUNTER, mixed_ns, "ns", "total duration of steps with prefill and decode work") \
-    X(COUNTER, preemptions, "", \
-      "times that a running sequence was preempted because KV blocks ran out") \
-    X(COUNTER, ring_full, "", \
-      "times that the worker could not pass a result to lagand at once because their shared " \
-      "memory ring was full") \
+    X(COUNTER, preemptions, "", "running sequences preempted because KV blocks ran out") \
+    X(COUNTER, ring_full, "", "times a result had to wait because the ring to lagand was full") \
     X(GAUGE,   load_done, "bytes", "bytes of weights loaded so far") \
     X(GAUGE,   load_total, "bytes", "bytes of weights to load in total") \
-    X(COUNTER, adopted, "tokens", \
-      "tokens whose KV a replacement worker took over from the previous process") \
+    X(COUNTER, adopted, "tokens", "tokens whose KV was taken over from the previous process") \
     X(COUNTER, recomputed, "tokens", "tokens whose KV a replacement worker had to compute again")
 
 /* Statistics of each KV group: layers of equal kind and geometry (worker/kv/kv.h). */
@@ -70,16 +62,13 @@
     X(GAUGE,   kind, "", \
       "kind of the KV group: 1 full, 2 window, 3 cross, 4 state; 0: no such group") \
     X(GAUGE,   window, "", "number of positions that a query attends to (sliding window); 0: all") \
-    X(GAUGE,   pool, "", \
-      "number of the memory pool of the group; groups with equal block size share a pool") \
+    X(GAUGE,   pool, "", "number of its memory pool; groups with equal block size share one") \
     X(GAUGE,   bytes, "bytes", "size of one KV block of the group") \
     X(GAUGE,   used, "blocks", "KV blocks of the group that sequences use") \
-    X(GAUGE,   cached, "blocks", \
-      "KV blocks of the group that no sequence uses and that the prefix cache can reuse") \
+    X(GAUGE,   cached, "blocks", "unused KV blocks of the group that the prefix cache can reuse") \
     X(COUNTER, allocated, "blocks", "KV blocks of the group allocated for sequences so far") \
     X(COUNTER, allocated_new, "blocks", "allocated KV blocks that had never been used before") \
-    X(COUNTER, reused_full, "blocks", \
-      "prompt blocks found complete in the prefix cache and shared") \
+    X(COUNTER, reused_full, "blocks", "prompt blocks found complete in the prefix cache, shared") \
     X(COUNTER, reused_copied, "blocks", \
       "prompt blocks whose first part was found in the prefix cache and copied") \
     X(COUNTER, reused_moved, "blocks", \
