@@ -1,8 +1,7 @@
 /* base.h - types, macros and headers of the C library that nearly every file uses.
  *
  * Every .c file includes base.h first, mostly through another header, and therefore needs no
- * include of its own for integer types, errno values, strings and memory. It has no state and does
- * no I/O. */
+ * include of its own for integer types, errno values, strings and memory. No state, no I/O. */
 #pragma once
 
 #include <errno.h>
@@ -62,8 +61,7 @@ typedef uint64_t req_id; /* number of a request; lagand never uses it again */
         if (*p) f(*p); \
     }
 
-/* Returns from the function with the result of call if it is negative, an error:
- * TRY(ring_peek(r)). */
+/* Returns the result of call from the function if it is negative, an error. */
 #define TRY(call) \
     do { \
         int try_r = (call); \

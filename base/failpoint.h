@@ -92,8 +92,7 @@ enum failpoint {
 
 enum fp_side { FP_LAGAND, FP_WORKER, FP_SIDES }; /* WORKER: LAGAN_EPOCH is set */
 /* What an armed failpoint does to its process. INJECT, only at FP_OR(): runs the statement given
- * there, for example a store to an invalid device address. HOLD: the thread waits until the test
- * stores another action. */
+ * there, as a store to an invalid device address. HOLD: the thread waits for another action. */
 enum fp_action {
     FP_KILL = 1,
     FP_ABORT,
@@ -107,9 +106,8 @@ enum fp_action {
 enum { FP_EXIT_STATUS = 3 };                 /* exit status of FP_EXIT */
 #define FP_NOWHERE ((void *)(uintptr_t)4096) /* an address that is never mapped */
 
-/* State of a failpoint. The test stores action and then left. The process counts its passes in
- * hits, decrements left at each pass, and when left becomes 0 counts fired and performs the
- * action. */
+/* State of a failpoint. The test stores action and then left. The process counts its passes in hits
+ * and decrements left; when left becomes 0, it counts fired and performs the action. */
 struct fp_slot {
     _Atomic uint32_t hits, left, action, fired;
 };

@@ -19,8 +19,7 @@ enum expect {
     NOTHING       /* after the value of the document */
 };
 
-/* Sets the error sentence with line and column of `at`, from 1, counted in characters. Returns
- * -EBADMSG. */
+/* Sets the sentence, with line and column (in characters, from 1) of `at`. Returns -EBADMSG. */
 static int MUST_USE
 broken(const struct json *j, const char *at, struct err *e, const char *what)
 {

@@ -41,8 +41,7 @@ struct json {
 void json_open(struct json *j, const char *text, size_t n);
 /* Reads the next event into *j. Returns 0, or -EBADMSG with "line 3, column 7: ...". */
 int json_next(struct json *j, struct err *e) MUST_USE;
-/* Skips the rest of the object or array whose first event was read, or after a KEY the whole
- * value. */
+/* Skips the rest of an object or array that was entered; after a KEY, its whole value. */
 int json_skip(struct json *j, struct err *e) MUST_USE;
 /* Decodes the escapes of the current KEY or STRING into buf[n] and adds a NUL. Returns the length,
  * or -EMSGSIZE if n is too small. */

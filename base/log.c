@@ -57,8 +57,8 @@ log_level_set(enum log_level most)
     atomic_store_explicit(&out.most, (int)most, memory_order_relaxed);
 }
 
-/* Opens a socket to the journal, only to poll it: the socket of libsystemd is not accessible.
- * Returns -1 on failure. */
+/* Opens a socket to the journal to poll it, as that of libsystemd is not accessible; -1:
+ * failure. */
 static int
 open_journal(void)
 {
@@ -129,8 +129,7 @@ put(enum log_level level, const char *const *fields, const char *text)
     }
 }
 
-/* Logs the number of dropped messages, if any. Returns false if this message or a next one would
- * block. */
+/* Logs the number of dropped messages. Returns false if this or the next message would block. */
 static bool
 report_lost(void)
 {

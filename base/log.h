@@ -28,8 +28,7 @@ void log_never_wait(void);               /* see above; only in a program with on
 void log_fields(enum log_level level, const char *const *fields, const char *fmt, ...)
     PRINTF_LIKE(3, 4);
 
-/* err: an operator must act. warn: an operator should know. info: life-cycle events. debug:
- * details, off by default. */
+/* err: operators must act. warn: they should know. info: life cycle. debug: off by default. */
 #define log_err(...) log_fields(LOG_LEVEL_ERR, NULL, __VA_ARGS__)
 #define log_warn(...) log_fields(LOG_LEVEL_WARN, NULL, __VA_ARGS__)
 #define log_info(...) log_fields(LOG_LEVEL_INFO, NULL, __VA_ARGS__)

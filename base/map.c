@@ -2,8 +2,7 @@
  *
  * Open addressing with linear probing, at most half full, so a probe reads one or two cache lines.
  * Removal moves later entries of a run of occupied entries back instead of leaving tombstones,
- * which would accumulate over months and slow the table down. An entry whose value is MAP_NONE is
- * empty. */
+ * which would slow down a table that lives for months. Value MAP_NONE: empty entry. */
 #include "base/map.h"
 
 struct map {

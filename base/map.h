@@ -1,5 +1,4 @@
-/* map.h - a hash table with uint64_t keys, uint32_t values and a fixed capacity. For one thread;
- * only map_new() allocates memory. */
+/* map.h - a hash table from uint64_t to uint32_t with fixed capacity, for one thread. */
 #pragma once
 
 #include "base/base.h"
@@ -14,8 +13,7 @@ struct map *map_free(struct map *m); /* NULL is allowed; returns NULL */
 CLEAN_FUNC(struct map, map_free)
 
 uint32_t map_find(const struct map *m, uint64_t key); /* the value; MAP_NONE: no such key */
-/* Inserts a key; value < MAP_NONE. -ENOSPC: the table is full. -EEXIST: the key is present and
- * keeps its value. */
+/* Inserts a key; value < MAP_NONE. -ENOSPC: the table is full. -EEXIST: the key has a value. */
 int map_put(struct map *m, uint64_t key, uint32_t value) MUST_USE;
 uint32_t map_take(struct map *m, uint64_t key); /* removes a key, returns its value */
 uint32_t map_n(const struct map *m);            /* number of keys */

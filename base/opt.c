@@ -1,5 +1,4 @@
-/* opt.c - see opt.h. The file has parsers, input (one key, argv), and output (text, help,
- * manual). */
+/* opt.c - see opt.h. Parsers; input (one key, argv); output (text, help, manual). */
 #include "base/opt.h"
 
 #include <inttypes.h>
@@ -78,8 +77,7 @@ parse_double(const char *s, double *ret)
     return *end == 0 && isfinite(*ret);
 }
 
-/* Parses a number with one of the units u, as "1.5GiB". Integers are exact; fractions are
- * rounded. */
+/* Parses a number with a unit of u, as "1.5GiB". Integers are exact, fractions rounded. */
 static bool
 parse_units(const char *s, const struct unit *u, uint64_t *ret)
 {
@@ -181,8 +179,7 @@ limit_text(const struct opt *o, double v, char *buf, size_t n)
     return buf;
 }
 
-/* Writes the valid range: "from 1 to 128", "at least 1ms", or "" if only the type limits the
- * value. */
+/* Writes the range: "from 1 to 128", "at least 1ms", or "" if only the type limits it. */
 static const char *
 range_of(const struct opt *o, char *buf, size_t n)
 {

@@ -63,8 +63,7 @@ const struct opt *opt_find(const struct opt *table, const char *key, size_t len)
 void opt_defaults(const struct opt *table, void *to);
 
 /* Sets one key in the struct *to. where: origin of the value, for the error sentence. -ENOENT:
- * unknown key; the sentence suggests a similar key. -EINVAL: invalid value. On failure *to is
- * unchanged. */
+ * unknown key, the sentence suggests one. -EINVAL: invalid value. *to is unchanged on failure. */
 int opt_set(const struct opt *table, void *to, const char *key, const char *value,
             const char *where, struct err *e) MUST_USE;
 
@@ -75,7 +74,7 @@ int opt_give(const struct opt *table, void *to, uint64_t *given, const char *key
 
 /* Parses the options in argv from index *at; the first argument without "--", or after "--" alone,
  * ends them. *at becomes the index of the first operand. -EINVAL, -ENOENT. --help and --version
- * must be rows of the table. */
+ * must be rows. */
 int opt_argv(const struct opt *table, void *to, uint64_t *given, int argc, char **argv, int *at,
              struct err *e) MUST_USE;
 

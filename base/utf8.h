@@ -1,8 +1,7 @@
 /* utf8.h - finds characters in bytes that may be UTF-8, and assembles single bytes to characters.
  *
  * Malformed bytes are divided into "maximal subparts" (Unicode 15, section 3.9). Each subpart
- * becomes one U+FFFD, as in Rust's from_utf8_lossy() and in the decoders of Hugging Face
- * tokenizers. */
+ * becomes one U+FFFD, as in Rust's from_utf8_lossy() and Hugging Face decoders. */
 #pragma once
 
 #include "base/base.h"
@@ -52,8 +51,7 @@ struct utf8_part {
 
 /* Adds a byte to u and writes the characters that are now complete to out. Returns the number of
  * bytes written. A byte that ends a malformed sequence may itself begin or be a character. each:
- * every byte of a malformed sequence becomes U+FFFD; otherwise the whole sequence becomes one
- * U+FFFD. */
+ * each byte of a malformed sequence becomes U+FFFD; else the whole sequence becomes one. */
 static inline uint32_t
 utf8_feed(struct utf8_part *u, char byte, bool each, char out[12])
 {
@@ -74,8 +72,7 @@ utf8_feed(struct utf8_part *u, char byte, bool each, char out[12])
     return len;
 }
 
-/* Ends the text: writes an incomplete character to out, as a malformed sequence. Returns as
- * utf8_feed(). */
+/* Ends the text: an incomplete character is written to out as a malformed sequence. */
 static inline uint32_t
 utf8_end(struct utf8_part *u, bool each, char out[12])
 {

@@ -269,8 +269,7 @@ client_ack(struct lagan *c, bool all)
     for (uint32_t i = 0; i < c->n_requests; i++) {
         struct open_request *r = &c->requests[i];
 
-        /* After half of the window: few ACKs, and lagand never runs out of credit while the caller
-         * reads. */
+        /* ACK after half of the window: few ACKs, yet lagand has credit while the caller reads. */
         if (r->taken - r->acked >= (all ? 1 : MAX(1u, r->ack_window / 2)))
             left |= send_ack(c, r) < 0;
     }
@@ -470,8 +469,7 @@ take_frame(struct lagan *c, struct frame *f)
     }
 }
 
-/* Receives a frame. Returns 1: *ret is for the caller; 0: it was handled here; -EAGAIN: there is no
- * frame; -ENOMEM. */
+/* Receives a frame. Returns 1: *ret is for the caller; 0: handled here; -EAGAIN: none; -ENOMEM. */
 static int
 receive(struct lagan *c, struct frame **ret)
 {
@@ -599,8 +597,7 @@ client_step(struct lagan *c, struct frame **ret, nsec until)
  * edge-triggered: it becomes readable when libzmq has unprocessed commands, and reading ZMQ_EVENTS
  * or receiving resets it although frames remain. Therefore every public call ends with
  * client_rearm(): after its last read of ZMQ_EVENTS it makes the eventfd c->more readable if work
- * is left. Work that arrives later makes ZMQ_FD readable; c->timer covers pings and ACKs. The epoll
- * descriptor contains all three. */
+ * is left. Work that arrives later makes ZMQ_FD readable; c->timer covers pings and ACKs. */
 void
 client_rearm(struct lagan *c)
 {

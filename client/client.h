@@ -50,8 +50,7 @@ struct open_request { /* an element of struct lagan.requests, which is sorted by
     uint32_t ack_window;
 
     /* The keys as submitted, packed: n_plain bytes, then prompt_logprobs up to n_body bytes, which
-     * a SUBMIT with delivered tokens omits. The deadline and a seed from lagand are stored
-     * separately. */
+     * a SUBMIT with delivered tokens omits. Deadline and seed are separate. */
     char *body;
     size_t n_plain, n_body;
     uint32_t n_plain_keys, n_prompt_keys;
@@ -142,8 +141,7 @@ void client_unsend_call(struct lagan *c, uint64_t rid); /* removes a queued CALL
 bool client_disconnected(const struct lagan *c);
 /* Receives frames and maintains the connection until the time `until`. Returns 1 and in *ret a
  * CHUNK, DONE or ERROR of an open request; or *ret is NULL: the call that lagan_call() waits for
- * was answered or lost, c->first has a new frame, or reporting_loss is set. Returns 0: the time has
- * come. */
+ * was answered or lost, c->first has a new frame, or reporting_loss is set. Returns 0: timeout. */
 int client_step(struct lagan *c, struct frame **ret, nsec until);
 void client_rearm(struct lagan *c); /* makes lagan_fd() readable if there is work */
 struct open_request *client_find(struct lagan *c, uint64_t rid); /* NULL: not open */

@@ -73,8 +73,7 @@ take_ids(struct lagan *c, const msgpack_object *map, struct lagan_event *ev)
     return 0;
 }
 
-/* Removes the first positions, which the caller received before the request was submitted again.
- * Returns 0 if no position is left. */
+/* Removes positions that the caller received before another SUBMIT. Returns 0 if none is left. */
 static int
 drop_known(struct lagan_event *ev, uint32_t have)
 {
@@ -286,8 +285,7 @@ take_error(struct lagan *c, const struct msg *m, struct lagan_event *ev)
     client_close_request(c, m->rid);
 }
 
-/* Makes the next event of a lost connection: ERROR for each open request, then DISCONNECTED
- * once. */
+/* Makes the events of a lost connection: ERROR for each open request, then DISCONNECTED. */
 static void
 take_loss(struct lagan *c, struct lagan_event *ev)
 {

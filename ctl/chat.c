@@ -75,8 +75,7 @@ failed(struct talk *t, struct running_request *j, const struct lagan_event *ev)
     return ctl_exit_of(ev->reason);
 }
 
-/* Handles one event. Returns 1: the output continues, 0: it is complete, else a negative exit
- * code. */
+/* Handles one event. Returns 1: more events follow; 0: the end; below 0: minus the exit code. */
 static int
 take(struct talk *t, struct running_request *j, const struct lagan_event *ev)
 {
@@ -108,8 +107,7 @@ take(struct talk *t, struct running_request *j, const struct lagan_event *ev)
     }
 }
 
-/* Handles events until the output is complete. Ctrl-C cancels the request and waits up to 2 s for
- * its ERROR event. */
+/* Handles events until the request has ended. Ctrl-C cancels it and waits up to 2 s for the end. */
 static int
 await_output(struct talk *t, struct running_request *j)
 {
@@ -154,8 +152,7 @@ complete(struct talk *t)
     return k;
 }
 
-/* Checks before the first line is read that the model has a chat template, and that the template
- * accepts the message of --system. */
+/* Checks at the start that the model has a chat template, and that it accepts --system. */
 static int
 can_chat(struct ctl *ctl, const struct talk *t)
 {

@@ -1,7 +1,6 @@
 /* commands.c - the table of all commands, and the commands that have no file of their own.
  *
- * A command calls one verb of lagand. With --json the reply is printed unchanged, else as a
- * table. */
+ * A command calls one verb of lagand. The reply is printed as a table, or as it is (--json). */
 #include "ctl/ctl.h"
 
 #include <stdio.h>
@@ -87,8 +86,7 @@ cell_arenas(struct table *t, const json_t *worker, const char *key)
     table_cell(t, true, "%s", text_bytes(buf, sizeof buf, (double)sum));
 }
 
-/* Prints "-", not 0, for a worker without a process: kill 0 would signal the user's process
- * group. */
+/* Adds "-", not 0, if the worker has no process: kill 0 signals one's own process group. */
 static void
 cell_pid(struct table *t, const json_t *o, const char *key)
 {

@@ -1,5 +1,4 @@
-/* connect.c - connects to api.sock or ctl.sock of lagand, calls verbs, maps errors to exit codes;
- * see ctl.h. */
+/* connect.c - connects to lagand, calls verbs, maps errors to exit codes; see ctl.h. */
 #include "ctl/ctl.h"
 
 #include <stdio.h>

@@ -76,8 +76,7 @@ void manual(void);
 extern const struct opt global_opts[];
 
 /* connect.c */
-/* Connects to api.sock, or if privileged to ctl.sock. Returns 0, or an exit code after printing the
- * error. */
+/* Connects to api.sock, or if privileged to ctl.sock. Returns 0, or an exit code with a message. */
 int ctl_connect(struct ctl *ctl, struct lagan **ret, bool privileged);
 /* Returns true if lagand listens on ctl.sock; prints no error. */
 bool ctl_listens(const struct ctl *ctl);
@@ -96,8 +95,7 @@ int spawn_run(struct ctl *ctl, int (*run)(struct ctl *ctl));
 /* spawn.c: output of lagan-worker --inspect for a model directory; the caller frees *line. Prints
  * the error on failure. */
 int spawn_look(const struct ctl *ctl, const char *dir, char **line);
-/* spawn.c: runs lagand --check on a configuration file (NULL: default path); returns the exit
- * code. */
+/* spawn.c: runs lagand --check on a file (NULL: default path); returns the exit code. */
 int spawn_check(const char *file);
 
 /* generate.c */
@@ -148,8 +146,7 @@ int ctl_worst(int worst, int code);
 int command_usage(const struct command *c);
 
 struct table; /* aligned columns on standard output */
-/* A column of a table: its heading, and the function that adds its cell to the row of object o,
- * usually with the member key of o. */
+/* A column: its heading, and the function that adds the cell (member key of o) to a row. */
 struct column {
     const char *head, *key;
     void (*cell)(struct table *t, const json_t *o, const char *key);
@@ -197,6 +194,6 @@ int line_reader_next(struct line_reader *l, char **ret);
 /* Calls read() once. -EMSGSIZE: a line is longer than LINE_READER_MAX. */
 int line_reader_fill(struct line_reader *l, struct err *e) MUST_USE;
 /* Waits for the next line with more than white space. Returns 1: *ret is the line; 0: the input has
- * ended or a signal has arrived; -EMSGSIZE, or the error of read(). prompt: text printed before the
- * wait; NULL: none. */
+ * ended or a signal has arrived; -EMSGSIZE, or the error of read(). prompt: printed first; or
+ * NULL. */
 int line_reader_wait(struct line_reader *l, const char *prompt, char **ret, struct err *e) MUST_USE;

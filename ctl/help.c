@@ -64,8 +64,7 @@ command_help(const struct command *c)
 
 /* ---- laganctl(1), in mdoc */
 
-/* Prints examples in mdoc: lines that begin with spaces are literal, other lines are text, an empty
- * line separates paragraphs. */
+/* Prints text in mdoc: indented lines are literal, an empty line separates paragraphs. */
 static void
 manual_examples(const char *text)
 {

@@ -46,8 +46,7 @@ print_event(const json_t *e, int width, bool json)
                json_word(e, "worker"), json_word(e, "text"));
 }
 
-/* Appends all events from number *next on to all; *next becomes the number of the event after
- * them. */
+/* Appends the events from number *next on to all, and advances *next behind them. */
 static int
 take_events(struct ctl *ctl, json_int_t *next, json_t *all)
 {

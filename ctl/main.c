@@ -201,8 +201,7 @@ command_line(int argc, char **argv)
     return no_such_command(argv[at]);
 }
 
-/* Flushes standard output. If that fails the exit code is not 0, because the output is
- * incomplete. */
+/* Flushes standard output. A failure changes exit code 0, because the output is incomplete. */
 static int
 all_written(int code)
 {

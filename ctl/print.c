@@ -49,8 +49,7 @@ struct table {
     char **cell;
 };
 
-/* Returns the width of a text: its number of characters, because UTF-8 continuation bytes take no
- * column. */
+/* Returns the width of a text in characters: UTF-8 continuation bytes take no column. */
 static size_t
 columns_of(const char *s)
 {

@@ -1,5 +1,4 @@
-/* request_options.c - see request_options.h. LAGAN_FIELDS has every key; options have '-' for
- * '_'. */
+/* request_options.c - see request_options.h. LAGAN_FIELDS has the keys; '-' replaces '_'. */
 #include "ctl/request_options.h"
 
 #include <stdio.h>
@@ -38,8 +37,7 @@ arg_word(const struct field *f)
     return strncmp(f->key, "forced", 6) ? words[f->kind] : "ID";
 }
 
-/* Returns the default as text; NULL if the key is off by default or its default depends on the
- * model. */
+/* Returns the default as text; NULL if it means off or depends on the model. */
 static const char *
 default_word(const struct field *f)
 {
@@ -82,8 +80,7 @@ field_of_option(const char *arg, size_t n)
     return NULL;
 }
 
-/* Parses the option at argv[*at] with its value if it is the option of a key. Returns 1: parsed; 0:
- * it is another option; -EINVAL. */
+/* Parses the option at argv[*at] if it belongs to a key. Returns 1: yes; 0: no; -EINVAL. */
 static int
 request_arg(struct request_args *a, int argc, char **argv, int *at, struct err *e)
 {

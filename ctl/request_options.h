@@ -16,8 +16,7 @@ struct request_args {
     size_t n_stop;
 };
 
-/* Fills table with an option for each key, then the rows of the table rest; the last has key
- * NULL. */
+/* Fills table with an option for each key, then the rows of rest; the last has key NULL. */
 #define REQUEST_OPTS_MAX (N_FIELDS + 8)
 void request_opts(struct opt *table, const struct opt *rest);
 
@@ -31,6 +30,5 @@ int request_read(struct request_args *a, const struct opt *all, const struct opt
 int request_from_args(struct lagan_request *r, const struct request_args *a,
                       struct err *e) MUST_USE;
 
-/* Sets the keys of a JSON line, except "tag", in r; they replace keys that r has. lagand validates
- * the values. */
+/* Sets the keys of a JSON line in r, except "tag"; they replace keys of r. */
 int request_from_json(struct lagan_request *r, const json_t *line, struct err *e) MUST_USE;

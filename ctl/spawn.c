@@ -73,8 +73,7 @@ remove_flat(const char *path)
     rmdir(path);
 }
 
-/* Removes what a killed lagand leaves: its sockets, its lock, and the sockets of its workers in
- * w/. */
+/* Removes what a killed lagand leaves: sockets, lock, and in w/ the sockets of its workers. */
 static void
 remove_dir(const struct spawn *s)
 {
@@ -145,8 +144,7 @@ become(const struct spawn *s, const char **argv, pid_t parent, int out)
     _exit(CTL_FAILED);
 }
 
-/* Starts a program of lagan with argv, whose [0] is set to its path. out: descriptor for its
- * standard output; -1: the log. */
+/* Starts a program of lagan; sets argv[0] to its path. out: its standard output; -1: the log. */
 static int
 fork_program(struct spawn *s, const char *name, const char **argv, int out)
 {
@@ -251,8 +249,7 @@ could_not_start(const struct spawn *s, const char *why)
     return ctl_fail(code, "%s", why);
 }
 
-/* Examines the reply to status. Returns 1: lagand is ready; 0: not yet; -1: a worker failed, why
- * has the reason. */
+/* Examines the reply to status. Returns 1: lagand is ready; 0: not yet; -1: failed, see why. */
 static int
 look(const json_t *status, const char *model, nsec since, char *why, size_t n)
 {
@@ -352,8 +349,7 @@ contents(int fd)
     return text;
 }
 
-/* Replaces the argument with the same key or appends the new one: the last value of a key is used,
- * as in lagand. */
+/* Replaces the argument with the same key, or appends: the last value of a key is used. */
 static int
 put_arg(const char **argv, int first, int n, const char *arg)
 {

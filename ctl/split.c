@@ -3,8 +3,7 @@
 
 #include <stdio.h>
 
-/* Adds the number of units (SMs or threads) given in word to args as key. Returns 0, or an exit
- * code after printing the error. */
+/* Adds a number of units (SMs or threads) to args. Returns 0, or an exit code with a message. */
 static int
 units(const char *word, const char *key, json_t *args)
 {

@@ -56,6 +56,5 @@ void channel_release(struct channel *l);
 /* Calls doorbell_sleep() and returns its result. The sleep ends when records arrive and, after a
  * failed ring_reserve(), also when the peer has freed space. */
 int channel_sleep(struct channel *l) MUST_USE;
-/* Returns true if there are unread records or newly freed space; the callback of
- * doorbell_sleep(). */
+/* For doorbell_sleep(): returns true if there are unread records or newly freed space. */
 bool channel_ready(void *l);

@@ -34,8 +34,7 @@ ring_if(struct doorbell *b, uint64_t bit)
     if (!(seq & bit) || seq == b->last_kick) return;
     b->last_kick = seq;
     b->n_sent++;
-    /* If the socket is full, earlier bytes wake the peer. If the peer has closed it,
-     * doorbell_drain() reports that. */
+    /* If the socket is full, earlier bytes wake the peer. doorbell_drain() reports a closed one. */
     if (send(b->fd, "", 1, MSG_DONTWAIT | MSG_NOSIGNAL) < 0) return;
     FP(doorbell_sent);
 }

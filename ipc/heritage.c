@@ -4,8 +4,7 @@
 #include <fcntl.h>
 #include <stdio.h>
 
-/* Returns true if s is a valid descriptor name: lower-case letters, digits and '_', short
- * enough. */
+/* Returns true for a valid descriptor name: 1 to 15 lower-case letters, digits and '_'. */
 static bool
 good_name(const char *s, size_t n)
 {

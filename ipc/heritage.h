@@ -23,8 +23,7 @@ struct heritage {
 };
 
 /* Reads both variables, checks that each named descriptor is open, and sets close-on-exec.
- * -EBADMSG: a variable is malformed. -ENOENT: neither is set, so the worker was not started by
- * lagand. */
+ * -EBADMSG: malformed. -ENOENT: neither is set, so lagand has not started this process. */
 int heritage_take(struct heritage *h, struct err *e) MUST_USE;
 int heritage_fd(const struct heritage *h, const char *name); /* -1: not inherited */
 /* Writes "LAGAN_FDNAMES=..." into buf, for a child that gets the descriptors of h->at as 3, 4, ...

@@ -119,8 +119,7 @@ struct rec_notice {
 struct rec_text {       /* D 5 */
     uint32_t call, gen; /* index and generation of the call in lagand */
     uint8_t op;         /* 1 tokenize, 2 detokenize */
-    /* 1: add no special tokens (tokenize), keep special tokens (detokenize); 2: the text is a
-     * conversation */
+    /* 1: add no (tokenize) or keep (detokenize) special tokens; 2: text is a conversation */
     uint8_t flags;
     uint16_t pad;
     uint32_t n_ids, text_bytes, pad2;
@@ -184,8 +183,7 @@ struct rec_phase {  /* W 5: how far the start of the worker is */
     uint32_t pad;
     uint64_t done, total; /* bytes of weights */
 };
-/* W 6: log-probabilities of prompt positions [first, first + n); a long prompt takes several
- * records */
+/* W 6: log-probabilities of prompt positions [first, first + n); there may be several */
 struct rec_prompt {
     uint32_t ledger_index, gen;
     uint32_t first, n, n_top, pad;

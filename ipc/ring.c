@@ -65,8 +65,7 @@ ring_writer(struct ring *r, const struct shm *mine, const struct shm *peer)
     init(r, mine, peer);
 }
 
-/* Loads the head of the reader into r->peer. A valid head is between the head loaded before and the
- * published tail. */
+/* Loads the head of the reader into r->peer. A valid head is between the last one and our tail. */
 static int
 see_head(struct ring *r)
 {
@@ -83,8 +82,8 @@ see_head(struct ring *r)
 
 /* Writes the staged records to the ring in one copy. Stores of a core become visible in order, and
  * a store to a cache line that the reader has just read is slow. If records were written to the
- * ring word by word, each would delay the writer's other stores; shm_copy_out() of one block need
- * not wait for the reader's core. */
+ * ring word by word, each would delay the writer's other stores; shm_copy_out() of a block need not
+ * wait. */
 static void
 put_staged(struct ring *r)
 {
@@ -333,8 +332,7 @@ ring_peek(struct ring *r, struct ring_record *ret)
     uint64_t have = r->copied - r->pos;
 
     /* Fast path: a completely copied record that passes all rules of check_header(). (A pad does
-     * not: below[RING_PAD] is 0.) Copied bytes are always published and before the end of the
-     * ring. */
+     * not: below[RING_PAD] is 0.) Copied bytes are published. */
     if (have < RING_HEADER || record_bytes(h->len) > have || h->type >= RING_TYPES ||
         h->len >= r->below[h->type] || h->epoch != r->epoch || h->seq != r->seq ||
         h->flags & ~RING_MORE)

@@ -308,8 +308,8 @@ copy_pieces(uint8_t *t, const uint8_t *f, size_t n)
 /* A store to a cache line that the reader's core has waits until the line is transferred, and later
  * stores wait too. A non-temporal store of a full line does not wait. Measured time of a normal and
  * of a non-temporal store of a line (docs/lab/serving.md): 31 and 6 ns if the cores have separate
- * caches (some EPYC); 8 and 8 ns on a Xeon with a shared cache, where a non-temporal store also
- * makes the reader wait for memory. */
+ * caches (some EPYC); 8 and 8 ns on a Xeon with a shared cache, whose reader then waits for
+ * memory. */
 void
 shm_copy_out(void *to, const void *from, size_t n)
 {

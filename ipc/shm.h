@@ -151,8 +151,7 @@ struct shm {
 /* lagand: creates a memfd, reserves its pages with fallocate (so that no later access is SIGBUS),
  * maps it, writes the header and seals it. Kind D is also sealed with F_SEAL_FUTURE_WRITE, so that
  * lagand's mapping stays the only writable one. Kinds W and P, which only a worker writes, are
- * mapped read-only. ring_log2: binary logarithm of the ring size in bytes; 0: default of the
- * kind. */
+ * mapped read-only. ring_log2: log2 of the ring size in bytes; 0: the default. */
 int shm_make(struct shm *ret, enum shm_kind kind, uint32_t worker_idx, uint64_t epoch,
              const uint8_t daemon_id[16], uint32_t ring_log2, struct err *e) MUST_USE;
 
