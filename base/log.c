@@ -57,8 +57,7 @@ log_level_set(enum log_level most)
     atomic_store_explicit(&out.most, (int)most, memory_order_relaxed);
 }
 
-/* Opens a socket to the journal to poll it, as that of libsystemd is not accessible; -1:
- * failure. */
+/* Opens a socket to the journal, to poll it (libsystemd hides its own). Returns -1 on failure. */
 static int
 open_journal(void)
 {

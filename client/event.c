@@ -125,8 +125,7 @@ take_tensor(struct lagan *c, struct open_request *req, const msgpack_object *x,
         cols > UINT32_MAX || msg_str(x, "d", &s) < 0 || s.n % 4)
         return -EBADMSG;
     have = &req->n_values[kind - 1];
-    if (!*have && req->n_ids)
-        *have = first; /* the request has generated_ids, so its first row is not row 0 */
+    if (!*have && req->n_ids) *have = first; /* with generated_ids the rows start later */
     if (first > *have) return -EBADMSG;
     n = s.n / 4;
     known = (size_t)MIN(*have - first, (uint64_t)n);

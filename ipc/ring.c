@@ -65,7 +65,7 @@ ring_writer(struct ring *r, const struct shm *mine, const struct shm *peer)
     init(r, mine, peer);
 }
 
-/* Loads the head of the reader into r->peer. A valid head is between the last one and our tail. */
+/* Loads the reader's head into r->peer. It is valid from the last one up to the published tail. */
 static int
 see_head(struct ring *r)
 {

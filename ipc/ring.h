@@ -58,7 +58,7 @@ struct ring {              /* private to this process; all fields are trusted */
     /* writer: open is the end of the space known to be free; the records at positions staged .. pos
      * are in stage and not yet in the ring */
     uint64_t open, staged;
-    char why[160]; /* the rule that the peer violated; never cleared */
+    char why[224]; /* the rule that the peer violated; never cleared */
     _Alignas(16) uint8_t stage[RING_STAGE];
 };
 
