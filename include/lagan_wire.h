@@ -204,7 +204,7 @@ enum lagan_reason {
     X(F64,   priority,                 0, 1, 0.5, WORKER, FIXED, \
       "priority from 0 to 1; requests with a higher priority are scheduled first") \
     X(U64,   deadline_ms,              0, 0, 0, LAGAND, FIXED, \
-      "milliseconds after which an unfinished request ends with error deadline; 0: never") \
+      "milliseconds after which an unfinished request ends with error deadline; 0: no limit") \
     X(U32,   ack_window,               1, LAGAN_MAX_ACK_WINDOW, LAGAN_DEFAULT_ACK_WINDOW, LAGAND, FIXED, \
       "maximum number of CHUNK messages without ACK; lagand holds back further tokens") \
     X(BOOL,  resume,                   0, 1, 1, LAGAND, FIXED, \
