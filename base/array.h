@@ -1,11 +1,11 @@
-/* array.h - arrays that grow while input is read. */
+/* array.h - array_grow(): makes space for more elements in a dynamic array. */
 #pragma once
 
 #include "base/base.h"
 
-/* Ensures space for n elements of `each` bytes in the array whose pointer is at `array`, at least
- * doubling *cap when it grows. New elements are not initialised. -ENOMEM, without a change: no
- * memory, or n > most. */
+/* Grows an array, if necessary, to a capacity of at least n elements of `each` bytes. array:
+ * address of the pointer to the array; *cap: its capacity in elements, which at least doubles. New
+ * elements are not initialised. -ENOMEM: no memory, or n > most; the array is unchanged. */
 static inline int MUST_USE
 array_grow(void *array, uint32_t *cap, size_t n, uint32_t most, size_t each)
 {

@@ -1,7 +1,7 @@
 /* base.h - types, macros and headers of the C library that nearly every file uses.
  *
- * Every .c file includes it first, mostly through the header of its part, and then needs no include
- * of its own for integer types, errno values, strings and memory. Header only: no state, no I/O. */
+ * Every .c file includes base.h first, mostly through another header, and therefore needs no
+ * include of its own for integer types, errno values, strings and memory. No state, no I/O. */
 #pragma once
 
 #include <errno.h>
@@ -13,24 +13,24 @@
 
 /* Units and identities are types, so that a prototype says what a number means. */
 typedef int64_t nsec;      /* monotonic nanoseconds, or a duration in nanoseconds */
-typedef int32_t token_id;  /* index into the vocabulary; a negative value is never a token */
+typedef int32_t token_id;  /* index into the vocabulary; negative values are not tokens */
 typedef uint32_t seq_slot; /* index of a sequence in the KV tables, 0 .. n_slots - 1 */
-/* first slice of a block, counted from the base of the arena; kernels read this number */
+/* number of a KV block's first slice, counted from the base of the arena; kernels read it */
 typedef uint32_t slice_id;
-typedef uint64_t req_id; /* unique during the life of lagand, never reused */
+typedef uint64_t req_id; /* number of a request; lagand never uses it again */
 
 #define SLOT_NONE UINT32_MAX
 #define SLICE_NONE UINT32_MAX
 #define NSEC_NEVER INT64_MAX
 
 #define MUST_USE __attribute__((warn_unused_result))
-/* for error paths: kept away from the hot code */
+/* marks a function that runs rarely; the compiler places it away from other code */
 #define COLD __attribute__((noinline, cold))
 #define PRINTF_LIKE(fmt, first) __attribute__((format(printf, fmt, first)))
 #define CACHE_LINE 64
 
 #define ARRAY_LEN(a) (sizeof(a) / sizeof((a)[0]))
-/* Every expansion declares variables with unique names, so MIN and MAX may be nested. */
+/* MIN and MAX may be nested, because every expansion declares variables with unique names. */
 #define MIN(a, b) LESS_OF(a, b, <, __COUNTER__)
 #define MAX(a, b) LESS_OF(a, b, >, __COUNTER__)
 #define LESS_OF(a, b, op, n) LESS_OF_AS(a, b, op, n)
@@ -40,12 +40,13 @@ typedef uint64_t req_id; /* unique during the life of lagand, never reused */
         __typeof__(b) of_b##n = (b); \
         of_a##n op of_b##n ? of_a##n : of_b##n; \
     })
-/* n rounded up to a multiple of unit; n / unit rounded up. */
+/* ROUND_UP: n rounded up to a multiple of unit. CEIL_DIV: n / unit rounded up. */
 #define ROUND_UP(n, unit) (((n) + (unit)-1) / (unit) * (unit))
 #define CEIL_DIV(n, unit) (((n) + (unit)-1) / (unit))
 
-/* Ownership. CLEAN(f) calls f(&variable) when the variable leaves its scope. TAKE(p) yields p and
- * sets p to NULL: a constructor returns its result and cancels the clean-up in one expression. */
+/* CLEAN(f) makes the compiler call f(&variable) when the variable leaves its scope. TAKE(p) yields
+ * p and sets p to NULL, so a function can return an object that CLEAN would otherwise free.
+ * CLEAN_FUNC(type, f) defines f_at() for CLEAN: it calls f(p) unless p is NULL. */
 #define CLEAN(f) __attribute__((cleanup(f)))
 #define TAKE(p) \
     ({ \
@@ -60,24 +61,24 @@ typedef uint64_t req_id; /* unique during the life of lagand, never reused */
         if (*p) f(*p); \
     }
 
-/* Return a failure to the caller: TRY(op->rms_norm(...)). CLEAN releases what the function owns. */
+/* Returns the result of call from the function if it is negative, an error. */
 #define TRY(call) \
     do { \
         int try_r = (call); \
         if (try_r < 0) return try_r; \
     } while (0)
 
-/* check() aborts if an invariant of our own code is violated. It stays on in release builds,
- * because a worker can be restarted and a wrong output cannot be taken back. Invalid input of a
- * client, a peer process or a file is an error and not a check. */
+/* check() aborts the process if an invariant of our own code is violated, also in release builds: a
+ * worker can be restarted, but a wrong output cannot be taken back. For invalid input of a client,
+ * a peer process or a file, functions return an error instead. */
 #define check(cond) ((cond) ? (void)0 : check_failed(#cond, __FILE__, __LINE__))
 void check_failed(const char *cond, const char *file, int line) __attribute__((noreturn));
 
-/* check_failed() calls this before it aborts. A worker stores its panic message here. NULL: not
- * called. */
+/* If not NULL, check_failed() calls it with the sentence before it aborts. A worker sets it to a
+ * function that stores the panic message. */
 extern void (*check_panic_message)(const char *sentence);
 
-/* check() for invariants that cost more to test than the work they guard. */
+/* A check() that costs more time than the code around it; only with COSTLY_CHECKS. */
 #ifdef COSTLY_CHECKS
 #define costly_check(cond) check(cond)
 #else

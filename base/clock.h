@@ -1,4 +1,4 @@
-/* clock.h - monotonic time, as durations and deadlines in nanoseconds. */
+/* clock.h - reads the monotonic clock and adds times, in nanoseconds. */
 #pragma once
 
 #include "base/base.h"
@@ -18,7 +18,7 @@ clock_now(void)
     return (nsec)t.tv_sec * NSEC_S + t.tv_nsec;
 }
 
-/* now + duration, or NSEC_NEVER if the sum exceeds it. */
+/* Returns now + duration; NSEC_NEVER if the sum overflows. */
 static inline nsec
 clock_after(nsec now, nsec duration)
 {

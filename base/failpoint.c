@@ -1,7 +1,7 @@
 /* failpoint.c - see failpoint.h. Linked only into the programs of tests/torture.
  *
- * Failpoints are also in signal handlers and between vfork() and exec: failpoint() uses only
- * atomics and one system call, and the board is mapped before main(). */
+ * failpoint() uses only atomics and one system call, and the board is mapped before main(), because
+ * some failpoints are in signal handlers and between vfork() and exec. */
 #include "base/failpoint.h"
 
 #include <fcntl.h>
@@ -31,7 +31,7 @@ static void __attribute__((constructor)) find_board(void)
     board = at;
 }
 
-/* Returns true for the pass that the test armed; exactly once over all processes. */
+/* Returns true if this pass is the one that the test chose; true in one process only. */
 static bool
 due(struct fp_slot *s)
 {
@@ -71,7 +71,7 @@ failpoint_inject(enum failpoint p)
     atomic_fetch_add_explicit(&s->fired, 1, memory_order_release);
     switch ((enum fp_action)atomic_load_explicit(&s->action, memory_order_relaxed)) {
     case FP_KILL:
-        /* getpid() of libc may be wrong in a child of vfork(). */
+        /* Not getpid(), which may return the pid of the parent in a child of vfork(). */
         kill((pid_t)syscall(SYS_getpid), SIGKILL);
         for (;;) sigsuspend(&(sigset_t){ 0 });
     case FP_ABORT:

@@ -8,12 +8,12 @@
  * was passed. An armed failpoint fires once, in the first process that passes it, so that the
  * replacement of a killed process is not killed again.
  *
- * The second column is the phase: W1 to W15 in the life of a worker, D1 to D5 in lagand. */
+ * The second column is the phase of the process: W1 to W15 for a worker, D1 to D5 for lagand. */
 #pragma once
 
 #include "base/base.h"
 
-/* name, phase, instant */
+/* Columns: name, phase, what has happened in the process when it passes the failpoint. */
 /* clang-format off */
 #define FAILPOINTS(X) \
     X(spawn_child,          "W1",  "forked; the parent-death signal is not set") \
@@ -90,9 +90,9 @@ enum failpoint {
         FP_COUNT
 };
 
-enum fp_side { FP_LAGAND, FP_WORKER, FP_SIDES }; /* a process with LAGAN_EPOCH is a worker */
-/* INJECT: only at FP_OR(): runs the statement of the failpoint, for example a store to an invalid
- * device address. HOLD: the thread waits until the test stores another action. */
+enum fp_side { FP_LAGAND, FP_WORKER, FP_SIDES }; /* WORKER: LAGAN_EPOCH is set */
+/* What an armed failpoint does to its process. INJECT, only at FP_OR(): runs the statement given
+ * there, as a store to an invalid device address. HOLD: the thread waits for another action. */
 enum fp_action {
     FP_KILL = 1,
     FP_ABORT,
@@ -103,17 +103,19 @@ enum fp_action {
     FP_INJECT,
     FP_HOLD
 };
-enum { FP_EXIT_STATUS = 3 };
-#define FP_NOWHERE ((void *)(uintptr_t)4096) /* never mapped */
+enum { FP_EXIT_STATUS = 3 };                 /* exit status of FP_EXIT */
+#define FP_NOWHERE ((void *)(uintptr_t)4096) /* an address that is never mapped */
 
-/* The test stores action, then left; the process counts hits, takes left down to 0 and fires. */
+/* State of a failpoint. The test stores action and then left. The process counts its passes in hits
+ * and decrements left; when left becomes 0, it counts fired and performs the action. */
 struct fp_slot {
     _Atomic uint32_t hits, left, action, fired;
 };
 struct fp_board {
     struct fp_slot slot[FP_SIDES][FP_COUNT];
     _Atomic int64_t longest_iteration; /* CPU time of one loop iteration of lagand, ns */
-    _Atomic uint32_t ring_log2[2];     /* sizes of D and W, to test the wrap; 0: defaults */
+    _Atomic uint32_t
+        ring_log2[2]; /* log2 of the ring sizes of D and W, small to test the wrap; 0: default */
 };
 
 #ifdef LAGAN_FAILPOINTS
@@ -124,7 +126,7 @@ bool failpoint_inject(enum failpoint p); /* true: the caller injects the fault *
     do { \
         if (failpoint_inject(FP_##name)) injected; \
     } while (0)
-uint32_t failpoint_ring(int w);
+uint32_t failpoint_ring(int w);                       /* ring_log2[w] */
 #define FP_ENVIRONMENT "LAGAN_FP=",                   /* passed to workers by lagand */
 #define FP_RINGS failpoint_ring(0), failpoint_ring(1) /* sizes for channel_make() */
 #else

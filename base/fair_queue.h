@@ -1,10 +1,11 @@
-/* fair_queue.h - order of requests of several clients: deficit round robin, computed at arrival.
+/* fair_queue.h - computes the order of requests of several clients by deficit round robin.
  *
- * Each round grants every client with open requests a quantum of tokens. A request gets a fairness
- * tag: the number of the round in which its client has been granted all tokens requested so far.
- * The tag does not change, so lists sorted by tag stay sorted. Tokens that were requested and not
- * used are credited to the client. A client without open requests accumulates no credit. Clients
- * whose numbers are equal modulo FAIR_QUEUE_CLIENTS share their quantum. */
+ * In each round every client with open requests is granted a quantum of tokens. A request gets, at
+ * its arrival, a fairness tag: the number of the round in which its client has been granted all
+ * tokens of its requests so far. Requests run in the order of their tags. A tag never changes, so
+ * lists sorted by tag stay sorted. Tokens that a request did not use are credited to its client. A
+ * client without open requests accumulates no credit. Clients whose numbers are equal modulo
+ * FAIR_QUEUE_CLIENTS share one quantum. */
 #pragma once
 
 #include "base/base.h"
@@ -12,20 +13,21 @@
 enum { FAIR_QUEUE_CLIENTS = 2048 };
 
 struct fair_queue {
-    uint64_t quantum; /* tokens for each client and round; 0: all tags are 0 (order of arrival) */
-    uint64_t now;     /* highest tag that was scheduled */
+    uint64_t quantum; /* tokens per client and round; 0: all tags are 0 (order of arrival) */
+    uint64_t now;     /* present round: highest tag of a scheduled request */
     struct fair_queue_client {
-        uint64_t spent; /* tokens requested, in units where round r ends at r * quantum */
-        uint64_t tag;   /* last tag of the client */
+        uint64_t spent; /* tokens requested, counted so that round r ends at r * quantum */
+        uint64_t tag;   /* tag of the last request of the client */
         uint32_t n_open;
     } client[FAIR_QUEUE_CLIENTS];
 };
 
-/* Returns the tag of a request of the client for this number of tokens. fair_queue_end() must
- * follow. */
+/* Counts a new request of the client, which may use this number of tokens, and returns its tag. The
+ * caller calls fair_queue_end() when the request ends. */
 uint64_t fair_queue_give(struct fair_queue *t, uint32_t client, uint64_t tokens) MUST_USE;
-/* a request with this tag is scheduled */
+/* Call it when a request with this tag is scheduled: may start its round. */
 void fair_queue_take(struct fair_queue *t, uint64_t tag);
-/* Changes the token count of a request from had to has; its tag is unchanged. */
+/* Changes the number of tokens counted for a request from had to has; its tag is unchanged. */
 void fair_queue_change(struct fair_queue *t, uint32_t client, uint64_t had, uint64_t has);
+/* A request of the client has ended; the client is credited its unused tokens. */
 void fair_queue_end(struct fair_queue *t, uint32_t client, uint64_t unused);

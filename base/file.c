@@ -25,13 +25,14 @@ file_open(char path[FILE_PATH], const char *dir, const char *name, struct err *e
     int fd;
 
     if (snprintf(path, FILE_PATH, "%s/%s", dir, name) >= FILE_PATH)
-        return err_set(e, -ENAMETOOLONG, "%.64s.../%.80s: the path is too long", dir, name);
-    /* NONBLOCK: opening a pipe does not wait for a writer. */
+        return err_set(e, -ENAMETOOLONG, "%.64s.../%.80s: the path is longer than 4095 bytes", dir,
+                       name);
+    /* O_NONBLOCK, because open() of a pipe would otherwise wait for a writer. */
     fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (fd < 0) return err_set(e, -errno, "%.180s: %s", path, strerror(errno));
     if (fstat(fd, &st) == 0 && S_ISREG(st.st_mode)) return fd;
     close(fd);
-    return err_set(e, -EINVAL, "%.180s is not a file", path);
+    return err_set(e, -EINVAL, "%.180s is not a regular file", path);
 }
 
 int
@@ -45,10 +46,10 @@ file_read(char **ret, size_t *n, const char *dir, const char *name, size_t most,
 
     if (fd < 0) return fd;
     if (fstat(fd, &st) < 0 || (size_t)st.st_size > most)
-        return err_set(e, -EFBIG, "%.150s is %lld bytes, at most %zu are read", path,
+        return err_set(e, -EFBIG, "%.150s has %lld bytes; the maximum is %zu", path,
                        (long long)st.st_size, most);
     text = malloc((size_t)st.st_size + 1);
-    if (!text) return err_set(e, -ENOMEM, "%.180s: no memory for its text", path);
+    if (!text) return err_set(e, -ENOMEM, "out of memory for the text of %.180s", path);
     while (have < (size_t)st.st_size) {
         ssize_t got = read(fd, text + have, (size_t)st.st_size - have);
 

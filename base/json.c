@@ -1,9 +1,9 @@
 /* json.c - see json.h.
  *
- * The state names the event that may follow; the stack holds the kind of container of each level.
- * json_next() reads a key with its colon and a value with the comma behind it, so p is always
- * behind a complete event. p moves on success only, so repeated calls on a broken document fail at
- * the same place. Lines and columns are counted only for an error. */
+ * j->expect says which event may follow; j->stack holds the kind of container of each level.
+ * json_next() reads a key together with its colon, and a value together with the comma before it.
+ * j->p moves only if that succeeds, so repeated calls on a broken document fail at the same place.
+ * Lines and columns are counted only for an error. */
 #include "base/json.h"
 
 #include "base/utf8.h"
@@ -12,14 +12,14 @@
 #include <math.h>
 
 enum expect {
-    VALUE,        /* at the start, after a key, after a comma */
+    VALUE,        /* at the start of the document and after a key */
     VALUE_OR_END, /* after '[' */
     KEY_OR_END,   /* after '{' */
     COMMA_OR_END, /* after a value inside a container */
     NOTHING       /* after the value of the document */
 };
 
-/* Line and column count from 1; columns count characters. */
+/* Sets the sentence, with line and column (in characters, from 1) of `at`. Returns -EBADMSG. */
 static int MUST_USE
 broken(const struct json *j, const char *at, struct err *e, const char *what)
 {
@@ -34,7 +34,7 @@ broken(const struct json *j, const char *at, struct err *e, const char *what)
         }
     }
     return err_set(e, -EBADMSG, "line %zu, column %zu: %s", line, column,
-                   at == j->end ? "the text ends in the middle" : what);
+                   at == j->end ? "the JSON text ends too early" : what);
 }
 
 static const char *
@@ -44,7 +44,7 @@ skip_space(const char *p, const char *end)
     return p;
 }
 
-/* Moves *p behind the digits at *p. Returns false if there is none. */
+/* Moves *p behind the digits at *p. Returns false if there is no digit. */
 static bool
 skip_digits(const char **p, const char *end)
 {
@@ -54,7 +54,7 @@ skip_digits(const char **p, const char *end)
     return *p > first;
 }
 
-/* Value of four hex digits at p, or -1. */
+/* Returns the value of the four hex digits at p, or -1. */
 static int32_t
 hex4(const char *p, const char *end)
 {
@@ -108,8 +108,8 @@ utf8_put(int32_t c, char out[4])
     return more + 1;
 }
 
-/* Copies the next byte of a string that read_string() has accepted, or decodes the next escape, and
- * moves *p behind it. Returns the bytes written to out. */
+/* Writes the next byte, or decoded escape, of a string that read_string() has accepted to out, and
+ * moves *p behind it. Returns the number of bytes written. */
 static size_t
 next_bytes(const char **p, const char *end, char out[4])
 {
@@ -118,7 +118,7 @@ next_bytes(const char **p, const char *end, char out[4])
     return 1;
 }
 
-/* *at is at the opening quote; moves it behind the closing quote. */
+/* Reads the string whose opening quote is at *at into j->text, and moves *at behind it. */
 static int MUST_USE
 read_string(struct json *j, const char **at, struct err *e)
 {
@@ -130,14 +130,15 @@ read_string(struct json *j, const char **at, struct err *e)
         if (p == j->end) return broken(j, p, e, "");
         if (*p == '"') break;
         if (*p == '\\') {
-            if (escape(&p, j->end) < 0) return broken(j, p, e, "not an escape sequence");
+            if (escape(&p, j->end) < 0)
+                return broken(j, p, e, "invalid escape sequence in a string");
             escaped = true;
         } else {
             int n = utf8_at(p, (size_t)(j->end - p));
 
             if ((unsigned char)*p < 0x20)
-                return broken(j, p, e, "a control character inside a string");
-            if (n <= 0) return broken(j, p, e, "not valid UTF-8");
+                return broken(j, p, e, "a string contains a control character");
+            if (n <= 0) return broken(j, p, e, "a string is not valid UTF-8");
             p += n;
         }
     }
@@ -153,17 +154,17 @@ read_number(struct json *j, const char **at, struct err *e)
 {
     const char *p = *at + (**at == '-'), *first = p, *end = j->end;
 
-    if (!skip_digits(&p, end)) return broken(j, p, e, "a number has a digit here");
+    if (!skip_digits(&p, end)) return broken(j, p, e, "expected a digit of a number");
     if (*first == '0' && p > first + 1)
-        return broken(j, first + 1, e, "a number does not begin with 0");
+        return broken(j, first + 1, e, "a number of several digits must not begin with 0");
     if (p < end && *p == '.') {
         p++;
-        if (!skip_digits(&p, end)) return broken(j, p, e, "a number has a digit here");
+        if (!skip_digits(&p, end)) return broken(j, p, e, "expected a digit of a number");
     }
     if (p < end && (*p == 'e' || *p == 'E')) {
         p++;
         if (p < end && (*p == '+' || *p == '-')) p++;
-        if (!skip_digits(&p, end)) return broken(j, p, e, "a number has a digit here");
+        if (!skip_digits(&p, end)) return broken(j, p, e, "expected a digit of a number");
     }
     j->text = *at;
     j->text_len = (size_t)(p - *at);
@@ -180,7 +181,7 @@ after_value(struct json *j)
 static int MUST_USE
 enter(struct json *j, enum json_kind kind, const char *at, struct err *e)
 {
-    if (j->depth == JSON_MAX_DEPTH) return broken(j, at, e, "nested more than 32 deep");
+    if (j->depth == JSON_MAX_DEPTH) return broken(j, at, e, "more than 32 levels of nesting");
     j->stack[j->depth++] = (uint8_t)kind;
     j->kind = kind;
     j->expect = kind == JSON_OBJECT ? KEY_OR_END : VALUE_OR_END;
@@ -247,7 +248,7 @@ json_next(struct json *j, struct err *e)
     bool in_object = j->depth && j->stack[j->depth - 1] == JSON_OBJECT;
 
     if (j->expect == NOTHING) {
-        if (p != j->end) return broken(j, p, e, "more text after the document");
+        if (p != j->end) return broken(j, p, e, "there is text after the end of the document");
         j->kind = JSON_END;
         return 0;
     }
@@ -310,7 +311,7 @@ json_is(const struct json *j, const char *s)
         char c[4];
         size_t k = next_bytes(&p, end, c);
 
-        /* strncmp() alone would accept a decoded NUL as the end of s. */
+        /* A decoded NUL never matches; strncmp() would take it for the end of s. */
         if (c[0] == '\0' || strncmp(s, c, k) != 0) return false;
         s += k;
     }
@@ -346,7 +347,7 @@ json_f64(const struct json *j, double *ret)
     memcpy(text, j->text, j->text_len);
     text[j->text_len] = '\0';
     v = strtod(text, &end);
-    check(*end == '\0'); /* strtod() has the grammar of JSON while LC_NUMERIC is not set */
+    check(*end == '\0'); /* strtod() accepts every JSON number in the locale "C" */
     if (isinf(v)) return -ERANGE;
     *ret = v;
     return 0;

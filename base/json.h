@@ -1,4 +1,4 @@
-/* json.h - a strict pull scanner over JSON text in memory.
+/* json.h - reads JSON text in memory as a sequence of events (a strict pull scanner).
  *
  * For files that are too large for a tree (tokenizer.json, safetensors headers); small documents
  * use jansson. Each json_next() yields one event. The scanner allocates and copies nothing: strings
@@ -41,14 +41,13 @@ struct json {
 void json_open(struct json *j, const char *text, size_t n);
 /* Reads the next event into *j. Returns 0, or -EBADMSG with "line 3, column 7: ...". */
 int json_next(struct json *j, struct err *e) MUST_USE;
-/* Skips the rest of the value whose first event was read. After a KEY: skips the value of the key.
- */
+/* Skips the rest of an object or array that was entered; after a KEY, its whole value. */
 int json_skip(struct json *j, struct err *e) MUST_USE;
-/* Decodes the current KEY or STRING into buf and adds a NUL. Returns the length, or -EMSGSIZE if n
- * is too small. */
+/* Decodes the escapes of the current KEY or STRING into buf[n] and adds a NUL. Returns the length,
+ * or -EMSGSIZE if n is too small. */
 int json_unescape(const struct json *j, char *buf, size_t n) MUST_USE;
-bool json_is(const struct json *j, const char *s); /* the decoded KEY or STRING equals s */
-/* Convert the current NUMBER. -ERANGE: the type has no such value (negative, too large; for a
- * double also more than 511 characters). -EINVAL: not written as an integer ("1.0", "1e3"). */
+bool json_is(const struct json *j, const char *s); /* true: decoded KEY or STRING is s */
+/* Convert the current NUMBER. -ERANGE: the type cannot hold it (for u64 a negative number; for f64
+ * also one with more than 511 characters). -EINVAL, only u64: not an integer ("1.0", "1e3"). */
 int json_u64(const struct json *j, uint64_t *ret) MUST_USE;
 int json_f64(const struct json *j, double *ret) MUST_USE;

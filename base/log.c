@@ -1,8 +1,7 @@
 /* log.c - see log.h.
  *
  * A message is one write() of one line, so lines of several threads and processes on one pipe do
- * not mix. Line breaks and control bytes are replaced, because parts of a message come from peers.
- */
+ * not mix. Line breaks and control bytes become spaces, because peers supply parts of a message. */
 #include "base/log.h"
 
 #include <poll.h>
@@ -24,12 +23,12 @@ static struct {
     char subject[32];
     _Atomic int most;
     bool journal, terminal;
-    int watched;   /* poll() for writing before each message; -1: messages may block */
-    uint64_t lost; /* messages dropped since the last one that was written */
+    int watched;   /* descriptor to poll() for writing before each message; -1: may block */
+    uint64_t lost; /* number of messages dropped since the last written one */
 } out = { .subject = "lagan", .most = LOG_LEVEL_INFO, .watched = -1 };
 
-/* Compares standard error with device and inode in JOURNAL_STREAM, because a process whose stderr
- * was redirected inherits the variable too. */
+/* Returns true if standard error has the device and inode that JOURNAL_STREAM names. The variable
+ * alone proves nothing: a process whose stderr was redirected inherits it too. */
 static bool
 stderr_is_journal(void)
 {
@@ -58,8 +57,7 @@ log_level_set(enum log_level most)
     atomic_store_explicit(&out.most, (int)most, memory_order_relaxed);
 }
 
-/* Opens our own socket to the journal, because the socket of libsystemd cannot be polled. Returns
- * -1 if there is none. */
+/* Opens a socket to the journal, to poll it (libsystemd hides its own). Returns -1 on failure. */
 static int
 open_journal(void)
 {
@@ -78,7 +76,8 @@ log_never_wait(void)
     out.watched = out.journal ? open_journal() : STDERR_FILENO;
 }
 
-/* A line is shorter than PIPE_BUF, so a writable pipe takes the whole line. */
+/* Returns true if writing a line would block. A line is shorter than PIPE_BUF, so a pipe that
+ * poll() reports as writable has space for the whole line. */
 static bool
 would_wait(void)
 {
@@ -115,7 +114,7 @@ to_stderr(enum log_level level, const char *text)
 
     if (!out.terminal) snprintf(priority, sizeof priority, "<%d>", (int)level);
     n = snprintf(line, sizeof line, "%s%s: %s\n", priority, out.subject, text);
-    /* A failure to write the log cannot be reported. */
+    /* A failure to write the log is ignored, because there is no place to report it. */
     if (write(STDERR_FILENO, line, (size_t)n) < 0) return;
 }
 
@@ -129,7 +128,7 @@ put(enum log_level level, const char *const *fields, const char *text)
     }
 }
 
-/* Reports the number of dropped messages. Returns false if that message would block too. */
+/* Logs the number of dropped messages. Returns false if this or the next message would block. */
 static bool
 report_lost(void)
 {

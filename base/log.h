@@ -1,4 +1,4 @@
-/* log.h - log messages: one sentence each, to the journal or to standard error.
+/* log.h - writes log messages, one sentence each, to the systemd journal or to standard error.
  *
  * Programs log (daemon/, worker/ *.c, ctl/); lower floors return errors and may only call
  * log_debug(). Under systemd (JOURNAL_STREAM names standard error) a message goes to the journal
@@ -20,16 +20,15 @@ enum log_level { LOG_LEVEL_ERR = 3, LOG_LEVEL_WARN = 4, LOG_LEVEL_INFO = 6, LOG_
 /* Sets the subject of each line ("lagand", "worker w0"; copied, at most 31 bytes) and the lowest
  * severity that is logged. Call before the first thread starts. */
 void log_open(const char *subject, enum log_level most);
-void log_level_set(enum log_level most);
-void log_never_wait(void); /* only in a program with one thread */
+void log_level_set(enum log_level most); /* changes the lowest severity that is logged */
+void log_never_wait(void);               /* see above; only in a program with one thread */
 
 /* Logs with structured fields: NULL, or a NULL-terminated list of "NAME=value" strings with
  * upper-case names. */
 void log_fields(enum log_level level, const char *const *fields, const char *fmt, ...)
     PRINTF_LIKE(3, 4);
 
-/* err: someone must act. warn: someone should know. info: life-cycle events. debug: off by default.
- */
+/* err: operators must act. warn: they should know. info: life cycle. debug: off by default. */
 #define log_err(...) log_fields(LOG_LEVEL_ERR, NULL, __VA_ARGS__)
 #define log_warn(...) log_fields(LOG_LEVEL_WARN, NULL, __VA_ARGS__)
 #define log_info(...) log_fields(LOG_LEVEL_INFO, NULL, __VA_ARGS__)

@@ -1,8 +1,8 @@
 /* map.c - see map.h.
  *
  * Open addressing with linear probing, at most half full, so a probe reads one or two cache lines.
- * Removal moves later entries of the run back instead of leaving tombstones, which would slow down
- * a table that lives for months. An entry whose value is MAP_NONE is empty. */
+ * Removal moves later entries of a run of occupied entries back instead of leaving tombstones,
+ * which would slow down a table that lives for months. Value MAP_NONE: empty entry. */
 #include "base/map.h"
 
 struct map {
@@ -12,7 +12,8 @@ struct map {
     uint32_t *value;
 };
 
-/* The finaliser of splitmix64. Ids count upwards, and consecutive keys must not share a run. */
+/* Returns the preferred index of a key: the finaliser of splitmix64. Without it consecutive ids
+ * would have consecutive indices and form long runs of occupied entries. */
 static uint64_t
 home(const struct map *m, uint64_t key)
 {
@@ -21,7 +22,7 @@ home(const struct map *m, uint64_t key)
     return (key ^ (key >> 31)) & m->mask;
 }
 
-/* Index of the key, or of the empty entry where it would be inserted. */
+/* Returns the index of the key, or of the empty entry where it would be inserted. */
 static uint64_t
 slot_of(const struct map *m, uint64_t key)
 {

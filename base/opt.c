@@ -1,6 +1,4 @@
-/* opt.c - see opt.h.
- *
- * Order: parsers, input (one key, argv), output (text, help, manual). */
+/* opt.c - see opt.h. Parsers; input (one key, argv); output (text, help, manual). */
 #include "base/opt.h"
 
 #include <inttypes.h>
@@ -9,10 +7,10 @@
 struct unit {
     const char *name;
     double times;
-    bool read_only; /* never printed */
+    bool read_only; /* accepted as input, but never printed */
 };
 
-/* The first unit of each list is the unit of a printed 0. */
+/* Units that values are written with. A printed 0 has the first unit of the list. */
 static const struct unit byte_units[] = {
     { "", 1, false },         { "B", 1, true },         { "KiB", 0x1p10, false },
     { "MiB", 0x1p20, false }, { "GiB", 0x1p30, false }, { "TiB", 0x1p40, false },
@@ -31,7 +29,7 @@ static const struct unit time_units[] = {
 };
 
 /* clang-format off */
-/* By opt_type: bytes of the field, largest value, units, form for sentences and the manual. */
+/* By opt_type: bytes of the field, largest value, units, description for errors and the manual. */
 static const struct {
     size_t size;
     uint64_t most;
@@ -56,7 +54,7 @@ form_of(const struct opt *o)
     return o->type == OPT_ENUM ? o->choices : types[o->type].form;
 }
 
-/* Accepts digits only: " 1", "+1", "0x10" and "1e3" are rejected. */
+/* Parses a number of digits only: " 1", "+1", "0x10" and "1e3" are rejected. */
 static bool
 parse_u64(const char *s, size_t n, uint64_t *ret)
 {
@@ -79,7 +77,7 @@ parse_double(const char *s, double *ret)
     return *end == 0 && isfinite(*ret);
 }
 
-/* Parses "1.5GiB" with a table of units. Integers are exact up to 2^64; fractions are rounded. */
+/* Parses a number with a unit of u, as "1.5GiB". Integers are exact, fractions rounded. */
 static bool
 parse_units(const char *s, const struct unit *u, uint64_t *ret)
 {
@@ -101,7 +99,7 @@ parse_units(const char *s, const struct unit *u, uint64_t *ret)
     return true;
 }
 
-/* Sets *ret to the index of s in choices ("off|auto|fixed"). */
+/* Sets *ret to the index of s in choices ("off|auto|fixed"). Returns false if it is not there. */
 static bool
 parse_choice(const char *choices, const char *s, uint64_t *ret)
 {
@@ -116,8 +114,8 @@ parse_choice(const char *choices, const char *s, uint64_t *ret)
     }
 }
 
-/* Parses a value that is not OPT_STR. *bits: its first bytes are the field, little-endian. *v: the
- * number for the limits. */
+/* Parses a value of any type but OPT_STR. *bits: the value as stored in the field, in its first
+ * bytes (little-endian). *v: the value as a number, to compare with the range. */
 static bool
 parse_value(const struct opt *o, const char *s, uint64_t *bits, double *v)
 {
@@ -169,7 +167,7 @@ print_units(char *buf, size_t n, uint64_t v, const struct unit *u)
     snprintf(buf, n, "%" PRIu64 "%s", v / (uint64_t)best->times, best->name);
 }
 
-/* Prints a limit as opt_set() accepts it. */
+/* Writes the limit v of a range into buf, with a unit as opt_set() accepts it. */
 static const char *
 limit_text(const struct opt *o, double v, char *buf, size_t n)
 {
@@ -181,7 +179,7 @@ limit_text(const struct opt *o, double v, char *buf, size_t n)
     return buf;
 }
 
-/* "from 1 to 128", "at least 1ms", or "" if only the type limits the value. */
+/* Writes the range: "from 1 to 128", "at least 1ms", or "" if only the type limits it. */
 static const char *
 range_of(const struct opt *o, char *buf, size_t n)
 {
@@ -216,8 +214,8 @@ set_str(const struct opt *o, char *to, const char *value, const char *where, str
     size_t n = strlen(value), joint = used > 0;
 
     if (used + joint + n >= o->size) {
-        return err_set(e, -EINVAL, "%s: %s: %zu bytes are too long; at most %zu fit", where, o->key,
-                       used + joint + n, o->size - 1);
+        return err_set(e, -EINVAL, "%s: %s: the value has %zu bytes, the maximum is %zu", where,
+                       o->key, used + joint + n, o->size - 1);
     }
     if (joint) to[used] = '\n';
     memcpy(to + used + joint, value, n + 1);
@@ -324,7 +322,7 @@ opt_set(const struct opt *table, void *to, const char *key, const char *value, c
 
 static const char ARGV[] = "command line";
 
-/* A row may be set again to the same value, in any spelling. */
+/* Handles a row that was given before: allowed with the same value, in any spelling. */
 static int
 give_again(const struct opt *o, const void *to, const char *value, struct err *e)
 {
@@ -418,7 +416,7 @@ opt_text(const struct opt *o, const void *from, char *buf, size_t n)
         break;
     case OPT_F64:
         memcpy(&f64, &bits, sizeof f64);
-        /* Shortest text that parses to the same number: 0.1, not 0.10000000000000001. */
+        /* the shortest text that parses to the same number: 0.1, not 0.10000000000000001 */
         for (int digits = 1; digits <= 17; digits++) {
             snprintf(buf, n, "%.*g", digits, f64);
             if (strtod(buf, NULL) == f64) break;
@@ -462,7 +460,7 @@ arg_of(const struct opt *o)
     return o->arg ? o->arg : o->type == OPT_ENUM ? o->choices : "";
 }
 
-/* Writes the key in this form into buf; returns buf. */
+/* Writes the key into buf as it is printed in this form; returns buf. */
 static const char *
 written_key(const struct opt *o, enum opt_form form, char *buf, size_t n)
 {
@@ -479,7 +477,8 @@ opt_help(const struct opt *table, enum opt_form form, FILE *out)
     enum { SENTENCE_AT = 30 };
 
     for (const struct opt *o = table; o->key; o++) {
-        char text[512];
+        const char *def;
+        char text[640];
         size_t left;
 
         if (o->flags & OPT_HIDDEN) continue;
@@ -490,13 +489,13 @@ opt_help(const struct opt *table, enum opt_form form, FILE *out)
             left = 0;
         }
         fprintf(out, "%*s", (int)(SENTENCE_AT - left), "");
-        snprintf(text, sizeof text, "%s%s%s%s", o->sentence, o->def && *o->def ? " [" : "",
-                 o->def ? o->def : "", o->def && *o->def ? "]" : "");
+        def = o->type == OPT_BOOL && !o->arg ? "" : o->def ? o->def : ""; /* a flag is off */
+        snprintf(text, sizeof text, "%s%s%s%s", o->sentence, *def ? " [" : "", def,
+                 *def ? "]" : "");
         print_wrapped(out, text, SENTENCE_AT, SENTENCE_AT);
     }
 }
 
-/* Escapes roff control characters. Each character is printed as it is in the text. */
 void
 opt_roff(FILE *out, const char *s)
 {
@@ -516,7 +515,7 @@ opt_roff(FILE *out, const char *s)
     }
 }
 
-/* Range and default of a row as sentences; none for a flag of a command line. */
+/* Prints type, range and default of a row as a sentence; nothing for a flag of a command line. */
 static void
 manual_value(const struct opt *o, enum opt_form form, FILE *out)
 {

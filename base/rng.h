@@ -7,6 +7,7 @@
 
 #include "base/base.h"
 
+/* Advances the state and returns 32 random bits. */
 static inline uint32_t
 rng_next(uint64_t *state)
 {
@@ -14,7 +15,7 @@ rng_next(uint64_t *state)
     return (uint32_t)(*state >> 32);
 }
 
-/* Uniform in [0, n), n > 0. */
+/* Returns a uniform random number in [0, n), n > 0. */
 static inline uint32_t
 rng_below(uint64_t *state, uint32_t n)
 {

@@ -1,15 +1,15 @@
-/* utf8.h - reads bytes that may be UTF-8, and assembles bytes to complete characters.
+/* utf8.h - finds characters in bytes that may be UTF-8, and assembles single bytes to characters.
  *
- * Malformed bytes become U+FFFD by "maximal subparts" (Unicode 15, 3.9), as in Rust's lossy strings
- * and the reference's decoders. */
+ * Malformed bytes are divided into "maximal subparts" (Unicode 15, section 3.9). Each subpart
+ * becomes one U+FFFD, as in Rust's from_utf8_lossy() and Hugging Face decoders. */
 #pragma once
 
 #include "base/base.h"
 
 #define UTF8_BAD "\xef\xbf\xbd"
 
-/* Examines text[n], n > 0. Returns k > 0: a character of k bytes. k < 0: -k malformed bytes. 0: all
- * n bytes are a valid incomplete character. */
+/* Examines the start of text[n], n > 0. Returns k > 0: it is a character of k bytes; k < 0: it is a
+ * malformed sequence of -k bytes; 0: all n bytes are the valid start of an incomplete character. */
 static inline int
 utf8_at(const char *text, size_t n)
 {
@@ -33,7 +33,7 @@ utf8_at(const char *text, size_t n)
     return len;
 }
 
-/* The number of leading bytes of text[n] that are complete valid characters. */
+/* Returns how many bytes at the start of text[n] are complete valid characters. */
 static inline size_t
 utf8_valid(const char *text, size_t n)
 {
@@ -43,15 +43,15 @@ utf8_valid(const char *text, size_t n)
     return i;
 }
 
-/* An incomplete character. Zeroed: empty. */
+/* The bytes of a character that is not complete yet. All zero: there is none. */
 struct utf8_part {
     char byte[4];
     uint32_t n;
 };
 
-/* Adds a byte and writes the characters that are complete now to out; returns their length. A byte
- * that ends a malformed sequence may itself begin or be a character. each: every byte of a
- * malformed sequence becomes one U+FFFD; otherwise the sequence becomes one. */
+/* Adds a byte to u and writes the characters that are now complete to out. Returns the number of
+ * bytes written. A byte that ends a malformed sequence may itself begin or be a character. each:
+ * each byte of a malformed sequence becomes U+FFFD; else the whole sequence becomes one. */
 static inline uint32_t
 utf8_feed(struct utf8_part *u, char byte, bool each, char out[12])
 {
@@ -72,7 +72,7 @@ utf8_feed(struct utf8_part *u, char byte, bool each, char out[12])
     return len;
 }
 
-/* Ends the text: an incomplete character is a malformed sequence. */
+/* Ends the text: an incomplete character is written to out as a malformed sequence. */
 static inline uint32_t
 utf8_end(struct utf8_part *u, bool each, char out[12])
 {

@@ -1,7 +1,7 @@
 /* call.c - lagan_call(): a verb with JSON arguments and a JSON result; see lagan.h.
  *
- * Both are MessagePack on the wire. JSON is converted in one walk; the number of members, which
- * MessagePack needs first, is counted by a walk ahead with a copy of the scanner. */
+ * Arguments and result are MessagePack on the wire. MessagePack has the number of members in front
+ * of a container, so a copy of the JSON scanner first counts them. */
 #include "client/client.h"
 
 #include "base/json.h"
@@ -11,7 +11,7 @@
 
 /* ---- JSON to MessagePack */
 
-/* Counts the members of the container that j has just entered (pairs of an object). */
+/* Counts the elements of the array, or the pairs of the object, that j has just entered. */
 static int
 count_members(struct json j, uint32_t *ret, struct err *e)
 {
@@ -29,7 +29,7 @@ count_members(struct json j, uint32_t *ret, struct err *e)
 static int
 pack_string(msgpack_packer *p, const struct json *j)
 {
-    /* an unescaped string is never longer than the escaped one */
+    /* unescaping never makes a string longer */
     char *s = malloc(j->text_len + 1);
     int n;
 
@@ -59,8 +59,8 @@ pack_number(msgpack_packer *p, const struct json *j, struct err *e)
         if (!errno && !*end) return msgpack_pack_int64(p, i);
     }
     if (json_f64(j, &d) < 0)
-        return err_set(e, -EINVAL, "the number %.*s is too large", (int)MIN(j->text_len, 40u),
-                       j->text);
+        return err_set(e, -EINVAL, "the number %.*s exceeds the range of a double",
+                       (int)MIN(j->text_len, 40u), j->text);
     return msgpack_pack_double(p, d);
 }
 
@@ -128,7 +128,7 @@ write_string(FILE *out, const char *s, uint32_t n)
     putc('"', out);
 }
 
-/* The shortest decimal that parses to the same double. */
+/* Writes the shortest decimal that parses to the same double. */
 static void
 write_float(FILE *out, double d)
 {
@@ -162,7 +162,7 @@ write_value(FILE *out, const msgpack_object *o)
     case MSGPACK_OBJECT_STR:
         write_string(out, o->via.str.ptr, o->via.str.size);
         return;
-    case MSGPACK_OBJECT_BIN: /* a list of ids */
+    case MSGPACK_OBJECT_BIN: /* token ids, i32 LE */
         putc('[', out);
         for (uint32_t i = 0; i + 4 <= o->via.bin.size; i += 4) {
             const struct msg_ids ids = { .o = o, .n = o->via.bin.size / 4 };
@@ -227,7 +227,8 @@ send_call(struct lagan *c, const char *verb, const char *args)
         return client_fail(c, -EINVAL, "arguments of %s: %s", verb, e.text);
     if (!args) msgpack_pack_map(&p, 0);
     if (b.size > LAGAN_MAX_FRAME)
-        return client_fail(c, -EMSGSIZE, "arguments of %s: %zu bytes, the maximum is %u", verb,
+        return client_fail(c, -EMSGSIZE,
+                           "arguments of %s: the message has %zu bytes, the maximum is %u", verb,
                            b.size, LAGAN_MAX_FRAME);
     return client_send_call(c, &b, c->next_rid);
 }
@@ -268,7 +269,7 @@ wait_reply(struct lagan *c, const char *verb, int timeout_ms)
         if (r == 0)
             return client_fail(c, -ETIMEDOUT, "lagand at %s did not reply to %s within %d ms",
                                c->endpoint, verb, timeout_ms);
-        if (f) client_queue_received(c, f); /* for lagan_next(), in order */
+        if (f) client_queue_received(c, f); /* an event for lagan_next() */
         if (c->reporting_loss || c->n_breaks != n_breaks)
             return client_fail(c, -ECONNRESET, "%s", c->lost_why);
     }
@@ -281,7 +282,7 @@ lagan_call(struct lagan *c, const char *verb, const char *args, char **reply, ui
 {
     int r;
 
-    /* no request is left to report the loss to */
+    /* No open request is left that must end with ERROR. */
     if (c->reporting_loss && !c->n_requests) c->reporting_loss = false;
     if (c->reporting_loss) return client_fail(c, -ECONNRESET, "%s", c->lost_why);
     r = send_call(c, verb, args);

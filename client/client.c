@@ -1,12 +1,12 @@
-/* client.c - the connection: HELLO, send, receive, pings, loss; see client.h and lagan.h.
+/* client.c - runs a connection: HELLO, send, receive, pings, loss; see client.h and lagan.h.
  *
- * Frames are sent only after WELCOME, when the protocol version of lagand is known; until then they
- * are queued in c->out. HELLO is sent when the socket first becomes writable (ZMQ_IMMEDIATE: only a
- * live connection is writable). A socket is used for one connection: after DISCONNECTED of its
- * monitor, and after silence, it is closed and another one is made. If libzmq reconnected by
- * itself, frames meant for the old connection would be sent on the new one before HELLO, frames
- * received on the old one would arrive after the new WELCOME, and HELLO could be sent into a pipe
- * that ends. resume.c then moves the requests to the new connection. */
+ * HELLO is sent when the socket first becomes writable (ZMQ_IMMEDIATE: only a live connection is
+ * writable). All other frames are sent after WELCOME, when the protocol version of lagand is known;
+ * until then they are queued in c->out_first. A socket is used for one connection: when its monitor
+ * reports DISCONNECTED, or after silence, the library closes the socket and makes another one, and
+ * resume.c moves the requests to it. If libzmq reconnected by itself, frames meant for the old
+ * connection would be sent on the new one before HELLO, frames received on the old one would arrive
+ * after the new WELCOME, and HELLO could be sent into a pipe that ends. */
 #include "client/client.h"
 
 #include "config.h"
@@ -16,11 +16,11 @@
 #include <sys/timerfd.h>
 #include <unistd.h>
 
-#define PING_AFTER \
-    (2 * NSEC_S) /* after this silence we send PING; api.idle_timeout of lagand is 10 s */
-#define LOST_AFTER (10 * NSEC_S) /* lost if nothing arrived for this time despite a PING */
-#define WAIT_LEAST (5 * NSEC_MS)
-#define WAIT_MOST (500 * NSEC_MS)
+/* PING is sent this time after the last sent frame, because lagand closes a silent connection. */
+#define PING_AFTER (2 * NSEC_S)
+#define LOST_AFTER (10 * NSEC_S)  /* the connection is lost if no frame arrives despite a PING */
+#define WAIT_LEAST (5 * NSEC_MS)  /* first delay before another socket is made */
+#define WAIT_MOST (500 * NSEC_MS) /* longest delay, reached by doubling */
 
 int
 client_fail(struct lagan *c, int code, const char *fmt, ...)
@@ -177,7 +177,7 @@ queue_out(struct lagan *c, const msgpack_sbuffer *b, uint64_t rid)
 {
     struct out *o = malloc(sizeof *o + b->size);
 
-    if (!o) return client_fail(c, -ENOMEM, "out of memory for a frame of %zu bytes", b->size);
+    if (!o) return client_fail(c, -ENOMEM, "out of memory for a message of %zu bytes", b->size);
     o->next = NULL;
     o->call = rid;
     o->n = b->size;
@@ -199,8 +199,10 @@ client_send_call(struct lagan *c, const msgpack_sbuffer *b, uint64_t rid)
 {
     if (c->welcome && !c->out_first && send_now(c, b->data, b->size)) return 0;
     if (c->n_out >= CLIENT_MAX_OUT)
-        return client_fail(c, -EAGAIN, "%u frames are already queued for lagand at %s", c->n_out,
-                           c->endpoint);
+        return client_fail(
+            c, -EAGAIN,
+            "%u messages already wait to be sent to lagand at %s; call lagan_next() first",
+            c->n_out, c->endpoint);
     return queue_out(c, b, rid);
 }
 
@@ -243,7 +245,7 @@ send_ping(struct lagan *c, nsec now)
 
     msg_key(&p, "t"), msgpack_pack_int64(&p, now);
     if (send_now(c, b.data, b.size) && !c->ping_at) c->ping_at = now;
-    c->sent = now; /* also if the pipe is full: the next try is 2 s later */
+    c->sent = now; /* also if the pipe is full, so that the next PING is tried after PING_AFTER */
 }
 
 static int
@@ -263,12 +265,11 @@ client_ack(struct lagan *c, bool all)
 {
     bool left = false;
 
-    if (client_disconnected(c)) return; /* RESUME will report everything */
+    if (client_disconnected(c)) return; /* RESUME will say what was delivered */
     for (uint32_t i = 0; i < c->n_requests; i++) {
         struct open_request *r = &c->requests[i];
 
-        /* Half of the window: lagand never runs out of credit while we read, and few ACKs are sent.
-         */
+        /* ACK after half of the window: few ACKs, yet lagand has credit while the caller reads. */
         if (r->taken - r->acked >= (all ? 1 : MAX(1u, r->ack_window / 2)))
             left |= send_ack(c, r) < 0;
     }
@@ -289,8 +290,8 @@ client_lose(struct lagan *c, uint32_t code, const char *why)
     client_drop_out(c);
 }
 
-/* Schedules another socket: at once after a connection with WELCOME, after growing delays
- * otherwise. */
+/* Closes the socket and schedules another one: at once if the connection had a WELCOME (c->wait is
+ * 0), else after a delay that doubles each time. */
 static void
 schedule_socket(struct lagan *c)
 {
@@ -300,19 +301,20 @@ schedule_socket(struct lagan *c)
     c->wait = MIN(MAX(2 * c->wait, WAIT_LEAST), WAIT_MOST);
 }
 
-/* Schedules a retry: missing resources, usually descriptors, may become free.
- * lagan_set_reconnect_timeout() limits the retries. */
+/* Makes another socket, or schedules the next try: missing descriptors or memory may become free.
+ * The tries end with the reconnect timeout. */
 static void
 try_again(struct lagan *c)
 {
     int r = client_open_socket(c);
 
     if (r == 0) return;
-    snprintf(c->lost_why, sizeof c->lost_why, "reconnecting failed: %s", zmq_strerror(-r));
+    snprintf(c->lost_why, sizeof c->lost_why, "cannot make a socket to reconnect: %s",
+             zmq_strerror(-r));
     schedule_socket(c);
 }
 
-/* Handles a lost connection. */
+/* Handles the end of a connection: the next one will resume the open requests. */
 static void
 connection_lost(struct lagan *c, const char *why)
 {
@@ -328,8 +330,7 @@ connection_lost(struct lagan *c, const char *why)
     schedule_socket(c);
 }
 
-/* Reads the monitor of the socket: messages of two frames; the first begins with the event number.
- */
+/* Handles the messages of the socket's monitor. The first frame of each begins with the event. */
 static void
 watch_monitor(struct lagan *c)
 {
@@ -348,13 +349,14 @@ watch_monitor(struct lagan *c)
         while (zmq_msg_more(&z) && zmq_msg_recv(&z, c->mon, 0) >= 0) continue;
         zmq_msg_close(&z);
         if (event == ZMQ_EVENT_HANDSHAKE_FAILED_AUTH) {
-            snprintf(why, sizeof why, "lagand at %.100s does not know our key %s", c->endpoint,
-                     c->public_key);
+            snprintf(why, sizeof why,
+                     "lagand at %.100s does not accept the public key %s of this client",
+                     c->endpoint, c->public_key);
             c->rejected = c->key_rejected = true;
             client_lose(c, LAGAN_E_UNAUTHORIZED, why);
             return;
         }
-        if (event == ZMQ_EVENT_CLOSED) schedule_socket(c); /* the monitor event was not queued */
+        if (event == ZMQ_EVENT_CLOSED) schedule_socket(c); /* libzmq may omit DISCONNECTED */
         if (event != ZMQ_EVENT_DISCONNECTED) continue;
         snprintf(why, sizeof why, "lagand at %.180s closed the connection", c->endpoint);
         connection_lost(c, why);
@@ -396,12 +398,11 @@ pong(struct lagan *c, const struct msg *m)
 
     msg_u64(&m->map, "t", &t);
     msg_key(&p, "t"), msgpack_pack_uint64(&p, t);
-    /* lagand holds its messages back until the PONG arrives, so it is queued if the pipe is full.
-     */
+    /* Queued if the pipe is full, because lagand sends no further messages before the PONG. */
     if (!send_now(c, b.data, b.size)) queue_out(c, &b, 0);
 }
 
-/* A frame about the connection: an ERROR without rid, or BYE. */
+/* Handles a message about the connection: BYE, or an ERROR without rid. */
 static void
 take_bye(struct lagan *c, const struct msg *m)
 {
@@ -415,12 +416,12 @@ take_bye(struct lagan *c, const struct msg *m)
              m->type == LAGAN_MSG_BYE ? "closes the connection" : "rejects the connection",
              (int)MIN(s.n, 100u), s.p);
     if (!c->welcome) c->rejected = true;
-    /* until the connection is closed and made again */
+    /* until there is a WELCOME on the next connection */
     if (m->type == LAGAN_MSG_BYE) c->welcome = false;
     client_lose(c, (uint32_t)code, why);
 }
 
-/* With the same seed another lagand generates the same tokens. */
+/* Stores the seed: with it another lagand continues with the same tokens. */
 static void
 take_accept(struct lagan *c, const struct msg *m)
 {
@@ -468,7 +469,7 @@ take_frame(struct lagan *c, struct frame *f)
     }
 }
 
-/* Receives a frame. Returns 1: *ret; 0: handled internally; -EAGAIN: none. */
+/* Receives a frame. Returns 1: *ret is for the caller; 0: handled here; -EAGAIN: none; -ENOMEM. */
 static int
 receive(struct lagan *c, struct frame **ret)
 {
@@ -517,8 +518,8 @@ next_deadline(const struct lagan *c)
     return at;
 }
 
-/* Called only when all received frames are handled: if the caller was away for a minute, a received
- * PONG counts before the timeout. */
+/* Handles everything that is due by now. Call it when all received frames are handled: if the
+ * program did not call the library for a minute, a received PONG must count before the timeout. */
 static void
 tick(struct lagan *c)
 {
@@ -533,7 +534,7 @@ tick(struct lagan *c)
     }
     if (c->ack_at && now >= c->ack_at) client_ack(c, /* all= */ true);
     if (c->welcome && c->ping_at && now >= c->ping_at + LOST_AFTER - PING_AFTER) {
-        snprintf(why, sizeof why, "lagand at %.180s sent nothing for %lld s", c->endpoint,
+        snprintf(why, sizeof why, "lagand at %.180s sent no message for %lld s", c->endpoint,
                  (long long)((now - c->received) / NSEC_S));
         connection_lost(c, why);
     }
@@ -543,7 +544,7 @@ tick(struct lagan *c)
         now >= clock_after(c->disconnected_since, c->reconnect_timeout)) {
         int n = *c->lost_why ? snprintf(why, sizeof why, "%.120s; ", c->lost_why) : 0;
 
-        snprintf(why + n, sizeof why - (size_t)n, "lagand at %.80s sent no reply for %lld s",
+        snprintf(why + n, sizeof why - (size_t)n, "no connection to lagand at %.80s for %lld s",
                  c->endpoint, (long long)((now - c->disconnected_since) / NSEC_S));
         client_lose(c, LAGAN_E_INTERNAL, why);
     }
@@ -561,7 +562,7 @@ client_step(struct lagan *c, struct frame **ret, nsec until)
 
         *ret = NULL;
         while ((r = receive(c, ret)) == 0 && !c->reporting_loss) continue;
-        if (r == -ENOMEM) return client_fail(c, -ENOMEM, "out of memory for a frame");
+        if (r == -ENOMEM) return client_fail(c, -ENOMEM, "out of memory for a received message");
         if (r == 1) {
             if (*ret == c->call_frame) *ret = NULL;
             return 1;
@@ -580,7 +581,7 @@ client_step(struct lagan *c, struct frame **ret, nsec until)
         now = clock_now();
         if (now >= until) return 0;
         at = MIN(until, next_deadline(c));
-        items[0].socket = c->sock; /* reloaded, because the socket may have changed */
+        items[0].socket = c->sock; /* in each iteration, because tick() may replace the socket */
         items[1].socket = c->mon;
         if (!c->hello_sent || (c->welcome && c->out_first)) items[0].events |= ZMQ_POLLOUT;
         if (zmq_poll(items, c->sock ? 2 : 0,
@@ -592,11 +593,11 @@ client_step(struct lagan *c, struct frame **ret, nsec until)
 
 /* ---- the wake-up */
 
-/* ZMQ_FD is edge-triggered: it becomes readable when libzmq has unprocessed commands, and reading
- * ZMQ_EVENTS or receiving resets it although frames remain. Therefore every public call ends here:
- * after the last read of ZMQ_EVENTS the eventfd `more` is made readable if and only if there is
- * work left. Work that arrives later makes ZMQ_FD readable; `timer` covers pings and ACKs. All
- * three are level-triggered members of one epoll descriptor, which callers poll. */
+/* Makes the epoll descriptor of lagan_fd() readable if and only if lagan_next() has work. ZMQ_FD is
+ * edge-triggered: it becomes readable when libzmq has unprocessed commands, and reading ZMQ_EVENTS
+ * or receiving resets it although frames remain. Therefore every public call ends with
+ * client_rearm(): after its last read of ZMQ_EVENTS it makes the eventfd c->more readable if work
+ * is left. Work that arrives later makes ZMQ_FD readable; c->timer covers pings and ACKs. */
 void
 client_rearm(struct lagan *c)
 {
@@ -620,8 +621,8 @@ client_rearm(struct lagan *c)
     if (!more && c->more_set) more = read(c->more, &was, sizeof was) != sizeof was;
     c->more_set = more;
     at = next_deadline(c);
-    /* An early wake-up costs one call, so the timer is set only if it is too late, expired or due
-     * earlier. */
+    /* Sets the timer only if it would expire too late or has expired: an early expiry costs less
+     * than timerfd_settime() in every call. */
     if (at != NSEC_NEVER && (at < c->timer_at || c->timer_at <= clock_now())) {
         struct itimerspec t = { .it_value = { at / NSEC_S, at % NSEC_S } };
 

@@ -14,16 +14,15 @@
 #include <zmq.h>
 
 enum {
-    /* of a frame from lagand: enough for a long list of requests */
-    CLIENT_MAX_NODES = 1 << 20,
-    CLIENT_MAX_OUT = 4096, /* frames queued for sending */
+    CLIENT_MAX_NODES = 1 << 20, /* MessagePack values in a frame from lagand: for long lists */
+    CLIENT_MAX_OUT = 4096,      /* maximum number of frames queued for sending */
 };
 
-/* a chunk that was read is acknowledged within this time */
+/* lagand gets an ACK within this time after the caller has read a chunk */
 #define CLIENT_ACK_AFTER (500 * NSEC_MS)
-#define CLIENT_CONNECT_TIMEOUT (10 * NSEC_S) /* otherwise another connection is tried */
+#define CLIENT_CONNECT_TIMEOUT (10 * NSEC_S) /* without WELCOME by then, tries another socket */
 
-/* A timeout in ms as a time; below 0: never. */
+/* Converts a timeout in milliseconds from now to a time; below 0: NSEC_NEVER. */
 static inline nsec
 client_until(int timeout_ms)
 {
@@ -38,46 +37,46 @@ struct frame { /* a received frame; m points into z */
 void frame_free(struct frame *f);
 CLEAN_FUNC(struct frame, frame_free)
 
-struct out { /* a frame to be sent once there is a connection */
+struct out { /* a frame that is queued until it can be sent on a connection */
     struct out *next;
-    uint64_t call; /* rid if it is a CALL, else 0 */
+    uint64_t call; /* rid if the frame is a CALL, else 0 */
     size_t n;
     char body[];
 };
 
-struct open_request { /* an open request; requests are sorted by rid */
+struct open_request { /* an element of struct lagan.requests, which is sorted by rid */
     uint64_t rid;
-    uint64_t taken, acked; /* chunk numbers: returned to the caller; acknowledged to lagand */
+    uint64_t taken, acked; /* number of the last chunk returned to the caller; acknowledged */
     uint32_t ack_window;
 
-    /* The request as submitted: packed keys, prompt_logprobs last. Stored separately: the deadline,
-     * and the seed if lagand chose it. */
+    /* The keys as submitted, packed: n_plain bytes, then prompt_logprobs up to n_body bytes, which
+     * a SUBMIT with delivered tokens omits. Deadline and seed are separate. */
     char *body;
     size_t n_plain, n_body;
     uint32_t n_plain_keys, n_prompt_keys;
-    nsec deadline; /* NSEC_NEVER: none */
-    uint64_t seed; /* the seed that lagand chose, if none was given */
-    bool gave_seed, has_seed, no_resume, several_outputs; /* more than 1 output */
+    nsec deadline; /* NSEC_NEVER: no deadline */
+    uint64_t seed; /* the seed that lagand chose, if the request has none */
+    bool gave_seed, has_seed, no_resume, several_outputs; /* several_outputs: n > 1 */
 
-    /* delivered to the caller: output 0 */
+    /* Delivered to the caller: ids has the tokens of output 0. */
     int32_t *ids;
     uint32_t n_ids, max_ids, n_prompt_have;
-    uint64_t n_values[LAGAN_N_TENSORS]; /* delivered values of each tensor */
+    uint64_t n_values[LAGAN_N_TENSORS]; /* number of delivered values of each tensor */
     uint64_t n_text;                    /* bytes of text of all outputs since the last SUBMIT */
-    uint32_t n_more;                    /* delivered tokens of other outputs */
-    bool text_incomplete;               /* the delivered text ends before the delivered tokens */
+    uint32_t n_more;                    /* number of delivered tokens of the other outputs */
+    bool text_incomplete;               /* lagand has not sent the text of the last tokens yet */
 
-    bool accepted, known_to_lagand,
-        cancelled;       /* accepted: by any lagand; known_to_lagand: by the current one */
-    bool done_started;   /* events of its DONE are being delivered */
-    msgpack_sbuffer end; /* entry of DONE for the output, once the last token has arrived */
-    uint32_t n_tries;    /* SUBMITs since the last new token */
-    nsec retry_at;       /* rejected after an accept: time of the next try; 0: none */
-    nsec rejected_since; /* first rejection by a lagand without a worker for it; 0: none */
+    /* accepted: some lagand sent ACCEPT; known_to_lagand: the present one has the request */
+    bool accepted, known_to_lagand, cancelled;
+    bool done_started;   /* some events of its DONE were delivered */
+    msgpack_sbuffer end; /* end of a CHUNK with the last token: the entry of DONE */
+    uint32_t n_tries;    /* number of SUBMITs since the last new token */
+    nsec retry_at;       /* time to submit the rejected request again; 0: not rejected */
+    nsec rejected_since; /* first rejection because no worker serves the model; 0: none */
 };
 
 struct lagan {
-    struct lagan *self; /* lets lagan_fd() of a const connection set watched */
+    struct lagan *self; /* lets lagan_fd(), whose argument is const, set watched */
     void *ctx, *sock, *mon;
     char endpoint[256];
     char server_key[CURVE_KEY + 1], public_key[CURVE_KEY + 1], secret_key[CURVE_KEY + 1];
@@ -88,23 +87,23 @@ struct lagan {
     bool watched, more_set;
     nsec timer_at;
 
-    /* Life of the connection; each has its own socket. */
+    /* State of the present connection. Every connection has a new socket. */
     bool hello_sent, welcome;
-    nsec try_at;             /* before WELCOME: when to make another socket or to close this one */
-    nsec wait;               /* delay between tries */
-    uint8_t session[16];     /* random, sent in every HELLO; identifies our requests to lagand */
-    char state[32];          /* of lagand, from WELCOME */
-    nsec received, sent;     /* time of the last frame received and sent */
-    nsec ping_at;            /* time of the first PING since the last received frame; 0: none */
-    nsec disconnected_since; /* disconnected since this time, while welcome is false */
-    nsec reconnect_timeout;  /* how long requests wait for a new connection */
-    bool was_welcome;        /* there was a WELCOME on some connection */
-    uint32_t n_breaks, n_sockets;
-    uint64_t resume_rid; /* of the unanswered RESUME; 0: none */
-    nsec ack_at;         /* latest time to send pending ACKs; 0: none pending */
-    bool reporting_loss; /* end every open request with ERROR, then report DISCONNECTED */
+    nsec try_at;         /* before WELCOME: time to make a socket, or to replace the present one */
+    nsec wait;           /* delay before the next socket is made */
+    uint8_t session[16]; /* random, sent in every HELLO; identifies our requests to lagand */
+    char state[32];      /* state of lagand, from WELCOME */
+    nsec received, sent; /* time of the last received and of the last sent frame */
+    nsec ping_at;        /* time of the first PING since the last received frame; 0: none */
+    nsec disconnected_since;      /* while welcome is false: time of the loss of the connection */
+    nsec reconnect_timeout;       /* how long requests wait for a new connection */
+    bool was_welcome;             /* there was a WELCOME, on this or an earlier connection */
+    uint32_t n_breaks, n_sockets; /* lost connections; sockets made */
+    uint64_t resume_rid;          /* rid of a RESUME without a REPLY; 0: none */
+    nsec ack_at;                  /* latest time to send pending ACKs; 0: none pending */
+    bool reporting_loss; /* lagan_next() must end every request, then report DISCONNECTED */
     bool rejected;       /* lagand rejects us; errmsg has the reason */
-    bool key_rejected;   /* because lagand does not know our key */
+    bool key_rejected;   /* rejected, because lagand does not know our key */
     char lost_why[240];
     uint32_t lost_code;
 
@@ -114,39 +113,42 @@ struct lagan {
     uint64_t call_rid; /* lagan_call() waits for this rid; 0: none */
     struct frame *call_frame;
 
-    struct frame *first, **last; /* received during lagan_call(), or made by the library */
+    struct frame *first, **last; /* queue: received during lagan_call(), or made by us */
     bool own_frame_queued;       /* a frame made by the library is queued */
     struct out *out_first, **out_last;
     uint32_t n_out;
 
-    struct frame *current; /* frame of the last event */
-    uint32_t next_output;
-    int32_t *ids; /* aligned copies of the byte lists of the frame */
+    struct frame *current; /* the frame into which the last event points */
+    uint32_t next_output;  /* current is a DONE: index of the output of the next event */
+    int32_t *ids;          /* aligned copies of the bins in current */
     float *logprob, *values;
     struct lagan_top_logprob *top;
     size_t max_ids, max_logprob, max_top, max_values;
 };
 
 /* client.c */
+/* Stores the sentence for lagan_errmsg() and returns code. */
 int client_fail(struct lagan *c, int code, const char *fmt, ...) PRINTF_LIKE(3, 4);
-/* Starts a message in an empty buffer; the caller packs n_keys entries. */
+/* Starts a message in the empty buffer b; the caller then packs n_keys keys with values. */
 msgpack_packer client_begin(msgpack_sbuffer *b, uint32_t type, uint64_t rid, uint32_t n_keys);
-int client_pack_ids(msgpack_packer *p, const int32_t *ids, size_t n); /* bin of i32 LE; -ENOMEM */
+int client_pack_ids(msgpack_packer *p, const int32_t *ids,
+                    size_t n); /* as a bin of i32 LE; -ENOMEM */
 int client_send_cancel(struct lagan *c, uint64_t rid);
-int client_send(struct lagan *c, const msgpack_sbuffer *b); /* returns 0, -EAGAIN, -ENOMEM */
+int client_send(struct lagan *c, const msgpack_sbuffer *b); /* or queues; 0, -EAGAIN, -ENOMEM */
 int client_send_call(struct lagan *c, const msgpack_sbuffer *b, uint64_t rid);
-void client_unsend_call(struct lagan *c, uint64_t rid); /* if it was not sent yet */
-/* the connection is lost; RESUME will report all open requests */
+void client_unsend_call(struct lagan *c, uint64_t rid); /* removes a queued CALL */
+/* Returns true if a connection was lost and the next one has no WELCOME yet. */
 bool client_disconnected(const struct lagan *c);
-/* Receives frames and maintains the connection. Returns 1: *ret is a CHUNK, DONE or ERROR of an
- * open request; *ret is NULL if the awaited call was answered or lost, c->first has a new frame, or
- * the loss is to be reported. Returns 0: nothing until the time `until`. */
+/* Receives frames and maintains the connection until the time `until`. Returns 1 and in *ret a
+ * CHUNK, DONE or ERROR of an open request; or *ret is NULL: the call that lagan_call() waits for
+ * was answered or lost, c->first has a new frame, or reporting_loss is set. Returns 0: timeout. */
 int client_step(struct lagan *c, struct frame **ret, nsec until);
-void client_rearm(struct lagan *c);
+void client_rearm(struct lagan *c); /* makes lagan_fd() readable if there is work */
 struct open_request *client_find(struct lagan *c, uint64_t rid); /* NULL: not open */
 void client_close_request(struct lagan *c, uint64_t rid);
-/* sends ACKs that are due; all: also pending ones */
+/* Sends ACK for requests with half a window of unacknowledged chunks; all: for any such chunk. */
 void client_ack(struct lagan *c, bool all);
+/* Ends all open requests with this error (reporting_loss) and drops the queued frames. */
 void client_lose(struct lagan *c, uint32_t code, const char *why);
 void client_drop_out(struct lagan *c);
 /* The queue of received frames that lagan_next() has not returned yet. */
@@ -160,11 +162,12 @@ void client_close_socket(struct lagan *c);
 
 /* resume.c */
 void client_pack_submit(const struct open_request *r, msgpack_sbuffer *b);
-void client_resume(struct lagan *c); /* after a WELCOME: sends RESUME with every request */
-void client_resumed(struct lagan *c, const struct msg *m); /* handles the REPLY to RESUME */
-/* Returns true, and schedules a retry, if lagand rejected a request that was accepted before. */
+void client_resume(struct lagan *c);                       /* after a new WELCOME: sends RESUME */
+void client_resumed(struct lagan *c, const struct msg *m); /* handles REPLY to RESUME */
+/* Handles an ERROR with this code. Returns true and schedules another SUBMIT if the present lagand
+ * has refused a request, for lack of space or workers, that an earlier lagand had accepted. */
 bool client_retries(struct lagan *c, struct open_request *r, uint32_t code);
-/* cancels a request that waits for a retry */
+/* Ends a request with LAGAN_E_CANCELLED that waits to be submitted again. */
 void client_cancelled(struct lagan *c, struct open_request *r);
-nsec client_retry_at(const struct lagan *c); /* NSEC_NEVER: no request waits */
-void client_retry(struct lagan *c, nsec now);
+nsec client_retry_at(const struct lagan *c);  /* time of the next client_retry() */
+void client_retry(struct lagan *c, nsec now); /* submits requests whose retry_at has come */

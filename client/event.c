@@ -1,10 +1,10 @@
-/* event.c - lagan_next(): converts frames to events; see lagan.h.
+/* event.c - lagan_next(): converts received frames to events; see lagan.h.
  *
- * A frame stays in c->current until the next call, because the event points into it. Byte lists are
- * copied to aligned memory. */
+ * A frame stays in c->current until the next call, because the event points into it. Bins (lists of
+ * numbers as bytes) are copied to aligned memory. */
 #include "client/client.h"
 
-/* Grows *p to at least n elements; it never shrinks. */
+/* Grows the array *p of *max elements to at least n elements of this many bytes each. */
 static int
 grow(void **p, size_t *max, size_t n, size_t bytes)
 {
@@ -26,7 +26,7 @@ le32(const char *p)
     return (uint32_t)b[0] | (uint32_t)b[1] << 8 | (uint32_t)b[2] << 16 | (uint32_t)b[3] << 24;
 }
 
-/* Copies lp and tp of a map into the event; both must have n tokens. */
+/* Copies the keys lp and tp of a map into the event; each must have values for n tokens. */
 static int
 take_logprobs(struct lagan *c, const msgpack_object *map, uint32_t n, struct lagan_event *ev)
 {
@@ -41,7 +41,7 @@ take_logprobs(struct lagan *c, const msgpack_object *map, uint32_t n, struct lag
         for (size_t i = 0; i < n; i++) bits = le32(s.p + 4 * i), memcpy(&c->logprob[i], &bits, 4);
         ev->logprob = c->logprob;
     }
-    /* prompt log-probabilities have k and d beside lp */
+    /* log-probabilities of a prompt have the keys k and d beside lp, not in tp */
     if (!tp && msg_get(map, "d")) tp = map;
     if (!tp) return 0;
     if (msg_u64(tp, "k", &k) < 0 || msg_str(tp, "d", &s) < 0) return -EBADMSG;
@@ -73,7 +73,7 @@ take_ids(struct lagan *c, const msgpack_object *map, struct lagan_event *ev)
     return 0;
 }
 
-/* Removes positions that the caller has from before a new SUBMIT. Returns 0 if none is left. */
+/* Removes positions that the caller received before another SUBMIT. Returns 0 if none is left. */
 static int
 drop_known(struct lagan_event *ev, uint32_t have)
 {
@@ -125,7 +125,7 @@ take_tensor(struct lagan *c, struct open_request *req, const msgpack_object *x,
         cols > UINT32_MAX || msg_str(x, "d", &s) < 0 || s.n % 4)
         return -EBADMSG;
     have = &req->n_values[kind - 1];
-    if (!*have && req->n_ids) *have = first; /* the request continues given generated_ids */
+    if (!*have && req->n_ids) *have = first; /* with generated_ids the rows start later */
     if (first > *have) return -EBADMSG;
     n = s.n / 4;
     known = (size_t)MIN(*have - first, (uint64_t)n);
@@ -146,7 +146,7 @@ take_tensor(struct lagan *c, struct open_request *req, const msgpack_object *x,
     return 1;
 }
 
-/* Stores what another lagand needs to continue behind this chunk. */
+/* Stores the tokens of this chunk, because after a restart lagand needs them to continue. */
 static int
 keep_tokens(struct open_request *req, const struct msg *m, const struct lagan_event *ev)
 {
@@ -172,7 +172,7 @@ keep_tokens(struct open_request *req, const struct msg *m, const struct lagan_ev
     return msgpack_pack_object(&p, *end) < 0 ? -ENOMEM : 0;
 }
 
-/* Returns 1: an event; 0: the caller has all of it already. */
+/* Converts a CHUNK. Returns 1: *ev is set; 0: the caller already has everything in the chunk. */
 static int
 take_chunk(struct lagan *c, struct open_request *req, const struct msg *m, struct lagan_event *ev)
 {
@@ -180,7 +180,7 @@ take_chunk(struct lagan *c, struct open_request *req, const struct msg *m, struc
     uint64_t o = 0, first = 0, n = req->taken + 1;
     struct msg_span s = { "", 0 };
 
-    /* Chunks are numbered from 1 without gaps; a missing chunk is an error. */
+    /* lagand numbers the chunks of a request from 1 without gaps. */
     if (msg_u64(&m->map, "n", &n) == -EINVAL || n != req->taken + 1) return -EBADMSG;
     req->taken = n;
     if (!c->ack_at) c->ack_at = clock_now() + CLIENT_ACK_AFTER;
@@ -214,7 +214,7 @@ small(const msgpack_object *map, const char *key)
     return (uint32_t)MIN(v, (uint64_t)UINT32_MAX);
 }
 
-/* Sets code and name of a reason. Returns true if a retry may succeed. */
+/* Sets reason and reason_name of the event. Returns true if a retry may succeed. */
 static bool
 set_reason(struct lagan_event *ev, uint32_t reason, const char *unknown)
 {
@@ -226,7 +226,7 @@ set_reason(struct lagan_event *ev, uint32_t reason, const char *unknown)
     return retry;
 }
 
-/* One output of DONE. */
+/* Converts one entry of the list outputs of a DONE to an OUTPUT event. */
 static int
 take_output(const msgpack_object *o, struct lagan_event *ev)
 {
@@ -248,7 +248,7 @@ take_output(const msgpack_object *o, struct lagan_event *ev)
     return 0;
 }
 
-/* The next output of the DONE in c->current, or DONE itself. */
+/* Makes the event for the next output of the DONE in c->current, and after the last one DONE. */
 static int
 take_done(struct lagan *c, struct open_request *req, struct lagan_event *ev)
 {
@@ -284,7 +284,7 @@ take_error(struct lagan *c, const struct msg *m, struct lagan_event *ev)
     client_close_request(c, m->rid);
 }
 
-/* The connection is lost: an ERROR for each open request, then DISCONNECTED once. */
+/* Makes the events of a lost connection: ERROR for each open request, then DISCONNECTED. */
 static void
 take_loss(struct lagan *c, struct lagan_event *ev)
 {
@@ -343,7 +343,7 @@ next_event(struct lagan *c, struct lagan_event *ev, nsec until)
         if (r > 0) return r;
         c->next_output = 0;
         memset(ev, 0, sizeof *ev);
-        if (r == -ENOMEM) return client_fail(c, r, "out of memory for the tokens of a frame");
+        if (r == -ENOMEM) return client_fail(c, r, "out of memory for the tokens of a message");
         if (r < 0) client_lose(c, LAGAN_E_INTERNAL, "lagand sent a message with invalid values");
     }
 }

@@ -51,8 +51,7 @@ int
 client_open_socket(struct lagan *c)
 {
     int one = 1, never = -1, linger = 0, hwm = 0;
-    /* messages may be longer than requests: encoder output, long lists */
-    int64_t max = 64 << 20;
+    int64_t max = 64 << 20; /* replies may exceed LAGAN_MAX_FRAME: encoder output, long lists */
     char mon[64];
 
     c->try_at = clock_now() + CLIENT_CONNECT_TIMEOUT;
@@ -112,15 +111,16 @@ static int
 take_keys(struct lagan *c, const char *path)
 {
     struct curve_file *f = malloc(sizeof *f);
-    struct err e = { .text = "out of memory for keys" };
+    struct err e = { .text = "out of memory for the key file" };
     int r = f ? curve_read(f, path, &e) : -ENOMEM;
 
     if (r == 0 && (!*f->secret || !*f->server))
         r = err_set(&e, -EINVAL,
-                    "%s: a client's key file needs a line with `secret` and one with `server`",
+                    "%s: the key file of a client needs the lines `secret KEY` and `server KEY`",
                     path);
     if (r == 0 && zmq_curve_public(c->public_key, f->secret) < 0)
-        r = err_set(&e, -ENOTSUP, "libzmq was built without CURVE");
+        r = err_set(&e, -ENOTSUP,
+                    "libzmq was built without CURVE, so tcp endpoints cannot be used");
     if (r == 0) {
         memcpy(c->secret_key, f->secret, sizeof c->secret_key);
         memcpy(c->server_key, f->server, sizeof c->server_key);
@@ -137,13 +137,15 @@ open_endpoint(struct lagan *c, const char *endpoint, const char *keys)
     int r;
 
     if (strlen(endpoint) >= sizeof c->endpoint)
-        return client_fail(c, -ENAMETOOLONG, "the endpoint is %zu bytes long, the maximum is %zu",
+        return client_fail(c, -ENAMETOOLONG, "the endpoint has %zu bytes; the maximum is %zu",
                            strlen(endpoint), sizeof c->endpoint - 1);
     snprintf(c->endpoint, sizeof c->endpoint, "%s", endpoint);
-    if (tcp && !keys) return client_fail(c, -EINVAL, "%s: a tcp endpoint needs keys", endpoint);
+    if (tcp && !keys)
+        return client_fail(c, -EINVAL, "%s: a tcp endpoint needs keys; use lagan_open_keys()",
+                           endpoint);
     if (tcp) TRY(take_keys(c, keys));
     r = open_all(c);
-    return r < 0 ? client_fail(c, r, "connect to %s: %s", endpoint, zmq_strerror(-r)) : 0;
+    return r < 0 ? client_fail(c, r, "cannot connect to %s: %s", endpoint, zmq_strerror(-r)) : 0;
 }
 
 static int
@@ -160,7 +162,7 @@ wait_welcome(struct lagan *c, int timeout_ms)
     }
     if (r < 0 || c->welcome) return MIN(r, 0);
     if (c->rejected) return c->key_rejected ? -EACCES : -EPROTO;
-    return client_fail(c, -ETIMEDOUT, "no WELCOME from lagand at %s within %d ms", c->endpoint,
+    return client_fail(c, -ETIMEDOUT, "lagand at %s sent no WELCOME within %d ms", c->endpoint,
                        timeout_ms);
 }
 
@@ -172,7 +174,7 @@ lagan_open_keys(struct lagan **ret, const char *endpoint, const char *keys, int 
     int r;
 
     *open_why = '\0';
-    if (!c) return snprintf(open_why, sizeof open_why, "no memory"), -ENOMEM;
+    if (!c) return snprintf(open_why, sizeof open_why, "out of memory for a connection"), -ENOMEM;
     c->self = c;
     c->last = &c->first;
     c->out_last = &c->out_first;
@@ -198,11 +200,11 @@ lagan_open(struct lagan **ret, const char *endpoint, int timeout_ms)
 
 /* ---- close */
 
-/* Sends BYE, so that lagand need not wait for a timeout. */
+/* Cancels the open requests and sends BYE, so that lagand does not wait for a timeout. */
 static void
 send_bye(struct lagan *c)
 {
-    int linger = 200; /* ms, for a lagand that does not read at the moment */
+    int linger = 200; /* ms that closing may take while lagand does not read */
     CLEAN(msgpack_sbuffer_destroy) msgpack_sbuffer cancel = { 0 }, bye = { 0 };
     msgpack_packer p;
 

@@ -24,7 +24,7 @@ messages(void)
     puts(".El");
 }
 
-/* The type of a value, for a kind of LAGAN_FIELDS. */
+/* Returns the type of the value in words, for a kind of LAGAN_FIELDS. */
 static const char *
 kind_of(const char *kind)
 {

@@ -1,18 +1,18 @@
 /* resume.c - moves open requests to a new connection; see client.h and lagan.h.
  *
- * Every open request keeps its keys and its delivered tokens. After a WELCOME on a new connection
- * one RESUME lists all open requests and how much of each has been delivered. lagand continues
- * those that it knows. A restarted lagand may know none; those requests are submitted again with
- * the delivered tokens as generated_ids. A request that cannot be continued exactly ends with an
- * error; only then does the caller notice. */
+ * The library keeps keys and delivered tokens of every open request. After a WELCOME on a new
+ * connection it sends one RESUME, which lists all open requests and how much of each was delivered.
+ * lagand continues the requests that it knows. A restarted lagand may not know them; the library
+ * then submits them again with the delivered tokens as generated_ids. A request that cannot be
+ * continued exactly ends with an ERROR event; otherwise the caller does not notice the loss. */
 #include "client/client.h"
 
-enum { MOST_TRIES = 20 }; /* SUBMITs without a new token */
-#define RETRY_AFTER (100 * NSEC_MS)
+enum { MOST_TRIES = 20 };           /* maximum number of SUBMITs of a request without a new token */
+#define RETRY_AFTER (100 * NSEC_MS) /* after a rejection */
 
-/* ---- ERROR frames made by the library */
+/* ---- DONE and ERROR frames made by the library */
 
-/* Queues the frame behind the received frames. */
+/* Queues a frame made by the library behind the received frames. */
 static void
 queue_own_frame(struct lagan *c, const msgpack_sbuffer *b)
 {
@@ -20,11 +20,11 @@ queue_own_frame(struct lagan *c, const msgpack_sbuffer *b)
 
     if (!f || zmq_msg_init_size(&f->z, b->size) < 0) {
         free(f);
-        client_lose(c, LAGAN_E_OUT_OF_MEMORY, "out of memory for a frame");
+        client_lose(c, LAGAN_E_OUT_OF_MEMORY, "out of memory for the end of a request");
         return;
     }
     memcpy(zmq_msg_data(&f->z), b->data, b->size);
-    /* The entry of lagand is one container deeper here and may exceed LAGAN_MAX_DEPTH. */
+    /* r->end is one container deeper here than in lagand's CHUNK and may exceed LAGAN_MAX_DEPTH. */
     if (msg_decode(&f->m, zmq_msg_data(&f->z), b->size, NULL) < 0) {
         frame_free(f);
         client_lose(c, LAGAN_E_INTERNAL, "lagand sent a message with invalid values");
@@ -59,8 +59,8 @@ end_with_error(struct lagan *c, const struct open_request *r, uint32_t code, con
 
 /* ---- SUBMIT */
 
-/* Packs the request as submitted. If tokens were delivered: with these tokens, their seed and the
- * remaining time, without prompt log-probabilities. */
+/* Packs SUBMIT with the stored keys and the time left to the deadline. If tokens were delivered, it
+ * has them as generated_ids and their seed, and does not ask for prompt log-probabilities. */
 void
 client_pack_submit(const struct open_request *r, msgpack_sbuffer *b)
 {
@@ -87,7 +87,7 @@ submit_again(struct lagan *c, struct open_request *r)
     if (++r->n_tries > MOST_TRIES) {
         end_with_error(
             c, r, LAGAN_E_WORKER_LOST,
-            "the connection to lagand was lost 20 times without a new token of this request");
+            "the connection was lost 20 times before lagand sent a new token of this request");
         return;
     }
     client_pack_submit(r, &b);
@@ -98,7 +98,7 @@ submit_again(struct lagan *c, struct open_request *r)
         end_with_error(c, r, LAGAN_E_INTERNAL, c->errmsg);
 }
 
-/* Handles a request that lagand does not know. */
+/* Handles a request that lagand does not know after a reconnect: ends it or submits it again. */
 static void
 unknown(struct lagan *c, struct open_request *r)
 {
@@ -133,15 +133,15 @@ client_retries(struct lagan *c, struct open_request *r, uint32_t code)
         client_cancelled(c, r);
         return true;
     }
-    /* A full queue empties. A model whose workers are drained or have failed may stay without a
-     * worker. */
+    /* A full queue becomes empty, so there is no limit. A model whose workers are drained or have
+     * failed may stay without a worker, so the reconnect timeout is the limit. */
     if (code == LAGAN_E_QUEUE_FULL)
         r->rejected_since = 0;
     else if (!r->rejected_since)
         r->rejected_since = now;
     else if (now >= clock_after(r->rejected_since, c->reconnect_timeout))
         return false;
-    r->n_tries--; /* lagand did not fail because of this request */
+    r->n_tries--; /* does not count: the request did not make lagand fail */
     r->retry_at = now + RETRY_AFTER;
     return true;
 }
@@ -180,7 +180,7 @@ client_resume(struct lagan *c)
     CLEAN(msgpack_sbuffer_destroy) msgpack_sbuffer b = { 0 };
     msgpack_packer p;
 
-    client_drop_received(c); /* lagand sends their contents again */
+    client_drop_received(c); /* lagand sends their contents again on the new connection */
     if (!c->n_requests) return;
     c->resume_rid = ++c->next_rid;
     p = client_begin(&b, LAGAN_MSG_RESUME, c->resume_rid, ARRAY_LEN(keys));

@@ -1,4 +1,4 @@
-/* submit.c - requests as sets of keys; SUBMIT and CANCEL; see lagan.h. */
+/* submit.c - struct lagan_request, a set of keys and values; SUBMIT and CANCEL; see lagan.h. */
 #include "client/client.h"
 
 struct entry { /* one key and its packed value */
@@ -31,7 +31,7 @@ lagan_request_free(struct lagan_request *r)
     free(r);
 }
 
-/* Starts the value of key in a packer. -EINVAL: the key is too long. -E2BIG: too many keys. */
+/* Prepares *p to pack the value of key. -EINVAL: the key is too long. -E2BIG: too many keys. */
 static int
 begin_value(struct lagan_request *r, const char *key, msgpack_packer *p)
 {
@@ -147,7 +147,7 @@ add_request(struct lagan *c)
     return &c->requests[c->n_requests++];
 }
 
-/* generated_ids of the caller count as delivered tokens. */
+/* Stores the generated_ids that the caller gave: they count as delivered tokens. */
 static int
 take_done(struct open_request *req, const struct entry *e)
 {
@@ -166,9 +166,8 @@ take_done(struct open_request *req, const struct entry *e)
     return list && req->n_ids == ids.n ? 0 : -EINVAL;
 }
 
-/* Stores the keys of a request. deadline_ms is stored as a time. prompt_logprobs is moved to the
- * end, so that the keys before it are those to submit after the prompt log-probabilities were
- * delivered. */
+/* Stores the keys of a request, to submit them again after a restart of lagand. prompt_logprobs is
+ * moved to the end, so that a later SUBMIT can omit it. deadline_ms is stored as a time. */
 static int
 keep_body(struct open_request *req, const struct lagan_request *r)
 {
@@ -222,7 +221,7 @@ lagan_submit(struct lagan *c, const struct lagan_request *r, uint64_t *id)
     else
         client_pack_submit(req, &b);
     if (b.size > LAGAN_MAX_FRAME)
-        k = client_fail(c, -EMSGSIZE, "the request is %zu bytes long, the maximum is %u", b.size,
+        k = client_fail(c, -EMSGSIZE, "the request has %zu bytes, the maximum is %u", b.size,
                         LAGAN_MAX_FRAME);
     else if (k == 0 && !client_disconnected(c))
         k = client_send(c, &b);
@@ -242,7 +241,7 @@ lagan_cancel(struct lagan *c, uint64_t id)
 
     if (!req) return client_fail(c, -ENOENT, "request %llu is not open", (unsigned long long)id);
     req->cancelled = true;
-    if (client_disconnected(c)) return 0; /* it is cancelled when there is a connection again */
+    if (client_disconnected(c)) return 0; /* the cancel is sent after RESUME */
     if (req->retry_at)                    /* lagand does not know the request */
         client_cancelled(c, req);
     else

@@ -1,5 +1,5 @@
-/* bench.c - laganctl bench: throughput and latency of random prompts at a rate or concurrency; keys
- * as vLLM's bench. */
+/* bench.c - laganctl bench: measures throughput and latency with random prompts, at a given rate or
+ * concurrency. --json has the keys of vLLM's benchmark. */
 #include "ctl/ctl.h"
 
 #include "base/rng.h"
@@ -17,24 +17,25 @@ struct bench_opts {
 /* clang-format off */
 const struct opt bench_opts[] = {
     { "prompts", OPT_U32, OPT_AT(bench_opts, prompts), "100", .min = 1, .max = 1000000, .arg = "N",
-      .sentence = "number of requests" },
+      .sentence = "number of requests that are measured" },
     { "input", OPT_U32, OPT_AT(bench_opts, input), "256", .min = 1, .max = LAGAN_MAX_IDS, .arg =
       "TOKENS",
-      .sentence = "length of each prompt or encoder input, in tokens" },
+      .sentence = "length of each prompt, or encoder input, in tokens" },
     { "output", OPT_U32, OPT_AT(bench_opts, output), "64", .min = 1, .max = LAGAN_MAX_TOKENS, .arg =
       "TOKENS",
-      .sentence = "length of each output, in tokens; end-of-sequence tokens are ignored" },
+      .sentence = "length of each output, in tokens; end-of-sequence tokens do not end it" },
     { "concurrency", OPT_U32, OPT_AT(bench_opts, concurrency), "32", .min = 1, .max = 4096, .arg =
       "N",
-      .sentence = "requests that are open at the same time, at most" },
+      .sentence = "maximum number of requests that are open at the same time" },
     { "rate", OPT_F64, OPT_AT(bench_opts, rate), "0", .max = 1000000, .arg = "N",
-      .sentence = "requests per second, with Poisson arrivals; 0: as many as --concurrency allows" },
+      .sentence = "mean number of requests per second, at random (Poisson) times; 0: a new "
+      "request starts as soon as --concurrency permits" },
     { "below", OPT_U32, OPT_AT(bench_opts, below), "256", .min = 4, .max = INT32_MAX, .arg = "ID",
-      .sentence = "prompts have random token ids from 3 to this number, exclusive" },
+      .sentence = "the prompts consist of random token ids from 3 to this number minus 1" },
     { "seed", OPT_U64, OPT_AT(bench_opts, seed), "1", .arg = "N",
-      .sentence = "seed of the prompts and of the arrival times" },
+      .sentence = "seed of the random numbers for prompts and start times" },
     { "model", OPT_STR, OPT_AT(bench_opts, model), "", .arg = "NAME",
-      .sentence = "name of the model; required if lagand serves several" },
+      .sentence = "name of the model; may be omitted if lagand serves only one" },
     { 0 }
 };
 /* clang-format on */
@@ -47,10 +48,10 @@ struct values {
     size_t n, max;
 };
 
-struct shot { /* one request */
+struct shot { /* one request of the benchmark */
     uint64_t id;
     uint32_t n_tokens;
-    /* due: relative to the start; first, last: 0 until tokens arrive */
+    /* due: start time, relative to the first; first, last: times of tokens, 0 until they arrive */
     nsec due, sent, first, last;
     bool over;
 };
@@ -61,11 +62,11 @@ struct bench {
     struct shot *shot;
     int32_t *ids;
     uint64_t rng;
-    size_t next, oldest; /* all requests before oldest have ended */
+    size_t next, oldest; /* next: the next to submit; all before oldest have ended */
     uint32_t open, completed, failed;
     int code; /* exit code of the first failure */
     uint64_t n_out;
-    struct values time[TIMES]; /* ms */
+    struct values time[TIMES]; /* measured times in ms, by kind */
 };
 
 static void
@@ -175,7 +176,7 @@ by_value(const void *a, const void *b)
     return (*x > *y) - (*x < *y);
 }
 
-/* Percentile of sorted values, with linear interpolation. */
+/* Returns a percentile of sorted values, with linear interpolation. */
 static double
 at(const struct values *s, double part)
 {

@@ -1,7 +1,7 @@
-/* chat.c - laganctl chat: a conversation, line by line.
+/* chat.c - laganctl chat: sends each input line as a message and prints the reply.
  *
- * Each line is sent with the whole conversation, so lagand keeps no state. With kv.reuse the worker
- * does not compute it again. */
+ * A message is sent with the whole conversation, so lagand keeps no state. With kv.reuse the worker
+ * reuses the KV of the earlier messages. */
 #include "ctl/request_options.h"
 #include "ctl/running_request.h"
 
@@ -23,7 +23,7 @@ static const struct opt own_opts[] = {
 };
 struct opt chat_opts[REQUEST_OPTS_MAX];
 
-/* Keys that --text and other prompt options set; not available here. */
+/* Returns true for keys that set a prompt; their options are not available in a chat. */
 static bool
 is_prompt(const char *key)
 {
@@ -55,7 +55,7 @@ struct talk {
     struct chat_own o;
     struct request_args args;
     json_t *messages;
-    size_t n;  /* completed outputs */
+    size_t n;  /* number of completed outputs */
     bool asks; /* standard input is a terminal: print a prompt before each line */
 };
 
@@ -75,21 +75,21 @@ failed(struct talk *t, struct running_request *j, const struct lagan_event *ev)
     return ctl_exit_of(ev->reason);
 }
 
-/* Handles one event. Returns 1: the output continues, 0: it is complete, else a negative exit code.
- */
+/* Handles one event. Returns 1: more events follow; 0: the end; below 0: minus the exit code. */
 static int
 take(struct talk *t, struct running_request *j, const struct lagan_event *ev)
 {
     if (ev->kind == LAGAN_EVENT_DISCONNECTED)
         return -ctl_fail(CTL_UNREACHABLE,
-                         "the connection to lagand is lost and could not be restored");
+                         "the connection to lagand is lost, and reconnecting failed");
     if (ev->id != j->id) return 1;
     switch (ev->kind) {
     case LAGAN_EVENT_TOKENS:
         if (running_request_take(j, ev) < 0)
-            return -ctl_fail(CTL_FAILED,
-                             "error in lagand: tokens at position %u are missing or repeated",
-                             ev->first);
+            return -ctl_fail(
+                CTL_FAILED,
+                "internal error of lagand: it omitted or repeated tokens at position %u",
+                ev->first);
         if (t->o.json) return 1;
         fwrite(ev->text, 1, ev->text_len, stdout);
         fflush(stdout);
@@ -107,7 +107,7 @@ take(struct talk *t, struct running_request *j, const struct lagan_event *ev)
     }
 }
 
-/* Handles events until the output is complete. Ctrl-C cancels it and waits 2 s for the ERROR. */
+/* Handles events until the request has ended. Ctrl-C cancels it and waits up to 2 s for the end. */
 static int
 await_output(struct talk *t, struct running_request *j)
 {
@@ -152,8 +152,7 @@ complete(struct talk *t)
     return k;
 }
 
-/* Checks, before the first line is read, that the model has a template that accepts the --system
- * message. */
+/* Checks at the start that the model has a chat template, and that it accepts --system. */
 static int
 can_chat(struct ctl *ctl, const struct talk *t)
 {
@@ -189,7 +188,7 @@ converse(struct talk *t)
     if (k < 0) r = ctl_fail(CTL_FAILED, "standard input: %s", e.text);
     line_reader_close(&l);
     if (r == 0 && !ctl_signal && t->n == 0 && !t->asks)
-        r = ctl_fail(CTL_USAGE, "standard input has no message");
+        r = ctl_fail(CTL_USAGE, "standard input has no line with a message");
     return ctl_signal ? 128 + ctl_signal : r;
 }
 

@@ -1,7 +1,6 @@
-/* commands.c - the command table, and the commands without a file of their own.
+/* commands.c - the table of all commands, and the commands that have no file of their own.
  *
- * A command calls one verb of lagand. With --json the reply is printed unchanged, else as a table.
- */
+ * A command calls one verb of lagand. The reply is printed as a table, or as it is (--json). */
 #include "ctl/ctl.h"
 
 #include <stdio.h>
@@ -24,7 +23,7 @@ string_of(const char *s)
     return json_stringn(s, strlen(s));
 }
 
-/* Calls one() for each worker. Returns the exit code of all. */
+/* Calls one() for each worker. Returns the combined exit code (ctl_worst()). */
 static int
 each_worker(struct ctl *ctl, int (*one)(struct ctl *ctl, const char *worker, void *arg), void *arg)
 {
@@ -39,7 +38,7 @@ each_worker(struct ctl *ctl, int (*one)(struct ctl *ctl, const char *worker, voi
 
 /* ---- workers */
 
-/* "62% / 48%": used share of each pool. */
+/* Adds a cell with the used share of each pool, as "62% / 48%". */
 static void
 cell_kv(struct table *t, const json_t *worker, const char *key)
 {
@@ -58,7 +57,8 @@ cell_kv(struct table *t, const json_t *worker, const char *key)
     table_cell(t, true, "%s", buf);
 }
 
-/* "ready, standby"; "loading 37%", once the total is known. */
+/* Adds a cell with the state of a worker and of its standby process, as "ready, standby", or
+ * "loading 37%" once the total is known. */
 static void
 cell_state(struct table *t, const json_t *worker, const char *key)
 {
@@ -86,7 +86,7 @@ cell_arenas(struct table *t, const json_t *worker, const char *key)
     table_cell(t, true, "%s", text_bytes(buf, sizeof buf, (double)sum));
 }
 
-/* "-" for a worker without a process: kill(1) with 0 would signal the caller's process group. */
+/* Adds "-", not 0, if the worker has no process: kill 0 signals one's own process group. */
 static void
 cell_pid(struct table *t, const json_t *o, const char *key)
 {
@@ -194,7 +194,7 @@ cmd_status(struct ctl *ctl)
     int r = ctl_call(ctl, "status", NULL, &reply);
 
     if (r) return r;
-    s = json_loads(reply, 0, NULL); /* the exit code depends on it, also with --json */
+    s = json_loads(reply, 0, NULL); /* for the exit code, also with --json */
     if (ctl->json) puts(reply);
     free(reply);
     if (!s) return ctl_fail(CTL_FAILED, "the reply of lagand to status is not JSON");
@@ -290,7 +290,7 @@ static const struct column group_columns[] = {
     { "EVICTED", "evicted", cell_number }, { 0 },
 };
 
-/* Empties the prefix cache of one worker and appends the result to list. */
+/* Empties the prefix cache of one worker and appends its result to the JSON array list. */
 static int
 flush(struct ctl *ctl, const char *worker, void *list)
 {
@@ -360,7 +360,7 @@ order(struct ctl *ctl, const char *worker, void *arg)
     return r;
 }
 
-/* drain, restart: one worker, or all workers. */
+/* Runs drain or restart, for one worker or for all. */
 static int
 cmd_order(struct ctl *ctl)
 {
@@ -406,14 +406,14 @@ struct text_opts {
 static const struct opt tokenize_opts[] = {
     { "text", OPT_STR, OPT_AT(text_opts, text), .arg = "TEXT", .sentence = "text to tokenize" },
     { "messages", OPT_STR, OPT_AT(text_opts, messages), .arg = "JSON",
-      .sentence = "conversation instead of a text: [{\"role\": ..., \"content\": ...}]" },
+      .sentence = "a conversation instead of a text: [{\"role\": ..., \"content\": ...}]" },
     { "requests", OPT_STR, OPT_AT(text_opts, requests), .arg = "FILE.jsonl",
       .sentence = "file with one {\"text\": ...} or {\"messages\": [...]} per line; -: standard "
       "input" },
     { "bare", OPT_BOOL, OPT_AT(text_opts, bare),
-      .sentence = "do not add special tokens" },
+      .sentence = "do not add the special tokens that the tokenizer adds by default" },
     { "model", OPT_STR, OPT_AT(text_opts, model), .arg = "NAME",
-      .sentence = "name of the model; required if lagand serves several" },
+      .sentence = "name of the model; may be omitted if lagand serves only one" },
     { 0 }
 };
 static const struct opt detokenize_opts[] = {
@@ -421,14 +421,14 @@ static const struct opt detokenize_opts[] = {
     { "requests", OPT_STR, OPT_AT(text_opts, requests), .arg = "FILE.jsonl",
       .sentence = "file with one {\"ids\": [...]} per line; -: standard input" },
     { "keep_special", OPT_BOOL, OPT_AT(text_opts, keep_special),
-      .sentence = "keep special tokens in the text" },
+      .sentence = "keep special tokens such as </s> in the text" },
     { "model", OPT_STR, OPT_AT(text_opts, model), .arg = "NAME",
-      .sentence = "name of the model; required if lagand serves several" },
+      .sentence = "name of the model; may be omitted if lagand serves only one" },
     { 0 }
 };
 /* clang-format on */
 
-/* Prints the reply, followed by the tag of the line if present. */
+/* Prints a reply, with the tag that the line of --requests had (NULL: none). */
 static void
 print_tagged(const char *reply, json_t *tag)
 {
@@ -453,7 +453,7 @@ text_call(struct ctl *ctl, json_t *args)
     int r;
 
     json_object_del(args, "tag");
-    if (talk && !json_is_string(talk)) { /* the wire has the list as text */
+    if (talk && !json_is_string(talk)) { /* the protocol has a conversation as JSON text */
         char *text = json_dumps(talk, JSON_COMPACT | JSON_ENCODE_ANY);
 
         json_object_set_new(args, "messages", json_string(text));
@@ -540,22 +540,21 @@ const struct command commands[] = {
       "  laganctl generate --ids 1,2,3 --temperature 0.8 --seed 7 --json\n"
       "  laganctl generate --requests prompts.jsonl --concurrency 16 --json > outputs.jsonl\n",
       generate_opts, .run = cmd_generate, .parses_argv = true },
-    { "chat", "", "chat with a model: each input line is a message, with the conversation so far",
+    { "chat", "", "chat with a model: an input line is a message, sent with the earlier ones",
       "  laganctl chat\n"
       "  laganctl chat --system \"Reply with one word.\" --temperature 0.7\n"
       "  printf 'Hello\\nAnd in French?\\n' | laganctl chat --json\n\n"
       "Each message is sent with the whole conversation, formatted with the chat template of\n"
-      "the model: the checkpoint's own template if lagan knows it, else the template that the\n"
-      "model option chat_template names. For models with several channels (gpt-oss) only the\n"
-      "final channel is printed. An output has at most 1024 tokens unless --max-tokens is\n"
-      "given. The chat ends at the end of the input (Ctrl-D) or when a request fails.\n",
+      "the model (model option chat_template, see lagand --help). For models with several\n"
+      "channels (gpt-oss) only the final channel is printed. An output has at most 1024 tokens\n"
+      "unless --max-tokens is given. The chat ends with the input (Ctrl-D) or a failed request.\n",
       chat_opts, .run = cmd_chat, .parses_argv = true },
     { "tokenize", "", "convert text to token ids with the tokenizer of a model",
       "  laganctl tokenize --text \"hello\"\n"
       "  laganctl tokenize --messages '[{\"role\":\"user\",\"content\":\"hello\"}]'\n"
       "  laganctl tokenize --requests texts.jsonl > ids.jsonl\n\n"
-      "The tokenizer adds its special tokens (<s>, </s>) unless --bare is given. A conversation\n"
-      "has exactly the tokens of the chat template.\n",
+      "The tokenizer adds its special tokens (<s>, </s>) unless --bare is given. For a\n"
+      "conversation the chat template alone decides which special tokens are added.\n",
       tokenize_opts, .run = cmd_text },
     { "detokenize", "", "convert token ids to text with the tokenizer of a model",
       "  laganctl detokenize --ids 104,105\n"
@@ -578,11 +577,11 @@ const struct command commands[] = {
       "sufficient.\n",
       .run = cmd_model_verify, .alone = true },
     { "status", "",
-      "show lagand, its workers and their load on one screen; exit code 7 if degraded",
+      "show lagand, its workers and their load on one screen; exit code 7 if a worker has failed",
       "  laganctl status && echo all is well\n",
       .run = cmd_status },
     { "bench", "",
-      "measure throughput and latency with random prompts; JSON keys as in vLLM's bench",
+      "measure throughput and latency with random prompts; --json has the keys of vLLM's benchmark",
       "  laganctl bench --input 1000 --output 200 --prompts 500 --concurrency 64\n"
       "  laganctl bench --rate 8 --json\n\n"
       "The first request is a warm-up and is not counted. Times are measured in this client:\n"
@@ -607,7 +606,7 @@ const struct command commands[] = {
       .run = cmd_workers },
     { "requests list", "", "list the open requests",
       .run = cmd_list, .columns = request_columns },
-    { "cancel", "ID", "cancel a request of `requests list`",
+    { "cancel", "ID", "cancel the open request with this id (see `laganctl requests list`)",
       "  laganctl cancel 17\n",
       .run = cmd_cancel },
     { "drain", "WORKER|all", "let a worker finish its requests and give it no new ones",
@@ -632,10 +631,10 @@ const struct command commands[] = {
       "tested first with --check; if the test fails, the command prints the reason and the\n"
       "running lagand continues.\n",
       .run = cmd_reexec },
-    { "tune", "[WORKER]", "measure the matmuls of a GPU worker and keep the fastest algorithms",
+    { "tune", "[WORKER]", "measure the matmuls of a GPU worker and store the fastest algorithms",
       "  laganctl tune\n"
       "  laganctl tune w1 --json > tuned.json\n\n"
-      "The worker measures every matmul shape of the model with increasing numbers of rows,\n"
+      "The worker measures every matrix product of the model with increasing numbers of tokens,\n"
       "except for shapes that were measured before. Results are used immediately and are\n"
       "stored, for this GPU, driver and library, in the tuning file that the model option\n"
       "cuda.tuning_file names; without this option the command is refused. A worker with this\n"
@@ -646,47 +645,53 @@ const struct command commands[] = {
       .run = cmd_tune },
     { "split show", "[WORKER]", "show how a worker divides its device between prefill and decode",
       "  laganctl split show --json\n\n"
-      "WORKER is required if there are several; also for split auto, off and set.\n",
+      "WORKER is the name of a worker, for example w0; it may be omitted if there is only one.\n",
       .run = cmd_split_show },
     { "split auto", "[WORKER]",
-      "let a worker select the division of its device from measured step times",
+      "let a worker divide its device between prefill and decode as measured step times suggest",
       "  laganctl split auto w0\n\n"
       "The worker selects the division with the fastest prefill that keeps the inter-token\n"
-      "latency below the model option split.itl_target: one lane for both, or a part of the\n"
-      "device for each.\n",
+      "latency below the model option split.itl_target. It may also leave the device undivided.\n",
       .run = cmd_split_select },
-    { "split off", "[WORKER]", "use one lane for prefill and decode, on the whole device",
+    { "split off", "[WORKER]", "do not divide the device: a step has both prefill and decode",
       "  laganctl split off\n",
       .run = cmd_split_select },
     { "split set", "PREFILL DECODE [WORKER]",
-      "divide the device: units of the prefill lane, units of the decode lane",
+      "divide the device: number of SMs (device cpu: threads) for prefill, and for decode",
       "  laganctl split set 64 68\n\n"
-      "Units are SMs on a GPU and threads on the CPU; `laganctl split show` prints their number\n"
-      "and the granularity. The division lasts until the worker restarts; the model options\n"
-      "split.mode and split.context_sm set the initial one. A lane uses the whole device while\n"
-      "the other has no work.\n",
+      "`laganctl split show` prints the number of SMs or threads (units) of the device, and the\n"
+      "granularity: a part is a multiple of it. The division lasts until the worker restarts; the\n"
+      "model options split.mode and split.context_sm set the initial one. Prefill uses the whole\n"
+      "device while decode has no work, and the reverse. WORKER: a name such as w0; it may be\n"
+      "omitted if there is only one worker.\n",
       .run = cmd_split_select },
     { "events", "", "print events: worker states, failures, operator commands, lost requests",
       "  laganctl events -f --json\n\n"
       "lagand keeps the last 1024 events, also across `laganctl daemon reexec` and, under\n"
       "systemd, across a restart or a crash of lagand. The journal has all events.\n",
       events_opts, .run = cmd_events },
-    { "panic", "", "print failed workers with cause, panic message and last log lines",
+    { "panic", "", "print why workers failed: cause, panic message and last log lines",
       "  laganctl panic\n\n"
       "lagand keeps the last 32 failures, as long as the events of `laganctl events`.\n",
       .run = cmd_panic },
     { "metrics", "", "print all metrics in the Prometheus text format",
       "  laganctl metrics > /var/lib/prometheus/node-exporter/lagan.prom\n",
       .run = cmd_metrics },
-    { "kv stats", "", "show the blocks of each KV cache pool",
+    { "kv stats", "", "show the used, cached and free KV blocks of each memory pool",
+      "  laganctl kv stats\n\n"
+      "A pool holds the KV blocks of one size; models with several kinds of layers may have\n"
+      "several pools. Used: a running sequence has the block; cached: the prefix cache has it.\n",
       .run = cmd_list, .columns = kv_columns },
-    { "kv pools", "", "show the blocks and the prefix cache hits of each KV group",
+    { "kv pools", "", "show KV blocks and prefix cache hits by kind of layers",
+      "  laganctl kv pools\n\n"
+      "A row is a KV group: the layers of equal kind (full, window, cross, state), window and\n"
+      "KV size. Block counts from TAKEN to EVICTED are totals since the start of the worker.\n",
       .run = cmd_list, .columns = group_columns },
     { "kv flush", "[WORKER]", "empty the prefix cache of one worker or of all workers",
       "  laganctl kv flush\n"
       "  laganctl kv flush w0 --json\n\n"
       "With the model option kv.reuse, KV blocks are kept for later requests with the same\n"
-      "first tokens. This command removes such blocks from the device and from the host tier\n"
+      "first tokens. This command removes such blocks from the device and from host memory\n"
       "and prints their number. Blocks of open requests stay, and results do not change; the\n"
       "next requests compute their prompts again and take longer. Use it to measure with an\n"
       "empty cache, or after a change that the cache should not outlive. The memory is freed,\n"
@@ -707,7 +712,7 @@ const struct command commands[] = {
       "  server KEY\n\n"
       "lagand reads its file at start, at `laganctl reload` and on SIGHUP.\n",
       .run = cmd_keygen, .alone = true },
-    { "config show", "", "print the merged configuration and the origin of each value",
+    { "config show", "", "print the configuration in use, and where each value was set",
       .run = cmd_list, .columns = config_columns },
     { "config check", "[FILE]", "check a configuration file; exit code 78 if it has errors",
       "  laganctl config check /etc/lagan/lagan.yaml\n",

@@ -1,4 +1,4 @@
-/* connect.c - connections to lagand: its two sockets, calls, exit codes; see ctl.h. */
+/* connect.c - connects to lagand, calls verbs, maps errors to exit codes; see ctl.h. */
 #include "ctl/ctl.h"
 
 #include <stdio.h>
@@ -51,7 +51,8 @@ sibling_path(char *buf, size_t n, const char *program)
     return -ENOENT;
 }
 
-/* Tests with connect(), which fails at once, before libzmq, which would keep trying. */
+/* Returns 0 if a process listens on the socket of an ipc endpoint, else the negative errno of
+ * connect(). libzmq does not report this error; it keeps trying to connect. */
 static int
 probe(const char *endpoint)
 {
@@ -68,8 +69,8 @@ probe(const char *endpoint)
     return r;
 }
 
-/* Derives ipc://DIR/ctl.sock from ipc://DIR/api.sock, or returns it unchanged; other endpoints have
- * no ctl.sock. */
+/* Writes ipc://DIR/ctl.sock into buf for ipc://DIR/api.sock or ipc://DIR/ctl.sock. Returns false
+ * for other endpoints, which have no ctl.sock. */
 static bool
 ctl_endpoint(const char *api, char *buf, size_t n)
 {
@@ -97,14 +98,13 @@ ctl_connect(struct ctl *ctl, struct lagan **ret, bool privileged)
     snprintf(endpoint, sizeof endpoint, "%s", ctl->endpoint);
     if (privileged && !ctl_endpoint(ctl->endpoint, endpoint, sizeof endpoint))
         return ctl_fail(CTL_REFUSED,
-                        "this command is for operators on lagand's host: --connect "
-                        "ipc://DIR/ctl.sock with its runtime directory, not %s",
+                        "this command needs ctl.sock on lagand's host: use --connect "
+                        "ipc://DIR/ctl.sock with the runtime directory of lagand, not %s",
                         ctl->endpoint);
     r = probe(endpoint);
     if (r == -EACCES || r == -EPERM)
-        return ctl_fail(CTL_NO_PERMISSION,
-                        "no permission for %s; members of the group %s may use it", endpoint,
-                        privileged ? "lagan-admin" : "lagan");
+        return ctl_fail(CTL_NO_PERMISSION, "this user may not use %s; members of the group %s may",
+                        endpoint, privileged ? "lagan-admin" : "lagan");
     if (r < 0)
         return ctl_fail(CTL_UNREACHABLE,
                         "no lagand at %s: %s; start one, name its socket with --connect, or use "
@@ -116,13 +116,14 @@ ctl_connect(struct ctl *ctl, struct lagan **ret, bool privileged)
                         endpoint);
     r = lagan_open_keys(ret, endpoint, *ctl->o.keys ? ctl->o.keys : NULL, OPEN_MS);
     if (r == -EACCES) return ctl_fail(CTL_NO_PERMISSION, "%s", lagan_errmsg(NULL));
-    /* the key file is wrong */
+    /* errors in the key file */
     if (*ctl->o.keys && (r == -ENOENT || r == -EINVAL || r == -E2BIG))
         return ctl_fail(CTL_CONFIG, "%s", lagan_errmsg(NULL));
     return r < 0 ? ctl_fail(CTL_UNREACHABLE, "%s", lagan_errmsg(NULL)) : 0;
 }
 
-/* Verbs for ctl.sock: those for operators, and those that concern all clients only there. */
+/* Returns true for verbs that are called on ctl.sock: verbs for operators, and verbs that act on
+ * the requests of all clients only there. */
 static bool
 needs_ctl_sock(const char *verb)
 {

@@ -20,10 +20,10 @@
     X(2, USAGE, "the command line has errors") \
     X(3, UNREACHABLE, "no lagand is reachable at the endpoint") \
     X(4, NOT_FOUND, "no such worker, model or request") \
-    X(5, REFUSED, "refused because of a policy, the present state or the version") \
-    X(6, TIMEOUT, "a timeout passed") \
+    X(5, REFUSED, "refused: not possible in the present state, by a limit, or with this version") \
+    X(6, TIMEOUT, "the command did not finish in time") \
     X(7, DEGRADED, "lagand works, but a part of it has failed") \
-    X(69, UNAVAILABLE, "lagand accepts no requests: it drains, or a device is lost") \
+    X(69, UNAVAILABLE, "lagand accepts no requests: it is stopping, or a device is lost") \
     X(75, QUEUE_FULL, "the queue is full; try again later") \
     X(77, NO_PERMISSION, "this user is not allowed to do that") \
     X(78, CONFIG, "the configuration has errors")
@@ -34,9 +34,9 @@ enum ctl_exit {
 #undef X
 };
 
-struct ctl_opts { /* before the command */
+struct ctl_opts { /* values of the options before the command: global_opts */
     char connect[256], keys[1024], spawn[1024], device[64];
-    char set[16384]; /* one KEY=VALUE a line */
+    char set[16384]; /* one KEY=VALUE per line */
     bool help, version, manual;
 };
 
@@ -44,11 +44,11 @@ struct ctl {
     struct ctl_opts o;
     const struct command *command;
     int argc;
-    char **argv; /* [argc + 1] operands of the command, with parses_argv all arguments; then NULL */
+    char **argv; /* [argc + 1] operands of the command (parses_argv: all arguments), then NULL */
     bool json;
-    void *opts;        /* values of command->opts */
+    void *opts;        /* struct with the values of command->opts */
     bool first_given;  /* the first option of command->opts was given */
-    struct lagan *api; /* open while a command that needs it runs */
+    struct lagan *api; /* the connection, open unless command->alone */
     char endpoint[256];
     /* file and line of the request in a --requests file, for error messages; line 0: none */
     const char *file;
@@ -59,11 +59,11 @@ struct command {
     const char *words;    /* "workers list" */
     const char *operands; /* "PREFILL DECODE [WORKER]": an operand in brackets may be absent */
     const char *sentence, *examples;
-    const struct opt *opts;       /* NULL: only --json and --help */
+    const struct opt *opts;       /* options besides --json and --help; NULL: none */
     int (*run)(struct ctl *ctl);  /* returns the exit code */
     const struct column *columns; /* of the table that cmd_list() prints */
-    bool alone;                   /* needs no lagand */
-    bool parses_argv;             /* main.c does not parse its arguments */
+    bool alone;                   /* the command needs no connection to lagand */
+    bool parses_argv;             /* run() parses the options, not main.c */
 };
 extern const struct command commands[]; /* the last entry has words NULL */
 
@@ -76,25 +76,26 @@ void manual(void);
 extern const struct opt global_opts[];
 
 /* connect.c */
-int ctl_connect(struct ctl *ctl, struct lagan **ret, bool privileged); /* 0 or an exit code */
-/* true if a lagand listens on ctl.sock; prints nothing */
+/* Connects to api.sock, or if privileged to ctl.sock. Returns 0, or an exit code with a message. */
+int ctl_connect(struct ctl *ctl, struct lagan **ret, bool privileged);
+/* Returns true if lagand listens on ctl.sock; prints no error. */
 bool ctl_listens(const struct ctl *ctl);
-/* Calls a verb, on ctl.sock if it is for operators. args: freed by the call; NULL: none. Returns 0,
- * or an exit code after printing the error. */
+/* Calls a verb, on ctl.sock if it is for operators. args: freed by the call; NULL: none. Returns 0
+ * and the reply as JSON text in *reply, or an exit code after printing the error. */
 int ctl_call(struct ctl *ctl, const char *verb, json_t *args, char **reply);
-/* ctl_call(); with json prints the reply and sets *ret to NULL, else sets *ret, which the caller
- * frees. */
+/* ctl_call(), but if json is true it prints the reply and sets *ret to NULL; else it parses the
+ * reply into *ret, which the caller frees. */
 int ctl_ask(struct ctl *ctl, const char *verb, json_t *args, bool json, json_t **ret);
-int ctl_exit_of(uint32_t reason);                           /* the exit code of an error number */
-int sibling_path(char *buf, size_t n, const char *program); /* 0, -ENOENT */
+int ctl_exit_of(uint32_t reason); /* exit code for enum lagan_reason */
+/* Finds a program in the directory of laganctl or in libexec. Returns 0, or -ENOENT. */
+int sibling_path(char *buf, size_t n, const char *program);
 
 /* spawn.c: runs a command with a private lagand. */
 int spawn_run(struct ctl *ctl, int (*run)(struct ctl *ctl));
 /* spawn.c: output of lagan-worker --inspect for a model directory; the caller frees *line. Prints
  * the error on failure. */
 int spawn_look(const struct ctl *ctl, const char *dir, char **line);
-/* spawn.c: runs lagand --check on a configuration file (NULL: default path); returns the exit code.
- */
+/* spawn.c: runs lagand --check on a file (NULL: default path); returns the exit code. */
 int spawn_check(const char *file);
 
 /* generate.c */
@@ -145,12 +146,12 @@ int ctl_worst(int worst, int code);
 int command_usage(const struct command *c);
 
 struct table; /* aligned columns on standard output */
-/* cell: adds the cell of a row, usually member key of the object. */
+/* A column: its heading, and the function that adds the cell (member key of o) to a row. */
 struct column {
     const char *head, *key;
     void (*cell)(struct table *t, const json_t *o, const char *key);
 };
-struct table *table_new(const struct column *columns); /* the last has head NULL */
+struct table *table_new(const struct column *columns); /* last: head NULL */
 void table_row(struct table *t, const json_t *o);
 void table_cell(struct table *t, bool right, const char *fmt, ...) PRINTF_LIKE(3, 4);
 void table_print(struct table *t); /* frees it */
@@ -160,39 +161,39 @@ void cell_number(struct table *t, const json_t *o, const char *key);
 void cell_bytes(struct table *t, const json_t *o, const char *key);
 void print_json(const json_t *o);                        /* one line */
 const char *json_word(const json_t *o, const char *key); /* a string member, or "-" */
-/* a number member as an integer, or 0 */
+/* Returns a number member as an integer; 0: o has no such member. */
 long long json_number(const json_t *o, const char *key);
 double json_real_number(const json_t *o, const char *key);
 void print_json_string(FILE *out, const char *s, size_t n);
 void print_float(FILE *out, float v); /* shortest text that parses to the same float */
 const char *text_bytes(char *buf, size_t n, double bytes);
 const char *text_duration(char *buf, size_t n, double seconds);
-/* total 0: finished */
+/* Shows the progress of loading a model in bytes; total 0: ends the display. */
 void progress(const char *what, double done, double total, nsec since);
 
-/* print.c: parses comma-separated ids. */
-int parse_ids(const char *s, int32_t **ret, size_t *n, struct err *e) MUST_USE; /* free(*ret) */
+/* print.c: parses comma-separated token ids into *ret, which the caller frees. */
+int parse_ids(const char *s, int32_t **ret, size_t *n, struct err *e) MUST_USE;
 
 /* line_reader.c: reads lines of a file, a pipe or standard input without blocking. */
 struct line_reader {
     int fd;
     char *buf;
     size_t at, n, max;
-    size_t number; /* of the last line returned, from 1 */
+    size_t number; /* number of the last line returned, from 1 */
     bool eof;
 };
 
 enum { LINE_READER_MAX = 64 << 20 }; /* bytes of one line: 4 million ids */
 
-int line_reader_open(struct line_reader *l, const char *path,
-                     struct err *e) MUST_USE; /* "-": standard input */
+/* Opens a file; "-": standard input. */
+int line_reader_open(struct line_reader *l, const char *path, struct err *e) MUST_USE;
 void line_reader_close(struct line_reader *l);
 /* Returns 1: *ret is a NUL-terminated line, valid until the next call. Returns 0: call
  * line_reader_fill(), or the input has ended (l->eof). */
 int line_reader_next(struct line_reader *l, char **ret);
-int line_reader_fill(struct line_reader *l,
-                     struct err *e) MUST_USE; /* one read(); -EMSGSIZE: line too long */
-/* Waits for the next line that has more than white space. Returns 1: *ret; 0: the input has ended
- * or a signal has arrived; -EMSGSIZE or the error of read(). prompt: printed before the wait, if
- * not NULL. */
+/* Calls read() once. -EMSGSIZE: a line is longer than LINE_READER_MAX. */
+int line_reader_fill(struct line_reader *l, struct err *e) MUST_USE;
+/* Waits for the next line with more than white space. Returns 1: *ret is the line; 0: the input has
+ * ended or a signal has arrived; -EMSGSIZE, or the error of read(). prompt: printed first; or
+ * NULL. */
 int line_reader_wait(struct line_reader *l, const char *prompt, char **ret, struct err *e) MUST_USE;

@@ -1,9 +1,9 @@
 /* generate.c - laganctl generate: submits requests and prints their outputs.
  *
- * One loop serves a single request and a file of requests: submit while fewer than --concurrency
- * are open and a line is available, handle all events, then sleep until lagand or the input has
- * more. So a program that writes lines to standard input one by one gets each output when it is
- * complete. */
+ * One loop serves a single request and a file of requests: it submits while fewer than
+ * --concurrency requests are open and a line is available, handles all events, then sleeps until
+ * lagand or the file has more data. So a program that writes lines to standard input one by one
+ * gets each output when it is complete. */
 #include "ctl/request_options.h"
 #include "ctl/running_request.h"
 
@@ -22,12 +22,15 @@ struct own_opts {
 /* clang-format off */
 static const struct opt own_opts[] = {
     { "requests", OPT_STR, OPT_AT(own_opts, requests), .arg = "FILE.jsonl",
-      .sentence = "file with one JSON request per line: keys as the options above with '_', and "
-      "\"tag\"; options are defaults of absent keys; -: standard input" },
+      .sentence = "send the requests of this file instead of one: each line is a JSON object with "
+      "the keys of the options above, written with '_' (max_tokens), and optionally \"tag\", "
+      "which is copied to the output. An option above is the default for lines without its key; "
+      "-: standard input" },
     { "concurrency", OPT_U32, OPT_AT(own_opts, concurrency), "1", .min = 1, .max = 1024, .arg = "N",
-      .sentence = "requests of the file that are open at the same time" },
+      .sentence = "with --requests: maximum number of requests that are open at the same time" },
     { "stream", OPT_BOOL, OPT_AT(own_opts, stream),
-      .sentence = "print a JSON line for each batch of tokens, before the final line of the output" },
+      .sentence = "print a JSON line for each group of tokens as it arrives, before the final "
+      "JSON line of the output" },
     { 0 }
 };
 /* clang-format on */
@@ -40,13 +43,13 @@ struct generate {
     bool from_file, more;          /* more: further requests may follow */
     struct running_request **open; /* open requests */
     size_t n_open, n_requests, n_failed, n_tokens;
-    double *ttft; /* seconds, one for each request with tokens */
+    double *ttft; /* time to first token in seconds, of each request with tokens */
     size_t n_ttft;
     nsec start, first, last;
     size_t n_resumed;   /* outputs that were resumed on another worker */
     nsec max_gap;       /* longest time without a token in a resumed output */
     const char *finish; /* finish reason of the last output */
-    int code;           /* exit code of the failures, if all have the same */
+    int code;           /* exit code: the code of all failures, CTL_FAILED if they differ */
     bool cancelled, lost;
 };
 
@@ -116,7 +119,7 @@ by_value(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Log-probabilities or tensors were requested, which are printed with --json only. */
+/* Returns true if the options request log-probabilities or tensors, which only --json prints. */
 static bool
 asks_for_numbers(const struct generate *g)
 {
@@ -126,8 +129,7 @@ asks_for_numbers(const struct generate *g)
            given[FIELD_return_encoder_output] || given[FIELD_return_logits];
 }
 
-/* ok  ttft 4.1 ms · 11 tokens · 1870 tok/s · stop: eos · its worker failed: 38 ms without a token
- */
+/* Prints the summary: "ok ttft 4.1 ms · 11 tokens · 1870 tok/s · stop: eos". */
 static void
 print_summary(struct generate *g)
 {
@@ -218,7 +220,7 @@ refuse_line(struct generate *g, struct running_request *j, const char *sentence)
     running_request_free(j);
 }
 
-/* Several outputs are printed when complete, with index and score, the best first. */
+/* Prints the outputs of a request that has several, with index and score, the best first. */
 static bool
 is_several(const char *option, const json_t *key)
 {
@@ -317,9 +319,9 @@ take_event(struct generate *g, const struct lagan_event *ev)
         r = running_request_take(j, ev);
         if (r < 0) {
             note_failure(g, j, CTL_FAILED);
-            ctl_fail(0, "error in lagand: request %zu, output %u: %s at position %u", j->request,
-                     ev->output, r == -EPROTO ? "missing or repeated tokens" : "invalid tokens",
-                     ev->first);
+            ctl_fail(0, "internal error of lagand: request %zu, output %u: %s at position %u",
+                     j->request, ev->output,
+                     r == -EPROTO ? "missing or repeated tokens" : "invalid tokens", ev->first);
             return;
         }
         if (ev->kind == LAGAN_EVENT_TOKENS && g->o.stream && ev->n_ids)
@@ -361,7 +363,7 @@ loop(struct generate *g)
         struct pollfd fds[2] = { { lagan_fd(g->c), POLLIN, 0 }, { -1, POLLIN, 0 } };
         int r;
 
-        /* standard output failed, so further outputs would be lost */
+        /* standard output cannot be written, so further outputs would be lost */
         if ((ctl_signal || ferror(stdout)) && !g->cancelled) {
             cancel_all(g);
             give_up = clock_after(clock_now(), 2 * NSEC_S);

@@ -1,4 +1,4 @@
-/* help.c - --help of laganctl and of each command, and the manual laganctl(1).
+/* help.c - prints --help of laganctl and of each command, and the manual laganctl(1).
  *
  * All text comes from the command table of commands.c and the option tables. */
 #include "ctl/ctl.h"
@@ -14,8 +14,8 @@ static const char interrupted[] = "interrupted by a signal; open requests are ca
 
 /* Options of every command. */
 static const struct opt common[] = {
-    { "json", OPT_BOOL, 0, 0, .sentence = "print JSON, one document per line" },
-    { "help", OPT_BOOL, 0, 0, .sentence = "print the options of the command and exit" },
+    { "json", OPT_BOOL, 0, 0, .sentence = "print the result as JSON, one document per line" },
+    { "help", OPT_BOOL, 0, 0, .sentence = "print this help and exit" },
     { 0 },
 };
 
@@ -43,7 +43,7 @@ help(void)
         if (strlen(left) > LEFT) printf("  %s\n", left), *left = 0;
         printf("  %-*s  %s\n", LEFT, left, c->sentence);
     }
-    puts("\nOptions, before the command:");
+    puts("\nOptions, which precede the command, with the default in []:");
     opt_help(global_opts, OPT_TYPED, stdout);
     printf("\nExamples:\n%s\n`laganctl COMMAND --help` describes one command.\n", examples);
     print_exit_codes();
@@ -55,7 +55,7 @@ command_help(const struct command *c)
     printf("Usage: laganctl [--connect ENDPOINT | --spawn MODEL_DIR] %s%s%s%s\n%c%s.\n", c->words,
            c->opts ? " [OPTION]..." : "", *c->operands ? " " : "", c->operands,
            c->sentence[0] & ~0x20, c->sentence + 1);
-    puts("\nOptions:");
+    puts("\nOptions, with the default in []:");
     if (c->opts) opt_help(c->opts, OPT_TYPED, stdout);
     opt_help(common, OPT_TYPED, stdout);
     if (c->examples) printf("\nExamples:\n%s", c->examples);
@@ -64,8 +64,7 @@ command_help(const struct command *c)
 
 /* ---- laganctl(1), in mdoc */
 
-/* Lines that begin with spaces are literal, other lines are text; an empty line separates
- * paragraphs. */
+/* Prints text in mdoc: indented lines are literal, an empty line separates paragraphs. */
 static void
 manual_examples(const char *text)
 {

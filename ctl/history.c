@@ -14,9 +14,10 @@ struct events_opts {
 /* clang-format off */
 const struct opt events_opts[] = {
     { "follow", OPT_BOOL, OPT_AT(events_opts, follow), .sentence =
-      "continue with new events as they occur; also -f" },
+      "do not exit after the past events: print new events as they occur; -f is short for "
+      "--follow" },
     { "last", OPT_U32, OPT_AT(events_opts, last), "50", .min = 1, .max = 1024, .arg = "N",
-      .sentence = "number of past events to print first" },
+      .sentence = "number of past events that are printed first" },
     { 0 }
 };
 /* clang-format on */
@@ -45,7 +46,7 @@ print_event(const json_t *e, int width, bool json)
                json_word(e, "worker"), json_word(e, "text"));
 }
 
-/* Appends all events from *next on to all; *next becomes the number of the following event. */
+/* Appends the events from number *next on to all, and advances *next behind them. */
 static int
 take_events(struct ctl *ctl, json_int_t *next, json_t *all)
 {
@@ -66,7 +67,7 @@ take_events(struct ctl *ctl, json_int_t *next, json_t *all)
     return 0;
 }
 
-/* Waits until a lagand runs again. It continues the event numbers or starts again at 1. */
+/* Waits until lagand runs again. Afterwards its event numbers continue or start again at 1. */
 static void
 await_lagand(struct ctl *ctl)
 {

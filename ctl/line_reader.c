@@ -58,7 +58,7 @@ line_reader_fill(struct line_reader *l, struct err *e)
     }
     n = read(l->fd, l->buf + l->n, l->max - l->n);
     if (n < 0 && errno != EINTR && errno != EAGAIN)
-        return err_set(e, -errno, "read: %s", strerror(errno));
+        return err_set(e, -errno, "cannot read: %s", strerror(errno));
     if (n == 0) l->eof = true;
     if (n > 0) l->n += (size_t)n;
     return 0;

@@ -11,14 +11,18 @@ const struct opt global_opts[] = {
     { "connect", OPT_STR, OPT_AT(ctl_opts, connect), "ipc:///run/lagan/api.sock", .arg = "ENDPOINT",
       .sentence = "socket of lagand: ipc://PATH or tcp://HOST:PORT" },
     { "keys", OPT_STR, OPT_AT(ctl_opts, keys), .arg = "FILE",
-      .sentence = "for tcp://HOST:PORT: file with the client's secret key and lagand's public key" },
+      .sentence = "for tcp://HOST:PORT: file with the secret key of this client and the public "
+      "key of lagand" },
     { "spawn", OPT_STR, OPT_AT(ctl_opts, spawn), .arg = "MODEL_DIR",
-      .sentence = "start a private lagand with this model, run the command, stop lagand" },
+      .sentence = "start a private lagand that serves the model in this directory, run the "
+      "command with it, and stop it" },
     { "device", OPT_STR, OPT_AT(ctl_opts, device), .arg = "DEVICE",
-      .sentence = "with --spawn: device of the model: cpu, cuda or cuda:N[,N...]" },
+      .sentence = "with --spawn and model verify: device of the model: auto, cpu, cuda or "
+      "cuda:N[,N...]" },
     { "set", OPT_STR, OPT_AT(ctl_opts, set), .flags = OPT_REPEAT, .arg = "KEY=VALUE",
-      .sentence = "with --spawn: value of a configuration key, for example kv.memory=64MiB; may "
-      "be repeated; the last value of a key counts" },
+      .sentence = "with --spawn and model verify: set a setting of the model, for example "
+      "kv.memory=64MiB (lagand --help lists them); may be repeated; the last value of a KEY is "
+      "used" },
     { "help", OPT_BOOL, OPT_AT(ctl_opts, help), .sentence = "print commands and options and exit" },
     { "version", OPT_BOOL, OPT_AT(ctl_opts, version), .sentence = "print the version and exit" },
     { "manual", OPT_BOOL, OPT_AT(ctl_opts, manual), .flags = OPT_HIDDEN,
@@ -27,7 +31,7 @@ const struct opt global_opts[] = {
 };
 /* clang-format on */
 
-/* Number of arguments at the front of argv that the words of a command take; 0: another command. */
+/* Returns how many arguments at the start of argv are the words of a command; 0: they differ. */
 static int
 words_match(const char *words, int argc, char **argv)
 {
@@ -111,7 +115,7 @@ parse_args(struct ctl *ctl)
 static void
 on_signal(int sig)
 {
-    /* the second signal exits at once; a private lagand is ended by the kernel */
+    /* A second signal ends laganctl at once; the kernel then signals a private lagand. */
     if (ctl_signal) _exit(128 + sig);
     ctl_signal = sig;
 }
@@ -139,7 +143,7 @@ run_command(struct ctl *ctl)
     return r;
 }
 
-/* --help of a command needs no lagand, so it is checked before connecting or starting one. */
+/* Runs a command. Handles its --help first, before connecting to or starting a lagand. */
 static bool
 asks_help(int argc, char **argv)
 {
@@ -197,7 +201,7 @@ command_line(int argc, char **argv)
     return no_such_command(argv[at]);
 }
 
-/* If the disk is full, exit code 0 would claim that the output is complete. */
+/* Flushes standard output. A failure changes exit code 0, because the output is incomplete. */
 static int
 all_written(int code)
 {

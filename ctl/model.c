@@ -5,7 +5,7 @@
 
 /* ---- list */
 
-/* {model, device, workers, ready, weights: bytes} of the workers of a model. */
+/* Returns {model, device, workers, ready, weights: bytes} for all workers of a model. */
 static json_t *
 served(const char *model, const json_t *workers)
 {
@@ -55,7 +55,7 @@ cmd_model_list(struct ctl *ctl)
 
 /* ---- verify */
 
-/* "full 128.0 KiB a token of 32 layers"; one line for each group. */
+/* Prints a line for each KV group, as "KV full 128.0 KiB a token of 32 layers". */
 static void
 print_group(const json_t *g)
 {

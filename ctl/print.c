@@ -1,4 +1,4 @@
-/* print.c - errors, tables, numbers; see ctl.h. */
+/* print.c - prints errors, tables, JSON, numbers and progress; see ctl.h. */
 #include "ctl/ctl.h"
 
 #include <math.h>
@@ -49,7 +49,7 @@ struct table {
     char **cell;
 };
 
-/* Counts characters, not bytes: UTF-8 continuation bytes take no column. */
+/* Returns the width of a text in characters: UTF-8 continuation bytes take no column. */
 static size_t
 columns_of(const char *s)
 {
@@ -213,7 +213,7 @@ print_float(FILE *out, float v)
     char buf[32];
     int digits;
 
-    if (!isfinite(v)) { /* JSON cannot represent it */
+    if (!isfinite(v)) { /* JSON has no NaN and no infinity */
         fputs("null", out);
         return;
     }
@@ -253,7 +253,7 @@ text_duration(char *buf, size_t n, double seconds)
     return buf;
 }
 
-/* On a terminal one bar that is redrawn; elsewhere one line for each 10 %. */
+/* Prints the progress: on a terminal a bar that is drawn again, elsewhere a line for each 10 %. */
 void
 progress(const char *what, double done, double total, nsec since)
 {

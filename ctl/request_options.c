@@ -1,5 +1,4 @@
-/* request_options.c - see request_options.h. LAGAN_FIELDS has every key; options have '-' for '_'.
- */
+/* request_options.c - see request_options.h. LAGAN_FIELDS has the keys; '-' replaces '_'. */
 #include "ctl/request_options.h"
 
 #include <stdio.h>
@@ -17,7 +16,7 @@ static const struct field {
 #undef X
 };
 
-/* Keys of the protocol that have no option. */
+/* Returns true for keys of LAGAN_FIELDS that have no option. */
 static bool
 hidden(enum request_field f)
 {
@@ -38,7 +37,7 @@ arg_word(const struct field *f)
     return strncmp(f->key, "forced", 6) ? words[f->kind] : "ID";
 }
 
-/* The default as text; NULL if it is off or depends on the model. */
+/* Returns the default as text; NULL if it means off or depends on the model. */
 static const char *
 default_word(const struct field *f)
 {
@@ -81,8 +80,7 @@ field_of_option(const char *arg, size_t n)
     return NULL;
 }
 
-/* Parses argv[*at] if it is the option of a key, and its value. Returns 1: parsed, 0: not an option
- * of a key, -EINVAL. */
+/* Parses the option at argv[*at] if it belongs to a key. Returns 1: yes; 0: no; -EINVAL. */
 static int
 request_arg(struct request_args *a, int argc, char **argv, int *at, struct err *e)
 {
@@ -129,9 +127,9 @@ own_option(const struct opt *all, const struct opt *own, void *to, uint64_t *giv
                         o->type == OPT_BOOL || strchr(argv[*at], '=') ? *at + 1
                                                                       : MIN(*at + 2, argc),
                         argv, at, e);
-    /* the sentence suggests a similar option */
+    /* opt_set() fails and suggests a similar option */
     r = opt_set(all, to, name, "", "command line", e);
-    return r < 0 ? r : err_set(e, -EINVAL, "no option '%.60s'", argv[*at]);
+    return r < 0 ? r : err_set(e, -EINVAL, "there is no option '%.60s'", argv[*at]);
 }
 
 int
@@ -166,7 +164,7 @@ whole_number(const char *s, int64_t *ret)
     return errno || end == s || *end ? -EINVAL : 0;
 }
 
-/* 5:-100,7:2.5 */
+/* Sets logit_bias from text such as 5:-100,7:2.5. */
 static int
 set_bias(struct lagan_request *r, const struct field *f, const char *s, struct err *e)
 {
@@ -235,7 +233,7 @@ set_from_text(struct lagan_request *r, const struct field *f, const char *s, str
 static int
 could_not_set(int r, const char *key, struct err *e)
 {
-    if (r == -ENOMEM) return err_set(e, r, "out of memory for %s", key);
+    if (r == -ENOMEM) return err_set(e, r, "out of memory for the value of %s", key);
     if (r == -E2BIG)
         return err_set(
             e, r, "%.64s: the request has too many keys or the list has too many entries", key);
@@ -259,7 +257,7 @@ request_from_args(struct lagan_request *r, const struct request_args *a, struct 
     return 0;
 }
 
-/* [[5, -100], [7, 2.5]] */
+/* Sets logit_bias from a JSON list such as [[5, -100], [7, 2.5]]. */
 static int
 set_pairs(struct lagan_request *r, const char *key, const json_t *list, struct err *e)
 {
@@ -335,7 +333,7 @@ request_from_json(struct lagan_request *r, const json_t *line, struct err *e)
     const char *key;
     json_t *v;
 
-    if (!json_is_object(line)) return err_set(e, -EINVAL, "not a JSON object");
+    if (!json_is_object(line)) return err_set(e, -EINVAL, "the line is not a JSON object");
     json_object_foreach((json_t *)(uintptr_t)line, key, v)
     {
         int k = 0;
@@ -355,7 +353,7 @@ request_from_json(struct lagan_request *r, const json_t *line, struct err *e)
         else if (json_is_array(v))
             k = set_from_list(r, key, v, e);
         else if (!strcmp(key, "encoder_features"))
-            k = lagan_set_bool(r, key, 1); /* lagand rejects it by name */
+            k = lagan_set_bool(r, key, 1); /* any value: lagand rejects the key */
         else
             return err_set(e, -EINVAL, "%.64s is an object; no key of a request takes an object",
                            key);

@@ -118,7 +118,7 @@ running_request_take(struct running_request *j, const struct lagan_event *ev)
     if (tensor) return take_tensor(j, ev);
     if (!prompt && !o->n_ids) o->base = ev->first;
     if (ev->first != (prompt ? o->n_logprob : o->base + o->n_ids)) return -EPROTO;
-    /* the ids are those of the request */
+    /* PROMPT events have no ids; the ids are those of the request */
     if (prompt && !ev->ids) return take_logprobs(o, ev);
     if (prompt && !ev->first) o->n_ids = 0;
     more_ids(o, o->n_ids + ev->n_ids);
@@ -146,7 +146,8 @@ print_ids(FILE *out, const int32_t *ids, size_t n)
     putc(']', out);
 }
 
-/* ,"name":[{"id","logprob","top"}...] or null; the first prompt token has no prediction: null. */
+/* Prints ,"name":[{"id","logprob","top"}, ...] or ,"name":null. The first prompt token has no
+ * prediction, so its logprob is null. */
 static void
 print_logprobs(FILE *out, const char *name, bool wanted, const struct running_output *o,
                bool prompt)
@@ -181,7 +182,7 @@ print_logprobs(FILE *out, const char *name, bool wanted, const struct running_ou
     putc(']', out);
 }
 
-/* ,"name":[[row], [row]] */
+/* Prints ,"name":[[row], [row], ...]. */
 static void
 print_tensor(FILE *out, const char *name, const struct running_tensor *t)
 {

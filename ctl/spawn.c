@@ -21,23 +21,24 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-/* poll interval: --spawn to first token must take less than 0.5 s */
+/* interval between status calls: --spawn to first token must take less than 0.5 s */
 #define ASK_EVERY (2 * NSEC_MS)
-#define STOP_WITHIN (10 * NSEC_S) /* after SIGTERM */
-#define SILENT_FOR (10 * NSEC_S)  /* without a reply during the start: lagand hangs */
+#define STOP_WITHIN \
+    (10 * NSEC_S)                /* lagand is killed if it has not exited this time after SIGTERM */
+#define SILENT_FOR (10 * NSEC_S) /* if lagand sends no reply this long during the start, it hangs */
 enum { REPLY_MS = 50, MAX_ARGS = 256, SHOW_LINES = 20 };
 
 struct spawn {
-    char dir[80]; /* short enough for a socket path of 107 bytes */
+    char dir[80]; /* so short that dir/ctl.sock fits into a socket address, 107 bytes */
     pid_t pid;
     int pidfd, log;
-    int status; /* of waitpid(), if it has ended */
+    int status; /* from waitpid(), once lagand has ended */
     bool gone;
 };
 
-/* ---- the directory */
+/* ---- the runtime directory */
 
-/* Chooses an unused name that is random; lagand creates the directory for its own user. */
+/* Chooses a random unused name for the runtime directory, which lagand will create. */
 static int
 choose_dir(struct spawn *s)
 {
@@ -45,14 +46,17 @@ choose_dir(struct spawn *s)
     uint64_t random;
 
     if (getrandom(&random, sizeof random, 0) != sizeof random)
-        return ctl_fail(CTL_FAILED, "getrandom: %s", strerror(errno));
+        return ctl_fail(CTL_FAILED, "cannot choose a directory name: getrandom: %s",
+                        strerror(errno));
     for (size_t i = 0; i < ARRAY_LEN(places); i++) {
         if (!places[i] || strlen(places[i]) > 60 || access(places[i], W_OK | X_OK)) continue;
         snprintf(s->dir, sizeof s->dir, "%s/lagan-%013llx", places[i],
                  (unsigned long long)random >> 12);
         return 0;
     }
-    return ctl_fail(CTL_FAILED, "no directory for a private lagand: /tmp is not writable");
+    return ctl_fail(
+        CTL_FAILED,
+        "a private lagand cannot have its runtime directory, because /tmp is not writable");
 }
 
 /* Removes the files of a directory, then the directory. */
@@ -69,8 +73,7 @@ remove_flat(const char *path)
     rmdir(path);
 }
 
-/* Removes what a killed lagand leaves: its sockets, its lock, and the sockets of its workers in w/.
- */
+/* Removes what a killed lagand leaves: sockets, lock, and in w/ the sockets of its workers. */
 static void
 remove_dir(const struct spawn *s)
 {
@@ -83,7 +86,7 @@ remove_dir(const struct spawn *s)
 
 /* ---- the log */
 
-/* Prints the last log lines with severity up to most, without "<n>". */
+/* Prints the last log lines of lagand with severity up to `most`, without their prefix "<n>". */
 static void
 show_log(const struct spawn *s, int most)
 {
@@ -103,7 +106,7 @@ show_log(const struct spawn *s, int most)
             bool marked = end - from > 3 && from[0] == '<' && from[2] == '>';
 
             if (!eol) eol = end;
-            /* a line without a priority is not from our logger */
+            /* a line without "<n>" was not written by the logger of lagan */
             level = marked ? from[1] - '0' : 3;
             if (level <= most) {
                 if (!pass)
@@ -125,7 +128,7 @@ become(const struct spawn *s, const char **argv, pid_t parent, int out)
     int null = open("/dev/null", O_RDWR);
     sigset_t mask;
 
-    setpgid(0, 0); /* Ctrl-C must reach only laganctl, which cancels the request first */
+    setpgid(0, 0); /* so that Ctrl-C reaches only laganctl, which first cancels its requests */
     sigemptyset(&mask);
     sigaddset(&mask, SIGTERM);
     sigprocmask(SIG_SETMASK, &mask, NULL);
@@ -141,7 +144,7 @@ become(const struct spawn *s, const char **argv, pid_t parent, int out)
     _exit(CTL_FAILED);
 }
 
-/* Starts a program of lagan. argv[0] is set to its path. out: its standard output; -1: its log. */
+/* Starts a program of lagan; sets argv[0] to its path. out: its standard output; -1: the log. */
 static int
 fork_program(struct spawn *s, const char *name, const char **argv, int out)
 {
@@ -153,7 +156,9 @@ fork_program(struct spawn *s, const char *name, const char **argv, int out)
                         "cannot start %s: the program is not in the directory of laganctl", name);
     argv[0] = program;
     s->log = memfd_create("lagan-log", MFD_CLOEXEC);
-    if (s->log < 0) return ctl_fail(CTL_FAILED, "memfd_create: %s", strerror(errno));
+    if (s->log < 0)
+        return ctl_fail(CTL_FAILED, "cannot create a memfd for the log of lagand: %s",
+                        strerror(errno));
     s->pid = fork();
     if (s->pid == 0) become(s, argv, parent, out < 0 ? s->log : out);
     return s->pid < 0 ? ctl_fail(CTL_FAILED, "fork: %s", strerror(errno)) : 0;
@@ -204,7 +209,7 @@ stop(struct spawn *s)
     if (!s->gone) kill(s->pid, SIGTERM);
     while (!ended(s, 10 * NSEC_MS)) {
         if (clock_now() < until) continue;
-        kill(s->pid, SIGKILL); /* its workers see the hang-up of their doorbell and end too */
+        kill(s->pid, SIGKILL); /* its workers exit when their doorbell hangs up */
         waitpid(s->pid, &s->status, 0);
         s->gone = true;
         ctl_fail(0, "the private lagand did not stop within 10 s and was killed");
@@ -244,7 +249,7 @@ could_not_start(const struct spawn *s, const char *why)
     return ctl_fail(code, "%s", why);
 }
 
-/* Returns 1: ready, 0: not yet, -1: failed, with the reason in why. */
+/* Examines the reply to status. Returns 1: lagand is ready; 0: not yet; -1: failed, see why. */
 static int
 look(const json_t *status, const char *model, nsec since, char *why, size_t n)
 {
@@ -306,7 +311,7 @@ wait_ready(struct spawn *s, struct ctl *ctl)
         json_decref(status);
         free(text);
         if (r == 0 && ended(s, interval)) return could_not_start(s, NULL);
-        /* Tiny models are ready at once; large models do not need 500 polls a second. */
+        /* The interval grows, because large models load for seconds and tiny models do not. */
         if (replied - since > NSEC_S) interval = 50 * NSEC_MS;
     }
     progress(model, 0, 0, since);
@@ -333,7 +338,7 @@ spawn_run(struct ctl *ctl, int (*run)(struct ctl *ctl))
 
 /* ---- running a program to its end */
 
-/* The content of a file; the caller frees it. */
+/* Returns the content of a file, which the caller frees. */
 static char *
 contents(int fd)
 {
@@ -344,8 +349,7 @@ contents(int fd)
     return text;
 }
 
-/* Replaces the argument with the same key, or appends; the last value of a key counts, as in
- * lagand. */
+/* Replaces the argument with the same key, or appends: the last value of a key is used. */
 static int
 put_arg(const char **argv, int first, int n, const char *arg)
 {
@@ -357,7 +361,7 @@ put_arg(const char **argv, int first, int n, const char *arg)
     return MAX(n, i + 1);
 }
 
-/* The options of the model as arguments of the worker: --key=value. */
+/* Makes the arguments --key=value of lagan-worker from --device and --set. */
 static int
 worker_args(const char **argv, int n, const struct ctl *ctl, char *buf, size_t cap, const char *dir)
 {
@@ -383,8 +387,8 @@ worker_args(const char **argv, int n, const struct ctl *ctl, char *buf, size_t c
     return 0;
 }
 
-/* Runs a program of lagan to its end and prints its log lines with severity up to most. Returns its
- * exit code; *ret: its output. */
+/* Runs a program of lagan until it exits and prints its log lines with severity up to `most`.
+ * Returns its exit code, and in *ret its output. */
 static int
 ask_program(const char *name, const char **argv, int most, char **ret)
 {
@@ -413,7 +417,9 @@ spawn_look(const struct ctl *ctl, const char *dir, char **ret)
     const char *argv[MAX_ARGS] = { NULL, "--inspect" };
     int code;
 
-    if (strlen(dir) > 2000) return ctl_fail(CTL_USAGE, "%.64s...: the path is too long", dir);
+    if (strlen(dir) > 2000)
+        return ctl_fail(CTL_USAGE,
+                        "%.64s...: the path of the model directory has more than 2000 bytes", dir);
     code = worker_args(argv, 2, ctl, buf, sizeof buf, dir);
     return code ? code : ask_program("lagan-worker", argv, 4, ret);
 }

@@ -1,9 +1,9 @@
-/* split.c - laganctl split: partition of a device between the prefill lane and the decode lane. */
+/* split.c - laganctl split: shows and sets how a device is divided between prefill and decode. */
 #include "ctl/ctl.h"
 
 #include <stdio.h>
 
-/* Reads the units of one lane into args. Returns 0, or an exit code after printing the error. */
+/* Adds a number of units (SMs or threads) to args. Returns 0, or an exit code with a message. */
 static int
 units(const char *word, const char *key, json_t *args)
 {
@@ -11,13 +11,15 @@ units(const char *word, const char *key, json_t *args)
     long long n = strtoll(word, &end, 10);
 
     if (!*word || *end || n < 1 || n > 4096)
-        return ctl_fail(CTL_USAGE, "%s is '%s', it must be a number from 1 to 4096", key, word);
+        return ctl_fail(CTL_USAGE,
+                        "%s is '%s'; it must be a number of SMs or threads from 1 to 4096", key,
+                        word);
     json_object_set_new(args, key, json_integer(n));
     return 0;
 }
 
-/* Calls the verb of the command. worker: NULL if not given. *ret: the reply, or NULL if the exit
- * code is final. */
+/* Calls the verb of the command. worker: NULL if not given. Sets *ret to the reply; to NULL if the
+ * caller has only to return the exit code. */
 static int
 ask(struct ctl *ctl, const char *worker, json_t *args, json_t **ret)
 {

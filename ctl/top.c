@@ -1,4 +1,4 @@
-/* top.c - laganctl top: state and token rates of each worker, repeatedly. */
+/* top.c - laganctl top: prints state and token rates of each worker at regular intervals. */
 #include "ctl/ctl.h"
 
 #include <stdio.h>
@@ -12,9 +12,9 @@ struct top_opts {
 /* clang-format off */
 const struct opt top_opts[] = {
     { "every", OPT_U32, OPT_AT(top_opts, every), "1", .min = 1, .max = 3600, .arg = "SECONDS",
-      .sentence = "interval between two outputs" },
+      .sentence = "time between two outputs, in seconds" },
     { "count", OPT_U32, OPT_AT(top_opts, count), "0", .arg = "N",
-      .sentence = "number of outputs; 0: until Ctrl-C" },
+      .sentence = "number of outputs, after which the command ends; 0: no limit, until Ctrl-C" },
     { 0 }
 };
 /* clang-format on */
@@ -35,7 +35,8 @@ named(const json_t *workers, const char *name)
     return NULL;
 }
 
-/* before: the same worker `seconds` earlier; NULL or another epoch: rates are unknown. */
+/* Adds the rates of a worker to its object. before: the object of the worker `seconds` earlier; if
+ * it is NULL or has another epoch, the rates are unknown. */
 static json_t *
 row_of(const json_t *w, const json_t *before, double seconds)
 {
@@ -74,7 +75,7 @@ cell_ms(struct table *t, const json_t *row, const char *key)
     table_cell(t, true, "%.1f", json_real_number(row, key));
 }
 
-/* Share of the KV blocks. */
+/* Adds a cell with the used share of the KV blocks. */
 static void
 cell_share(struct table *t, const json_t *row, const char *key)
 {
@@ -152,7 +153,7 @@ cmd_top(struct ctl *ctl)
 
     for (uint32_t i = 0; r == 0 && !ctl_signal && (o->count == 0 || i < o->count); i++) {
         if (i == 0 || nanosleep(&interval, NULL) == 0) r = look(ctl, &before, &since);
-        /* lagand may run again at the next sample */
+        /* a failure to reach lagand is not final: it may run again at the next sample */
         if (i > 0 && r == CTL_UNREACHABLE) r = 0;
     }
     json_decref(before);

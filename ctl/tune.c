@@ -18,7 +18,7 @@ args_for(const char *worker, long long from)
     return args;
 }
 
-/* done == total: finished */
+/* Prints the progress of the measurement; done == total: it has ended. */
 static void
 show_progress(long long done, long long total, nsec since)
 {
@@ -40,8 +40,8 @@ show_progress(long long done, long long total, nsec since)
     }
 }
 
-/* Collects all rows until the measurement ends. Returns 0, or an exit code after printing the
- * error. */
+/* Appends the results (rows) of all measured matmuls until the measurement ends. Returns 0, or an
+ * exit code after printing the error. */
 static int
 wait_for_all(struct ctl *ctl, const char *worker, json_t *rows, json_t **last)
 {

@@ -24,7 +24,8 @@ help(void)
          "  lagand --runtime-dir /tmp/l --model models/recall-gemma3 --device cpu\n"
          "  laganctl --connect ipc:///tmp/l/api.sock generate --text \"k3=blue;q7=stone;k3?\"\n"
          "\n"
-         "Options; an option with a dot is also a key of the configuration file:");
+         "Options, with the default in []; a name with a dot is also a key of the "
+         "configuration file:");
     opt_help(daemon_opts, OPT_TYPED, stdout);
     puts("\nSettings of a model, for --set and for each entry of models in the file:");
     opt_help(model_opts, OPT_KEYS, stdout);

@@ -8,8 +8,7 @@
  * rid is the client's number of its request or call, and 0 for messages about the connection. Keys
  * are strings of at most LAGAN_MAX_KEY bytes. An unknown key is ignored; an unknown key that begins
  * with '!' is rejected. The manual lagan-protocol(7), --help and the error texts are made from the
- * sentences of these tables.
- */
+ * sentences of these tables. */
 #ifndef LAGAN_WIRE_H
 #define LAGAN_WIRE_H
 
@@ -139,95 +138,102 @@ enum lagan_reason {
 /* clang-format off */
 #define LAGAN_FIELDS(X) \
     X(IDS,   ids,                      1, LAGAN_MAX_IDS, 0, LAGAND, FIXED, \
-      "the prompt as token ids, used unchanged; the encoder input of an encoder-decoder model") \
+      "the prompt as token ids, used unchanged; for an encoder-decoder model the encoder input") \
     X(STR,   text,                     1, LAGAN_MAX_STR, 0, LAGAND, FIXED, \
-      "the prompt as text instead of ids; the tokenizer adds its special tokens") \
+      "the prompt as text, instead of ids; the tokenizer of the model adds its special tokens") \
     X(STR,   messages,                 1, LAGAN_MAX_STR, 0, LAGAND, FIXED, \
-      "a conversation instead of ids, as JSON: [{\"role\": \"user\", \"content\": \"...\"}]; " \
-      "the chat template of the model is applied") \
+      "the prompt as JSON [{\"role\": \"user\", \"content\": \"...\"}]; the chat template " \
+      "formats it") \
     X(IDS,   decoder_ids,              1, LAGAN_MAX_IDS, 0, LAGAND, FIXED, \
-      "first tokens of the decoder of an encoder-decoder model; default: " \
-      "[decoder_start_token_id]") \
+      "for an encoder-decoder model: first tokens of the decoder, which the output follows; " \
+      "default: decoder_start_token_id of the model") \
     X(STR,   model,                    1, 256, 0, LAGAND, FIXED, \
-      "name of the model; may be omitted if lagand serves one model only") \
+      "name of the model; may be omitted if lagand serves only one") \
     X(STR,   idempotency_key,          1, LAGAN_MAX_KEY, 0, LAGAND, FIXED, \
       "name of the request, unique within the session; a second SUBMIT with this name returns " \
       "the first request, unless that ended with a retryable error") \
     X(IDS,   generated_ids,            0, LAGAN_MAX_IDS, 0, LAGAND, FIXED, \
-      "tokens of a partial output to continue from; send the same seed") \
+      "tokens of an incomplete earlier output, to continue it; send its seed as well") \
     X(U32,   max_tokens,               1, LAGAN_MAX_TOKENS, 16, WORKER, MODEL, \
-      "maximum number of generated tokens, generated_ids included") \
+      "maximum number of tokens in the output, generated_ids included") \
     X(U32,   min_tokens,               0, LAGAN_MAX_TOKENS, 0, WORKER, MODEL, \
-      "generated tokens before an end-of-sequence token is allowed") \
+      "minimum number of tokens before an end-of-sequence token can be generated") \
     X(F64,   temperature,              0, 100, 0, SAMPLER, MODEL, \
-      "sampling temperature; 0: always the most likely token (greedy)") \
+      "divisor of the logits before sampling: values below 1 favour likely tokens, values " \
+      "above 1 favour unlikely tokens; 0: always the most likely token (greedy)") \
     X(U32,   top_k,                    0, 1 << 20, 0, SAMPLER, MODEL, \
-      "sample from this number of most likely tokens; 0: from all") \
+      "sample from this number of most likely tokens only; 0: from all tokens") \
     X(OVER,  top_p,                    0, 1, 1, SAMPLER, MODEL, \
-      "sample from the most likely tokens whose probabilities add up to this value; 1: from all") \
+      "sample from the most likely tokens only, as many as needed for a total probability of " \
+      "this value; 1: from all tokens") \
     X(F64,   min_p,                    0, 1, 0, SAMPLER, MODEL, \
-      "exclude tokens whose probability is below this share of the highest probability; 0: none") \
+      "exclude tokens less probable than this value times the highest probability; 0: none") \
     X(U64,   seed,                     0, 0, 0, LAGAND, FIXED, \
-      "seed of the random numbers; equal seeds give equal samples; default: lagand chooses a " \
-      "seed and reports it") \
+      "seed of the random numbers of sampling; requests with equal seeds use equal random " \
+      "numbers; default: lagand chooses a seed and reports it") \
     X(OVER,  repetition_penalty,       0, 10, 1, SAMPLER, MODEL, \
-      "divide positive and multiply negative logits of tokens in prompt and output by this " \
-      "value; 1: off") \
+      "for tokens that occur in the prompt or the output: divide a positive logit by this " \
+      "value, multiply a negative logit by it; 1: off") \
     X(F64,   presence_penalty,        -2, 2, 0, SAMPLER, FIXED, \
-      "subtract this value from the logits of generated tokens; 0: off") \
+      "subtract this value from the logit of each token that occurs in the output; 0: off") \
     X(F64,   frequency_penalty,       -2, 2, 0, SAMPLER, FIXED, \
-      "subtract this value from the logit of a generated token for each of its occurrences; " \
-      "0: off") \
+      "subtract this value from a token's logit for each occurrence in the output; 0: off") \
     X(BIAS,  logit_bias,               0, LAGAN_MAX_BIAS, 0, LAGAND, FIXED, \
-      "add a bias from -100 to 100 to the logits of these tokens: a list of [id, bias]") \
+      "values X from -100 to 100 that are added to the logits of the token ids ID") \
     X(IDS,   stop_ids,                 0, LAGAN_MAX_STOPS, 0, LAGAND, FIXED, \
-      "token ids that end the output") \
+      "token ids that end the output when they are generated") \
     X(STOPS, stop,                     0, LAGAN_MAX_STOPS, 0, LAGAND, FIXED, \
-      "strings that end the output; the text ends before the string") \
+      "strings that end the output when generated; the text ends before the string") \
     X(BOOL,  ignore_eos,               0, 1, 0, LAGAND, FIXED, \
       "continue after an end-of-sequence token") \
     X(IDS,   eos_ids,                  0, LAGAN_MAX_STOPS, 0, LAGAND, FIXED, \
-      "end-of-sequence tokens, an empty list: none; default: those of the model") \
+      "token ids that end the output as end-of-sequence tokens; an empty list: no token does; " \
+      "default: those of the model") \
     X(I32,   forced_bos,              -1, INT32_MAX, -2, WORKER, FIXED, \
-      "id of the first generated token; -1: not forced; default: of the model") \
+      "token id that the first generated token is forced to have; -1: not forced; default: " \
+      "forced_bos_token_id of the model, if any") \
     X(I32,   forced_eos,              -1, INT32_MAX, -2, WORKER, FIXED, \
-      "id of the last token when max_tokens is reached; -1: not forced; default: of the model") \
+      "token id that the token at max_tokens is forced to have; -1: not forced; default: " \
+      "forced_eos_token_id of the model, if any") \
     X(U32,   logprobs,                 0, LAGAN_MAX_TOP, 0, SAMPLER, FIXED, \
-      "report the log-probability of each generated token and of this number of most likely " \
-      "alternatives") \
+      "report the log-probability of each generated token, and of this number of most likely " \
+      "tokens at its position; default: none are reported") \
     X(U32,   prompt_logprobs,          0, LAGAN_MAX_TOP, 0, SAMPLER, FIXED, \
-      "report the log-probability of each prompt token and of this number of most likely " \
-      "alternatives") \
+      "report the log-probability of each prompt token, and of this number of most likely " \
+      "tokens at its position; default: none are reported") \
     X(F64,   priority,                 0, 1, 0.5, WORKER, FIXED, \
-      "requests with a higher priority are scheduled first") \
+      "priority from 0 to 1; requests with a higher priority are scheduled first") \
     X(U64,   deadline_ms,              0, 0, 0, LAGAND, FIXED, \
-      "end the request with the error deadline after this many milliseconds; 0: no deadline") \
+      "milliseconds after which an unfinished request ends with error deadline; 0: no limit") \
     X(U32,   ack_window,               1, LAGAN_MAX_ACK_WINDOW, LAGAN_DEFAULT_ACK_WINDOW, LAGAND, FIXED, \
-      "CHUNK messages that may be unacknowledged") \
+      "maximum number of CHUNK messages without ACK; lagand holds back further tokens") \
     X(BOOL,  resume,                   0, 1, 1, LAGAND, FIXED, \
-      "continue on another worker if the worker fails") \
+      "true: if the worker fails, another worker continues the request; false: the request " \
+      "then ends with the error worker_lost") \
     X(U32,   disconnect_timeout_ms,    0, 600000, 10000, LAGAND, FIXED, \
-      "milliseconds that the request continues without a connection, until its session " \
-      "reconnects") \
+      "time in milliseconds that the request continues after its connection is lost; if the " \
+      "client has not reconnected by then, the request is cancelled") \
     X(U32,   beams,                    1, LAGAN_MAX_BEAMS, 1, WORKER, MODEL, \
       "number of beams of a beam search; 1: no beam search") \
     X(F64,   length_penalty,        -100, 100, 1, WORKER, MODEL, \
-      "exponent of the length in the beam score; values above 0 favour long outputs") \
+      "exponent of the length that divides the beam score; higher favours long outputs") \
     X(EARLY, early_stopping,           0, 2, 0, WORKER, MODEL, \
-      "end a beam search as soon as all beams have finished (true), at an estimate (false), " \
-      "or when no better beam is possible (\"never\")") \
+      "when a beam search ends after as many outputs as beams have finished. true: at once; " \
+      "false: when no unfinished beam, scored at its present length, is better than the worst " \
+      "of these; \"never\": when no unfinished beam can become better than the worst of these") \
     X(U32,   no_repeat_ngram,          0, 1024, 0, SAMPLER, MODEL, \
-      "no sequence of this many tokens occurs twice; 0: off") \
+      "never generate a token that would complete a sequence of this many tokens for the " \
+      "second time, prompt included; 0: off") \
     X(U32,   n,                        1, LAGAN_MAX_OUTPUTS, 1, WORKER, FIXED, \
-      "number of outputs for the prompt") \
+      "number of outputs for the prompt; with beams above 1, the best N beams") \
     X(BOOL,  model_defaults,           0, 1, 0, LAGAND, FIXED, \
-      "take the defaults of absent keys from generation_config.json of the model") \
+      "take absent keys from the model's generation_config.json, not from these defaults") \
     X(BOOL,  return_encoder_output,    0, 1, 0, LAGAND, FIXED, \
-      "send the hidden states of the encoder") \
+      "send the hidden states of the encoder too, as a tensor") \
     X(BOOL,  return_logits,            0, 1, 0, LAGAND, FIXED, \
-      "send the logits of the generated tokens, before penalties and sampling") \
+      "send the logits of each generated token too, as a tensor, before penalties change them") \
     X(ANY,   encoder_features,         0, 0, 0, LAGAND, FIXED, \
-      "encoder input as a tensor instead of ids, for models that take features")
+      "encoder input as a tensor, instead of ids, for models that take features")
 /* clang-format on */
 
 /* The verbs of CALL: identifier, name, 1 if only ctl.sock serves it, args, result. Verbs are the

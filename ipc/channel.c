@@ -5,8 +5,8 @@
 
 #include <unistd.h>
 
-/* The longest payload of each type; LONG is limited only by the ring. Types without payload have 1
- * byte, because 0 means unknown. */
+/* The longest payload of each record type in bytes; LONG: limited only by the ring. A type without
+ * payload also has a length above 0, because 0 marks an unknown type. */
 #define LONG UINT32_MAX
 static const uint32_t d_types[] = {
     [REC_SUBMIT] = LONG, [REC_CANCEL] = sizeof(struct rec_notice),
@@ -34,7 +34,8 @@ static const uint32_t reply_types[] = { [REPLY_JOIN] = LONG, [REPLY_LEFT] = 32, 
 static const struct channel closed = { .d.fd = -1, .w.fd = -1, .doorbell.fd = -1 };
 CLEAN_FUNC(struct channel, channel_close)
 
-/* One side of a channel: the kind of d, whether this side writes d or w, what it reads. */
+/* One side of a channel: kind of the memfd d, whether this side writes d (else w), and name and
+ * record types of the ring that it reads. */
 struct side {
     enum shm_kind kind;
     bool writes_d;
@@ -58,7 +59,8 @@ set_up(struct channel *l, const struct side *s, int doorbell, struct err *e)
     doorbell_init(&l->doorbell, doorbell, mine, peer);
     ring_writer(&l->out, mine, peer);
     r = ring_reader(&l->in, mine, peer, s->types, s->n_types);
-    return r < 0 ? err_set(e, r, "%s of worker %u: %s", s->reads, l->w.hdr.worker_idx, strerror(-r))
+    return r < 0 ? err_set(e, r, "cannot allocate the read buffer for the %s of worker %u: %s",
+                           s->reads, l->w.hdr.worker_idx, strerror(-r))
                  : 0;
 }
 
@@ -114,8 +116,10 @@ attach(struct channel *l, int d, int w, int doorbell, uint64_t epoch, const stru
     if (l->w.fd < 0) close(w);
     if (r == 0 && (l->d.hdr.worker_idx != l->w.hdr.worker_idx ||
                    memcmp(l->d.hdr.daemon_id, l->w.hdr.daemon_id, sizeof l->d.hdr.daemon_id)))
-        r = err_set(e, -EBADMSG, "D and W are not a pair: worker %u and %u", l->d.hdr.worker_idx,
-                    l->w.hdr.worker_idx);
+        r = err_set(e, -EBADMSG,
+                    "the inherited memfds are not a pair: worker %u and %u, or two lagands "
+                    "(internal error)",
+                    l->d.hdr.worker_idx, l->w.hdr.worker_idx);
     if (r == 0) r = set_up(l, s, doorbell, e);
     if (r < 0) channel_close(l);
     return r;

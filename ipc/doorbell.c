@@ -9,7 +9,7 @@ int
 doorbell_pair(int ret[2], struct err *e)
 {
     if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, ret) < 0) {
-        return err_set(e, -errno, "doorbell: %s", strerror(errno));
+        return err_set(e, -errno, "doorbell: cannot create a socket pair: %s", strerror(errno));
     }
     return 0;
 }
@@ -20,22 +20,21 @@ doorbell_init(struct doorbell *b, int fd, const struct shm *mine, const struct s
     *b = (struct doorbell){ .fd = fd, .mine = shm_ctl(mine), .peer = shm_ctl(peer) };
 }
 
-/* Rings if the peer sleeps and this event ends its sleep. */
+/* Sends a byte if the peer announced a sleep that this event (bit of wait_seq) ends. */
 static void
 ring_if(struct doorbell *b, uint64_t bit)
 {
     uint64_t seq;
 
-    /* We publish before this load; the peer stores wait_seq before its re-check. With both fences
-     * at least one side sees the other's store. */
+    /* We store tail or head before this load; the peer stores wait_seq before it checks the rings
+     * again. With both fences at least one side sees the other's store. */
     atomic_thread_fence(memory_order_seq_cst); /* pair: doorbell_sleep() */
     seq = atomic_load_explicit(&b->peer->wait_seq, memory_order_relaxed);
     FP(doorbell_fenced);
     if (!(seq & bit) || seq == b->last_kick) return;
     b->last_kick = seq;
     b->n_sent++;
-    /* If the socket is full, the peer is already woken. If it is closed, doorbell_drain() reports
-     * it. */
+    /* If the socket is full, earlier bytes wake the peer. doorbell_drain() reports a closed one. */
     if (send(b->fd, "", 1, MSG_DONTWAIT | MSG_NOSIGNAL) < 0) return;
     FP(doorbell_sent);
 }
@@ -60,7 +59,7 @@ doorbell_sleep(struct doorbell *b, bool for_space, bool (*ready)(void *), void *
 
     if (b->readable && doorbell_drain(b) == -EPIPE) return -EPIPE;
     b->readable = false;
-    /* Unchanged if something else ended the last sleep and the loop sleeps again. */
+    /* No store if ASLEEP is still set: the last sleep ended without doorbell_wake(). */
     if (seq != was) atomic_store_explicit(&b->mine->wait_seq, seq, memory_order_relaxed);
     FP(sleep_announced);
     atomic_thread_fence(memory_order_seq_cst); /* pair: doorbell_ring() */

@@ -10,7 +10,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-enum { MAX_FDS = 8 }; /* more than 1 is malformed; the kernel closes those beyond 8 */
+enum { MAX_FDS = 8 }; /* space for descriptors; 1 is valid, the kernel closes those beyond 8 */
 
 void
 fd_channel_host(char ret[FD_CHANNEL_NAME], uint32_t i)
@@ -23,7 +23,7 @@ int
 fd_channel_pair(int ret[2], struct err *e)
 {
     if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, ret) < 0) {
-        return err_set(e, -errno, "fd channel: %s", strerror(errno));
+        return err_set(e, -errno, "fd channel: cannot create a socket pair: %s", strerror(errno));
     }
     return 0;
 }
@@ -62,7 +62,8 @@ fd_channel_give(int sock, const struct fd_channel_note *note, int fd, struct err
     if (sendmsg(sock, &m, MSG_DONTWAIT | MSG_NOSIGNAL) < 0) {
         int code = errno == ECONNRESET ? -EPIPE : -errno;
 
-        return err_set(e, code, "send arena %s: %s", note->name, strerror(-code));
+        return err_set(e, code, "fd channel: cannot send the descriptor of %s: %s", note->name,
+                       strerror(-code));
     }
     FP(fd_passed);
     return 0;
@@ -109,23 +110,25 @@ fd_channel_take(int sock, struct fd_channel_note *note, int *fd, struct err *e)
     while (n < 0 && errno == EINTR);
     if (n < 0 && errno == EAGAIN) return 0;
     if (n < 0 && errno == ECONNRESET) return err_set(e, -EPIPE, "fd channel: closed by the peer");
-    if (n < 0) return err_set(e, -errno, "fd channel: %s", strerror(errno));
+    if (n < 0) return err_set(e, -errno, "fd channel: cannot receive: %s", strerror(errno));
     n_fds = collect(&m, fds);
-    /* An empty message reads like the end of the stream, so it ends the stream. */
+    /* recvmsg() returns 0 for an empty message as for the end of the stream. */
     if (n == 0 && n_fds == 0) return err_set(e, -EPIPE, "fd channel: closed by the peer");
     if (n_fds == 0 && m.msg_flags & MSG_CTRUNC) {
-        return err_set(e, -EMFILE, "fd channel: too many open descriptors in this process");
+        return err_set(e, -EMFILE,
+                       "fd channel: a descriptor could not be received, because this process has "
+                       "too many open");
     }
     if (n != sizeof got || m.msg_flags & MSG_TRUNC) {
-        wrong = "its size is wrong";
+        wrong = "it has not the size of a note";
     } else if (n_fds != 1 || m.msg_flags & MSG_CTRUNC) {
         wrong = n_fds ? "it has several descriptors" : "it has no descriptor";
     } else if (!good_name(got.name)) {
-        wrong = "its name is none";
+        wrong = "it has no valid arena name";
     }
     if (wrong) {
         while (n_fds) close(fds[--n_fds]);
-        return err_set(e, -EBADMSG, "fd channel: a message is malformed: %s", wrong);
+        return err_set(e, -EBADMSG, "fd channel: the peer sent a malformed message: %s", wrong);
     }
     *note = got;
     *fd = fds[0];

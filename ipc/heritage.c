@@ -4,7 +4,7 @@
 #include <fcntl.h>
 #include <stdio.h>
 
-/* Valid names have lower-case letters, digits and '_', and fit the field. */
+/* Returns true for a valid descriptor name: 1 to 15 lower-case letters, digits and '_'. */
 static bool
 good_name(const char *s, size_t n)
 {
@@ -35,7 +35,8 @@ heritage_take(struct heritage *h, struct err *e)
 
     if (!names && !epoch) {
         return err_set(e, -ENOENT,
-                       "nothing inherited: this program is started by lagand, not by hand");
+                       "no descriptors are inherited: only lagand can start this program; use "
+                       "lagand or laganctl --spawn");
     }
     if (!names) return err_set(e, -EBADMSG, "LAGAN_EPOCH is set and LAGAN_FDNAMES is not");
     if (!epoch) return err_set(e, -EBADMSG, "LAGAN_FDNAMES is set and LAGAN_EPOCH is not");
@@ -48,8 +49,8 @@ heritage_take(struct heritage *h, struct err *e)
             return err_set(e, -EBADMSG, "LAGAN_FDNAMES has more than %d names", HERITAGE_MAX);
         }
         if (!good_name(s, n)) {
-            return err_set(e, -EBADMSG, "LAGAN_FDNAMES: \"%.*s\" is not a name", (int)MIN(n, 40u),
-                           s);
+            return err_set(e, -EBADMSG, "LAGAN_FDNAMES: \"%.*s\" is not a name of a descriptor",
+                           (int)MIN(n, 40u), s);
         }
         memcpy(f->name, s, n);
         f->fd = HERITAGE_FIRST + (int)got.n;
@@ -57,8 +58,9 @@ heritage_take(struct heritage *h, struct err *e)
             return err_set(e, -EBADMSG, "LAGAN_FDNAMES names %s twice", f->name);
         }
         if (fcntl(f->fd, F_SETFD, FD_CLOEXEC) < 0) {
-            return err_set(e, -EBADMSG, "fd %d (%s) was not passed on: %s", f->fd, f->name,
-                           strerror(errno));
+            return err_set(e, -EBADMSG,
+                           "LAGAN_FDNAMES names fd %d %s, but that descriptor is not open: %s",
+                           f->fd, f->name, strerror(errno));
         }
         got.n++;
         s += n;

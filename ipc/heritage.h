@@ -1,7 +1,7 @@
 /* heritage.h - descriptors that a worker inherits at exec, with their names in the environment.
  *
- *   LAGAN_FDNAMES=d:w:doorbell:fd_channel[:group[:plan1:reply1:ring1...]]   from 3 on
- *   LAGAN_EPOCH=17
+ *   LAGAN_FDNAMES=d:w:doorbell:fd_channel[:group[:plan1:reply1:ring1...]]   names of fd 3, 4, ...
+ *   LAGAN_EPOCH=17                                                          incarnation, from 1
  *
  * All other descriptors are close-on-exec. The worker sets close-on-exec on the inherited ones as
  * soon as it has read the variables, because a process forked by a library would otherwise keep the
@@ -22,10 +22,10 @@ struct heritage {
     } at[HERITAGE_MAX];
 };
 
-/* Reads both variables, checks that each descriptor is open, sets close-on-exec. -EBADMSG:
- * malformed. -ENOENT: no variables, the worker was started by hand. */
+/* Reads both variables, checks that each named descriptor is open, and sets close-on-exec.
+ * -EBADMSG: malformed. -ENOENT: neither is set, so lagand has not started this process. */
 int heritage_take(struct heritage *h, struct err *e) MUST_USE;
 int heritage_fd(const struct heritage *h, const char *name); /* -1: not inherited */
-/* Writes "LAGAN_FDNAMES=..." for the environment of the child, whose descriptors are numbered from
- * 3 in this order. Returns 0, or -EMSGSIZE if n is too small; HERITAGE_ENV_MAX suffices. */
+/* Writes "LAGAN_FDNAMES=..." into buf, for a child that gets the descriptors of h->at as 3, 4, ...
+ * Returns 0, or -EMSGSIZE if n is too small; HERITAGE_ENV_MAX suffices. */
 int heritage_env(const struct heritage *h, char *buf, size_t n) MUST_USE;

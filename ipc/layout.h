@@ -1,4 +1,4 @@
-/* layout.h - a number for the layout of structs that programs of different builds share.
+/* layout.h - computes a number from the layout of structs that programs of different builds share.
  *
  * LAYOUT(s, f) depends on the offset, size and name length of field f of struct s. Sums of it over
  * all fields change when a field is added, removed, moved or resized, or when fields with names of
@@ -9,8 +9,7 @@
  *     LOG_FILE_LAYOUT   ledger log of lagand: daemon/ledger/ledger_save.h        LOG_FILE_MAGIC
  *
  * After an intended change: raise the version, then write the new sum beside it. tools/layout.sh
- * prints both sums.
- */
+ * prints both sums. */
 #pragma once
 
 #include "base/base.h"
@@ -36,7 +35,7 @@
     ABSENT_LAYOUT_##fallback(name)
 
 /* clang-format off */
-/* struct rec_submit and the bits of its field absent. */
+/* The number for struct rec_submit, including the bits of its field absent. */
 #define SUBMIT_LAYOUT_SUM (sizeof(struct rec_submit) \
     LAGAN_FIELDS(SUBMIT_LAYOUT_X) LAGAN_FIELDS(ABSENT_LAYOUT_X) \
     LAYOUT4(rec_submit, ledger_index, gen, id, seed) \
@@ -45,7 +44,7 @@
     LAYOUT4(rec_submit, n_stop_ids, n_stop, n_bias, chat) \
     LAYOUT4(rec_submit, flags, salt_bytes, client, lora) LAYOUT(rec_submit, absent))
 
-/* The other records. */
+/* The number for all other records. */
 #define RECORDS_LAYOUT_SUM (0 \
     LAYOUT2(rec_notice, ledger_index, gen) LAYOUT(rec_notice, flags) \
     LAYOUT4(rec_text, call, gen, op, flags) LAYOUT2(rec_text, n_ids, text_bytes) \
@@ -65,7 +64,8 @@
     LAYOUT4(rec_tensor, ledger_index, gen, first, n) LAYOUT2(rec_tensor, cols, kind) \
     LAYOUT4(rec_text_done, call, gen, reason, n_ids) LAYOUT(rec_text_done, text_bytes))
 
-/* Positions and names of the statistics, and the structs that both sides access in place. */
+/* The number for everything that lagand and a worker share: records, statistics (index and name
+ * length of each), and the structs that they access in shared memory. */
 #define STAT_LAYOUT_X(kind, name, unit, sentence) +(STAT_##name + 1) * sizeof(#name)
 #define GROUP_STAT_LAYOUT_X(kind, name, unit, sentence) +(GROUP_STAT_##name + 1) * sizeof(#name) * 3
 #define SHM_LAYOUT_SUM (SUBMIT_LAYOUT_SUM + RECORDS_LAYOUT_SUM \

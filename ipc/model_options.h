@@ -1,7 +1,8 @@
-/* model_options.h - the options of one model: a section of `models` in lagand's configuration.
+/* model_options.h - the options of one model: an entry of `models` in lagand's configuration.
  *
- * Both programs use one table (base/opt.h): lagand validates a section before it starts a worker
- * and passes each option that differs from its default to the worker as --key=value. */
+ * lagand and lagan-worker use one table of them (base/opt.h), which says what each option means.
+ * lagand validates an entry before it starts a worker, and passes each option that differs from its
+ * default to the worker as --key=value. */
 #pragma once
 
 #include "base/base.h"
@@ -24,8 +25,8 @@ struct model_options {
     uint32_t prefill_batch_tokens, encoder_batch_size;
     nsec batch_wait_timeout;
     uint64_t kv_memory, kv_reserve, kv_host_memory; /* kv_memory 0: auto */
-    uint64_t kv_host_bandwidth; /* bytes per second; 0: every block is onboarded */
-    uint32_t kv_prefill_rate;   /* tokens per second; 0: every block is onboarded */
+    uint64_t kv_host_bandwidth;                     /* bytes per second; 0: unknown */
+    uint32_t kv_prefill_rate;                       /* prompt tokens per second; 0: unknown */
     uint32_t kv_tokens_per_block, kv_sink_tokens, kv_snapshot_interval, kv_dtype;
     bool kv_reuse;
     char kv_shares[80];
@@ -47,8 +48,8 @@ struct model_options {
 
 extern const struct opt model_opts[];
 
-/* Returns "cpu", "cuda" or "cuda:N,M...". auto is "cuda" on a host with an NVIDIA driver, even if
- * its GPUs cannot be used, so lagan never falls back to the CPU silently. The text belongs to k or
- * is static. */
+/* Returns the option device: "cpu", "cuda" or "cuda:N,M...". For auto it returns "cuda" on a host
+ * with an NVIDIA driver, even if no GPU can be used, so that lagan does not silently use the CPU.
+ * The text is a field of k or static. */
 const char *model_options_device(const struct model_options *k);
 bool model_options_on_gpu(const struct model_options *k);

@@ -1,44 +1,44 @@
-/* records.h - the records in the rings: payloads after the 16-byte record header (ipc/ring.h).
+/* records.h - the payloads of the records in the rings, which follow a record header (ipc/ring.h).
  *
- * Little-endian; every struct and every tail is 8-aligned. ipc/ never interprets a field. lagand
- * and the worker copy a record, check its bounds and only then use it. Records D are written by
- * lagand into the request ring, records W by the worker into the response ring.
+ * A payload is a struct, followed by tails: arrays and texts of variable length. It is
+ * little-endian; every struct and every tail is 8-aligned. ipc/ never interprets a field. lagand
+ * and the worker copy a record, check its bounds and only then use it. lagand writes records D into
+ * the request ring, the worker writes records W into the response ring.
  *
  * ABI: lagand and its workers are always of one build, but a lagand that replaces itself (re-exec)
  * reads the ledger log of the previous one, and workers of the previous build run on until they are
  * replaced. Therefore a change of a layout here changes SHM_ABI_MAJOR, and a change of struct
  * rec_submit also changes LOG_FILE_MAGIC. ipc/layout.h makes a change without these two a compile
- * error. A new meaning of an old field changes them too; that the compiler cannot see.
- */
+ * error. A new meaning of an old field changes them too; that the compiler cannot see. */
 #pragma once
 
 #include "base/base.h"
 #include "include/lagan_wire.h"
 
 enum {
-    REC_SUBMIT = 1,  /* rec_submit and tails; fragments with RING_MORE concatenate */
-    REC_CANCEL = 2,  /* rec_notice; flags: reason */
+    REC_SUBMIT = 1,  /* rec_submit and tails; a long one is several records (RING_MORE) */
+    REC_CANCEL = 2,  /* rec_notice; flags: why the request is ended */
     REC_DRAIN = 3,   /* no payload: finish all requests, accept no new ones, exit with 0 */
     REC_SUSPEND = 4, /* rec_notice; flags: 1 suspend, 0 resume */
     REC_TEXT = 5,    /* rec_text and tails */
 };
 enum {
-    REC_READY = 1,           /* rec_ready and tails */
-    REC_STEP = 2,            /* rec_step, n_ent rec_out */
-    REC_FINISH = 3,          /* rec_finish */
-    REC_REJECT = 4,          /* rec_reject and text; before the first token */
-    REC_PHASE = 5,           /* rec_phase */
+    REC_READY = 1,  /* rec_ready and tails */
+    REC_STEP = 2,   /* rec_step, n_ent rec_out */
+    REC_FINISH = 3, /* rec_finish */
+    REC_REJECT = 4, /* rec_reject and text; the request is refused before its first token */
+    REC_PHASE = 5,  /* rec_phase */
     REC_PROMPT_LOGPROBS = 6, /* rec_prompt and tails; before the first token of the request */
     REC_TEXT_DONE = 7,       /* rec_text_done and tails */
     REC_KV_EVENTS = 8,
     REC_TENSOR = 9, /* rec_tensor and values */
 };
 
-/* Bytes of a tail of n bytes. */
+/* The bytes that a tail of n bytes occupies: n rounded up to a multiple of 8. */
 #define REC_PAD(n) ROUND_UP((size_t)(n), (size_t)8)
 
-/* Fields of struct rec_submit that LAGAN_FIELDS generates: the type by kind, a field for WORKER and
- * SAMPLER rows. */
+/* These macros make fields of struct rec_submit from the rows of LAGAN_FIELDS that are marked
+ * WORKER or SAMPLER; SUBMIT_TYPE_x is the C type of a row of kind x. */
 #define SUBMIT_TYPE_U32 uint32_t
 #define SUBMIT_TYPE_I32 int32_t
 #define SUBMIT_TYPE_F64 float
@@ -51,34 +51,36 @@ enum {
 struct rec_submit { /* D 1, REC_SUBMIT */
     uint32_t ledger_index, gen;
     uint64_t id, seed;
-    int64_t deadline_ns;          /* CLOCK_MONOTONIC; 0: none */
-    uint32_t n_prompt, n_decoder; /* token ids of the prompt, of the decoder prefix */
-    uint32_t n_done;              /* token ids generated so far, all outputs together */
-    uint32_t text_bytes;          /* of the prompt as text; 0: the prompt has ids */
+    int64_t deadline_ns;          /* CLOCK_MONOTONIC; 0: no deadline */
+    uint32_t n_prompt, n_decoder; /* number of token ids of the prompt; of the decoder prefix */
+    uint32_t n_done;              /* number of tokens generated so far, all outputs together */
+    uint32_t text_bytes;          /* bytes of the prompt as text; 0: the prompt has ids */
     uint32_t done_text;           /* bytes of text generated so far */
     float done_score;             /* score of the tokens generated so far */
 #define X(kind, name, least, most, preset, record, fallback, sentence) \
     SUBMIT_FIELD_##record(kind, name)
-    /* n, beams: 0 means 1. forced_bos, forced_eos: -1 off, -2 of the model. early_stopping: 2 never
-     */
+    /* n and beams: 0 means 1. forced_bos and forced_eos: -1 not forced, -2 as the model's
+     * configuration says. early_stopping: 0 false, 1 true, 2 "never". */
     LAGAN_FIELDS(X)
 #undef X
-    uint16_t n_eos, n_stop_ids, n_stop, n_bias; /* n_eos 0xffff: those of the model */
+    uint16_t n_eos, n_stop_ids, n_stop, n_bias; /* n_eos 0xffff: the eos ids of the model */
     uint8_t chat;                               /* 1: the text is a conversation */
     uint8_t flags;                              /* SUBMIT_ */
     uint16_t salt_bytes;                        /* prepared, not served yet: cache salt */
-    uint16_t client;                            /* number of the client, for fairness; from 1 */
+    uint16_t client; /* number of the client for fair scheduling, from 1 */
     uint16_t pad;
     uint32_t lora;   /* prepared, not served yet: slot of the adapter; 0: none */
-    uint32_t absent; /* ABSENT_: keys that generation_config.json replaces */
+    uint32_t absent; /* ABSENT_: keys to take from generation_config.json */
     uint32_t pad2;
-    /* Then, each padded to 8: prompt, decoder prefix, generated ids, text, generated text, eos,
-     * stop_ids, stop (u32 length + bytes, padded together), bias (i32 id, f32)*, salt; with n > 1:
-     * u8[n_done] output of each generated id, f32[n] score of each output. chat 1: the text is a
-     * date, YYYY-MM-DD and a newline, and a conversation as JSON. */
+    /* Tails in this order, each padded to 8: prompt ids, ids of the decoder prefix, generated ids,
+     * prompt text, generated text, eos ids, stop ids, stop strings (u32 length and bytes each,
+     * padded together), bias (i32 id and f32 each), salt; if n > 1 also u8[n_done], the output of
+     * each generated id, and f32[n], the score of each output. chat 1: the prompt text is a date
+     * (YYYY-MM-DD), a newline and a conversation as JSON. */
 };
-/* flags. LOGPROBS: report the log-probability of each token, also with logprobs = 0 alternatives.
- * SUSPENDED: as if REC_SUSPEND followed. ENCODER_OUTPUT, LOGITS: report these tensors. */
+/* rec_submit.flags. LOGPROBS: report the log-probability of each token, even if logprobs (the
+ * number of alternatives) is 0. SUSPENDED: the request starts suspended, as if REC_SUSPEND
+ * followed. ENCODER_OUTPUT, LOGITS: report these tensors. */
 enum {
     SUBMIT_IGNORE_EOS = 1,
     SUBMIT_LOGPROBS = 2,
@@ -88,8 +90,8 @@ enum {
     SUBMIT_LOGITS = 32,
 };
 
-/* rec_submit.absent: one bit for each MODEL row of LAGAN_FIELDS. The model's max_tokens may be less
- * than the record's. */
+/* Bits of rec_submit.absent, one for each MODEL row of LAGAN_FIELDS: the worker takes the value
+ * from generation_config.json. For max_tokens the record has the upper limit of that value. */
 #define ABSENT_FIXED(prefix, name)
 #define ABSENT_MODEL(prefix, name) prefix##name,
 enum absent_bit {
@@ -108,7 +110,8 @@ enum {
 };
 _Static_assert(N_ABSENT_BITS <= 31, "rec_submit.absent");
 
-/* D 2: flags is the reason, 0: cancelled. D 4: flags 1 suspend, 0 resume. */
+/* D 2, REC_CANCEL: flags is the reason (enum lagan_reason), 0: cancelled. D 4, REC_SUSPEND: flags
+ * 1: suspend the request, 0: resume it. */
 struct rec_notice {
     uint32_t ledger_index, gen, flags, pad;
 };
@@ -116,7 +119,7 @@ struct rec_notice {
 struct rec_text {       /* D 5 */
     uint32_t call, gen; /* index and generation of the call in lagand */
     uint8_t op;         /* 1 tokenize, 2 detokenize */
-    /* 1: bare (tokenize), keep special tokens (detokenize); 2: text is a conversation */
+    /* 1: add no (tokenize) or keep (detokenize) special tokens; 2: text is a conversation */
     uint8_t flags;
     uint16_t pad;
     uint32_t n_ids, text_bytes, pad2;
@@ -124,20 +127,20 @@ struct rec_text {       /* D 5 */
 };
 
 struct rec_ready {                                /* W 1 */
-    uint32_t vocab, max_len, max_source, n_slots; /* max_source 0: decoder-only */
+    uint32_t vocab, max_len, max_source, n_slots; /* max_source 0: a decoder-only model */
     /* has_text: the model has a tokenizer */
     uint32_t tokens_per_block, n_groups, name_bytes, has_text;
-    /* max_tokens: positions that the pools can hold */
+    /* max_tokens: number of positions for which the pools have KV blocks */
     uint64_t kv_bytes, weight_bytes, max_tokens;
     int64_t load_ns;
-    uint32_t adopted;          /* weights adopted from the previous worker */
-    uint32_t beams;            /* beams of a request that leaves them to the model; 0 means 1 */
-    float temperature;         /* of a request that leaves it to the model */
+    uint32_t adopted;          /* 1: the weights were adopted from the previous worker */
+    uint32_t beams;            /* value for requests with ABSENT_beams; 0 means 1 */
+    float temperature;         /* value for requests with ABSENT_temperature */
     int32_t decoder_start;     /* decoder_start_token_id; -1: none */
-    uint32_t max_request_seqs; /* sequences of one request; 0: n_slots */
+    uint32_t max_request_seqs; /* maximum number of sequences of a request; 0: n_slots */
     uint32_t pad;
     char unserved[48]; /* key of generation_config.json whose value is not served; "": none */
-    /* name_bytes of the architecture's name */
+    /* tail: name of the architecture, name_bytes long */
 };
 
 struct rec_step { /* W 2 */
@@ -145,26 +148,27 @@ struct rec_step { /* W 2 */
     uint8_t lane, pad[3];
     uint32_t n_ent;
 };
-/* n_top is at most LAGAN_MAX_TOP, which does not fit into a byte; hence 32 bytes, not 24. */
-struct rec_out { /* n_ent times, each followed by its tails, padded to 8 */
+/* New tokens of one output. rec_step is followed by n_ent of these, each with its tails. n_top has
+ * 4 bytes, because LAGAN_MAX_TOP does not fit into one. */
+struct rec_out {
     uint32_t ledger_index, gen;
     uint16_t output; /* 0 .. n - 1 */
     uint8_t n_tokens;
     uint8_t has_logprobs; /* 1: logprob[] and top[] follow */
     uint32_t first;       /* index of the first token in the output */
-    /* whole characters only; text_first: bytes of text before them */
+    /* text_bytes: new text, complete characters only; text_first: bytes of text before it */
     uint32_t text_bytes, text_first;
     uint32_t n_top; /* alternatives of each token, at most LAGAN_MAX_TOP */
-    float score;    /* score with these tokens; a replacement worker continues from it */
-    /* i32 token[n_tokens]; with has_logprobs: f32 logprob[n_tokens], {i32, f32}
-     * top[n_tokens][n_top]; text; all padded to 8 */
+    float score;    /* of the output up to these tokens; a replacement worker continues from it */
+    /* Tails: i32 token[n_tokens]; if has_logprobs f32 logprob[n_tokens] and {i32 id, f32 logprob}
+     * top[n_tokens][n_top]; the text; all padded to 8. */
 };
 struct rec_finish { /* W 3 */
     uint32_t ledger_index, gen;
     uint16_t output, reason; /* enum lagan_reason */
     float score;
     uint32_t n_tokens, cached, adopted, recomputed;
-    uint32_t n_prompt_tokens; /* of an encoder-decoder model: of the encoder input */
+    uint32_t n_prompt_tokens; /* tokens of the prompt, or of the encoder input */
     uint32_t pad;
 };
 struct rec_reject { /* W 4 */
@@ -172,19 +176,19 @@ struct rec_reject { /* W 4 */
     uint16_t reason; /* enum lagan_reason */
     uint16_t text_bytes;
     uint32_t pad;
-    /* then the sentence */
+    /* tail: the error sentence, text_bytes long */
 };
-struct rec_phase {  /* W 5: progress of the start of a worker */
+struct rec_phase {  /* W 5: how far the start of the worker is */
     uint32_t phase; /* enum worker_phase, ipc/shm.h */
     uint32_t pad;
-    uint64_t done, total; /* bytes */
+    uint64_t done, total; /* bytes of weights */
 };
-/* W 6: positions [first, first + n) of the prompt; a prompt may take several records */
+/* W 6: log-probabilities of prompt positions [first, first + n); there may be several */
 struct rec_prompt {
     uint32_t ledger_index, gen;
     uint32_t first, n, n_top, pad;
-    /* i32 id[n], the tokens of the prompt; f32 logprob[n] (position 0: NaN); {i32, f32}
-     * top[n][n_top]; packed, all padded to 8 */
+    /* Tails: i32 id[n], the prompt tokens; f32 logprob[n] (NaN at position 0); {i32 id, f32
+     * logprob} top[n][n_top]; packed, padded together to 8. */
 };
 /* W 9: values [first, first + n) of a tensor, row by row. The whole encoder output [encoder input
  * tokens, hidden] comes before the first token; row k of the logits [generated, vocabulary] comes
@@ -199,7 +203,7 @@ struct rec_tensor {
 };
 struct rec_text_done { /* W 7 */
     uint32_t call, gen;
-    uint32_t reason; /* 0, or enum lagan_reason; then text is the error sentence */
+    uint32_t reason; /* 0: success; else enum lagan_reason, and the text is the error sentence */
     uint32_t n_ids, text_bytes, pad;
     /* i32 id[n_ids], text, packed; all padded to 8 */
 };

@@ -1,8 +1,9 @@
-/* ring.c - see ring.h for the record and the rules.
+/* ring.c - see ring.h, which has the format of a record and the rules.
  *
- * Writer first, reader second; they share the helpers at the top and can be read separately. A
- * value stored by the peer is loaded once into a local variable, compared with the values that this
- * side knows, and only the local variable is used. r->why is never cleared. */
+ * The file has the helpers of both sides, the writer, and the reader. Positions count bytes since
+ * the start of the ring and do not wrap; an index into the bytes is a position modulo cap. A value
+ * stored by the peer is loaded once into a local variable, compared with the values that this side
+ * knows, and only the local variable is used. */
 #include "ipc/ring.h"
 
 #include "base/failpoint.h"
@@ -10,8 +11,8 @@
 #include <stdarg.h>
 #include <stdio.h>
 
-_Static_assert(sizeof(struct ring_header) == RING_HEADER, "part of the format");
-_Static_assert((int)RING_ALIGN == (int)SHM_REC_ALIGN, "one alignment");
+_Static_assert(sizeof(struct ring_header) == RING_HEADER, "the header is 16 bytes");
+_Static_assert((int)RING_ALIGN == (int)SHM_REC_ALIGN, "ring.h and shm.h have one alignment");
 
 static uint64_t
 record_bytes(uint32_t len)
@@ -64,24 +65,25 @@ ring_writer(struct ring *r, const struct shm *mine, const struct shm *peer)
     init(r, mine, peer);
 }
 
-/* Loads the head of the reader. A valid head is between the last one and the published tail. */
+/* Loads the reader's head into r->peer. It is valid from the last one up to the published tail. */
 static int
 see_head(struct ring *r)
 {
     uint64_t head = atomic_load_explicit(&r->r->head, memory_order_acquire);
 
     if (head - r->peer > r->published - r->peer || head % RING_ALIGN) {
-        return broken(r, "head %#llx: was %#llx, published %#llx", (unsigned long long)head,
-                      (unsigned long long)r->peer, (unsigned long long)r->published);
+        return broken(r, "the reader stored head %#llx; valid is %#llx to %#llx",
+                      (unsigned long long)head, (unsigned long long)r->peer,
+                      (unsigned long long)r->published);
     }
     r->peer = head;
     return 0;
 }
 
-/* Writes the staged small records to the ring in one copy. Stores of a core become visible in
- * order, and a store to a cache line that the reader has just read is slow. Written word by word,
- * each record would delay the writer's other stores; shm_copy_out() of one block need not wait for
- * the reader's core. */
+/* Writes the staged records to the ring in one copy. Stores of a core become visible in order, and
+ * a store to a cache line that the reader has just read is slow. If records were written to the
+ * ring word by word, each would delay the writer's other stores; shm_copy_out() of a block need not
+ * wait. */
 static void
 put_staged(struct ring *r)
 {
@@ -90,8 +92,8 @@ put_staged(struct ring *r)
     r->staged = r->pos;
 }
 
-/* Slow path of ring_reserve(): finds space for a whole record at pos. Up to r->open the fast path
- * checks neither the head of the reader nor the wrap. */
+/* Finds space for a record at pos, pads to the end of the ring if necessary, and sets r->open: up
+ * to r->open ring_reserve() checks neither the head of the reader nor the end of the ring. */
 static int COLD
 make_space(struct ring *r, uint32_t len, uint64_t spare)
 {
@@ -183,7 +185,7 @@ ring_free_bytes(struct ring *r)
 bool
 ring_space_freed(const struct ring *r)
 {
-    /* Relaxed, because only a difference matters; see_head() loads it again before use. */
+    /* Relaxed, because only a change matters; see_head() loads the head again before use. */
     return r->full && atomic_load_explicit(&r->r->head, memory_order_relaxed) != r->peer;
 }
 
@@ -208,8 +210,8 @@ ring_done(struct ring *r)
     *r = (struct ring){ .cap = 0 };
 }
 
-/* Loads the tail of the writer. A valid tail neither decreases nor passes the space we have
- * released. */
+/* Loads the tail of the writer into r->peer. A valid tail is neither below the position read to nor
+ * more than cap above the released head. */
 static int
 see_tail(struct ring *r)
 {
@@ -217,20 +219,23 @@ see_tail(struct ring *r)
 
     if (tail - r->published > r->cap || tail - r->published < r->pos - r->published ||
         tail % RING_ALIGN) {
-        return broken(r, "tail %#llx: released %#llx, read to %#llx", (unsigned long long)tail,
-                      (unsigned long long)r->published, (unsigned long long)r->pos);
+        return broken(r, "the writer stored tail %#llx; the head is %#llx, read up to %#llx",
+                      (unsigned long long)tail, (unsigned long long)r->published,
+                      (unsigned long long)r->pos);
     }
     r->peer = tail;
     return 0;
 }
 
-/* Sets the sentence: the violated rule and the header as loaded. */
+/* Sets r->why to the violated rule and the header as loaded. Returns -EBADMSG. */
 static int COLD
 broken_header(struct ring *r, const char *rule, const struct ring_header *h)
 {
-    return broken(
-        r, "%s at %#llx: len %u type %u flags %#x epoch %u seq %u; expected epoch %u seq %u", rule,
-        (unsigned long long)r->pos, h->len, h->type, h->flags, h->epoch, h->seq, r->epoch, r->seq);
+    return broken(r,
+                  "record header at %#llx: %s: len %u type %u flags %#x epoch %u seq %u; expected "
+                  "epoch %u seq %u",
+                  (unsigned long long)r->pos, rule, h->len, h->type, h->flags, h->epoch, h->seq,
+                  r->epoch, r->seq);
 }
 
 /* Validates one header against everything that this side knows. */
@@ -239,27 +244,30 @@ check_header(struct ring *r, const struct ring_header *h)
 {
     uint64_t bytes = record_bytes(h->len), left = to_end(r, r->pos);
 
-    if (bytes > r->peer - r->pos) return broken_header(r, "record longer than published", h);
-    if (bytes > left) return broken_header(r, "record across the wrap", h);
-    if (h->epoch != r->epoch) return broken_header(r, "epoch", h);
+    if (bytes > r->peer - r->pos)
+        return broken_header(r, "the record is longer than the published bytes", h);
+    if (bytes > left) return broken_header(r, "the record crosses the end of the ring", h);
+    if (h->epoch != r->epoch) return broken_header(r, "wrong epoch", h);
     if (h->type == RING_PAD) {
-        /* The writer pads only before a record that did not fit: to the end, and shorter than one
-         * record. This also bounds the work here, because a pad never follows a pad. */
-        if (bytes != left || h->len != left - RING_HEADER) return broken_header(r, "pad length", h);
-        if (bytes >= r->max_rec) return broken_header(r, "pad longer than any record", h);
-        if (h->seq) return broken_header(r, "pad with a sequence number", h);
-        if (h->flags) return broken_header(r, "pad with flags", h);
+        /* The writer pads only before a record that did not fit. So a pad reaches to the end of the
+         * ring, is shorter than a record, and does not follow a pad, which bounds our work. */
+        if (bytes != left || h->len != left - RING_HEADER)
+            return broken_header(r, "wrong length of a pad", h);
+        if (bytes >= r->max_rec) return broken_header(r, "a pad is longer than any record", h);
+        if (h->seq) return broken_header(r, "a pad has a sequence number", h);
+        if (h->flags) return broken_header(r, "a pad has flags", h);
         return 0;
     }
-    if (h->seq != r->seq) return broken_header(r, "sequence", h);
+    if (h->seq != r->seq) return broken_header(r, "wrong sequence number", h);
     if (h->type >= RING_TYPES || r->below[h->type] == 0) return broken_header(r, "unknown type", h);
-    if (h->len >= r->below[h->type]) return broken_header(r, "too long for its type", h);
-    if (h->flags & ~RING_MORE) return broken_header(r, "reserved flags", h);
+    if (h->len >= r->below[h->type])
+        return broken_header(r, "the record is too long for its type", h);
+    if (h->flags & ~RING_MORE) return broken_header(r, "reserved flags are set", h);
     return 0;
 }
 
-/* Copies the next n published bytes before the wrap. Each byte of shared memory is loaded once, and
- * many at a time, so that cache-line transfers from the other core overlap. */
+/* Extends the private copy to at least n bytes from pos, not beyond the end of the ring. Loads each
+ * byte of shared memory once, and many at a time, so that transfers from the other core overlap. */
 static void
 fetch(struct ring *r, uint64_t n)
 {
@@ -279,7 +287,7 @@ copied(struct ring *r, uint64_t n)
     return (const struct ring_header *)(const void *)r->next;
 }
 
-/* Returns the complete record at next. */
+/* Returns the record at r->next, which is validated and completely copied. */
 static int
 take(struct ring *r, struct ring_record *ret)
 {
@@ -294,11 +302,11 @@ take(struct ring *r, struct ring_record *ret)
     return 1;
 }
 
-/* Slow path of ring_peek(). */
+/* ring_peek() for a record that is not copied yet, or is invalid. */
 static int COLD
 peek(struct ring *r, struct ring_record *ret)
 {
-    const struct ring_header *h; /* private, may be read several times */
+    const struct ring_header *h; /* points into the private copy */
 
     if (*r->why) return -EBADMSG;
     for (;;) {
@@ -323,9 +331,8 @@ ring_peek(struct ring *r, struct ring_record *ret)
     const struct ring_header *h = (const struct ring_header *)(const void *)r->next;
     uint64_t have = r->copied - r->pos;
 
-    /* Fast path: a complete record that passes all rules of check_header(). For a pad below[] is 0.
-     * check_header() finds the violated rule. Copied bytes are always published and before the
-     * wrap. */
+    /* Fast path: a completely copied record that passes all rules of check_header(). (A pad does
+     * not: below[RING_PAD] is 0.) Copied bytes are published. */
     if (have < RING_HEADER || record_bytes(h->len) > have || h->type >= RING_TYPES ||
         h->len >= r->below[h->type] || h->epoch != r->epoch || h->seq != r->seq ||
         h->flags & ~RING_MORE)

@@ -21,13 +21,12 @@
 enum {
     RING_HEADER = 16,
     RING_ALIGN = 32,
-    RING_SMALL = 2048, /* bytes: a longer record is written directly to the ring */
-    /* bytes: shorter records are staged up to this many, then written together */
-    RING_STAGE = 4096,
-    RING_CHUNK = 4096, /* bytes that the reader copies at once if as many are published */
-    RING_TYPES = 16,   /* types are below this number */
-    RING_PAD = 0,
-    RING_MORE = 1 /* flags: another fragment follows; the other bits are reserved and 0 */
+    RING_SMALL = 2048, /* bytes: a longer record is written directly to the ring, not staged */
+    RING_STAGE = 4096, /* bytes of short records that are staged and then written together */
+    RING_CHUNK = 4096, /* bytes that the reader copies at once if this many are published */
+    RING_TYPES = 16,   /* record types are 1 .. RING_TYPES - 1 */
+    RING_PAD = 0,      /* type of a record that fills the gap before the end of the ring */
+    RING_MORE = 1      /* flag: the next record continues this one; other bits are reserved and 0 */
 };
 
 struct ring_header {
@@ -45,47 +44,50 @@ struct ring_record {
 struct ring {              /* private to this process; all fields are trusted */
     struct shm_ctl *w, *r; /* control pages of the writer (tail) and of the reader (head) */
     uint8_t *data;
-    /* writer: tail, last stored tail; reader: head, last released head */
+    /* cap: ring size. Writer: pos is the end of the reserved records, published the last stored
+     * tail. Reader: pos is the end of the records read, published the last stored head. */
     uint64_t cap, pos, published;
-    uint64_t peer; /* last loaded index of the peer: its head or its tail */
-    /* epoch and seq are not adjacent: see README, What surprised us */
+    uint64_t peer; /* last loaded index of the peer: writer: its head; reader: its tail */
+    /* epoch and seq are not adjacent, because gcc would load them as one word (ipc/README.md) */
     uint32_t epoch, max_rec, seq;
     bool full; /* writer: the last reserve found too little space */
-    /* reader: limit of the payload size of each type; 0: unknown type */
+    /* reader: the payload of a record of type t is shorter than below[t]; 0: unknown type */
     uint32_t below[RING_TYPES];
-    uint64_t copied;      /* reader: the bytes up to this position are copied out */
-    uint8_t *copy, *next; /* next: the first byte of copy that was not returned */
-    /* writer: end of the space known to be free; staged .. pos is in stage */
+    uint64_t copied;      /* reader: the published bytes up to this position are in copy */
+    uint8_t *copy, *next; /* next: the byte of copy at position pos */
+    /* writer: open is the end of the space known to be free; the records at positions staged .. pos
+     * are in stage and not yet in the ring */
     uint64_t open, staged;
-    char why[160]; /* the violated rule; not empty: permanent */
+    char why[224]; /* the rule that the peer violated; never cleared */
     _Alignas(16) uint8_t stage[RING_STAGE];
 };
 
-/* Writer's end: mine has tail and bytes, peer has head. */
+/* Initialises the writer's side: tail and bytes of the ring are in mine, the head is in peer. */
 void ring_writer(struct ring *r, const struct shm *mine, const struct shm *peer);
-/* Reader's end: peer has tail and bytes, mine has head. max_len: [n_types] longest payload of each
- * type; 0: unknown type. -ENOMEM. */
+/* Initialises the reader's side: tail and bytes of the ring are in peer, the head is in mine.
+ * max_len[n_types]: longest payload of each type in bytes; 0: unknown type. -ENOMEM. */
 int ring_reader(struct ring *r, const struct shm *mine, const struct shm *peer,
                 const uint32_t *max_len, uint32_t n_types) MUST_USE;
 void ring_done(struct ring *r);
 
-/* Reserves one record and sets *ret to its payload, 8-aligned, to be written before the next call.
- * The record is invisible until ring_publish(). spare: bytes that must stay free behind it, at most
- * half the ring. -EAGAIN: full now; transient, because record and padding take at most 1/4 of the
- * ring. -EMSGSIZE: longer than max_rec - 16, never fits. -EBADMSG: the head of the reader is
- * invalid. */
+/* Reserves a record with len bytes of payload and sets *ret to the payload (8-aligned), which the
+ * caller writes before the next call. The record is invisible until ring_publish(). spare: bytes
+ * that must stay free behind the record, at most half the ring. -EAGAIN: the ring is full; a later
+ * call succeeds, because record and padding take at most 1/4 of the ring. -EMSGSIZE: len exceeds
+ * max_rec - 16. -EBADMSG: the reader has stored an invalid head. */
 int ring_reserve(struct ring *r, uint16_t type, uint16_t flags, uint32_t len, uint64_t spare,
                  void **ret) MUST_USE;
-void ring_publish(struct ring *r); /* release store of tail; doorbell_ring() must follow */
+/* Makes the reserved records visible (release store of tail); call doorbell_ring() after it. */
+void ring_publish(struct ring *r);
 
-/* The oldest record not read yet. Returns 1 and *ret, 0 if none, -EBADMSG if corrupt (permanent).
- */
+/* Reads the oldest unread record into *ret. Returns 1; 0: there is none; -EBADMSG: the ring is
+ * corrupt, and every later call returns this too. */
 int ring_peek(struct ring *r, struct ring_record *ret) MUST_USE;
-/* Frees the space of all records read; doorbell_ring_space() must follow. */
+/* Frees the space of all records read; call doorbell_ring_space() after it. */
 void ring_release(struct ring *r);
 
-bool ring_empty(const struct ring *r);    /* reader: no published record is unread */
-uint64_t ring_free_bytes(struct ring *r); /* writer: free bytes; 0 if the head is invalid */
-/* writer: the ring was full and the reader has released since */
+bool ring_empty(const struct ring *r);    /* reader: all published records are read */
+uint64_t ring_free_bytes(struct ring *r); /* writer; 0 if the head is invalid */
+/* writer: true if the last ring_reserve() failed and the reader has freed space since */
 bool ring_space_freed(const struct ring *r);
-const char *ring_why(const struct ring *r);
+const char *ring_why(const struct ring *r); /* the violated rule; "": none */

@@ -1,8 +1,8 @@
 /* shm.c - see shm.h.
  *
- * Creation has a fixed order: size before mapping; fallocate before the first write, because a full
- * /dev/shm must fail here and not as SIGBUS inside a record; our mapping before the seal that
- * forbids new writable mappings; all seals before the descriptor leaves the process. */
+ * shm_make() has a fixed order: set the size before mapping; fallocate before the first write,
+ * because if /dev/shm is full, shm_make() must fail and not a later write by SIGBUS; map before the
+ * seal that forbids new writable mappings; add all seals before the descriptor is passed on. */
 #include "ipc/shm.h"
 
 #include "ipc/layout.h"
@@ -29,7 +29,7 @@ _Static_assert(
 
 enum { SEALS = F_SEAL_SEAL | F_SEAL_SHRINK | F_SEAL_GROW };
 
-/* CRC-32C, 4 bits at a time, for processors without the instruction. */
+/* Computes the CRC-32C 4 bits at a time, for processors without the crc32 instruction. */
 static uint32_t
 crc_slow(uint32_t crc, const uint8_t *b, size_t n)
 {
@@ -78,7 +78,7 @@ ring_off(enum shm_kind kind)
     return kind == SHM_W ? SHM_RING_OFF_W : SHM_RING_OFF_D;
 }
 
-/* Excludes the mapping from core dumps, because the ring contains prompts. */
+/* Excludes the ring from core dumps, because it contains prompts. */
 static void
 map_ready(struct shm *s)
 {
@@ -91,7 +91,7 @@ memfd(const char *name, struct err *e)
     int fd = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING | MFD_NOEXEC_SEAL);
 
     if (fd < 0 && errno == EINVAL) fd = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING);
-    if (fd < 0) return err_set(e, -errno, "memfd %s: %s", name, strerror(errno));
+    if (fd < 0) return err_set(e, -errno, "cannot create memfd %s: %s", name, strerror(errno));
     return fd;
 }
 
@@ -99,18 +99,18 @@ static int
 fill(struct shm *s, enum shm_kind kind, const char *name, struct err *e)
 {
     if (ftruncate(s->fd, (off_t)s->bytes) < 0 || fallocate(s->fd, 0, 0, (off_t)s->bytes) < 0) {
-        return err_set(e, -errno, "memfd %s: %llu bytes: %s", name, (unsigned long long)s->bytes,
-                       strerror(errno));
+        return err_set(e, -errno, "cannot allocate %llu bytes for memfd %s: %s",
+                       (unsigned long long)s->bytes, name, strerror(errno));
     }
     s->base = mmap(NULL, s->bytes, PROT_READ | PROT_WRITE, MAP_SHARED, s->fd, 0);
     if (s->base == MAP_FAILED) s->base = NULL;
-    if (!s->base) return err_set(e, -errno, "memfd %s: map: %s", name, strerror(errno));
+    if (!s->base) return err_set(e, -errno, "cannot map memfd %s: %s", name, strerror(errno));
     memcpy(s->base, &s->hdr, sizeof s->hdr);
     if (kind != SHM_D && mprotect(s->base, s->bytes, PROT_READ) < 0) {
-        return err_set(e, -errno, "memfd %s: map read-only: %s", name, strerror(errno));
+        return err_set(e, -errno, "cannot map memfd %s read-only: %s", name, strerror(errno));
     }
     if (fcntl(s->fd, F_ADD_SEALS, SEALS | (kind == SHM_D ? F_SEAL_FUTURE_WRITE : 0)) < 0) {
-        return err_set(e, -errno, "memfd %s: seals: %s", name, strerror(errno));
+        return err_set(e, -errno, "cannot seal memfd %s: %s", name, strerror(errno));
     }
     map_ready(s);
     return 0;
@@ -160,7 +160,7 @@ shm_make(struct shm *ret, enum shm_kind kind, uint32_t worker_idx, uint64_t epoc
     return 0;
 }
 
-/* Name of the first field that this side cannot accept, or NULL. */
+/* Returns the name of the first header field with an invalid value, or NULL. */
 static const char *
 wrong_field(const struct shm_hdr *h, enum shm_kind kind, uint64_t epoch, uint64_t bytes)
 {
@@ -176,13 +176,13 @@ wrong_field(const struct shm_hdr *h, enum shm_kind kind, uint64_t epoch, uint64_
     if (h->ring_off + (UINT64_C(1) << h->ring_log2) != bytes) return "ring_log2";
     if (h->rec_align != SHM_REC_ALIGN) return "rec_align";
     if (h->max_rec != (1u << h->ring_log2) / 8) return "max_rec";
-    /* every bit must be understood, and none is defined */
+    /* a set bit would mean a feature that we do not know */
     if (h->feature_bits) return "feature_bits";
     for (size_t i = 0; i < sizeof h->zero; i++) {
         if (h->zero[i]) return "zero";
     }
-    /* Last, so that errors name the fields above. The checksum covers worker_idx, daemon_id and
-     * abi_minor. */
+    /* The checksum is checked last, so that an error names the wrong field; for worker_idx,
+     * daemon_id and abi_minor it is the only check. */
     if (h->hdr_crc32c != shm_crc32c(h, offsetof(struct shm_hdr, hdr_crc32c))) return "hdr_crc32c";
     return NULL;
 }
@@ -196,24 +196,27 @@ attach(struct shm *ret, int fd, enum shm_kind kind, bool mine, uint64_t epoch, s
     int want = SEALS | (kind == SHM_D ? F_SEAL_FUTURE_WRITE : 0);
     struct stat st;
 
-    if (seals < 0) return err_set(e, -EBADMSG, "%s: fd %d is not a memfd", name, fd);
+    if (seals < 0) return err_set(e, -EBADMSG, "shared memory %s: fd %d is not a memfd", name, fd);
     if ((seals & want) != want || (kind != SHM_D && seals & (F_SEAL_WRITE | F_SEAL_FUTURE_WRITE))) {
-        return err_set(e, -EBADMSG, "%s: seals are %#x, wanted %#x", name, (unsigned)seals,
-                       (unsigned)want);
+        return err_set(e, -EBADMSG, "shared memory %s: its seals are %#x, expected %#x", name,
+                       (unsigned)seals, (unsigned)want);
     }
-    if (fstat(fd, &st) < 0) return err_set(e, -errno, "%s: %s", name, strerror(errno));
+    if (fstat(fd, &st) < 0)
+        return err_set(e, -errno, "shared memory %s: fstat: %s", name, strerror(errno));
     s.bytes = (uint64_t)st.st_size;
     if (s.bytes < ring_off(kind)) {
-        return err_set(e, -EBADMSG, "%s: %llu bytes, less than its fixed part", name,
-                       (unsigned long long)s.bytes);
+        return err_set(e, -EBADMSG, "shared memory %s: it has %llu bytes, but its fixed part %llu",
+                       name, (unsigned long long)s.bytes, (unsigned long long)ring_off(kind));
     }
     s.base = mmap(NULL, s.bytes, mine ? PROT_READ | PROT_WRITE : PROT_READ, MAP_SHARED, fd, 0);
-    if (s.base == MAP_FAILED) return err_set(e, -errno, "%s: map: %s", name, strerror(errno));
+    if (s.base == MAP_FAILED)
+        return err_set(e, -errno, "shared memory %s: cannot map it: %s", name, strerror(errno));
     shm_copy_in(&s.hdr, s.base, sizeof s.hdr);
     wrong = wrong_field(&s.hdr, kind, epoch, s.bytes);
     if (wrong) {
         munmap(s.base, s.bytes);
-        return err_set(e, -EBADMSG, "%s: header field %s is wrong", name, wrong);
+        return err_set(e, -EBADMSG, "shared memory %s: the value of header field %s is invalid",
+                       name, wrong);
     }
     /* A process forked by a library must not keep the rings of an ended worker mapped. */
     madvise(s.base, s.bytes, MADV_DONTFORK);
@@ -269,11 +272,11 @@ shm_trace(const struct shm *s)
     return (struct step_trace *)((uint8_t *)s->base + SHM_TRACE_OFF);
 }
 
-/* Unaligned; may alias any type. */
+/* 16 bytes that need no alignment and may alias any type. */
 typedef uint64_t piece __attribute__((vector_size(16), may_alias, aligned(1)));
 
-/* memcpy() may load a byte twice, and the peer could change it between validation and use.
- * volatile: exactly one load of each piece. */
+/* Not memcpy(), which may load a byte twice, so that the peer could change it between validation
+ * and use. volatile makes the compiler load each piece exactly once. */
 void
 shm_copy_in(void *to, const void *from, size_t n)
 {
@@ -293,8 +296,8 @@ shm_copy_in(void *to, const void *from, size_t n)
     for (; n; n--, t++, f++) *t = *(const volatile uint8_t *)f;
 }
 
-/* Copies in pieces: for a length that is known to be small, the compiler would emit `rep movs`,
- * which starts slowly. */
+/* Copies n bytes in pieces of 16. For memcpy() of a length that is known to be small the compiler
+ * would emit `rep movs`, which starts slowly. */
 static void
 copy_pieces(uint8_t *t, const uint8_t *f, size_t n)
 {
@@ -302,10 +305,11 @@ copy_pieces(uint8_t *t, const uint8_t *f, size_t n)
     for (; n; n--, t++, f++) *t = *f;
 }
 
-/* A store to a line in the reader's cache waits until the line is taken away there, and later
- * stores wait too. A non-temporal store of a full line does not wait. Measured (normal and
- * non-temporal store of a line, docs/lab/serving.md): 31 and 6 ns if the cores have separate caches
- * (some EPYC), 8 and 8 ns under the shared cache of a Xeon, whose reader then waits for memory. */
+/* A store to a cache line that the reader's core has waits until the line is transferred, and later
+ * stores wait too. A non-temporal store of a full line does not wait. Measured time of a normal and
+ * of a non-temporal store of a line (docs/lab/serving.md): 31 and 6 ns if the cores have separate
+ * caches (some EPYC); 8 and 8 ns on a Xeon with a shared cache, whose reader then waits for
+ * memory. */
 void
 shm_copy_out(void *to, const void *from, size_t n)
 {

@@ -24,7 +24,7 @@
 #include <stdatomic.h>
 
 #define SHM_MAGIC "LAGANSH\1"
-/* SHM_LAYOUT_SUM (ipc/layout.h) of SHM_ABI_MAJOR */
+/* the value of SHM_LAYOUT_SUM (ipc/layout.h) for this SHM_ABI_MAJOR */
 #define SHM_LAYOUT UINT64_C(2892368729289)
 enum { SHM_ABI_MAJOR = 4, SHM_ABI_MINOR = 0, SHM_PAGE = 4096, SHM_REC_ALIGN = 32 };
 enum shm_kind { SHM_D = 1, SHM_W = 2, SHM_P = 3 };
@@ -37,11 +37,10 @@ enum {
     SHM_RING_LOG2_D = 23,
     SHM_RING_LOG2_W = 22,
     SHM_RING_LOG2_P = 23,
-    SHM_RING_LOG2_REPLY = 18, /* W of a rank: few and short records */
+    SHM_RING_LOG2_REPLY = 18, /* reply ring of a rank, whose records are few and short */
     SHM_RING_LOG2_MIN = 12,
     SHM_RING_LOG2_MAX = 28,
-    /* bytes: shorter copies use normal stores, which reach the reader sooner */
-    SHM_MANY = 512,
+    SHM_MANY = 512, /* bytes: shm_copy_out() of less uses normal stores, visible sooner */
 };
 
 struct shm_hdr {
@@ -63,7 +62,8 @@ _Static_assert(offsetof(struct shm_hdr, daemon_id) == 72, "shm_hdr");
 _Static_assert(offsetof(struct shm_hdr, zero) == 88, "shm_hdr");
 _Static_assert(sizeof(struct shm_hdr) == 4096, "shm_hdr");
 
-/* Activity of the worker (shm_ctl.phase). A long phase sets phase_deadline_ns first. */
+/* What the worker is doing (shm_ctl.phase). Before a long phase the worker stores the time at which
+ * the phase must have ended in shm_ctl.phase_deadline_ns. */
 enum worker_phase {
     PHASE_START,
     PHASE_LOAD,
@@ -77,25 +77,26 @@ enum worker_phase {
 
 enum { SHM_MAX_STATS = 62, SHM_MAX_GROUPS = 8, SHM_GROUP_STATS = 16 };
 
-/* Only the owner of the memfd stores. Comments name order and paired access of each atomic. */
+/* Control page of a memfd. Only the owner of the memfd stores into it. The comments name the memory
+ * order of each store and the load of the peer that is paired with it. */
 struct shm_ctl {
-    /* release after the bytes of a record; pair: acquire in ring_peek() */
+    /* of this ring: release, after the bytes of a record; pair: acquire in ring_peek() */
     _Alignas(128) _Atomic uint64_t tail;
-    /* index in the PEER's ring; release; pair: acquire in ring_reserve() */
+    /* of the ring in the PEER's memfd: release; pair: acquire in ring_reserve() */
     _Alignas(128) _Atomic uint64_t head;
-    /* number of the sleep and the bits of doorbell.h; fence seq_cst; pair: doorbell_ring() */
+    /* number of the sleep and the bits of doorbell.h: fence seq_cst; pair: doorbell_ring() */
     _Alignas(128) _Atomic uint64_t wait_seq;
-    /* relaxed: iterations of the engine loop; pair: supervisor */
+    /* heartbeat, iterations of the engine loop: relaxed; read by the supervisor in lagand */
     _Alignas(128) _Atomic uint64_t hb_count;
     _Atomic uint64_t hb_mono_ns;       /* relaxed */
     _Atomic uint32_t state, phase;     /* relaxed */
     _Atomic int64_t phase_deadline_ns; /* relaxed; 0: none */
-    /* sequence lock, odd: being written; pair: stat_read() */
+    /* sequence lock of the statistics, odd while they are written; pair: stat_read() */
     _Alignas(128) _Atomic uint32_t stat_seq;
     uint32_t pad;
     /* relaxed, inside the sequence lock; names: ipc/stat.h */
     _Atomic uint64_t stat[SHM_MAX_STATS];
-    /* likewise, for each KV group */
+    /* relaxed, inside the sequence lock: the statistics of each KV group */
     _Atomic uint64_t group_stat[SHM_MAX_GROUPS][SHM_GROUP_STATS];
     uint8_t zero[SHM_PAGE - 512 - 8 - (SHM_MAX_STATS + SHM_MAX_GROUPS * SHM_GROUP_STATS) * 8];
 };
@@ -119,17 +120,18 @@ struct panic_message {
 };
 _Static_assert(sizeof(struct panic_message) == 65536, "panic_message");
 
-/* A ring of the last steps. An entry is written BEFORE its step is launched. */
+/* The last TRACE_ENTRIES steps of a worker, by which lagand finds the requests that may have made
+ * it crash. Therefore an entry is written before its step is launched. */
 enum { TRACE_ENTRIES = 64, TRACE_IDS = 108 };
 struct step_entry {
     _Atomic uint64_t seq; /* 2n+1 while entry n is written, 2n+2 when complete */
     uint64_t step;
     uint8_t lane, pad[3];
     uint32_t n_ids;
-    uint64_t id[TRACE_IDS]; /* requests of the step, as many as fit */
+    uint64_t id[TRACE_IDS]; /* ids of the requests in the step, as many as fit */
 };
 struct step_trace {
-    _Atomic uint64_t n;          /* entries begun since the start */
+    _Atomic uint64_t n;          /* number of entries begun since the start of the worker */
     _Atomic uint64_t retired[8]; /* last retired step of each lane */
     uint64_t pad[7];
     struct step_entry entry[TRACE_ENTRIES];
@@ -137,7 +139,7 @@ struct step_trace {
 _Static_assert(sizeof(struct step_entry) == 888, "step_entry");
 _Static_assert(sizeof(struct step_trace) <= 57344, "step_trace");
 
-/* One memfd as one side maps it: the owner writable, the peer read-only. */
+/* A memfd mapped in this process: writable if this side owns it, else read-only. */
 struct shm {
     int fd;
     void *base;
@@ -147,9 +149,9 @@ struct shm {
 };
 
 /* lagand: creates a memfd, reserves its pages with fallocate (so that no later access is SIGBUS),
- * maps it, writes the header and seals it. Kind D: also F_SEAL_FUTURE_WRITE, so ours stays the only
- * writable mapping. Kinds W and P: mapped read-only here; a worker is the only writer. ring_log2 0:
- * default of the kind. */
+ * maps it, writes the header and seals it. Kind D is also sealed with F_SEAL_FUTURE_WRITE, so that
+ * lagand's mapping stays the only writable one. Kinds W and P, which only a worker writes, are
+ * mapped read-only. ring_log2: log2 of the ring size in bytes; 0: the default. */
 int shm_make(struct shm *ret, enum shm_kind kind, uint32_t worker_idx, uint64_t epoch,
              const uint8_t daemon_id[16], uint32_t ring_log2, struct err *e) MUST_USE;
 
@@ -157,21 +159,21 @@ int shm_make(struct shm *ret, enum shm_kind kind, uint32_t worker_idx, uint64_t 
  * and every field of the header. -EBADMSG names the field. The shm owns fd on success, the caller
  * on failure. */
 int shm_attach(struct shm *ret, int fd, enum shm_kind kind, uint64_t epoch, struct err *e) MUST_USE;
-/* shm_attach(), read-only, of a W or P that another worker writes. */
+/* Like shm_attach(), but maps read-only: a W or P that another process writes. */
 int shm_view(struct shm *ret, int fd, enum shm_kind kind, uint64_t epoch, struct err *e) MUST_USE;
-void shm_close(struct shm *s); /* unmaps and closes; idempotent */
+void shm_close(struct shm *s); /* unmaps and closes; may be called twice */
 
 struct shm_ctl *shm_ctl(const struct shm *s);
 uint8_t *shm_ring(const struct shm *s);
 struct panic_message *shm_panic_message(const struct shm *s); /* W only */
 struct step_trace *shm_trace(const struct shm *s);            /* W only */
 
-/* Copies bytes that another process may be changing; loads each byte once. */
+/* Copies bytes that another process may change meanwhile; loads each byte exactly once. */
 void shm_copy_in(void *to, const void *from, size_t n);
 /* Copies bytes that another process will read. From SHM_MANY bytes on the stores may be
  * non-temporal: call shm_fence_out() between the copy and the release store that publishes it. */
 void shm_copy_out(void *to, const void *from, size_t n);
 void shm_fence_out(void);
 
-/* CRC-32C (Castagnoli) as in iSCSI. */
+/* Returns the CRC-32C (Castagnoli) of n bytes, as in iSCSI. */
 uint32_t shm_crc32c(const void *p, size_t n);

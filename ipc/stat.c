@@ -23,8 +23,8 @@ stat_publish(struct shm_ctl *mine, const struct stats *s)
     uint32_t seq = atomic_load_explicit(&mine->stat_seq, memory_order_relaxed);
 
     atomic_store_explicit(&mine->stat_seq, seq + 1, memory_order_relaxed);
-    atomic_thread_fence(
-        memory_order_release); /* odd before the values; pair: stat_read()'s fence */
+    /* stat_seq is odd before the values change; pair: fence of stat_read() */
+    atomic_thread_fence(memory_order_release);
     FP(stat_writing);
     for (uint32_t i = 0; i < STAT_COUNT; i++) {
         atomic_store_explicit(&mine->stat[i], s->v[i], memory_order_relaxed);
@@ -32,14 +32,14 @@ stat_publish(struct shm_ctl *mine, const struct stats *s)
     for (uint32_t g = 0; g < SHM_MAX_GROUPS; g++)
         for (uint32_t i = 0; i < GROUP_STAT_COUNT; i++)
             atomic_store_explicit(&mine->group_stat[g][i], s->group[g][i], memory_order_relaxed);
-    atomic_store_explicit(&mine->stat_seq, seq + 2, memory_order_release); /* pair: acquire below */
+    atomic_store_explicit(&mine->stat_seq, seq + 2, memory_order_release); /* pair: stat_read() */
 }
 
 bool
 stat_read(const struct shm_ctl *peer, struct stats *ret)
 {
-    /* A writer that was killed inside leaves the number odd: after 3 attempts the caller uses its
-     * previous copy. */
+    /* A writer that was killed during a write leaves stat_seq odd, so after 3 attempts the caller
+     * uses its previous copy. */
     for (int i = 0; i < 3; i++) {
         uint32_t seq = atomic_load_explicit(&peer->stat_seq, memory_order_acquire);
         struct stats s;

@@ -17,12 +17,12 @@ struct soak_args {
 };
 /* clang-format off */
 static const struct opt opts[] = {
-    { "requests", OPT_U64, OPT_AT(soak_args, requests), "100000", .arg = "N", .sentence = "requests in all worlds together" },
-    { "each", OPT_U32, OPT_AT(soak_args, each), "5000", .min = 1, .max = 1e9, .arg = "N", .sentence = "requests in a world" },
-    { "seed", OPT_U64, OPT_AT(soak_args, seed), "1", .arg = "N", .sentence = "seed of the first world; each next world has the next seed" },
+    { "requests", OPT_U64, OPT_AT(soak_args, requests), "100000", .arg = "N", .sentence = "number of requests of all simulated systems (worlds) together" },
+    { "each", OPT_U32, OPT_AT(soak_args, each), "5000", .min = 1, .max = 1e9, .arg = "N", .sentence = "number of requests of each world" },
+    { "seed", OPT_U64, OPT_AT(soak_args, seed), "1", .arg = "N", .sentence = "seed of the first world; every further world has a seed higher by 1" },
     { "policy", OPT_ENUM, OPT_AT(soak_args, policy), "all", .choices = "no_evict|max_utilization|static|max_requests|all",
-      .arg = "NAME", .sentence = "scheduling policy of every world; all: random" },
-    { "help", OPT_BOOL, OPT_AT(soak_args, help), .sentence = "print this text" },
+      .arg = "NAME", .sentence = "scheduling policy of every world: no_evict, max_utilization, static, max_requests; all: a random one for each" },
+    { "help", OPT_BOOL, OPT_AT(soak_args, help), .sentence = "print this help and exit" },
     { 0 }
 };
 /* clang-format on */
@@ -228,7 +228,8 @@ print_help(void)
 {
     puts("Usage: lagan-sim soak [OPTION]...\n"
          "Run random simulated systems twice and check that every request ends once, no block\n"
-         "is lost, no request starves, and equal calls give equal decisions.\n\nOptions:");
+         "is lost, no request starves, and equal calls give equal decisions.\n\n"
+         "Options, with the default in []:");
     opt_help(opts, OPT_TYPED, stdout);
     puts("\nA failed world is printed with its seed; --seed N --requests 1 repeats it.");
 }

@@ -18,27 +18,27 @@ struct trace_run_args {
 };
 /* clang-format off */
 static const struct opt opts[] = {
-    { "model", OPT_STR, OPT_AT(trace_run_args, model), .arg = "FILE", .sentence = "settings of each worker, as in sim/models/" },
-    { "trace", OPT_STR, OPT_AT(trace_run_args, trace), .arg = "FILE", .sentence = "requests in order of arrival, JSON lines; - is standard input" },
-    { "workers", OPT_U32, OPT_AT(trace_run_args, workers), "1", .min = 1, .max = 100000, .arg = "N", .sentence = "simulated workers behind route/" },
-    { "ahead", OPT_U32, OPT_AT(trace_run_args, ahead), "8", .min = 0, .max = 100000, .arg = "N", .sentence = "requests without a slot that a worker may have" },
-    { "rate", OPT_F64, OPT_AT(trace_run_args, rate), "0", .min = 0, .max = 1e9, .arg = "R", .sentence = "requests per second at equal distances; 0: arrival times of the trace" },
-    { "requests", OPT_U64, OPT_AT(trace_run_args, requests), "0", .arg = "N", .sentence = "number of requests; the trace is repeated if it is shorter; 0: the trace once" },
-    { "every", OPT_NSEC, OPT_AT(trace_run_args, every), "10s", .arg = "TIME", .sentence = "virtual time between two reports of pool usage; 0: none" },
-    { "split", OPT_STR, OPT_AT(trace_run_args, split), "", .arg = "MODE", .sentence = "off, auto, or prefill units (64, or a share: 0.5); empty: as in the model file" },
-    { "target", OPT_NSEC, OPT_AT(trace_run_args, target), "0", .arg = "TIME", .sentence = "inter-token target of --split auto; 0: as in the model file" },
-    { "max_num_batched_tokens", OPT_U32, OPT_AT(trace_run_args, max_tokens), "0", .max = 1 << 24, .arg = "N", .sentence = "decoder tokens in a step; 0: as in the model file" },
-    { "cancelled", OPT_F64, OPT_AT(trace_run_args, cancelled), "0", .min = 0, .max = 1, .arg = "X", .sentence = "share of requests that the client cancels" },
-    { "suspended", OPT_F64, OPT_AT(trace_run_args, suspended), "0", .min = 0, .max = 1, .arg = "X", .sentence = "share of requests whose client does not read for some time" },
-    { "stopped", OPT_F64, OPT_AT(trace_run_args, stopped), "0", .min = 0, .max = 1, .arg = "X", .sentence = "share of requests that end before their length" },
-    { "deaths", OPT_F64, OPT_AT(trace_run_args, deaths), "0", .min = 0, .max = 1e6, .arg = "R", .sentence = "crashes per worker and second of virtual time" },
-    { "restart", OPT_NSEC, OPT_AT(trace_run_args, restart), "500ms", .arg = "TIME", .sentence = "time until a crashed worker serves again" },
-    { "seed", OPT_U64, OPT_AT(trace_run_args, seed), "1", .arg = "N", .sentence = "seed of all random events: cancels, suspensions, crashes" },
-    { "affinity", OPT_BOOL, OPT_AT(trace_run_args, affinity), .sentence = "route requests to cached prefixes, known from KV events" },
-    { "json", OPT_BOOL, OPT_AT(trace_run_args, json), .sentence = "print JSON lines, the result last" },
-    { "digest", OPT_BOOL, OPT_AT(trace_run_args, digest), .sentence = "print a hash of all batches: equal for equal decisions" },
-    { "check", OPT_BOOL, OPT_AT(trace_run_args, check), .sentence = "check all invariants regularly and at the end" },
-    { "help", OPT_BOOL, OPT_AT(trace_run_args, help), .sentence = "print this text" },
+    { "model", OPT_STR, OPT_AT(trace_run_args, model), .arg = "FILE", .sentence = "file with the settings of each worker; sim/models/ has examples" },
+    { "trace", OPT_STR, OPT_AT(trace_run_args, trace), .arg = "FILE", .sentence = "file with the requests in order of arrival, one JSON object per line; -: standard input" },
+    { "workers", OPT_U32, OPT_AT(trace_run_args, workers), "1", .min = 1, .max = 100000, .arg = "N", .sentence = "number of simulated workers" },
+    { "ahead", OPT_U32, OPT_AT(trace_run_args, ahead), "8", .min = 0, .max = 100000, .arg = "N", .sentence = "maximum number of requests that a worker may have waiting; more wait in the queue of lagand" },
+    { "rate", OPT_F64, OPT_AT(trace_run_args, rate), "0", .min = 0, .max = 1e9, .arg = "R", .sentence = "arrivals per second, at equal distances; 0: the arrival times of the trace are used" },
+    { "requests", OPT_U64, OPT_AT(trace_run_args, requests), "0", .arg = "N", .sentence = "number of requests; a shorter trace is repeated; 0: every request of the trace once" },
+    { "every", OPT_NSEC, OPT_AT(trace_run_args, every), "10s", .arg = "TIME", .sentence = "virtual time between two printed reports of the KV cache usage; 0: no reports" },
+    { "split", OPT_STR, OPT_AT(trace_run_args, split), "", .arg = "MODE", .sentence = "division of the device between prefill and decode: off, auto, a number of SMs for prefill (64) or a share (0.5); empty: as in the model file" },
+    { "target", OPT_NSEC, OPT_AT(trace_run_args, target), "0", .arg = "TIME", .sentence = "with --split auto: longest acceptable time between two tokens of an output; 0: as in the model file" },
+    { "max_num_batched_tokens", OPT_U32, OPT_AT(trace_run_args, max_tokens), "0", .max = 1 << 24, .arg = "N", .sentence = "maximum number of decoder tokens in a step; 0: as in the model file" },
+    { "cancelled", OPT_F64, OPT_AT(trace_run_args, cancelled), "0", .min = 0, .max = 1, .arg = "X", .sentence = "share of the requests, 0 to 1, that the client cancels" },
+    { "suspended", OPT_F64, OPT_AT(trace_run_args, suspended), "0", .min = 0, .max = 1, .arg = "X", .sentence = "share of the requests, 0 to 1, whose client does not read for some time" },
+    { "stopped", OPT_F64, OPT_AT(trace_run_args, stopped), "0", .min = 0, .max = 1, .arg = "X", .sentence = "share of the requests, 0 to 1, that end before the output length of the trace" },
+    { "deaths", OPT_F64, OPT_AT(trace_run_args, deaths), "0", .min = 0, .max = 1e6, .arg = "R", .sentence = "mean number of crashes of each worker per second of virtual time" },
+    { "restart", OPT_NSEC, OPT_AT(trace_run_args, restart), "500ms", .arg = "TIME", .sentence = "virtual time from the crash of a worker until it serves again" },
+    { "seed", OPT_U64, OPT_AT(trace_run_args, seed), "1", .arg = "N", .sentence = "seed of the random events: cancels, suspensions, crashes" },
+    { "affinity", OPT_BOOL, OPT_AT(trace_run_args, affinity), .sentence = "prefer the worker whose prefix cache has the start of the prompt" },
+    { "json", OPT_BOOL, OPT_AT(trace_run_args, json), .sentence = "print JSON, one object per line; the last line is the result" },
+    { "digest", OPT_BOOL, OPT_AT(trace_run_args, digest), .sentence = "print a hash of all scheduled batches, to compare two runs" },
+    { "check", OPT_BOOL, OPT_AT(trace_run_args, check), .sentence = "check the invariants of scheduler and KV manager regularly and at the end" },
+    { "help", OPT_BOOL, OPT_AT(trace_run_args, help), .sentence = "print this help and exit" },
     { 0 }
 };
 /* clang-format on */
@@ -128,7 +128,8 @@ print_help(void)
 {
     puts("Usage: lagan-sim run --model FILE --trace FILE [OPTION]...\n"
          "Run a trace on a fleet of simulated workers in virtual time, with the production\n"
-         "scheduler, KV manager and routing, and a roofline model of the GPU.\n\nOptions:");
+         "scheduler, KV manager and routing, and a roofline model of the GPU.\n\n"
+         "Options, with the default in []:");
     opt_help(opts, OPT_TYPED, stdout);
     puts("\nExamples:\n"
          "  bench/traces.py chat 10000 --rate 20 >chat.jsonl\n"

@@ -70,14 +70,17 @@ static const struct opt own_opts[] = {
     { "worker", OPT_STR, OPT_AT(own_keys, worker), "w0", NULL, 0, 0, 0, "NAME",
       "name of this worker in log lines" },
     { "log_level", OPT_STR, OPT_AT(own_keys, log_level), "info", NULL, 0, 0, 0, "LEVEL",
-      "lowest severity that is logged: err, warn, info or debug" },
+      "lowest severity of the messages that are logged: err, warn, info or debug" },
     { "rank", OPT_U32, OPT_AT(own_keys, rank), "0", NULL, 0, MAX_RANKS - 1, 0, "N",
-      "rank of this process, 0 .. tensor_parallel - 1" },
+      "number of this process among the tensor_parallel processes of the worker, from 0" },
     { "as_standby", OPT_BOOL, OPT_AT(own_keys, as_standby), "false", NULL, 0, 0, 0, NULL,
-      "preload, then wait until the worker of the same name has exited" },
+      "start as the second process of a worker (see --standby): prepare, then wait until the "
+      "running process of the worker has exited" },
     { "inspect", OPT_BOOL, OPT_AT(own_keys, inspect), "false", NULL, 0, 0, 0, NULL,
-      "print what would be served as JSON and exit; does not read weights" },
-    { "help", OPT_BOOL, OPT_AT(own_keys, help), "false", NULL, 0, 0, 0, NULL, "print this help" },
+      "print as JSON what lagan would serve from --path and exit; reads the headers of the "
+      "weight files only" },
+    { "help", OPT_BOOL, OPT_AT(own_keys, help), "false", NULL, 0, 0, 0, NULL,
+      "print this help and exit" },
     { 0 },
 };
 
@@ -91,9 +94,9 @@ print_help(void)
          "generate,\n"
          "or laganctl model verify, which runs lagan-worker --inspect.\n"
          "\n"
-         "Options of the program:");
+         "Options of the program, with the default in []:");
     opt_help(own_opts, OPT_TYPED, stdout);
-    puts("\nOptions of the model, as in the configuration file:");
+    puts("\nOptions of the model, as in the configuration file of lagand:");
     opt_help(model_opts, OPT_TYPED, stdout);
 }
 

@@ -105,18 +105,18 @@ enum unit { UNIT_COUNT, UNIT_BYTES, UNIT_SECONDS };
 #define DAEMON_METRICS(X) \
     X(lagan_uptime_seconds,          "gauge",   UNIT_SECONDS, "time since lagand was started", d->now - d->started) \
     X(lagan_clients,                 "gauge",   UNIT_COUNT, "clients that are connected and have sent at least one message", session_n(d->sessions)) \
-    X(lagan_requests,                "gauge",   UNIT_COUNT, "accepted requests that have not ended", ledger_n(d->ledger)) \
-    X(lagan_requests_queued,         "gauge",   UNIT_COUNT, "accepted requests that no worker has yet", ledger_n_queued(d->ledger)) \
-    X(lagan_requests_suspended,         "gauge",   UNIT_COUNT, "open requests that are suspended because their client does not read", n_suspended(d)) \
+    X(lagan_requests,                "gauge",   UNIT_COUNT, "accepted requests that have not ended (open requests)", ledger_n(d->ledger)) \
+    X(lagan_requests_queued,         "gauge",   UNIT_COUNT, "open requests that no worker has yet", ledger_n_queued(d->ledger)) \
+    X(lagan_requests_suspended,         "gauge",   UNIT_COUNT, "open requests whose generation is suspended because their client does not acknowledge tokens", n_suspended(d)) \
     X(lagan_requests_bytes,          "gauge",   UNIT_BYTES, "memory reserved in lagand for open requests, in bytes; limited by api.memory", d->held_bytes) \
     X(lagan_requests_accepted_total, "counter", UNIT_COUNT, "requests accepted since lagand was started", d->n_requests) \
-    X(lagan_requests_refused_total,           "counter", UNIT_COUNT, "messages of clients, requests and others, that were refused with an ERROR", d->n_refused)
+    X(lagan_requests_refused_total,           "counter", UNIT_COUNT, "messages of clients (requests and all other types) that lagand refused with an ERROR", d->n_refused)
 
 /* The same columns for metrics of each worker w. */
 #define WORKER_METRICS(X) \
     X(lagan_worker_ready,          "gauge",   UNIT_COUNT, "1 if the worker accepts requests, else 0", worker_open(w)) \
-    X(lagan_worker_standby,        "gauge",   UNIT_COUNT, "1 if a standby process is loaded and can replace the worker, else 0", !strcmp(worker_standby(w), "standby")) \
-    X(lagan_worker_restarts_total, "counter", UNIT_COUNT, "unrequested ends of the worker after which it was started again", worker_info(w)->restarts)
+    X(lagan_worker_standby,        "gauge",   UNIT_COUNT, "1 if a second process with loaded weights is ready to replace the worker (option standby), else 0", !strcmp(worker_standby(w), "standby")) \
+    X(lagan_worker_restarts_total, "counter", UNIT_COUNT, "crashes and forced kills of the worker after which lagand started it again", worker_info(w)->restarts)
 /* clang-format on */
 
 static void
@@ -163,7 +163,7 @@ static void
 print_ended(const struct daemon *d, FILE *out)
 {
     head(out, "lagan_requests_ended_total", "counter",
-         "accepted requests that have ended, by the reason of their end");
+         "accepted requests that have ended, by finish reason or error code (label reason)");
     for (uint32_t i = 1; i < REASONS; i++) {
         const char *word = msg_reason(i, NULL);
 

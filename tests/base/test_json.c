@@ -220,7 +220,7 @@ depth_32_is_accepted_and_33_is_rejected(void **state)
         memset(text + depth, ']', depth);
         assert_int_equal(walk_n(text, 2 * depth, &e), depth > JSON_MAX_DEPTH ? -EBADMSG : 0);
     }
-    assert_string_equal(e.text, "line 1, column 33: nested more than 32 deep");
+    assert_string_equal(e.text, "line 1, column 33: more than 32 levels of nesting");
 }
 
 static void
@@ -235,13 +235,13 @@ errors_name_line_column_and_expected_token(void **state)
         { "[\"\xc3\xa9\xe2\x82\xac\", x]", "line 1, column 8: expected a value" },
         { "[1,]", "line 1, column 4: expected a value" },
         { "{\"a\":1,}", "line 1, column 8: expected a key in quotes" },
-        { "[1", "line 1, column 3: the text ends in the middle" },
-        { "[\"ab\\q\"]", "line 1, column 5: not an escape sequence" },
-        { "[\"ab\xff\"]", "line 1, column 5: not valid UTF-8" },
-        { "[\"ab\n\"]", "line 1, column 5: a control character inside a string" },
-        { "[01]", "line 1, column 3: a number does not begin with 0" },
-        { "[-x]", "line 1, column 3: a number has a digit here" },
-        { "1\r\n2", "line 2, column 1: more text after the document" },
+        { "[1", "line 1, column 3: the JSON text ends too early" },
+        { "[\"ab\\q\"]", "line 1, column 5: invalid escape sequence in a string" },
+        { "[\"ab\xff\"]", "line 1, column 5: a string is not valid UTF-8" },
+        { "[\"ab\n\"]", "line 1, column 5: a string contains a control character" },
+        { "[01]", "line 1, column 3: a number of several digits must not begin with 0" },
+        { "[-x]", "line 1, column 3: expected a digit of a number" },
+        { "1\r\n2", "line 2, column 1: there is text after the end of the document" },
     };
 
     (void)state;

@@ -20,7 +20,7 @@ struct settings {
 #define AT(field) OPT_AT(settings, field)
 /* clang-format off */
 static const struct opt table[] = {
-    { "quiet", OPT_BOOL, AT(quiet), NULL, NULL, 0, 0, 0, NULL, "say less" },
+    { "quiet", OPT_BOOL, AT(quiet), "false", NULL, 0, 0, 0, NULL, "say less" },
     { "max_seqs", OPT_U32, AT(seqs), "256", NULL, 1, 1024, 0, "N", "sequences at once" },
     { "kv.block", OPT_U32, AT(block), "auto", NULL, 4, 128, OPT_AUTO | OPT_POW2 | OPT_RESTART, "N",
       "tokens in a block, a sentence that is long enough to be broken in two lines of help" },
@@ -245,7 +245,7 @@ string_that_does_not_fit_is_rejected(void **state)
     assert_int_equal(set("name", "seven77"), 0);
     assert_int_equal(set("name", "eight888"), -EINVAL);
     assert_string_equal(s.name, "seven77");
-    assert_string_equal(e.text, "lagan.yaml:12: name: 8 bytes are too long; at most 7 fit");
+    assert_string_equal(e.text, "lagan.yaml:12: name: the value has 8 bytes, the maximum is 7");
 }
 
 static void
@@ -442,6 +442,7 @@ help_is_aligned_within_80_columns(void **state)
               "                              to be broken in two lines of help [auto]\n"));
     assert_non_null(strstr(text, "  --split.mode off|auto|fixed\n"
                                  "                              how to split [auto]\n"));
+    assert_non_null(strstr(text, "  --quiet                     say less\n"));
     assert_null(strstr(text, "hidden"));
     text = printed(opt_help, OPT_KEYS);
     assert_non_null(strstr(text, "  max_seqs N                  sequences at once [256]\n"));
@@ -461,7 +462,7 @@ manual_has_type_range_and_default(void **state)
                            ".It Cm stall Ar TIME\nhow long is too long.\nThe value is a time such "
                            "as 250ms, 3s or 10min, from 1ms to 1min; the default is 3s.\n"));
     assert_non_null(strstr(text, ".It Cm name Ar NAME\n\\&.name\\eit.\nThe default is lagan.\n"));
-    assert_non_null(strstr(text, ".It Cm quiet\nsay less.\nThe value is true or false.\n"));
+    assert_non_null(strstr(text, ".It Cm quiet\nsay less.\nThe value is true or false; the default is false.\n"));
     assert_non_null(strstr(text, "the default is \\-1.\n"));
     assert_null(strstr(text, "hidden"));
     assert_memory_equal(text, ".Bl -tag -width Ds\n", 19);

@@ -200,7 +200,7 @@ missing_lagand_is_a_timeout_with_a_sentence(void **state)
 
     (void)state;
     assert_int_equal(lagan_open(&c, "ipc:///tmp/lagan-no-such/api.sock", 30), -ETIMEDOUT);
-    assert_non_null(strstr(lagan_errmsg(NULL), "/tmp/lagan-no-such/api.sock within 30 ms"));
+    assert_non_null(strstr(lagan_errmsg(NULL), "/tmp/lagan-no-such/api.sock sent no WELCOME within 30 ms"));
     memset(longer, 'a', sizeof longer);
     memcpy(longer, "ipc:///", 7);
     longer[sizeof longer - 1] = '\0';
@@ -286,7 +286,7 @@ silent_lagand_is_pinged_and_then_disconnected(void **state)
     c->ping_at -= 9 * NSEC_S; /* 9 s later */
     lagan_set_reconnect_timeout(c, 100);
     assert_int_equal(next(c, LAGAN_EVENT_ERROR).id, id);
-    assert_non_null(strstr(next(c, LAGAN_EVENT_DISCONNECTED).message, "sent nothing"));
+    assert_non_null(strstr(next(c, LAGAN_EVENT_DISCONNECTED).message, "sent no message"));
     kill(own.pid, SIGCONT);
     lagan_close(c);
     mock_done(&own);

@@ -373,7 +373,7 @@ worker_that_sends_invalid_arenas_never_becomes_ready(void **state)
 {
     (void)state;
     lagand_start(&r, "bad-fd-channel", NULL);
-    assert_true(lagand_logged(&r, "fd channel: a message is malformed", 3000));
+    assert_true(lagand_logged(&r, "fd channel: the peer sent a malformed message", 3000));
     assert_true(lagand_logged(&r, "died of corruption", 3000));
     kill(r.pid, SIGTERM);
     assert_true(lagand_wait(&r, 5000) >= 0);

@@ -143,7 +143,7 @@ only_keys_of_the_file_are_served(void **state)
     assert_int_equal(n, 40);
 
     assert_int_equal(lagan_open_keys(&none, at, eves, 30000), -EACCES);
-    assert_non_null(strstr(lagan_errmsg(NULL), "does not know our key"));
+    assert_non_null(strstr(lagan_errmsg(NULL), "does not accept the public key"));
     assert_true(lagand_logged(&r, "its key is not in api.keys", 30000));
     assert_int_equal(lagan_open(&none, at, 1000), -EINVAL);
     assert_non_null(strstr(lagan_errmsg(NULL), "a tcp endpoint needs keys"));

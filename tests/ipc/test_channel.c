@@ -193,7 +193,7 @@ plan_ring_of_another_epoch_is_rejected_by_both_ends(void **state)
     n = descriptors();
     assert_int_equal(
         channel_attach_leader(&end, dup(made.d.fd), dup(made.w.fd), dup(ring[0]), 6, &e), -EBADMSG);
-    assert_string_equal(e.text, "P: header field epoch is wrong");
+    assert_string_equal(e.text, "shared memory P: the value of header field epoch is invalid");
     assert_int_equal(channel_attach_rank(&end, dup(made.w.fd), dup(made.d.fd), dup(ring[1]), 5, &e),
                      -EBADMSG);
     assert_int_equal(descriptors(), n);

@@ -339,7 +339,7 @@ length_beyond_the_published_tail_is_rejected(void **state)
     (void)state;
     two_records()->len = 17;
     expect(1, 8);
-    expect_broken("longer than published");
+    expect_broken("longer than the published bytes");
 }
 
 static void
@@ -348,7 +348,7 @@ length_near_uint32_max_does_not_overflow(void **state)
     (void)state;
     two_records()->len = UINT32_MAX - 15;
     expect(1, 8);
-    expect_broken("longer than published");
+    expect_broken("longer than the published bytes");
 }
 
 static void
@@ -367,7 +367,7 @@ record_across_the_wrap_is_rejected(void **state)
     ring_publish(&out);
     header(CAP - 32)->len = 40;
     assert_int_equal(ring_peek(&in, &(struct ring_record){ 0 }), 1);
-    expect_broken("across the wrap");
+    expect_broken("crosses the end of the ring");
 }
 
 static void
@@ -444,7 +444,7 @@ pad_that_does_not_reach_the_end_is_rejected(void **state)
     (void)state;
     two_records()->type = RING_PAD;
     expect(1, 8);
-    expect_broken("pad length");
+    expect_broken("wrong length of a pad");
 }
 
 static void
@@ -453,7 +453,7 @@ pad_of_the_whole_ring_is_rejected(void **state)
     (void)state;
     *header(0) = (struct ring_header){ CAP - RING_HEADER, RING_PAD, 0, EPOCH, 0 };
     atomic_store(&shm_ctl(&d)->tail, CAP);
-    expect_broken("pad longer than any record");
+    expect_broken("a pad is longer than any record");
 }
 
 /* Advances to 64 bytes before the end, where a record of 100 bytes needs a pad. */
@@ -487,12 +487,12 @@ pad_with_seq_or_flags_is_rejected(void **state)
     (void)state;
     up_to_a_pad();
     header(CAP - 64)->seq = 1;
-    expect_broken("pad with a sequence number");
+    expect_broken("a pad has a sequence number");
     teardown(NULL);
     setup(NULL);
     up_to_a_pad();
     header(CAP - 64)->flags = RING_MORE;
-    expect_broken("pad with flags");
+    expect_broken("a pad has flags");
 }
 
 static void

@@ -179,7 +179,7 @@ attach_w(void)
 static void
 changed_header_field_is_rejected_by_name(void **state)
 {
-    char want[64];
+    char want[80];
 
     (void)state;
     for (size_t i = 0; i < ARRAY_LEN(fields); i++) {
@@ -189,7 +189,7 @@ changed_header_field_is_rejected_by_name(void **state)
             ((uint8_t *)&h)[fields[i].off + at] ^= 0x55;
             assert_int_equal(pwrite(w.fd, &h, sizeof h, 0), sizeof h);
             assert_int_equal(attach_w(), -EBADMSG);
-            snprintf(want, sizeof want, "W: header field %s is wrong",
+            snprintf(want, sizeof want, "shared memory W: the value of header field %s is invalid",
                      fields[i].by ? fields[i].by : "hdr_crc32c");
             assert_string_equal(e.text, want);
             /* A hostile lagand would also adjust the checksum. */
@@ -209,7 +209,7 @@ another_epoch_or_kind_is_rejected(void **state)
 
     (void)state;
     assert_int_equal(shm_attach(&worker, w.fd, SHM_W, EPOCH + 1, &e), -EBADMSG);
-    assert_string_equal(e.text, "W: header field epoch is wrong");
+    assert_string_equal(e.text, "shared memory W: the value of header field epoch is invalid");
     assert_int_equal(shm_attach(&worker, w.fd, SHM_D, EPOCH, &e), -EBADMSG);
     assert_int_equal(shm_attach(&worker, d.fd, SHM_W, EPOCH, &e), -EBADMSG);
 }

@@ -404,12 +404,12 @@ error_names_a_file_that_cannot_be_read(void **state)
     ckpt_open(&c);
     snprintf(want, sizeof want, "%s/config.json: No such file or directory", c.dir);
     REFUSED(config_read(&j, c.dir, "config.json", &e), -ENOENT, want);
-    snprintf(want, sizeof want, "%s/. is not a file", c.dir);
+    snprintf(want, sizeof want, "%s/. is not a regular file", c.dir);
     REFUSED(config_read(&j, c.dir, ".", &e), -EINVAL, want);
     ckpt_text(&c, "config.json", "{");
     snprintf(path, sizeof path, "%s/config.json", c.dir);
     assert_int_equal(truncate(path, CFG_MAX_BYTES + 1), 0);
-    snprintf(want, sizeof want, "%s is 16777217 bytes, at most 16777216 are read", path);
+    snprintf(want, sizeof want, "%s has 16777217 bytes; the maximum is 16777216", path);
     REFUSED(config_read(&j, c.dir, "config.json", &e), -EFBIG, want);
     ckpt_close(&c);
 }
@@ -426,7 +426,7 @@ pipe_instead_of_a_config_is_refused_without_blocking(void **state)
     ckpt_open(&c);
     snprintf(path, sizeof path, "%s/config.json", c.dir);
     assert_int_equal(mkfifo(path, 0600), 0);
-    snprintf(want, sizeof want, "%s is not a file", path);
+    snprintf(want, sizeof want, "%s is not a regular file", path);
     alarm(60);
     REFUSED(config_read(&j, c.dir, "config.json", &e), -EINVAL, want);
     alarm(0);
