@@ -31,7 +31,7 @@ by_kernel(struct lane *lane, void *dst, const void *src, size_t bytes, const voi
           cudaError_t *r)
 {
     if (bytes > K_TRAVEL || (host && !pinned(cuda_of(lane), host, bytes))) return false;
-    *r = k_travel(&((struct cuda_lane *)lane)->k, dst, src, bytes, ready);
+    *r = k_small_copy(&((struct cuda_lane *)lane)->k, dst, src, bytes, ready);
     return *r != cudaErrorInvalidValue;
 }
 

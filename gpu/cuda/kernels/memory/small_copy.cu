@@ -11,7 +11,7 @@ constexpr uint32_t THREADS = 256;
 
 template <typename Unit>
 __global__ void
-travel(Unit *dst, const Unit *src, uint32_t n, bool ready)
+small_copy(Unit *dst, const Unit *src, uint32_t n, bool ready)
 {
     uint32_t i = blockIdx.x * THREADS + threadIdx.x;
     Unit u = {};
@@ -35,7 +35,7 @@ mark(uint64_t *done, uint64_t step)
 } /* namespace */
 
 cudaError_t
-k_travel(const struct k_launch *l, void *dst, const void *src, size_t bytes, bool ready)
+k_small_copy(const struct k_launch *l, void *dst, const void *src, size_t bytes, bool ready)
 {
     uintptr_t at = (uintptr_t)dst | (uintptr_t)src | bytes;
     uint32_t n;
@@ -44,11 +44,11 @@ k_travel(const struct k_launch *l, void *dst, const void *src, size_t bytes, boo
     if (bytes == 0) return cudaSuccess;
     if (at % 16 == 0) {
         n = (uint32_t)(bytes / 16);
-        return launch(travel<uint4>, (n + THREADS - 1) / THREADS, THREADS, 0, l->st, (uint4 *)dst,
+        return launch(small_copy<uint4>, (n + THREADS - 1) / THREADS, THREADS, 0, l->st, (uint4 *)dst,
                       (const uint4 *)src, n, ready);
     }
     n = (uint32_t)(bytes / 4);
-    return launch(travel<uint32_t>, (n + THREADS - 1) / THREADS, THREADS, 0, l->st, (uint32_t *)dst,
+    return launch(small_copy<uint32_t>, (n + THREADS - 1) / THREADS, THREADS, 0, l->st, (uint32_t *)dst,
                   (const uint32_t *)src, n, ready);
 }
 

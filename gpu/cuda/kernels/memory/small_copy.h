@@ -13,7 +13,7 @@
  * bytes a multiple of 4 and at most K_TRAVEL. ready: no queued work writes src (the host filled it
  * before the call), so that it may be read while the previous kernel runs. */
 enum { K_TRAVEL = 256 << 10 };
-K_API cudaError_t k_travel(const struct k_launch *l, void *dst, const void *src, size_t bytes,
+K_API cudaError_t k_small_copy(const struct k_launch *l, void *dst, const void *src, size_t bytes,
                            bool ready);
 
 /* Stores step in *done (pinned host memory). A host thread that reads it sees everything that the
