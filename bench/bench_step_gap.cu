@@ -67,7 +67,7 @@ template <size_t BYTES>
 void
 put_kernel(place &p)
 {
-    MUST(k_travel(&p.l, p.device + (1 << 20), p.host, BYTES, true));
+    MUST(k_small_copy(&p.l, p.device + (1 << 20), p.host, BYTES, true));
 }
 
 void
@@ -79,7 +79,7 @@ put_engine(place &p)
 void
 get_kernel(place &p)
 {
-    MUST(k_travel(&p.l, p.host + (1 << 20), p.device, 1024, false));
+    MUST(k_small_copy(&p.l, p.host + (1 << 20), p.device, 1024, false));
 }
 
 void
