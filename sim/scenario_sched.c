@@ -174,7 +174,7 @@ part_in(const struct batch *b, const struct seq *q, uint32_t *end)
 }
 
 /* Writes the suffix that is printed after request i's name: ":encoder" if step b runs its encoder;
- * "@END" (the position that b reaches; " " without `ends`) for decoder tokens; "": not in step b. */
+ * "@END" (the position that b reaches) or, without `ends`, " " for decoder tokens; "": not in b. */
 static void
 part_of_actor(const struct scenario *g, uint32_t i, const struct batch *b, bool ends, char part[24])
 {

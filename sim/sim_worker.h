@@ -30,7 +30,7 @@ struct sim_worker {
     struct split split; /* if divide.mode is not off */
     uint8_t *n_tokens;  /* [max_segments] results of the step being committed */
     token_id *token;
-    /* Called before a step's commit for each sampled token of a sequence that has not ended. */
+    /* Called before the commit for each sampled token of a sequence that has not ended, or NULL. */
     void (*sampled)(struct sim_request *q, token_id token, nsec now, void *to);
     void *sampled_to;
 };
