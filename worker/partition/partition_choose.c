@@ -20,8 +20,7 @@ static const double ROUND = 0.75;
 /* If decode is more than WEIGHT of the work, merged steps have at most MANY times the tokens whose
  * FLOP take as long as reading the weights: longer steps slow decode for the same throughput. */
 static const double MANY = 2, WEIGHT = 0.2;
-/* Merged steps longer than rows_together() by this factor are candidates too, because only measured
- * times show whether they are more efficient. */
+/* Merged steps longer by this factor are candidates too: only measured times show if they pay off. */
 static const double LONGER = 1.25;
 /* SHORT, LONGEST: range of the time in ns of a prefill step on a partition. A mode change waits for
  * 2 such steps; decode does not. Short steps are inefficient: while decode runs, a prefill step
@@ -31,8 +30,7 @@ static const double LONGER = 1.25;
 static const double SHORT = 2e8, LONGEST = 4e8, FEW = 8;
 /* Waiting prompt tokens are counted up to QUEUE full steps. */
 enum { QUEUE = 4 };
-/* Decode steps that still run on the decode part when prefill runs out of prompts: 2 are in flight,
- * one of them on average half done. */
+/* Decode steps left on the decode part when prefill runs out of prompts: 2, one of them half done. */
 static const double OUT = 1.5;
 /* Probability that prefill runs out of prompts when a step ends prompts: OFTEN times the share of
  * time without prefill, at most 1. Prefill that is nearly always busy rarely runs out. */
@@ -157,7 +155,7 @@ rows_at_most(const struct split *s, const struct partition_load *load)
     return MIN(MAX(most, n + s->l.min_tokens), (double)s->l.max_tokens);
 }
 
-/* Returns the tokens of a merged step: so many that nearly all steps have prompt tokens, and none
+/* Returns the tokens of a merged step: enough that nearly all steps have prompt tokens, and none
  * reads the weights for decode alone. More tokens would only increase the inter-token time. */
 static double
 rows_together(const struct split *s, const struct partition_load *load)

@@ -16,7 +16,7 @@
 
 /* PULL, APART: weights in steps, as above; one measured step outweighs PULL. KEEP: decay per step
  * of the same partition, so about 50 steps count. FADE: decay per step of another partition, half
- * after about 2,300 steps. LEAST: lower bound of a factor, so that no term is predicted to be free. */
+ * after about 2,300 steps. LEAST: lower bound of a factor, so that no term becomes free. */
 static const double PULL = 0.02, APART = 0.2, KEEP = 0.98, FADE = 0.9997, LEAST = 1e-3;
 enum { SWEEPS = 60 };
 /* Once FEW steps are known, a measured time is limited to LONG times the prediction, because longer
