@@ -20,7 +20,7 @@ static const double ROUND = 0.75;
 /* If decode is more than WEIGHT of the work, merged steps have at most MANY times the tokens whose
  * FLOP take as long as reading the weights: longer steps slow decode for the same throughput. */
 static const double MANY = 2, WEIGHT = 0.2;
-/* Merged steps longer by this factor are candidates too: only measured times show if they pay off. */
+/* Longer merged steps, by this factor, are candidates too: only measurements show their benefit. */
 static const double LONGER = 1.25;
 /* SHORT, LONGEST: range of the time in ns of a prefill step on a partition. A mode change waits for
  * 2 such steps; decode does not. Short steps are inefficient: while decode runs, a prefill step
@@ -30,7 +30,7 @@ static const double LONGER = 1.25;
 static const double SHORT = 2e8, LONGEST = 4e8, FEW = 8;
 /* Waiting prompt tokens are counted up to QUEUE full steps. */
 enum { QUEUE = 4 };
-/* Decode steps left on the decode part when prefill runs out of prompts: 2, one of them half done. */
+/* Decode steps on the decode part when prefill runs out of prompts: 2, one on average half done. */
 static const double OUT = 1.5;
 /* Probability that prefill runs out of prompts when a step ends prompts: OFTEN times the share of
  * time without prefill, at most 1. Prefill that is nearly always busy rarely runs out. */
