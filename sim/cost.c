@@ -3,11 +3,13 @@
 
 #include <math.h>
 
-/* Measured shares of a step beside one that has the whole device: a bandwidth-bound step had 0.30
- * of the bandwidth, beside matrix products with 0.83 of the FLOP rate (one H200, two streams). */
+/* The shares that steps of two lanes get if both run at once on all units (one H200, two streams):
+ * a bandwidth-bound step got 0.30 of the bandwidth, the other lane's matrix products 0.83 of the
+ * FLOP rate. */
 static const struct part_share BESIDE_WHOLE = { .read = 0.30, .compute = 0.83 };
 
-/* Number of tokens from which a partition's prefill step takes all of cost.ends; linear below. */
+/* A partition's prefill step of at least this number of tokens takes the whole extra time
+ * sim_cost.ends; a shorter step takes a proportional part of it. */
 static const double LONG_ROWS = 2000;
 
 static double
@@ -64,8 +66,9 @@ cost_share(const struct sim_config *st, const struct partition_list *l, const st
 /* Maximum seconds of a step for any model file, because virtual time overflows after 292 years. */
 static const double LONGEST_S = 3600;
 
-/* Returns a factor (>= 1) on the time of matrix products and prefill attention at the part's peak.
- * On a part tiles are spread more evenly than on the whole device, so `rows` is not rounded up. */
+/* Returns the factor (>= 1) by which matrix products and prefill attention of `rows` tokens take
+ * longer than at the peak rate. part: the step's share of the device's FLOP rate. If it is below 1,
+ * tiles are spread more evenly than on the whole device, so `rows` is not rounded up to tiles. */
 static double
 tile_unevenness(const struct sim_cost *c, double rows, double part)
 {

@@ -38,7 +38,7 @@ struct fleet_use { /* the state of all workers together at one time */
 struct fleet_setting {
     struct sim_config worker;
     uint32_t n_workers, ahead; /* ahead: maximum requests without a slot at a worker */
-    bool affinity;             /* route to cached prefixes, known from the workers' KV events */
+    bool affinity;             /* route to cached prefixes, as reported by worker/kv/kv_event.h */
     struct fleet_faults faults;
     nsec every; /* virtual time between two calls of `use`; 0: never */
     void (*use)(void *to, const struct fleet_use *u);

@@ -40,7 +40,8 @@ fleet_request_find(const struct fleet *f, uint64_t id)
     return j && j->id == id ? j : NULL;
 }
 
-/* Adds j to f->open; doubles the capacity until all open requests have entries of their own. */
+/* Adds j to f->open, where a request has the index id % open_capacity. Doubles the capacity until
+ * no two open requests have the same index. */
 void
 fleet_request_remember(struct fleet *f, struct fleet_request *j)
 {
@@ -280,7 +281,7 @@ fleet_name_blocks(struct fleet *f, struct fleet_request *j)
     free(token);
 }
 
-/* Applies the worker's new KV events to the block holders. */
+/* Updates f->holders, the table of the blocks that each worker caches, with the new KV events. */
 static void
 read_kv_events(struct fleet *f, uint32_t worker)
 {

@@ -2,7 +2,7 @@
  *
  * Each command is one step, which is complete before the next command. Blocks are numbered in the
  * order in which each KV group first allocates them. With the settings `group max` and `cache fifo`
- * these are the block numbers of the reference implementation that a scenario was taken from.
+ * these are the block numbers of the specification's tables (tests/scenarios/README.md).
  */
 #include "sim/scenario_state.h"
 
@@ -38,7 +38,7 @@ begin_step(struct scenario *g)
     return out;
 }
 
-/* Completes the step: from now on the KV manager treats its KV as written. */
+/* Completes the slot's step: from now on the KV manager treats the step's KV as written. */
 static void
 end_step(struct scenario *g, uint32_t slot)
 {
@@ -211,7 +211,8 @@ act_lookup(struct scenario *g, struct err *e)
     return 0;
 }
 
-/* Runs one step up to position end, at most kv_border(); at the border full blocks are cached. */
+/* Runs one step that ends at position `end`, at most at kv_border(), where a step must end so that
+ * recurrent state can be copied. There the sequence's full blocks are put into the prefix cache. */
 static void
 step_to(struct scenario *g, struct scenario_seq *h, uint32_t slot, uint32_t end)
 {
@@ -275,7 +276,7 @@ act_admit(struct scenario *g, struct err *e)
     return r == 0 && strcmp(g->command->name, "add") == 0 ? start_one(g, h, slot, 0, e) : 0;
 }
 
-/* ---- after the start: gen, grow, raise, fork, store, release, drop, flush */
+/* ---- commands for started sequences (gen, grow, raise, fork, store, release, drop); flush */
 
 /* The commands gen and grow append tokens; grow also writes their KV. */
 static int
@@ -478,7 +479,8 @@ act_stats(struct scenario *g, struct err *e)
     return 0;
 }
 
-/* Writes into text the name of a block in this scenario: a number in order of first appearance. */
+/* Writes into text what the command `events` prints for the block with this 128-bit name: b0, b1,
+ * ... in order of first appearance. With `space` it may be a cache namespace, printed as -. */
 static void
 name_text(struct scenario *g, const uint64_t name[2], bool space, char text[16])
 {

@@ -173,7 +173,8 @@ part_in(const struct batch *b, const struct seq *q, uint32_t *end)
     return 0;
 }
 
-/* Writes the suffix that shows after request i's name what it does in step b; "": not in step b. */
+/* Writes the suffix that is printed after request i's name: ":encoder" if step b runs its encoder;
+ * "@END" (the position that b reaches) or, without `ends`, " " for decoder tokens; "": not in b. */
 static void
 part_of_actor(const struct scenario *g, uint32_t i, const struct batch *b, bool ends, char part[24])
 {

@@ -186,7 +186,8 @@ add_co_run(struct sim_config *st, const struct script_line *l, struct err *e)
     return script_pairs(l, 1, co_run_opts, &st->cost.co_run[st->cost.n_co_runs++], e);
 }
 
-/* The kinds of settings. add NULL: the keys set fields of the struct at this offset. */
+/* The kinds of settings. add() applies a line. If it is NULL, the line's keys, listed in `table`,
+ * set fields of the struct at offset `at` of struct sim_config. */
 static const struct {
     const char *name, *operands;
     const struct opt *table;

@@ -35,8 +35,8 @@ struct sim_cost {
     nsec launch;
     nsec ends;     /* extra time of a long prefill step on a partition */
     uint32_t tile; /* matrix products compute multiples of this number of tokens; 0: any */
-    /* burst: FLOP per second if the peak did not limit it; few: tokens with which products reach
-     * half of burst. 0: products always reach the peak. */
+    /* Matrix products of n tokens reach min(peak, burst * n / (n + few)) FLOP per second. burst 0:
+     * they always reach the peak. */
     double burst, few;
     double initial_read; /* split mode auto: factor on the first estimate of decode's bandwidth */
     struct co_run co_run[MAX_CO_RUNS];

@@ -30,7 +30,7 @@ struct sim_worker {
     struct split split; /* if divide.mode is not off */
     uint8_t *n_tokens;  /* [max_segments] results of the step being committed */
     token_id *token;
-    /* Called for every sampled token that is not discarded, before its commit. May be NULL. */
+    /* Called before the commit for each sampled token of a sequence that has not ended, or NULL. */
     void (*sampled)(struct sim_request *q, token_id token, nsec now, void *to);
     void *sampled_to;
 };
@@ -40,5 +40,6 @@ int worker_open(struct sim_worker *w, const struct sim_config *st, struct err *e
 void worker_close(struct sim_worker *w);
 /* Plans the lane's next step and returns it. NULL: no step, or WORKER_OUT steps are in flight. */
 const struct batch *worker_plan(struct sim_worker *w, unsigned lane, nsec now);
-/* Commits and returns the lane's oldest step, after those it waited for. NULL: none in flight. */
+/* Commits and returns the lane's oldest step; the steps of other lanes on which it depends are
+ * committed first. NULL: the lane has no step in flight. */
 const struct batch *worker_commit(struct sim_worker *w, unsigned lane, nsec now);

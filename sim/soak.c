@@ -122,7 +122,7 @@ draw_world(uint64_t *d, const struct soak_args *a, struct fleet_setting *s)
     draw_lanes(d, &st->sched);
     setting_close(st);
     st->kv.arena_bytes = 0;
-    /* memory for few sequences of maximal length, or for many */
+    /* KV memory for 2 * (1 + scarce) sequences of maximal length; max_requests: for all slots */
     for (uint32_t g = 0; g < st->kv.n_groups; g++) {
         const struct kv_group *k = &st->kv.group[g];
 
@@ -183,7 +183,7 @@ live_once(const struct fleet_setting *s, uint64_t seed, uint32_t n, struct fleet
 struct soak_sum {
     uint64_t worlds, requests, finished, cancelled, refused, moved, deaths, steps, tokens,
         preemptions;
-    /* hash of all batches: two programs with equal digests have made equal decisions */
+    /* Hash of all batches: two versions of the program with equal digests decide equally. */
     uint64_t digest;
     uint32_t passed;
 };

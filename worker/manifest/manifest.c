@@ -7,8 +7,9 @@
 
 #include <xxhash.h>
 
-/* Returns how many beam-search steps can be stored per slot: as many as it has positions. 0:
- * sequences cannot be forked and adopted (recurrent state, sinks, or only one slot). */
+/* Returns how many beam-search steps can be stored per slot: as many as it has positions. 0: no
+ * beam search is possible, because the KV manager forks no sequence with recurrent state or
+ * attention sinks, or because there is only one slot. */
 static uint32_t
 max_decisions(const struct kv_config *c)
 {

@@ -33,7 +33,7 @@ enum { MANIFEST_VERSION = 4 };
 
 struct manifest_group {
     uint32_t kind, window, n_layers, n_parts, slice_bytes, max_entries, table_at;
-    uint32_t sinks; /* positions */
+    uint32_t sinks; /* attention sinks: first positions, which stay visible outside the window */
 };
 /* In the structs of the arena each comment begins with the byte offset of its field. */
 struct manifest_head {
@@ -68,17 +68,17 @@ struct manifest_entry {
     _Atomic uint32_t snapshot[KV_SNAPSHOTS]; /* 120 position of each snapshot; 0: none */
     _Atomic uint32_t member;      /* 132 index of the output, sample or beam in its request */
     _Atomic uint32_t n_beams;     /* 136 beams of its search; 0: no beam search */
-    _Atomic uint32_t n_decisions; /* 140 entry of the first beam: decided steps of the search */
+    _Atomic uint32_t n_decisions; /* 140 in the first beam's entry: number of decided steps */
     uint8_t zero[48];             /* 144 */
 };
 struct manifest_decision {         /* what a step decided for the beam of one rank (score order) */
     _Atomic uint32_t token, score; /* 0   of the continued beam; score as float bits */
     _Atomic uint32_t ended_token, ended_score; /* 8   of an ended beam; UINT32_MAX: none */
-    _Atomic uint32_t slot; /* 16  parent slots: of the continued beam, and << 8 of the ended one */
+    _Atomic uint32_t slot; /* 16  parent's slot: bits 0-7 continued beam, bits 8-15 ended beam */
 };
 struct manifest_node {
     _Atomic uint32_t seq; /* 0   odd while several stores change it */
-    /* 4   number of the parent node, 0: a root. In node 0: the highest number ever written */
+    /* 4   number of the parent node, 0: a root. In node 0: highest node number ever written */
     _Atomic uint32_t parent;
     _Atomic uint32_t n_tokens; /* 8 */
     _Atomic uint32_t live;     /* 12  0: the node is empty */
@@ -145,8 +145,8 @@ void manifest_make(struct manifest *m, void *base, const struct kv_config *c,
  * configuration or KV arena; e names the difference, and the arena is unchanged. */
 int manifest_open(struct manifest *m, void *base, uint64_t bytes, const struct kv_config *c,
                   const uint64_t fingerprint[2], const uint64_t kv_id[2], struct err *e) MUST_USE;
-/* Copies the secret of the node keys from a head that is not validated, because kv_init() needs the
- * secret before manifest_open() can validate the head. */
+/* Copies hash_secret, with which the keys of nodes are hashed, from a head that is not validated,
+ * because kv_init() needs the secret before manifest_open() can validate the head. */
 void manifest_secret(const struct manifest_head *h, uint64_t ret[4]);
 
 struct manifest_adopted {
@@ -154,14 +154,15 @@ struct manifest_adopted {
     uint32_t no_rows, no_nodes; /* entries and nodes rejected as invalid */
 };
 /* Adopts every valid entry and tree node into kv, clears the others, and calls kv_adopt_end().
- * found: [n_slots] gets the adopted entries; owner.id is 0 where none was adopted. tables:
- * [row_bytes / 4], scratch. host: the previous worker's host memory was kept. */
+ * found: [n_slots] gets the adopted entries; found[i].owner.id is 0 if slot i was not adopted.
+ * tables: [row_bytes / 4], scratch. host: the previous worker's host tier is valid. */
 struct manifest_adopted manifest_adopt(struct manifest *m, struct kv *kv, bool host,
                                        struct manifest_found *found, slice_id *tables);
 
 /* Returns the adopted slot of a resubmitted request and removes it from found, so that it is found
- * only once. token: the n known decoder tokens. Sets *resume to the position to resume at, below n;
- * 0: the KV is of other tokens, or its recurrent state of a later position. -ENOENT: no slot. */
+ * only once. token: the n known decoder tokens. Sets *resume to the position to resume at, below n.
+ * *resume 0: the KV cannot be used, because it is of other tokens, or its recurrent state is of a
+ * later position; the caller frees the slot. -ENOENT: no slot has this id and member. */
 int manifest_claim(struct manifest_found *found, uint32_t n_slots, req_id id, uint32_t member,
                    const token_id *token, uint32_t n, const token_id *source, uint32_t n_source,
                    uint32_t *resume) MUST_USE;
@@ -184,11 +185,11 @@ void manifest_launch(struct manifest *m, const struct kv_edit *edit, uint32_t n_
 void manifest_commit(struct manifest *m, seq_slot slot, uint32_t committed);
 
 /* Appends the decision of beam-search step `step`, which must be the next: move[r] of rank r is
- * stored for slot[r]. No effect if the search has n_decisions steps already. */
+ * stored for slot[r]. No effect if manifest_head.n_decisions steps are stored already. */
 void manifest_put_decision(struct manifest *m, const seq_slot *slot, uint32_t n_beams,
                            uint32_t step, const struct manifest_move *move);
 /* Discards the decisions of the search whose first beam has this slot. Needed when an adopted
- * search restarts: the previous worker's decisions are stored for the slots of its old beams. */
+ * search restarts: decisions are stored by slot, and the new beams may get other slots. */
 void manifest_drop_decisions(struct manifest *m, seq_slot slot);
 /* Reads what the previous worker decided in step `step` < n_decisions; not yet validated. */
 void manifest_decision(const struct manifest *m, const seq_slot *slot, uint32_t n_beams,

@@ -50,7 +50,7 @@ table_of(const struct manifest *m, seq_slot slot, uint32_t group)
     return (void *)((char *)entry_of(m, slot) + m->h.group[group].table_at);
 }
 
-/* Returns how many first table entries of a window group stay in use because they have sinks. */
+/* Returns how many leading table entries of a window group have attention sinks and stay in use. */
 static inline uint32_t
 sink_entries(const struct manifest *m, uint32_t group)
 {

@@ -8,30 +8,32 @@
  * worse mode must not stay without limit. */
 static const double BETTER = 0.1;
 enum { DWELL = 8 };
-/* EDGE: throughput margin of a partition over partition 0, whose times are known better. The margin
- * is waived if the partition's inter-token time is lower by SOONER and decode is at least WEIGHT of
- * the work. WORTH: throughput margin for longer merged steps. */
+/* EDGE: advantage in throughput that a partition needs over partition 0, whose times are known
+ * better. It needs none if its inter-token time is lower by SOONER and decode is more than WEIGHT
+ * of the work. WORTH: advantage in throughput that merged steps longer by LONGER need. */
 static const double EDGE = 0.02, SOONER = 0.05, WORTH = 0.03;
 /* ns of step time after which an observation counts 37 % (1/e). */
 static const double FLOW = 3e9;
-/* Share of the steady-state prefill tokens in a merged step: fewer but faster sequences decode. */
+/* A merged step has this share of the prompt tokens that would keep all n_there sequences decoding:
+ * with the shorter step fewer sequences decode, and each of them is faster. */
 static const double ROUND = 0.75;
-/* If decode is at least WEIGHT of the work, merged steps have at most MANY times the tokens whose
- * FLOP take as long as reading the weights: equal throughput with fewer, faster sequences. */
+/* If decode is more than WEIGHT of the work, merged steps have at most MANY times the tokens whose
+ * FLOP take as long as reading the weights: longer steps slow decode for the same throughput. */
 static const double MANY = 2, WEIGHT = 0.2;
-/* Merged steps longer by this factor are tried too: only measurements show their efficiency. */
+/* Longer merged steps, by this factor, are candidates too: only measurements show their benefit. */
 static const double LONGER = 1.25;
 /* SHORT, LONGEST: range of the time in ns of a prefill step on a partition. A mode change waits for
- * 2 such steps; decode does not. While decode runs, each takes 28 ms more than its tokens need (8B,
- * one H200). A step is longer than SHORT only up to 1/FEW of the prompt tokens of all sequences:
- * otherwise many prompts end together, and prefill and decode alternate in waves. */
+ * 2 such steps; decode does not. Short steps are inefficient: while decode runs, a prefill step
+ * takes 28 ms more than its tokens need (8B, one H200). A step longer than SHORT has at most 1/FEW
+ * of the prompt tokens of all n_there sequences: otherwise many prompts end together, and prefill
+ * and decode alternate in waves. */
 static const double SHORT = 2e8, LONGEST = 4e8, FEW = 8;
 /* Waiting prompt tokens are counted up to QUEUE full steps. */
 enum { QUEUE = 4 };
-/* Decode steps in flight when the last prefill step ends: 2, one of them on average half done. */
+/* Decode steps on the decode part when prefill runs out of prompts: 2, one on average half done. */
 static const double OUT = 1.5;
-/* How often prefill runs out of prompts: OFTEN times the share of time without prefill, at most 1.
- * Prefill that nearly keeps up with decode rarely runs out. */
+/* Probability that prefill runs out of prompts when a step ends prompts: OFTEN times the share of
+ * time without prefill, at most 1. Prefill that is nearly always busy rarely runs out. */
 static const double OFTEN = 4;
 
 void
@@ -76,8 +78,8 @@ tile_padding(const struct split *s, double rows)
     return s->l.tile && rows > s->l.tile ? ceil(rows / s->l.tile) * s->l.tile / rows : 1;
 }
 
-/* Returns the expected ns of a merged step of n decoding sequences and `rows` prompt tokens; more:
- * factor on the FLOP of its matrix products. */
+/* Returns the expected ns of a merged step of n decoding sequences and `rows` prompt tokens. more:
+ * the factor tile_padding() by which rounding up to tiles lengthens its matrix products. */
 static double
 merged_step_ns(const struct split *s, const struct partition_load *load, double n, double rows,
                double more)
@@ -117,7 +119,7 @@ round_to_tiles(const struct split *s, double rows, bool up)
     return (up ? ceil(rows / grain) : floor(rows / grain)) * grain;
 }
 
-/* Returns the ns per prompt token of a prefill step of `rows` tokens that is alone in its lane. */
+/* Returns the ns per prompt token of a step of `rows` prompt tokens without decode tokens. */
 static double
 row_alone(const struct split *s, unsigned partition, const struct partition_load *load, double rows)
 {
@@ -153,8 +155,8 @@ rows_at_most(const struct split *s, const struct partition_load *load)
     return MIN(MAX(most, n + s->l.min_tokens), (double)s->l.max_tokens);
 }
 
-/* Returns the tokens of a merged step: enough for prompt tokens in each step, so that no step reads
- * the weights for decode alone. A larger step would only take longer. */
+/* Returns the tokens of a merged step: enough that nearly all steps have prompt tokens, and none
+ * reads the weights for decode alone. More tokens would only increase the inter-token time. */
 static double
 rows_together(const struct split *s, const struct partition_load *load)
 {
@@ -182,10 +184,11 @@ rows_of_step(const struct partition_load *load, double most)
     return MAX(MIN((double)load->n_tokens, most), 1.);
 }
 
-/* Returns the throughput in prompt tokens per ns, their output tokens included, while n sequences
- * decode; one of the n_there sequences is in prefill. row: ns per prompt token; token: ns of a
- * decode step during prefill. Output tokens that remain when prefill has run out are generated on
- * the whole device, except those of the `out` steps that are in flight by then. */
+/* Returns the throughput in prompt tokens per ns if n sequences decode; the time of their output
+ * tokens is included. row: ns per prompt token; token: ns of a decode step during prefill. Model:
+ * one of n_there sequences is in prefill while n decode. If decode is slower, prefill runs out of
+ * prompts, and the whole device generates the other output tokens; only the `out` decode steps in
+ * flight at that moment still take `token` ns. */
 static double
 rows_per_ns(const struct split *s, const struct partition_load *load, double n, double row,
             double token, double out)
@@ -202,8 +205,8 @@ rows_per_ns(const struct split *s, const struct partition_load *load, double n, 
     return 1 / (row + rest);
 }
 
-/* Returns how many sequences prefill can keep decoding: n, limited by n_there and the target. none,
- * token: ns of a step without decode, and of one with n_decode sequences. */
+/* Returns how many sequences decode at the same time: n, the number that prefill supplies, limited
+ * by n_there and the target. none, token: ns of a step that decodes 0 and n_decode sequences. */
 static double
 n_fed(const struct split *s, const struct partition_load *load, double n, double none, double token)
 {
@@ -247,8 +250,8 @@ expect_apart(const struct split *s, unsigned partition, const struct partition_l
 
     x.row = row_alone(s, partition, load, rows_of_step(load, x.way.rows));
     x.token = decode_step_ns(s, partition, load, load->n_decode);
-    /* In the steady state prefill of one token takes as long as its output: n = tokens * (none + n
-     * * more) / row, solved for n below; more: ns per further decoding sequence. */
+    /* In the steady state the prefill of a prompt token takes as long as its output tokens: x.row =
+     * tokens * (none + n * more) / n, with `more` ns per decoding sequence. Solved for n: */
     n = x.row - load->tokens * (x.token - none) / load->n_decode;
     n = n_fed(s, load, n > 0 ? load->tokens * none / n : load->n_there, none, x.token);
     x.done = rows_per_ns(s, load, n, x.row, decode_step_ns(s, partition, load, n), OUT);
@@ -386,7 +389,7 @@ partition_choose_launched(struct split *s, const struct batch *b, nsec now)
     if (l->n_out++ == 0) start_oldest_step(s, b->lane, now);
 }
 
-/* Updates the cost of a prompt token and of a decode step. A step counts as if in its middle. */
+/* Updates the cost of a prompt token and of a decode step. b's weight decays from its middle on. */
 static void
 observe_work(struct split *s, const struct batch *b, nsec took, nsec now)
 {
@@ -415,7 +418,8 @@ observe_work(struct split *s, const struct batch *b, nsec took, nsec now)
     s->flow.tokens += half * (b->n_tokens - rows);
     if (b->n_tokens > rows) s->flow.last = b->n_tokens - rows;
     if (rows == 0) return;
-    /* mean of recent steps, because a step of few tokens may read as many keys as a step of many */
+    /* The cost per prompt token is a mean of steps: one of few tokens may read as many keys as a
+     * step of many. */
     s->flow.work.kv += half * prompts.kv;
     s->flow.work.matmul += half * prompts.matmul;
     s->flow.work.attend += half * prompts.attend;
@@ -425,9 +429,9 @@ observe_work(struct split *s, const struct batch *b, nsec took, nsec now)
     row->attend = s->flow.work.attend / s->flow.rows;
 }
 
-/* Updates load.tokens (output tokens per prompt token) when a step with prefill ends or none is in
- * flight. In between, decode steps would count but not the prompts computed meanwhile: the ratio
- * varied by 10 %, and the mode changed back and forth. */
+/* Updates load.tokens (output tokens per prompt token) if b has prefill or no step with prefill is
+ * in flight. At other times the decode steps would count, but not the prompt tokens computed
+ * meanwhile: the ratio varied by 10 %, and the mode changed back and forth. */
 static void
 observe_flow(struct split *s, const struct batch *b)
 {
@@ -479,8 +483,8 @@ partition_choose(struct split *s, const struct partition_list *list, const struc
     s->news = false;
     load = scheduler_load(sched, QUEUE * s->l.max_tokens);
     s->load.n_decode = load.n_generating;
-    /* if all outputs have one token, they are all planned by now and no sequence seems to decode:
-     * without this a bad partition would stay */
+    /* If all outputs have one token, they are all planned by now and no sequence seems to decode;
+     * then count those of the last step, because with n_decode 0 the mode would never change. */
     if (s->load.n_decode == 0 && s->flow.tokens >= 1) s->load.n_decode = s->flow.last;
     s->load.n_there = MAX(load.n_there, s->load.n_decode);
     s->load.prompt = s->flow.ends > 0 ? s->flow.rows / s->flow.ends : 0;

@@ -26,7 +26,7 @@ struct partition_load {
     struct step_cost decode; /* a decode step of n_decode sequences */
     uint32_t n_decode;       /* decoding sequences */
     uint32_t n_there;        /* sequences that could decode together, at least n_decode */
-    struct step_cost row;    /* mean cost of a prompt token, with all weights of a step */
+    struct step_cost row;    /* mean cost of a prompt token, but row.weights is of a whole step */
     uint64_t n_tokens;       /* prompt tokens that could be computed now */
     double tokens;           /* output tokens generated per prompt token */
     double prompt;           /* prompt tokens per step that ends a prompt; 0: unknown */
@@ -62,7 +62,7 @@ struct split {
     } lane[MAX_LANES];
     struct {                   /* sums over recent steps, decaying exponentially */
         double rows, tokens;   /* prompt tokens, output tokens */
-        double ends, prompts;  /* number of steps that ended prompts; of prompts they ended */
+        double ends, prompts;  /* steps that ended a prompt; prompts that ended in them */
         struct step_cost work; /* cost of the prompt tokens */
         uint32_t last;         /* output tokens of the last step with decode */
     } flow;

@@ -7,7 +7,7 @@
  *
  *     units  |<------ prefill part ------>|<-- decode part -->|
  *
- * Source of the rounding: TensorRT-LLM's SM disaggregation, with the device's own numbers.
+ * partition_list_share() rounds as TensorRT-LLM's SM disaggregation, with this device's limits.
  */
 #pragma once
 
@@ -28,8 +28,9 @@ struct partition_list {
 /* Fills the list with partition 0 and up to 4 others, from equal parts to a prefill part of 7/8 of
  * the units. The prefill part is a multiple of grain where that leaves `least` units for decode. */
 void partition_list_make(struct partition_list *l, uint32_t units, uint32_t least, uint32_t grain);
-/* Returns the possible division whose prefill part is nearest to this share of the units. The part
- * nearer to a multiple of grain is rounded to one, within the limits. l->n must be above 1. */
+/* Returns the possible division whose prefill part is nearest to this share of the units. The
+ * prefill or the decode part, whichever is nearer to a multiple of grain, is rounded to that
+ * multiple, within the limits. l->n must be above 1. */
 struct partition partition_list_share(const struct partition_list *l, double share);
 /* Parses split.context_sm, the size of the prefill part, and adds its partition: units ("64"), or a
  * share with a decimal point ("0.5"); empty: 0.5. *ret is its index; 0 for a share of 1 or more. */

@@ -8,15 +8,15 @@
  *
  * On another partition, one common factor for all factors of partition 0 is fitted first, drawn to
  * 1 by PULL. Then each term gets its own factor, drawn to the common one by the weight of APART
- * steps, because equal steps do not separate the terms: with 7 or 8 decoding sequences, the few
- * steps during a change were taken for the cost of longer contexts, and the prediction for 30
+ * steps, because equal steps do not separate the terms: when nearly all steps had 7 or 8 decoding
+ * sequences, a few other ones were taken for the cost of longer contexts, and the prediction for 30
  * sequences was 10 % too high.
  */
 #include "worker/partition/step_time.h"
 
-/* PULL, APART: weights in steps, as above; a single step outweighs PULL. KEEP: decay per step of
- * the same partition, so about 50 steps count. FADE: decay per step of another partition, half
- * after about 2,300 steps. LEAST: lower bound of a factor, whose term may not have occurred yet. */
+/* PULL, APART: weights in steps, as above; one measured step outweighs PULL. KEEP: decay per step
+ * of the same partition, so about 50 steps count. FADE: decay per step of another partition, half
+ * after about 2,300 steps. LEAST: lower bound of a factor, so that no term becomes free. */
 static const double PULL = 0.02, APART = 0.2, KEEP = 0.98, FADE = 0.9997, LEAST = 1e-3;
 enum { SWEEPS = 60 };
 /* Once FEW steps are known, a measured time is limited to LONG times the prediction, because longer
@@ -75,7 +75,7 @@ fit_partition(const struct step_time_cell *whole, struct step_time_cell *c)
     solve_factors(c, at, APART, least, c->m);
 }
 
-/* Fits all partitions of a kind after each change, because predictions are needed more often. */
+/* Fits all partitions of a kind after each measured step: there are many predictions per step. */
 static void
 fit_kind(struct step_time *t, enum step_kind kind)
 {

@@ -93,7 +93,7 @@ bool
 admit_kv(struct scheduler *s, struct seq *q)
 {
     uint32_t slot = slot_for(s, q), len = admission_len(s, q);
-    /* a group looks up one token more than its shared prompt, so that all of it may be a hit */
+    /* a hit excludes the last token: with one more, all of a group's shared prompt may be a hit */
     struct kv_text t = text_of(q, q->first_member ? q->n_shared + 1 : q->n_prompt);
     bool encoded = q->state != SEQ_WAITING;
     const struct kv_text *text = s->reuse && !q->prompt_logprobs && !q->wants_states ? &t : NULL;
@@ -110,7 +110,7 @@ admit_kv(struct scheduler *s, struct seq *q)
         if (!q->first_member || reserve_members(s, q, len, &way)) break;
         kv_drop(s->kv, slot);
         if (!text || t.needs_cross) return ask_reclaim(s);
-        /* the blocks of the cache hit are what the members lack: try without the cache */
+        /* the cache hit may use the blocks that the members lack: try again without a hit */
         text = NULL;
     }
     if (!encoded) take_slot(s, q, SEQ_PREFILL);
@@ -125,8 +125,8 @@ admit_kv(struct scheduler *s, struct seq *q)
     return true;
 }
 
-/* If blocks suffice, a window group keeps the positions of prefill steps in flight, because a
- * replacement worker resumes before them. */
+/* A window group gets blocks for two prefill steps in flight, because a replacement worker resumes
+ * before their positions. If these blocks are not free, one prefill step of q may be in flight. */
 bool
 reserve_up_to(struct scheduler *s, struct seq *q, uint32_t end)
 {

@@ -6,8 +6,8 @@
 #include "worker/sched/sched_internal.h"
 
 /* Returns the number of positions whose blocks an adopted sequence needs in order to resume. With
- * max_utilization a sequence with one prompt token left needs no further block here and reserves
- * step by step, like a decoding one: the next block may become free only by preemption. */
+ * max_utilization a sequence with one prompt token left needs no further block here: it reserves
+ * step by step, like a decoding one, in reserve_steps(), which can free a block by preemption. */
 static uint32_t
 adopted_len(const struct scheduler *s, const struct seq *q)
 {
@@ -16,8 +16,8 @@ adopted_len(const struct scheduler *s, const struct seq *q)
     return steps ? q->n_adopted : admission_len(s, q);
 }
 
-/* Tries reservations from the largest to the smallest, because a sequence that the previous worker
- * started with chunks of one unit has few window blocks. */
+/* Tries reservations from the largest to the smallest. Only the smallest may fit the window blocks
+ * of a sequence that the previous worker admitted with chunks of one unit (s->unit tokens). */
 bool
 admit_adopted(struct scheduler *s, struct seq *q)
 {

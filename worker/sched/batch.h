@@ -32,14 +32,14 @@ enum {
     /* The sequence's previous step has uncommitted drafts: first_pos and pos[] count all of them as
      * accepted. The device moves the segment back by the number of rejected drafts. */
     SEGMENT_AFTER_DRAFTS = 32,
-    /* Another beam of the search of the previous segment: the cross-attention keys are the same. */
+    /* A further beam of the previous segment's search: both have the same cross-attention keys. */
     SEGMENT_SAME_SOURCE = 64
 };
 
-/* The consecutive batched tokens of one sequence slot. The slot has one row in the block table of
- * every KV group and is one beam, sample or single output. K and V of token i are written at
- * position first_pos + i. In a draft tree pos[] is the depth in the tree instead; before the slot's
- * next step the device moves K and V of the accepted drafts together. */
+/* The consecutive batched tokens of one sequence slot, which is one beam, sample or single output
+ * and has one row in the block table of every KV group. K and V of token i are written at position
+ * first_pos + i, and its pos[] is the same; in a draft tree pos[] is first_pos + depth in the tree.
+ * Before the slot's next step the device moves K and V of accepted drafts to adjacent positions. */
 struct batch_segment {
     uint32_t slot, first_token, n_tokens;
     int32_t first_pos;
@@ -95,13 +95,13 @@ struct batch *batch_new(uint32_t max_tokens, uint32_t max_segments, uint32_t max
 struct batch *batch_free(struct batch *b);
 CLEAN_FUNC(struct batch, batch_free)
 
-/* Writes *b in packed form for traces, the black box and the other ranks of a tensor-parallel
- * model. Returns the number of bytes. -ENOSPC: the packed form is larger than cap. */
+/* Writes *b in packed form, for the other ranks of a tensor-parallel model and for digests. Returns
+ * the number of bytes. -ENOSPC: the packed form is larger than cap. */
 int batch_pack(const struct batch *b, void *buf, size_t cap) MUST_USE;
 /* Returns the largest size that batch_pack() can return for a batch with the capacities of b. */
 size_t batch_most_bytes(const struct batch *b);
-/* Reads a packed batch into *b. -EBADMSG: its counts, segments or edits contradict each other.
- * -EMSGSIZE: it is larger than b's capacities. After an error b has no tokens, or is unchanged. */
+/* Reads a packed batch into *b. -EBADMSG: its counts, segments or edits contradict each other; b is
+ * unchanged or has no tokens. -EMSGSIZE: it is larger than b's capacities; b is unchanged. */
 int batch_unpack(struct batch *b, const void *buf, size_t n, struct err *e) MUST_USE;
 
 /* The limits of a worker that runs batches of another process. batch_unpack() checks that a batch

@@ -7,7 +7,9 @@
 
 #include <math.h>
 
-static const float LOW = -1e9f; /* added to a score so that its continuation is chosen last */
+/* Makes a score rank last: of beams 1 .. at the start, which are equal to beam 0, and of ended
+ * continuations, which continue only if too few others exist. */
+static const float LOW = -1e9f;
 
 enum { MAX_WIDTH = 1024 };
 

@@ -88,7 +88,8 @@ fail_forks(struct scheduler *s, const struct seq *q, const struct batch *b)
     }
 }
 
-/* True if the failed step was to copy a block for q, whose own first step is not planned yet. */
+/* True if the failed step was to copy a block of q's cache hit before q's first step, which is not
+ * planned yet: q must end too, because that block is invalid. */
 static bool
 copied_for(const struct scheduler *s, const struct seq *q, const struct batch *b)
 {
@@ -138,7 +139,7 @@ fail_step(struct scheduler *s, const struct batch *b)
     fail_copies(s, b);
 }
 
-/* Commits the step of a whole search when q is its last beam; segment i is q's. */
+/* If q (segment i) is the last beam of its search: commits the step for all its beams together. */
 static void
 commit_beam(struct scheduler *s, const struct seq *q, const struct batch *b, uint32_t i,
             const struct batch_result *r)

@@ -53,8 +53,8 @@ scheduler_set_partition(struct scheduler *s, unsigned partition, uint32_t rows)
     apply_partition(s);
 }
 
-/* A lane whose last plan was empty has no work now, because lanes are planned in rotation; except
- * decode, which another lane's plan can create. */
+/* A lane whose last plan was empty counts as without prefill and encoder work: lanes are planned in
+ * rotation, so that plan is recent. Decode work is looked up: another lane's plan can create it. */
 bool
 lane_is_alone(const struct scheduler *s, unsigned lane)
 {
@@ -69,8 +69,8 @@ lane_is_alone(const struct scheduler *s, unsigned lane)
     return true;
 }
 
-/* Returns how many sequences could decode at the same time, limited by slots, and by KV blocks if
- * further sequences need as many as the present ones. */
+/* Returns how many sequences could decode at the same time, limited by slots and KV blocks. A
+ * further sequence is assumed to need as many blocks as the present ones on average. */
 static uint32_t
 may_generate(const struct scheduler *s)
 {

@@ -48,9 +48,9 @@ admission(const struct scheduler *s, const struct seq *q, uint32_t n_prompt, str
 {
     uint32_t most = s->l.max_chunk ? MIN(s->l.max_chunk, s->l.max_tokens) : s->l.max_tokens;
     uint32_t len = q->n_prompt + q->max_new, chunk = MIN(most, n_prompt);
-    /* Ways to chunk the prompt, largest need first. Window groups keep blocks for the planned chunk
-     * and, for a replacement worker, the steps in flight: another chunk and the decode lane's
-     * tokens. */
+    /* Ways to chunk the prompt; the first one needs the most blocks. It keeps window blocks for two
+     * steps in flight and for the positions that a replacement worker computes again; the others
+     * allow one prefill step in flight. */
     uint32_t unit = MIN(s->unit, chunk), least = q->n_draft ? tokens_in_flight(q, 0) : 0;
     const struct admission way[] = { { chunk, tokens_in_flight(q, chunk) },
                                      { chunk, MAX(chunk, least) },
@@ -218,7 +218,7 @@ limits_check_seq(const struct scheduler *s, const struct seq *q, struct err *e)
                        "a prompt of %u tokens and %u tokens to generate exceed max_model_len %u",
                        q->n_prompt, q->max_new, s->l.max_len);
     if (q->first_member) TRY(check_group(s, q, e));
-    /* with max_utilization, preemption can make all tokens but the last part of the prompt */
+    /* with max_utilization, all tokens except the last one may be prompt tokens after preemption */
     return admission(
         s, q, s->l.policy == POLICY_MAX_UTILIZATION ? q->n_prompt + q->max_new - 1 : q->n_prompt,
         &way, e);
@@ -233,11 +233,11 @@ scheduler_edits(const struct scheduler_limits *l, const struct kv_config *c)
         uint64_t rows = c->group[g].kind == KV_CROSS ? l->max_enc_tokens : l->max_tokens;
 
         edits += rows / c->tokens_per_block + 2 * (uint64_t)max_running(l);
-        /* window group: cleared entries of blocks that left the window in earlier chunks */
+        /* window group: clears entries that left the window, of STEPS_OUT chunks per sequence */
         if (c->group[g].kind == KV_WINDOW) edits += STEPS_OUT * max_running(l) * chunk;
         if (c->group[g].kind == KV_STATE) /* the live state and one snapshot of each layer */
             edits += 2 * (uint64_t)max_running(l) * c->group[g].n_layers;
-        /* all entries of slots that start adopted or with a cache hit, or whose members fork */
+        /* all entries of seq_group_edits() slots: adopted, with a cache hit, or forking members */
         edits += (uint64_t)seq_group_edits(l) * c->group[g].max_entries;
     }
     return (uint32_t)MIN(edits, UINT32_MAX);

@@ -1,9 +1,9 @@
 /* plan.c - plans the next step of a lane: scheduler_plan(). See scheduler.h.
  *
- * Order of planning: decode, because a started stream must not stall; adopted streams, for the same
- * reason; prompts in list order, with the remaining tokens; encoder inputs, whose tokens have a
- * limit of their own. All resources of a planned sequence are reserved, so no later stage lacks
- * blocks, tokens or slots.
+ * Order of planning: decode, because output that has begun must not stall; adopted sequences with
+ * one prompt token left, for the same reason; prompts in list order, with the remaining tokens;
+ * encoder inputs, whose tokens have a limit of their own. A sequence is planned once all its
+ * resources are reserved, so the execution of a step never lacks blocks, tokens or slots.
  */
 #include "worker/sched/sched_internal.h"
 
@@ -60,8 +60,9 @@ prefetch_next(const struct step_plan *p, const struct seq *q)
     __builtin_prefetch(&p->s->slot[q->slot]);
 }
 
-/* True if beam searches wait for those in flight, so that the next step has all searches: a step of
- * few beams takes as long as a step of all, and searches that alternate would stay apart. */
+/* True if ready searches wait until searches in flight are committed, so that one step has all of
+ * them: a step of few beams takes as long as one of all, and searches that do not wait would keep
+ * alternating in separate steps. */
 static bool
 searches_wait(const struct step_plan *p)
 {
@@ -95,9 +96,8 @@ plan_decode(struct step_plan *p)
         }
     }
     if (p->b->n_segments > 0 || oldest == UINT64_MAX) return;
-    /* Every sequence that can decode is in flight in the other lane, so the new step must wait for
-     * that lane: plan only the sequences whose step there is the oldest. No other sequence is
-     * delayed. */
+    /* Every sequence that can decode is in flight in the other lane. Plan only the sequences of the
+     * oldest step there: with those of a later step the new step would wait for that step too. */
     for (struct seq *q = p->s->running.first; q; q = q->next)
         if (may_generate_now(p, q) && q->lane_step <= oldest) add_next_tokens(p, q, &drafts);
 }
@@ -118,7 +118,8 @@ end_hopeless(struct step_plan *p)
     for (struct seq *q = s->running.n ? NULL : s->waiting.first; q && !head; q = q->next)
         if (runnable(s, q, p->lane)) head = q; /* not a suspended one */
     if (!head) return false;
-    /* a cached encoder input may occupy the last blocks: run the encoder again for it instead */
+    /* Cached cross KV may occupy the last blocks. Instead of ending `head`, let a waiting sequence
+     * that would use this KV run its encoder again, so that the blocks can be evicted. */
     for (struct seq *q = s->waiting.first; q; q = q->next) {
         if (!q->cross_kv_cached) continue;
         q->must_encode = true;

@@ -24,8 +24,8 @@ preempt_after(struct scheduler *s, const struct seq *q)
 }
 
 /* Reserves what q needs in the lane's next step; false: too little is free. work: q's runnable()
- * work. *rows: prompt tokens of the step that are not assigned yet. Decoding sequences of all lanes
- * reserve here, before the prompts after them in list order. */
+ * work. *rows: prompt tokens of the step that are not assigned yet. A decoding sequence of any lane
+ * reserves here, so that no prompt after it in list order takes its next block. */
 static bool
 reserve_next_step(struct scheduler *s, struct seq *q, unsigned work, uint32_t *rows)
 {

@@ -33,7 +33,7 @@ may_resume(const struct step_plan *p, const struct seq *q, uint32_t *begins)
     return true;
 }
 
-/* Plans adopted sequences with one prompt token left before all prompts: they are streams. */
+/* Plans adopted sequences with one prompt token left, before other prompts: output has begun. */
 void
 plan_adopted(struct step_plan *p)
 {
@@ -67,8 +67,8 @@ last_end(const struct scheduler *s, const struct seq *q)
 }
 
 /* Returns how many tokens to add to q's next chunk, which has `have` tokens: up to its latest end,
- * or as many units as fit `budget`. With a step limit a unit is at most FINE tokens, because matrix
- * products of 31 decode and 448 prompt tokens take as long as with 480. */
+ * or as many units as fit `budget`. If step_tokens limits the step, a unit is at most FINE tokens:
+ * matrix products of 31 decode tokens take as long with 448 as with 480 prompt tokens. */
 static uint32_t
 chunk_rows(const struct scheduler *s, const struct seq *q, uint32_t have, uint32_t budget)
 {
@@ -192,7 +192,7 @@ gather_chunks(struct step_plan *p)
         if (is_last_prompt_token(q) && !beams_ready(s, q)) continue;
         some = s->l.chunks == CHUNK_POLICY_FCFS ? chunk_rows(s, q, 0, rows)
                                                 : unit_rows(s, q, 0, rows);
-        /* fewer tokens than one unit go to the first prompt, unless chunk_unit is configured */
+        /* the first prompt gets even less than one unit, unless chunk_unit is configured */
         if (some == 0 && n == 0 && !(p->b->work & WORK_PREFILL) && !s->unit_strict)
             some = MIN(rows, s->slot[q->slot].chunk);
         /* If too few tokens are left for a chunk of this prompt, no prompt after it in the list is

@@ -24,17 +24,17 @@
 #include "worker/kv/kv_reuse.h"
 #include "worker/sched/scheduler.h"
 
-/* UNREPORTED_STEPS: steps (one per lane) whose tokens may not have reached lagand at a crash; the
- * replacement worker computes them again. STEPS_OUT: maximum steps of a lane in flight. */
+/* UNREPORTED_STEPS: committed steps (one of each lane) whose tokens may not have reached lagand at
+ * a crash; the replacement computes them again. STEPS_OUT: maximum steps of a lane in flight. */
 enum { UNREPORTED_STEPS = 2, STEPS_OUT = 2 };
 
 struct slot {
     struct seq *seq; /* NULL: free */
     uint32_t len;    /* positions with reserved blocks; 0: no reservation */
     uint32_t chunk;  /* maximum decoder tokens of the slot in a step */
-    /* Bounds from kv_quiet(): while a step ends at most at quiet_end and its first_recomputed() is
-     * below quiet_first, it changes no block of the slot, and add_segment() skips the blocks. From
-     * near_*, one position earlier, add_segment() registers blocks for prefetching. */
+    /* A step that ends at position quiet_end or before, and whose first_recomputed() is below
+     * quiet_first, changes no block of the slot: kv_quiet(). Then add_segment() skips the blocks.
+     * near_end, near_first: one lower; beyond them it prefetches the blocks for the next step. */
     uint32_t quiet_end, quiet_first, near_end, near_first;
     bool chunk_planned;     /* the first chunk of the sequence was planned */
     bool reserve_lowered;   /* the reservation was lowered to what decode needs */
@@ -43,7 +43,7 @@ struct slot {
     bool has_enc_rows;      /* owns rows of enc_state */
     bool cross_kv_cached;   /* cross KV was in the cache when the blocks were reserved */
     uint32_t pages;         /* index + 1 in holder[] of the sequence's adapter; 0: none */
-    /* making: name of the next full block that the prompt fills, as of n_done == making_at. */
+    /* making: name (kv_event.h) of the block that the prompt fills next if n_done is making_at. */
     uint32_t making_at;
     uint64_t making[2];
 };
@@ -158,7 +158,7 @@ int admission(const struct scheduler *s, const struct seq *q, uint32_t n_prompt,
               struct admission *ret, struct err *e) MUST_USE;
 /* Returns the number of table edits that give q's members its blocks at the fork. 0: no fork. */
 uint32_t fork_edits(const struct scheduler *s, const struct seq *q);
-/* Returns a step's budget of table edits for starting slots, in multiples of a slot's entries. */
+/* Returns how many starting slots a step has table edits for, if each needs all its entries. */
 uint32_t seq_group_edits(const struct scheduler_limits *l);
 /* Returns the positions for which a window group keeps blocks so that two steps may be in flight.
  * chunk: prompt tokens of q in a step, or 0. */
@@ -238,8 +238,8 @@ bool find_cross(struct scheduler *s, struct seq *q);
 /* True if the host tier, which is not attached yet, has more of q's prompt than the device. */
 bool waits_for_host(const struct scheduler *s, const struct seq *q);
 
-/* Returns for which enum work q may be in the lane's next step; 0: q may not. The only such
- * predicate. Expired sequences have been ended before, by expire_deadlines(). */
+/* Returns for which enum work q may be in the lane's next step; 0: q may not. No other function
+ * decides this. Expired sequences have been ended before, by expire_deadlines(). */
 static inline unsigned
 runnable(const struct scheduler *s, const struct seq *q, unsigned lane)
 {
@@ -249,7 +249,7 @@ runnable(const struct scheduler *s, const struct seq *q, unsigned lane)
     if (q->state == SEQ_DECODE) {
         if (q->plan_after_commit && q->in_flight > 0) return 0;
         if (q->n_out == q->max_new) return 0; /* max_new tokens are generated or in flight */
-        /* The device corrects a step only for drafts rejected in the same lane's previous step. */
+        /* with drafts in flight q keeps its lane: only there the device can correct positions */
         if (q->lane != lane && q->n_draft_in_flight > 0) return 0;
         work = WORK_DECODE;
     } else if (q->state == SEQ_PREFILL) {
@@ -281,7 +281,7 @@ void apply_partition(struct scheduler *s);
 void leave_slot(struct scheduler *s, struct seq *q);  /* q: ended or preempted, not in flight */
 bool expire_deadlines(struct scheduler *s, nsec now); /* true: it ended a sequence */
 void free_enc_tokens(struct scheduler *s, uint32_t slot);
-/* Returns the length of the common prefix of all members, less than each member's n_tokens. */
+/* Returns the length of the common prefix of all members, at most each member's n_tokens - 1. */
 uint32_t n_alike(const struct seq *first);
 /* True if preempting q frees blocks for another sequence, and q can be recomputed. */
 bool may_preempt(const struct scheduler *s, struct seq *q);

@@ -62,8 +62,8 @@ struct scheduler_limits {
      * from 1, continues token i - 1 - draft_back[i - 1] of its segment. All 0: a chain. */
     uint8_t n_draft, draft_back[MAX_DRAFT];
     uint32_t pages; /* number of device pages for LoRA adapters */
-    /* If only beams decode, at most this many in total, all searches share each step: a search that
-     * is ready waits until the others are committed. 0: searches do not wait. */
+    /* While only beams decode, and at most this number of them, all searches share each step: a
+     * search that is ready waits until the others are committed. 0: searches do not wait. */
     uint32_t beam_tokens;
     /* Batching while sequences decode: encoder inputs wait until enc_batch[i] of them (the largest
      * value that fits) can start, or for enc_wait; prompts wait until they have
@@ -88,10 +88,10 @@ uint32_t scheduler_copies(const struct scheduler_limits *l, const struct kv_conf
 /* Adds a request: one sequence, or the first member of a sequence group. The scheduler owns seq
  * until scheduler_reap() returns it, but not after an error. -EMSGSIZE: the request can never fit
  * (length, encoder input, adapter pages, blocks). -EINVAL: the prompt is empty, or an encoder input
- * is missing or unexpected. -EEXIST: the id is in use. -ENOTSUP: a cache of this kind cannot fork.
- * -EAGAIN: an adopted beam search does not fit; its kept slots are freed. How an adopted group
- * (n_adopted > 0) resumes: a beam search with all beams; forked samples one by one; samples that
- * had not forked with the first member and the shared prefix. */
+ * is missing or unexpected. -EEXIST: the id is in use. -ENOTSUP: a group, which cannot fork with
+ * recurrent state or sinks. -EAGAIN: an adopted beam search does not fit; its kept slots are freed.
+ * How an adopted group (n_adopted > 0) resumes: a beam search with all beams; forked samples one by
+ * one; samples that had not forked, as a group, from the shared positions of the first member. */
 int scheduler_add(struct scheduler *s, struct seq *seq, nsec now, struct err *e) MUST_USE;
 /* Until this time, slots that kv_adopt() has filled are kept for scheduler_add() with n_adopted >
  * 0, and a sequence that finds no free slot or blocks waits. Later it reclaims a kept slot. */
@@ -120,8 +120,8 @@ int scheduler_plan(struct scheduler *s, unsigned lane, nsec now, struct batch *b
  * batching wait. 0: now, because a lane freed resources that another can use. NSEC_NEVER: never. */
 nsec scheduler_wake(const struct scheduler *s);
 /* Returns the lane whose oldest step must be committed next: b->lane if b itself may be committed,
- * else the lane of a step that b waited for on the device. The device may report b before the
- * caller has seen the other lane's step; tokens must still be appended in order. */
+ * else the lane of a step that b waited for on the device. The caller may see the end of b before
+ * the end of that step, but the tokens of a sequence must be appended in order of position. */
 unsigned scheduler_commit_lane(const struct scheduler *s, const struct batch *b);
 /* Applies the results r of b, the oldest step of its lane, which scheduler_commit_lane() permits.
  * Appends sampled and accepted tokens to seq->token[] unless the sequence has ended; the caller
@@ -130,11 +130,11 @@ unsigned scheduler_commit_lane(const struct scheduler *s, const struct batch *b)
  * in this step or later, and those for which the step copied blocks. */
 void scheduler_commit(struct scheduler *s, const struct batch *b, const struct batch_result *r,
                       nsec now);
-/* Sets the partition of the steps planned from now on; each lane does its limits.lane_work on it. A
- * step still gets partition 0 (the whole device) while the other lanes are idle. With partition 0
+/* Sets the partition of the steps planned from now on. Above 0 each lane does its limits.lane_work,
+ * and a step gets partition 0 (the whole device) while the other lanes are idle. With partition 0
  * decode moves to the prefill lane as soon as no prefill step is in flight. max_tokens limits a
  * step with prefill while sequences decode, its decode tokens included; at least one chunk_unit of
- * prompt tokens is planned anyway. 0: the lane's own limit. */
+ * prompt tokens is planned anyway. max_tokens 0: no such limit. */
 void scheduler_set_partition(struct scheduler *s, unsigned partition, uint32_t max_tokens);
 /* The load that the partition controller sees. n_generating: decoding sequences. n_there: sequences
  * that decode or could decode at the same time, as slots and KV allow. prompt_tokens: prompt tokens

@@ -1,8 +1,9 @@
 /* seq.h - struct seq: one sequence as the scheduler sees it (tokens, position, limits, state).
  *
- * Intake fills in the struct and passes it to scheduler_add(); scheduler_reap() returns it with the
- * reason of its end. Preemption makes the generated tokens part of the prompt: n_prompt grows, and
- * max_new and min_new shrink by the same number. The scheduler never uses `owner`.
+ * The intake (worker/io/intake.h) makes the struct from a SUBMIT and passes it to scheduler_add();
+ * scheduler_reap() returns it with the reason of its end. Preemption makes the generated tokens
+ * part of the prompt: n_prompt grows, and max_new and min_new shrink by the same number. The
+ * scheduler never uses `owner`.
  *
  * A sequence group is the sequences (members) of one request that share a prompt: beams or samples.
  * scheduler_add() gets only the first member, which links the others; scheduler_reap() returns
@@ -10,8 +11,8 @@
  * prompt, then the others fork from it: they get block-table rows that refer to its blocks. Beams
  * form a group until the search ends. Samples separate at the fork and are then scheduled
  * independently. Members of a group are preempted together; n_shared then grows to their common
- * prefix. An adopted group is added in the same way, each member with its remaining tokens: all
- * beams of a search, with their tokens so far as prompt, or none of them.
+ * prefix. An adopted group is added in the same way; each member's prompt includes the tokens that
+ * it has generated. A search is adopted with all beams or not at all.
  */
 #pragma once
 
@@ -32,7 +33,7 @@ enum seq_state {
 /* One sequence. The fields that every step uses come first, in two cache lines, because a step
  * visits about 1,000 sequences. */
 struct seq {
-    /* The scheduler writes all fields, except those marked "intake": intake sets them before
+    /* The scheduler writes all fields, except those marked "intake": the intake sets them before
      * scheduler_add(), and then only preemption changes them. */
     struct seq *next;
     token_id *token;    /* intake. [cap] prompt, then generated tokens */
@@ -64,7 +65,7 @@ struct seq {
     nsec deadline;     /* NSEC_NEVER: none */
     /* Links of the group; NULL: no group. The scheduler clears them when samples have forked. */
     struct seq *first_member, *next_member;
-    struct beam *beam; /* the beam search, whose slot i is member i; NULL: no beam */
+    struct beam *beam; /* the beam search; its arrays by slot have member i at i. NULL: no beam */
 
     uint32_t n_members; /* first member: number of members, itself included */
     token_id end_id[48];
@@ -82,7 +83,7 @@ struct seq {
     uint32_t n_adopted, adopted_slot;
     bool prompt_logprobs;
     bool wants_states; /* the encoder runs even if the cross KV is cached */
-    /* The sequence started in the previous worker: it waits for its blocks in the host tier. */
+    /* Started in the previous worker: waits if its blocks are in a host tier not attached yet. */
     bool from_previous_worker;
 
     /* Written by the scheduler, from here to `behind`. */

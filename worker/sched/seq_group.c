@@ -3,8 +3,8 @@
  *     admission   all members get slots and blocks, or none does
  *     prompt      the first member computes the shared positions, up to n_shared
  *     fork        at the first member's next position the other members reference its blocks
- *     decode      samples are independent. A step of a search has all beams; one step is in flight,
- *                 before it the beams' table rows are reordered as the search has decided
+ *     decode      samples are independent. A step of a search has all beams; at most one is in
+ *                 flight. Before each step the beams' table rows are reordered as decided last
  *     preemption  all members that have not separated. Beams keep their tokens as prompts and share
  *                 the common prefix; each computes the rest of its prompt, except the last token,
  *                 which all beams compute in one step
@@ -93,7 +93,7 @@ step_beams(struct step_plan *p, struct seq *q)
     before = p->out.n_edits;
     if (moved) kv_reorder(p->s->kv, p->lane, p->b->step, slot, b->parent, n, q->n_planned, &p->out);
     check(p->out.n_edits - before <= reorder_edits(p->s, q)); /* budgeted by may_step_beams() */
-    /* after preemption each beam has its own blocks, even where tokens are equal */
+    /* after preemption each beam has blocks of its own from n_shared on, even for equal tokens */
     if (q->n_preemptions == 0) q->n_same = b->first + b->n_common;
 }
 

@@ -79,7 +79,7 @@ change_blocks(struct step_plan *p, const struct seq *q, uint32_t end, uint32_t d
     set_quiet(p, q, end);
 }
 
-/* Registers the slot for kv_prefetch() before the next plan. go: blocks will be freed. */
+/* Registers the slot for kv_prefetch() into CPU caches. go: blocks will be freed, not allocated. */
 static void
 prefetch_soon(struct scheduler *s, uint32_t slot, bool go)
 {
