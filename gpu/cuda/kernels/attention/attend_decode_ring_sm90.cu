@@ -30,7 +30,7 @@ template <typename T_, int D_> struct shape {
     static constexpr int D = D_, GROUPS = 2, CONSUMERS = 128 * GROUPS, THREADS = CONSUMERS + 64;
     static constexpr int KEYS = D == 64 ? 128 : 64,
                          BYTES = KEYS * D * 2; /* bytes of a tile of K, or of V */
-    /* Maximum tiles in the ring, K and V together: as many for each warpgroup. */
+    /* Maximum tiles in the ring, K and V together; each warpgroup uses the same number of them. */
     static constexpr int MOST = (192 << 10) / BYTES / (2 * GROUPS) * (2 * GROUPS);
     static constexpr int M = KEYS / 64, HALVES = D / 64; /* 64-row wgmmas per S^T; per O^T */
 };
@@ -70,7 +70,8 @@ any_of_group(uint32_t name, bool mine)
 
 /* ---- producer ---- */
 
-/* Coordinates of this lane's copy, box_tokens keys of the tile; slice -1: nothing to read there. */
+/* Returns the tensor coordinates of this lane's copy: box_tokens keys of the tile. Slice -1, for
+ * which TMA loads zeros: the unit sees none of these keys, or the lane has no copy. */
 template <class S>
 __device__ __forceinline__ struct box
 find_box(const struct job &j, const struct place &p, uint32_t box_tokens)
@@ -176,7 +177,7 @@ template <class S> struct state {
     }
 };
 
-/* Makes q.k in x scores in base 2, -inf if hidden. first: position of the thread's first key. */
+/* Converts q.k in x to base-2 scores, -inf if hidden. first: position of the thread's first key. */
 template <class S>
 __device__ __forceinline__ void
 shape_scores(const struct job &j, const struct place &p, float (&x)[S::M][4], int32_t first)
@@ -202,7 +203,7 @@ shape_scores(const struct job &j, const struct place &p, float (&x)[S::M][4], in
         }
 }
 
-/* Raises the largest scores of the warpgroup to at least top; scales the state to them. */
+/* Raises st.max to the warpgroup's largest `top` and rescales the state's sums and values to it. */
 template <class S>
 __device__ __forceinline__ void
 raise(struct shared_mem<S> &s, uint32_t group, struct state<S> &st, float (&top)[2])
@@ -306,8 +307,8 @@ end_piece(struct shared_mem<S> &s, const struct job &j, const struct place &p,
 {
     const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4, g = lane / 4;
     const uint32_t rows = columns(j, p);
-    /* The barrier is passed twice, because racecheck loses count of a barrier that warpgroups reach
-     * a different number of times (gpu/cuda/README.md). */
+    /* racecheck (compute-sanitizer) reports false races at a named barrier that the warpgroups
+     * reach a different number of times, unless each use executes it twice (gpu/cuda/README.md). */
     auto sync = [] {
         named_sync(SYNC_ALL, S::CONSUMERS);
         named_sync(SYNC_ALL, S::CONSUMERS);

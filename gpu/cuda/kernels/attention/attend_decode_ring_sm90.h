@@ -3,11 +3,11 @@
 
 #include "gpu/cuda/kernels/base/kernel.h"
 
-/* attend() of gpu.h for two segments or more. Either all have one row (r.n_single_token ==
- * r.n_segments), or all have at most eight rows (r.longest), see all keys, have no bias, and have
- * one head per K/V head.
+/* attend() of gpu.h for two segments or more. Either (1) all segments have one row
+ * (r.n_single_token == r.n_segments), or (2) all segments have at most eight rows (r.longest), each
+ * row sees all keys of its segment, there is no bias, and there is one head per K/V head.
  *
- *    layout   paged; no mask; no kept keys; no K and V to store; blocks of 8 tokens or more
+ *    layout   paged; no mask, kept keys (a->kept) or K and V to store; blocks of 8 tokens or more
  *    head_dim 64, 128, 256
  *    dtype    q, out and cache of one dtype, bf16 or fp16; rows of q and out 16-byte aligned
  *    lane     fewer than 96 SMs, not invariant

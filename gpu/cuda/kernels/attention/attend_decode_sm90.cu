@@ -6,17 +6,18 @@
  * a segment that see the same keys.
  *
  *    scores    S^T = K Q^T     K: lane 4 g + i has, of keys g and g + 8, every fourth 16 bytes from
- *                              16 i on. Elements of a head may be in any order, equal in Q.
+ *                              16 i on: not the order in memory, but the same order as in Q.
  *    values    O^T = V^T P^T   V: lane 4 g + i has, of keys 2 i, 2 i + 1, 2 i + 8, 2 i + 9, the 16
- *                              bytes at 16 g (and 128 further); a byte permute joins two keys.
- *                              P^T is S^T transposed, 8 x 8 at a time (movmatrix).
+ *                              bytes from 16 g on (heads of 128: also the 16 from 16 g + 128 on).
+ *                              A byte permute joins two keys; movmatrix transposes S^T to P^T.
  *
  * With one segment, the row's own K and V, if they are still to be stored, are read from a->k and
  * a->v, and the warp whose keys include them stores them in the cache. Earlier keys, and all keys
  * of encoder input, do not change in this step, so that with attend.inputs_ready the first tile is
  * loaded before the previous kernel has ended. The segment and the table are then loaded past L1,
- * which may hold values of the previous step. With many segments they are loaded later, through L1,
- * because loads past L1 cost T5 a third of its rate at 128 sequences.
+ * which may hold values of the previous step. With more than one segment, segments and table are
+ * loaded after the previous kernel has ended, through L1, because loads past L1 cost T5 a third of
+ * its rate at 128 sequences.
  *
  * Warps do not wait for a barrier or another warp until a piece ends. K of the next tile is loaded
  * as soon as the scores are computed, V as soon as the values are added. Then the warps' results
@@ -63,7 +64,7 @@ load_once(const char *from)
 struct span {
     int32_t slice, low, high; /* slice of the keys; the row sees keys [low, high) */
     int32_t own;     /* the key still to be stored; outside of [low, high): not this warp's */
-    uint32_t offset; /* key 0 in the slice, counted in keys of one head */
+    uint32_t offset; /* distance of key 0 from the start of the slice, in keys of one head */
 
     __device__ __forceinline__ bool some() const
     {
@@ -87,7 +88,7 @@ struct span {
         return high - low > (int32_t)has_own();
     }
 
-    /* The same, but a neighbour instead of the own key, which the cache does not have. */
+    /* As seen(), but returns an adjacent seen key for the own key, which is not in the cache. */
     __device__ __forceinline__ int32_t stored(int32_t i) const
     {
         int32_t key = seen(i);
@@ -130,7 +131,7 @@ own_head(const struct tensor &t, const struct place &p)
 template <class S> struct tile_keys {
     uint4 k[2][S::CHUNKS], v[4][S::HALVES];
 
-    /* Address of this lane's first chunk of key 0 (below: of value 0) of a span. */
+    /* Address of this lane's first chunk of key 0 of a span. value_0(): the same for value 0. */
     static __device__ __forceinline__ const char *key_0(const struct job &j, const struct span &s)
     {
         return j.base + (int64_t)s.slice * j.block_bytes +
@@ -143,7 +144,7 @@ template <class S> struct tile_keys {
                (s.offset * S::D * 2 + threadIdx.x % 32 / 4 * 16);
     }
 
-    /* The h-th key (below: the n-th value) of the lane. */
+    /* Index in the span of the lane's h-th key. value(): of the lane's n-th value. */
     static __device__ __forceinline__ int32_t key(int h)
     {
         return threadIdx.x % 32 / 4 + 8 * h;
@@ -296,7 +297,7 @@ template <class S> struct state {
     }
 };
 
-/* Makes the scores x of a tile softmax weights; adds them and the values of the tile to st. */
+/* Converts the scores x of a tile to softmax weights; adds them and the tile's values to st. */
 template <class S>
 __device__ __forceinline__ void
 gather(struct state<S> &st, float (&x)[4], const struct tile_keys<S> &t)

@@ -5,11 +5,11 @@
 #include "gpu/cuda/kernels/base/kernel.h"
 
 /* attend() of gpu.h for segments that all have one row (r.n_single_token == r.n_segments). Also for
- * segments that all have at most eight rows (r.longest), see all keys, have no bias, and have one
- * head per K/V head: beams over their encoder input.
+ * segments that all have at most eight rows (r.longest), if each row sees all keys of its segment,
+ * there is no bias, and there is one head per K/V head: beams over their encoder input.
  *
- *    layout   paged; no mask; no kept keys; blocks of 16 tokens or more; K and V to store
- *             (a->k, a->v) with one segment only
+ *    layout   paged; no mask; no kept keys (attend.kept); blocks of 16 tokens or more; K and V to
+ *             store (a->k, a->v) with one segment only
  *    head_dim 64, 128; 128 only if there are at most as many units (segment, K/V head, group of
  *             up to 8 heads) as SMs, because attend_sm80 is faster for more
  *    dtype    q, out and cache of one dtype, bf16 or fp16; rows 16-byte aligned

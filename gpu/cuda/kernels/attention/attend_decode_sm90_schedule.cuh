@@ -2,11 +2,11 @@
  * attend_decode_sm90.cu and attend_decode_ring_sm90.cu.
  *
  * The work is divided into units. A unit has up to HEADS columns that see the same keys of one K/V
- * head: heads of one row that share the K/V head, or, for one head, the rows of a segment (by_row).
- * The keys [low, high) of a unit lie in tiles of TILE absolute positions. The tiles of a unit that
- * one block computes are a piece.
+ * head: heads of one row that share the K/V head or, if each K/V head has only one head, the rows
+ * of a segment (by_row). The keys [low, high) of a unit lie in tiles of TILE absolute positions.
+ * The tiles of a unit that one block computes are a piece.
  *
- *     one segment   every unit is divided into the same pieces, one per block
+ *     one segment   every unit is divided into pieces at the same tiles; a block has one piece
  *     more          a block has a share: consecutive tiles of all units in order, e.g. the end of
  *                   one unit, several whole ones, the beginning of another
  */
@@ -43,7 +43,7 @@ struct job {
 
 /* A block's position in its work: segment, unit, piece and tile. */
 struct place {
-    int32_t slot, pos, low, high; /* the first row: its slot and position, the keys that it sees */
+    int32_t slot, pos, low, high; /* of the segment's first row; it sees keys [low, high) */
     uint32_t row, n_tokens;       /* the segment's rows in the batch */
     uint32_t segment, kv_head, part;
     int32_t begin, end; /* tiles of the unit */
@@ -325,7 +325,8 @@ make_job(struct job &j, const struct k_launch *l, const struct attend *a, struct
     return true;
 }
 
-/* Chooses j.most, at most fit: fewer blocks, at least 7/8 of fit, if they get equally many units.
+/* Sets j.most, the number of blocks, to fit (blocks that the SMs hold at once) or, with more units,
+ * to the smallest number with which no block gets more units, if that is at least 7/8 of fit.
  * Returns false if l->work cannot hold two partial results per block. */
 inline bool
 share_among(struct job &j, uint32_t fit, const struct k_launch *l)

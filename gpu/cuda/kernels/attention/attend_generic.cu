@@ -7,7 +7,7 @@
  *     gather   thread t owns elements t, t + 128, ... of the head and adds key by key
  *
  * In a tile cut by the row's window or end the keys keep their index, so that the order of every
- * sum follows from positions alone. Tiles between the kept keys and the window are skipped.
+ * sum follows from positions alone. Tiles between kept keys (attend.kept) and window are skipped.
  */
 #include "gpu/cuda/kernels/attention/attend_generic.h"
 
@@ -133,7 +133,7 @@ __launch_bounds__(THREADS, 8) attend_generic(const struct attend a, const struct
     for (int32_t first = s.kept ? 0 : window, next; first < s.high; first = next) {
         next = first + (int32_t)TILE;
         if (next >= s.kept && next < window) next = window;
-        /* After this barrier q is loaded and the last tile's weights have been used. */
+        /* After this barrier q is loaded and the previous tile's weights are no longer needed. */
         __syncthreads();
         if (threadIdx.x < TILE) {
             const T *k = find_key(a, s, first + (int32_t)threadIdx.x, &value[threadIdx.x]);

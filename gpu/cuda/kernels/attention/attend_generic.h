@@ -1,4 +1,4 @@
-/* attend_generic.h - attention of every variant in one simple kernel, to compare others with. */
+/* attend_generic.h - attention of every variant in one simple kernel, the last candidate. */
 #pragma once
 
 #include "gpu/cuda/kernels/base/kernel.h"

@@ -93,7 +93,7 @@ consume(shared_mem<D> &s, const params &p)
                 x, tile_desc(same(smem(s.t.q[q_slot]) + group * 64 * 128), 1024, 16),
                 tile_desc(same(smem(s.t.k[stage])), D * 16, 16));
     };
-    /* Makes the scores in x softmax weights: cap, bias, hidden keys; updates f and keep. */
+    /* Converts q.k in x to softmax weights (cap, bias, hidden keys); updates f and keep. */
     auto finish_scores = [&] {
         const int base = t * KEYS;
 
@@ -111,7 +111,8 @@ consume(shared_mem<D> &s, const params &p)
         }
         soften<KEYS>(x, f, keep, mult);
     };
-    /* Queues o += y v with V number `at`. Some row sees its keys [seen_first, seen_end). */
+    /* Queues o += y v with V number `at`. No row of the item sees keys of the tile outside of
+     * [seen_first, seen_end): their values are zeroed first. */
     auto start_values = [&](uint32_t at, int seen_first, int seen_end) {
         uint32_t stage = at % STAGES;
 
@@ -184,8 +185,8 @@ consume(shared_mem<D> &s, const params &p)
             while (left > 1) step(std::false_type());
         } while (step(std::true_type()));
     }
-    /* Consumes the arrival for a next product of the first warpgroup, which does not exist, so that
-     * the barrier ends without an open phase. */
+    /* The last warpgroup has arrived once more, to permit a next product of the first warpgroup.
+     * There is none: the first warpgroup waits here, so that no arrival is left in the barrier. */
     if (group == 0) named_sync(own_barrier, 256);
 }
 

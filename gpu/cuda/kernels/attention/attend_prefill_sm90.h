@@ -6,11 +6,11 @@
 /* attend() of gpu.h for segments [r.n_single_token, r.n_segments); another kernel computes the
  * others.
  *
- *    variants  all but a.mask and kept keys; scale above 0; bias_reach at most 512; blocks of
- *              8 tokens or more, with K and V already stored
+ *    variants  all but a.mask and kept keys (a.kept); scale above 0; bias_reach at most 512;
+ *              blocks of 8 tokens or more, with K and V already stored
  *    head_dim  64, 128, 256
  *    dtype     q, out and cache (or k and v) of one dtype, bf16 or fp16; rows 16-byte aligned
- *    lane      not invariant
+ *    lane      not invariant, because a segment of one row gets other bits from another kernel
  *
  * Refuses everything else, and steps with one row per segment (decode), because a thread block
  * computes 128 rows or more. S = Q K^T and the softmax are fp32, P is rounded to the input dtype, O

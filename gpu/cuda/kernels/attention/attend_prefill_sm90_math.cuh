@@ -14,7 +14,8 @@
 
 namespace {
 
-/* Sets scores outside of columns [first, end), from the thread's first column on, to -inf. */
+/* Sets scores outside of columns [first, end) to -inf. first, end: relative to the thread's first
+ * column; [0] is for row r, [1] for row r + 8. */
 template <int KEYS>
 __device__ __forceinline__ void
 hide(float (&s)[KEYS / 2], const int (&first)[2], const int (&end)[2])
@@ -54,7 +55,7 @@ lay_bias(float (&s)[KEYS / 2], const float *diagonal)
     }
 }
 
-/* Makes q.k scores in base 2: applies softcap and bias. diagonal: as in lay_bias(). */
+/* Converts q.k in s to scores in base 2: applies softcap and bias. diagonal: as in lay_bias(). */
 template <int KEYS>
 __device__ __forceinline__ void
 shape_scores(float (&s)[KEYS / 2], const params &p, const float *diagonal)

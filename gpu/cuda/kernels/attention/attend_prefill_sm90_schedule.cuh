@@ -2,7 +2,7 @@
  * memory.
  *
  * An item is up to ROWS rows of one segment for one head. Two warps of the first warpgroup serve
- * the consumers:
+ * the consumers, by the barriers in the right column:
  *
  *     plan     takes the next item number, finds its segment, rows, head   item_full, item_empty
  *     fetch    loads Q of the item, then K and V, tile by tile             q_*, k_*, v_*
@@ -11,8 +11,8 @@
  * heads are computed together as stay in L2. Segments are in order.
  *
  * K and V of the cache are read through the tensor maps of kv_tma_sm90.cuh. The maps of unpaged K
- * and V are {64 columns, row, columns / 64, head, 1}: a copy loads 8 rows, or the tile with heads
- * of 64. Keys that must not be read get slice -1, outside of the tensor, and arrive as zeros.
+ * and V are {64 columns, row, columns / 64, head, 1}: one copy loads 8 rows or, with heads of 64, a
+ * tile. Keys that must not be read get slice -1, outside of the tensor, and arrive as zeros.
  */
 #pragma once
 
@@ -57,7 +57,7 @@ struct item {
     int32_t first, end;           /* keys [first, end): some row of the item sees them */
     int32_t n_keys;               /* of the segment */
     uint32_t row, n_tokens, head; /* rows row .. row + n_tokens of out */
-    uint32_t slot, key_row;       /* paged; else the row of the first key in K and V */
+    uint32_t slot, key_row;       /* paged: slot; else key_row: the segment's first row in K, V */
 };
 
 template <int D> struct shared_mem {
@@ -89,7 +89,7 @@ struct cursor {
 
 struct place {
     struct segment segment;
-    uint32_t at, rows; /* index of an item in its segment, which has `rows` row tiles */
+    uint32_t at, rows; /* index of an item in its segment, which has `rows` items per head */
 };
 
 template <int ROWS>
@@ -194,8 +194,8 @@ find_box(const params &p, const struct item &i, int tile, uint32_t part)
     return b;
 }
 
-/* Stores a head's biases times bias_by, by key minus query position, from -(reach + KEYS + 63) on:
- * at any position a tile of 64 rows finds all its biases consecutively (find_bias). */
+/* Stores a head's biases times bias_by at index (key position - query position) + reach + KEYS +
+ * 63: at any position a tile of 64 rows finds all its biases consecutively (find_bias). */
 template <int D>
 __device__ void
 fill_bias(const params &p, float *to, uint32_t head)
@@ -209,7 +209,7 @@ fill_bias(const params &p, float *to, uint32_t head)
         to[j] = from[min(max(j - reach - KEYS - 63, -reach), reach)] * p.bias_by;
 }
 
-/* Address of the bias of the tile's first column and row 0; far: their distance. */
+/* Address of the bias of the tile's first column in row 0. far: column position - row position. */
 template <int D>
 __device__ const float *
 find_bias(const params &p, const float *bias, int far)
@@ -221,9 +221,9 @@ find_bias(const params &p, const float *bias, int far)
 }
 
 /* The planning warp: while the consumers compute an item, it prepares the next item in shared
- * memory and looks up the one after that. Every lane arrives for its own ordinary stores, because
- * racecheck does not follow one lane's arrival for its warp, although that is correct (k_*, v_*,
- * q_*: TMA stores). */
+ * memory and looks up the one after that. At item_full every lane arrives for its own stores: one
+ * arrival for the warp would be correct, but racecheck does not follow it and reports false races.
+ * The data of k_full, v_full and q_full are stored by TMA, so that there one lane arrives. */
 template <int D>
 __device__ void
 plan(shared_mem<D> &s, const params &p)

@@ -18,13 +18,14 @@
  * barrier:
  *
  *     copies      V of t + STAGES - 1, K of t + STAGES        into the pair that step t - 1 used
- *     soften      scores of t (from shared memory), gather V of t
- *     score       K of t + 1
+ *     gather()    converts the scores of t to softmax weights P and adds P V of t to the output
+ *     score()     computes the scores of t + 1 from K of t + 1
  *
  * fp8 is copied, V of t + 2 and K of t + 3, into a separate ring of two pairs. At the end of the
  * next step each thread widens what it copied into the main ring.
  *
- *     D      decode: warps, ring, blocks per SM         rows: warps (WM x WN), rows, ring
+ *            segments of one row:                       segments of several rows:
+ *     D      warps (WM x WN), ring, blocks per SM       warps (WM x WN), packed rows, ring
  *     64     4 (1 x 4), 4 x 16 KiB, 3                   4 (4 x 1), 64, 3 x 16 KiB
  *     128    4 (1 x 4), 3 x 32 KiB, 2                   8 (4 x 2), 64, 3 x 32 KiB
  *     256    4 (1 x 4), 3 x 64 KiB, 1                   8 (2 x 4), 32, 2 x 64 KiB   (fp8: STAGES 2)
@@ -230,7 +231,8 @@ template <class S> struct state {
     }
 };
 
-/* Adds a tile to the state: weights of its 64 scores s, and values. upper: use rows g + 8. */
+/* Converts the scores s of a tile to softmax weights; adds them and the tile's values to the state.
+ * upper: also for rows g + 8; otherwise for rows g only. */
 template <class S>
 __device__ __forceinline__ void
 gather(struct state<S> &st, float (&s)[TILE / 8][4], uint32_t values, bool upper)

@@ -4,11 +4,11 @@
 #include "gpu/cuda/kernels/base/kernel.h"
 
 /* attend() of gpu.h with all variants, except that paged K and V must already be stored. Kept keys
- * cost their own tiles only, not those up to the window.
+ * (attend.kept) cost their own tiles only, not those up to the window.
  *
  *    head_dim   64, 128, 256
  *    q, out     bf16 or fp16, rows 4-byte aligned
- *    k, v, kv   of the same dtype, rows 16-byte aligned; k and v with one stride. kv: or fp8
+ *    k, v, kv   q's dtype (kv: or fp8), rows 16-byte aligned; k and v with equal strides
  *
  * Segments [0, r.n_single_token) have one row each: one kernel divides their keys evenly among the
  * SMs. A second kernel computes the other segments and divides their rows: a thread block has 64

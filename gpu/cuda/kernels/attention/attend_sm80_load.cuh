@@ -1,7 +1,7 @@
 /* attend_sm80_load.cuh - copies tiles of K and V from memory into the ring (see attend_sm80.cu).
  *
  * S is a kernel's shape: T, NARROW (K and V are fp8 in the cache, widened on the way), D, THREADS
- * and HALF.
+ * and HALF (bytes of K, or of V, of one tile).
  */
 #pragma once
 
@@ -67,7 +67,7 @@ copy_half(uint32_t to, const void *from, bool real)
 
 /* Location of a tile's keys. Only keys [first, first + n) and [0, kept) of it are read. */
 struct source {
-    int32_t block; /* of key 0; blocks under 64 tokens: lane i has the i-th of the tile */
+    int32_t block; /* of key 0; if blocks have under 64 tokens, lane i: the tile's i-th block */
     uint32_t offset, first, n, kept;
 };
 

@@ -41,7 +41,7 @@ struct job {
     uint32_t *count;
 };
 
-/* The keys that a row sees: [low, high), and below both a.kept and high; a mask may hide some. */
+/* A row sees keys [low, high), and keys below min(a.kept, high); a mask may hide some of them. */
 struct seen {
     int32_t pos, low, high;
 };
@@ -306,8 +306,8 @@ a_unit_of(const struct job &j, const struct segment &segment)
 
 /* The start of a share: a tile of a unit of a segment. */
 struct edge {
-    uint32_t segment, unit, skip; /* unit may be one too far: the next segment's first */
-    uint32_t tile, slot;          /* tiles and splits before it, in total */
+    uint32_t segment, unit, skip; /* unit == number of units: the next segment's unit 0 */
+    uint32_t tile, slot;          /* number of all tiles and splits before this start */
 };
 
 /* Returns the first possible start of a share from tile x on: x itself, or the next start of a

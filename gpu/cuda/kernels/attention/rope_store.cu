@@ -124,7 +124,7 @@ __launch_bounds__(THREADS) rope_store(const __grid_constant__ struct rope_args a
     }
     const bool norms = what == ITEM_V ? s.v_norm : norm.data != NULL;
 
-    if (norms) { /* the same for all lanes of an item, not of a warp */
+    if (norms) { /* lanes of a warp may differ: group_sum(), a shuffle, must stay outside */
         UNROLL for (int p = 0; p < PIECES; p++)
             UNROLL for (int j = 0; j < N; j++)
                 sum = fmaf(x[p][1][j], x[p][1][j], fmaf(x[p][0][j], x[p][0][j], sum));

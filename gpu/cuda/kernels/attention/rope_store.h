@@ -2,7 +2,7 @@
  *
  *    q, k, v          fp32, bf16 or fp16, one dtype; any strides
  *    q_norm, k_norm   fp32, bf16 or fp16
- *    kv               fp32, bf16, fp16 or fp8, any dtype of q; head_dim up to 512; any block size
+ *    kv               fp32, bf16, fp16 or fp8, with any q dtype; head_dim up to 512; any block size
  *
  * Arithmetic is fp32 from load to store, with one rounding, into q and into the cache. A head's
  * bits depend on the head and its position only. A row with SLOT_NONE stores nothing in the cache.

@@ -197,9 +197,10 @@ pin(uint32_t (&r)[N])
                "%118,%119,%120,%121,%122,%123,%124,%125,%126,%127"
 
 #define HOPPER_OPEN(...) __VA_ARGS__
-/* One wgmma of TYPE. LIST, A, B, KEEP: the asm operand numbers of c, a, b and keep. TURNED: the
- * transpose flags of the tiles in shared memory, 1 for a tile that is not K-major. REGS: c in
- * parentheses; after it the input operands. */
+/* One wgmma of TYPE. LIST, A, B, KEEP: asm text with the operand numbers of c, a, b and keep
+ * ("%4"). TURNED: asm text of the transpose flags of the tiles in shared memory, 1 for a tile that
+ * is not K-major. REGS: the output operands (c), in parentheses. The remaining arguments are the
+ * input operands. */
 #define HOPPER_WGMMA_OF(TYPE, N, LIST, REGS, A, B, KEEP, TURNED, ...) \
     asm volatile("{\n.reg .pred keep;\nsetp.ne.b32 keep, " KEEP ", 0;\n" \
                  "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." TYPE "." TYPE " {" LIST "}, " A \
@@ -213,7 +214,7 @@ pin(uint32_t (&r)[N])
         HOPPER_WGMMA_OF("f16", __VA_ARGS__)
 
 /* Computes c [64, N] = a [64, 16] b [N, 16]^T, added to c if keep. Both tiles are in shared memory
- * and K-major; ALONG_M: a is M-major. */
+ * and K-major; ALONG_M: a is M-major. ALONG: operand number of ALONG_M. */
 #define HOPPER_SS(N, LIST, REGS, A, B, KEEP, ALONG) \
     HOPPER_WGMMA(N, LIST, REGS, A, B, KEEP, ALONG ", 0", "l"(a), "l"(b), "r"((int)keep), \
                  "n"((int)ALONG_M))
@@ -237,8 +238,8 @@ wgmma_ss(float (&c)[N / 2], uint64_t a, uint64_t b, bool keep)
 }
 
 /* Computes c [64, N] = a [64, 16] b, added to c if keep. a is in registers, in the layout of a
- * 64-row wgmma result (rounded to 16 bits). b is in shared memory: N-major [16, N] if ALONG_N, else
- * K-major [N, 16]. */
+ * 64-row wgmma result (rounded to 16 bits). b is in shared memory: N-major [16, N] if ALONG_N
+ * (operand number ALONG), else K-major [N, 16]. */
 #define HOPPER_RS(N, LIST, REGS, A, B, KEEP, ALONG) \
     HOPPER_WGMMA(N, LIST, REGS, "{" A "}", B, KEEP, ALONG, "r"(a[0]), "r"(a[1]), "r"(a[2]), \
                  "r"(a[3]), "l"(b), "r"((int)keep), "n"((int)ALONG_N))

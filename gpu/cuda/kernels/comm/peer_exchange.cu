@@ -376,8 +376,9 @@ grid_of(uint32_t n, uint32_t threads)
     return blocks < K_EXCHANGE_BLOCKS ? blocks : K_EXCHANGE_BLOCKS;
 }
 
-/* Launches the kernel for as many rows at once as blocks have lines. Only the first launch starts
- * early: blocks of others would occupy SMs that another rank on this device needs. */
+/* Launches the kernel, each time for as many rows as fit in the lines of K_EXCHANGE_BLOCKS blocks.
+ * Only the first launch starts early: blocks of a later launch, waiting for the launch before,
+ * would occupy SMs that a second rank on this device needs. */
 cudaError_t
 queue_units(const struct k_launch *l, void (*kernel)(struct units), uint32_t threads,
             uint32_t lines, struct units a)

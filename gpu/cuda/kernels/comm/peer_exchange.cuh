@@ -69,7 +69,8 @@ bare_at(void *base, const struct exchange &e, uint32_t round, uint32_t from)
     return lines_at((char *)base + K_EXCHANGE_AREA(e.ranks), e, round, from);
 }
 
-/* Makes a word of a bare line nonzero: inverts the bits; all ones, a NaN, become another NaN. */
+/* Makes a word of a bare line nonzero: inverts the bits. All ones, a NaN, would become 0 and are
+ * sent as another NaN instead. */
 __device__ __forceinline__ uint32_t
 bare(uint32_t w)
 {

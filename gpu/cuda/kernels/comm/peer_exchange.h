@@ -13,10 +13,10 @@
  * bytes.
  *
  * A thread block is one channel: block b of a rank exchanges with blocks b of the others (in
- * sample_scan a row of logits has the channel). A channel has its own round number round[b] and two
- * buffers, used alternately. Two are enough: a rank that sends round t + 2 has received t + 1 from
- * all ranks, and a rank sends t + 1 only after reading all of t. The round numbers agree because
- * all ranks run the same ops with the same shapes in the same order.
+ * sample_scan the channel number is the row of logits, not the block). A channel has its own round
+ * number round[b] and two buffers, used alternately. Two are enough: a rank that sends round t + 2
+ * has received t + 1 from all ranks, and a rank sends t + 1 only after reading all of t. The round
+ * numbers agree because all ranks run the same ops with the same shapes in the same order.
  *
  * Block b waits only for the other ranks' blocks b, and blocks start in order, so a launch may have
  * more blocks than fit on the SMs. Two lanes that exchange at the same time need disjoint SMs:

@@ -1,7 +1,7 @@
 /* gate.h - element-wise ops: act, gate, add, scale; see gpu/ops.h.
  *
- *   x, y, gate_up    fp32, bf16 or fp16 of one dtype, any strides; y may be x (gate: first half).
- *                    add: y may be fp32 with any dtype of x
+ *   x, y, gate_up    fp32, bf16 or fp16 of one dtype, any strides; y may be x. gate: y may be
+ *                    the first half of gate_up's columns. add: y may be fp32 with any dtype of x
  *
  * Arithmetic in fp32, rounded once. fp32 uses the exact exponential and division (a few ulp).
  * 16-bit dtypes use the fast ones, whose error (about 1e-6 relative) is below their rounding. erf

@@ -1,7 +1,8 @@
 /* matmul_skinny.cu - y = x w^T for few rows; see matmul_skinny.h. The tensor cores' A operand (16
- * rows) is w, their B operand (8 columns) is x: more rows of x cost nothing while w is read. A
- * thread block, at most one per SM, owns tiles of TILES * 16 rows of w, over the whole of K. Its
- * warps process the 64-wide blocks of K alternately, each through its own ring in shared memory:
+ * rows) is w, their B operand (8 columns) is x: up to 8 COLS rows of x cost no time, because
+ * reading w takes longer. A thread block, at most one per SM, owns tiles of TILES * 16 rows of w,
+ * over the whole of K. Its warps process the 64-wide blocks of K alternately, each through its own
+ * ring in shared memory:
  *
  *     ring[warp][stage]:  w [TILES * 16 rows][64]  |  x [COLS * 8 rows][64]        128 bytes a row
  *
@@ -117,7 +118,8 @@ __launch_bounds__(THREADS, 1) matmul_skinny(const struct args a)
     const uint32_t f_at = g * ROW + (t ^ (g & 1) * 4) * 16;
     float acc[TILES][COLS][4];
 
-    /* Next copies, in order of steps; a step is one block of K of this warp. */
+    /* Positions of the next copies: pass and block of K of w, block of K of x. A step is one block
+     * of K of this warp. */
     uint32_t w_pass = 0, w_round = 0, x_round = 0;
     auto copy_w = [&](uint32_t step) {
         uint32_t first = (w_pass * gridDim.x + blockIdx.x) * S::OUT;
@@ -241,9 +243,9 @@ queue(const struct k_launch *l, struct args a)
     return launch(matmul_skinny<T, TILES, COLS, GATE>, grid, THREADS, S::SMEM, l->st, a);
 }
 
-/* Chooses TILES and COLS. One 16-row tile at a time balances the SMs best. Two halve the reads of
- * x, which matters above 8 rows with enough tiles, and join two passes if K is short. On fewer than
- * FEW SMs two at a time use more of the memory bandwidth. */
+/* Chooses TILES and COLS. One 16-row tile at a time balances the SMs best. Two at a time halve the
+ * reads of x, which pays above 8 rows of x if every SM has several tiles. If K is short, they save
+ * the second of two passes. On fewer than FEW SMs they use more of the memory bandwidth. */
 template <typename T, bool GATE>
 cudaError_t
 queue_as(const struct k_launch *l, const struct args &a)

@@ -6,9 +6,9 @@
  *     ring[warp][stage]:  w [16 rows][256]  |  x [COLS * 8 rows][256]        512 bytes a row
  *
  * The number of a 16-byte chunk is XORed with the low three bits of its row, against bank conflicts
- * of ldmatrix. The limit of a warp is the latency of one sum in the tensor cores, about 18 ns for
- * 16 rows by 16 of K: two warps per SM saturate memory. The first copies of w precede the previous
- * kernel's end.
+ * of ldmatrix. The mma instructions of a warp depend on each other. Each takes about 18 ns for 512
+ * bytes of w (16 rows by 16 of K): a warp reads up to 28 GB/s, and two warps per SM saturate
+ * memory. The first copies of w precede the previous kernel's end.
  */
 #include "gpu/cuda/kernels/gemm/matmul_skinny_invariant.h"
 

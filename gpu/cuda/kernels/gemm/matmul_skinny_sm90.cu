@@ -25,7 +25,8 @@ constexpr uint32_t BLOCK_K = 64, ROWS = MATMUL_SM90_ROWS, FEW = 32;
 constexpr uint32_t BOX = 64 * BLOCK_K * 2; /* bytes of 64 rows in a stage */
 constexpr uint32_t RING = 208 << 10;
 constexpr int MOST_BLOCKS = 8;      /* blocks of a cluster */
-constexpr uint64_t LARGE = 4 << 20; /* elements of w; up to FEW rows only larger w is faster here */
+/* Elements of w. With at most FEW rows of x other kernels are as fast unless w has more. */
+constexpr uint64_t LARGE = 4 << 20;
 
 /* GROUPS: number of consumer warpgroups, 64 rows of w each; for a gate the first half have rows of
  * w1, the second half the same rows of w2. One more warp copies. */
@@ -152,7 +153,7 @@ template <int GROUPS, bool GATE> struct block {
         }
     }
 
-    /* Stores the warpgroup's sums over the ring, for all blocks: [row of x][row of w]. */
+    /* Stores the warpgroup's sums in place of the ring, for all blocks: [row of x][row of w]. */
     __device__ __forceinline__ void lay_down(const float (&c)[32], float *sums) const
     {
         uint32_t row = threadIdx.x / 32 * 16 + threadIdx.x % 32 / 4, col = threadIdx.x % 4 * 2;

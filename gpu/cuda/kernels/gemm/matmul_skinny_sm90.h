@@ -8,7 +8,7 @@ enum { MATMUL_SM90_ROWS = 64 };
 /* matmul() of gpu.h. Refuses everything outside of:
  *
  *    x [M, K], w [N, K]   both bf16 or both fp16, rows 16-byte aligned, K a multiple of 8, N of 4
- *    M                    at most MATMUL_SM90_ROWS; above 32 if w has at most 4 Mi elements
+ *    M                    33 (1 if w has more than 4 Mi elements) to MATMUL_SM90_ROWS
  *    y                    of x's dtype or fp32, rows aligned to four elements; no bias, no beta
  *    N                    at most one tile of w (128 or 256 rows) per SM; with up to eight thread
  *                         blocks per tile at least a quarter of the SMs have work

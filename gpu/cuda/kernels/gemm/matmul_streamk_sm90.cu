@@ -28,7 +28,8 @@ namespace {
 constexpr uint32_t BLOCK_K = 64, ROW = BLOCK_K * 2; /* ROW: bytes of a row in a stage */
 constexpr uint32_t RING = 208 << 10;
 constexpr uint32_t LEAST_STEPS = 4; /* minimum steps per block */
-constexpr uint64_t LARGE = 4 << 20; /* elements of w; up to 32 rows only larger w is faster here */
+/* Elements of w. With at most 32 rows of x other kernels are as fast unless w has more. */
+constexpr uint64_t LARGE = 4 << 20;
 /* Numbers of SMs. Below FEWEST the number of copies is the limit, not the bytes, and larger tiles
  * are used. From FEW on matmul_skinny serves up to 16 rows. */
 constexpr uint32_t FEWEST = 28, FEW = 96;
@@ -308,7 +309,7 @@ __launch_bounds__(shape<GROUPS, COLS, GATE>::THREADS, 1)
 
 /* ---- host side ---- */
 
-/* Makes a map of w, {of K, row, 1, 1} or, for a gate, {of K, 8 rows, w1 and w2, rows / 8}. */
+/* Makes a map of w: {column, row, 1, 1} or, for a gate, {column, 8 rows, w1 and w2, rows / 8}. */
 bool
 map_of(CUtensorMap *map, const struct tensor &t, uint32_t rows, bool gate)
 {

@@ -9,7 +9,7 @@ enum { MATMUL_RING_ROWS = 64 };
 /* matmul() of gpu.h. Takes the dtypes, alignments and y of matmul_skinny_sm90.h, and refuses
  * everything outside of:
  *
- *    M      17 to MATMUL_RING_ROWS, from 9 below 96 SMs; above 32 if w has at most 4 Mi elements
+ *    M      17 (9 with fewer than 96 SMs; 33 if w has at most 4 Mi elements) to MATMUL_RING_ROWS
  *    lane   on a partition of the device, not invariant
  *
  * A sum is divided into parts of K, each added in order; the parts are added in order, in fp32, and

@@ -1,8 +1,9 @@
-/* copy_blocks.cu - copies blocks of memory; see copy_blocks.h. The used bytes of every pitch are
- * divided into pieces of PIECE bytes; the last one may be shorter. A warp copies one piece at a
- * time, and adjacent warps copy adjacent pieces, which suits the bus. A lane starts AT_ONCE loads
- * of 16 bytes before it stores the first: COPY_SMS thread blocks have 512 KiB in flight, several
- * times the bandwidth-delay product of the bus.
+/* copy_blocks.cu - copies blocks of memory; see copy_blocks.h. Of every `pitch` bytes of a block
+ * the first `used` bytes are copied, in pieces of PIECE bytes; only the last piece may be shorter.
+ * A warp copies one piece at a time, and adjacent warps copy adjacent pieces, so that the transfers
+ * in flight are contiguous. A lane starts AT_ONCE loads of 16 bytes before it stores the first:
+ * COPY_SMS thread blocks have 512 KiB in flight, several times the bandwidth-delay product of the
+ * bus.
  */
 #include "gpu/cuda/kernels/memory/copy_blocks.h"
 

@@ -1,7 +1,7 @@
 /* copy_blocks.h - copies blocks within the device and between it and pinned host memory; see
  * gpu/ops.h.
  *
- *   size    pitch and used as check.c sets them: never 0
+ *   size    bytes, pitch and used are not 0: check.c has replaced pitch 0 by pitch = used = bytes
  *   copy    [n] in device memory; each side is device memory or mapped host memory, 16-byte aligned
  *   host    true: host memory may be involved. The copy uses at most COPY_SMS SMs, which saturate
  *           the bus (10 % of the device's bandwidth), so that a step continues meanwhile.

@@ -101,8 +101,8 @@ __launch_bounds__(THREADS) fill_bytes(uint8_t *to, uint64_t first, uint64_t seed
     *(uint4 *)(to + at) = make_uint4(w[0], w[1], w[2], w[3]);
 }
 
-/* Fills any part of a matrix, where a row may start inside a counter. A row has `each` threads; the
- * last one may have no element. */
+/* Fills any part of a matrix, where a row may start inside the PER numbers of one counter. A row
+ * has `each` threads, one per counter; the last thread of a row may have no element. */
 template <typename T>
 __global__ void
 __launch_bounds__(THREADS) fill_part(struct tensor t, uint64_t first, uint64_t pitch, uint32_t each,

@@ -1,4 +1,4 @@
-/* experts.cuh - divides the sorted pairs of expert_matmul into tiles, one per thread block. */
+/* experts.cuh - divides expert_matmul's sorted (row, expert) pairs into tiles, one per block. */
 #pragma once
 
 #include "gpu/gpu.h"
@@ -21,7 +21,7 @@ find_tile(const struct pairs &p, uint32_t index, uint32_t size)
         uint32_t first = p.first[e], end = p.first[e + 1], before, all;
         uint32_t tiles = from + lane < p.n_experts ? (end - first + size - 1) / size : 0;
 
-        before = tiles; /* tiles of this lane's expert and, after the loop, of lower lanes */
+        before = tiles; /* the loop adds the tiles of the experts of lower lanes */
         UNROLL for (int step = 1; step < 32; step *= 2) {
             uint32_t v = __shfl_up_sync(~0u, before, step);
 

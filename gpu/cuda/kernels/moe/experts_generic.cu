@@ -1,7 +1,7 @@
 /* experts_generic.cu - expert_matmul for any dtype; see experts.h. A thread block computes PAIRS x
- * COLS elements of y, a thread EACH elements of one pair, ACROSS apart. STEP elements of K of both
- * operands are in shared memory as fp32; the products of each STEP are summed separately and then
- * added, as in matmul_generic.cu.
+ * COLS elements of y, a thread EACH elements of one (row, expert) pair, ACROSS columns apart. STEP
+ * elements of K of both operands are in shared memory as fp32; the products of each STEP are summed
+ * separately and then added, as in matmul_generic.cu.
  */
 #include "gpu/cuda/kernels/moe/experts.h"
 

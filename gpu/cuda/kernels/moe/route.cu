@@ -1,8 +1,8 @@
 /* route.cu - chooses experts and adds their results; see route.h. Kernel choose: a warp has a row,
  * lane i the experts i, i + 32, ... An expert has a 64-bit key, ordered by its score, NaN lowest,
  * then by lower expert. The largest key is taken n_top times; lane j keeps the j-th. Kernel place:
- * a thread block has an expert. It counts the pairs of lower experts, which gives the start of its
- * own, and then assigns places to its own pairs in the order of rows.
+ * a thread block has an expert. It counts the (row, expert) pairs of lower experts, which gives the
+ * start of its own, and then assigns places to its own pairs in the order of rows.
  */
 #include "gpu/cuda/kernels/moe/route.h"
 

@@ -161,6 +161,6 @@ k_residual(const struct k_launch *l, const struct residual *r)
 
     if (r->x.dtype != DT_F32) return cudaErrorInvalidValue;
     if (a.in_norm.data && r->norm != RESIDUAL_RMS) return cudaErrorInvalidValue;
-    /* Without a norm of y, one kernel serves all kinds of norms. */
+    /* If neither y nor post is written, the kind of norm does not matter: use the RMS kernel. */
     return queue(l, a, r->norm != RESIDUAL_RMS && (r->y.data || a.post.data));
 }

@@ -104,7 +104,7 @@ normed(float (&v)[4], float k, bool weights, const float (&w)[4], float plus)
 #define GET_WEIGHTS(w, t) \
     if (!LATE && (t).data) EACH_FOUR(i, at) get_as<WHOLE>(w[i], (t).dtype, (t).data, at, d)
 
-/* A Whole of the kernel norm: what is added to x is this rank's `in` itself. */
+/* Argument for the parameter Whole of norm() without ranks: `in` itself is added to x. */
 struct alone {
     template <typename IN>
     __device__ __forceinline__ static void of(float (&)[KEEP][4], const struct norm_args &,

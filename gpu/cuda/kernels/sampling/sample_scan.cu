@@ -105,7 +105,7 @@ sum_of(const float (&v)[LANE], float best)
     return sum;
 }
 
-/* Returns the mass of a lane's values. Three weights of at most 2^30 fit in 32 bits. */
+/* Returns the mass of a lane's values. Three weights, at most 2^30 each, are added in 32 bits. */
 __device__ __forceinline__ u64
 mass_of(const float (&v)[LANE], float best, float rate)
 {
@@ -125,7 +125,8 @@ mass_of(const float (&v)[LANE], float best, float rate)
 
 constexpr uint32_t SHARED = UINT32_MAX;
 
-/* Returns the rank that has the block. SHARED: ranks share the block and all have received it. */
+/* Returns the rank that has the block, or SHARED if several ranks have parts of it; then every rank
+ * has received the whole block. */
 __device__ __forceinline__ uint32_t
 owner_of(const struct exchange &e, uint32_t n, uint32_t block)
 {

@@ -125,8 +125,8 @@ into_bin(struct shared &sh, uint32_t b, u64 weight)
 }
 
 /* Returns the first bin, from the best, at which the sum of bins reaches the goal (at least 1), and
- * in *before the sum of the bins before it; BINS if none does. The best bin is bin 0 if upward,
- * else BINS - 1. share >= 0: the goal is that share of the total. */
+ * in *before the sum of the bins before it; BINS if none does. upward: bin 0 is the best, as in
+ * bin_of(); else bin BINS - 1 (key bits). share >= 0: sets *goal to this share of the total. */
 __device__ uint32_t
 find_bin(struct shared &sh, bool upward, u64 *goal, double share, u64 *before)
 {
@@ -188,8 +188,8 @@ sort_list(struct shared &sh)
 }
 
 /* Returns the cut: the place of the last value that stays if values at or above limit are kept,
- * best first, until their weights (by_count: their number) reach the goal; limit if all together do
- * not. share as in find_bin(). Destroys the list. */
+ * best first, until the sum of their weights (by_count: their number) reaches the goal. Returns
+ * limit if the sum of all is below the goal. share as in find_bin(). Destroys the list. */
 template <bool VEC>
 __device__ u64
 find_cut(struct shared &sh, const struct row &r, bool by_count, u64 goal, double share, u64 limit)
@@ -296,7 +296,7 @@ find_list(struct shared &sh, const struct row &r, const float *group, uint32_t w
             if (to < LIST) sh.group[to] = (uint16_t)i;
         }
     __syncthreads();
-    /* Each group has a candidate, so the list cannot hold those of more than LIST groups. */
+    /* More than LIST groups have more than LIST candidates; n_list = LIST + 1 marks overflow. */
     if (sh.n_groups > LIST) {
         if (threadIdx.x == 0) sh.n_list = LIST + 1;
     } else {
@@ -445,7 +445,7 @@ __launch_bounds__(THREADS, 2) sample_top(const struct sample s, const struct sca
     r.x = (const float *)s.logits.data + (size_t)at * s.logits.stride;
     r.n = s.logits.dim[1], r.n_blocks = scratch.n_blocks;
     r.best = stat.best, r.rate = w.rate, r.min_p = want.min_p;
-    /* Chooses the bin width: the best of the worst block falls into the middle bin. */
+    /* Chooses the bin width: half of the bins cover the range of the blocks' best logits. */
     for (uint32_t b = threadIdx.x; b < r.n_blocks; b += THREADS) {
         float best = __ldcg(&scratch.block[(size_t)at * r.n_blocks + b].best);
 
