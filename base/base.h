@@ -17,7 +17,7 @@ typedef int32_t token_id;  /* index into the vocabulary; negative values are not
 typedef uint32_t seq_slot; /* index of a sequence in the KV tables, 0 .. n_slots - 1 */
 /* number of a KV block's first slice, counted from the base of the arena; kernels read it */
 typedef uint32_t slice_id;
-typedef uint64_t req_id; /* number of a request; lagand never uses it again */
+typedef uint64_t req_id; /* number of one request; lagand never gives it to another */
 
 #define SLOT_NONE UINT32_MAX
 #define SLICE_NONE UINT32_MAX
@@ -46,7 +46,7 @@ typedef uint64_t req_id; /* number of a request; lagand never uses it again */
 
 /* CLEAN(f) makes the compiler call f(&variable) when the variable leaves its scope. TAKE(p) yields
  * p and sets p to NULL, so a function can return an object that CLEAN would otherwise free.
- * CLEAN_FUNC(type, f) defines f_at() for CLEAN: it calls f(p) unless p is NULL. */
+ * CLEAN_FUNC(type, f) defines f_at(&p) for CLEAN(f_at): f_at() calls f(p) unless p is NULL. */
 #define CLEAN(f) __attribute__((cleanup(f)))
 #define TAKE(p) \
     ({ \
@@ -61,7 +61,7 @@ typedef uint64_t req_id; /* number of a request; lagand never uses it again */
         if (*p) f(*p); \
     }
 
-/* Returns the result of call from the function if it is negative, an error. */
+/* If the result of call is negative, an error, the function that uses TRY() returns this result. */
 #define TRY(call) \
     do { \
         int try_r = (call); \

@@ -1,7 +1,7 @@
 /* failpoint.c - see failpoint.h. Linked only into the programs of tests/torture.
  *
- * failpoint() uses only atomics and one system call, and the board is mapped before main(), because
- * some failpoints are in signal handlers and between vfork() and exec. */
+ * failpoint() uses only atomics and one system call, and struct fp_board is mapped before main(),
+ * because some failpoints are in signal handlers and between vfork() and exec. */
 #include "base/failpoint.h"
 
 #include <fcntl.h>

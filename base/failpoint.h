@@ -8,7 +8,8 @@
  * was passed. An armed failpoint fires once, in the first process that passes it, so that the
  * replacement of a killed process is not killed again.
  *
- * The second column is the phase of the process: W1 to W15 for a worker, D1 to D5 for lagand. */
+ * The phase numbers the kinds of work of a process. Worker: W1 (start) to W15 (drain). lagand: D1
+ * (event loop, workers), D2 (new requests), D3 (delivery), D4 (re-exec), D5 (ledger log). */
 #pragma once
 
 #include "base/base.h"
@@ -92,7 +93,7 @@ enum failpoint {
 
 enum fp_side { FP_LAGAND, FP_WORKER, FP_SIDES }; /* WORKER: LAGAN_EPOCH is set */
 /* What an armed failpoint does to its process. INJECT, only at FP_OR(): runs the statement given
- * there, as a store to an invalid device address. HOLD: the thread waits for another action. */
+ * there, as a store to an invalid device address. HOLD: waits until the test changes the action. */
 enum fp_action {
     FP_KILL = 1,
     FP_ABORT,
@@ -114,8 +115,8 @@ struct fp_slot {
 struct fp_board {
     struct fp_slot slot[FP_SIDES][FP_COUNT];
     _Atomic int64_t longest_iteration; /* CPU time of one loop iteration of lagand, ns */
-    _Atomic uint32_t
-        ring_log2[2]; /* log2 of the ring sizes of D and W, small to test the wrap; 0: default */
+    /* log2 of the sizes of request ring and response ring, small to test the wrap; 0: default */
+    _Atomic uint32_t ring_log2[2];
 };
 
 #ifdef LAGAN_FAILPOINTS

@@ -16,7 +16,7 @@ struct fair_queue {
     uint64_t quantum; /* tokens per client and round; 0: all tags are 0 (order of arrival) */
     uint64_t now;     /* present round: highest tag of a scheduled request */
     struct fair_queue_client {
-        uint64_t spent; /* tokens requested, counted so that round r ends at r * quantum */
+        uint64_t spent; /* tokens used in all rounds; r * quantum: rounds 1 to r are used up */
         uint64_t tag;   /* tag of the last request of the client */
         uint32_t n_open;
     } client[FAIR_QUEUE_CLIENTS];
@@ -25,7 +25,7 @@ struct fair_queue {
 /* Counts a new request of the client, which may use this number of tokens, and returns its tag. The
  * caller calls fair_queue_end() when the request ends. */
 uint64_t fair_queue_give(struct fair_queue *t, uint32_t client, uint64_t tokens) MUST_USE;
-/* Call it when a request with this tag is scheduled: may start its round. */
+/* Call it when a request is scheduled: a tag above the present round is the new present round. */
 void fair_queue_take(struct fair_queue *t, uint64_t tag);
 /* Changes the number of tokens counted for a request from had to has; its tag is unchanged. */
 void fair_queue_change(struct fair_queue *t, uint32_t client, uint64_t had, uint64_t has);

@@ -23,8 +23,7 @@ void log_open(const char *subject, enum log_level most);
 void log_level_set(enum log_level most); /* changes the lowest severity that is logged */
 void log_never_wait(void);               /* see above; only in a program with one thread */
 
-/* Logs with structured fields: NULL, or a NULL-terminated list of "NAME=value" strings with
- * upper-case names. */
+/* fields: NULL, or a NULL-terminated list of "NAME=value" strings with upper-case names. */
 void log_fields(enum log_level level, const char *const *fields, const char *fmt, ...)
     PRINTF_LIKE(3, 4);
 

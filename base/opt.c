@@ -1,4 +1,4 @@
-/* opt.c - see opt.h. Parsers; input (one key, argv); output (text, help, manual). */
+/* opt.c - see opt.h. In this order: parsers of values, set, argv, printed texts. */
 #include "base/opt.h"
 
 #include <inttypes.h>
@@ -322,7 +322,7 @@ opt_set(const struct opt *table, void *to, const char *key, const char *value, c
 
 static const char ARGV[] = "command line";
 
-/* Handles a row that was given before: allowed with the same value, in any spelling. */
+/* Handles an option that was given before: -EINVAL unless both values are equal when parsed. */
 static int
 give_again(const struct opt *o, const void *to, const char *value, struct err *e)
 {

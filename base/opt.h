@@ -73,16 +73,15 @@ int opt_give(const struct opt *table, void *to, uint64_t *given, const char *key
              struct err *e) MUST_USE;
 
 /* Parses the options in argv from index *at; the first argument without "--", or after "--" alone,
- * ends them. *at becomes the index of the first operand. -EINVAL, -ENOENT. --help and --version
- * must be rows. */
+ * ends them. *at becomes the index of the first operand. -EINVAL, -ENOENT. The table must
+ * have rows for --help and --version. */
 int opt_argv(const struct opt *table, void *to, uint64_t *given, int argc, char **argv, int *at,
              struct err *e) MUST_USE;
 
 /* Writes the value of row o in the struct *from into buf, as opt_set() accepts it; returns buf. */
 const char *opt_text(const struct opt *o, const void *from, char *buf, size_t n);
 
-/* How keys are printed. OPT_TYPED: --max-seqs, for a command line. OPT_KEYS: max_seqs, for files
- * and --set. */
+/* How keys are printed. OPT_TYPED: --max-seqs (command line). OPT_KEYS: max_seqs (files, --set). */
 enum opt_form { OPT_TYPED, OPT_KEYS };
 /* Prints the rows for --help, wrapped at 80 columns: key, placeholder, sentence, [default]. */
 void opt_help(const struct opt *table, enum opt_form form, FILE *out);

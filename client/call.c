@@ -282,7 +282,7 @@ lagan_call(struct lagan *c, const char *verb, const char *args, char **reply, ui
 {
     int r;
 
-    /* No open request is left that must end with ERROR. */
+    /* Without open requests lagan_next() has no ERROR to report, so the loss counts as reported. */
     if (c->reporting_loss && !c->n_requests) c->reporting_loss = false;
     if (c->reporting_loss) return client_fail(c, -ECONNRESET, "%s", c->lost_why);
     r = send_call(c, verb, args);

@@ -6,7 +6,7 @@
  * reports DISCONNECTED, or after silence, the library closes the socket and makes another one, and
  * resume.c moves the requests to it. If libzmq reconnected by itself, frames meant for the old
  * connection would be sent on the new one before HELLO, frames received on the old one would arrive
- * after the new WELCOME, and HELLO could be sent into a pipe that ends. */
+ * after the new WELCOME, and a HELLO sent to the closing connection would be lost. */
 #include "client/client.h"
 
 #include "config.h"
@@ -128,7 +128,7 @@ writable(struct lagan *c)
     int events = 0;
     size_t n = sizeof events;
 
-    /* Reading ZMQ_EVENTS also makes libzmq process its commands, which a send may skip. */
+    /* Reading ZMQ_EVENTS also makes libzmq process new and lost connections, unlike most sends. */
     if (!c->sock || zmq_getsockopt(c->sock, ZMQ_EVENTS, &events, &n) < 0) return 0;
     return events;
 }

@@ -49,8 +49,8 @@ struct open_request { /* an element of struct lagan.requests, which is sorted by
     uint64_t taken, acked; /* number of the last chunk returned to the caller; acknowledged */
     uint32_t ack_window;
 
-    /* The keys as submitted, packed: n_plain bytes, then prompt_logprobs up to n_body bytes, which
-     * a SUBMIT with delivered tokens omits. Deadline and seed are separate. */
+    /* The keys as submitted, packed, without deadline_ms and generated_ids: n_plain bytes, then up
+     * to n_body bytes the key prompt_logprobs, which a SUBMIT with delivered tokens omits. */
     char *body;
     size_t n_plain, n_body;
     uint32_t n_plain_keys, n_prompt_keys;
@@ -58,7 +58,7 @@ struct open_request { /* an element of struct lagan.requests, which is sorted by
     uint64_t seed; /* the seed that lagand chose, if the request has none */
     bool gave_seed, has_seed, no_resume, several_outputs; /* several_outputs: n > 1 */
 
-    /* Delivered to the caller: ids has the tokens of output 0. */
+    /* Delivered to the caller: n_ids tokens of output 0, log-probabilities of n_prompt_have. */
     int32_t *ids;
     uint32_t n_ids, max_ids, n_prompt_have;
     uint64_t n_values[LAGAN_N_TENSORS]; /* number of delivered values of each tensor */
@@ -69,7 +69,7 @@ struct open_request { /* an element of struct lagan.requests, which is sorted by
     /* accepted: some lagand sent ACCEPT; known_to_lagand: the present one has the request */
     bool accepted, known_to_lagand, cancelled;
     bool done_started;   /* some events of its DONE were delivered */
-    msgpack_sbuffer end; /* end of a CHUNK with the last token: the entry of DONE */
+    msgpack_sbuffer end; /* `end` of the last CHUNK: the output entry that DONE will have */
     uint32_t n_tries;    /* number of SUBMITs since the last new token */
     nsec retry_at;       /* time to submit the rejected request again; 0: not rejected */
     nsec rejected_since; /* first rejection because no worker serves the model; 0: none */
@@ -139,16 +139,16 @@ int client_send_call(struct lagan *c, const msgpack_sbuffer *b, uint64_t rid);
 void client_unsend_call(struct lagan *c, uint64_t rid); /* removes a queued CALL */
 /* Returns true if a connection was lost and the next one has no WELCOME yet. */
 bool client_disconnected(const struct lagan *c);
-/* Receives frames and maintains the connection until the time `until`. Returns 1 and in *ret a
- * CHUNK, DONE or ERROR of an open request; or *ret is NULL: the call that lagan_call() waits for
- * was answered or lost, c->first has a new frame, or reporting_loss is set. Returns 0: timeout. */
+/* Receives frames and maintains the connection until the time `until`, then returns 0. Returns 1
+ * earlier: *ret is a CHUNK, DONE or ERROR of an open request; or *ret is NULL: the call of
+ * lagan_call() was answered or lost, resume.c queued a frame, or client_lose() was called. */
 int client_step(struct lagan *c, struct frame **ret, nsec until);
 void client_rearm(struct lagan *c); /* makes lagan_fd() readable if there is work */
 struct open_request *client_find(struct lagan *c, uint64_t rid); /* NULL: not open */
 void client_close_request(struct lagan *c, uint64_t rid);
-/* Sends ACK for requests with half a window of unacknowledged chunks; all: for any such chunk. */
+/* Sends ACK for requests with half a window of unacknowledged chunks; all: with one or more. */
 void client_ack(struct lagan *c, bool all);
-/* Ends all open requests with this error (reporting_loss) and drops the queued frames. */
+/* Makes lagan_next() end all open requests with this error; drops the frames not sent yet. */
 void client_lose(struct lagan *c, uint32_t code, const char *why);
 void client_drop_out(struct lagan *c);
 /* The queue of received frames that lagan_next() has not returned yet. */

@@ -26,7 +26,7 @@ le32(const char *p)
     return (uint32_t)b[0] | (uint32_t)b[1] << 8 | (uint32_t)b[2] << 16 | (uint32_t)b[3] << 24;
 }
 
-/* Copies the keys lp and tp of a map into the event; each must have values for n tokens. */
+/* Copies lp (log-probabilities) and tp (alternatives) of n tokens from a map into the event. */
 static int
 take_logprobs(struct lagan *c, const msgpack_object *map, uint32_t n, struct lagan_event *ev)
 {
@@ -41,7 +41,7 @@ take_logprobs(struct lagan *c, const msgpack_object *map, uint32_t n, struct lag
         for (size_t i = 0; i < n; i++) bits = le32(s.p + 4 * i), memcpy(&c->logprob[i], &bits, 4);
         ev->logprob = c->logprob;
     }
-    /* log-probabilities of a prompt have the keys k and d beside lp, not in tp */
+    /* alternatives: k of each token, data d; for prompt tokens k and d are beside lp, not in tp */
     if (!tp && msg_get(map, "d")) tp = map;
     if (!tp) return 0;
     if (msg_u64(tp, "k", &k) < 0 || msg_str(tp, "d", &s) < 0) return -EBADMSG;

@@ -1,5 +1,4 @@
-/* open.c - opens and closes connections: sockets, keys, wake-up descriptors; see client.h and
- * lagan.h. */
+/* open.c - opens and closes connections: sockets, keys, wake-up descriptors; see client.h. */
 #include "client/client.h"
 
 #include "config.h"

@@ -24,7 +24,7 @@ queue_own_frame(struct lagan *c, const msgpack_sbuffer *b)
         return;
     }
     memcpy(zmq_msg_data(&f->z), b->data, b->size);
-    /* r->end is one container deeper here than in lagand's CHUNK and may exceed LAGAN_MAX_DEPTH. */
+    /* Fails if r->end, one container deeper in this DONE than in CHUNK, exceeds LAGAN_MAX_DEPTH. */
     if (msg_decode(&f->m, zmq_msg_data(&f->z), b->size, NULL) < 0) {
         frame_free(f);
         client_lose(c, LAGAN_E_INTERNAL, "lagand sent a message with invalid values");
@@ -59,8 +59,8 @@ end_with_error(struct lagan *c, const struct open_request *r, uint32_t code, con
 
 /* ---- SUBMIT */
 
-/* Packs SUBMIT with the stored keys and the time left to the deadline. If tokens were delivered, it
- * has them as generated_ids and their seed, and does not ask for prompt log-probabilities. */
+/* Packs SUBMIT with the stored keys and the time left to the deadline. If tokens were delivered,
+ * adds generated_ids and the seed of these tokens, and omits prompt_logprobs. */
 void
 client_pack_submit(const struct open_request *r, msgpack_sbuffer *b)
 {
@@ -133,15 +133,15 @@ client_retries(struct lagan *c, struct open_request *r, uint32_t code)
         client_cancelled(c, r);
         return true;
     }
-    /* A full queue becomes empty, so there is no limit. A model whose workers are drained or have
-     * failed may stay without a worker, so the reconnect timeout is the limit. */
+    /* A full queue becomes empty, so the request is retried without limit. A model may stay without
+     * a worker (drained, failed), so the request is then retried until the reconnect timeout. */
     if (code == LAGAN_E_QUEUE_FULL)
         r->rejected_since = 0;
     else if (!r->rejected_since)
         r->rejected_since = now;
     else if (now >= clock_after(r->rejected_since, c->reconnect_timeout))
         return false;
-    r->n_tries--; /* does not count: the request did not make lagand fail */
+    r->n_tries--; /* n_tries counts lost connections; this lagand only rejected the request */
     r->retry_at = now + RETRY_AFTER;
     return true;
 }

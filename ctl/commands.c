@@ -58,7 +58,7 @@ cell_kv(struct table *t, const json_t *worker, const char *key)
 }
 
 /* Adds a cell with the state of a worker and of its standby process, as "ready, standby", or
- * "loading 37%" once the total is known. */
+ * "loading 37%" once the number of bytes to load is known. */
 static void
 cell_state(struct table *t, const json_t *worker, const char *key)
 {

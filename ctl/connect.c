@@ -123,7 +123,7 @@ ctl_connect(struct ctl *ctl, struct lagan **ret, bool privileged)
 }
 
 /* Returns true for verbs that are called on ctl.sock: verbs for operators, and verbs that act on
- * the requests of all clients only there. */
+ * the requests of all clients on ctl.sock, but only on those of the caller on api.sock. */
 static bool
 needs_ctl_sock(const char *verb)
 {

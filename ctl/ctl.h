@@ -44,7 +44,7 @@ struct ctl {
     struct ctl_opts o;
     const struct command *command;
     int argc;
-    char **argv; /* [argc + 1] operands of the command (parses_argv: all arguments), then NULL */
+    char **argv; /* operands, or all arguments if command->parses_argv; then NULL */
     bool json;
     void *opts;        /* struct with the values of command->opts */
     bool first_given;  /* the first option of command->opts was given */
@@ -188,12 +188,11 @@ enum { LINE_READER_MAX = 64 << 20 }; /* bytes of one line: 4 million ids */
 /* Opens a file; "-": standard input. */
 int line_reader_open(struct line_reader *l, const char *path, struct err *e) MUST_USE;
 void line_reader_close(struct line_reader *l);
-/* Returns 1: *ret is a NUL-terminated line, valid until the next call. Returns 0: call
- * line_reader_fill(), or the input has ended (l->eof). */
+/* Returns 1: *ret is a NUL-terminated line, valid until the next call. Returns 0: the buffer has no
+ * complete line; call line_reader_fill(), unless l->eof says that the input has ended. */
 int line_reader_next(struct line_reader *l, char **ret);
 /* Calls read() once. -EMSGSIZE: a line is longer than LINE_READER_MAX. */
 int line_reader_fill(struct line_reader *l, struct err *e) MUST_USE;
-/* Waits for the next line with more than white space. Returns 1: *ret is the line; 0: the input has
- * ended or a signal has arrived; -EMSGSIZE, or the error of read(). prompt: printed first; or
- * NULL. */
+/* Waits for the next line with more than white space. Returns 1: *ret is the line; 0: end of input
+ * or a signal; -EMSGSIZE, or the error of read(). prompt: printed first; or NULL. */
 int line_reader_wait(struct line_reader *l, const char *prompt, char **ret, struct err *e) MUST_USE;

@@ -220,7 +220,7 @@ refuse_line(struct generate *g, struct running_request *j, const char *sentence)
     running_request_free(j);
 }
 
-/* Prints the outputs of a request that has several, with index and score, the best first. */
+/* Returns true if the key n, from the line or the option, asks for several outputs. */
 static bool
 is_several(const char *option, const json_t *key)
 {
@@ -363,7 +363,7 @@ loop(struct generate *g)
         struct pollfd fds[2] = { { lagan_fd(g->c), POLLIN, 0 }, { -1, POLLIN, 0 } };
         int r;
 
-        /* standard output cannot be written, so further outputs would be lost */
+        /* also if standard output cannot be written, because further outputs would be lost */
         if ((ctl_signal || ferror(stdout)) && !g->cancelled) {
             cancel_all(g);
             give_up = clock_after(clock_now(), 2 * NSEC_S);

@@ -115,7 +115,7 @@ parse_args(struct ctl *ctl)
 static void
 on_signal(int sig)
 {
-    /* A second signal ends laganctl at once; the kernel then signals a private lagand. */
+    /* A second signal ends laganctl at once and thereby a private lagand (PR_SET_PDEATHSIG). */
     if (ctl_signal) _exit(128 + sig);
     ctl_signal = sig;
 }
@@ -143,7 +143,7 @@ run_command(struct ctl *ctl)
     return r;
 }
 
-/* Runs a command. Handles its --help first, before connecting to or starting a lagand. */
+/* run() handles --help first, because --help must not connect to or start a lagand. */
 static bool
 asks_help(int argc, char **argv)
 {

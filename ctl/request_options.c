@@ -1,4 +1,4 @@
-/* request_options.c - see request_options.h. LAGAN_FIELDS has the keys; '-' replaces '_'. */
+/* request_options.c - see request_options.h. Each option is a key of LAGAN_FIELDS. */
 #include "ctl/request_options.h"
 
 #include <stdio.h>

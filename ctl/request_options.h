@@ -26,7 +26,7 @@ void request_opts(struct opt *table, const struct opt *rest);
 int request_read(struct request_args *a, const struct opt *all, const struct opt *own, void *to,
                  bool *json, const char *prompt, int argc, char **argv, struct err *e) MUST_USE;
 
-/* Sets the keys that have options in r. -EINVAL: a value has the wrong type. */
+/* Sets the keys of the given options (a) in r. -EINVAL: a value has the wrong type. */
 int request_from_args(struct lagan_request *r, const struct request_args *a,
                       struct err *e) MUST_USE;
 

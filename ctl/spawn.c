@@ -1,4 +1,4 @@
-/* spawn.c - laganctl --spawn: runs a command with a private lagand; also lagan-worker --inspect.
+/* spawn.c - laganctl --spawn: runs a command with a private lagand; runs lagan-worker --inspect.
  *
  * lagand creates its own runtime directory and removes it at its end. SIGTERM is its parent-death
  * signal, so it ends when laganctl ends for any reason; the signal is blocked from before exec
@@ -21,7 +21,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-/* interval between status calls: --spawn to first token must take less than 0.5 s */
+/* interval between status calls; short, because start to first token must take less than 0.5 s */
 #define ASK_EVERY (2 * NSEC_MS)
 #define STOP_WITHIN \
     (10 * NSEC_S)                /* lagand is killed if it has not exited this time after SIGTERM */

@@ -19,7 +19,7 @@ units(const char *word, const char *key, json_t *args)
 }
 
 /* Calls the verb of the command. worker: NULL if not given. Sets *ret to the reply; to NULL if the
- * caller has only to return the exit code. */
+ * call failed or --json has printed the reply. */
 static int
 ask(struct ctl *ctl, const char *worker, json_t *args, json_t **ret)
 {

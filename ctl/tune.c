@@ -1,5 +1,4 @@
-/* tune.c - laganctl tune: starts the measurement in a worker, waits for its end and prints the
- * results. */
+/* tune.c - laganctl tune: starts the measurement in a worker and prints its results. */
 #include "ctl/ctl.h"
 
 #include <stdio.h>

@@ -124,8 +124,7 @@ LAGAN_EXPORT int lagan_open(struct lagan **ret, const char *endpoint, int timeou
 LAGAN_EXPORT int lagan_open_keys(struct lagan **ret, const char *endpoint, const char *keys,
                                  int timeout_ms);
 
-/* Cancels the open requests, closes the connection and frees c. NULL is allowed. May take 200 ms if
- * lagand does not read. */
+/* Cancels the open requests, closes the connection (within 200 ms) and frees c. NULL is allowed. */
 LAGAN_EXPORT void lagan_close(struct lagan *c);
 
 /* Sets how long the library tries to reconnect before every open request ends with ERROR, and how
@@ -155,8 +154,8 @@ LAGAN_EXPORT void lagan_request_free(struct lagan_request *r); /* NULL is allowe
 /* Set one key. The keys are those of LAGAN_FIELDS in lagan_wire.h, described in lagan-protocol(7).
  * A second value replaces the first. Values are copied. The library does not check names, types or
  * ranges; lagand does, and a wrong value ends the request with LAGAN_E_INVALID_REQUEST.
- * -EINVAL: key is empty or longer than LAGAN_MAX_KEY. -E2BIG: more than LAGAN_MAX_KEYS keys, or too
- * many entries. */
+ * -EINVAL: key is empty or longer than LAGAN_MAX_KEY. -E2BIG: more than LAGAN_MAX_KEYS keys, or n
+ * exceeds LAGAN_MAX_IDS or LAGAN_MAX_BIAS. */
 LAGAN_EXPORT int lagan_set_int(struct lagan_request *r, const char *key, int64_t v);
 LAGAN_EXPORT int lagan_set_float(struct lagan_request *r, const char *key, double v);
 LAGAN_EXPORT int lagan_set_bool(struct lagan_request *r, const char *key, int v);

@@ -123,7 +123,7 @@ enum lagan_reason {
 /* The keys of SUBMIT and of a line of `laganctl generate --requests`. Columns:
  *
  *   kind      C type and reader of the value: wire/msg.h
- *   key       name; also of the C field in each struct on the way
+ *   key       name; also of the fields of msg_request, rec_submit and sampling
  *   least, most, default: range of numbers and lengths; OVER excludes its least value
  *   record    LAGAND: lagand alone reads the value, or passes it to the worker in another form
  *             WORKER: struct rec_submit (ipc/records.h) has a field of this name
@@ -132,9 +132,9 @@ enum lagan_reason {
  *             FIXED: the default of this table
  *   sentence  of --help and of the manual
  *
- * A row generates the field of struct msg_request, its reader, the field of struct rec_submit, both
- * copies, the ABSENT_ bit, the option of laganctl and the manual. A new WORKER or SAMPLER row
- * changes SHM_ABI_MAJOR (ipc/layout.h). */
+ * A row generates the field of struct msg_request and its reader, the field of struct rec_submit,
+ * the copies into rec_submit and sampling, the ABSENT_ bit, the option of laganctl and the manual.
+ * A new WORKER or SAMPLER row changes SHM_ABI_MAJOR (ipc/layout.h). */
 /* clang-format off */
 #define LAGAN_FIELDS(X) \
     X(IDS,   ids,                      1, LAGAN_MAX_IDS, 0, LAGAND, FIXED, \

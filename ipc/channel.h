@@ -43,7 +43,7 @@ enum { REPLY_JOIN = 1, REPLY_LEFT, REPLY_READY };
  * at exec; the caller then closes them. */
 int channel_make_plan(struct channel *l, uint32_t worker_idx, uint64_t epoch,
                       const uint8_t daemon_id[16], int doorbell[2], struct err *e) MUST_USE;
-/* channel_attach() to a channel between ranks: in rank 0, and in the other rank. */
+/* channel_attach() for P and W of a rank: _leader() is called in rank 0, _rank() in the other. */
 int channel_attach_leader(struct channel *l, int p, int w, int doorbell, uint64_t epoch,
                           struct err *e) MUST_USE;
 int channel_attach_rank(struct channel *l, int p, int w, int doorbell, uint64_t epoch,

@@ -20,7 +20,7 @@ doorbell_init(struct doorbell *b, int fd, const struct shm *mine, const struct s
     *b = (struct doorbell){ .fd = fd, .mine = shm_ctl(mine), .peer = shm_ctl(peer) };
 }
 
-/* Sends a byte if the peer announced a sleep that this event (bit of wait_seq) ends. */
+/* Sends a byte if the peer sleeps and `bit` is set in its wait_seq, at most one per sleep. */
 static void
 ring_if(struct doorbell *b, uint64_t bit)
 {

@@ -10,7 +10,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-enum { MAX_FDS = 8 }; /* space for descriptors; 1 is valid, the kernel closes those beyond 8 */
+enum { MAX_FDS = 8 }; /* of a message; valid is 1, and the kernel closes those beyond 8 */
 
 void
 fd_channel_host(char ret[FD_CHANNEL_NAME], uint32_t i)

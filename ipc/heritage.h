@@ -3,9 +3,10 @@
  *   LAGAN_FDNAMES=d:w:doorbell:fd_channel[:group[:plan1:reply1:ring1...]]   names of fd 3, 4, ...
  *   LAGAN_EPOCH=17                                                          incarnation, from 1
  *
- * All other descriptors are close-on-exec. The worker sets close-on-exec on the inherited ones as
- * soon as it has read the variables, because a process forked by a library would otherwise keep the
- * doorbell open and hide the worker's death. */
+ * In a rank group all ranks have "group", a memfd that they share, and rank 0 has plan ring, reply
+ * ring and doorbell of each other rank. All other descriptors are close-on-exec. The worker sets
+ * close-on-exec on the inherited ones as soon as it has read the variables: a process forked by a
+ * library would otherwise keep the doorbell open and hide the worker's death. */
 #pragma once
 
 #include "base/base.h"

@@ -2,8 +2,8 @@
  *
  * A payload is a struct, followed by tails: arrays and texts of variable length. It is
  * little-endian; every struct and every tail is 8-aligned. ipc/ never interprets a field. lagand
- * and the worker copy a record, check its bounds and only then use it. lagand writes records D into
- * the request ring, the worker writes records W into the response ring.
+ * and the worker copy a record, check its bounds and only then use it. lagand writes D records
+ * into the request ring, the worker W records into the response ring; "W 3" is type 3 of W records.
  *
  * ABI: lagand and its workers are always of one build, but a lagand that replaces itself (re-exec)
  * reads the ledger log of the previous one, and workers of the previous build run on until they are
@@ -74,9 +74,9 @@ struct rec_submit { /* D 1, REC_SUBMIT */
     uint32_t pad2;
     /* Tails in this order, each padded to 8: prompt ids, ids of the decoder prefix, generated ids,
      * prompt text, generated text, eos ids, stop ids, stop strings (u32 length and bytes each,
-     * padded together), bias (i32 id and f32 each), salt; if n > 1 also u8[n_done], the output of
-     * each generated id, and f32[n], the score of each output. chat 1: the prompt text is a date
-     * (YYYY-MM-DD), a newline and a conversation as JSON. */
+     * padded together), bias (i32 id and f32 each), salt; if n > 1 also u8[n_done], the output
+     * index of each generated id, and f32[n], the score of each output. chat 1: the prompt text is
+     * a date (YYYY-MM-DD), a newline and a conversation as JSON. */
 };
 /* rec_submit.flags. LOGPROBS: report the log-probability of each token, even if logprobs (the
  * number of alternatives) is 0. SUSPENDED: the request starts suspended, as if REC_SUSPEND
@@ -91,7 +91,7 @@ enum {
 };
 
 /* Bits of rec_submit.absent, one for each MODEL row of LAGAN_FIELDS: the worker takes the value
- * from generation_config.json. For max_tokens the record has the upper limit of that value. */
+ * from generation_config.json. If max_tokens is absent, the record has its upper limit. */
 #define ABSENT_FIXED(prefix, name)
 #define ABSENT_MODEL(prefix, name) prefix##name,
 enum absent_bit {
@@ -159,7 +159,7 @@ struct rec_out {
     /* text_bytes: new text, complete characters only; text_first: bytes of text before it */
     uint32_t text_bytes, text_first;
     uint32_t n_top; /* alternatives of each token, at most LAGAN_MAX_TOP */
-    float score;    /* of the output up to these tokens; a replacement worker continues from it */
+    float score; /* of the output, these tokens included; a replacement worker continues from it */
     /* Tails: i32 token[n_tokens]; if has_logprobs f32 logprob[n_tokens] and {i32 id, f32 logprob}
      * top[n_tokens][n_top]; the text; all padded to 8. */
 };

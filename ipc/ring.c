@@ -65,7 +65,7 @@ ring_writer(struct ring *r, const struct shm *mine, const struct shm *peer)
     init(r, mine, peer);
 }
 
-/* Loads the reader's head into r->peer. It is valid from the last one up to the published tail. */
+/* Loads the reader's head into r->peer. A valid head is between r->peer and the published tail. */
 static int
 see_head(struct ring *r)
 {
@@ -82,8 +82,8 @@ see_head(struct ring *r)
 
 /* Writes the staged records to the ring in one copy. Stores of a core become visible in order, and
  * a store to a cache line that the reader has just read is slow. If records were written to the
- * ring word by word, each would delay the writer's other stores; shm_copy_out() of a block need not
- * wait. */
+ * ring word by word, each word would delay the writer's other stores; the non-temporal stores that
+ * shm_copy_out() uses for a large block do not wait for the cache line. */
 static void
 put_staged(struct ring *r)
 {
@@ -210,8 +210,8 @@ ring_done(struct ring *r)
     *r = (struct ring){ .cap = 0 };
 }
 
-/* Loads the tail of the writer into r->peer. A valid tail is neither below the position read to nor
- * more than cap above the released head. */
+/* Loads the writer's tail into r->peer. A valid tail is not below r->pos, the end of the records
+ * read, and at most cap above r->published, the stored head. */
 static int
 see_tail(struct ring *r)
 {
@@ -250,7 +250,7 @@ check_header(struct ring *r, const struct ring_header *h)
     if (h->epoch != r->epoch) return broken_header(r, "wrong epoch", h);
     if (h->type == RING_PAD) {
         /* The writer pads only before a record that did not fit. So a pad reaches to the end of the
-         * ring, is shorter than a record, and does not follow a pad, which bounds our work. */
+         * ring and is shorter than the longest record. No pad follows a pad, so peek() ends. */
         if (bytes != left || h->len != left - RING_HEADER)
             return broken_header(r, "wrong length of a pad", h);
         if (bytes >= r->max_rec) return broken_header(r, "a pad is longer than any record", h);
@@ -332,7 +332,7 @@ ring_peek(struct ring *r, struct ring_record *ret)
     uint64_t have = r->copied - r->pos;
 
     /* Fast path: a completely copied record that passes all rules of check_header(). (A pad does
-     * not: below[RING_PAD] is 0.) Copied bytes are published. */
+     * not: below[RING_PAD] is 0.) No look at tail: all bytes of the copy are published. */
     if (have < RING_HEADER || record_bytes(h->len) > have || h->type >= RING_TYPES ||
         h->len >= r->below[h->type] || h->epoch != r->epoch || h->seq != r->seq ||
         h->flags & ~RING_MORE)

@@ -23,7 +23,7 @@ enum {
     RING_ALIGN = 32,
     RING_SMALL = 2048, /* bytes: a longer record is written directly to the ring, not staged */
     RING_STAGE = 4096, /* bytes of short records that are staged and then written together */
-    RING_CHUNK = 4096, /* bytes that the reader copies at once if this many are published */
+    RING_CHUNK = 4096, /* bytes that the reader copies at once, or all published bytes if fewer */
     RING_TYPES = 16,   /* record types are 1 .. RING_TYPES - 1 */
     RING_PAD = 0,      /* type of a record that fills the gap before the end of the ring */
     RING_MORE = 1      /* flag: the next record continues this one; other bits are reserved and 0 */
@@ -48,7 +48,7 @@ struct ring {              /* private to this process; all fields are trusted */
      * tail. Reader: pos is the end of the records read, published the last stored head. */
     uint64_t cap, pos, published;
     uint64_t peer; /* last loaded index of the peer: writer: its head; reader: its tail */
-    /* epoch and seq are not adjacent, because gcc would load them as one word (ipc/README.md) */
+    /* epoch and seq are not adjacent: gcc would load both as one word, slowly (ipc/README.md) */
     uint32_t epoch, max_rec, seq;
     bool full; /* writer: the last reserve found too little space */
     /* reader: the payload of a record of type t is shorter than below[t]; 0: unknown type */

@@ -80,9 +80,9 @@ enum { SHM_MAX_STATS = 62, SHM_MAX_GROUPS = 8, SHM_GROUP_STATS = 16 };
 /* Control page of a memfd. Only the owner of the memfd stores into it. The comments name the memory
  * order of each store and the load of the peer that is paired with it. */
 struct shm_ctl {
-    /* of this ring: release, after the bytes of a record; pair: acquire in ring_peek() */
+    /* of the ring in this memfd: release, after the record bytes; pair: acquire in ring_peek() */
     _Alignas(128) _Atomic uint64_t tail;
-    /* of the ring in the PEER's memfd: release; pair: acquire in ring_reserve() */
+    /* of the ring in the peer's memfd: release; pair: acquire in ring_reserve() */
     _Alignas(128) _Atomic uint64_t head;
     /* number of the sleep and the bits of doorbell.h: fence seq_cst; pair: doorbell_ring() */
     _Alignas(128) _Atomic uint64_t wait_seq;

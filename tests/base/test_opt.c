@@ -462,7 +462,8 @@ manual_has_type_range_and_default(void **state)
                            ".It Cm stall Ar TIME\nhow long is too long.\nThe value is a time such "
                            "as 250ms, 3s or 10min, from 1ms to 1min; the default is 3s.\n"));
     assert_non_null(strstr(text, ".It Cm name Ar NAME\n\\&.name\\eit.\nThe default is lagan.\n"));
-    assert_non_null(strstr(text, ".It Cm quiet\nsay less.\nThe value is true or false; the default is false.\n"));
+    assert_non_null(strstr(text, ".It Cm quiet\nsay less.\n"
+                                 "The value is true or false; the default is false.\n"));
     assert_non_null(strstr(text, "the default is \\-1.\n"));
     assert_null(strstr(text, "hidden"));
     assert_memory_equal(text, ".Bl -tag -width Ds\n", 19);

@@ -200,7 +200,8 @@ missing_lagand_is_a_timeout_with_a_sentence(void **state)
 
     (void)state;
     assert_int_equal(lagan_open(&c, "ipc:///tmp/lagan-no-such/api.sock", 30), -ETIMEDOUT);
-    assert_non_null(strstr(lagan_errmsg(NULL), "/tmp/lagan-no-such/api.sock sent no WELCOME within 30 ms"));
+    assert_non_null(
+        strstr(lagan_errmsg(NULL), "/tmp/lagan-no-such/api.sock sent no WELCOME within 30 ms"));
     memset(longer, 'a', sizeof longer);
     memcpy(longer, "ipc:///", 7);
     longer[sizeof longer - 1] = '\0';
