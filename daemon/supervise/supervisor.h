@@ -62,7 +62,7 @@ enum super_event {
     X(SIGNAL, "signal", 0, 1, 1, "ended by a signal that its own code caused") \
     X(CHECK, "check", 0, 1, 1, "an internal check failed") \
     X(CORRUPTION, "corruption", 0, 1, 1, "it sent invalid data") \
-    X(STORM, "bell_storm", 0, 1, 1, "it signalled the doorbell without writing records") \
+    X(STORM, "doorbell_storm", 0, 1, 1, "it signalled the doorbell without writing records") \
     X(DEVICE, "device", 0, 1, 1, "the device failed") \
     X(EXITED, "exited", 0, 1, 1, "it exited without being asked to") \
     X(LOST, "device_lost", 0, 0, 1, "the device does not respond; its memory is lost") \
