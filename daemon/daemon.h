@@ -41,12 +41,13 @@ struct daemon;
 struct daemon_events {
     /* net: client c has sent a whole frame of n bytes at p, valid during the call. */
     void (*frame)(struct daemon *d, struct client *c, const void *p, size_t n);
-    /* net: the connection of that client (handle of session.h) has ended. The callback drops the
-     * client; the client's requests continue until their disconnect timeout. */
+    /* net: the connection of the client with handle `client` (session.h) has ended. The callback
+     * drops the client; the client's requests continue until their disconnect timeout. */
     void (*client_disconnected)(struct daemon *d, uint32_t client);
-    /* net: the key of that client was removed. Cancels its requests and closes its connection. */
+    /* net: the key of client `client` was removed: cancels its requests, closes its connection. */
     void (*client_dropped)(struct daemon *d, uint32_t client);
-    /* supervise: the state of w has changed, or its process has ended (then from may equal to). */
+    /* supervise: the state of w has changed from `from` to `to`, or the process of w has ended; in
+     * the second case `from` and `to` may be equal. */
     void (*worker_state)(struct worker *w, enum super_state from, enum super_state to);
     /* supervise: handles a record of w's response ring. -EBADMSG: protocol error; w gets killed. */
     int (*worker_record)(struct worker *w, const struct ring_record *rec, struct err *e);
@@ -104,7 +105,7 @@ struct daemon {
     bool reexec_requested;       /* ops sets it, serve.c acts on it in the next loop iteration */
     struct preflight *preflight; /* the running preflight; NULL: none */
     uint32_t rolling;      /* rolling restart: 1 + index of the worker being replaced; 0: none */
-    uint64_t rolled_epoch; /* epoch of the process of that worker that is to end */
+    uint64_t rolled_epoch; /* epoch of the process of worker[rolling - 1] that is replaced */
     nsec drain_until;
     int exit_code;
     msgpack_sbuffer out; /* message that is being encoded */

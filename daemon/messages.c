@@ -244,8 +244,8 @@ bye(struct daemon *d, struct client *c, const struct msg *m)
 }
 
 /* ---- limit of the CPU time of one user: other clients wait while lagand decodes a frame of more
- * than LARGE bytes (milliseconds) or runs a command, whose reply may be long. Both kinds together
- * may use SHARE percent of lagand's time for each user; AT_ONCE may be used in advance */
+ * than LARGE bytes, which takes milliseconds, or runs a command, whose reply may be long. For both
+ * together one user may use SHARE percent of lagand's time, and AT_ONCE more in a burst */
 
 enum { LARGE = 64 << 10, SHARE = 10 };
 static const nsec AT_ONCE = 50 * NSEC_MS;

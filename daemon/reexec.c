@@ -22,7 +22,9 @@
 #include <unistd.h>
 
 enum { MOST_WAIT_MS = 10000 }; /* limit of the wait for the end of one old worker process */
-enum { PARK = SD_LISTEN_FDS_START + FDSTORE_MAX }; /* first number of the copies of set_aside() */
+/* set_aside() duplicates descriptors to numbers from PARK on. reexec_exec() then duplicates them to
+ * the numbers below PARK where the new lagand expects them, so it overwrites none of them. */
+enum { PARK = SD_LISTEN_FDS_START + FDSTORE_MAX };
 
 /* ---- state of the previous lagand */
 

@@ -358,7 +358,8 @@ open_event(struct daemon *d, struct err *e)
     sigset_t mask;
     int r;
 
-    /* Blocked signals become events of signalfd. A SIGTERM before that stays pending, not lost. */
+    /* Blocks the signals, because sd-event reads them from a signalfd. A SIGTERM that comes before
+     * the event loop reads the signalfd stays pending and is not lost. */
     sigemptyset(&mask);
     sigaddset(&mask, SIGTERM);
     sigaddset(&mask, SIGINT);

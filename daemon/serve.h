@@ -25,5 +25,5 @@ void reexec_take(struct daemon *d, struct fdstore *left);
 struct handover_state;
 /* Ends the workers and duplicates the descriptors for the new lagand. NULL: no memory. */
 struct handover_state *reexec_prepare(struct daemon *d);
-/* Replaces this process by the new program; all else must be closed. Returns only on failure. */
+/* Replaces this process by the new program. Close struct daemon before. Returns only on failure. */
 int reexec_exec(struct handover_state *h, char **argv, struct err *e);

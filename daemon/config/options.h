@@ -1,9 +1,9 @@
 /* options.h - reads lagand's settings from the command line and the configuration file; one table
  * of options serves both, and --help.
  *
- * A value of the command line precedes one of the file, which precedes the default. --model,
- * --device and --set configure the only model. With --model, lagand ignores the models of the file
- * and reads no default file. */
+ * A value on the command line overrides one in the file, which overrides the default. --device and
+ * --set need exactly one configured model. --model makes the only one: lagand then ignores the
+ * models of the file and reads no default file. */
 #pragma once
 
 #include "base/base.h"
@@ -42,7 +42,7 @@ struct config {
     } model[MAX_MODELS];
 };
 
-/* Reads command line and file. -EINVAL: *p has all errors; *usage: the command line is wrong. */
+/* Reads command line and file. -EINVAL: *p has all errors; *usage is true for an invalid option. */
 int config_read(struct config *c, int argc, char **argv, struct problems *p, bool *usage) MUST_USE;
 /* Formats an origin into buf and returns buf: "default", "lagan.yaml:12", "command line". */
 const char *config_from(const struct config *c, int from, char *buf, size_t n);

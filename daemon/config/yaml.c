@@ -202,7 +202,7 @@ mapping(struct walk *w, int depth)
         }
         r = next(w, &val);
         if (r == 0) {
-            /* A mapping may occur twice in the file with different keys, a key only once. */
+            /* A mapping may be written twice with different keys in it; a scalar key only once. */
             if (good && val.type == YAML_SCALAR_EVENT) good = first_time(w, &key.start_mark);
             r = good ? value(w, &val, depth) : skip(w, &val);
             yaml_event_delete(&val);

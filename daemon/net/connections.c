@@ -54,7 +54,7 @@ bool
 connections_opened(struct connections *c, int fd, nsec now)
 {
     if (fd < 0 || (uint32_t)fd >= c->n_places) return false;
-    (void)connections_closed(c, fd); /* an earlier one with this fd, not reported as closed */
+    (void)connections_closed(c, fd); /* an earlier connection of fd whose close was not reported */
     c->at[fd] = (struct place){
         .cookie = connections_cookie(fd), .since = now, .client = CLIENT_NONE, .open = true
     };

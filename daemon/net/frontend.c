@@ -16,13 +16,14 @@ enum {
     /* Budget of frontend_pump() for AF_UNIX clients, in frames and in bytes. */
     ROUND_FRAMES = 64,
     ROUND_BYTES = 1 << 20,
-    /* Frames by which an accepted and a closed connection count (about 10 system calls), so that
-     * thousands of connections at once do not delay the tokens of other clients. */
+    /* An accepted and a closed connection count as this many frames, because each costs about 10
+     * system calls: thousands of connections at once do not delay the tokens of other clients. */
     FRAMES_A_BEGIN = 16,
     FRAMES_AN_END = 8,
     /* Limits of the bytes sent to a client and not known to be read. The "share" of a client is
-     * UNREAD_ALL divided by the number of clients, clamped to [UNREAD_LEAST, UNREAD_MOST]. Chunks
-     * are sent up to 1 share, other messages up to 4. MESSAGE: libzmq's overhead of a message. */
+     * UNREAD_ALL divided by the number of clients, clamped to [UNREAD_LEAST, UNREAD_MOST]. A
+     * CHUNK is sent while the client has less than 1 share of such bytes, any other message while
+     * it has less than 4. MESSAGE: bytes added for each message, for libzmq's overhead. */
     UNREAD_ALL = 128 << 20,
     UNREAD_MOST = 1 << 20,
     UNREAD_LEAST = 64 << 10,
@@ -295,8 +296,9 @@ take_frame(struct daemon *d, const struct caller *from, const void *frame, size_
     }
 }
 
-/* Adds a connection. If there are more than the limit now, closes the longest-idle one of the
- * unidentified connections and the clients without requests, which is rarely the new one. */
+/* Adds a connection. If there are more than the limit now, closes the connection that is idle for
+ * longest among those that are unidentified or whose client has no open request. This is the new
+ * connection only if the clients of all others have open requests. */
 static void
 connection_opened(struct daemon *d, int fd)
 {
@@ -352,7 +354,8 @@ frontend_probe(struct daemon *d, struct client *c)
     bool known_before = c->disconnected;
 
     c->disconnected = false;
-    (void)frontend_ping(d, c); /* succeeds if the routing id belongs to a new connection now */
+    /* Sets c->disconnected again, unless the client has reconnected with the same routing id. */
+    (void)frontend_ping(d, c);
     if (!c->disconnected || !known_before) return false;
     d->events->client_disconnected(d, c->handle);
     return true;

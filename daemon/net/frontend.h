@@ -65,8 +65,8 @@ void frontend_disconnect_fd(struct daemon *d, int fd);
 msgpack_packer frontend_begin(struct daemon *d, uint32_t type, uint64_t rid, uint32_t n_keys);
 /* Sends a frame to c. -EAGAIN: c has too many unread bytes. -EHOSTUNREACH: c is disconnected. */
 int frontend_send(struct daemon *d, struct client *c, const void *frame, size_t n) MUST_USE;
-/* Returns 0 if a CHUNK may be sent to c, else -EAGAIN: unread chunks may use 1/4 of the limit of
- * unread bytes. Call it before a chunk is encoded, because encoding costs as much as sending. */
+/* Returns 0 if a CHUNK may be sent to c, else -EAGAIN: unread CHUNKs may use 1/4 of the limit of
+ * unread bytes. Call it before a CHUNK is encoded, because encoding costs as much as sending. */
 int frontend_check_space(struct daemon *d, struct client *c) MUST_USE;
 /* Sends the CHUNK in d->out, for which frontend_check_space() returned 0. */
 int frontend_send_chunk(struct daemon *d, struct client *c) MUST_USE;

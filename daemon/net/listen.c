@@ -13,11 +13,12 @@
 #include <systemd/sd-daemon.h>
 #include <unistd.h>
 
-/* Descriptors that are reserved, so that connections of clients cannot use them: for lagand itself,
- * and for each process of a worker with its standby and its arenas; at least FILES_LEAST. */
+/* Descriptors that connections of clients cannot use: OWN_FILES for lagand itself, WORKER_FILES for
+ * each process of a worker with its standby and its arenas; together at least FILES_LEAST. */
 enum { OWN_FILES = 96, WORKER_FILES = 32, FILES_LEAST = 256 };
-enum { OPERATORS = 64 };  /* limit of connections at ctl.sock */
-enum { UNACCEPTED = 64 }; /* api.sock may exceed the limit by this until a connection is closed */
+enum { OPERATORS = 64 }; /* limit of connections at ctl.sock */
+/* Connections accepted at api.sock above the limit until frontend.c closes an idle one for each. */
+enum { UNACCEPTED = 64 };
 
 static const struct listener {
     const char *name, *group;

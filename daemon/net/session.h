@@ -20,7 +20,8 @@ struct user {
     char name[USER_NAME + 1];             /* "uid:1000", "key:alice" */
     uint32_t n_clients, n_open, max_open; /* clients; open requests and their limit */
     uint64_t tokens, max_tokens; /* of prompts and still to generate; their limit, 0: none */
-    /* lagand's CPU time for large frames and commands, less the share due until cpu_time_at. */
+    /* lagand's CPU time for large frames and commands of the user, less the share that the user may
+     * use (SHARE in messages.c) of the time until cpu_time_at. */
     nsec cpu_time, cpu_time_at;
 };
 
@@ -35,7 +36,7 @@ struct client {
     char key[CURVE_KEY + 1]; /* tcp: the public key */
     int fd;                  /* socket of the connection */
     uint64_t cookie;         /* tcp: the kernel's cookie of that socket; 0: unknown */
-    bool ending;             /* final messages are sent regardless of unread bytes, then closed */
+    bool ending;             /* is being closed; gets its final messages despite unread bytes */
     uint64_t ending_bytes;   /* value of `sent` after the final messages */
     nsec close_at;           /* when to close even if final messages are unread; 0: not waiting */
     bool socket_closed;      /* tcp: the socket has ended; a PING will check the routing id */
@@ -52,7 +53,8 @@ struct sessions;
 
 /* Finds a user by name, or adds it, and counts one more client. NULL: the table is full. */
 struct user *session_user(struct sessions *s, const char *name);
-/* Number of a user, by which a request refers to it; and the user of a number. */
+/* A request stores the number of its user. session_user_number() returns the number of a user,
+ * session_user_at() the user that has a number. */
 uint32_t session_user_number(const struct sessions *s, const struct user *u);
 struct user *session_user_at(struct sessions *s, uint32_t number);
 

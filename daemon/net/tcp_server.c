@@ -64,7 +64,7 @@ configure(void *s)
 
 /* Makes s accept only connections encrypted with CURVE. libzmq asks the ZAP handler which keys are
  * valid, and accepts every key if there is no handler: so bind_it() calls open_auth() before it
- * binds, and identify() (frontend.c) requires a key of the file again. */
+ * binds, and identify() (frontend.c) checks again that the key of a client is in the file. */
 static int
 encrypt(void *s, const struct curve_file *keys)
 {
@@ -181,8 +181,8 @@ tcp_server_send(struct tcp_server *t, const void *id, size_t id_len, const void 
 
 /* ---- authentication */
 
-/* Receives all frames of an authentication request, without which a REP socket cannot reply.
- * Returns false if no request is waiting. */
+/* Receives an authentication request with all its frames: a REP socket can reply only after all
+ * frames are read. Returns false if no request is waiting. */
 static bool
 receive_request(struct tcp_server *t, struct auth_request *q)
 {

@@ -63,7 +63,7 @@ struct unix_server {
     struct epoll_event event[EVENTS];       /* events [i_event, n_events) are not handled yet */
     uint32_t i_event, n_events, n_accepted;
     struct peer *reading;             /* sender of the bytes in `input` */
-    struct peer *frame_peer, *closed; /* the peer, if the last event was FRAME; if it was CLOSED */
+    struct peer *frame_peer, *closed; /* peer of the last event, if FRAME; if CLOSED; else NULL */
     uint32_t i, n;
     uint8_t input[READ_FRAME_BYTES]; /* received bytes; [i, n) are not handled yet */
 };
@@ -136,7 +136,8 @@ send_some(struct unix_server *l, struct peer *p)
             doom(l, p);
             return;
         }
-        p->at = p->n; /* drops the output; p is closed when its received messages are read */
+        /* Drops the output. p is closed later, after the messages that it has sent are handled. */
+        p->at = p->n;
     }
     if (sent > 0) p->at += (size_t)sent;
     if (p->at == p->n) {

@@ -40,7 +40,7 @@ struct unix_server_event {
     uid_t uid;     /* uid of the peer's process, from the kernel */
     const void *p;
     size_t n;
-    uint32_t n_frames; /* frames of the message; above 1, which is refused: p and n are not set */
+    uint32_t n_frames; /* of the message; above 1: p and n are not set, the caller must refuse it */
 };
 
 /* Creates a server for messages of at most `most` bytes, without listeners. NULL: see errno. */

@@ -23,9 +23,10 @@ struct zmq_router_message {
     bool several; /* the message has further frames, which are dropped */
 };
 
-/* Receives a message. Returns 1: *m is a message, whose frame the caller closes; 0: a message was
- * ignored; -EAGAIN: no message is waiting; -EBUSY: the limit of dropped frames is reached. *passed
- * counts the dropped frames; the caller sets it to 0 at the start of each loop iteration. */
+/* Receives a message. Returns 1: *m is a message, whose frame the caller closes; 0: call again,
+ * because a signal came or the message was dropped: it had no frame or too long an id; -EAGAIN: no
+ * message is waiting; -EBUSY: the limit of dropped frames is reached. *passed counts the dropped
+ * frames; the caller sets it to 0 at the start of each loop iteration. */
 int zmq_router_take(struct zmq_router *r, struct zmq_router_message *m, uint32_t *passed) MUST_USE;
 /* Sends a frame to the peer with routing id `id`. -EAGAIN: queue full. -EHOSTUNREACH: no peer. */
 int zmq_router_send(const struct zmq_router *r, const void *id, size_t id_len, const void *frame,

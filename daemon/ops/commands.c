@@ -34,7 +34,7 @@ struct ask { /* one CALL */
     bool replied; /* cmd_ID() has packed a REPLY, which command_call() sends */
 };
 
-/* Starts the REPLY of a; the command then packs one value into the returned packer. */
+/* Starts the REPLY to the CALL `a`; the command then packs one value into the returned packer. */
 static msgpack_packer *
 reply(struct ask *a)
 {
@@ -84,7 +84,7 @@ command_state(const struct daemon *d)
 
 /* ---- queries */
 
-/* Packs a pool's block counts. Clamps them, as a worker wrote them: used + cached <= blocks. */
+/* Packs a pool's block counts, clamped to used + cached <= blocks, because a worker wrote them. */
 static void
 put_pool(msgpack_packer *p, const char *name, uint64_t blocks, uint64_t used, uint64_t cached)
 {
@@ -396,7 +396,7 @@ cmd_cancel(struct ask *a)
 static struct worker *
 worker_named(struct ask *a)
 {
-    const char *whose = NULL; /* name of the worker, if args has its rank (w0.1) or standby */
+    const char *whose = NULL; /* if args.worker is a rank (w0.1) or standby: name of its worker */
     struct msg_span name = { 0 };
 
     if (!a->args || msg_str(a->args, "worker", &name) < 0) {

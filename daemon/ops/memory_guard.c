@@ -67,8 +67,8 @@ close_stage(struct daemon *d, enum stage stage)
     return n;
 }
 
-/* Closes the connections of the first stage that has some. Stages UNREAD and ANY are not tried for
- * FREED after a close, because the memory of the closed connections may be enough. */
+/* Closes the connections of the first stage that has some. In the time FREED after it has closed
+ * connections, skips the stages UNREAD and ANY: the memory of the closed ones may be enough. */
 static void
 relieve(struct daemon *d, uint64_t now, uint64_t may)
 {

@@ -167,7 +167,8 @@ print_ended(const struct daemon *d, FILE *out)
     for (uint32_t i = 1; i < REASONS; i++) {
         const char *word = msg_reason(i, NULL);
 
-        /* Skips finish reasons from `cancelled` on: requests end with the error of that name. */
+        /* Skips two finish reasons: `cancelled`, because LAGAN_E_CANCELLED has the same label and
+         * counts these requests, and `error`, because such a request ends with an error code. */
         if (!word || (i < LAGAN_E_INVALID_REQUEST && i >= LAGAN_FINISH_CANCELLED)) continue;
         fprintf(out, "lagan_requests_ended_total{reason=\"%s\"} %llu\n", word,
                 (unsigned long long)d->n_ended[i]);

@@ -1,7 +1,8 @@
 /* arenas.h - lagand's descriptors of the arenas (weights, KV, manifest) of one process of a worker.
  *
  * The process sends them over its fd channel (ipc/fd_channel.h). lagand keeps them, also in the fd
- * store, and sends the complete ones to the replacement of the process. */
+ * store, and sends the complete arenas to the replacement of the process. An arena is "complete" if
+ * the process has written all its contents and set FD_CHANNEL_COMPLETE in its note. */
 #pragma once
 
 #include "base/base.h"

@@ -11,7 +11,7 @@
 
 struct cpu_starvation { /* all zero: no measurement yet */
     nsec at;            /* time of the last call; 0: no call yet */
-    nsec ran, queued;   /* processor time, run queue time of all threads at that call */
+    nsec ran, queued;   /* of all threads, at time `at`: processor time, run queue time */
 };
 
 /* Returns the nanoseconds in which process pid was starved since the last call, at most 90 % of

@@ -15,7 +15,8 @@
 
 /* Limits for reading the log pipe, because a line may have 1 byte and logging it costs 10 us.
  * READ_BYTES: one read(). ROUND_: bytes and lines in one loop iteration while the process runs.
- * LAST_: when it has ended, bytes read (more than the pipe holds), and last lines logged. */
+ * LAST_: after the process has ended: bytes that are read, which is more than the pipe holds, and
+ * last lines of these bytes that are logged. */
 enum { READ_BYTES = 512, ROUND_BYTES = 4 << 10, ROUND_LINES = 128 };
 enum { LAST_BYTES = 66 << 10, LAST_LINES = 256 };
 

@@ -27,7 +27,8 @@ void process_read_panic(struct worker *w, char *ret, size_t n_ret);
 bool process_is_standby(const struct worker *w);
 /* Writes the name of the pidfd of rank `rank` of worker `index` in the fd store: "w0.pid". */
 void process_pid_name(uint32_t index, uint32_t rank, char *buf, size_t n);
-/* Put the pidfd of a process into the fd store for the next lagand; remove it. Not for standbys. */
+/* process_store_pid() puts the pidfd of the process into the fd store for the next lagand,
+ * process_drop_pid() removes it from there. Both have no effect on standbys. */
 void process_store_pid(const struct worker *w);
 void process_drop_pid(const struct worker *w);
 

@@ -15,7 +15,9 @@
 
 static const nsec LEAVE_TIME = NSEC_S; /* for rank 0 to exit after a rank exited with status 0 */
 static const char SHARED[] = "group";  /* name of the memfd that all ranks share and resize */
-enum { LEAD_FDS = 4 }; /* rank 0 inherits these like any worker; those of the group follow */
+/* Number of descriptors that rank 0 inherits as every worker does (d, w, doorbell, fd_channel). The
+ * descriptors of the group follow them in the heritage of rank 0. */
+enum { LEAD_FDS = 4 };
 
 static const struct super_ops none; /* other ranks get no events: only rank 0 has a state */
 

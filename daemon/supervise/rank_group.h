@@ -34,8 +34,8 @@ void rank_group_end(struct worker *w);
 bool rank_group_alive(const struct worker *s);
 /* Checks the heartbeats of the other ranks; arguments as in worker_tick(). */
 void rank_group_tick(struct worker *w, nsec now, nsec late);
-/* If a rank does not exit although rank 0 and the group's SIGKILL are stall_timeout ago, makes the
- * worker DYING: after 10 s more it becomes LOST. */
+/* If a rank still runs stall_timeout after the first process of the group ended and lagand sent the
+ * others SIGKILL, makes the worker DYING: it becomes LOST if the rank runs for 10 s more. */
 void rank_group_check_exit(struct worker *w, nsec now);
 /* Returns true if a rank is silent for half of stall_timeout; rank 0 may be late because of it. */
 bool rank_group_silent(const struct worker *w, nsec now);

@@ -88,7 +88,8 @@ on_calm(sd_event_source *s, uint64_t usec, void *arg)
 
 /* Starts the standby of w after a delay. CALM_TIME lets the worker's requests resume first, because
  * opening the device stalls the other processes that use it. BRIEF_TIME is short: initialising the
- * driver takes one or two steps, and if w dies before that, its restart takes 2 x as long. */
+ * driver takes only as long as one or two steps of w, and if w dies before the standby has done it,
+ * the restart of w takes 2 x as long. */
 static void
 start_later(struct worker *w)
 {

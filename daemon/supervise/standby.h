@@ -3,8 +3,8 @@
  *
  * At first a standby has the tokenizer, open model files, the GPU driver and rings of its own. When
  * lagand sends `begin` over its fd channel, the standby opens the device and maps the weights. When
- * the worker's process is reaped, lagand sends the remaining arenas, which that process had written
- * until then, followed by `go`.
+ * the worker's process is reaped, lagand sends all arenas, now with KV and manifest, which no
+ * process writes any more, followed by `go`.
  *
  *     event                                  reaction
  *     worker READY, standby: 1               start after 100 ms, `begin` at once
@@ -15,8 +15,9 @@
  *       or its arenas are dropped
  *     worker ends otherwise                  worker_spawn() uses the standby, ready or not
  *
- * A GPU driver takes 100 ms to initialise if no process uses it, 11 ms beside a process that does,
- * and 100 ms more after its last user has ended. The CPU device needs no initialisation.
+ * A GPU driver takes 100 ms to initialise if no other process uses the driver, else 11 ms. A killed
+ * process takes about 100 ms longer to end if it was the only one that used the driver. The CPU
+ * device needs no initialisation.
  *
  * A standby is a struct worker without requests; its field `of` is its worker. Its own struct super
  * counts its deaths. The standby of a rank group is a rank group too and replaces all ranks. */
@@ -35,8 +36,8 @@ void standby_worker_state(struct worker *w, enum super_state to);
 void standby_prepare_now(struct worker *w);
 /* Returns true if standby s, which is being started, gets `begin` at once. */
 bool standby_may_prepare(const struct worker *s);
-/* Sends the weights and `begin` to the process of s behind this fd channel; a: the arenas of the
- * process that it will replace. Returns 0 without effect while s->prepare_sent is false. */
+/* If the caller has set s->prepare_sent, sends the weights and `begin` to the process of s behind
+ * this fd channel; else has no effect. a: the arenas of the process that it will replace. */
 int standby_share(const struct worker *s, struct arenas *a, int fd_channel_sock,
                   struct err *e) MUST_USE;
 /* Moves the process of the standby, with its rings and event sources, to w, which has no process.

@@ -62,7 +62,7 @@ enum super_event {
     X(SIGNAL, "signal", 0, 1, 1, "ended by a signal that its own code caused") \
     X(CHECK, "check", 0, 1, 1, "an internal check failed") \
     X(CORRUPTION, "corruption", 0, 1, 1, "it sent invalid data") \
-    X(STORM, "bell_storm", 0, 1, 1, "it signalled the doorbell without writing records") \
+    X(STORM, "doorbell_storm", 0, 1, 1, "it signalled the doorbell without writing records") \
     X(DEVICE, "device", 0, 1, 1, "the device failed") \
     X(EXITED, "exited", 0, 1, 1, "it exited without being asked to") \
     X(LOST, "device_lost", 0, 0, 1, "the device does not respond; its memory is lost") \
@@ -79,7 +79,7 @@ enum death_cause {
 struct death { /* the end of one process */
     enum death_cause cause;
     bool adopt_kv;      /* the replacement may adopt the KV: a stray write was not possible */
-    bool fault;         /* the worker's own fault: a strike for its requests and arenas */
+    bool fault;         /* own fault: counts against its requests (quarantine.h) and its arenas */
     bool counts;        /* raises the backoff; too many of them make the worker FAILED */
     bool fatal;         /* a restart would end the same way: the worker is FAILED at once */
     bool early;         /* the process was not yet READY or STANDBY */
@@ -128,7 +128,7 @@ void super_died(struct super *s, int code, int status, bool has_panic);
 /* Kills a process that hangs or made a protocol error: EV_BROKEN with that cause of death. A later
  * call with another cause does not replace the first cause. */
 void super_broken(struct super *s, enum death_cause cause, nsec now);
-/* Adds late, time in which lagand or the process did not run, to the wait for a killed process. */
+/* Extends the wait for a killed process by `late`: time in which it or lagand did not run. */
 void super_discount(struct super *s, nsec late);
 
 const char *super_state_name(enum super_state s);

@@ -56,8 +56,9 @@ void worker_event(struct worker *w, enum super_event ev);
 void worker_stop(struct worker *w, nsec drain_timeout);
 /* Kills the worker because lagand exits, and reads its remaining records; starts no replacement. */
 void worker_end(struct worker *w);
-/* Checks heartbeat, step deadline, timers and doorbell storms; called every 0.25 s. late: time
- * beyond that in which lagand or the host did not run, which does not count as silence. */
+/* Checks heartbeat, step deadline, timers and doorbell storms; called every 0.25 s. late: 0, or if
+ * lagand or the host did not run, the time since the last call in excess of 0.25 s, which does not
+ * count as silence. */
 void worker_tick(struct worker *w, nsec now, nsec late);
 nsec worker_timer(const struct worker *w); /* when the next EV_TIMER of w or its standby is due */
 

@@ -7,7 +7,8 @@
 
 enum { MAX_RECORDS = 1024, MAX_BYTES = 256 << 10 }; /* limits of worker_receive() */
 /* The bytes of the edge-triggered doorbell are read at every 32nd event, because the socket holds
- * only some hundred bytes, and at an event that follows an event without new records. */
+ * only some hundred bytes, and if no record was read since the previous event, because the worker
+ * may then signal without writing records: the check for doorbell storms counts the bytes read. */
 enum { DRAIN_EVERY = 32 };
 /* A doorbell storm: in STORM_TIME more than STORM_LEAST bytes, and more than 10 for each record. */
 enum { STORM_FACTOR = 10, STORM_LEAST = 2000 };

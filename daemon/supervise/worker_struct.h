@@ -20,7 +20,7 @@ struct worker {
     uint64_t last_epoch;    /* last epoch given to a process of this worker or its standby */
     struct worker *standby; /* in a worker: its standby; NULL in a standby, in a rank above 0 */
     struct worker *of;      /* in a standby: its worker; else NULL */
-    bool prepare_sent;      /* standby: `begin` was sent (standby.h) */
+    bool prepare_sent;      /* standby: `begin` was sent, or is sent with the start (standby.h) */
     struct worker *lead;    /* in a rank above 0: rank 0 of its rank group; else NULL */
     uint32_t rank, n_others;
     struct worker *other[MAX_RANKS - 1]; /* [n_others], ranks 1, 2, ...: rank_group.h */
@@ -72,7 +72,7 @@ int worker_watch(struct worker *w, struct err *e);
 /* For rank_group.c: sends EV_EXIT when all processes of w have ended; arguments as super_died(). */
 void worker_ended(struct worker *w, int code, int status, bool has_panic);
 /* For rank_group.c: returns how much of the time since the last tick does not count as silence of
- * w: at least late, more if w was starved of CPU time. */
+ * w: at least `late` (see worker_tick()), more if w was starved of CPU time. */
 nsec worker_discount(struct worker *w, nsec now, nsec late);
 
 /* In worker_rings.c: the sd-event handler of the doorbell (arg: the struct worker), the check for
