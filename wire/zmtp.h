@@ -11,8 +11,8 @@
  *                PONG {context} returns at most 16 bytes of it. Other commands are ignored.
  *
  * The peer may be hostile: bytes arrive in parts of any size, and memory is allocated for received
- * bytes only, never for an announced length. A frame that is complete in one part is not copied. A
- * message of several frames is only counted, because no message of lagand has several. */
+ * bytes only, never for an announced length. A frame that is complete in one part is not copied.
+ * The frames of a multi-frame message are counted and dropped: no message of lagand has several. */
 #pragma once
 
 #include "base/base.h"
@@ -27,9 +27,10 @@ struct zmtp {
         ZMTP_GREETED,
         ZMTP_SHAKEN,
         ZMTP_OPEN
-    } state;    /* GREETED: the greeting is expected next; SHAKEN: READY; OPEN: any frame */
+    } state;    /* the peer must send next: GREETED: its greeting; SHAKEN: READY; OPEN: any frame */
     bool given; /* body was returned to the caller and is freed by the next call */
-    /* The peer's greeting is 3.1 or later: it knows PING (libzmq 4.1 passes PING on). */
+    /* The peer's greeting is 3.1 or later, so it knows PING. An older peer (libzmq 4.1) would pass
+     * a PING to its application. */
     bool pings;
     uint8_t n_head, head[ZMTP_GREETING]; /* received bytes of the greeting or of a frame's head */
     uint32_t size, got;                  /* length of the current frame; bytes of it received */
@@ -47,7 +48,7 @@ struct zmtp_item {
 
 /* Consumes the first of n > 0 received bytes p, up to the end of one item: READY, a message or
  * PING. Returns the number of bytes consumed, at least 1; item->what is ZMTP_NOTHING if no item is
- * complete. item->p is valid as long as p, until zmtp_done() or the next call. most: limit of a
+ * complete. item->p is in p or in memory that zmtp_done() and the next call free. most: limit of a
  * message or command in bytes. -EPROTO: the bytes are not ZMTP 3 with mechanism NULL. -EMSGSIZE: a
  * message is longer than most. -ENOMEM. After a failure only zmtp_close() may be called. */
 int zmtp_take(struct zmtp *z, uint32_t most, const uint8_t *p, uint32_t n,

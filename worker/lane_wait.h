@@ -27,10 +27,11 @@ const struct batch_result *lane_wait_finished(struct worker *w, const struct wor
 
 /* The events that end a sleep, in addition to the doorbell and the lanes. */
 struct lane_wait {
-    int fd[2];                /* eventfds that end the sleep; they are reset then; -1: none */
-    nsec max_sleep;           /* longest sleep; 0: checks the events without sleeping */
-    bool output_blocked;      /* the peer rings the doorbell when the output ring has free space */
-    bool (*ready)(void *arg); /* called when the peer can ring already; true: do not sleep */
+    int fd[2];           /* eventfds that end the sleep; they are reset then; -1: none */
+    nsec max_sleep;      /* longest sleep; 0: checks the events without sleeping */
+    bool output_blocked; /* output ring is full: the peer rings the doorbell when it has space */
+    /* Called after announcing the sleep to the peer, so no event is lost; true: do not sleep. */
+    bool (*ready)(void *arg);
     void *arg;
 };
 /* Sleeps until the doorbell rings, a lane with an fd finishes a step, an fd is readable, or

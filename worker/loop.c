@@ -44,16 +44,16 @@
 #include <sys/prctl.h>
 
 /* A step is overdue after OVERDUE_FACTOR times its predicted duration, at least MIN_DEADLINE. The
- * worker has QUEUE_SLOTS more request slots than sequence slots, at least MIN_SLOTS. */
+ * worker has QUEUE_SLOTS more request slots than sequence slots, in total at least MIN_SLOTS. */
 enum { OVERDUE_FACTOR = 20, MIN_SLOTS = 256, QUEUE_SLOTS = 2048 };
 static const nsec MIN_DEADLINE = 3 * NSEC_S, LOAD_SLEEP = NSEC_MS, IDLE_SLEEP = 500 * NSEC_MS;
 /* Longest uninterrupted poll of the device; then the loop handles other events. */
 static const nsec POLL_TIME = 100 * NSEC_US;
 static const nsec MAX_QUEUE_AHEAD = 500 * NSEC_MS; /* see must_wait_to_queue() */
 
-/* Estimated speed of the first step: bytes of weights that one batched token uses per nanosecond.
- * It is 30 GFLOP/s at 2 bytes per weight on a CPU, 100 TFLOP/s on a GPU. Without this estimate the
- * first prefill of a large model would be overdue before it ends. */
+/* Estimated speed of the first step: (bytes of all weights) x (batched tokens) per nanosecond. With
+ * 2 bytes per weight, FIRST_RATE (CPU) is 30 GFLOP/s and FIRST_RATE_GPU 100 TFLOP/s. Without this
+ * estimate the first prefill of a large model would be overdue before it ends. */
 enum { FIRST_RATE = 30, FIRST_RATE_GPU = 100000 };
 
 struct loop {
@@ -65,7 +65,7 @@ struct loop {
     bool polled;            /* the loop polled the device while a step ended */
     bool idled;             /* since the last launch there was a time without a step in flight */
     uint64_t after_idle;    /* number of the last step that was launched after such a time */
-    uint64_t gaps, gaps_ns; /* number and time of device gaps that count_gaps() read last */
+    uint64_t gaps, gaps_ns; /* what exec_gaps() returned to the last count_gaps() */
 };
 
 static inline void
@@ -101,8 +101,8 @@ publish(struct worker *w, struct err *e)
     return 0;
 }
 
-/* Returns until when to sleep or poll before the first step in flight on a lane without an fd ends;
- * until NSEC_NEVER: there is no such step. */
+/* Returns whether to sleep or poll, and until when, to notice the next end of a step on a lane
+ * without an fd. until is NSEC_NEVER if no step is in flight on such a lane. */
 static struct step_wait_next
 next_poll(const struct loop *p, nsec now)
 {
@@ -250,8 +250,8 @@ must_wait_to_queue(const struct loop *p, unsigned lane, nsec now)
     return left > MAX_QUEUE_AHEAD;
 }
 
-/* Gives the executor the sampling parameters of each sequence whose first chunk is in b, and the
- * tokens before b of these sequences and of beams. */
+/* Gives the executor the sampling parameters of each sequence whose first chunk is in b and, for
+ * these sequences and all beams in b, the tokens before the segment in b. */
 static void
 slot_sequences(struct worker *w, const struct batch *b)
 {
@@ -312,7 +312,8 @@ launch(struct loop *p, unsigned lane, nsec now, struct err *e)
     return r < 0 ? r : 1;
 }
 
-/* Counts the device gap before an ended step, unless the lanes were idle before its launch. */
+/* Counts the device gap before an ended step: the time for which the device was idle after the step
+ * before. Does not count it if the lanes were idle before the launch of the ended step. */
 static void
 count_gaps(struct loop *p, uint64_t step)
 {
@@ -373,8 +374,9 @@ commit(struct loop *p, const struct batch *b, const struct batch_result *res, ns
 }
 
 /* Commits the oldest step of a lane if it is finished. Returns 1 if it was, 0 if not; negative: the
- * device failed. If this step waited for a step on another lane, commits the other step first,
- * because the K and V of a token are committed after the token. */
+ * device failed. If this step waited for a step on another lane, commits the other step first:
+ * this step computed K and V of tokens that the other step sampled, and a token is committed before
+ * its K and V. */
 static int
 retire(struct loop *p, unsigned lane, nsec now)
 {

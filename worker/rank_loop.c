@@ -30,7 +30,8 @@ static const nsec LOAD_SLEEP = 10 * NSEC_MS, IDLE_SLEEP = 500 * NSEC_MS;
 enum { POLL_NS = 20000 }; /* nanoseconds between two polls of a lane without an fd */
 
 /* State of the loop, with the sequences in the slots as rank 0 has sent them. token[]: the tokens
- * of a sequence before its first step and, if looks_back[slot], of later steps too. */
+ * of a sequence before its first step and, if looks_back[slot], of later steps too. Sampling
+ * looks back if it reads earlier tokens (beam search, no_repeat_ngram, some penalties). */
 struct rank_loop {
     struct worker *w;
     struct worker_lane lane[MAX_LANES]; /* batch[] is not used */

@@ -72,7 +72,8 @@ step_wait_next(const struct step_wait *p, uint8_t work, uint32_t n_tokens, nsec 
     nsec poll = end - margin - TIMER_SLACK;
 
     if (now < first) return (struct step_wait_next){ .until = MIN(first, now + MAX_NAP) };
-    /* Few steps, of varying duration, end between `first` and `poll`: naps suffice. */
+    /* `first` is before `poll` only if durations vary by more than 5 % (2 off > margin). Few steps
+     * end between these times, so naps suffice. */
     if (now < poll)
         return (struct step_wait_next){ .until = MIN(poll, now + MAX(MIN_NAP, off / NAP_PART)) };
     if (now < end + margin) return (struct step_wait_next){ .until = end + margin, .poll = true };

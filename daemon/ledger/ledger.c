@@ -662,7 +662,8 @@ request_record(const struct request *r, uint32_t at, void *to, uint32_t n)
     const char *base = (const char *)r->submit;
     struct rec_submit head = *r->submit;
     /* Order of the tails in records.h: ids of prompt and decoder; generated ids; text; text of the
-     * generated ids; the other tails; outputs of the generated ids. */
+     * generated ids; the other tails; with several outputs the output index of each generated id
+     * and the score of each output. */
     size_t ids = REC_PAD(head.n_prompt * 4) + REC_PAD(head.n_decoder * 4);
     size_t text = REC_PAD(head.text_bytes), before = sizeof head + ids + text;
     uint32_t pos = 0, end = at + n;
@@ -671,7 +672,8 @@ request_record(const struct request *r, uint32_t at, void *to, uint32_t n)
     head.n_done = request_n_tokens(r);
     head.done_text = (uint32_t)r->outputs.text.n;
     head.done_score = r->outputs.score;
-    /* The previous worker has sent prompt log-probabilities and encoder output before a token. */
+    /* A worker sends prompt log-probabilities and encoder output before its first token: if r has
+     * tokens, the next worker need not send these data again. */
     if (head.n_done) head.flags &= (uint8_t) ~(SUBMIT_PROMPT_LOGPROBS | SUBMIT_ENCODER_OUTPUT);
     if (r->notify.suspend_sent) head.flags |= SUBMIT_SUSPENDED;
     splice(&pos, &head, sizeof head, at, end, to);

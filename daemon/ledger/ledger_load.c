@@ -68,7 +68,8 @@ read_request(const struct record *x)
         free(s);
         return INVALID(x, k.id, "its SUBMIT is invalid, its id is in use, or the ledger is full");
     }
-    /* A retained request with this key had expired when this request got it: removes its names. */
+    /* If a retained request has the key of r, it had expired before r was accepted with this key:
+     * removes the names of the retained request. */
     old = k.n_key ? ledger_find_key(x->ledger, &k.session, k.key, k.n_key) : NULL;
     of_rid = ledger_find_rid(x->ledger, &k.session, k.rid);
     if (old && old->retained && (!of_rid || of_rid->retained)) ledger_unname(x->ledger, old);
@@ -155,7 +156,8 @@ read_tokens(const struct record *x)
     if (bytes_add(&r->outputs.token, p, 4 * (size_t)k.n) < 0 ||
         bytes_add(&r->outputs.text, text, k.n_text) < 0)
         return err_set(x->e, -ENOMEM, NO_MEMORY);
-    /* Log-probabilities before lp_first were acknowledged and not saved: drops the stored ones. */
+    /* The client had acknowledged the log-probabilities of the tokens before lp_first, and this
+     * record does not have them. Drops those of earlier records: all are before lp_first. */
     if (each && k.lp_first > k.first) {
         r->outputs.first_logprob = k.lp_first;
         r->outputs.logprob.n = r->outputs.top.n = 0;
@@ -190,8 +192,8 @@ read_state(const struct record *x)
     return 0;
 }
 
-/* Stores the result of each output: submit->n structs request_output at p. An unknown reason of an
- * output becomes `reason`, the request's. */
+/* Stores the result of each output: submit->n structs request_output at p. Replaces a reason
+ * that is not in enum lagan_reason by `reason`, the reason of the request. */
 static void
 read_ends(struct request *r, const char *p, uint16_t reason)
 {

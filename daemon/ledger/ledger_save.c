@@ -11,7 +11,8 @@
 _Static_assert(LEDGER_LOG_LAYOUT_SUM == LOG_FILE_LAYOUT,
                "a ledger log record has a new layout: change LOG_FILE_MAGIC and LOG_FILE_LAYOUT");
 
-/* The log is rewritten above LOG_LEAST bytes and LOG_FACTOR times the size of the last rewrite. */
+/* The log is rewritten when it exceeds both LOG_LEAST bytes and LOG_FACTOR times its size after the
+ * last rewrite. */
 enum { LOG_LEAST = 1 << 20, LOG_FACTOR = 2 };
 
 static bool

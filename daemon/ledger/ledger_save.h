@@ -6,7 +6,8 @@
  * its tokens before its client gets them. A log that is full is invalid until the ledger has no
  * open request: requests continue, but a restart of lagand would lose them, which is logged once.
  *
- * Records are appended. The log is rewritten from the ledger when it has doubled its size. */
+ * Records are appended to the valid half of the log file. When the log has doubled its size, it is
+ * rewritten from the ledger into the other half, which then is the valid one (log_file.h). */
 #pragma once
 
 #include "base/base.h"
@@ -118,7 +119,7 @@ struct ledger_log {
     struct log_file file;
     struct ledger *ledger;
     const struct config *config;
-    uint64_t rewrite_above; /* the log is rewritten when its half has more bytes than this */
+    uint64_t rewrite_above; /* the log is rewritten when its valid half exceeds these bytes */
     bool invalid;           /* the ledger did not fit, or ledger_log_start() was not called yet */
     req_id seen_id;         /* requests up to this id were written, or are not saved */
 };

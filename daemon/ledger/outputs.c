@@ -117,7 +117,7 @@ outputs_longest(const struct request *r)
 }
 
 /* With n outputs, request_n_tokens() counts the tokens of all of them. With beams it counts the
- * tokens of the best beam: the other beams have as many unused tokens. */
+ * tokens of the best beam only: each other beam may still generate as many tokens as the best. */
 uint64_t
 outputs_n_unused(const struct request *r)
 {
@@ -215,7 +215,7 @@ outputs_add(struct request *r, const struct output_tokens *t)
         (t->logprob && (bytes_add(&o->logprob, t->logprob, n * 4) < 0 ||
                         bytes_add(&o->top, t->top, n * t->n_top * 8) < 0)) ||
         (o->each && outputs_add_span(r, &span) < 0)) {
-        /* No memory: shortens all lists to their previous length, so that all end at one token. */
+        /* No memory: shortens all lists to their old length, so that all end at the same token. */
         o->token.n = had[0], o->text.n = had[1], o->logprob.n = had[2], o->top.n = had[3];
         outputs_count(r, t);
         return -ENOMEM;

@@ -6,6 +6,7 @@
  * span. The streams only grow, so that two numbers, tokens and bytes of text, describe what the
  * client has received. With one output there is no span, and outputs.each is NULL.
  *
+ * generated_ids, a key of SUBMIT, are tokens from an earlier attempt, the first of the new request.
  * Positions and counts are tokens; text is in bytes. -ENOMEM leaves the stored data unchanged. */
 #pragma once
 
@@ -40,7 +41,9 @@ struct output_tensor {
     struct bytes value;               /* f32 values that are not delivered yet */
     uint64_t n_received, n_delivered; /* values */
     uint32_t cols;
-    bool start_unknown; /* the first TENSOR record will tell at which value the tensor continues */
+    /* The request began with generated_ids. The first TENSOR record, which has not arrived, will
+     * tell at which value the tensor continues. */
+    bool start_unknown;
 };
 
 /* Tokens of one output that a worker has sent, with their text. */
@@ -70,17 +73,17 @@ uint32_t outputs_longest(const struct request *r); /* tokens of the longest outp
 /* Returns how many tokens all sequences of r together may still generate. */
 uint64_t outputs_n_unused(const struct request *r);
 
-/* Stores n, the bytes of text of the client's generated_ids as a worker reports, if unknown. */
+/* A worker has reported that the text of the generated_ids has n bytes: stores n unless known. */
 void outputs_set_text_start(struct request *r, uint32_t n);
 /* outputs_add() counts the tokens and the text of t as received and stores them; -ENOMEM: they are
  * counted, but not stored. outputs_count() only counts them; it is for a request that has ended. */
 int outputs_add(struct request *r, const struct output_tokens *t) MUST_USE;
 void outputs_count(struct request *r, const struct output_tokens *t);
-/* Adds p to the list of spans and to the counts of its output, without tokens and text. -ENOMEM. */
+/* Adds p to the spans and counts of its output; the caller stores tokens and text. -ENOMEM. */
 int outputs_add_span(struct request *r, const struct output_span *p) MUST_USE;
 void outputs_count_prompt(struct request *r, uint32_t n);
 int outputs_add_prompt(struct request *r, const struct output_prompt *p) MUST_USE;
-/* Counts t->n values from t->first on as received. Returns how many were received before. */
+/* Counts t->n values from t->first on as received. Returns how many of these were not new. */
 uint32_t outputs_count_tensor(struct request *r, const struct rec_tensor *t);
 int outputs_add_tensor(struct request *r, uint32_t kind, const void *values, uint32_t n) MUST_USE;
 
@@ -107,7 +110,7 @@ struct output_span outputs_next(const struct request *r);
 uint32_t outputs_next_first(const struct request *r);
 /* Counts the first n tokens and n_text bytes of outputs_next() as delivered. */
 void outputs_delivered(struct request *r, uint32_t n, uint32_t n_text);
-/* Returns true if chunks can end after exactly n tokens and n_text bytes: both in one span. */
+/* Returns true if a chunk can end after n tokens and n_text bytes: both are in the same span. */
 bool outputs_can_resume(const struct request *r, uint32_t n, uint32_t n_text);
 /* Continues the delivery after the n tokens and n_text bytes that the client has received. */
 void outputs_resume(struct request *r, uint32_t n, uint32_t n_text);

@@ -43,14 +43,15 @@ struct quarantine *quarantine_free(struct quarantine *q);
 
 enum quarantine_verdict { QUARANTINE_RETRY, QUARANTINE_LOST, QUARANTINE_POISONED };
 /* Counts the end of the worker that had r. fault: the worker ended by its own fault; named: its
- * trace names r. Returns RETRY: queue r again; LOST: end r, because QUARANTINE_STUCK faults brought
- * no new token; POISONED: end r after its third fault. */
+ * trace names r. Returns RETRY: queue r again; LOST: end r after QUARANTINE_STUCK faults without a
+ * new token of r between them; POISONED: end r after its third fault. */
 enum quarantine_verdict quarantine_fault(struct quarantine *q, struct request *r, bool fault,
                                          bool named);
 bool quarantine_is_suspect(const struct request *r); /* must run alone */
 /* Called when r has new tokens. Returns true if r is no suspect any more: they cleared it. */
 bool quarantine_progress(struct quarantine *q, struct request *r);
-/* Count r in n_suspects when it was read from the ledger log, and no more when it has ended. */
+/* If r is a suspect: add it to n_suspects after it was read from the ledger log; subtract it after
+ * it has ended. */
 void quarantine_restored(struct quarantine *q, const struct request *r);
 void quarantine_ended(struct quarantine *q, const struct request *r);
 

@@ -112,7 +112,7 @@ struct request {
     struct request_terms terms;
     uint64_t n_prompt_tokens; /* an estimate if the prompt is text */
 
-    struct rec_submit *submit; /* the record with its tails, submit_bytes long; its n_done is 0 */
+    struct rec_submit *submit; /* record and tails; n_done is 0: generated tokens are in outputs */
     uint32_t submit_bytes;
 
     struct request_outputs outputs;

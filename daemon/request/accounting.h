@@ -1,7 +1,8 @@
 /* accounting.h - counts open requests for their user's limits, the fair queue and api.memory.
  *
- * The memory of each request is reserved once; it is charged to its user and the fair queue at most
- * once. Both are released when its client has the result and no worker has the request. */
+ * The memory of each request is reserved once; the request and its tokens are charged to its user
+ * and to the fair queue at most once. Reservation and charge are released when the client has the
+ * result and no worker has the request. */
 #pragma once
 
 #include "base/base.h"

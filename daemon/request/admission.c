@@ -69,7 +69,8 @@ admission_record(const struct msg_request *q, uint64_t seed, uint32_t *bytes)
     size_t n = sizeof(struct rec_submit) + REC_PAD(q->ids.n * 4) + REC_PAD(q->decoder_ids.n * 4) +
                REC_PAD(text_bytes(q)) + REC_PAD(q->eos_ids.n * 4) + REC_PAD(q->stop_ids.n * 4) +
                stop_bytes(q) + bias;
-    bool first = !q->generated_ids.n; /* false: the client has the data before the first token */
+    /* A client with generated_ids already has the prompt log-probabilities and encoder output. */
+    bool first = !q->generated_ids.n;
     struct rec_submit *s = calloc(1, n);
     char *at;
 
@@ -146,7 +147,7 @@ forced_in_vocabulary(const struct model_facts *f, const char *key, int32_t id, s
                    f->vocab);
 }
 
-/* Checks the lengths of the prompt, and whether the model has the inputs that s uses. */
+/* Checks the lengths of the prompt, and that the model accepts decoder_ids, text or stop of s. */
 static int
 fits_in_length(const struct model_facts *f, const struct rec_submit *s, struct err *e)
 {
@@ -304,9 +305,9 @@ check_open(struct daemon *d, struct client *c, struct err *e)
     return 0;
 }
 
-/* Returns true if a worker of the model accepts requests now or after its restart, or if the model
- * has no workers. Otherwise (an operator drained all of them, or they failed too often to be
- * restarted) a request would stay queued without end. */
+/* Returns true if a worker of the model accepts requests now or after its restart, or (in tests) if
+ * the model has no workers. Otherwise an operator drained all workers, or these failed too often to
+ * be restarted, and a request would stay queued without end. */
 static bool
 will_be_served(const struct daemon *d, uint32_t model)
 {
@@ -382,7 +383,7 @@ known(struct daemon *d, struct client *c, uint64_t rid, const struct msg_request
 }
 
 /* Checks the limits of the user's tokens and requests, api.memory, and the queue's tokens for a new
- * request s that needs `bytes`. The first request always fits into a limit of tokens or memory. */
+ * request s that needs `bytes`. A limit of tokens or memory accepts s if s is alone in it. */
 static int
 afford(const struct daemon *d, const struct client *c, const struct rec_submit *s, uint64_t bytes,
        struct err *e)

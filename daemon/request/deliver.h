@@ -14,9 +14,11 @@
 
 /* Prepares a new request for delivery after its generated_ids; call it after outputs_begin(). */
 void deliver_init(struct request *r, uint32_t ack_window);
-/* Prepares a request of a previous lagand: its disconnect timeout starts after one idle timeout. */
+/* Prepares a request of a previous lagand: its disconnect timeout starts one idle timeout after the
+ * start of this lagand, because its client may notice late that the previous lagand has ended. */
 void deliver_restore(struct daemon *d, struct request *r);
-/* Restarts the slow-reader timeout of r, whose worker has ended before it sent a token. */
+/* Ends the slow-reader timeout and the suspension of r, whose worker has ended before it sent a
+ * token: the next worker sends all data of r again. */
 void deliver_restart(struct daemon *d, struct request *r);
 
 /* Handles ACK: the client has read chunks up to number n. ack_window 0: the window stays. */
@@ -24,7 +26,8 @@ void deliver_acked(struct daemon *d, struct request *r, uint32_t n, uint32_t ack
 /* Sends one message of each pending request. Returns true if another call can send more at once. */
 bool deliver_flush(struct daemon *d);
 
-/* Cancels the requests of a client and closes its connection. A live client sends HELLO again. */
+/* Cancels the requests of a client and closes its connection. If the client still runs,
+ * it must send HELLO again before other messages. */
 void deliver_client_dropped(struct daemon *d, uint32_t handle);
 /* Drops a client whose connection has ended. Its named requests continue until their disconnect
  * timeout; its other requests are cancelled. */
@@ -34,7 +37,7 @@ void deliver_client_disconnected(struct daemon *d, uint32_t handle);
  * data that the client lacks are not stored any more. -EEXIST: as ledger_attach(). */
 int deliver_resume(struct daemon *d, struct request *r, struct client *c, uint64_t rid,
                    uint32_t n_tokens, uint32_t n_text, uint32_t ack_window) MUST_USE;
-/* Handles one request of a RESUME: deliver_resume() of c's request rid, else deliver_forget(). */
+/* Handles one rid of a RESUME: calls deliver_resume() and, if this fails, deliver_forget(). */
 void deliver_resume_named(struct daemon *d, struct client *c, uint64_t rid, uint64_t n_tokens,
                           uint64_t n_text);
 /* Ends r and removes its names, because its client will submit it again. */

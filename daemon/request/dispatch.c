@@ -205,7 +205,7 @@ dispatch(struct daemon *d)
         if (quarantine_is_suspect(r) || i == ROUTE_WAIT) continue;
         if (i == ROUTE_NONE) {
             if (d->n_workers == 1 || d->config->n_models == 1) return;
-            continue; /* the next request may have another model, with an open worker */
+            continue; /* the next request may have a model whose worker is open to requests */
         }
         if (check_model(d, r)) send_to(d, table, i, r);
     }

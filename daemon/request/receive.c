@@ -365,7 +365,7 @@ take_reject(struct worker *w, struct rest *b, struct err *e)
         return err_set(e, -EBADMSG, "REJECT: text_bytes is %u, but %zu bytes follow the header",
                        j.text_bytes, b->n);
     TRY(find_held(w, j.ledger_index, j.gen, &r, e));
-    /* In this state this worker has sent tokens; tokens of a previous worker do not change it. */
+    /* STREAMING: this worker has sent tokens of r. When a worker ends, r becomes QUEUED again. */
     if (r->state == REQUEST_STREAMING)
         return err_set(e, -EBADMSG, "REJECT: request %u has tokens already", j.ledger_index);
     if (j.reason < LAGAN_E_INVALID_REQUEST || !msg_reason(j.reason, NULL))

@@ -107,7 +107,7 @@ submit_whole(struct worker *w, nsec now, struct err *e)
     w->intake->n_fragments = 0;
     if (n == has) {
         r = intake_submit(w, w->intake->fragments, n, now, e);
-    } else { /* lagand has validated it with the READY of a worker with other model files */
+    } else { /* too long: lagand validated it with the READY of a worker with other model files */
         memcpy(&s, w->intake->fragments, sizeof s);
         emit_reject(w, s.ledger_index, s.gen, LAGAN_E_TOO_LONG,
                     "the request with its delivered tokens exceeds the maximum length of this "

@@ -45,8 +45,8 @@ intake_ends_whole(const struct worker_request *r)
     return r->cancelled && !(r->first && r->cancelled == LAGAN_FINISH_STOP);
 }
 
-/* Applies the model's default lengths, which include `given` prompt tokens. False: they exceed max.
- */
+/* Applies the model's default min_length and max_length, which include the `given` prompt tokens.
+ * Returns false if the prompt alone reaches max_length. */
 static bool
 fit_lengths(struct worker_request *r, uint32_t given)
 {
@@ -119,7 +119,7 @@ set_lengths(struct worker *w, struct worker_request *r, uint32_t n_done)
     s->plan_after_commit = exec_looks_back(&r->sampling);
 }
 
-/* Checks that sampling works up to the greatest length of r. Returns false if r was refused. */
+/* Refuses r and returns false if penalties or no_repeat_ngram do not allow its greatest length. */
 static bool
 sampling_fits(struct worker *w, struct worker_request *r)
 {
@@ -157,8 +157,8 @@ schedule(struct worker *w, struct worker_request *r, nsec now, struct err *e)
     return 0;
 }
 
-/* Checks r and adds it to the scheduler, or ends or refuses it. Its tokens are in ids: n_source of
- * the encoder input and n_decoder, delivered tokens included. */
+/* Checks r and adds it to the scheduler, or ends or refuses it. r->ids has n_source tokens of the
+ * encoder input and n_decoder of the decoder, which with one slot include delivered tokens. */
 static void
 admit(struct worker *w, struct worker_request *r, nsec now)
 {

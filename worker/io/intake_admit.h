@@ -3,11 +3,12 @@
  * lagand has validated the record against the facts of READY. The refusals here need the tokens of
  * the prompt, which the tokenizer of the worker makes, or the free memory of the worker:
  *
- *     tokens of a text                empty, too long, outside the vocabulary
- *     prompt longer than max_length   generation_config.json
- *     penalties over many tokens      EXEC_LOOK_BACK
- *     no token may be left to sample  no_repeat_ngram and min_tokens against prompt and output
- *     KV blocks, or an operation      scheduler_add()
+ *     reason of the refusal                         limit or check
+ *     a text has no, too many or unknown tokens     length and vocabulary of the model
+ *     the prompt alone reaches max_length           max_length of generation_config.json
+ *     penalties need too many previous tokens       EXEC_LOOK_BACK
+ *     all tokens of the vocabulary are suppressed   no_repeat_ngram, min_tokens: sampling_fits()
+ *     the KV cache is too small or cannot fork      scheduler_add()
  *
  * Engine thread only. */
 #pragma once
@@ -30,5 +31,5 @@ void intake_admit_text(struct worker *w, struct worker_request *r, nsec now);
 PRINTF_LIKE(4, 5)
 void intake_refuse(struct worker *w, struct worker_request *r, uint16_t reason, const char *fmt,
                    ...);
-/* Returns true if all outputs of r end. After a stop string of one output, others continue. */
+/* Returns true if r->cancelled ends all outputs. A stop string ends only one of several outputs. */
 bool intake_ends_whole(const struct worker_request *r);

@@ -1,8 +1,8 @@
 /* outbox.h - a queue of records that are moved to the response ring when it has free space.
  *
- * While the outbox is not empty, the loop retires no further step, and it accepts results of the
- * text thread only up to the length of one record. So the outbox never holds more than the records
- * of one step and two text results. Its size is fixed: if lagand reads slowly, the engine stops. */
+ * While the outbox is not empty, the loop retires no further step; it accepts a text result only if
+ * less than one longest ring record is queued. So the outbox holds at most the records of one step
+ * and two longest ring records. Its size is fixed: if lagand reads slowly, the engine stops. */
 #pragma once
 
 #include "base/base.h"
@@ -31,7 +31,7 @@ void outbox_put(struct outbox *o, uint16_t type, const void *bytes, size_t n);
  * the ring and rings the doorbell), 0 if not, -EBADMSG if the ring is corrupt. */
 int outbox_flush(struct outbox *o, struct ring *ring) MUST_USE;
 bool outbox_empty(const struct outbox *o);
-/* Returns true if a text result may be added: less than one longest ring record is queued. */
+/* Returns true if a text result may be added: fewer bytes than ring->max_rec are queued. */
 bool outbox_takes(const struct outbox *o, const struct ring *ring);
 /* Returns the ring bytes that the first queued record needs. */
 size_t outbox_need(const struct outbox *o);

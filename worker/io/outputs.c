@@ -227,7 +227,7 @@ outputs_add(struct worker *w, struct worker_request *r, nsec now, struct err *e)
     if (first) {
         int k = scheduler_add(w->sched, first, now, e);
 
-        if (k == -EAGAIN) { /* the adopted search does not fit: starts it again without adoption */
+        if (k == -EAGAIN) { /* no slots or KV blocks for the adopted beams: adopts none */
             start_search(w, r, n_prompt, max_new, /* adopt= */ false);
             first = chain_running(r, r->seq.n_prompt - 1);
             k = scheduler_add(w->sched, first, now, e);

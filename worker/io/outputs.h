@@ -17,7 +17,8 @@
  *
  *     source | prompt, generated | search: ended beams | scores |  ...  | delivered tokens
  *
- * Delivered tokens are at the end: all slots read them, also after scores have been written. */
+ * Delivered tokens are at the end, where ended beams and scores do not overwrite them, because all
+ * beams read the delivered tokens of the first slot. */
 struct outputs_places {
     uint32_t ended, scores, end;
 };
