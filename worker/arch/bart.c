@@ -52,14 +52,15 @@ struct bart_cfg {
 #define DEC(f) IN_LAYER, offsetof(struct bart_layer, f)
 #define DEC_BASE(f) DEC(base.f)
 #define DIM_POSITIONS DIM_OWN_0
-#define DIM_FINAL DIM_OWN_1 /* size of the norm at the end of a stack: hidden; 0: none */
+#define DIM_FINAL DIM_OWN_1 /* size of the norm at the end of a stack: hidden in mBART, 0 in BART */
 #define E "encoder.layers.%u."
 #define D "decoder.layers.%u."
 #define ROWS W_SPLIT_ROWS
 #define BELOW (W_SPLIT_ROWS | W_STACKED)
 
 /* clang-format off */
-/* Lines for the encoder (P is E, TO is ENC) and for the decoder (P is D, TO is DEC_BASE). */
+/* Lines of the weight table that the encoder and the decoder share. P: prefix of the tensor names,
+ * E or D. TO(f): home (arch.h) and offset of field f, ENC or DEC_BASE. */
 #define SELF_ATTENTION(P, TO) \
     { P "self_attn.q_proj.weight",           TO(qkv.weight),            DIM_Q,         DIM_HIDDEN, ROWS }, \
     { P "self_attn.k_proj.weight",           TO(qkv.weight),            DIM_Q,         DIM_HIDDEN, BELOW }, \
@@ -220,7 +221,7 @@ add_and_norm(const struct model *m, struct tensor x, struct tensor bias, struct 
                               .norm = cfg->post ? RESIDUAL_POST : RESIDUAL_LAYER };
 }
 
-/* Tensors of a range of layers of the encoder or the decoder. */
+/* The tensors that a range of layers of one stack (the encoder or the decoder) reads and writes. */
 struct stack {
     struct tensor x, h, out; /* h: input of a sublayer; out: normed x after the last layer */
     struct step_tokens tokens;
@@ -247,8 +248,8 @@ embed(const struct model *m, struct step *s, const struct stack *k)
     return m->op->residual(s->lane, &sum);
 }
 
-/* Sets h to the input of the first sublayer of the range, layer w. x is the output of the layer
- * `before` it (NULL: w is the first layer); in BART this x is not normed yet. */
+/* Sets h to the input of the first sublayer of the range, layer w. x is the output of `before`, the
+ * layer before w (NULL: w is layer 0 of the stack); in BART this x is not normed yet. */
 static int
 begin(const struct model *m, struct step *s, const struct stack *k, const struct bart_block *before,
       const struct bart_block *w)

@@ -28,7 +28,7 @@ struct causal_defaults {
     int64_t n_layers, hidden, vocab, max_len;
     double eps;
 };
-/* Reads the keys of struct causal_defaults into s and cfg; sets n_ropes and embed_scale to 1. */
+/* Reads the keys of causal_defaults into s and cfg; n_ropes and embed_scale get the default 1. */
 int causal_sizes(const json_t *config, struct causal_defaults d, struct model_shape *s,
                  struct causal_cfg *cfg, struct err *e) MUST_USE;
 /* Sets layer i to a copy of l with its own KV and this window; window 0: full attention. */
@@ -44,8 +44,8 @@ struct tensor causal_rope(const struct model *m, uint32_t l);
     { embed_name,              TOP(embed),     DIM_VOCAB,  DIM_HIDDEN, 0 }, \
     { norm_name,               TOP(norm),      DIM_1,      DIM_HIDDEN, W_FP32 }, \
     { "lm_head.weight",        TOP(head),      DIM_VOCAB,  DIM_HIDDEN, W_TIED | W_SPLIT_ROWS }
-/* Lines for the fields qkv, gate_up and down of a layer. LAYER(f): home and offset of field f in
- * the family's layer; kv_flags: more flags of the lines of K and V. */
+/* Lines for the fields qkv, gate_up and down of a layer. LAYER(f): enum weight_home and offset of f
+ * in the family's layer; kv_flags: more flags of the lines of K and V. */
 #define QKV_RULES(prefix, LAYER, kv_flags) \
     { prefix "q_proj.weight",  LAYER(qkv),     DIM_Q,      DIM_HIDDEN, W_SPLIT_ROWS }, \
     { prefix "k_proj.weight",  LAYER(qkv),     DIM_KV,     DIM_HIDDEN, W_SPLIT_ROWS | W_STACKED | (kv_flags) }, \
@@ -56,14 +56,16 @@ struct tensor causal_rope(const struct model *m, uint32_t l);
     { prefix "down_proj.weight", LAYER(down),  DIM_HIDDEN, DIM_FF,     W_SPLIT_COLS }
 /* clang-format on */
 
-/* Begins a range of layers: embeds if first is 0; *h = rms_norm(x), [n, hidden] in BLOCK_NORMED. */
+/* Begins the range of layers from `first` on: embeds the tokens if first is 0, and sets *h ([n,
+ * hidden] in BLOCK_NORMED) to rms_norm(x) with the weight norm + plus. */
 int causal_begin(const struct model *m, struct step *s, uint32_t first, struct tensor norm,
                  float plus, struct tensor *h) MUST_USE;
-/* Returns block_layer_end() with the norm of layer l + 1, *next, or of the model. */
+/* Returns block_layer_end() with the norm weight *next of layer l + 1 or, if l is the last layer of
+ * the model, with the norm of the model. The range of layers ends before layer `end`. */
 struct residual causal_end(const struct model *m, const struct step *s, struct tensor h, uint32_t l,
                            uint32_t end, const struct tensor *next);
 
-/* A layer of self-attention and a gated feed-forward. NO_TENSOR: the family has no such tensor. */
+/* A layer of self-attention and a gated feed-forward. Fields that a family lacks are NO_TENSOR. */
 struct dense_layer {
     struct tensor attn_norm;      /* [hidden] */
     struct tensor qkv, qkv_bias;  /* [q + kv + kv, hidden], [q + kv + kv] */
@@ -100,6 +102,7 @@ struct hybrid_cfg {
 };
 /* Implements arch.divide for a family whose cfg begins with a struct hybrid_cfg. */
 int hybrid_divide(struct model *m, struct err *e) MUST_USE;
-/* Queues the mixer of layer l for h [n, hidden], except its output projection, *out, of *y. */
+/* Queues the mixer of layer l for h [n, hidden] up to *y, the input of its output projection. The
+ * caller queues the projection, whose weight is *out. */
 int hybrid_mix(const struct model *m, struct step *s, uint32_t l, const struct hybrid_mixer *w,
                struct tensor h, struct tensor *y, struct tensor *out) MUST_USE;

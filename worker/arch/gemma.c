@@ -52,7 +52,7 @@ gemma_refuse_others(const json_t *config, struct err *e)
     TRY(cfg_want_str(config, "hidden_activation", "gelu_pytorch_tanh", e));
     TRY(cfg_want_bool(config, "attention_bias", false, e));
     TRY(cfg_want_bool(config, "tie_word_embeddings", true, e));
-    /* "vision" means bidirectional attention between image tokens, and lagan has none. */
+    /* "vision" changes only the attention between image tokens, and lagan has no image tokens. */
     if (cfg_state(config, "use_bidirectional_attention") == CFG_SET &&
         json_is_string(json_object_get(config, "use_bidirectional_attention"))) {
         TRY(cfg_str(config, "use_bidirectional_attention", NULL, &both, e));

@@ -6,7 +6,7 @@
  *     (rms_norm(x0 projection^T / sqrt(hidden)) norm + table[token] sqrt(each)) / sqrt(2)
  *
  * where x0 is the scaled embedding. They depend on the tokens only, so each range of layers
- * (arch.forward) computes those of its layers, and only x passes from one range to the next. */
+ * (arch.forward) computes its layers' inputs, and only x passes from one range to the next. */
 #pragma once
 
 #include "worker/arch/causal.h"
@@ -17,7 +17,7 @@ extern const char *const gemma_prefixes[];
 int gemma_ropes(const json_t *config, unsigned types, struct causal_cfg *cfg,
                 struct err *e) MUST_USE;
 
-/* Sets kv_from of all layers: each of the last num_kv_shared_layers layers (default: otherwise)
+/* Sets kv_from of all layers: each of the last num_kv_shared_layers layers (default: `otherwise`)
  * reads the KV of the last earlier layer with the same window. Windows and heads must be set. */
 int gemma_share_kv(const json_t *config, uint32_t otherwise, struct model_shape *s,
                    struct err *e) MUST_USE;
@@ -26,7 +26,7 @@ int gemma_share_kv(const json_t *config, uint32_t otherwise, struct model_shape 
  * tie_word_embeddings that are not implemented. */
 int gemma_refuse_others(const json_t *config, struct err *e) MUST_USE;
 
-/* Weights outside the layers. The struct of a family with per-layer inputs begins with this. */
+/* Weights outside the layers. The top of a family with per-layer inputs begins with this struct. */
 struct gemma_top {
     struct block_top base;           /* embed is also the head */
     struct tensor table, projection; /* [tokens, layers * each], [layers * each, hidden] */
@@ -39,11 +39,11 @@ struct gemma_input {
     struct tensor post;             /* [hidden]: norm of the output of gemma_use_input() */
 };
 
-/* Sizes, 0 without per-layer inputs: each; each * layers; rows of table; hidden. */
-#define DIM_EACH DIM_OWN_0
-#define DIM_EACH_ALL DIM_OWN_1
-#define DIM_TOKENS DIM_OWN_2
-#define DIM_INPUT DIM_OWN_3
+/* Sizes of the tensors for per-layer inputs; 0 in a model without per-layer inputs. */
+#define DIM_EACH DIM_OWN_0     /* `each` */
+#define DIM_EACH_ALL DIM_OWN_1 /* each * layers */
+#define DIM_TOKENS DIM_OWN_2   /* rows of gemma_top.table */
+#define DIM_INPUT DIM_OWN_3    /* hidden */
 #define L "layers.%u."
 
 /* clang-format off */
@@ -61,7 +61,8 @@ struct gemma_input {
     { L "pre_feedforward_layernorm.weight",  DENSE(ff_norm),          DIM_1,      DIM_HIDDEN, W_FP32 }, \
     GATED_RULES(L "mlp.", DENSE), \
     { L "post_feedforward_layernorm.weight", DENSE(ff_post),          DIM_1,      DIM_HIDDEN, W_FP32 }
-/* Lines for struct gemma_top and a layer's `input`. TO(f): home and offset of a layer's field f. */
+/* Lines of the weight table that fill struct gemma_top and, in GEMMA_INPUT_RULES(TO), the field
+ * `input` of a layer. TO(f): home (arch.h) and offset of field f of the family's layer. */
 #define GEMMA_TOP(f) IN_TOP, offsetof(struct gemma_top, f)
 #define GEMMA_INPUT_TOP_RULES \
     { "embed_tokens_per_layer.weight",       GEMMA_TOP(table),         DIM_TOKENS, DIM_EACH_ALL, W_EMBEDDING }, \
@@ -73,7 +74,7 @@ struct gemma_input {
     { L "post_per_layer_input_norm.weight",  TO(input.post),          DIM_1,      DIM_INPUT,  W_FP32 }
 /* clang-format on */
 
-/* Reads the sizes of per-layer inputs: *each (at least min), s->dim; sets s->own_cols. */
+/* Reads the sizes of per-layer inputs: *each (refused below min) and s->dim. Sets s->own_cols. */
 int gemma_read_inputs(const json_t *config, uint32_t min, struct model_shape *s, uint32_t *each,
                       struct err *e) MUST_USE;
 /* Returns the words per token at the start of BLOCK_OWN that hold per-layer inputs. */

@@ -47,7 +47,7 @@ configure(json_t *config, struct model_shape *s, void *out, struct err *e)
     TRY(gemma_ropes(config, 1 << ROPE_DEFAULT | 1 << ROPE_LINEAR, &cfg->base, e));
     TRY(read_layers(config, s, e));
     cfg->base.scale = (float)(1 / sqrt((double)scalar));
-    /* As transformers in fp32; in bf16 transformers rounds this factor to bf16. */
+    /* sqrt(hidden) in fp32, also for bf16 models, where transformers rounds it to bf16. */
     cfg->base.embed_scale = sqrtf((float)s->hidden);
     cfg->act = ACT_GELU_TANH;
     cfg->norm_plus = 1;

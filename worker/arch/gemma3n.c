@@ -2,15 +2,16 @@
  *
  * There are 4 streams of hidden states (AltUp): a layer predicts all streams from all streams,
  * computes its sublayers on the active stream, and corrects every stream with the result. A
- * low-rank product (Laurel) is added beside attention. Gates of the first layers keep only values
- * far above the mean of their row. Per-layer inputs (gemma.h) are added to streams 1 to 3. The last
- * layers read the KV of earlier layers. Norm weights are w, scores are not scaled, v is normed.
- * Source: Gemma3nForCausalLM of transformers 5.17. */
+ * low-rank product (Laurel) is added beside attention. In the first layers, feed-forward gates
+ * become 0 unless they are far above the mean of their row. Per-layer inputs (gemma.h) are added to
+ * streams 1 to 3. The last layers read the KV of earlier layers. Norm weights are w, scores are not
+ * scaled, v is normed. Source: Gemma3nForCausalLM of transformers 5.17. */
 #include "worker/arch/gemma.h"
 
 #include <math.h>
 
-/* SPARSE: number of first layers that are sparse by default, if the model has more layers. */
+/* SPARSE: number of first layers with sparse gates if activation_sparsity_pattern is absent. If the
+ * model has no further layers, no layer is sparse then. */
 enum { STREAMS = 4, COEFS = STREAMS * STREAMS, SPARSE = 10 };
 static const float LEAST = 1e-5f; /* lower limit of the mean square in match_rms() */
 
@@ -67,7 +68,7 @@ static const struct weight_rule weights[] = {
 };
 /* clang-format on */
 
-/* Reads a layer's number: an entry of the list, the same for all, or, if absent, `otherwise`. */
+/* Reads key for one layer: an entry of a list, or one number for all; absent: `otherwise`. */
 static int
 number_of(const json_t *config, const char *key, uint32_t layer, uint32_t n_layers,
           double otherwise, double *ret, struct err *e)
@@ -208,7 +209,8 @@ stream(const struct model *m, const struct step *s, uint32_t i)
     return tensor_cols(s->x, i * m->shape.hidden, m->shape.hidden);
 }
 
-/* Computes the coefficients of AltUp: coefs = matrix tanh(router(norm x) / hidden). */
+/* Computes the coefficients of AltUp: coefs = matrix tanh(router(norm x) / hidden). router and norm
+ * are weights of w; matrix is w->predict or w->correct. */
 static int
 route(const struct model *m, struct step *s, const struct gemma3n_scratch *o,
       const struct gemma3n_layer *w, struct tensor x, struct tensor coefs, struct tensor matrix)
@@ -257,7 +259,7 @@ feed_forward(const struct model *m, struct step *s, uint32_t l, struct tensor h,
     return op->gate(s->lane, *inner, gate_up, ACT_GELU_TANH);
 }
 
-/* Sets work to the output of layer l's sublayers for the active stream. */
+/* Sets o->work to the output of layer l's sublayers for the active stream. */
 static int
 sublayers(const struct model *m, struct step *s, uint32_t l, const struct gemma3n_scratch *o)
 {

@@ -31,10 +31,10 @@ struct gemma4_cfg {
 };
 
 #define LAYER(f) IN_LAYER, offsetof(struct gemma4_layer, f)
-/* Sizes of expert tensors, 0 without experts: expert_ff, 2 * expert_ff, hidden. */
-#define DIM_EXPERT_FF DIM_OWN_4
-#define DIM_EXPERT_2FF DIM_OWN_5
-#define DIM_BESIDE DIM_OWN_6
+/* Sizes of the tensors of experts and router; 0 in a model without experts. */
+#define DIM_EXPERT_FF DIM_OWN_4  /* expert_ff */
+#define DIM_EXPERT_2FF DIM_OWN_5 /* 2 * expert_ff */
+#define DIM_BESIDE DIM_OWN_6     /* hidden: norms that exist only beside experts */
 
 /* clang-format off */
 static const struct weight_rule weights[] = {
@@ -227,8 +227,8 @@ prepare(struct model *m, struct err *e)
     return 0;
 }
 
-/* Computes the experts and adds them to the dense feed-forward. sum is its output and becomes the
- * sum of both normed outputs; h is scratch. */
+/* Computes the experts and adds them to the dense feed-forward. sum: the output of the dense
+ * feed-forward; becomes norm(dense output) + norm(output of the experts). h is scratch. */
 static int
 add_experts(const struct model *m, struct step *s, uint32_t l, struct tensor sum, struct tensor h)
 {

@@ -1,4 +1,4 @@
-/* gpt_oss.c - GPT-OSS; published experts are in MXFP4 (quant.h), others in bf16.
+/* gpt_oss.c - GPT-OSS, with experts in MXFP4 (quant.h), as published, or in a plain dtype.
  *
  * As Llama, except: every projection has a bias; sliding-window and full layers alternate; each
  * head has a sink, one more logit in its softmax without a value. Every feed-forward has experts,
@@ -54,7 +54,7 @@ read_rope(const json_t *config, struct rope_params *ret, struct err *e)
     if (cfg_state(config, "rope_parameters") == CFG_SET ||
         json_object_size(json_object_get(config, "rope_scaling")) > 0)
         return 0;
-    ret->type = ROPE_YARN; /* if neither key is set: the values of the published models */
+    ret->type = ROPE_YARN; /* rope_parameters, rope_scaling not set: as published models */
     ret->factor = ret->beta_fast = 32;
     ret->beta_slow = 1;
     ret->truncate = false;
@@ -62,8 +62,8 @@ read_rope(const json_t *config, struct rope_params *ret, struct err *e)
     return 0;
 }
 
-/* Sets size d to n, which ranks divide between equal units: pairs of a gate and an up row, or, in
- * MXFP4, runs of expert_run pairs. */
+/* Sets size d to n, which consists of `units` equal units that ranks do not cut: expert_run columns
+ * of down, or the expert_run pairs of gate and up rows that compute them. */
 static void
 set_size(struct model_shape *s, enum dim d, uint32_t n, uint32_t units)
 {

@@ -1,8 +1,9 @@
 /* granite_hybrid.c - Granite 4 hybrid: Mamba-2 or attention layers, each followed by a shared
  * feed-forward and optional experts.
  *
- * It has factors of the embedding, sublayer outputs and scores, and a divisor of logits. Published
- * models have no positions. Source: GraniteMoeHybridForCausalLM of transformers 5.17. */
+ * config.json has factors of the embedding, of sublayer outputs and of attention scores, and a
+ * number by which logits are divided. Published models have no positional encoding. Source:
+ * GraniteMoeHybridForCausalLM of transformers 5.17. */
 #include "worker/arch/causal.h"
 
 struct granite_layer {

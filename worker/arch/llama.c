@@ -1,8 +1,8 @@
 /* llama.c - Llama 2, 3 and 3.1, and Mistral, which adds a sliding window.
  *
  * Pre-norm decoder: rms norm, grouped-query attention with rotary positions, rms norm, SwiGLU.
- * Source: LlamaForCausalLM and MistralForCausalLM of transformers 5.17, which has the same
- * names. */
+ * Source: LlamaForCausalLM and MistralForCausalLM of transformers 5.17, whose tensor names this
+ * file follows. */
 #include "worker/arch/causal.h"
 
 /* clang-format off */

@@ -1,5 +1,5 @@
 /* nemotron_h.c - Nemotron-H: each layer is Mamba-2, attention without positions, a feed-forward
- * without gate (relu squared), or experts of that kind.
+ * without gate (relu squared), or experts that are such feed-forwards.
  *
  * Mamba-2 norms each group separately; dt is at least time_step_min. The router selects experts by
  * sigmoid(logit) plus a correction and weights them without the correction. Source:
@@ -106,7 +106,7 @@ count_layers(const json_t *config, uint32_t *ret, struct err *e)
     return 0;
 }
 
-/* Refuses other values of keys than the one for which forward() is written. */
+/* Refuses every key whose value differs from the one that forward() implements. */
 static int
 refuse_others(const json_t *config, struct err *e)
 {

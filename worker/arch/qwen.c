@@ -32,7 +32,7 @@ static const struct weight_rule weights[] = {
 
 enum { QWEN_ROPE = 1 << ROPE_DEFAULT | 1 << ROPE_LINEAR | 1 << ROPE_LLAMA3 | 1 << ROPE_YARN };
 
-/* Reads the window (0: none) of layers from *first on; only if use_sliding_window is true. */
+/* Reads the window of layers from *first on; *window is 0 unless use_sliding_window is true. */
 static int
 read_window(const json_t *config, uint32_t *window, uint32_t *first, struct err *e)
 {

@@ -50,13 +50,14 @@ enum { TABLE_ENCODER, TABLE_DECODER };
 #define TOP(f) IN_TOP, offsetof(struct t5, f)
 #define ENC(f) IN_ENCODER, offsetof(struct t5_encoder, f)
 #define DEC(f) IN_LAYER, offsetof(struct t5_layer, f)
-#define DIM_PLAIN DIM_OWN_0 /* ff, or 0 if the feed-forward is gated. DIM_GATED: 0, or ff */
-#define DIM_GATED DIM_OWN_1
+#define DIM_PLAIN DIM_OWN_0 /* 0 if the feed-forward is gated, else ff */
+#define DIM_GATED DIM_OWN_1 /* ff if the feed-forward is gated, else 0 */
 #define E "encoder.block.%u.layer."
 #define D "decoder.block.%u.layer."
 
 /* clang-format off */
-/* Lines for the encoder (P is E, TO is ENC) and for the decoder (P is D, TO is DEC). */
+/* Lines of the weight table that the encoder and the decoder share. P: prefix of the tensor names,
+ * E or D. TO(f): home (arch.h) and offset of field f, ENC or DEC. */
 #define SELF_ATTENTION(P, TO) \
     { P "0.SelfAttention.relative_attention_bias.weight", TO(bias), DIM_BUCKETS, DIM_HEADS, W_FIRST | W_FP32 | W_SPLIT_COLS }, \
     { P "0.layer_norm.weight",             TO(self_norm),     DIM_1,       DIM_HIDDEN, W_FP32 }, \
@@ -91,7 +92,8 @@ static const struct weight_rule weights[] = {
 };
 /* clang-format on */
 
-/* The maximum length, for block tables. T5 has none: distances beyond t5_reach() have one bias. */
+/* The maximum length in lagan, which bounds the size of block tables. T5 has no maximum, because
+ * all distances beyond t5_reach() have the same bias. */
 enum { T5_POSITIONS = 4096 };
 
 static int
@@ -148,7 +150,8 @@ configure(json_t *config, struct model_shape *s, void *out, struct err *e)
                 &s->hidden, e));
     TRY(cfg_u32(config, "vocab_size", 32128, 1, CFG_MAX_VOCAB, &s->vocab, e));
     TRY(cfg_u32(config, "num_layers", 6, 1, MAX_LAYERS, &s->n_encoder_layers, e));
-    /* num_hidden_layers is a second name of num_layers and does not set num_decoder_layers. */
+    /* num_hidden_layers, a second name of num_layers, is read last, because it does not change the
+     * default of num_decoder_layers. */
     TRY(cfg_u32(config, "num_decoder_layers", s->n_encoder_layers, 1, MAX_LAYERS, &s->n_layers, e));
     TRY(cfg_u32(config, "num_hidden_layers", s->n_encoder_layers, 1, MAX_LAYERS,
                 &s->n_encoder_layers, e));
@@ -158,7 +161,7 @@ configure(json_t *config, struct model_shape *s, void *out, struct err *e)
     TRY(cfg_u32(config, cfg_either(config, "head_dim", "d_kv"), 64, 1, CFG_MAX_HEAD_DIM,
                 &l.head_dim, e));
     TRY(cfg_f32(config, "layer_norm_epsilon", 1e-6, 0, 1, &cfg->eps, e));
-    /* The scale depends on tie_word_embeddings, not on the presence of lm_head.weight. */
+    /* head_scale depends on tie_word_embeddings, not on the presence of lm_head.weight. */
     TRY(cfg_bool(config, "tie_word_embeddings", true, &s->tied, e));
     TRY(cfg_bool(config, "scale_decoder_outputs", s->tied, &scaled, e));
     cfg->head_scale = scaled ? (float)(1 / sqrt((double)s->hidden)) : 1;

@@ -6,8 +6,8 @@
  * decoder layer, an encoder layer. The names of tensors are data and the arithmetic, forward(), is
  * code, because each is then easy to compare with the original in transformers.
  *
- * A new family touches 4 product files: worker/arch/NAME.c, registry.c, registry.h and Makefile.am.
- * Its tests are lines in 5 files (docs/adding-a-model.md). */
+ * A new family needs changes in 4 files outside tests/: worker/arch/NAME.c, registry.c, registry.h
+ * and Makefile.am. Its tests are lines in 5 files (docs/adding-a-model.md). */
 #pragma once
 
 #include "base/base.h"
@@ -37,7 +37,7 @@ enum mixer { MIX_ATTENTION, MIX_STATE, MIX_NONE };
 
 struct layer_shape {
     enum mixer mixer;
-    /* configure() sets the sizes of the whole model; m->shape then has those of this rank. */
+    /* configure() sets the whole model's sizes; sharding_divide() reduces them to this rank's. */
     uint32_t n_heads, n_kv_heads, head_dim, n_ff;
     uint32_t n_experts, n_top, expert_ff; /* n_experts 0: none. n_top experts compute each token */
     bool v_is_k; /* the layer has no v projection: v is k before k's norm and rotation */
@@ -47,7 +47,7 @@ struct layer_shape {
     uint32_t kept;           /* attention sinks; model_keep_first() sets them, not configure() */
     uint16_t kv_from;        /* number of the layer whose K and V this layer reads, often its own */
     uint32_t state_bytes;    /* size of the recurrent state of a sequence; MIX_STATE only */
-    uint8_t group, in_group; /* KV group, and place in it; model_groups() sets them */
+    uint8_t group, in_group; /* KV group, index among its layers; set by model_groups() */
 };
 
 /* How ranks divide a size that consists of n consecutive parts (q, k and v in one tensor). Part i
@@ -71,31 +71,31 @@ struct model_shape {
     bool tied;                             /* tie_word_embeddings, for W_TIED lines */
     uint32_t n_streams; /* hidden states per token (AltUp): x is [n, n_streams * hidden]; 0: 1 */
     uint32_t own_cols;  /* 4-byte words per token of the scratch BLOCK_OWN (blocks.h) */
-    float logit_scale, logit_cap; /* block_logits() multiplies and soft-caps logits; 0: does not */
+    float logit_scale, logit_cap; /* factor and soft cap in block_logits(); 0: not applied */
     uint32_t dim[DIM_COUNT];
     struct dim_parts parts[DIM_Q]; /* how ranks divide dim[] */
-    /* Ranks divide the columns of an expert in runs of expert_run columns, because the columns of a
-     * run share a scale; 1: not quantised. Set before configure() is called. */
+    /* Ranks do not cut the units of expert_run columns of an expert, because the columns of a unit
+     * share a scale; 1: experts are not quantised. Set before configure() is called. */
     uint32_t expert_run;
     struct layer_shape layer[MAX_LAYERS], encoder[MAX_LAYERS];
-    struct layer_shape cross; /* cross attention of every decoder layer; in_group: of layer 0 */
+    struct layer_shape cross; /* cross attention of each decoder layer; in_group of layer 0 */
 };
 
 enum weight_home { IN_TOP, IN_LAYER, IN_ENCODER };
 /* Flags of a weight-table line. */
 enum {
     W_STACKED = 1,       /* its rows extend the field of the line above (q, then k, then v) */
-    W_TIED = 2,          /* if absent and shape.tied: the field is a copy of the first, embed */
+    W_TIED = 2,          /* if absent and shape.tied: a copy of the table's first field, embed */
     W_OPTIONAL = 4,      /* if absent: the field's data is NULL, which forward() tests */
     W_WINDOW_LAYERS = 8, /* the line applies to layers with a sliding window only */
     W_FULL_LAYERS = 16,  /* the line applies to layers without a sliding window only */
     W_SPLIT_ROWS = 32,   /* ranks divide the rows (of every expert) */
-    W_SPLIT_COLS = 64,   /* ranks divide the columns; neither flag: each rank has all of it */
+    W_SPLIT_COLS = 64,   /* ranks divide the columns; neither W_SPLIT_*: each rank has all */
     W_FIRST = 256,       /* the line applies to layer 0 only */
     W_FP32 = 512,        /* fp32 on the device for every dtype option: norms, bias tables */
     W_EXPERTS = 1024,    /* stored as [experts, rows, cols]: the field is [experts * rows, cols] */
     W_TRANSPOSED = 2048, /* stored as [experts, cols, rows] */
-    W_OWN_KV = 4096,     /* the line applies to layers with their own KV; elsewhere it is ignored */
+    W_OWN_KV = 4096,     /* the line applies to layers with own KV; tensors of others are ignored */
     W_STATE = 8192,      /* the line applies to layers with recurrent state only */
     W_ONE_BY_ONE = 16384,   /* W_EXPERTS, but one tensor per expert: the name has a second %u */
     W_MOE_LAYERS = 32768,   /* the line applies to layers with experts only */
@@ -122,13 +122,13 @@ struct arch {
     size_t cfg_bytes, top_bytes, layer_bytes, encoder_bytes; /* of the family's structs */
     const struct weight_rule *weights;
     const char *const *prefixes; /* of tensor names, tried in order; NULL-ended */
-    /* Reduces cfg to this rank's part, after m->shape. NULL: only one rank is supported. */
+    /* Reduces cfg to this rank's part, as m->shape already is. NULL: only one rank is supported. */
     int (*divide)(struct model *m, struct err *e);
 
     /* Reads config.json into shape and cfg; the caller then sets DIM_HIDDEN and DIM_VOCAB. Refuses
      * every value that forward() does not implement, with the name of its key. */
     int (*configure)(json_t *config, struct model_shape *shape, void *cfg, struct err *e);
-    /* Starts to compute tables that need the shape only (rotary), while the device is opened. */
+    /* Starts threads that compute tables (rotary) from the shape while the device is opened. */
     int (*tables)(struct model *m, struct err *e);
     /* Computes tables from loaded weights (T5's biases) into m->table[]. */
     int (*prepare)(struct model *m, struct err *e);
@@ -139,9 +139,9 @@ struct arch {
      * in slices of 100 us or as several graphs, an encoder a few layers per step. */
     int (*forward)(const struct model *m, struct step *s, uint32_t first, uint32_t n);
     int (*encode)(const struct model *m, struct step *s, uint32_t first, uint32_t n);
-    /* Queues the cross-attention K and V of s->project_x in decoder layers [first, first + n). */
+    /* Queues cross-attention K and V of encoder states s->project_x, layers [first, first + n). */
     int (*project_cross)(const struct model *m, struct step *s, uint32_t first, uint32_t n);
     /* Queues fp32 logits `out` of the normed hidden states x, with the family's cap or scale. */
     int (*logits)(const struct model *m, struct step *s, struct tensor out, struct tensor x);
-    bool ends_with_logit_rows; /* forward() calls block_logit_rows(), so step.few may be set */
+    bool ends_with_logit_rows; /* forward() calls block_logit_rows(): step.few may be set */
 };

@@ -11,7 +11,8 @@ words(const struct model *m, uint32_t n)
 }
 
 /* Returns the 4-byte words per token that BLOCK_ROUTE needs: router logits, then the arrays of
- * struct pairs (gpu.h). first[] is counted for every token, so that it fits with one token. */
+ * struct pairs (gpu.h). The n_experts + 1 entries of first[], which a step has once, are counted
+ * for every token, so that they fit in a step of one token. */
 static uint32_t
 route_words(const struct layer_shape *l)
 {
@@ -176,8 +177,8 @@ block_attend(const struct model *m, struct step *s, uint32_t l, struct tensor h,
     return m->op->attend(s->lane, &a, s->rows);
 }
 
-/* Projects h to q (and k, v) and completes *a, in which the caller has set the fields that differ
- * between encoder, decoder and cross attention. Each query head has its own K and V head. */
+/* Projects h to q (and k, v) and sets the fields of *a that encoder, decoder and cross attention
+ * share; callers set the others and queue attend(). Each query head has its own K and V head. */
 static int
 attend_unrotated(const struct model *m, struct step *s, const struct layer_shape *shape,
                  struct tensor h, const struct block_attention *b, struct attend *a)

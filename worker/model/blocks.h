@@ -89,7 +89,7 @@ int block_gated(const struct model *m, struct step *s, struct tensor h, struct t
                 enum act act, struct tensor *inner);
 
 /* Weights and constants of one layer's experts. sigmoid, bias, scale and factor go to struct route
- * (gpu.h), which selects the n_top experts of a token and their shares. */
+ * (gpu.h), which selects a token's n_top experts and their shares (weights in the sum). */
 struct block_experts {
     bool no_gate; /* an expert computes down(act(up x)); gate_up has no gate rows */
     bool sigmoid;

@@ -38,15 +38,16 @@ int config_read(json_t **ret, const char *dir, const char *name, struct err *e) 
 int config_parse(json_t **ret, const char *text, size_t n, const char *name,
                  struct err *e) MUST_USE;
 /* Returns the config of the language model: `whole` itself or, in a multimodal file, its
- * text_config plus the keys that such a file has outside of text_config (dtype, token ids,
- * tie_word_embeddings). *ret is a new reference. */
+ * text_config plus the keys dtype, *_token_id, quantization_config and tie_word_embeddings of the
+ * outer level. *ret is a new reference. */
 int config_text(json_t **ret, json_t *whole, struct err *e) MUST_USE;
 enum cfg_state { CFG_ABSENT, CFG_NULL, CFG_SET };
 enum cfg_state cfg_state(const json_t *config, const char *key);
 const json_t *cfg_value(const json_t *config, const char *key); /* NULL: absent or null */
 
-/* Getters of one value. `otherwise`: the value if the key is absent; CFG_REQUIRED, NAN or NULL: an
- * absent key is an error. -EINVAL: wrong type or out of range. *ret is written on success only. */
+/* Getters of one value. `otherwise`: the value if the key is absent. If it is CFG_REQUIRED
+ * (cfg_u32), NAN (cfg_f32, cfg_f64) or NULL (cfg_str), an absent key is an error. -EINVAL: wrong
+ * type or out of range. *ret is written on success only. */
 #define CFG_REQUIRED (-1)
 int cfg_u32(const json_t *config, const char *key, int64_t otherwise, uint32_t min, uint32_t max,
             uint32_t *ret, struct err *e) MUST_USE;
@@ -71,7 +72,7 @@ const char *cfg_either(const json_t *config, const char *other, const char *key)
 int cfg_str_at(const json_t *config, const char *key, uint32_t layer, uint32_t n_layers,
                const char **ret, struct err *e) MUST_USE;
 
-/* *ret: the layer has a sliding window, by the key layer_types or, if it is absent, `otherwise`. */
+/* Sets *ret to whether the layer has a sliding window (key layer_types; absent: `otherwise`). */
 int cfg_slides(const json_t *config, uint32_t layer, uint32_t n_layers, bool otherwise, bool *ret,
                struct err *e) MUST_USE;
 /* Reads num_attention_heads, num_key_value_heads (null: equal to num_attention_heads) and head_dim
@@ -85,7 +86,7 @@ int cfg_dtype(const json_t *config, const char **ret, struct err *e) MUST_USE;
 
 enum rope_type { ROPE_DEFAULT, ROPE_LINEAR, ROPE_LLAMA3, ROPE_YARN, ROPE_PROPORTIONAL };
 
-/* Parameters of rotary embeddings (rope_table.h). In capitals: the type that uses a field. */
+/* Parameters of rotary embeddings (rope_table.h). Words in capitals: the types that use a field. */
 struct rope_params {
     enum rope_type type;
     double theta;
@@ -96,7 +97,7 @@ struct rope_params {
     double attention_factor;     /* YARN: multiplies cos and sin; NAN: 0.1 ln factor + 1 */
     bool truncate;               /* YARN */
     double partial;              /* share of a head's dims that rotate; 1: all */
-    bool own_partial; /* partial is from the rope object, not from config.json's outer level */
+    bool own_partial; /* partial is from the rope object; if false, Bamba uses its own default */
 };
 
 /* Reads the rotary parameters of one kind of layer.

@@ -1,9 +1,9 @@
 /* fingerprint.c - computes a hash of everything that determines the content of the weights arena.
  *
- * A process can adopt an arena with its own fingerprint. The hash is XXH3-128 over config.json; the
- * size, header and content of every shard (of a shard above 64 MiB, samples of each tensor instead
- * of the content); the dtype option; the layout version; the family's name; the rank; and the seed
- * of random weights. Not times and paths, because a copied checkpoint is the same. */
+ * A process can adopt an arena with an equal fingerprint. The hash is XXH3-128 over config.json;
+ * the size, header and content of every shard (of a shard above 64 MiB, samples of each tensor
+ * instead of the content); the dtype option; the layout version; the family's name; the rank; and
+ * the seed of random weights. File times and paths are left out, so that copies are equal. */
 #include "worker/model/weights_plan.h"
 
 #include <sys/mman.h>

@@ -37,7 +37,7 @@ read_ids(const struct model *m, const json_t *v, const char *file, const char *k
     return 0;
 }
 
-/* Defaults of generate(): max_new_tokens without any limit, top_k. MOST: limit of token counts. */
+/* Defaults of generate(): max_new_tokens if no limit is set; top_k. MOST: limit of token counts. */
 enum { DEFAULT_NEW = 20, DEFAULT_TOP_K = 50, MOST = 1 << 24 };
 
 static void
@@ -74,7 +74,7 @@ take_early_stopping(struct generation *g, const json_t *from)
         not_served(g, "early_stopping");
 }
 
-/* True if v is absent or has the value `nothing`, with which its key has no effect. */
+/* True if the value v has no effect: it is absent, null, false, empty or the number `nothing`. */
 static bool
 says_nothing(const json_t *v, double nothing)
 {
@@ -153,7 +153,7 @@ read_defaults(struct generation *g, const json_t *from)
     look_for_what_is_not_served(g, from);
 }
 
-/* Returns the keys of config.json (whole), else of its text_config. NULL: no memory. */
+/* Returns the union of both; a key of whole (config.json) has precedence. NULL: no memory. */
 static json_t *
 outer_first(const json_t *whole, const json_t *text)
 {

@@ -14,7 +14,7 @@
  * transformers 5.17 builds GenerationConfig from the files alone.
  *
  * m->generation comes from generation_config.json or, without this file, from config.json. The
- * first key that is not served or has a wrong type or range is stored in m->generation.unserved;
- * requests with model_defaults are then refused, and the refusal names the key. */
+ * first key whose value is not implemented or has a wrong type or range is stored in
+ * m->generation.unserved; requests with model_defaults are then refused with the key's name. */
 int generation_read(struct model *m, const json_t *generation, const json_t *whole,
                     const json_t *text, struct err *e) MUST_USE;

@@ -24,7 +24,7 @@ alike(const struct layer_shape *a, const struct layer_shape *b)
            a->state_bytes == b->state_bytes;
 }
 
-/* Adds l, which stands for n_layers layers, to the group of equal layers or to a new group. */
+/* Adds n_layers layers of the same shape l to the group of such layers or to a new group. */
 static int
 join(struct making *g, struct layer_shape *l, uint32_t n_layers, struct err *e)
 {
@@ -84,8 +84,8 @@ largest_block(const struct making *g, uint32_t tokens)
 }
 
 /* Sets slice_bytes and max_entries of groups with recurrent state, where a block is the state of
- * one layer. Its size is rounded up to a multiple of the largest slice of the other groups, so that
- * a slab, which is a multiple of every slice size, has few blocks. */
+ * one layer. The size of the state is rounded up to a multiple of the largest slice of the other
+ * groups, which keeps the slab, a common multiple of all slice sizes, small. */
 static void
 make_states(const struct making *g, struct kv_config *c)
 {

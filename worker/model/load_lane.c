@@ -1,4 +1,4 @@
-/* load_lane.c - the lane that loads a model: opens, marks, waits (weights.h). */
+/* load_lane.c - the lane that loads a model: opens it, queues marks, waits for them (weights.h). */
 #include "worker/model/weights.h"
 
 int

@@ -94,7 +94,7 @@ mamba_configure(const json_t *config, struct model_shape *s, struct mamba_shape 
     return mamba_sizes(s, c, e);
 }
 
-/* Returns the words per token of the outputs of in_proj and conv, y and the normed y. */
+/* Returns the words per token of the outputs of in_proj and conv, of y, and of the normed y. */
 static uint32_t
 own_words(const struct mamba_shape *c, uint32_t normed)
 {

@@ -21,7 +21,7 @@ enum { MAMBA_MAX_TAPS = 8 };
 struct mamba_shape {
     uint32_t n_heads, head_dim, n_groups, state_dim, n_taps;
     bool norm_groups;   /* the columns of each group are normed separately */
-    struct span normed; /* not norm_groups: this rank's columns of the row y; n 0: one rank */
+    struct span normed; /* without norm_groups: this rank's columns of y; n 0: one rank has all */
     float eps, dt_min, dt_max;
 };
 
@@ -66,6 +66,7 @@ int mamba_divide(struct model *m, struct mamba_shape *c, struct err *e) MUST_USE
 
 /* Makes l a layer with a recurrent state of c's size. */
 void mamba_layer(const struct mamba_shape *c, struct layer_shape *l);
-/* Queues the mixer of h [n, hidden] without the output projection w->out of *y [n, inner]. */
+/* Queues the mixer of h [n, hidden] up to *y [n, inner], the input of the output projection w->out,
+ * which the caller queues. */
 int mamba_mix(const struct model *m, struct step *s, uint32_t layer, const struct mamba_shape *c,
               const struct mamba_weights *w, struct tensor h, struct tensor *y);

@@ -9,7 +9,8 @@ seen(const struct matmul *list, uint32_t n, const struct tensor *w)
     return false;
 }
 
-/* Adds a line's tensors in all layers (home, `each` bytes apart) with new shapes; returns n. */
+/* Adds to list[n] a tensor of line r for each shape that the list lacks. Returns the new n. home:
+ * the struct of the first of `layers` layers, whose structs are `each` bytes apart. */
 static uint32_t
 add(struct matmul *list, uint32_t n, const struct weight_rule *r, const char *home, uint32_t layers,
     size_t each)

@@ -21,7 +21,8 @@ struct weights_checksum;
 struct host_table_work;
 struct quant;
 
-/* Parameters that a request with model_defaults gets: the defaults of transformers' generate(). */
+/* Parameters of a request with model_defaults, as transformers' generate() takes them by default
+ * from the checkpoint's files (generation.h). */
 struct generation {
     float temperature; /* 0: greedy; 0 also if do_sample is false */
     float top_p, min_p, repetition_penalty, length_penalty;
@@ -40,7 +41,7 @@ struct model {
     uint32_t rank, ranks;
     struct model_shape shape, whole;   /* this rank's part; the whole model (sharding.h) */
     void *cfg, *top, *layer, *encoder; /* the family's structs; layer, encoder: arrays by layer */
-    enum dtype dtype, act; /* of weight matrices (CPU: of the first one), and of activations */
+    enum dtype dtype, act; /* of the first matrix (on a GPU, of all matrices); of activations */
     struct tensor table[MAX_TABLES];          /* rotary cos and sin, T5's biases (host_tables.h) */
     struct arena table_arena[MAX_TABLES];     /* memory of table[] */
     struct host_table_work *work[MAX_TABLES]; /* tables that threads compute (host_tables.h) */
@@ -54,7 +55,7 @@ struct model {
     struct weights_checksum *weights_checksum; /* host copy at load, for model_check() */
     uint64_t weights_checksum_at;              /* offset of the checksum table in the arena */
     struct lane *lane;  /* the lane that loads the model (weights.h); NULL once it is loaded */
-    uint64_t lane_step; /* number of the lane's last mark */
+    uint64_t lane_step; /* number of the lane's last mark (load_lane_mark()) */
 
     /* Special token ids from generation_config.json, else config.json (generation.h). -1: none. */
     int32_t bos, pad, decoder_start, forced_bos, forced_eos;
@@ -78,7 +79,7 @@ struct model_source {
     bool random;
     uint64_t seed;
     uint32_t max_len;       /* option max_len: positions of a sequence; 0: as in config.json */
-    uint32_t rank, n_ranks; /* equal to the device's; n_ranks 0 or 1: one rank */
+    uint32_t rank, n_ranks; /* as given to gpu_open(); n_ranks 0 or 1: one rank */
     int weights_fd;         /* arena of the previous worker, or -1; the model owns it afterwards */
     uint64_t weights_bytes, weights_fingerprint[2];
     void (*progress)(void *arg, uint64_t done, uint64_t total); /* may be NULL */
@@ -120,24 +121,24 @@ void model_keep_first(struct model *m, uint32_t n, struct kv_config *c);
 /* Sets the share of the KV arena of each group of c (from model_groups()). text, the option
  * kv.shares: KIND=SHARE,... with the kinds full, window, cross and state; groups of a kind share
  * evenly. cross, the option cross_kv_cache_fraction: the share of the cross-attention group; all
- * other groups have the rest. "" and 0: not set. -EINVAL: unknown or absent kind, sum above 1, both
- * set. */
+ * other groups have the rest. "" and 0: not set. -EINVAL: unknown or absent kind, sum above 1, or
+ * text and cross both set. */
 int model_shares(const char *text, double cross, struct kv_config *c, struct err *e) MUST_USE;
 
 /* The device tensors that forward(), encode() and project_cross() read and write in one step, and
  * their scratch memory; worker/exec sets them. Tensors have the dtype of activations unless the
- * comment says fp32. n: the step's batched tokens. */
+ * comment of a field says fp32. n: the step's batched tokens. */
 struct step {
     struct lane *lane;
-    struct step_tokens rows;       /* the batched tokens of the decoder */
-    struct step_tokens enc;        /* the tokens of the encoder: a segment is one encoder input */
-    struct step_tokens cross;      /* rows for cross attention: kv_len is the encoder input's */
-    struct step_tokens project;    /* position and slot of each row of project_x; no segments */
+    struct step_tokens rows;    /* the batched tokens of the decoder */
+    struct step_tokens enc;     /* the tokens of the encoder: a segment is one encoder input */
+    struct step_tokens cross;   /* rows in cross attention: kv_len is the encoder input's length */
+    struct step_tokens project; /* position and slot of each row of project_x; no segments */
     struct kv_view kv[MAX_LAYERS]; /* self-attention KV or recurrent state, by layer */
     struct kv_view cross_kv[MAX_LAYERS];
     struct tensor x;      /* fp32 [n, n_streams * hidden]: hidden states that layers add to */
     struct tensor normed; /* [n, hidden]: x after the last layer, normed */
-    const uint32_t *few;  /* device [n_logit_rows]: tokens whose logits are computed; NULL: all */
+    const uint32_t *few;  /* device [n_logit_rows]: the logit rows (indices of tokens); NULL: all */
     uint32_t n_logit_rows;
     struct tensor logit_x; /* fp32 [at least n_logit_rows, hidden]: x of the tokens in few */
     struct tensor enc_x;   /* fp32 [enc tokens, hidden]: the encoder's hidden states */

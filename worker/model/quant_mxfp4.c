@@ -7,7 +7,7 @@
  * whatever the option dtype is. Source: Mxfp4HfQuantizer of transformers 5.17. */
 #include "worker/model/quant.h"
 
-/* True for experts that plain checkpoints store transposed: transformers quantises these. */
+/* True for expert matrices that plain files store transposed; transformers quantises only these. */
 static bool
 covers(const struct weight_rule *rule)
 {

@@ -7,7 +7,8 @@
 #include <endian.h>
 #include <stdio.h>
 
-/* Largest header that the format allows, in bytes. A file of another format exceeds it. */
+/* Largest header that the format allows, in bytes. The first 8 bytes of a file of another format,
+ * read as the size of a header, nearly always exceed it. */
 #define MAX_HEADER UINT64_C(100000000)
 
 static const struct {

@@ -56,12 +56,12 @@ set_tensors(const struct weights_plan *p)
 
         const struct quant_tensor *q = f->n_parts ? p->part[f->first].quant : NULL;
 
-        if (q && q->is_scale) { /* scales of the matrix that the field before has set */
+        if (q && q->is_scale) { /* scales of the matrix that the previous field has set */
             f->to->scale = data;
             f->to->scale_run = p->m->quant->run;
         } else if (q)
             *f->to = tensor_2d(data, p->m->quant->dtype, f->rows, q->cols_per_byte * f->cols);
-        else /* The embedding is the first field, so it is set before tied fields. */
+        else /* n_parts 0: tied to the embedding, the first field, which is already set. */
             *f->to = f->n_parts ? tensor_2d(data, f->dtype, f->rows, f->cols) : *p->field[0].to;
     }
 }

@@ -17,7 +17,7 @@ struct weights_from {
     const struct model_source *src;
     const void *config; /* config.json's bytes, for the fingerprint */
     size_t config_bytes;
-    enum dtype stored; /* random weights: the dtype of config.json, used for dtype "as stored" */
+    enum dtype stored; /* random weights: dtype of config.json; used if src->dtype is DT_COUNT */
     int *fd;           /* src->weights_fd; becomes -1 if the arena is adopted */
 };
 
@@ -36,11 +36,11 @@ int weights_convert(void *to, enum dtype to_type, const void *from, enum dtype f
 /* load_lane.c: m->lane, the lane that loads a model. It is open while model_load() runs. */
 int load_lane_open(struct model *m, struct err *e) MUST_USE;
 void load_lane_close(struct model *m); /* waits for queued work; no effect if m->lane is NULL */
-/* Queues a mark. Returns its number for load_lane_wait(), or a negative errno. */
+/* Queues a mark, a numbered point in the lane's queue. Returns its number, or a negative errno. */
 int64_t load_lane_mark(struct model *m);
 /* Waits for all work before the mark. what: the action in error messages, "fill weights". */
 int load_lane_wait(const struct model *m, int64_t mark, const char *what, struct err *e) MUST_USE;
-/* Waits for all queued work. r: result of queueing it; if r is negative, fails with r at once. */
+/* Waits for all queued work. r: result of queueing this work; if negative, fails with r at once. */
 int load_lane_end(struct model *m, int r, const char *what, struct err *e) MUST_USE;
 /* Waits for all queued work and ignores its result. */
 void load_lane_drain(struct model *m);

@@ -175,7 +175,7 @@ fill_scales(struct model *m, char *to, size_t bytes)
 }
 
 /* Fills stale fields with random weights. Seeds are made of the tensor's name and src->seed; a rank
- * generates its elements of the whole tensor, so ranks do not matter. */
+ * generates its elements of the whole tensor, so weights do not depend on the number of ranks. */
 static int
 fill_random(struct filling *w, struct err *e)
 {

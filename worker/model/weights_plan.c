@@ -90,7 +90,7 @@ find(const struct model *m, const char *name)
 }
 
 /* Checks that the stored shape is as the line expects: [cols] for a vector, [rows, cols] or
- * [experts, rows, cols]; transposed: [cols, rows]. The last may be several dimensions. */
+ * [experts, rows, cols]; transposed: [cols, rows]. The last dimension may be stored as several. */
 static int
 check_shape(const struct part *p, struct err *e)
 {
@@ -123,9 +123,9 @@ on_cpu(const struct model *m)
     return strcmp(m->op->name, "cpu") == 0;
 }
 
-/* Sets f->dtype, the dtype of a field on the device: bytes if quantised, fp32 if W_FP32, else the
+/* Sets f->dtype, the dtype of a field on the device: DT_U8 if quantised, fp32 if W_FP32, else the
  * dtype option, else as stored (fp32 if the parts differ). On a GPU all matrices have the dtype of
- * the first one, the embedding, because activations have this dtype (gpu.h). */
+ * the first matrix, the embedding, because activations have the same dtype (gpu.h). */
 static int
 field_dtype(const struct weights_plan *p, struct field *f, struct err *e)
 {

@@ -77,8 +77,8 @@ open_shard(struct reader *a, uint32_t index, struct err *e)
     return 0;
 }
 
-/* True if the page cache has all n bytes at offset off of the shard, or if mincore() fails, which
- * is used because a non-blocking read would start readahead. */
+/* True if the page cache has all n bytes at offset off of the shard, or if mincore() fails: then
+ * the read is buffered. mincore() is used because a non-blocking read would start readahead. */
 static bool
 is_cached(const struct reader *a, size_t n, uint64_t off)
 {
@@ -129,7 +129,7 @@ read_plain(const struct reader *a, char *to, size_t n, off_t off)
     return 0;
 }
 
-/* Reads n bytes at offset off of the shard to buffer[n + 2 * ALIGN] + off % ALIGN. */
+/* Reads n bytes at offset off of the shard to buffer + off % ALIGN in buffer[n + 2 * ALIGN]. */
 static int
 read_bytes(const struct reader *a, char *buffer, size_t n, uint64_t off)
 {

@@ -22,7 +22,7 @@ struct read_piece {
     /* Not 0: the stored tensor consists of matrices [cols, rows]; the result is their transposes,
      * [rows, cols]. first and n count elements of the result and cover whole rows. */
     uint32_t rows, cols;
-    /* Not 0: of each row, only `row` elements are read (n counts these); rows are `pitch` apart. */
+    /* Not 0: of each row of `pitch` elements, only `row` elements are read (n counts these). */
     size_t row, pitch;
 };
 

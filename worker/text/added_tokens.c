@@ -53,7 +53,8 @@ read_token(struct json *j, struct added_token *t, struct element *m, struct err 
     return 0;
 }
 
-/* Adds the token to v, unless v has it. -EBADMSG: another token of v has its text or its id. */
+/* Adds the token unless v has this id with this text. -EBADMSG: another token has the id or
+ * text. */
 static int MUST_USE
 enter(struct vocab *v, const char *text, token_id id, bool special, struct err *e)
 {

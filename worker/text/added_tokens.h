@@ -32,10 +32,10 @@ struct added {
 };
 
 /* Reads the array "added_tokens", which the last event of the scanner `list` opened. Adds the
- * tokens to v, which must have all others, and marks special ones. m normalises texts. */
+ * tokens to v, which must have the model's tokens, and marks special ones. m normalises texts. */
 int added_tokens_open(struct added *a, struct vocab *v, struct normal *m, struct json list,
                       struct err *e) MUST_USE;
-/* Fills by_byte. To be called before the first search, also if the vocabulary cache gave token. */
+/* Fills by_byte. Called before the first search, also if token[] is from the vocabulary cache. */
 void added_tokens_prepare(struct added *a);
 /* Checks arrays of the vocabulary cache: returns true if every index is in range. */
 bool added_tokens_is_sound(const struct added *a, const struct vocab *v);

@@ -65,7 +65,7 @@ add_merge(struct bpe *b, const struct vocab *v, char *s, size_t left_len, size_t
         return err_set(e, -EBADMSG, "model.merges[%u]: a token or the result is not in model.vocab",
                        b->n_merges);
     m = slot_of(b, (uint64_t)left << 32 | (uint32_t)right);
-    /* No published file has a pair twice; the tokenizers library would use its last rank. */
+    /* No published file has a pair twice; the tokenizers library would use the last one's rank. */
     if (m->rank != NONE) return err_set(e, -EBADMSG, "model.merges[%u] occurs twice", b->n_merges);
     *m = (struct merge){ (uint64_t)left << 32 | (uint32_t)right, b->n_merges++, both };
     if (r >= MARK && memcmp(s + l, mark, MARK) == 0 && !ends_with_mark(s, (size_t)l))
@@ -202,7 +202,8 @@ look(struct bpe *b, int32_t i, uint32_t *n_heap)
     if (p->rank != NONE) heap_push(b->heap, n_heap, (uint64_t)p->rank << 32 | (uint32_t)i);
 }
 
-/* Does all merges of n parts. 3 n heap entries suffice: each of < n merges adds at most 2 to n. */
+/* Does all merges of n parts. 3 n heap entries suffice: at most n at first, and fewer than n merges
+ * add at most 2 each. */
 static void
 merge_all(struct bpe *b, uint32_t n)
 {
@@ -243,8 +244,9 @@ add_bytes(struct bpe *b, uint32_t *n, const char *s, size_t len)
     return true;
 }
 
-/* Makes a part of each character and returns their number. The unknown token is added before the
- * next known character, so later byte tokens precede it, as in the library. */
+/* Makes a part of each character and returns their number. An unknown token is added only before
+ * the next known character, so byte tokens of the characters between them precede it, as in the
+ * tokenizers library. */
 static uint32_t
 split_characters(struct bpe *b, const struct vocab *v, const char *word, size_t n)
 {
@@ -304,7 +306,7 @@ bpe_word(struct bpe *b, const struct vocab *v, const char *word, size_t n, token
         }
     }
     /* Without a pre-tokeniser the whole text is one word. If no merge crosses the beginning of a
-     * run of marks, the text is cut there: the tokens are the same and need less work memory. */
+     * run of U+2581, the text is cut there: the tokens are the same and need less work memory. */
     while (n) {
         size_t end = n;
         int r;

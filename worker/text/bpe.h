@@ -4,8 +4,8 @@
  * A merge replaces two adjacent tokens by one; "merges" of tokenizer.json lists all merges, and the
  * position in the list is the rank. The merge with the lowest rank is done first, of equal ranks
  * the leftmost. A word is a piece of the pre-tokeniser. In a byte-level vocabulary a word starts as
- * the tokens of its bytes, otherwise of its characters; a character without a token becomes its
- * byte tokens or the unknown token. Work memory suffices for words of 4 KiB and grows. */
+ * the tokens of its bytes, in others as tokens of characters; a character without a token becomes
+ * its byte tokens or the unknown token. Work memory suffices for words of 4 KiB and grows. */
 #pragma once
 
 #include "base/base.h"
@@ -36,8 +36,8 @@ struct merge {
 
 /* Reads "merges", an array that the last event opened. v must have all tokens except added ones. */
 int bpe_open(struct bpe *b, const struct vocab *v, struct json merges, struct err *e) MUST_USE;
-/* Allocates work memory and fills of_byte. To be called before the first word, also if the
- * vocabulary cache gave merge. -ENOTSUP: v is byte-level and lacks the token of a byte. */
+/* Allocates work memory and fills of_byte. To be called before the first word, also if merge[] is
+ * from the vocabulary cache. -ENOTSUP: v is byte-level and lacks the token of a byte. */
 int bpe_prepare(struct bpe *b, const struct vocab *v, struct err *e) MUST_USE;
 void bpe_free(struct bpe *b);
 

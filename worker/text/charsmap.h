@@ -3,10 +3,10 @@
  *
  * The blob is: u32 size of the trie, the trie (double array of darts-clone, u32 units), which maps
  * UTF-8 to offsets of texts, then the NUL-terminated texts. Because the blob comes from a file,
- * every unit and text is checked against its bounds; invalid UTF-8 is rejected, and an offset
- * inside a character is ignored. As in the tokenizers library, a grapheme cluster below 6 bytes is
- * looked up as a whole, and the shortest entry that begins it replaces the whole cluster; a longer
- * cluster is looked up character by character. */
+ * every unit and text is checked against its bounds; invalid UTF-8 is rejected, and an entry whose
+ * text begins inside a character is ignored. As in the tokenizers library, a grapheme cluster below
+ * 6 bytes is looked up as a whole, and the shortest entry with which it begins replaces the whole
+ * cluster; a longer cluster is looked up character by character. */
 #pragma once
 
 #include "base/base.h"

@@ -247,7 +247,7 @@ lacks(const struct chat_template *m, struct tokenizer *t)
     return NULL;
 }
 
-/* Returns true, with why, if the checkpoint's bos_token or eos_token is not the template's. */
+/* True, with the reason in why, if the checkpoint's bos_token or eos_token differs from m's. */
 static bool
 names_others(const struct chat_template *m, const char *dir, char why[240])
 {

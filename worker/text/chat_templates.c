@@ -199,7 +199,7 @@ qwen3_message(struct chat_state *s, const struct message *t)
 }
 
 /* Returns the next visible piece of a Gemma 4 reply, in which reasoning is written <|channel>...
- * <channel|>: the text up to the next reasoning. *text becomes the rest behind it. */
+ * <channel|>: the text up to the next reasoning. *text becomes the text behind the reasoning. */
 static struct span
 next_piece(struct span *text)
 {
@@ -286,7 +286,8 @@ gemma4_message(struct chat_state *s, const struct message *t)
 #define QWEN    "You are Qwen, created by Alibaba Cloud. You are a helpful assistant."
 
 const struct chat_template chat_templates[CHAT_TEMPLATES] = {
-    /* name, needs, named, thinks, flags, begin, system, format, reply, preamble, message */
+    /* name, needs, named, thinks, flags, begin, system, format, reply, preamble, message; words in
+     * capitals stand for the values above */
     { "llama2",       S,       2, 0, ALT,     "", NULL, NULL, "", NULL, llama2_message },
     { "llama3",       HEADERS, 1, 0, ANY,     BOT, NULL, &llama3, REPLY3 },
     { "llama3.1",     HEADERS, 1, 0, LATE,    BOT, NULL, &llama3, REPLY3, llama31_preamble },

@@ -29,16 +29,16 @@ struct chat_state {
     struct out o;
     struct span system; /* the separate system message; .p NULL: none */
     const char *day;    /* YYYY-MM-DD */
-    bool first, last;   /* this message is the first, the last, not counting the separate system */
-    bool open;          /* Gemma 4: the previous message was a reply that this one may continue */
-    int32_t at, query;  /* index of this message, and of the last user message (-1: none) */
+    bool first, last;  /* this message is the first, the last, except the separate system message */
+    bool open;         /* Gemma 4: the previous message was a reply that this one may continue */
+    int32_t at, query; /* index of this message, and of the last user message (-1: none) */
 };
 
 /* The text before and behind the content of a message, by role: SYSTEM, USER, ASSISTANT. */
 struct chat_format {
     const char *before[3], *behind[3];
     unsigned trims; /* 1 << role: white space around the content is removed */
-    /* the user message whose content begins with the system message and an empty line */
+    /* The user message whose content chat_put() begins with the system message and "\n\n". */
     enum { NO_MESSAGE, FIRST_MESSAGE, LAST_MESSAGE } with_system;
 };
 
@@ -56,14 +56,15 @@ enum {
 struct chat_template {
     const char *name;     /* value of the option chat_template */
     const char *needs[3]; /* tokens that the vocabulary must have for this template */
-    uint8_t named;        /* how many of these the Jinja program calls bos_token and eos_token */
+    uint8_t named; /* the first `named` of needs[] are the Jinja program's bos_token, eos_token */
     /* Reasoning keys that the Jinja program renders in messages after the last user message. lagan
      * refuses a message that has such a key there. */
     uint8_t thinks;
     unsigned flags;
     const char *begin; /* printed first */
-    /* Printed next in the format of a system message: the separate system message, else this text
-     * if it is not "". NULL: neither is printed here. */
+    /* Printed next in the format of a system message: the separate system message or, without one,
+     * this text if it is not "". NULL: format, preamble() or message() prints the separate system
+     * message. */
     const char *system;
     const struct chat_format *format;
     const char *reply;                      /* printed last: the start of the model's reply */

@@ -79,7 +79,7 @@ read_step(struct decoder *d, const struct config *c, enum stage *stage, struct e
     if (is == REPLACE) return set_replace(d, c->from, c->to, e);
     if (is == BYTES) d->bytes = true;
     if (is == STRIP) {
-        /* A stream does not know its end. Without Fuse each token would be stripped. */
+        /* A stream's end is unknown: no Strip there. Without Fuse, each token would be stripped. */
         if (!fused || c->stop || strcmp(c->to, " ") || c->start > INT32_MAX)
             return err_set(e, -ENOTSUP, "Strip is supported only for leading spaces after Fuse");
         d->strip = (uint32_t)c->start;

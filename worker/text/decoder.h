@@ -31,7 +31,8 @@ struct decoder {
 /* Reads the value of "decoder" that j's last event begins. -ENOTSUP: unsupported, named in e. */
 int decoder_open(struct decoder *d, struct json *j, struct err *e) MUST_USE;
 
-/* Returns the most bytes that one token can complete. longest: bytes of the longest token. */
+/* Returns the most bytes, at least 6, of one token's text after Replace; decoder_add() passes at
+ * most three times as many to sink. longest: bytes of the longest token before Replace. */
 uint32_t decoder_longest(const struct decoder *d, uint32_t longest);
 
 /* State of decoding one text. Zeroed: at its beginning. */

@@ -26,7 +26,7 @@ struct detok {
     struct decoding text;    /* an incomplete character, and the decoder's state */
     bool stopped;            /* a stop string is complete */
     uint32_t n_held;
-    char held[DETOK_HELD]; /* complete characters that may begin a stop string, and no more */
+    char held[DETOK_HELD]; /* the longest suffix of the text that begins a stop string */
 };
 
 /* keep_special: special tokens have text too. */

@@ -8,7 +8,7 @@
  *     TRY(json_section_read(j, "the decoder", fields, &config, e));
  *
  * j is a scanner (base/json.h), which reads one event at a time: the beginning or end of an object
- * or array, a key, a value. what, key: its name in the message of -EBADMSG. */
+ * or array, a key, a value. what, or a field's key: the value's name in the message of -EBADMSG. */
 #pragma once
 
 #include "base/base.h"

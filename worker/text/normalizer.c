@@ -1,7 +1,8 @@
 /* normalizer.c - reads the "normalizer" of tokenizer.json and applies its steps (normalizer.h).
  *
  * For NFC, NFD, NFKC and NFKD, utf8proc decomposes and composes characters, but this file orders
- * combining marks, because utf8proc's ordering is quadratic in a run, which a client chooses. */
+ * combining marks, because utf8proc's ordering is quadratic in the length of a run of marks, which
+ * a client chooses. */
 #include "worker/text/normalizer.h"
 
 #include "worker/text/chars.h"
@@ -113,8 +114,6 @@ read_steps(void *arg, struct json *j, int depth, struct err *e)
         return err_set(e, -ENOTSUP, "more than %d steps are not served yet", NORMAL_MAX_STEPS);
     s = &m->step[m->n++];
     TRY(read_step(s, &c, e));
-    m->moves_first |= s->kind != PREPEND && s->kind != LOWERCASE &&
-                      !(s->kind == REPLACE && *s->content);
     return 0;
 }
 

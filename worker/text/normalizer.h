@@ -17,7 +17,6 @@ struct normal_step;
 struct normal {
     struct normal_step *step; /* [n] */
     uint32_t n;
-    bool moves_first;             /* a step may remove or move the first character of the text */
     struct text_buffer buffer[2]; /* each step reads one buffer and writes the other */
     struct text_buffer wide;      /* the text as code points (int32_t), for NFC to NFKD */
 };

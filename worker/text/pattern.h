@@ -2,8 +2,8 @@
  * or a character class.
  *
  * Regular expressions are compiled with PCRE2 and Unicode properties; \s means White_Space and \w
- * includes marks, as in the engine of the tokenizers library. Syntax that these engines read
- * differently is rejected. */
+ * includes marks, as in the engine of the tokenizers library. Syntax that PCRE2 and that engine
+ * read differently is rejected. */
 #pragma once
 
 #include "base/base.h"

@@ -26,7 +26,7 @@ struct pretok_step {
     bool invert; /* matches and the text between them change their roles */
     enum prepend prepend;
     char prefix[5]; /* text to prepend to a piece that does not begin with it */
-    bool marks;     /* prefix also replaces each space */
+    bool marks;     /* each space is replaced by prefix */
     struct text_buffer buffer;
 };
 

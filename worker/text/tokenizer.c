@@ -95,9 +95,9 @@ put_word(void *arg, const char *word, size_t n, struct err *e)
     return 0;
 }
 
-/* Encodes a text, except that added tokens are searched of one kind only (added_tokens.h). With
- * normalized false, the text between the tokens found is normalised and encoded with normalized
- * true. begins: the text is the beginning of the text that the client sent. */
+/* Encodes a text, except that added tokens are searched of one kind only (added_tokens.h). If
+ * `normalized` is false, the text between the tokens found is normalised and encoded by a call with
+ * `normalized` true. begins: the text is the beginning of the text that the client sent. */
 static int MUST_USE
 put_text(struct out *o, bool normalized, bool begins, const char *text, size_t n, struct err *e)
 {

@@ -6,9 +6,10 @@
  * of the text, normalises the rest, splits it into words, converts each word to tokens, and adds
  * the tokens of the post-processor.
  *
- * Only tokenizer_open(), tokenizer_open_kept() and tokenizer_keep() do I/O. tokenizer_encode() uses
- * work memory of t, so one thread at a time encodes; functions with a const t may run in other
- * threads at the same time. Work memory grows only for a text or word longer than any before. */
+ * Only tokenizer_open() and the vocabulary cache (tokenizer_open_kept(), _keep()) do I/O.
+ * tokenizer_encode() uses work memory of t, so one thread at a time encodes; functions with a const
+ * t may run in other threads at the same time. Work memory grows only for a text or word longer
+ * than any before. */
 #pragma once
 
 #include "base/base.h"

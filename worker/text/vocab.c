@@ -28,7 +28,7 @@ vocab_unwrite(const struct vocab *v, char *s, size_t n)
     int len = 0;
 
     if (!v->byte_level) return (int)n;
-    /* All 256 characters of the table have 1 or 2 bytes, so only these are decoded. */
+    /* Pass 0 checks, pass 1 writes. Characters of more than 2 bytes are not in the table: -1. */
     for (int pass = 0; pass < 2; pass++) {
         len = 0;
         for (size_t i = 0; i < n; len++) {

@@ -4,7 +4,7 @@
  * The file of a byte-level vocabulary writes each byte of a piece as one printable character
  * (GPT-2's table: "Ġ" is a space), so that the file is valid text. struct vocab has the bytes
  * themselves. A token with a character outside the table (some added tokens) stands for its own
- * UTF-8 and is never the result of a merge, as in the decoder of Hugging Face tokenizers. In other
+ * UTF-8, as in the decoder of Hugging Face tokenizers; no merge results in it. In other
  * vocabularies the piece of a token is its text in the file; "<0x0A>" is the token of byte 10. */
 #pragma once
 
@@ -33,7 +33,8 @@ struct piece {
 void vocab_free(struct vocab *v);
 
 /* Adds token id with the text s[n] (UTF-8) of the file. findable: vocab_find() finds it; false for
- * tokens that occur only among the added tokens. -EBADMSG: id or bytes exist, or id too large. */
+ * tokens that occur only among the added tokens. -EBADMSG: another token has the id or the bytes,
+ * or the id is too large. */
 int vocab_add(struct vocab *v, token_id id, const char *s, size_t n, bool findable,
               struct err *e) MUST_USE;
 
