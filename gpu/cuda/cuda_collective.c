@@ -6,8 +6,8 @@
 #include "gpu/cuda/kernels/sampling/sample.h"
 
 /* Bytes up to which peer memory is used. All-reduce: the bytes that a rank sends to all other ranks
- * together; with many ranks the ring of NCCL sends fewer. All-gather: the bytes of the widest x,
- * which peer memory sends without packing. */
+ * together; with many ranks the ring of NCCL sends fewer. All-gather: the bytes of the widest x of
+ * a rank, which peer memory sends without packing. */
 enum { SMALL_SUM = 8 << 20, SMALL_GATHER = 64 << 20 };
 
 static cudaError_t

@@ -76,8 +76,7 @@ struct outcome {
     struct batch_top *near, *far;
     uint32_t *segment_logit; /* [n_slots] logit row that each segment sampled from, or NO_LOGIT */
     uint32_t n_segments;
-    /* [n_slots] by segment: index among the logits and the encoder states that are kept, or
-     * NO_LOGIT */
+    /* [n_slots] by segment: row in logits or NO_LOGIT; first row in states, number of rows there */
     uint32_t *logits_at, *states_at, *n_states;
     float *logits; /* [n_slots][vocab], pageable */
     char *states;  /* [max_enc_tokens][hidden] in the device's dtype, pageable */
