@@ -8,13 +8,13 @@
  */
 #include "gpu/device.h"
 
-/* REFUSE: the caller is wrong, a bug of lagan. LACKS: a dtype that the device lacks. */
+/* Return -EINVAL from an op. REFUSE: a bug of the caller. LACKS: unsupported by the device. */
 #define LACKS(...) return err_set(&l->gpu->why, -EINVAL, __VA_ARGS__)
 #define REFUSE(text, ...) LACKS(text " (internal error)", ##__VA_ARGS__)
 
 enum { MAX_TOP_TABLES = 8, MOST_STREAMS = 8, MOST_TOP = 32, MOST_TAPS = 8 };
 
-/* Requires that t is a matrix of one of these dtypes (bits 1 << DT_x), of any size. */
+/* Requires that t is a matrix of any size with one of the given dtypes (bits 1 << DT_x). */
 static int
 want(struct lane *l, const char *what, const struct tensor *t, unsigned dtypes)
 {
@@ -96,7 +96,7 @@ want_kv(struct lane *l, const char *op, const struct kv_view *v, uint32_t heads,
     return 0;
 }
 
-/* Returns the dtypes an output may have: any activation dtype for fp32 input, else the input's. */
+/* Returns the dtypes of outputs for input dtype t: all activation dtypes for fp32, else only t. */
 static unsigned
 from(const struct lane *l, enum dtype t)
 {
@@ -399,7 +399,7 @@ checked_matmul(struct lane *l, struct tensor y, struct tensor x, struct tensor w
     if (w.dim[0] == 0 || w.dim[1] == 0) REFUSE("matmul: empty w [%u, %u]", w.dim[0], w.dim[1]);
     TRY(want_2d(l, "matmul: y", &y, x.dim[0], w.dim[0], 1u << x.dtype | 1u << DT_F32));
     TRY(want_vector(l, "matmul: bias", &bias, w.dim[0]));
-    /* With equal strides (column slices of one buffer) only an equal start is an overlap. */
+    /* With equal strides x and y may be different columns of one buffer; these do not overlap. */
     if (y.data == x.data || (y.stride != x.stride && overlap(&y, &x)))
         REFUSE("matmul: y overlaps x");
     return l->gpu->device->matmul(l, y, x, w, bias, beta);
@@ -748,7 +748,7 @@ checked_all_gather(struct lane *l, struct tensor out, struct tensor x)
     return l->gpu->device->collective.all_gather(l, out, x);
 }
 
-/* Replaces the entry of an op. p: the member of struct gpu_ops that contains the op. */
+/* Replaces the entry of op `name` by checked_name(). p: the struct of gpu_ops that has it. */
 #define CHECKED(p, name, params, args) ops->p name = checked_##name;
 
 void

@@ -50,7 +50,7 @@ gpu_own_columns(const struct gpu *g, struct tensor t)
     return tensor_cols(t, first, (uint32_t)((uint64_t)t.dim[1] * (g->rank + 1) / g->ranks) - first);
 }
 
-/* Returns sizes for at least `bytes` of host memory: pieces that are multiples of grain. */
+/* Returns the sizes for at least `bytes` of memory; the size of a piece is a multiple of grain. */
 static inline struct host_memory
 host_pieces(uint64_t bytes, uint64_t grain)
 {

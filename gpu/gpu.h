@@ -36,12 +36,12 @@
 #include "gpu/ops.h"
 
 enum dtype { DT_F32, DT_BF16, DT_F16, DT_I32, DT_I8, DT_U8, DT_E4M3, DT_MXFP4, DT_COUNT };
-/* Activation functions. ACT_SWIGLU_CLAMPED is for the op gate() only, whose input then has gate and
- * up columns in turn (g u g u): the result is (min(max(u, -7), 7) + 1) h / (1 + exp(-1.702 h)) with
- * h = min(g, 7). Source: GptOssExperts of transformers 5.17. */
+/* Activation functions. ACT_SWIGLU_CLAMPED is for the op gate() only, whose input then alternates
+ * gate and up columns (g u g u): the result is (min(max(u, -7), 7) + 1) h / (1 + exp(-1.702 h))
+ * with h = min(g, 7). Source: GptOssExperts of transformers 5.17. */
 enum act { ACT_RELU, ACT_RELU2, ACT_SILU, ACT_GELU, ACT_GELU_TANH, ACT_SWIGLU_CLAMPED };
 
-/* A row-major view of device memory that it does not own; passed by value. Unused dims are 1. */
+/* A row-major view of device memory, without ownership. Passed by value. Unused dims are 1. */
 struct tensor {
     void *data;
     /* Factors of the elements: one for every scale_run elements of a row. NULL: no factors. With
@@ -74,7 +74,7 @@ struct arena {
 enum { HOST_PIECES = 8 };
 struct host_memory {
     void *base; /* address for copy ops, not for the CPU; NULL: no memory */
-    /* of all pieces, at least as requested; of one piece */
+    /* bytes of all pieces, at least as requested; bytes of one piece */
     uint64_t bytes, piece;
     uint32_t n, n_mapped; /* number of pieces; the first n_mapped may be used */
     int fd[HOST_PIECES];  /* fd of each piece, owned; -1: the piece has not been made */
@@ -89,7 +89,7 @@ struct host_memory {
  *    Recurrent state: base + table[slot * table_stride] * slice_bytes. Its block-table row has one
  *    entry per layer; `table` points to the entry of this layer in the row of slot 0. */
 struct kv_view {
-    void *base;            /* of the arena, + layer_in_group * n_parts * slice_bytes for K and V */
+    void *base;            /* arena base; for K and V + layer_in_group * n_parts * slice_bytes */
     const slice_id *table; /* [n_slots][table_stride] on the device; SLICE_NONE: no block */
     uint32_t table_stride, slice_bytes, n_parts, tokens_per_block, n_kv_heads, head_dim;
     enum dtype dtype;
@@ -104,13 +104,13 @@ struct segment {
     uint32_t kv_len;
 };
 
-/* The batched tokens of a step; the arrays are in device memory. Tokens with SLOT_NONE are padding
- * and store nothing. */
+/* The batched tokens of a step; the arrays are in device memory. Tokens whose slot is SLOT_NONE are
+ * padding: ops store nothing for them. */
 #define SLOT_NONE UINT32_MAX
 struct step_tokens {
     uint32_t n_tokens, n_segments;
-    /* The first n_single_token segments have at most one token each, so kernels for one token per
-     * sequence can run them. It may be too low: 0 is always valid. */
+    /* The first n_single_token segments have at most one token each, so that kernels for one token
+     * per segment can run them. A smaller number, even 0, is valid too. */
     uint32_t n_single_token;
     uint32_t longest;     /* upper bound of the tokens of one segment; 0: unknown */
     int32_t *token;       /* [n_tokens]; resolve_tokens() replaces -1 by the slot's last token */
@@ -120,8 +120,8 @@ struct step_tokens {
 };
 
 /* Arguments of rope_store(), which normalizes and rotates q and k and stores k and v in the KV
- * cache. q may be NO_TENSOR (only K and V of encoder states are made), and so may k and v together
- * (the layer reads the cache of another layer). If kv.base is NULL, k is rotated in place like q.
+ * cache. q may be NO_TENSOR, for K and V of encoder states; k and v may both be NO_TENSOR, for a
+ * layer that reads the cache of another layer. If kv.base is NULL, k is rotated in place like q.
  * Otherwise k is not changed, and v is read before k is stored, so that v may be k (K = V). */
 struct rope_store {
     struct tensor q, k, v;        /* [n, heads * head_dim] views; q is changed in place */
@@ -157,7 +157,7 @@ struct attend {
     bool causal;
     float scale;   /* factor of the product of q and a key; T5: 1 */
     float softcap; /* scores s become softcap * tanh(s / softcap); 0: off */
-    /* [n_heads] logit of one more key, without a value; NULL: none */
+    /* [n_heads] logit of a sink: one more key, without a value; NULL: no sinks */
     const float *sinks;
     /* T5: relative position bias that is added to the score of query i and key j: bias[head * (2 *
      * bias_reach + 1) + clamp(j - i, +-bias_reach) + bias_reach]. NULL: no bias. */
@@ -182,7 +182,7 @@ enum residual_norm {
 struct residual {
     struct tensor x;  /* fp32 [n, d], in and out */
     struct tensor in; /* [n, d] that is added to x; NO_TENSOR: nothing is added */
-    /* partial sum of this rank: all_reduce() of `in` first, which changes it */
+    /* true: in is a partial sum of this rank, which all_reduce() first replaces by the total */
     bool parts;
     struct tensor in_bias; /* [d], or NO_TENSOR; not together with in_norm */
     struct tensor in_norm; /* [d], or NO_TENSOR: in is added without a norm */
@@ -304,14 +304,14 @@ struct sample_row {
     /* Range of suppressed[] (end tokens before min_tokens): their logits become -inf. */
     uint32_t first_suppressed, n_suppressed;
     uint32_t first_logit_bias,
-        n_logit_bias; /* range of logit_bias[]: added after the penalty; no id twice in a row */
+        n_logit_bias; /* entries of logit_bias[], added after the penalty; an id at most once */
     uint32_t allowed; /* row of struct sample.allowed, or ALLOW_ALL */
     /* Range of top[] for the best tokens. n_top 0 with want_logprob: only logprob is set. */
     uint32_t n_top, first_top;
     bool want_logprob;
-    /* Beam search: log-probabilities are computed first, from the raw logits; then penalty, logit
-     * bias, suppressed tokens and force change them, and the best are returned without normalizing
-     * again. struct sample.beams must be set. */
+    /* Beam search: log-probabilities are computed first, from the raw logits. Then penalty, logit
+     * bias, suppressed tokens and a forced token change them, and the best are returned without
+     * normalizing again. struct sample.beams must be set. */
     bool beam;
     uint8_t pad[2];
 };
@@ -333,8 +333,8 @@ struct sample {
     const int32_t *suppressed;
     const struct logit_bias *logit_bias;
     bool beams; /* false: no row has `beam` set */
-    /* [][allowed_words] bits per token, for constrained decoding: a token whose bit is 0 or missing
-     * gets -inf. NULL: all rows have ALLOW_ALL. */
+    /* [][allowed_words] bits per token, for constrained decoding: a token whose bit is 0 or beyond
+     * the words gets -inf. NULL: all rows have ALLOW_ALL. */
     const uint32_t *allowed;
     uint32_t allowed_words;
     uint32_t n;
@@ -386,8 +386,8 @@ struct gpu_options {
     const char *kernels;
     bool invariant; /* batch-invariant numerics */
     bool timing;    /* measure device time for profile.lane_gaps() */
-    /* Number of lanes whose work must run concurrently; 0: the default of the driver. With fewer
-     * lanes the driver starts faster. */
+    /* Number of lanes whose work must run concurrently: the driver makes few launch queues and
+     * starts faster. 0: the default of the driver. */
     uint32_t n_lanes;
     /* Rank group: processes with one device each that share one model. All ranks open their lanes
      * in the same order and queue the same ops. n_ranks 0 and 1: no group. */
@@ -396,7 +396,7 @@ struct gpu_options {
     int group_fd;
 };
 
-/* The op table: all functions of a device. gpu_ops() returns the one that checks arguments. */
+/* The op table: all functions of a device. gpu_ops() returns the table that checks arguments. */
 struct gpu_ops {
     const char *name; /* "cpu", "cuda" */
     struct {
@@ -427,7 +427,7 @@ struct gpu_ops {
         GPU_MEMORY_OPS(GPU_MEMBER, )
     } mem;
     struct {
-        /* Opens a lane that may use that many units (SMs or threads). */
+        /* Opens a lane that may use `units` units (SMs or threads). */
         int (*open)(struct gpu *g, uint32_t units, struct lane **ret, struct err *e);
         void (*close)(struct lane *l); /* waits for all queued work */
         /* Moves the lane to units first .. first + n of the units it was opened with, for work
@@ -442,9 +442,9 @@ struct gpu_ops {
          * before that, gpu_wait() and after() would take old step numbers for new ones. */
         int (*mark)(struct lane *l, uint64_t step);
         uint64_t (*done)(const struct lane *l); /* the last mark reached; makes no system call */
-        /* Queues a wait: later work of this lane starts only when the other lane has reached that
-         * mark. The mark must already be queued there (else -EINVAL), so that no order of waits can
-         * deadlock. The other lane must stay open until the wait is over. */
+        /* Queues a wait: later work of this lane starts only when the other lane has reached mark
+         * `step`. The other lane must have queued that mark (else -EINVAL), so that no order of
+         * waits can deadlock, and must stay open until the wait is over. */
         int (*after)(struct lane *l, const struct lane *other, uint64_t step);
         /* CPU: an eventfd that is readable after a mark; CUDA: -1, the caller polls done() */
         int (*fd)(const struct lane *l);
@@ -500,8 +500,8 @@ const struct gpu_ops *gpu_ops(const struct gpu *g);
 const char *gpu_why(const struct gpu *g); /* the message of the last call that failed */
 uint32_t gpu_units(const struct gpu *g);  /* SMs, or usable cores */
 /* How the device can be divided among lanes: the range of units of a lane has at least `least`
- * units and is a multiple of grain, or the rest. grain 0: it cannot be divided; `why` is the reason
- * or "". */
+ * units; their number is a multiple of grain, or they are the rest of the device. grain 0: the
+ * device cannot be divided; `why` is the reason or "". */
 struct gpu_parts {
     uint32_t least, grain;
     const char *why;

@@ -138,7 +138,7 @@
     X(p, profile, work_begin, work_begin) X(p, profile, work_end, work_end) \
     X(p, profile, lane_gaps, lane_gaps)
 
-/* What a row of the lists expands to: a member of struct gpu_ops, a prototype, an initializer. */
+/* Macros for X: a row becomes a member of struct gpu_ops, a prototype or an initializer. */
 #define GPU_UNPAREN(...) __VA_ARGS__
 #define GPU_MEMBER(p, name, params, args) int (*name)(struct lane *l, GPU_UNPAREN params);
 #define GPU_PROTOTYPE(p, name, params, args) int p##_##name(struct lane *l, GPU_UNPAREN params);

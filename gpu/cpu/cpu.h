@@ -12,9 +12,9 @@
 
 enum cpu_isa { ISA_SCALAR, ISA_AVX2 }; /* AVX2: AVX2, FMA and F16C */
 /* CPU_ARGS: bytes of the arguments of a job. CPU_SCRATCH: bytes of scratch memory per thread.
- * CPU_QUEUE: jobs in the queue of a lane, for 2 steps of 128 layers with 32 ops each. If the queue
- * is full, cpu_queue() blocks; if it blocked for a step of a large model (seconds), the heartbeat
- * would stop. */
+ * CPU_QUEUE: jobs in the queue of a lane, enough for the 2 steps in flight with 128 layers of 32
+ * ops each. A full queue blocks cpu_queue(). If cpu_queue() blocked for a step of a large model
+ * (seconds), the heartbeat would stop. */
 enum { CPU_ARGS = 512, CPU_SCRATCH = 1 << 20, CPU_QUEUE = 8192 };
 
 /* Computes part `part` of `parts` of an op. scratch: CPU_SCRATCH bytes of the calling thread,
@@ -29,11 +29,11 @@ typedef void (*cpu_run)(const void *args, uint32_t part, uint32_t parts, enum cp
 #define CPU_UNUSED __attribute__((unused))
 
 /* Queues a job: run with a copy of args (bytes <= CPU_ARGS). The job has min(max_parts, threads of
- * the lane) parts; max_parts >= 1 is the number of parts that are worth a thread each. Blocks only
- * while the queue is full. Returns 0. */
+ * the lane) parts; for max_parts >= 1 see cpu_parts(). Blocks only while the queue is full. Returns
+ * 0. */
 int cpu_queue(struct lane *l, cpu_run run, const void *args, size_t bytes, uint32_t max_parts);
 
-/* Returns how many parts are worth a thread: at most n, one for every `grain` of `work`. */
+/* Returns max_parts for cpu_queue(): one part for every `grain` of `work`, at most n. */
 static inline uint32_t
 cpu_parts(uint32_t n, uint64_t work, uint32_t grain)
 {
@@ -54,8 +54,8 @@ row_of(const struct tensor *t, uint32_t i)
     return (char *)t->data + dtype_bytes(t->dtype, (size_t)i * t->stride);
 }
 
-/* Returns the first of n items (rows, columns) of a part; they end at the first of the next
- * part. */
+/* Returns the index of the first item of part `part` if n items (rows, columns) are divided into
+ * `parts` parts. The part ends where the next part begins. */
 static inline uint32_t
 cpu_first(uint32_t n, uint32_t part, uint32_t parts)
 {

@@ -39,8 +39,8 @@ struct tile {
     uint32_t pos[TILE], n;
 };
 
-/* True if the mask of draft tokens lets a row see key j; the mask is for keys of its own
- * segment. */
+/* Returns true if the mask of draft tokens lets a row see key j. Keys before the segment of the row
+ * are not in the mask and are always seen. */
 static bool
 unmasked(const struct attend *a, const struct segment *segment, uint32_t row, uint32_t j)
 {
@@ -63,7 +63,7 @@ find_tile(struct tile *t, const struct attend *a, const struct segment *segment,
         t->pos[t->n++] = j;
         if (a->kv.table) {
             t->k[i] = kv_key(&a->kv, segment->slot, j, kv_head);
-            check(t->k[i]); /* never NULL: the KV manager evicts only blocks that no row sees */
+            check(t->k[i]); /* never NULL: the table has a block for every key that a row sees */
             t->v[i] = (const char *)t->k[i] + kv_value_offset(&a->kv);
         } else {
             uint32_t at = segment->first_token + (j - (uint32_t)segment->first_pos);
@@ -83,7 +83,7 @@ score_tile(enum dtype t, const float *q, const struct tile *tile, uint32_t d, fl
     for (; j < tile->n; j++) s[j] = dot_1x1(t, q, tile->k[j], d);
 }
 
-/* acc = acc keep + sum of p v over the keys of the tile, key by key. */
+/* acc = acc keep + sum of p v, key by key; keep is exp(m - m') of the head of this file. */
 ALWAYS void
 gather_tile(enum dtype t, float *acc, float keep, const float *p, const struct tile *tile,
             uint32_t d)
@@ -149,7 +149,7 @@ add_tile(const struct attend *a, enum dtype t, const float *q, uint32_t head, ui
     keep = exp_1(o->max - max);
     for (uint32_t j = 0; j < tile->n; j += 8)
         v8_store(s + j, v8_exp(v8_sub(v8_load(s + j), v8_set(max))));
-    /* p has each weight at its key's position in the tile: sums are in order of positions. */
+    /* p is indexed by a key's position in the tile, so that unseen keys do not change the order. */
     float p[TILE] = { 0 };
 
     for (uint32_t j = 0; j < tile->n; j++) p[tile->pos[j] % TILE] = s[j];
@@ -159,7 +159,7 @@ add_tile(const struct attend *a, enum dtype t, const float *q, uint32_t head, ui
     gather_tile(t, o->acc, keep, s, tile, a->head_dim);
 }
 
-/* Finds the range [*first, *end) of keys that a row sees; the row also sees keys below a->kept. */
+/* Finds the range [*first, *end) of keys that a row sees in addition to the keys below a->kept. */
 static void
 visible(const struct attend *a, const struct segment *segment, uint32_t pos, uint32_t *first,
         uint32_t *end)

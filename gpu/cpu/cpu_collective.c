@@ -10,8 +10,8 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-/* CHANNELS: lanes that a process may have open, one of the loader and those of the executor. SLOT:
- * floats of one slot, so the most that one exchange transfers per rank. */
+/* CHANNELS: most lanes that a process may have open: one of the loader and those of the executor.
+ * SLOT: floats of one slot, which are the most that a rank sends in one exchange. */
 enum { CHANNELS = 8, SLOT = 32 << 10 };
 
 /* The memory of one rank in a channel. */
@@ -92,7 +92,7 @@ futex(_Atomic uint32_t *word, int op, uint32_t value)
     syscall(SYS_futex, word, op, value, NULL, NULL, 0);
 }
 
-/* Waits until the round number of a rank is at least `ours`, modulo 2^32. */
+/* Waits until the round number of another rank has reached `ours` (compared modulo 2^32). */
 static void
 wait_for(_Atomic uint32_t *round, uint32_t ours)
 {
@@ -158,8 +158,8 @@ CPU_JOB(run_reduce)
                              MIN(rows, a->x.dim[0] - i), MIN(cols, a->x.dim[1] - j));
 }
 
-/* One exchange of all_gather: sends rows [row, row + rows) of columns [col, col + cols) of this
- * rank's x and stores those of all ranks in out. Ranks whose x ends earlier send fewer columns. */
+/* One exchange of all_gather: sends rows [row, row + rows), columns [col, col + cols) of this
+ * rank's x and stores the same part of every rank's x in out. A narrower x sends fewer columns. */
 static void
 exchange_and_gather(const struct cpu_exchange *a, uint32_t row, uint32_t rows, uint32_t col,
                     uint32_t cols)

@@ -24,12 +24,12 @@ struct cpu_collective;
 int cpu_collective_open(struct cpu_collective **ret, uint32_t rank, uint32_t ranks, int fd,
                         struct err *e) MUST_USE;
 struct cpu_collective *cpu_collective_close(struct cpu_collective *g); /* NULL in, NULL out */
-/* Takes a free channel for a lane and returns its number; cpu_collective_leave() frees it. -EAGAIN:
- * all channels are taken. With g NULL join returns 0 and leave does nothing. */
+/* Takes a free channel for a lane and returns its number; cpu_collective_leave() frees the channel.
+ * -EAGAIN: all are taken. g NULL (one rank): join() returns 0, leave() has no effect. */
 int cpu_collective_join(struct cpu_collective *g);
 void cpu_collective_leave(struct cpu_collective *g, int channel);
 
 int cpu_all_reduce(struct lane *l, struct tensor x);
 int cpu_all_gather(struct lane *l, struct tensor out, struct tensor x);
-/* Queues a check() that all ranks chose the same tokens (sample.parts), except in beam rows. */
+/* Queues a check() that all ranks sampled the same tokens (sample.parts); beam rows sample none. */
 int cpu_all_same(struct lane *l, const struct sample *s);

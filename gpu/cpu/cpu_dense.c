@@ -45,7 +45,7 @@ struct matmul_args {
     float beta;
 };
 
-/* Adds bias and beta y to a sum and stores it in y; the same for few and many rows. */
+/* Stores sum + bias + beta y in y, for few and for many rows, so that both round alike. */
 ALWAYS void
 finish(const struct matmul_args *a, uint32_t row, uint32_t col, float sum)
 {

@@ -9,8 +9,8 @@
 
 #include "gpu/cpu/cpu_vec.h"
 
-/* Sizes of a product of n_x rows with n_w rows over k elements: n_x * n_w <= 6, constants; t: dtype
- * of w. */
+/* A product of n_x rows with n_w rows over k elements; t: dtype of w. n_x and n_w are constants
+ * with n_x * n_w <= 6, so that all partial sums stay in registers. */
 struct dot {
     uint32_t n_x, n_w, k;
     enum dtype t;
@@ -40,7 +40,7 @@ dot_rows(struct dot d, const float *const *x, const void *const *w, float *out)
             }
         }
     }
-    /* The last k % 16 elements: up to two more rounds of eight, padded with zeros. */
+    /* The last k % 16 elements, in one or two groups of up to eight, padded with zeros. */
 #pragma GCC unroll 2
     for (uint32_t half = 0; half < 2; half++, at += 8)
         for (uint32_t i = 0; at < d.k && i < n; i++)
@@ -50,7 +50,6 @@ dot_rows(struct dot d, const float *const *x, const void *const *w, float *out)
     for (uint32_t i = 0; i < n; i++) out[i] = v8_sum(v8_add(sum[0][i], sum[1][i]));
 }
 
-/* Returns the products of one row of x with four rows of w. */
 ALWAYS void
 dot_1x4(enum dtype t, const float *x, const void *const w[4], uint32_t k, float out[4])
 {

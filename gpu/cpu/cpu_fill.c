@@ -3,9 +3,9 @@
  *
  * Elements i and i + 1 (i even) are made from two uniform numbers u and t (Box and Muller, 1958):
  * sqrt(-2 log u) cos(2 pi t) and sqrt(-2 log u) sin(2 pi t). Philox with counter i / 4 returns four
- * words: elements 0 and 1 of four use words 0 and 1, elements 2 and 3 use words 2 and 3. The first
- * word of two gives u = (word / 256 + 1) / 2^24, never 0; the second gives t = word / 256 / 2^24. 2
- * pi t is reduced exactly to an angle in [-pi/4, pi/4] and a quadrant.
+ * words for 4 elements: the first 2 elements use words 0 and 1, the others words 2 and 3. Of such 2
+ * words the first gives u = (word / 256 + 1) / 2^24, never 0, the second t = word / 256 / 2^24. The
+ * angle 2 pi t is reduced exactly to [-pi/4, pi/4] and a quadrant.
  */
 #include "gpu/cpu/cpu_math.h"
 #include "gpu/cpu/cpu_ops.h"

@@ -46,7 +46,7 @@ struct worker {
 struct cpu_lane {
     struct lane lane;
     enum cpu_isa isa;
-    /* part: number of threads that work; written by the queueing thread */
+    /* n_threads: all threads; part: the threads that run jobs; the queueing thread sets it */
     uint32_t n_threads, part;
     int fd, channel;
     struct job *ring;
@@ -107,7 +107,7 @@ helper(void *arg)
         gate_wait(&w->n_jobs, n);
         if (!l->current->run) return NULL;
         run_part(w, l->current);
-        /* Only the last helper wakes the leader, which waits for all of them. */
+        /* Only the last helper wakes the leader, because the leader waits for all helpers. */
         if (atomic_fetch_sub(&l->pending.value, 1) == 1 && atomic_load(&l->pending.sleepers))
             futex(&l->pending.value, FUTEX_WAKE, INT_MAX);
     }
@@ -148,11 +148,11 @@ CPU_JOB(mark)
     uint64_t one = 1;
     ssize_t n;
 
-    /* The helpers' writes are visible: their decrement of pending pairs with our acquire. */
+    /* The leader loaded `pending` with acquire: this store also publishes the helpers' writes. */
     atomic_store_explicit(&l->done, a->step, memory_order_release);
     gate_set(&l->marks, atomic_load_explicit(&l->marks.value, memory_order_relaxed) + 1);
     n = write(l->fd, &one, sizeof one);
-    (void)n; /* -EAGAIN: the counter of the eventfd is at its maximum, so the fd is readable */
+    (void)n; /* -EAGAIN is no error: with its counter at the maximum the eventfd is readable */
 }
 
 /* Job of lane.after(): waits until the other lane, a->lane, has reached the mark. */

@@ -11,7 +11,7 @@
 
 #include "gpu/cpu/cpu_vec.h"
 
-/* Adding 1.5 * 2^23 to a float rounds it: the nearest integer is then in the low bits. */
+/* Added to a float, 1.5 * 2^23 rounds it: the low bits of the sum are the nearest integer. */
 #define MATH_ROUND 12582912.0f
 
 ALWAYS v8

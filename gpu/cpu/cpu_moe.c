@@ -92,7 +92,7 @@ CPU_LOOP(place)
         }
         p->place[i] = at;
     }
-    /* first[e] is now the end of expert e, the start of expert e + 1: shifts the array back. */
+    /* first[e] is now the first sorted pair of expert e + 1: moves the array up by one. */
     for (uint32_t e = p->n_experts; e > 0; e--) first[e] = first[e - 1];
     first[0] = 0;
 }

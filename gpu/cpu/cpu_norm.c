@@ -15,7 +15,7 @@ CPU_LOOP(rms_norm)
         rms_row(row_of(&a->y, i), row_of(&a->x, i), a->x.dim[1], &a->w, a->eps, a->plus);
 }
 
-/* x += in (+ in_bias), or x += rms_norm(in); the norm of `in` is not stored. */
+/* Adds in, in + in_bias or rms_norm(in) to x; the norm needs no buffer. */
 ALWAYS void
 add_row(float *x, const float *in, uint32_t n, const struct residual *r)
 {
@@ -38,7 +38,7 @@ sum_of_squares(const float *x, uint32_t n, float mean)
     float means[8];
 
     v8_store(means, v8_set(mean));
-    V8_ROW(n, at, width, { /* in the padding of the last v8 both are 0, so it adds 0 */
+    V8_ROW(n, at, width, { /* v8_at() pads x and means with 0, so padding adds 0 */
                            v8 d = v8_sub(v8_at(x, at, width), v8_at(means, 0, width));
 
                            sum[at / 8 % 2] = v8_fma(d, d, sum[at / 8 % 2]);

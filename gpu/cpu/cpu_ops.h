@@ -15,8 +15,8 @@ struct cpu {
 };
 
 /* State of a waiting thread: it polls for CPU_SPIN ns, then sleeps on a futex. CPU_SPIN is longer
- * than the gap between two ops of one step, so that threads do not sleep within a step, and short
- * to save power. */
+ * than the gap between two ops of one step, so that threads do not sleep within a step, and so
+ * short that an idle lane uses little power. */
 enum { CPU_SPIN = 20000 };
 struct cpu_spin {
     unsigned n;

@@ -78,7 +78,7 @@ CPU_LOOP(rope_store)
         }
         for (uint32_t h = 0; s->q.data && h < s->n_heads; h++)
             norm_and_rotate(s, (float *)row_of(&s->q, i) + h * d, &s->q_norm, cs);
-        /* Stores V before K is changed: if K = V, v is the tensor k, before norm and rotation. */
+        /* Stores V before K (gpu.h): if K = V, v is the tensor k, before norm and rotation. */
         for (uint32_t h = 0; stores && s->kv.n_parts != 1 && h < s->n_kv_heads; h++) {
             const float *v = (const float *)row_of(&s->v, i) + h * d;
 

@@ -35,8 +35,8 @@ activate(v8 x, enum act act)
     return x;
 }
 
-/* Activates one row, with `times` multiplied by those elements. `act` is a constant at each call,
- * so that the switch in activate() is not in the loop. */
+/* Stores act(x) in y, multiplied by `times` unless it is NULL. `act` is a constant at each call, so
+ * that the switch in activate() is not in the loop. */
 ALWAYS void
 act_row(float *y, const float *x, const float *times, uint32_t n, enum act act)
 {
@@ -48,7 +48,7 @@ act_row(float *y, const float *x, const float *times, uint32_t n, enum act act)
     });
 }
 
-/* ACT_SWIGLU_CLAMPED of one row x, which has gate and up columns in turn. */
+/* ACT_SWIGLU_CLAMPED of one row x, in which gate and up columns alternate. */
 static void
 swiglu_clamped(float *y, const float *x, uint32_t n)
 {
@@ -173,8 +173,8 @@ CPU_LOOP(gaussian_topk)
         uint32_t fits = CPU_SCRATCH / sizeof *off;
         float squares = 0;
 
-        /* Stores the distances from the mean in the scratch, as many as fit at a time, so that the
-         * padding of the sum of their squares is zero. */
+        /* Stores the distances from the mean in the scratch, as many as fit at a time, because
+         * dot_1x1() pads with zeros, which must be distances of 0 and not elements of x. */
         for (uint32_t from = 0; from < n; from += fits) {
             uint32_t m = MIN(fits, n - from);
 
@@ -272,7 +272,7 @@ cpu_act_matmul(struct lane *l, struct tensor y, struct tensor x, struct tensor w
     return cpu_act(l, y, y, a);
 }
 
-/* Queues the product, then the gate: different threads compute the two halves of a row. */
+/* Queues two jobs: the gate needs both halves of a row, which different threads compute. */
 int
 cpu_gate_matmul(struct lane *l, struct tensor y, struct tensor both, struct tensor x,
                 struct tensor w, enum act a)

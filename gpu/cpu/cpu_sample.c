@@ -95,8 +95,8 @@ struct heat {
     float best, rate; /* rate: log2(e) / temperature */
 };
 
-/* Returns the weights of eight logits; one alone would get the same bits. The error is at most
- * 1.6e-7, and the best weight is exactly 1. Cheaper than exp(). */
+/* Returns the weights (struct heat) of eight logits; a single logit gets the same bits. The error
+ * is at most 1.6e-7, and the best weight is exactly 1. Cheaper than v8_exp(). */
 ALWAYS v8
 weigh(struct heat h, v8 x)
 {
@@ -131,8 +131,8 @@ struct lot {
     bool cuts;
 };
 
-/* The scale of the weights in a block: weight * unit is an integer in units of the block, which
- * times factor is in units of the row. */
+/* The scale of the weights in a block: weight * unit, rounded down, is in units of the block. A sum
+ * of such integers, times factor, is in units of the row. */
 struct scale {
     struct heat heat;
     float unit;
@@ -202,8 +202,8 @@ weigh_blocks(const struct lot *l, const float *x, uint32_t n, struct scratch *sc
     return total;
 }
 
-/* Returns the bucket in which the sum of masses, from the highest bucket down, reaches *left; the
- * last non-empty bucket if no sum does. *left: the part to take from that bucket. */
+/* Adds masses from the highest bucket down. Returns the bucket in which the sum reaches *left, else
+ * the last non-empty bucket. Sets *left to the mass to take from that bucket. */
 static uint32_t
 fill_bucket(const struct scratch *scratch, uint32_t last, uint64_t *left)
 {
@@ -219,8 +219,8 @@ fill_bucket(const struct scratch *scratch, uint32_t last, uint64_t *left)
     return lowest;
 }
 
-/* Returns the cut of top_p, as in transformers: of the values that cut k keeps, the fewest best
- * that hold `share` of the weight. total: the weight of the values that cut k keeps; 0: unknown. */
+/* Returns the cut of top_p, as in transformers: of the values that k (the cut of top_k) keeps, the
+ * fewest best ones with `share` of their weight. total: that weight; 0: computed here. */
 ALWAYS struct cut
 cut_mass(const float *x, uint32_t n, struct cut k, struct heat h, double share, uint64_t total,
          struct scratch *scratch)
@@ -239,7 +239,7 @@ cut_mass(const float *x, uint32_t n, struct cut k, struct heat h, double share, 
             uint32_t key = key_of(x[i]);
             float w;
 
-            /* Level 0 weighs all values, eight at a time; other levels weigh few. */
+            /* Level 0 weighs all values, eight at a time; other levels weigh few, one at a time. */
             if (level == 0 && i % 8 == 0)
                 v8_store(scratch->weight, weigh(h, v8_at(x, i, MIN(n - i, 8u))));
             if (!stays(&inner, x[i]) || (key & known) != prefix) continue;
@@ -432,7 +432,7 @@ draw(const struct sample_row *r, const float *x, uint32_t n, int32_t best, struc
     total = weigh_blocks(&l, x, n, scratch);
     left = noise(r, total);
     for (; scratch->block[b] <= left; b++) left -= scratch->block[b];
-    c = l.cut; /* counts the ties of the blocks before, which stays() must know */
+    c = l.cut; /* stays() counts ties, so c must first pass the tokens of earlier blocks */
     for (uint32_t i = 0; i < b * size; i++) stays(&c, x[i]);
     n = MIN(n, (b + 1) * size);
     s = scale_of(&l, x + b * size, n - b * size);

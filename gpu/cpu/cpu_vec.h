@@ -255,9 +255,9 @@ v8_first(v8 a)
     return f[0];
 }
 
-/* Loops over the n elements of a row, eight at a time: runs body with index `at` and width 8, at
- * the end once with the remaining width < 8. v8_at() pads with zeros then; v8_put() stores
- * width. */
+/* Loops over the n elements of a row, eight at a time: runs body with index `at` and width 8, and
+ * at the end with the remaining elements (width < 8). v8_at() then pads with zeros, and v8_put()
+ * stores width elements. */
 #define V8_ROW(n, at, width, body) \
     do { \
         uint32_t at = 0, width = 8; \

@@ -20,9 +20,9 @@
 
 /* Bytes of the work area of a lane, for data between passes of kernels (partial sums, draws). */
 #define CUDA_WORK ((size_t)64 << 20)
-/* CUDA_EVENTS: marks kept for lane.after(); a wait for an older step waits for the oldest mark
- * kept. CUDA_CANDIDATES: most kernels of an op. CUDA_STRETCHES: intervals kept by the idle clock.
- * CUDA_PINS: most ranges of pinned memory. */
+/* CUDA_EVENTS: newest marks that have an event; lane.after() for an older mark waits for the oldest
+ * of these, longer than needed. CUDA_CANDIDATES: most kernels of an op. CUDA_STRETCHES: intervals
+ * of work that the idle clock keeps. CUDA_PINS: most ranges in cuda.pin. */
 enum { CUDA_EVENTS = 64, CUDA_CANDIDATES = 8, CUDA_STRETCHES = 16, CUDA_PINS = 64 };
 
 /* Functions of the driver and the driver version that introduced them. They are looked up at run
@@ -56,7 +56,7 @@ struct driver {
     X(cuGreenCtxDestroy, 12040) \
     X(cuGreenCtxStreamCreate, 12050)
 
-/* Most partitions that exist at once; most lanes that have streams on one partition. */
+/* CUDA_PARTITION_LANES: most lanes that have streams on one partition. */
 enum { CUDA_PARTITIONS = GPU_PARTITIONS, CUDA_PARTITION_LANES = 8 };
 
 struct cuda_lane;
@@ -118,7 +118,7 @@ struct cuda_words {
 
 struct cuda_lane {
     struct lane lane;
-    struct k_launch k;  /* launch context of kernels; k.st: stream of the current part */
+    struct k_launch k;  /* launch context of kernels; k.st: the stream that the lane uses now */
     cudaStream_t whole; /* stream of the undivided device */
     struct cuda_partition *partition; /* NULL: the lane is on the undivided device */
     cudaEvent_t moved;                /* orders work of the previous stream before work of k.st */

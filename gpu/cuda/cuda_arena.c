@@ -8,8 +8,8 @@
  * the fd imports it and maps the same bytes. The memory is freed with the last fd and mapping.
  *
  * Host memory for the host tier is allocated in the same way, near the GPU. The driver owns it, so
- * that mapping does not pin it and the exit of a worker does not unpin it. The process itself has
- * no CPU mapping, which would take as much time again at start and exit. The address range is
+ * that mapping does not pin it and the exit of a worker does not unpin it. The CPU has no mapping,
+ * because a second mapping would double the time at start and exit. The address range is
  * reserved at once; pieces are mapped one by one, because each takes time at start and exit. A copy
  * may span several pieces.
  */
@@ -201,7 +201,7 @@ adopt_at(struct cuda *c, const struct kind *k, int fd, uint64_t bytes, CUdevicep
     else
         r = *base ? map_at(c, handle, *base, size) : map(c, handle, size, base);
     c->driver.cuMemRelease(handle);
-    /* the allocation is smaller; it is larger, and a driver maps only whole ones */
+    /* The allocation is smaller, or it is larger and the driver maps only whole allocations. */
     if (r == CUDA_ERROR_INVALID_VALUE || r == CUDA_ERROR_NOT_SUPPORTED)
         return err_set(e, -EINVAL, "cannot adopt fd %d: its size is not the expected %llu bytes",
                        fd, (unsigned long long)bytes);
@@ -252,7 +252,7 @@ cuda_arena_drop(struct gpu *g, struct arena *a)
     *a = (struct arena){ .fd = -1 };
 }
 
-/* Records a pinned range for kernels and copies; joins it with the range that ends there. */
+/* Records a pinned range for kernels and copies; extends a range that ends at `from`. */
 static void
 note_pin(struct cuda *c, const char *from, const char *to)
 {
@@ -350,7 +350,7 @@ cuda_host_close(struct gpu *g, struct host_memory *m)
     *m = (struct host_memory){ 0 };
 }
 
-/* Pins piece by piece, each in at most about 5 ms, because pinning holds a kernel lock. */
+/* Pins in pieces of about 5 ms, because other threads may need the kernel lock of pinning. */
 int
 cuda_host_pin(struct gpu *g, void *p, size_t bytes)
 {

@@ -1,8 +1,8 @@
 /* cuda_blas.c - matmuls by cuBLASLt; see cuda_blas.h.
  *
  * The library stores matrices column by column. Its A is w ([K, N] in its order, transposed), its B
- * is x ([K, M]) and its D is y ([N, M]). A bias along N is a bias of the rows of D. M is a number
- * of columns, on which the alignment that an algorithm needs does not depend. So one algorithm can
+ * is x ([K, M]) and its D is y ([N, M]). A bias along N is a bias of the rows of D. M is only a
+ * number of columns and does not change the alignment that an algorithm needs: one algorithm can
  * serve every M of a bucket.
  */
 #include "gpu/cuda/cuda_blas.h"
@@ -38,14 +38,14 @@ _Static_assert(sizeof(cublasLtMatmulAlgo_t) == TUNING_BYTES,
                "tuning_row.algorithm has another size");
 
 enum {
-    /* shapes and buckets whose algorithm a lane keeps; others are looked up in every call */
+    /* shapes and buckets whose algorithm a lane keeps; for others every call asks the library */
     PLANS = 2048,
     PROBES = 8,
-    FLAT = 256, /* M for which an invariant algorithm is chosen: between decode and prefill */
-    /* Number of the family of algorithms for Hopper. They add K in order, 16 elements at a time,
-     * and gave the same bits with every tile size (test_bits, bench_matmul). Others: unknown. */
+    FLAT = 256, /* M that selects an invariant algorithm: a compromise between decode and prefill */
+    /* Id of a family of algorithms for Hopper, which add K in order, 16 elements at a time, and
+     * gave the same bits with every tile size (test_bits, bench_matmul). */
     ALIKE = 66,
-    /* elements of w; for fewer the algorithms that the library proposes for few rows are worse */
+    /* least elements of w for an algorithm per bucket: below, the one for FLAT rows is faster */
     LARGE = 8 << 20,
     ASKED = 32,
     TIMES = 9, /* runs of each algorithm when tuning */
@@ -82,7 +82,7 @@ struct plan {
     struct tuning_key key; /* n 0: unused entry */
     uint32_t sms;          /* SMs of the part of the device that the lane is on */
     bool none;             /* true: the library has no algorithm; it is asked only once */
-    bool alike;            /* true: the algorithm is fixed and of the family ALIKE for many rows */
+    bool alike;            /* true: invariant, and the algorithm for FLAT rows is of family ALIKE */
     bool measured;
     struct product last; /* the last product computed, for tuning */
     cublasLtMatmulAlgo_t algorithm;
@@ -115,7 +115,7 @@ find_calls(void *library, void *arg)
 static void *
 loader(void *libs)
 {
-    struct blas b; /* local, because cuda_blas_open() looks the functions up again */
+    struct blas b; /* discarded: cuda_blas_open() looks the functions up again */
     int r = cuda_library_open(&b.library, LIBRARY, libs, "", find_calls, &b, NULL);
 
     (void)r; /* an error is reported by cuda_blas_open(), which tries again */
@@ -312,8 +312,8 @@ ask(const struct blas_lane *bl, const struct tuning_key *k, struct call *c,
 {
     const struct blas *b = bl->b;
     cublasLtMatmulPreferenceOpaque_t p;
-    /* Allows algorithms that split a sum only if they add the parts in fp32 in the work area, and
-     * not with a bias or beta: others round in between. */
+    /* An algorithm may split a sum if it adds the parts in fp32 in the work area. With a bias or
+     * beta (it would round in between) or `fixed` it may not split sums. */
     bool whole = k->fixed || k->epilogue & 3;
     uint32_t sums = whole ? CUBLASLT_REDUCTION_SCHEME_NONE : CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
     uint32_t align = k->align;
@@ -414,8 +414,8 @@ part_of(const struct k_launch *l)
 }
 
 /* Chooses the algorithm of a plan with invariant numerics: one for all M, or on Hopper the best of
- * the family ALIKE for this bucket. It is chosen for the whole device on every part, because
- * algorithms chosen for fewer SMs may add in another order. */
+ * the family ALIKE for this bucket. A lane on a part of the SMs uses the algorithm for the whole
+ * device too, because algorithms chosen for fewer SMs may add in another order. */
 static void
 find_fixed(const struct k_launch *l, const struct blas_lane *bl, struct plan *p,
            const struct product *m)
@@ -518,7 +518,7 @@ multiply(const struct k_launch *l, const struct product *m)
     if (p->none || !make_call(bl->b, &c, m, m->x.dim[0], k.fixed ? 0 : part_of(l))) return false;
     if (run_matmul(l, bl, &c, &p->algorithm, m)) return true;
     if (!p->measured) return false;
-    /* The tuning file may contain any bytes: a rejected algorithm is replaced. */
+    /* The bytes of an algorithm in the tuning file may be wrong: chooses another one. */
     find_algorithm(l, bl, p, &k, NULL, m);
     p->measured = true;
     return !p->none && run_matmul(l, bl, &c, &p->algorithm, m);
@@ -543,7 +543,7 @@ multiply_apart(const struct k_launch *l, const struct product *m, struct tensor 
 
         part.y = tensor_2d(l->work, DT_F32, n, y.dim[1]);
         part.y.stride = stride;
-        /* Another candidate may compute all rows, unless rows of y have changed with beta. */
+        /* Refuses: another candidate computes y, unless rows with beta y are done already. */
         if (!multiply(l, &part))
             return first == 0 || m->beta == 0 ? cudaErrorInvalidValue : cudaErrorUnknown;
         r = act ? k_add_bias_act(l, tensor_rows(y, first, n), part.y, bias, *act)
@@ -650,7 +650,7 @@ time_all(const struct k_launch *l, const struct blas_lane *bl, const struct plan
         float us = time_of(l, bl, p, &c, &found[i].algo, event, row->us);
 
         if (i == 0) row->heuristic_us = us;
-        /* A gain below 1 % is noise: then the order of the library decides. */
+        /* A gain below 1 % is noise: keeps the algorithm that the library proposed earlier. */
         if (us <= 0 || (row->us > 0 && us > row->us * 0.99f)) continue;
         row->us = us;
         memcpy(row->algorithm, &found[i].algo, sizeof row->algorithm);
@@ -658,8 +658,8 @@ time_all(const struct k_launch *l, const struct blas_lane *bl, const struct plan
     return n;
 }
 
-/* Returns 0 for a lane on a part of the SMs, and with invariant numerics, because the bits of a row
- * must not change while serving. */
+/* Returns 0, nothing measured, for a lane on a part of the SMs and with invariant numerics: a new
+ * algorithm would change the bits of a row while serving. */
 int
 cuda_lane_tune(struct lane *lane, struct tune_result *ret)
 {

@@ -21,11 +21,11 @@
 void cuda_blas_load(const struct gpu_options *o);
 /* Starts the thread that opens the library. The caller has started the driver. */
 int cuda_blas_begin(struct cuda *c, const struct gpu_options *o, struct err *e) MUST_USE;
-/* Waits for that thread and reads the tuning file; requires the context. -ENOENT: the library was
- * not found; the message has the folders searched. -EBADMSG: invalid tuning file. */
+/* Waits for the thread of cuda_blas_begin(), then reads the tuning file. Requires the CUDA context.
+ * -ENOENT: no library; the message has the folders searched. -EBADMSG: invalid tuning file. */
 int cuda_blas_open(struct cuda *c, const struct gpu_options *o, struct err *e) MUST_USE;
 void cuda_blas_close(struct cuda *c);
-/* Makes the handle of a lane. No effect if the library is not used; the candidates refuse then. */
+/* Makes the handle of a lane. Without the library: no effect, and the candidates below refuse. */
 int cuda_blas_lane_open(struct cuda_lane *l, struct err *e) MUST_USE;
 void cuda_blas_lane_close(struct cuda_lane *l);
 
@@ -33,10 +33,10 @@ void cuda_blas_lane_close(struct cuda_lane *l);
  * 16-bit product with a bias is kept in fp32 in the work area and rounded once; a 16-bit result
  * with beta and no bias is refused. */
 k_matmul_kernel cuda_blas_matmul;
-/* For few rows, invariant: adds in the order of the library's algorithm for many rows. */
+/* Invariant, few rows: our kernel adds in the order of the library's algorithm for many rows. */
 k_matmul_kernel cuda_blas_matmul_line;
-/* relu without a bias is computed by the library, with the same bits as a separate op. Other
- * activations are applied to the rounded product; with a bias, before rounding. */
+/* With a bias the activation is applied before rounding. Without a bias the library computes relu,
+ * with the bits of a separate op; others are applied to the rounded product. */
 k_act_matmul_kernel cuda_blas_act_matmul;
 /* Stores x w^T, rounded, in `both` and then applies the gate: the result is rounded twice. */
 k_gate_matmul_kernel cuda_blas_gate_matmul;

@@ -5,9 +5,9 @@
 #include "gpu/cuda/kernels/norm/norm.h"
 #include "gpu/cuda/kernels/sampling/sample.h"
 
-/* Bytes up to which peer memory is used. For an all-reduce they are the bytes that a rank sends,
- * because the ring of NCCL sends fewer the more ranks there are. For an all-gather they are the
- * part of one rank, which peer memory sends without packing. */
+/* Bytes up to which peer memory is used. All-reduce: the bytes that a rank sends to all other ranks
+ * together; with many ranks the ring of NCCL sends fewer. All-gather: the bytes of the widest x of
+ * a rank, which peer memory sends without packing. */
 enum { SMALL_SUM = 8 << 20, SMALL_GATHER = 64 << 20 };
 
 static cudaError_t
@@ -92,7 +92,7 @@ cuda_gather_peer(const struct k_launch *l, struct tensor out, struct tensor x)
     return ch->mapped ? k_exchange_gather(l, &ch->exchange, out, x) : cudaErrorInvalidValue;
 }
 
-/* Decides by the widest part, so that all ranks decide alike; widths may differ by a column. */
+/* Compares the widest x (widths may differ by a column), so that all ranks decide alike. */
 cudaError_t
 cuda_gather_small(const struct k_launch *l, struct tensor out, struct tensor x)
 {

@@ -25,7 +25,7 @@ pinned(struct cuda *c, const char *p, size_t bytes)
     return all;
 }
 
-/* Copies by a kernel and stores its error in *r; returns false if a kernel cannot copy this. */
+/* Copies by a kernel; *r: its error. Returns false if bytes are too many or host is not pinned. */
 static bool
 by_kernel(struct lane *lane, void *dst, const void *src, size_t bytes, const void *host, bool ready,
           cudaError_t *r)

@@ -2,7 +2,7 @@
  * loads when a worker asks for a GPU.
  *
  * The module links the runtime statically and looks up the functions of the driver at run time, so
- * that programs without a GPU need neither. The errors here tell the operator what is missing.
+ * that programs without a GPU need neither. Error messages tell the operator what is missing.
  */
 #include "gpu/cuda/cuda.h"
 #include "gpu/cuda/cuda_blas.h"
@@ -24,9 +24,9 @@ find_driver(struct cuda *c, struct err *e)
 
 /* Sets environment variables that the driver reads at start. With launch queues of 4,092 instead of
  * 1,020 launches, a plain step of a deep model does not block when it is queued behind another.
- * Making queues of that length takes most of the time to make a context, so there are three instead
- * of eight, for two lanes and the loader, and one for a single lane. In a rank group NCCL adds
- * streams. A partition has its own queues. */
+ * Making queues of that length takes most of the time to make a context. So there are fewer than
+ * the default of eight: one for a single lane, else three (two lanes and the loader; in a rank
+ * group NCCL adds streams). A partition has its own queues. */
 static void
 set_up(const struct gpu_options *o)
 {
@@ -150,7 +150,7 @@ start(struct cuda *c, struct err *e)
     return err_set(e, -EIO, "%s does not start: %s", c->gpu.describe, cudaGetErrorString(r));
 }
 
-/* own: memory that is neither free nor in our arenas; too high if other processes use the GPU. */
+/* *own: bytes neither free nor in our arenas, so too high if other processes use the GPU. */
 static int
 memory(const struct gpu *g, uint64_t *free, uint64_t *own, uint64_t *total)
 {

@@ -18,7 +18,7 @@
 #include "base/clock.h"
 #include "gpu/cuda/kernels/memory/small_copy.h"
 
-/* Time between two queries of the driver by lane.error(); only they report illegal accesses. */
+/* Time between two queries of the driver by lane.error(); only queries find illegal accesses. */
 #define LOOK NSEC_MS
 
 static int
@@ -93,8 +93,8 @@ cuda_lane_open(struct gpu *g, uint32_t units, struct lane **ret, struct err *e)
     if (!l) return err_set(e, -ENOMEM, "cannot make a lane: no memory");
     l->lane.gpu = g;
     cuda_enter((struct cuda *)g);
-    /* With fewer units than the device has, sms only limits the size of kernels. A lane has SMs of
-     * its own only on a part of a partition. */
+    /* Fewer units than the device has only limit the size of kernels. A lane has SMs of its own
+     * only after lane.part(). */
     l->k.sms = MIN(units, g->units);
     l->k.invariant = ((struct cuda *)g)->invariant;
     l->k.work_bytes = CUDA_WORK;
@@ -158,8 +158,8 @@ cuda_lane_after(struct lane *lane, const struct lane *other, uint64_t step)
     uint64_t first = o->n_marks > CUDA_EVENTS ? o->n_marks - CUDA_EVENTS : 0, i = o->n_marks;
 
     TRY(cuda_not_recording(lane, "lane_after"));
-    /* Finds the earliest mark, in the current step numbering, that is at least step. check.c
-     * guarantees that the last mark is. */
+    /* Finds the earliest mark of the current step numbering for `step` or a later step. check.c
+     * guarantees that the last mark is for one of these. */
     while (i > first && o->mark[(i - 1) % CUDA_EVENTS].step >= step) i--;
     cuda_enter(cuda_of(lane));
     return cuda_failed(lane, cudaStreamWaitEvent(l->k.st, o->mark[i % CUDA_EVENTS].event, 0),
@@ -218,7 +218,7 @@ cuda_work_end(struct lane *lane)
     cudaEventRecord(l->idle_clock.at[l->idle_clock.n++ % CUDA_STRETCHES].end, l->k.st);
 }
 
-/* At most two steps are in flight, so the interval that is read next is not overwritten. */
+/* With two steps in flight at most, the ring never overwrites an interval that is still unread. */
 void
 cuda_lane_gaps(struct lane *lane, uint64_t *n, uint64_t *ns)
 {

@@ -17,7 +17,7 @@
  */
 #include "gpu/cuda/cuda.h"
 
-/* Older drivers have no green contexts; everything else works with them. */
+/* Older drivers have no green contexts: the device cannot be divided, all other functions work. */
 #define NEWER "its driver (CUDA 12.5 or later has it; this one lacks %s)"
 
 static int

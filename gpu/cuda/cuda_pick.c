@@ -142,7 +142,7 @@ cuda_pick_may(const struct cuda *c, enum cuda_op op, const char *name)
     return false;
 }
 
-/* For shapes and dtypes that no candidate allowed by gpu_options.kernels supports. */
+/* Returns the error that no candidate allowed by gpu_options.kernels supports the arguments. */
 static int
 refused(struct lane *l, enum cuda_op op)
 {
@@ -189,7 +189,7 @@ join_and_gather(struct lane *l, struct tensor out, struct tensor x)
     return cuda_ranks_why((struct cuda_lane *)l, cuda_all_gather(l, out, x));
 }
 
-/* With r->parts: all-reduce and residual in one kernel if "small" may run, else two ops. */
+/* r->parts: all-reduce and residual in one kernel if all_reduce may use "small", else two ops. */
 static int
 residual_of_ranks(struct lane *l, const struct residual *r)
 {
@@ -224,7 +224,7 @@ sample_of_ranks(struct lane *l, const struct sample *s)
     return cuda_sample(l, s);
 }
 
-/* Separate calls for single-token and longer segments, because their best candidates differ. */
+/* Attends separately for single-token and longer segments, whose best candidates differ. */
 static int
 attend_segments(struct lane *l, const struct attend *a, struct step_tokens r)
 {
@@ -250,8 +250,8 @@ store_and_attend(struct lane *l, const struct attend *a, struct step_tokens r)
     return attend_segments(l, &stored, r);
 }
 
-/* A candidate refuses if it cannot also store K and V, for example those of several tokens per
- * segment; then rope_store and attend run as two ops. */
+/* Lets one candidate store K and V and attend. If all refuse (candidates for several tokens per
+ * segment cannot store), rope_store and attend run as two ops. */
 static int
 attend(struct lane *l, const struct attend *a, struct step_tokens r)
 {

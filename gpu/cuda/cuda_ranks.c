@@ -2,10 +2,11 @@
  *
  * Every rank makes a channel in these steps:
  *
- * - posts the handle of its memory, maps the memory of all other ranks and learns from every rank
- * whether it could map them - gets the NCCL id from rank 0, makes the communicator, runs one
- * all-reduce and one all-gather of each size class, which makes connections and loads kernels -
- * posts READY and waits for all ranks: from then on others may write into its memory, which is zero
+ *   1. posts the handle of its memory, maps the memory of all other ranks and learns from every
+ *      rank whether that rank could do the same
+ *   2. gets the NCCL id from rank 0, makes the communicator, runs one all-reduce and one all-gather
+ *      of each size class, which makes connections and loads kernels
+ *   3. posts READY and waits for all ranks: then others may write into its memory, which is zero
  */
 #include "gpu/cuda/cuda_ranks.h"
 
@@ -15,7 +16,7 @@
 
 #define GROUP_TIME (60 * NSEC_S)
 
-/* The message RENDEZVOUS_MEMORY: how others map this rank's memory. there: handle is valid. */
+/* Message RENDEZVOUS_MEMORY: the handle to map our memory with. there 0: no valid handle. */
 struct memory_note {
     cudaIpcMemHandle_t handle;
     uint32_t there;
@@ -71,8 +72,8 @@ cuda_err(cudaError_t r, const char *what, struct err *e)
                    "cannot connect the ranks (%s): %s", what, cudaGetErrorString(r));
 }
 
-/* Maps the memory of all ranks. Failure (no peer access, containers) is no error: NCCL has other
- * ways. */
+/* Maps the memory of all ranks. If a rank cannot (no peer access, containers), ch->mapped is false,
+ * and NCCL does all collectives. */
 static int
 map_all(struct channel *ch, cudaStream_t st, nsec until, struct err *e)
 {

@@ -30,7 +30,7 @@ struct channel {
     struct err why;
     nsec since;
     struct ncclComm *comm;
-    void *memory; /* memory of this rank that other ranks write; then its round numbers */
+    void *memory; /* memory that other ranks write, followed by exchange.round */
     bool mapped;  /* true: every rank has mapped the memory of all ranks */
     struct exchange exchange;
 };
@@ -50,9 +50,9 @@ struct cuda_ranks {
     struct channel channel[RENDEZVOUS_CHANNELS];
 };
 
-/* Starts a thread that opens NCCL. With one rank this function and those below have no effect. */
+/* Starts a thread that opens NCCL. With one rank the functions of this file have no effect. */
 int cuda_ranks_begin(struct cuda *c, const struct gpu_options *o, struct err *e) MUST_USE;
-/* Waits for that thread and starts making channel 0. Requires the context. */
+/* Waits for the thread that opens NCCL, starts making channel 0. Requires the CUDA context. */
 int cuda_ranks_open(struct cuda *c, struct err *e) MUST_USE;
 void cuda_ranks_close(struct cuda *c);
 /* Assigns a channel to the lane before its first collective. On failure stores the message for
@@ -61,8 +61,7 @@ int cuda_ranks_join(struct cuda_lane *l);
 void cuda_ranks_leave(struct cuda_lane *l);
 /* Returns 0, or -EIO if NCCL reports an asynchronous error of the lane's channel, see gpu_why(). */
 int cuda_ranks_error(struct cuda_lane *l);
-/* Call with the result of a collective. If NCCL has failed, gpu_why() gets its message. Returns
- * r. */
+/* Returns r, the result of a collective. If NCCL has failed, gpu_why() gets its message. */
 int cuda_ranks_why(struct cuda_lane *l, int r);
 const char *cuda_ranks_describe(const struct gpu *g);
 

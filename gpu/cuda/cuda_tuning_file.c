@@ -203,7 +203,7 @@ tuning_save(struct tuning_table *t, const char *path, struct err *e)
     errno = 0;
     copy_others(t, path, f);
     write_ours(t, f);
-    /* If space was freed after a failed write, only ferror() shows the error. */
+    /* After a failed write (disk full) later writes may succeed: only ferror() tells. */
     if (ferror(f) || fflush(f) != 0 || fsync(fileno(f)) < 0 || rename(new_path, path) < 0) {
         int r = errno ? -errno : -EIO;
 

@@ -27,7 +27,7 @@ struct tuning_machine {
     char gpu[64];
 };
 
-/* A matmul as the library distinguishes them. No padding: keys are compared and hashed as bytes. */
+/* What an algorithm depends on. No padding: keys are compared and hashed as bytes. */
 struct tuning_key {
     uint32_t n, k, rows;
     uint8_t in, out;  /* enum dtype */

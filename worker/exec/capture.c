@@ -1,5 +1,5 @@
-/* capture.c - queues a piece of a step (exec_internal.h), as a graph or plain. The graph is
- * captured first if graphs.c allows that now. */
+/* capture.c - queues a piece of a step (exec_internal.h), as a graph or plain. A piece without a
+ * graph is captured first if graphs_may_capture() allows a capture in this step. */
 #include "base/clock.h"
 #include "base/log.h"
 #include "worker/exec/exec_internal.h"

@@ -2,9 +2,9 @@
  *
  * A wave is a set of copies that do not conflict; a copy is in the first wave after all earlier
  * copies that conflict with it. All blocks that are saved then share one launch and all blocks
- * loaded into their memory share the next, although the batch alternates. A place (sort key)
- * consists of, from the highest bit: after the step, wave, group, other tier (which uses another
- * copy mechanism), index.
+ * loaded into their memory share the next, although saves and loads alternate in the batch. A place
+ * (sort key) has, from the highest bit: 1 for a copy after the step, wave, KV group, 1 for a copy
+ * between tiers (another copy mechanism), index.
  */
 #include "worker/exec/copy_order.h"
 

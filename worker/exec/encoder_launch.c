@@ -2,9 +2,9 @@
  * encoder states (K and V of cross attention).
  *
  * An encoder slice is a range of layers over one encoder input. Short encoder inputs may run
- * through the encoder as a graph and be projected as a graph. A graph uses fixed addresses: its
- * arrays are the first of their own images, its rows are in source_x, source_out and sources. The
- * states are copied to enc_out outside of the graph.
+ * through the encoder as a graph and be projected as a graph. A graph uses fixed addresses: it has
+ * an image of its own that begins with its arrays. The encoder graph computes in source_x and
+ * source_out; its states are then copied to enc_out. The other graph projects `sources`.
  */
 #include "worker/exec/exec_internal.h"
 
@@ -19,8 +19,8 @@ use_graph(const struct exec *x, struct exec_lane *l, enum graphs_kind kind, uint
                : NULL;
 }
 
-/* True if slice i can run with the previous slice: same layers, consecutive in batch and
- * enc_state. */
+/* Returns true if slice i can run with the previous slice: both have the same layers, and their
+ * tokens are consecutive in the batch and in enc_state. */
 static bool
 follows(const struct batch *b, uint32_t i)
 {

@@ -7,8 +7,8 @@
 #include <poll.h>
 #include <unistd.h>
 
-/* LOGITS_BYTES: limit of the logits that are computed at a time (x->piece rows). The weights of the
- * head are read once for these rows, so they are one for every slot if that stays below the limit.
+/* LOGITS_BYTES: limit of the logits computed at a time (x->piece logit rows). The weights of the
+ * head are read once per piece, so a piece has a row for every slot if that stays below the limit.
  * LEAST_PIECE: least x->piece. */
 enum { DEFAULT_EDITS = 4096, LOGITS_BYTES = 512 << 20, LEAST_PIECE = 64 };
 
@@ -32,8 +32,8 @@ check_kv_dtype(const struct exec *x, const struct kv_config *kv, const struct la
         dtype_name(x->c.kv_dtype), (unsigned long long)ROUND_UP(bytes, 128));
 }
 
-/* Sets the layout of tokens in the blocks of a group, for copies of used tokens (kv_moves.c), if it
- * is the same for all layers of the group. */
+/* Sets x->per[group], with which kv_moves.c copies only the used tokens of a block, unless layers
+ * of the group have different layouts. */
 static void
 set_token_layout(struct exec *x, const struct kv_config *kv, uint32_t group)
 {
@@ -136,7 +136,7 @@ open_lane(struct exec *x, struct exec_lane *l, uint32_t units, const struct kv_c
     TRY(x->op->lane.open(x->gpu, l->units, &l->lane, e));
     memcpy(l->step.scratch, l->scratch, sizeof l->step.scratch);
     l->step.lane = l->lane;
-    /* Until exec_blocks() the views point to any mapped memory, because padding reads no block. */
+    /* Until exec_blocks() any mapped memory is valid: the warm-up is padding and reads no block. */
     set_kv_views(x, l, kv, &x->arena);
     if (!gpu_graphs(x->gpu)) return 0;
     r = warm_up(x, l);
@@ -341,8 +341,8 @@ is_done(const struct exec *x, const struct exec_lane *l)
             x->op->lane.error(l->lane) < 0);
 }
 
-/* Returns true if the oldest step is done. A step that ends after the first check makes the fd
- * readable. The second check, after the fd was drained, sees it, so no step is missed. */
+/* Returns true if the oldest step is done; otherwise the fd is drained. A step may end between the
+ * first check and the drain: the second check sees that step. */
 static bool
 is_done_or_fd_empty(const struct exec *x, const struct exec_lane *l)
 {

@@ -32,8 +32,8 @@ struct exec_config {
     void *heartbeat_arg;
     /* limit of device memory for captured graphs of all lanes; 0: no graphs */
     uint64_t graphs_memory;
-    /* Partitions that are made before the first step. A step of a partition (batch.partition) uses
-     * this range of the units of its lane; n 0, and partition 0: all units. */
+    /* Partitions that are made before the first step. A step uses part[batch.partition][lane], a
+     * range of the units of its lane; n 0, and partition 0: all units. */
     uint32_t n_partitions;
     struct exec_part {
         uint32_t first, n;
@@ -52,28 +52,28 @@ struct sampling {
     uint64_t seed;
     float temperature, top_p, min_p, repetition_penalty;
     uint32_t top_k;
-    /* number of best tokens to return for each generated token, each prompt token */
+    /* number of best tokens to return: for each generated token; for each prompt token */
     uint32_t logprobs, prompt_logprobs;
     bool want_logprobs; /* return the log-probability of the sampled token, also with logprobs 0 */
-    /* copy encoder states for exec_states(), logits for exec_logits() */
+    /* copy encoder states for exec_states(); copy logits for exec_logits() */
     bool want_states, want_logits;
     uint32_t output;
     uint32_t n_prompt;         /* tokens of the prompt, for prompt_logprobs */
-    const token_id *prompt;    /* the prompt; with exec_looks_back() then the generated tokens */
+    const token_id *prompt;    /* the prompt; if exec_looks_back(), then the generated tokens */
     uint32_t first_new;        /* position of generated token 0: n_prompt - delivered tokens */
     uint32_t min_new, max_new; /* limits of generated tokens, those delivered before included */
     int32_t forced_bos, forced_eos; /* forced as generated token 0, as the last token; -1: none */
     uint32_t n_eos;                 /* number of eos[], tokens that are suppressed before min_new */
     token_id eos[48];
-    /* Subtracted from logits of generated tokens: once per token; once per occurrence. */
+    /* Subtracted from the logit of a generated token: presence once, frequency per occurrence. */
     float presence_penalty, frequency_penalty;
     uint32_t no_repeat_ngram;
     uint32_t n_bias;
     const struct logit_bias *bias; /* [n_bias], sorted by id, no id twice */
     uint32_t n_candidates;         /* beam: number of best tokens to return; 0: sample a token */
 };
-/* Returns true if sampling needs all previous tokens. Such a step can be planned only after the
- * results of the steps before it. */
+/* Returns true if sampling needs all previous tokens: the next step of the sequence can then be
+ * planned only after the result of its previous step. */
 bool exec_looks_back(const struct sampling *s);
 
 /* Allocates all memory (scratch in an arena of its own) and runs every kernel once. kv: groups from
@@ -87,8 +87,8 @@ void exec_host(struct exec *x, const struct host_memory *host);
 struct exec *exec_close(struct exec *x); /* waits for steps in flight; accepts NULL */
 CLEAN_FUNC(struct exec, exec_close)
 
-/* Rates measured for a lane in a partition while the other lane is idle; lane 0 of partition 0: the
- * whole device. 0: not measured. */
+/* Rates of a lane in a partition, measured while the other lane was idle; 0: not measured. Lane 0
+ * of partition 0 has the rates of the whole device. */
 struct exec_rate {
     double read, compute; /* bytes/s, FLOP/s */
 };
@@ -100,15 +100,15 @@ struct exec_partition_times {
 };
 struct exec_partition_times exec_partition_times(const struct exec *x);
 /* Changes the unit ranges of a partition for steps started from now on. Waits for steps in flight
- * and calls the heartbeat. Returns 1 if the ranges are unchanged. On failure it uses all units. */
+ * and calls the heartbeat. Returns 1: already equal. On failure the partition uses all units. */
 int exec_set_partition(struct exec *x, unsigned partition, const struct exec_part part[MAX_LANES],
                        struct err *e) MUST_USE;
 /* Returns [MAX_LANES] the current unit ranges of a partition. */
 const struct exec_part *exec_parts(const struct exec *x, unsigned partition);
 /* Sets the sampling parameters of a slot; call it before the first step of the sequence. */
 void exec_set_sampling(struct exec *x, uint32_t slot, const struct sampling *s);
-/* Marks n tokens as seen (for the repetition penalty) that no step will contain, because the
- * sequence was adopted. Call it after exec_set_sampling(). */
+/* Marks n tokens of an adopted sequence as seen (for the repetition penalty), because no step will
+ * contain these tokens. Call it after exec_set_sampling(). */
 void exec_mark_tokens(struct exec *x, uint32_t slot, const token_id *token, uint32_t n);
 /* Queues a step; the caller may reuse b at once. -ENOTSUP: the batch needs a feature that is not
  * implemented. -EINVAL, -EIO: the device failed and the worker must exit. */
@@ -135,9 +135,9 @@ uint32_t exec_n_states(const struct exec *x, const struct batch_result *r, uint3
 void exec_states(const struct exec *x, const struct batch_result *r, uint32_t i, uint32_t first,
                  uint32_t n, float *to);
 uint64_t exec_scratch_bytes(const struct exec *x);
-/* Calls lane.tune() (gpu.h) for the first lane with a shape left and returns its result. Call it
- * only while no step is in flight. If a faster algorithm was found, drops the captured graphs of
- * the lane, because graphs contain the old one. */
+/* Calls lane.tune() (gpu.h) for the first lane that has a shape to measure and returns its result.
+ * Call it only while no step is in flight. If a faster algorithm was found, drops the captured
+ * graphs of the lane, because graphs contain the old one. */
 int exec_tune(struct exec *x, struct tune_result *ret) MUST_USE;
 const char *exec_why(const struct exec *x); /* gpu_why() */
 /* Runs matmul i < exec_n_matmuls() (a shape and a number of rows) in scratch memory, so that

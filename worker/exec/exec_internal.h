@@ -32,9 +32,9 @@
 #include "worker/exec/graphs.h"
 
 enum { STAGES = 2, OUTCOMES = 3, MAX_TOP = 1024 };
-/* Pinned entries for the best tokens of logit rows, and for suppressed tokens and logit biases. A
- * step with more entries uses pageable memory, and its copies block the caller; pinning more would
- * add about 1 s to every start. */
+/* NEAR_TOPS: pinned entries for the best tokens of logit rows. NEAR_CHANGES: for suppressed tokens,
+ * and for logit biases. A step with more entries uses pageable memory, and its copies block the
+ * caller; pinning more would add about 1 s to every start. */
 enum { NEAR_TOPS = 128 << 10, NEAR_CHANGES = 16 << 10 };
 /* Most entries per logit row. */
 enum {
@@ -62,8 +62,8 @@ void *image_take(struct image *im, size_t bytes, void **dev);
 /* The arrays of one step on the host, by piece. */
 struct stage {
     struct image step, encode, project;
-    /* [n_slots * MAX_SUPPRESSED] and [n_slots * MAX_LOGIT_BIAS], pageable; near_: [NEAR_CHANGES],
-     * pinned */
+    /* suppressed [n_slots * MAX_SUPPRESSED], logit_bias [n_slots * MAX_LOGIT_BIAS]: pageable;
+     * near_suppressed, near_logit_bias [NEAR_CHANGES]: pinned */
     int32_t *suppressed, *near_suppressed;
     struct logit_bias *logit_bias, *near_logit_bias;
 };
@@ -72,12 +72,11 @@ struct stage {
 struct outcome {
     struct batch_result r;
     int32_t *drawn; /* [2 * max_tokens] tokens of the logit rows, then r.logprob */
-    /* best tokens: near [MIN(rows * top_most, NEAR_TOPS)] pinned; far [all] pageable */
+    /* best tokens: near: pinned, [MIN(rows * top_most, NEAR_TOPS)]; far: pageable, for more */
     struct batch_top *near, *far;
     uint32_t *segment_logit; /* [n_slots] logit row that each segment sampled from, or NO_LOGIT */
     uint32_t n_segments;
-    /* [n_slots] by segment: index among the logits and the encoder states that are kept, or
-     * NO_LOGIT */
+    /* [n_slots] by segment: row in logits or NO_LOGIT; first row in states, number of rows there */
     uint32_t *logits_at, *states_at, *n_states;
     float *logits; /* [n_slots][vocab], pageable */
     char *states;  /* [max_enc_tokens][hidden] in the device's dtype, pageable */
@@ -91,11 +90,11 @@ struct todo {
     struct graphs_slot *decode, *encode, *project; /* graph of each piece; NULL: plain */
     uint32_t n_single_token; /* number of one-token segments in the graph of the decoder */
     const struct table_edit *set;
-    /* copies of table rows, of blocks before the step, of blocks after it */
+    /* copies of table rows, then of blocks: those before the step, then those after the step */
     const struct block_copy *move;
     struct block_copy *move_host; /* the copies of `move`, on the host */
     const struct segment *marked; /* segments whose tokens are marked as seen */
-    /* [n_sample_rows] decoder token of each logit row; NULL: row i is token i */
+    /* [n_sample_rows] index of each logit row among the decoder tokens; NULL: row i is token i */
     const uint32_t *which;
     /* step.few: `which`, if the last layer computes only logit rows; else NULL */
     const uint32_t *few;
@@ -105,11 +104,11 @@ struct todo {
     /* tokens of all encoder slices; first_token is relative to the first slice that runs with it */
     struct step_tokens enc;
     struct step_tokens projected; /* tokens to project; only pos and slot are set */
-    /* 0, 1, ... for the encoder graph; rows of enc_out to project */
+    /* rows of source_out to copy to enc_out (0, 1, ...); rows of enc_out to copy to sources */
     const uint32_t *enc_place, *project_row;
     uint32_t n_row_moves, n_marked, n_logits, n_top, n_suppressed, n_logit_bias, n_project;
     bool beams; /* true: a logit row is of a beam search */
-    /* first row of enc_out if the rows to project are consecutive, or NOT_TOGETHER */
+    /* first of the rows of enc_out to project if they are consecutive, else NOT_TOGETHER */
     uint32_t project_first;
     uint32_t n_sample_rows; /* n_logits, or the number of rows of the graph */
     struct outcome *o;      /* outcome that keeps logits (never in a graph); NULL: none */
@@ -160,14 +159,14 @@ struct exec {
     /* [max_copies] launch order of the copies of the step being queued: copy_order.h */
     uint64_t *place;
     struct copy_order_bytes bytes;
-    /* By KV group: bytes of a head in a slice, of a token of that head; 0: its layers differ. */
+    /* By KV group: bytes of a head in a slice, of a token in a head; 0: layers differ in these. */
     struct {
         size_t head, token;
     } per[MAX_GROUPS];
     int32_t *last;  /* [n_slots] */
     uint32_t *seen; /* [n_slots][seen_words] */
     uint32_t seen_words;
-    /* [max_enc_tokens, hidden] encoder states between layers; after the last */
+    /* [max_enc_tokens, hidden] encoder states: enc_state between layers, enc_out after the last */
     struct tensor enc_state, enc_out;
     struct sampling *slot; /* [n_slots], host */
     bool *upload_seen; /* [n_slots], host: true: the next step of the slot uploads initial_seen */
@@ -188,7 +187,7 @@ struct staged_tokens {
     int32_t *token, *pos;
     uint32_t *slot;
 };
-/* Allocates the arrays of r for n tokens and makes those from n_used on padding. */
+/* Allocates the arrays of r for n tokens and makes tokens n_used .. n padding. */
 struct staged_tokens stage_tokens(struct image *im, struct step_tokens *r, uint32_t n_used,
                                   uint32_t n);
 int stage_refuse(const struct exec *x, const struct batch *b, struct err *e) MUST_USE;
@@ -205,7 +204,7 @@ void stage_marked(const struct exec *x, struct image *im, const struct batch *b,
 void stage_moves(struct exec *x, struct image *im, const struct batch *b, struct todo *t);
 int queue_edits(struct exec *x, struct exec_lane *l, const struct batch *b,
                 const struct todo *t) MUST_USE;
-/* Queues the block copies of one kind. after: those after the step's work, else those before. */
+/* Queues the block copies that are made after the work of the step or, if !after, before it. */
 int queue_copies(struct exec *x, struct exec_lane *l, const struct batch *b, const struct todo *t,
                  bool after) MUST_USE;
 
@@ -218,7 +217,7 @@ int queue_projections(struct exec *x, struct exec_lane *l, const struct todo *t)
 
 /* capture.c */
 typedef int piece_fn(struct exec *x, struct exec_lane *l, const struct todo *t);
-/* Queues a piece as the graph of its slot, captured first if due; slot NULL: plain. */
+/* Queues a piece as the graph of `slot`, which is first captured if that is due; NULL: plain. */
 int queue_piece(struct exec *x, struct exec_lane *l, const struct todo *t, struct graphs_slot *slot,
                 piece_fn *piece) MUST_USE;
 /* Drops the graphs of a partition, or of all with GRAPHS_ALL. None of them may be running. */
@@ -238,7 +237,7 @@ int wait_until_idle(struct exec *x, struct exec_lane *l) MUST_USE;
 int exec_partition_take(struct exec *x, struct exec_lane *l, const struct exec_part *want) MUST_USE;
 int exec_partition_open(struct exec *x) MUST_USE;
 
-/* tune.c. Finds scratch for input and output of a matmul; false: none is wide enough. */
+/* tune.c. Finds scratch for the input and output of a matmul; false: no scratch is wide enough. */
 bool matmul_scratch(const struct exec_lane *l, const struct matmul *m, uint32_t rows,
                     struct tensor *from, struct tensor *to);
 
@@ -257,7 +256,7 @@ bool tensor_output_wanted(const struct exec *x, const struct batch *b);
 /* Call after sampling_stage(). */
 void tensor_output_stage(const struct exec *x, const struct batch *b, struct outcome *o,
                          struct todo *t);
-/* Copies the wanted ones of logit rows first .. first + n, the rows of `logits`. */
+/* Copies those logit rows from first .. first + n that requests want; logits: the n rows. */
 int tensor_output_get_logits(const struct exec *x, struct exec_lane *l, const struct outcome *o,
                              uint32_t first, uint32_t n, struct tensor logits) MUST_USE;
 int tensor_output_get_states(const struct exec *x, struct exec_lane *l, const struct batch *b,

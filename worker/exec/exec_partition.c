@@ -15,8 +15,8 @@ _Static_assert((int)MAX_PARTITIONS == GRAPHS_MAX_PARTITIONS &&
 
 /* READ: bytes of weights that a measurement of bandwidth reads, in at most PASSES passes: much more
  * than the caches of the device hold, and long compared with the latency of detecting the end.
- * ROWS: rows of the measurement of compute. TRIALS: the fastest counts (the previous worker may
- * run). */
+ * ROWS: rows of the measurement of compute. TRIALS: runs; the fastest one is used, because the
+ * previous worker may still be running. */
 enum { READ = 1 << 30, PASSES = 8, ROWS = 2048, TRIALS = 3 };
 
 static const struct exec_part whole = { 0, 0 };

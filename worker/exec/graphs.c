@@ -91,7 +91,7 @@ graphs_keep(struct graphs *g, struct graphs_slot *s, struct graph *graph, uint64
         *drop = old->graph;
         g->bytes -= old->bytes;
         old->graph = NULL;
-        /* so two graphs that do not both fit do not evict each other again and again */
+        /* Two graphs that do not both fit must not evict each other again and again. */
         old->wait = GRAPHS_AGAIN;
         return -EAGAIN;
     }

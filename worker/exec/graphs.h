@@ -23,8 +23,8 @@
 
 #include "gpu/gpu.h"
 
-/* GRAPHS_SEGMENTS: most segments with several tokens, or encoder inputs, in a graph; a piece with
- * more runs plain. GRAPHS_AGAIN: plain uses after a graph was dropped or did not fit. */
+/* GRAPHS_SEGMENTS: most segments with several tokens, or encoder inputs, in a graph. GRAPHS_AGAIN:
+ * plain uses of a piece before its next capture, after its graph was dropped or did not fit. */
 enum {
     GRAPHS_BUCKETS = 16,        /* buckets of decoders */
     GRAPHS_SOURCE_BUCKETS = 19, /* buckets of encoders and projections */
@@ -55,8 +55,8 @@ struct graphs {
     struct graphs_slot slot[GRAPHS_MOST];
 };
 
-/* Sets ascending buckets up to `most` rows; the last is `most` if below 256. Returns their
- * number. */
+/* Sets the ascending buckets of decoders with at most `most` rows; most < 256 is a bucket itself.
+ * Returns the number of buckets. */
 uint32_t graphs_buckets(uint32_t bucket[GRAPHS_BUCKETS], uint32_t most);
 
 /* Returns the bucket for encoder inputs of `rows` rows in total; 0: too many for a graph. */

@@ -4,7 +4,7 @@
  * Edits and copies take effect in the order of the batch. A launch makes its copies in any order,
  * so two copies of a launch never conflict (copy_order.h). The queue of the lane orders copies and
  * step: a block is saved before the step overwrites it and loaded before the step reads it.
- * batch.wait covers blocks that another lane used last.
+ * If another lane used a block last, batch.wait makes the step wait for that lane.
  */
 #include "worker/exec/exec_internal.h"
 
@@ -132,7 +132,7 @@ queue_edits(struct exec *x, struct exec_lane *l, const struct batch *b, const st
     return 0;
 }
 
-/* Returns the bytes of a block to copy: in the device only those of known tokens in use. */
+/* Returns the bytes of a block to copy: within the device only those of used tokens, if known. */
 static struct block_size
 size_of(const struct exec *x, const struct batch *b, uint32_t first, uint32_t end)
 {

@@ -144,7 +144,7 @@ queue_step(struct exec *x, struct exec_lane *l, const struct stage *st, const st
     }
     if (l->step.rows.n_tokens) TRY(queue_rows(x, l, t));
     TRY(queue_copies(x, l, b, t, /* after= */ true));
-    /* A barrier: if the step is done on one rank, every rank has written its part. */
+    /* A barrier: when this step is done on one rank, all ranks have computed it. */
     TRY(op->collective.all_reduce(l->lane, tensor_cols(tensor_rows(l->x, 0, 1), 0, 1)));
     op->profile.work_end(l->lane);
     FP_OR(step_queued, TRY(op->mem.put(l->lane, FP_NOWHERE, st->step.host, 8)));

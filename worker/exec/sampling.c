@@ -9,7 +9,7 @@
 #include "worker/exec/exec_internal.h"
 #include "worker/model/blocks.h"
 
-/* The best tokens are copied from device to host as they are. */
+/* The device's struct top is copied to struct batch_top on the host without conversion. */
 _Static_assert(sizeof(struct top) == sizeof(struct batch_top) &&
                    offsetof(struct top, id) == offsetof(struct batch_top, id) &&
                    offsetof(struct top, logprob) == offsetof(struct batch_top, logprob),
@@ -129,7 +129,7 @@ sampled_row(struct draw *d, const struct sampling *s, uint32_t slot, uint32_t po
 }
 
 /* Returns a row that reports the log-probability of the token at `position`, samples nothing and
- * changes no slot. Tokens after the prompt (delivered before a restart) need no report. */
+ * changes no slot. Beyond the prompt (tokens delivered before a restart) none is reported. */
 static struct sample_row
 prompt_row(const struct sampling *s, uint32_t position)
 {

@@ -17,7 +17,7 @@ struct plan {
     struct region dev, host, far;
 };
 
-/* entries of a table row are a multiple, because rows are copied in 16-byte units */
+/* The entries of a table row are a multiple of it, because rows are copied in 16-byte units. */
 enum { ROW_ENTRIES = 16 / sizeof(slice_id) };
 enum { PIECE_ALIGN = 256 }; /* alignment of a buffer, for copies and vector loads of every device */
 
@@ -61,7 +61,7 @@ source_bytes(const struct exec *x, size_t n_segments)
            (size_t)8 * CACHE_LINE;
 }
 
-/* Allocates an image. All stages of a lane have the device address of the image `first`. */
+/* Allocates an image. All stages of a lane share the device memory of the first stage's image. */
 static void
 lay_out_image(struct image *im, const struct image *first, size_t bytes, struct plan *p)
 {

@@ -7,8 +7,8 @@
  */
 #include "worker/exec/exec_internal.h"
 
-/* MOST: largest number of rows; a shape is run hundreds of times, and the supervisor must not take
- * that for a hang. LEAST: up to 16 rows of 16-bit dtypes use our own kernel. */
+/* MOST: largest number of rows; a shape runs hundreds of times, which the supervisor must not take
+ * for a hang. LEAST: 16-bit matmuls of up to LEAST rows use our own kernel and are not measured. */
 enum { LEAST = 16, MOST = 2048, MOST_FP32 = 256 };
 
 static uint32_t
