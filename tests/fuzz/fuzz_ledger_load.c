@@ -2,7 +2,7 @@
  * state of the request afterwards.
  *
  * Input is a list of records in a short form: a type, a few numbers for ids, names and lengths, and
- * bytes to corrupt. The reference is written from ledger_load.h and ledger.h alone. Accepted
+ * bytes to corrupt. The reference is written from ledger_save.h and ledger.h alone. Accepted
  * records are used as lagand would use them, so that a wrong count reads out of bounds.
  */
 #include "tests/fuzz/fuzz.h"

@@ -21,7 +21,8 @@
  *                                           operator changed the step's partition; MORE for each
  *                                           record that a long step needs; STEP } ...
  *
- * If one rank exits, hangs or fails, lagand ends all ranks and starts them again (daemon/group.h).
+ * If one rank exits, hangs or fails, lagand ends all ranks and starts them again
+ * (daemon/supervise/rank_group.h).
  * A rank exits when rank 0 has exited.
  */
 #pragma once
