@@ -1,11 +1,11 @@
 /* kv_check.c - kv_check(): recomputes all counts and checks every block and list. */
 #include "worker/kv/kv_evict.h"
 
-struct kv_tally { /* recomputed counts of one group; own: tails whose owner is their slot */
+struct kv_tally { /* recomputed counts of one group; own: tails (kv_reuse.c) that own their block */
     uint64_t held, cached, nodeless, refs, entries, tails, own, reserved, queued, host_blocks;
 };
 
-/* Checks that the block's node has it, and that a snapshot's blocks form a ring of equal states. */
+/* Checks that the node has the block, or for a snapshot a ring of blocks with equal state, refs. */
 static void
 check_found(const struct kv *kv, uint32_t block)
 {
