@@ -40,7 +40,7 @@ piece_of(const char *name)
     return HOST_PIECES;
 }
 
-/* Keeps a piece, but closes it if its KV id differs from that of the piece inherited first. */
+/* Keeps the fd of a piece. Closes it if the KV id is not equal to the KV id of the first piece. */
 bool
 host_tier_take(struct worker *w, const struct fd_channel_note *note, int fd)
 {

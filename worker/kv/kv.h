@@ -58,7 +58,7 @@ struct kv_config {
     struct kv_group group[MAX_GROUPS];
     uint64_t arena_bytes, host_bytes;
     uint32_t slab_bytes; /* 0: kv_init() uses kv_slab_bytes() */
-    bool fifo;           /* tests only: a group caches all its blocks and reuses them in release order */
+    bool fifo;           /* tests only: caches all released blocks, reuses them in release order */
     bool reuse;          /* keep the blocks of ended sequences in the prefix cache: kv_reuse.h */
     bool copy_partial;   /* a hit may copy the leading tokens of a block that a sequence holds */
     bool extra_ids;      /* tokens may have extra ids that distinguish them: kv_text.extra */
@@ -119,7 +119,7 @@ struct kv_entry_found {
 };
 
 struct kv_count { /* block counts of one pool, or of the host tier */
-    /* blocks: used + cached + free. free: unused blocks, also of slabs that the pool can draw */
+    /* blocks: used + cached + free. free: unused, also in slabs that the pool could draw */
     uint32_t blocks, used, cached, free;
     uint64_t block_bytes;
 };

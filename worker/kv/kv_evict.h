@@ -106,9 +106,9 @@ uint32_t kv_host_tier_flush(struct kv *kv, uint32_t max, enum kv_why why, uint64
  * The cold slab must precede the cached block by more releases than it has blocks, so that two
  * pools do not take a slab from each other in turn.
  *
- * Shares (kv_group.share) precede age: a pool that is more than 12.5 % below its target takes slabs from a pool that
- * is not, and a pool more than 12.5 % above its target loses slabs first. Within these limits, and
- * without shares, age decides. */
+ * Shares (kv_group.share) precede age: a pool that is more than 12.5 % below its target takes slabs
+ * from a pool that is not, and a pool more than 12.5 % above its target loses slabs first. Within
+ * these limits, and without shares, age decides. */
 
 /* Returns a block of the group for the planned step of the lane; never fails, because the caller
  * has reserved it. Raises out->wait[] to the steps to wait for. May add the copy of an offload. */
@@ -117,7 +117,7 @@ uint32_t kv_pool_take(struct kv *kv, uint32_t group, unsigned lane, struct kv_ou
 void kv_pool_share(struct kv *kv, uint32_t block);
 /* Does kv_pool_share() and raises the group's reserved_blocks by what the reference costs besides
  * the new holder's reservation: 1 for a cached block of a group that counts shared blocks once, and
- * 1 for a tail that has an owner, which now needs a block for its copy. */
+ * 1 for a tail with an owner (kv_reuse.c): the owner then needs a block for a copy of it. */
 void kv_pool_hold(struct kv *kv, uint32_t group, uint32_t block);
 /* Drops one reference; `step` of `lane` used the block. Returns true if it was the last reference:
  * the block is then cached if it is in the tree, otherwise free. */

@@ -38,7 +38,7 @@ may_take_part(const struct kv *kv, uint32_t node)
 }
 
 /* Finds the child of f->node with the most leading tokens in common with *t. Window groups need no
- * check: a query within the child sees no full block that a query at its start does not see. */
+ * check: within the child, a query sees only full blocks that the query at its start sees too. */
 static void
 find_part(const struct kv *kv, const struct kv_text *t, struct kv_found *f)
 {

@@ -50,9 +50,10 @@ struct kv_block {
     uint32_t n_refs;          /* number of slots that hold the block, as an entry or as a tail */
     uint32_t node;            /* the node of the tree that has the block */
     uint32_t more;  /* snapshot in the tree: block of the next layer; after the last, the first */
-    uint32_t owner; /* of a tail: the slot that pays for it (kv_reuse.c); else 0 */
-    /* fill_pending: filled by a copy, in the step that step[] records. n_hits: prefix hits, at most
-     * 15. queue: the priority under which the block is queued; an orphan's is 0 (kv_evict.h) */
+    uint32_t owner; /* of a tail: its owner (kv_reuse.c); during adoption: see claim_entry() */
+    /* fill_pending: a copy in the last step that step[] has fills the block. n_hits: prefix hits,
+     * at most 15. queue: the priority under which the block is queued; an orphan's is 0
+     * (kv_evict.h) */
     uint8_t group, state : 3, fill_pending : 1, n_hits : 4, priority, queue;
 };
 

@@ -66,7 +66,7 @@ must_wait(const struct kv *kv, const struct kv_slab *s, unsigned lane)
 }
 
 /* Draws a free slab for the pool and puts it on the pool's list of slabs with a free block. Prefers
- * a slab whose use on `lane` need not wait for another lane. A slab must be free: any_slab(). */
+ * a slab whose use on `lane` need not wait for another lane. A slab must be free. */
 static uint32_t
 draw_slab(struct kv *kv, uint32_t pool, unsigned lane)
 {
@@ -369,8 +369,8 @@ take_in_place(struct kv *kv, uint32_t pool, struct pool_take *t)
 }
 
 /* Evicts the group's next cached block, because the group has max_blocks blocks, and takes it. If
- * its slab is cold and the slab sum allows no more hot slabs (warm false), takes a block of a hot
- * slab instead of it. */
+ * its slab is cold and the slab sum allows no more hot slabs (warm false), the block is freed, and
+ * a block of a hot slab is taken. */
 static uint32_t
 take_own(struct kv *kv, uint32_t group, bool warm, struct pool_take *t)
 {
@@ -397,7 +397,7 @@ take_any(struct kv *kv, uint32_t group, struct pool_take *t)
         return take_free(kv, p->first_open - 1, t); /* the common case: a hot slab has a block */
     warm = may_use_slab(kv, g->pool);
     if (capped) return take_own(kv, group, warm, t);
-    /* With fifo a free block counts as one of KV_PRIORITY: cached ones of less go first. */
+    /* With fifo a free block counts as KV_PRIORITY: cached blocks below that are taken first. */
     if (own && all[own - 1].queue < KV_PRIORITY &&
         (warm || kv_slabs(kv)[kv_slab_of(kv, own - 1)].n_used > 0))
         return take_cached(kv, own - 1, t);
