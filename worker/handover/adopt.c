@@ -18,7 +18,7 @@
 #include <unistd.h>
 #include <xxhash.h>
 
-/* Adopted blocks that are unclaimed so long after READY are freed. lagand resubmits at READY. */
+/* Adopted blocks not claimed within this time after READY are freed; lagand resubmits at READY. */
 static const nsec CLAIM_TIMEOUT = 10 * NSEC_S;
 /* Time after READY in which new requests cannot evict adopted blocks, because a resubmitted request
  * may still be in the request ring or in the text thread. */
@@ -292,7 +292,8 @@ adopt_claimed(struct worker *w, struct worker_request *r)
     }
 }
 
-/* Replays n_steps steps of a search. -EBADMSG: a move is invalid, or the result not `delivered`. */
+/* Replays n_steps steps of the search from its moves in the manifest (adopt_log.h). -EBADMSG: a
+ * move is invalid, or the best output after them does not begin with `delivered`. */
 static int
 replay_search(struct worker *w, struct worker_request *r, const uint32_t *slot, uint32_t n_steps,
               const token_id *delivered)

@@ -232,8 +232,7 @@ use_tier(struct worker *w, int how, nsec now)
              (double)(t->host.n_mapped * t->host.piece) / (1 << 20), count.cached);
 }
 
-/* Adds the mapped pieces to the tier. how LOST: the next piece could not be mapped, so none will
- * be. */
+/* Adds the mapped pieces to the tier. how LOST: a piece could not be mapped, so none will be. */
 static void
 use_more(struct worker *w, int how)
 {

@@ -5,8 +5,9 @@
  *     kv_tree_export_adopt   adopts a node; after the last kv_adopt(), parents before children
  *     kv_adopt_end           frees the blocks that are in no adopted slot or node
  *
- * All exports, also of nodes that lost blocks, are written before a step is launched, so none names
- * a block that a launched step overwrites. A block to be filled is exported after the copy's step.
+ * All exports, also those of nodes that lost a block, are written before a step is launched. So no
+ * exported node names a block that a launched step overwrites. A block that a copy has yet to fill
+ * is exported after the step with the copy has finished.
  */
 #pragma once
 

@@ -96,7 +96,7 @@ set_limits(struct worker *w)
                               : w->max_source,
         .n_enc_layers = (uint16_t)w->model->shape.n_encoder_layers,
         .beam_tokens = SEARCH_BEAMS,
-        /* While sequences decode, a step has at most max_tokens x all layers of encoder work. */
+        /* A step that also decodes does at most max_tokens x all layers of encoder work. */
         .enc_work = (uint64_t)max_tokens * w->model->shape.n_encoder_layers,
     };
     if (gpu_graphs(w->gpu) && k->graphs_memory)

@@ -16,8 +16,8 @@
  *     opens the host tier; sends LEFT: ids  ignores the manifest if a rank lacks the KV, and its
  *       of the previous KV and host tier    host blocks if a rank lacks the host tier
  *                                           opens KV and manifest; sends KV: its id and size
- *     opens KV of this id and size; READY   serves when all ranks are READY, and sends:
- *                                           { SLOT, TOKENS, SEEN for a step's slots; PARTS if an
+ *     opens KV with this id and size;       serves when all ranks are READY, and sends:
+ *       sends READY                         { SLOT, TOKENS, SEEN for a step's slots; PARTS if an
  *                                           operator changed the step's partition; MORE for each
  *                                           record that a long step needs; STEP } ...
  *
@@ -47,7 +47,7 @@ struct plan_ring_slot {
     uint32_t slot, n_bias; /* followed by struct logit_bias [n_bias] */
     struct sampling how;   /* its pointers prompt and bias are NULL */
 };
-/* TOKENS: followed by token_id [n], from position `first` on. SEEN: marks the first n as seen. */
+/* TOKENS: followed by token_id [n], from position `first` on. SEEN: the first n are seen tokens. */
 struct plan_ring_tokens {
     uint32_t slot, first, n, zero;
 };
