@@ -476,7 +476,7 @@ request_that_never_fits_is_refused_with_the_numbers(void **state) /* D-07 */
     q = seq_new(1, 90, 11, 0);
     assert_int_equal(scheduler_add(r.s, q, 0, &e), -EMSGSIZE);
     assert_non_null(strstr(e.text, "101 tokens"));
-    assert_non_null(strstr(e.text, "can have 100"));
+    assert_non_null(strstr(e.text, "at most 100 tokens"));
     assert_int_equal(q->state, SEQ_NEW);
     seq_free(q);
     q = seq_new(1, 90, 10, 0); /* fits exactly */
@@ -489,7 +489,7 @@ request_that_never_fits_is_refused_with_the_numbers(void **state) /* D-07 */
     q = seq_new(1, 90, 11, 0);
     assert_int_equal(scheduler_add(r.s, q, 0, &e), -EMSGSIZE);
     assert_non_null(strstr(e.text, "2816 bytes"));
-    assert_non_null(strstr(e.text, "can have 100"));
+    assert_non_null(strstr(e.text, "at most 100 tokens"));
     run_end(&r, &q, 1);
 }
 

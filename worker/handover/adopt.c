@@ -18,7 +18,7 @@
 #include <unistd.h>
 #include <xxhash.h>
 
-/* Time after READY to claim adopted blocks; lagand resubmits all requests directly after READY. */
+/* Adopted blocks not claimed within this time after READY are freed; lagand resubmits at READY. */
 static const nsec CLAIM_TIMEOUT = 10 * NSEC_S;
 /* Time after READY in which new requests cannot evict adopted blocks, because a resubmitted request
  * may still be in the request ring or in the text thread. */
@@ -204,7 +204,7 @@ adopt_start_claims(struct worker *w, nsec now)
     scheduler_keep(w->sched, now + RESUBMIT_TIME);
 }
 
-/* Logs recomputed positions, if more than 1, or than a snapshot interval with recurrent state. */
+/* Logs the recomputed positions if they exceed 1, or with recurrent state a snapshot interval. */
 static void
 log_recomputed(const struct worker *w, const struct worker_request *r)
 {
@@ -244,7 +244,7 @@ adopt_claim(struct worker *w, struct worker_request *r)
 
     r->recomputed = 0;
     s->from_previous_worker = a->found && r->n_sent;
-    if (!a->found) { /* the previous worker had the KV of all positions but the last */
+    if (!a->found) { /* no entry is left: all positions with KV (not the last) are recomputed */
         if (r->n_sent) r->recomputed = (s->beam ? s->beam->first + r->n_sent : s->n_prompt) - 1;
         return;
     }
@@ -292,7 +292,8 @@ adopt_claimed(struct worker *w, struct worker_request *r)
     }
 }
 
-/* Replays n_steps steps of the search. -EBADMSG: a move or the result contradicts `delivered`. */
+/* Replays n_steps steps of the search from its moves in the manifest (adopt_log.h). -EBADMSG: a
+ * move is invalid, or the best output after them does not begin with `delivered`. */
 static int
 replay_search(struct worker *w, struct worker_request *r, const uint32_t *slot, uint32_t n_steps,
               const token_id *delivered)

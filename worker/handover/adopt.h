@@ -27,9 +27,9 @@ struct adopt {
     struct arena manifest_arena;       /* our manifest; base NULL: it is not open */
     struct manifest manifest;
     struct manifest_found *found; /* [n_slots] adopted entries not yet claimed; NULL: none */
-    /* Used by adopt_log.c only. */
+    /* Used by adopt_log.c only. The owner of an entry: the request and output whose KV it lists. */
     struct manifest_owner *owner; /* [max_seqs] owners that the step being launched publishes */
-    bool *named;                  /* [n_slots] the manifest has the owner of this slot's entry */
+    bool *named;                  /* [n_slots] true: the slot's entry needs no owner any more */
 };
 
 /* Sends the descriptor of an arena to lagand, which passes it to the replacement worker; the caller
@@ -51,8 +51,9 @@ void adopt_close(struct worker *w);
 
 /* Starts the 10 s in which resumed requests may claim adopted blocks. Call when READY is queued. */
 void adopt_start_claims(struct worker *w, nsec now);
-/* Claims the entry of one output of a resumed request: sets which positions its sequence adopts.
- * Call adopt_claim() before scheduler_add(), with the tokens in place, adopt_claimed() after it. */
+/* Claims the entry of one output of a resumed request. adopt_claim() sets which positions the
+ * sequence adopts; call it with the generated tokens in the sequence, before scheduler_add().
+ * adopt_claimed() counts and commits the adopted positions; call it after scheduler_add(). */
 void adopt_claim(struct worker *w, struct worker_request *r);
 void adopt_claimed(struct worker *w, struct worker_request *r);
 /* Restores a beam search from the manifest; call before scheduler_add(). Returns true if the KV of

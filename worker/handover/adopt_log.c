@@ -43,7 +43,8 @@ describe_owner(struct worker *w, uint32_t slot, struct manifest_owner *o)
     manifest_hash(s->source, s->n_source, o->source_hash);
 }
 
-/* Counts the recoverable positions as adopted, if s found them cached, or else as recomputed. */
+/* Counts the positions of s that the previous worker had computed and s has not claimed (adopt.h):
+ * as adopted if s found them in the prefix cache, else as recomputed. */
 static void
 count_recomputed(struct worker *w, const struct seq *s)
 {
@@ -55,8 +56,9 @@ count_recomputed(struct worker *w, const struct seq *s)
     w->stats->v[STAT_recomputed] += r->recomputed - found;
 }
 
-/* Also writes the owner of a slot's entry with the slot's first edit. A beam search that did not
- * start at its prompt gets no owner: its moves are not in the manifest, so it cannot be adopted. */
+/* Besides the edits, publishes the owner of an entry together with the first edit of the slot. An
+ * adopted entry has an owner already. A beam search that resumes after output tokens gets no owner,
+ * because the moves to these tokens are not in its entries: it cannot be adopted. */
 void
 adopt_log_launch(struct worker *w, const struct batch *b)
 {

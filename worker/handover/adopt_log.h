@@ -17,7 +17,8 @@
  * after the device has written its K and V, so the manifest never claims an unwritten position. A
  * token is reported only after the positions before it are committed. So all reported tokens except
  * the last are committed, and the replacement continues after them. The engine never commits the
- * position of a token that it does not report, because another worker may sample another token.
+ * position of a token that it does not report: the replacement may sample another token for this
+ * position, and the adopted KV would not match it.
  *
  * Beam search. A move is a step's decision for one rank of a search: the beam to continue, and the
  * token. The manifest holds the moves of all steps in order, the moves of rank r in the entry of

@@ -18,7 +18,7 @@ static const nsec POLL_INTERVAL = 5 * NSEC_MS; /* time between two checks of the
 
 _Static_assert((int)HOST_PIECES <= (int)FD_CHANNEL_HOSTS, "each piece has a name");
 
-/* host_tier.done: the mapper thread runs, has mapped pieces, has made an empty tier, has failed. */
+/* host_tier.done: mapping runs; succeeded; failed, so an empty tier is made; both have failed. */
 enum { MAPPING, MAPPED, MADE, LOST };
 
 void
@@ -40,7 +40,7 @@ piece_of(const char *name)
     return HOST_PIECES;
 }
 
-/* Closes a piece whose KV id differs from the first inherited piece's, and uses the others. */
+/* Keeps the fd of a piece. Closes it if the KV id is not equal to the KV id of the first piece. */
 bool
 host_tier_take(struct worker *w, const struct fd_channel_note *note, int fd)
 {
@@ -232,7 +232,7 @@ use_tier(struct worker *w, int how, nsec now)
              (double)(t->host.n_mapped * t->host.piece) / (1 << 20), count.cached);
 }
 
-/* Adds the pieces that have been mapped to the tier. how LOST: the tier keeps its mapped size. */
+/* Adds the mapped pieces to the tier. how LOST: a piece could not be mapped, so none will be. */
 static void
 use_more(struct worker *w, int how)
 {

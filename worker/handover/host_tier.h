@@ -9,9 +9,10 @@
  * the last mapped piece is in use.
  *
  * A previous worker's tier of the right size is passed to lagand at once. The mapper thread maps
- * the pieces that were used, after the first step of the resumed requests. Until then the tier is
- * away (kv_host_tier_away()): its contents stay, and a resumed request with blocks in the tier
- * waits. Ranks of a group map the whole tier before READY, because they copy what rank 0 plans.
+ * the pieces that were used, after the first step of the resumed requests. Until these pieces are
+ * mapped the tier is away (kv_host_tier_away()): its contents stay, and a resumed request with
+ * blocks in the tier waits. Ranks of a group map the whole tier before READY: each rank runs the
+ * copies that rank 0 plans, and rank 0 does not learn which pieces another rank has mapped.
  */
 #pragma once
 

@@ -34,7 +34,7 @@ kv_slab_bytes(const struct kv_config *c)
 
     for (uint32_t g = 0; g < c->n_groups; g++) largest = MAX(largest, kv_block_bytes(&c->group[g]));
     if (lcm == 0 || largest == 0) return 0;
-    /* The loop ends: a slab of 20 largest blocks wastes less than one block, which is 5 %. */
+    /* The loop ends: in any pool, 20 largest blocks waste less than one block, so at most 5 %. */
     for (slab = ROUND_UP(largest, lcm); slab <= UINT32_MAX; slab += lcm) {
         bool fits = true;
 

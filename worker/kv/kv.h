@@ -58,7 +58,7 @@ struct kv_config {
     struct kv_group group[MAX_GROUPS];
     uint64_t arena_bytes, host_bytes;
     uint32_t slab_bytes; /* 0: kv_init() uses kv_slab_bytes() */
-    bool fifo;           /* scenario files: a group reuses its blocks strictly in release order */
+    bool fifo;           /* tests only: caches all released blocks, reuses them in release order */
     bool reuse;          /* keep the blocks of ended sequences in the prefix cache: kv_reuse.h */
     bool copy_partial;   /* a hit may copy the leading tokens of a block that a sequence holds */
     bool extra_ids;      /* tokens may have extra ids that distinguish them: kv_text.extra */
@@ -119,7 +119,7 @@ struct kv_entry_found {
 };
 
 struct kv_count { /* block counts of one pool, or of the host tier */
-    /* blocks: used + cached + free. free: unused blocks, also of slabs that the pool can draw */
+    /* blocks: used + cached + free. free: unused, also in slabs that the pool could draw */
     uint32_t blocks, used, cached, free;
     uint64_t block_bytes;
 };
@@ -152,9 +152,9 @@ int kv_adopt(struct kv *kv, const struct kv_entry_found *r) MUST_USE;
 uint32_t kv_entry_resume(const struct kv *kv, const struct kv_entry_found *r);
 void kv_adopt_end(struct kv *kv); /* ends adoption: frees every block that was not adopted */
 
-/* Marks the host tier as away: its memory is not mapped yet, because it may be mapped after the
- * first sequence has started. While the tier is away, lookups ignore its blocks and no block is
- * offloaded, but its blocks stay in the tree. Call this before the first kv_admit(). */
+/* Marks the host tier as away: its memory is mapped later, possibly after the first sequence has
+ * started. While the tier is away, lookups ignore its blocks and no block is offloaded, but its
+ * blocks stay in the tree. Call this before the first kv_admit(). */
 void kv_host_tier_away(struct kv *kv);
 /* Sets the mapped size of the tier, at least kv_host_tier_used(); after kv_init() the whole tier
  * counts as mapped. When the mapped memory is full, an offload evicts a cached host block; if all

@@ -16,7 +16,7 @@ is_full(const struct kv *kv, const struct kv_entry_found *r, uint32_t group, uin
 }
 
 /* Returns true if the slot may share the block: it is a full block at the same entry of a slot that
- * was adopted before. Without kv_config.reuse only slots of one request share blocks. */
+ * was adopted before; without kv_config.reuse, of a slot of the same request. */
 static bool
 is_shared(const struct kv *kv, const struct kv_entry_found *r, uint32_t group, uint32_t entry,
           uint32_t block)
@@ -29,8 +29,8 @@ is_shared(const struct kv *kv, const struct kv_entry_found *r, uint32_t group, u
     return kv_table(kv, group, b->owner - 1)[entry] == block + 1;
 }
 
-/* Makes the slot hold the block with the slice_id `at` as its entry. During adoption, the owner of
- * a block is a slot in which the block is full. */
+/* Makes the slot hold the block with the slice_id `at` as its entry. During adoption,
+ * kv_block.owner is a slot in which the block is full, for is_shared(); 0: the block is partial. */
 static int
 claim_entry(struct kv *kv, const struct kv_entry_found *r, uint32_t group, uint32_t entry,
             slice_id at)
@@ -111,7 +111,8 @@ kv_entry_resume(const struct kv *kv, const struct kv_entry_found *r)
     return pos;
 }
 
-/* The slot's entries to adopt in a group; entry i is block i + shift of the manifest entry. */
+/* The slot's entries to adopt in a group. Entry i gets block i + shift of the manifest entry's
+ * list; shift skips to the last complete snapshot of recurrent state, else it is 0. */
 struct claim {
     uint32_t first, end, shift;
 };
@@ -241,8 +242,8 @@ kv_adopt_end(struct kv *kv)
     kv_tree_export_end(kv);
 }
 
-/* Returns false if another slot holds a block that the slot will write: one of entry `first` or
- * later. detach: also removes these blocks from the tree, because their tokens may change. */
+/* Returns true if no other slot holds a block of entry `first` or later, which the slot will write.
+ * detach: also removes these blocks from the tree, because the slot may write other tokens. */
 static bool
 is_sole_holder(struct kv *kv, seq_slot slot, uint32_t first, bool detach)
 {

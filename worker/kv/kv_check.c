@@ -1,11 +1,12 @@
 /* kv_check.c - kv_check(): recomputes all counts and checks every block and list. */
 #include "worker/kv/kv_evict.h"
 
-struct kv_tally { /* recomputed counts of one group; own: tails whose owner is their slot */
+struct kv_tally { /* recomputed counts of one group; own: tails that their slot owns (kv_reuse.c) */
     uint64_t held, cached, nodeless, refs, entries, tails, own, reserved, queued, host_blocks;
 };
 
-/* Checks that the block's node has it, and that a snapshot's blocks form a ring of equal states. */
+/* Checks that the block's node refers to it; of a snapshot, that the blocks of its layers form a
+ * ring and have equal state and n_refs. */
 static void
 check_found(const struct kv *kv, uint32_t block)
 {

@@ -25,7 +25,7 @@ enum kv_why {
     KV_WHYS
 };
 struct kv_event {
-    uint64_t name[2], parent[2]; /* names of the block and the block before it, or the namespace */
+    uint64_t name[2], parent[2]; /* parent: of the block before it; of a first block, of the root */
     uint8_t op, group;
     uint8_t priority, was; /* retention priority after the event, and before it (KV_UPDATED) */
     uint8_t tier;          /* enum tier: the faster tier that has the block after the event */
@@ -43,7 +43,7 @@ kv_why_name(enum kv_why why)
 
 uint64_t kv_event_end(const struct kv *kv); /* the number of the next event */
 /* Copies up to max events, starting with event number *next, and advances *next past them. Returns
- * how many were copied. *n_missed: how many events from the old *next on the ring no longer has. */
+ * how many were copied. *n_missed: how many events, from the old *next on, the ring has lost. */
 uint32_t kv_events(const struct kv *kv, uint64_t *next, struct kv_event *ret, uint32_t max,
                    uint64_t *n_missed);
 /* Copies up to max blocks of the tree as KV_STORED events, in any order. Returns how many were

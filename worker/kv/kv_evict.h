@@ -27,7 +27,7 @@ enum kv_why kv_evict_queue_why(const struct kv *kv, uint32_t block);
 bool kv_evict_queue_before(const struct kv_block *a, const struct kv_block *b);
 
 /* kv_tree.c: the prefix tree. A node has the tokens of one block, and the KV blocks of the groups
- * for these tokens after the tokens of its ancestors.
+ * for these tokens, computed after the tokens of its ancestors.
  *
  * The name of a node is the XXH3-128 hash of its tokens, seeded with its parent's name; a root's is
  * hashed with a secret. A lookup compares parent and tokens too. The children of a node have the
@@ -77,10 +77,11 @@ void kv_tree_check(const struct kv *kv);
 /* kv_host_tier.c: keeps evicted blocks in host memory: offloads them on eviction, onboards them on
  * a hit.
  *
- * The step that reuses an evicted block first copies its contents to a host block, except if its
- * retention priority is below KV_OFFLOAD or it is a snapshot. A block that has KV_SAVE_HITS hits is
- * offloaded at once, so that its eviction needs no copy. An onboarded block keeps its host block
- * for the same reason. A full host tier evicts in the same order as a pool. */
+ * The step that takes over the memory of an evicted block first copies the block to a host block,
+ * except if the block's retention priority is below KV_OFFLOAD or it is a snapshot. A block that
+ * has KV_SAVE_HITS hits is offloaded at once, so that its eviction needs no copy. An onboarded
+ * block keeps its host block, so that its eviction needs no copy either. A full host tier evicts in
+ * the same order as a pool. */
 
 enum { KV_OFFLOAD = 30, KV_SAVE_HITS = 2 };
 
@@ -101,13 +102,13 @@ uint32_t kv_host_tier_flush(struct kv *kv, uint32_t max, enum kv_why why, uint64
  * between pools in no other way.
  *
  * A block is taken from the first of these sources that has one: the pool's free blocks; a free
- * slab; the pool's cached blocks or another pool's cold slab, whichever was released longer ago. A
- * cold slab must be older by as many releases as it has blocks, so that two pools do not take a
- * slab from each other in turn.
+ * slab; the pool's cached blocks or another pool's cold slab, whichever was released longer ago.
+ * The cold slab must precede the cached block by more releases than it has blocks, so that two
+ * pools do not take a slab from each other in turn.
  *
- * Shares precede age: a pool that is more than 12.5 % below its target takes slabs from a pool that
- * is not, and a pool more than 12.5 % above its target loses slabs first. Within these limits, and
- * without shares, age decides. */
+ * Shares (kv_group.share) precede age: a pool that is more than 12.5 % below its target takes slabs
+ * from a pool that is not, and a pool more than 12.5 % above its target loses slabs first. Within
+ * these limits, and without shares, age decides. */
 
 /* Returns a block of the group for the planned step of the lane; never fails, because the caller
  * has reserved it. Raises out->wait[] to the steps to wait for. May add the copy of an offload. */
@@ -116,7 +117,7 @@ uint32_t kv_pool_take(struct kv *kv, uint32_t group, unsigned lane, struct kv_ou
 void kv_pool_share(struct kv *kv, uint32_t block);
 /* Does kv_pool_share() and raises the group's reserved_blocks by what the reference costs besides
  * the new holder's reservation: 1 for a cached block of a group that counts shared blocks once, and
- * 1 for a tail that has an owner, which now needs a block for its copy. */
+ * 1 for a tail with an owner (kv_reuse.c): the owner then needs a block for a copy of it. */
 void kv_pool_hold(struct kv *kv, uint32_t group, uint32_t block);
 /* Drops one reference; `step` of `lane` used the block. Returns true if it was the last reference:
  * the block is then cached if it is in the tree, otherwise free. */
@@ -131,7 +132,7 @@ uint32_t kv_pool_slabs(const struct kv *kv, uint32_t pool, uint64_t n);
 void kv_slab_claim(struct kv *kv, uint32_t slab, uint32_t pool);
 void kv_slab_cold(struct kv *kv, uint32_t slab);
 /* Puts the slab first on its pool's list of slabs with a free block, so that the pool fills it
- * next. Because the slab is nearly full, and the other slabs can then become empty. */
+ * next. A slab that was full comes first so that the other slabs can become empty. */
 void kv_slab_open_first(struct kv *kv, uint32_t slab);
 /* Writes the number of the block with the slice_id `at` to *ret. -EBADMSG: no block of the group's
  * pool can begin there; *ret is unchanged. */

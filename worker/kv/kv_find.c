@@ -21,7 +21,7 @@ kv_find_ref(const struct kv *kv, uint32_t node, uint32_t group)
 }
 
 /* Returns true if the node has a block of each decoder group and a slot may copy these blocks or
- * take them over. Without kv_config.copy_partial the node must be a leaf and its blocks cached. */
+ * take them over. Without kv_config.copy_partial it may only take over cached blocks of a leaf. */
 static bool
 may_take_part(const struct kv *kv, uint32_t node)
 {
@@ -38,7 +38,7 @@ may_take_part(const struct kv *kv, uint32_t node)
 }
 
 /* Finds the child of f->node with the most leading tokens in common with *t. Window groups need no
- * check: a window whose blocks are cached at the end of a block is cached within the next one. */
+ * check: within the child, a query sees only full blocks that the query at its start sees too. */
 static void
 find_part(const struct kv *kv, const struct kv_text *t, struct kv_found *f)
 {

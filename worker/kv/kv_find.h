@@ -20,7 +20,7 @@ struct kv_found kv_find(const struct kv *kv, const struct kv_text *t);
 /* Fills *ret with the hit in the form that callers outside of worker/kv use. */
 void kv_find_describe(const struct kv *kv, const struct kv_text *t, const struct kv_found *f,
                       struct kv_hit *ret);
-/* Returns `end` of the entries that the hit fills: *first .. end - 1, and sinks below *first. */
+/* The hit fills entries *first .. end - 1 and the sink entries below *first. Returns `end`. */
 uint32_t kv_find_range(const struct kv *kv, const struct kv_text *t, const struct kv_found *f,
                        uint32_t group, uint32_t *first);
 /* Visits the entries that a hit fills: kv_walk_next() sets ref to the block of the next entry; it

@@ -58,7 +58,8 @@ fork_state(struct kv *kv, unsigned lane, seq_slot from, seq_slot to, uint32_t gr
                     out);
 }
 
-/* Returns true if `to` has reserved the window blocks of `from` that queries at >= done see. */
+/* Returns true if `to` has reserved enough blocks for the window blocks of the first n positions of
+ * `from` that a query at position `done` or later sees. */
 static bool
 has_reserved(const struct kv *kv, seq_slot from, seq_slot to, uint32_t n, uint32_t done)
 {
@@ -92,7 +93,7 @@ kv_fork(struct kv *kv, unsigned lane, uint64_t step, seq_slot from, seq_slot to,
     kv_fence(kv, to, lane, step);
 }
 
-struct reorder { /* the arguments of kv_reorder(), and the entry of the group that is reordered */
+struct reorder { /* the arguments of kv_reorder(), and the group and entry being reordered */
     const seq_slot *slot;
     const uint8_t *parent;
     uint32_t n, group, entry;
@@ -164,7 +165,7 @@ copy_entry(struct kv *kv, const struct reorder *t, uint32_t n_tokens)
     }
 }
 
-/* Reorders the entry that is still written, then earlier entries until all slots share a block. */
+/* Reorders the partly filled entry, then earlier entries until all slots share an entry's block. */
 static void
 reorder_group(struct kv *kv, struct reorder *t, uint32_t n)
 {

@@ -49,7 +49,7 @@ kv_host_tier_came(struct kv *kv, bool contents_valid)
     kv->host_tier_away = false;
 }
 
-/* Steps in flight may still use a freed host block, so the step that reuses it waits for them. */
+/* Steps in flight may still use the freed blocks: a step that takes one waits for them. */
 uint32_t
 kv_host_tier_flush(struct kv *kv, uint32_t max, enum kv_why why, uint64_t *bytes)
 {
@@ -114,7 +114,7 @@ kv_host_tier_offload(struct kv *kv, uint32_t block, unsigned lane, struct kv_out
     if (b->priority < KV_OFFLOAD || kv_node(kv, node)->host[b->group]) return;
     if (out->n_copies >= out->max_copies / 2) return; /* the others are for kv_start() */
     check(out->step > 0);
-    /* take_host_block() may evict the last host block below the node, which must not prune it. */
+    /* take_host_block() may evict the last host block below the node; the pin keeps the node. */
     kv_tree_pin(kv, node, &kv->busy_node);
     host_block = take_host_block(kv);
     if (host_block) {
@@ -129,7 +129,7 @@ kv_host_tier_offload(struct kv *kv, uint32_t block, unsigned lane, struct kv_out
         kv_tree_attach(kv, node, host_block - 1);
         kv_evict_queue_push(kv, host_block - 1);
         kv_add_copy(kv, b->group, block, host_block - 1, out);
-        /* The caller evicts the block, so its slab may be returned while this step reads it. */
+        /* The caller evicts the block, which this step reads; its next user waits for this step. */
         b->step[lane] = MAX(b->step[lane], out->step);
         kv->stats[b->group].offloaded++;
     }

@@ -22,16 +22,16 @@
  * evicted without a copy.
  *
  * Reservations rest on one inequality, the slab sum, which kv_check() verifies:
- *     the sum over all pools of max(hot slabs, slabs that its scratch and reserved blocks would
- *     fill) is at most the number of slabs of the arena.
+ *     the sum over all pools of max(hot slabs, slabs that the scratch and reserved blocks of the
+ *     pool would fill) is at most the number of slabs of the arena.
  * A reservation is granted only if the slab sum still holds. kv_pool_take() preserves it: a pool
  * takes a block of one more slab only if the sum allows that, otherwise a block of a hot slab. So a
  * reserved block can always be allocated. The reserved blocks of a group (kv.reserved_blocks):
  *     full, cross    the held blocks, each counted once, plus the blocks that slots may still
- *                    allocate. Because two slots that share a block need it only once, and a slot
- *                    that drops the block leaves it to the other slot.
- *     window, state  the blocks that each slot may hold, a shared block once per slot. Because a
- *                    slot that drops a shared block allocates another while the shared one remains.
+ *                    allocate. A block that 2 slots share is needed once: if one slot drops the
+ *                    block, it remains for the other slot.
+ *     window, state  the blocks that each slot may hold, a shared block once per slot: a slot that
+ *                    drops a shared block allocates another, while other slots hold the shared one.
  */
 #pragma once
 
@@ -50,9 +50,10 @@ struct kv_block {
     uint32_t n_refs;          /* number of slots that hold the block, as an entry or as a tail */
     uint32_t node;            /* the node of the tree that has the block */
     uint32_t more;  /* snapshot in the tree: block of the next layer; after the last, the first */
-    uint32_t owner; /* tail: the slot whose reservation pays for it until kv_start() */
-    /* fill_pending: a copy in the step of step[] fills the block. n_hits: prefix hits, at most 15.
-     * queue: the priority under which the block is queued; an orphan's is 0 (kv_evict.h) */
+    uint32_t owner; /* of a tail: its owner (kv_reuse.c); during adoption: see claim_entry() */
+    /* fill_pending: a copy in the last step that step[] has fills the block. n_hits: prefix hits,
+     * at most 15. queue: the priority under which the block is queued; an orphan's is 0
+     * (kv_evict.h) */
     uint8_t group, state : 3, fill_pending : 1, n_hits : 4, priority, queue;
 };
 
@@ -65,7 +66,7 @@ struct kv_evict_queue {
 };
 
 /* A node of the prefix tree: the tokens of one block, and the KV blocks computed for them. A root
- * has no tokens; it is a cache namespace. All uint32_t but n_pins are refs. */
+ * has no tokens; it begins a cache namespace. All uint32_t but n_pins are refs. */
 struct kv_node {
     uint64_t key[2];                    /* name of the node (kv_evict.h) */
     uint32_t parent, child, next, prev; /* child: the newest; next, prev: of the same parent */
@@ -107,7 +108,7 @@ struct kv_pool {
 /* The state of one sequence slot. It holds the entries first .. end - 1 of each group, and the
  * sink entries below first. tail and cursor are refs. */
 struct kv_seq {
-    uint64_t step; /* the last step, of the lane, that read or changed the slot's table rows */
+    uint64_t step; /* the last step that read or changed the slot's table rows; it is on `lane` */
     uint8_t lane;
     bool live;     /* between kv_reserve() and kv_drop() */
     bool ending;   /* dropped, but its EDIT_CLEAR is not sent yet */
@@ -150,7 +151,7 @@ struct kv {
     uint32_t interval;  /* positions between two snapshots; 0: no snapshots are taken */
     uint32_t busy_node; /* ref of a node that kv_host_tier_offload() protects from pruning */
     uint32_t first_changed, last_changed, n_changed; /* refs: list of the nodes to export */
-    bool suppress_exports; /* changed nodes are not listed, because the manifest has the change */
+    bool suppress_exports; /* set while a node is adopted: the manifest has this node already */
     struct kv_stats stats[MAX_GROUPS];
     uint32_t n_nodes, n_fresh_nodes, first_free_node, n_live_nodes, n_buckets;
     uint64_t host_block_bytes;

@@ -66,7 +66,7 @@ must_wait(const struct kv *kv, const struct kv_slab *s, unsigned lane)
 }
 
 /* Draws a free slab for the pool and puts it on the pool's list of slabs with a free block. Prefers
- * a slab whose use on `lane` need not wait for another lane. any_slab() must be true. */
+ * a slab whose use on `lane` need not wait for another lane. A slab must be free. */
 static uint32_t
 draw_slab(struct kv *kv, uint32_t pool, unsigned lane)
 {
@@ -111,8 +111,8 @@ return_slab(struct kv *kv, uint32_t slab)
     kv->last_slab = slab + 1;
 }
 
-/* Adds `held` and `cached` (may be negative) to the slab's counts of such blocks, moves the slab to
- * the lists of its new state, and returns the slab if it is empty. */
+/* Adds `held` and `cached` (may be negative) to the slab's counts of held and cached blocks, moves
+ * the slab to the lists of its new state, and returns the slab if it is empty. */
 static void
 count_slab(struct kv *kv, uint32_t slab, int held, int cached)
 {
@@ -226,8 +226,8 @@ free_layers(struct kv *kv, uint32_t block)
     return n;
 }
 
-/* Removes a cached block from its queue and its node. The slab still counts the block as cached.
- * Returns how many blocks left the tree. t NULL: for a flush, which does not offload the block. */
+/* Removes a cached block from its queue and its node; the caller corrects the slab's count. Returns
+ * how many blocks left the tree. t NULL: the cache is flushed, so the block is not offloaded. */
 static uint32_t
 evict_block(struct kv *kv, uint32_t block, struct pool_take *t)
 {
@@ -240,7 +240,7 @@ evict_block(struct kv *kv, uint32_t block, struct pool_take *t)
         return 0;
     }
     if (t) {
-        b->state = BLOCK_HELD; /* an eviction in the host tier must not queue it as an orphan */
+        b->state = BLOCK_HELD; /* so that an eviction in the host tier does not make b an orphan */
         kv_host_tier_offload(kv, block, t->lane, t->out);
         b->state = BLOCK_CACHED;
     }
@@ -288,8 +288,8 @@ share_level(const struct kv_pool *p)
                                                       : 0;
 }
 
-/* Returns the ref of the cold slab to take from another pool: of the pools that exceed their target
- * most, the slab that became cold first. 0: no other pool has a cold slab. */
+/* Returns the ref of the cold slab to take from another pool: of the pools with the highest
+ * share_level(), the slab that became cold first. 0: no other pool has a cold slab. */
 static uint32_t
 coldest_slab(const struct kv *kv, uint32_t pool)
 {
@@ -369,7 +369,8 @@ take_in_place(struct kv *kv, uint32_t pool, struct pool_take *t)
 }
 
 /* Evicts the group's next cached block, because the group has max_blocks blocks, and takes it. If
- * its slab is cold and the slab sum allows no more hot slabs (warm false), takes another block. */
+ * its slab is cold and the slab sum allows no more hot slabs (warm false), the block is freed, and
+ * a block of a hot slab is taken. */
 static uint32_t
 take_own(struct kv *kv, uint32_t group, bool warm, struct pool_take *t)
 {
@@ -396,7 +397,7 @@ take_any(struct kv *kv, uint32_t group, struct pool_take *t)
         return take_free(kv, p->first_open - 1, t); /* the common case: a hot slab has a block */
     warm = may_use_slab(kv, g->pool);
     if (capped) return take_own(kv, group, warm, t);
-    /* With fifo, cached blocks of a priority below KV_PRIORITY are taken before free blocks. */
+    /* With fifo a free block counts as KV_PRIORITY: cached blocks below that are taken first. */
     if (own && all[own - 1].queue < KV_PRIORITY &&
         (warm || kv_slabs(kv)[kv_slab_of(kv, own - 1)].n_used > 0))
         return take_cached(kv, own - 1, t);

@@ -1,11 +1,14 @@
 /* kv_reuse.c - admits and starts sequences with a prefix hit: see kv_reuse.h.
  *
- * A tail is the partial block of a hit, held from kv_admit() to kv_start(). In kv_start() the slot
- * that owns a tail takes the block over; the other slots with this tail copy it. The reservation of
- * the owner pays for the tail. The first slot whose hit ends in a cached leaf owns that block; each
- * later slot takes the ownership over. So the last slot continues in the block, after the copies. A
- * slot with 2 blocks to spare may also own a tail that it only copies ("borrow"), because it
- * returns the tail before it needs the second block.
+ * A tail is the partial block of a hit, held from kv_admit() to kv_start(). The owner of a tail is
+ * the slot whose reservation pays for it. If the tail is a leaf of the tree, its owner takes the
+ * block over in kv_start() and continues in it; before that, the other slots with this tail copy
+ * it. The first slot whose hit ends in a cached leaf becomes the owner; each later slot takes the
+ * ownership over.
+ *
+ * A slot with 2 reserved blocks besides the full blocks of its hit may also own a tail that is no
+ * leaf ("borrow"). It only copies this tail: one block is for the copy, the other pays for the tail
+ * until the copy is planned.
  */
 #include "worker/kv/kv_reuse.h"
 
@@ -19,7 +22,7 @@ struct bill {
 };
 
 /* Adds the cost of holding a block of the hit to the bill: 1 block if it is cached in a group that
- * counts shared blocks once, or if it has an owner, which then needs a block for its copy. */
+ * counts shared blocks once, or if it is an owned tail: the owner then needs a block for a copy. */
 static void
 bill_block(struct kv *kv, uint32_t group, uint32_t block, struct bill *bill)
 {
@@ -293,7 +296,8 @@ onboard_group(struct kv *kv, unsigned lane, uint64_t step, seq_slot slot, uint32
     }
 }
 
-/* Waits for blocks of the slot that another lane fills; offloads those with KV_SAVE_HITS hits. */
+/* Makes the step wait for copies of other lanes that fill blocks of the slot; offloads the blocks
+ * of the slot that have KV_SAVE_HITS hits or more. */
 static void
 start_entries(struct kv *kv, seq_slot slot, uint32_t group, unsigned lane, struct kv_out *out)
 {

@@ -1,21 +1,21 @@
 /* kv_reuse.h - prefix caching: KV blocks of earlier requests are reused for equal token prefixes.
  *
  *     tokens   0 1 2 3 | 4 5 6 7 | 8 9          a node has the tokens of one block; its parent has
- *     node     A --------- B ------- C          the tokens before them; a node has one block of
- *                          `-------- D  8 9 7   each group, or none
+ *     node     A --------- B ------- C          the tokens before them; in each group a node has
+ *                          `-------- D  8 9 7   one block or none
  *
  * A hit is the cached prefix of a request: the blocks of the nodes whose tokens it begins with. The
  * request shares the full blocks of the hit; of one more block it reuses the leading tokens that
  * match, by taking the block over or copying it. A hit is valid for every group: a full group has
- * all of its blocks, a window group those that the next query sees. The KV of an encoder input is
- * reused whole, and then the encoder is not run.
+ * all blocks of the prefix, a window group those that the next query sees. The KV of an encoder
+ * input is reused whole, and then the encoder is not run.
  *
  *     kv_namespace   once per request: names what its KV depends on besides its tokens
  *     kv_lookup      finds the hit for estimates and routing; changes nothing
  *     kv_admit       reserves blocks and holds the hit
- *     kv_start       with the first step, before kv_cross() and kv_grow(): table rows, copies
- *     kv_store       after a finished step: lets other requests find its full blocks
- *     kv_release     lets other requests find the last, partial block too; then kv_drop()
+ *     kv_start       adds the hit's edits and copies to the step; before kv_cross() and kv_grow()
+ *     kv_store       after a finished step: lets other requests find the sequence's full blocks
+ *     kv_release     lets other requests find the last, partial block too; then does kv_drop()
  *
  * Admit all requests of a plan before the first kv_start(), so that no request evicts another's
  * hit. A slot whose first step is not launched may be dropped without kv_start().
@@ -52,9 +52,9 @@ struct kv_text {
     const token_id *token; /* [n] */
     const uint64_t *extra; /* [n] ids that distinguish equal tokens (images); NULL: all are 0 */
     const token_id
-        *source; /* [n_source] encoder input; NULL: it is features, which are not cached */
+        *source; /* [n_source] encoder input; NULL: features (audio), whose KV is not cached */
     uint32_t n, n_source;
-    bool needs_cross; /* the encoder cannot be run: kv_admit() fails unless its KV is cached */
+    bool needs_cross; /* the encoder has not run: kv_admit() fails unless its KV is cached */
     const struct kv_namespace *namespace;
     const struct kv_keep *keep; /* [n_keep]; NULL: the blocks of the hit keep their priority */
     uint32_t n_keep;
@@ -76,8 +76,8 @@ struct kv_hit {
     uint32_t n_held[MAX_GROUPS];   /* blocks that a slot holds: they need no capacity */
     uint32_t n_cached[MAX_GROUPS]; /* cached blocks: they count as free capacity until held */
     uint32_t n_host[MAX_GROUPS];   /* host blocks to onboard: they need capacity like new blocks */
-    /* Name of the first full block that the sequence must compute; 0, 0: there is none. A sequence
-     * may wait for another one with the same name that computes the block. */
+    /* Name of the first full block that the sequence must compute; 0, 0: there is none. The
+     * sequence may wait for a running sequence that computes a block of this name. */
     uint64_t next[2];
 };
 /* Finds the hit of *t without holding it. */
@@ -86,7 +86,7 @@ void kv_lookup(const struct kv *kv, const struct kv_text *t, struct kv_hit *ret)
 uint32_t kv_lookup_length(struct kv *kv, const struct kv_text *t, bool with_host_tier);
 /* Writes at most max names (kv_event.h) of full blocks, cached or not; returns how many. */
 uint32_t kv_names(const struct kv *kv, const struct kv_text *t, uint64_t (*ret)[2], uint32_t max);
-/* Reserves the blocks *n for an empty slot without a hit; the pools are compared in whole slabs.
+/* Reserves the blocks *n for an empty slot without a hit; whole slabs are counted (kv_internal.h).
  * -EAGAIN: not enough blocks are free or cached now; kv is unchanged. */
 int kv_reserve(struct kv *kv, seq_slot slot, const struct kv_need *n) MUST_USE;
 /* Reserves the blocks *n, which include the hit, and holds the hit until kv_drop(). t NULL: no hit.
@@ -106,8 +106,8 @@ struct kv_flushed { /* what kv_flush() evicted from the arena and from the host 
 };
 /* Evicts up to max cached blocks and host blocks and adds them to the counts *ret. max is limited,
  * because a large cache would delay a step. Returns how many were evicted; less than max: none are
- * left. Held blocks stay, and stay in the tree. Call this between plans, and manifest_put_nodes()
- * before the next kv_store(), which may reuse the number of a freed node that the manifest has. */
+ * left. Held blocks stay, and stay in the tree. Call kv_flush() between plans. Before the next
+ * kv_store(), call manifest_put_nodes() to remove the freed nodes, whose numbers may be reused. */
 uint32_t kv_flush(struct kv *kv, uint32_t max, struct kv_flushed *ret);
 
 struct kv_stats { /* block counts of one group; all but the last two since the start */

@@ -193,7 +193,7 @@ prefetch_blocks(const struct kv *kv, seq_slot slot)
     }
 }
 
-/* In 3 passes: each reads the cache lines of the pass before; the misses of one pass overlap. */
+/* Each of 3 passes reads lines that the pass before prefetched. Misses of one pass overlap. */
 void
 kv_prefetch(const struct kv *kv, const struct kv_soon *soon, uint32_t n)
 {
@@ -216,7 +216,8 @@ kv_give_tail(struct kv *kv, seq_slot slot, uint32_t group, unsigned lane, uint64
     s->tail[group] = 0;
     if (own) kv_blocks(kv)[block].owner = 0;
     freed = kv_pool_give(kv, block, lane, step);
-    /* The slot's reservation pays for a tail that it owns; hold_tail() charged any other tail. */
+    /* A tail that the slot owns is in its reservation, so it is charged now if other slots keep it.
+     * hold_tail() charged any other tail. */
     if (!own && (freed || !kv_counts_once(kv, group))) kv_charge(kv, group, -1);
     if (own && !freed && kv_counts_once(kv, group)) kv_charge(kv, group, 1);
 }
@@ -239,7 +240,7 @@ drop_group(struct kv *kv, struct kv_seq *s, uint32_t *row, uint32_t group)
             continue;
         }
         if (!kv_pool_give(kv, row[entry] - 1, s->lane, s->step) && kv_counts_once(kv, group))
-            kv_charge(kv, group, 1); /* the slots that still hold the block pay for it now */
+            kv_charge(kv, group, 1); /* other slots keep the block when this reservation ends */
         row[entry] = 0;
     }
 }

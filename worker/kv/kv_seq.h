@@ -8,7 +8,7 @@
  *     kv_cross     allocates the blocks of the encoder input, with the first decoder chunk
  *     kv_trim      frees window blocks that no later query sees; every step, before kv_grow()
  *     kv_grow      allocates the blocks of the next step; never fails within the reservation
- *     kv_fence     records the slot's last step; before the calls above if that step may still run
+ *     kv_fence     records the slot's last step if it may still run; call it before the calls above
  *     kv_drop      frees all blocks for use after the recorded step; the next step has EDIT_CLEAR
  *
  * A slot that kv_adopt() filled starts with kv_resume() instead of kv_reserve(). kv_start() then
@@ -31,22 +31,22 @@ void kv_lower(struct kv *kv, seq_slot slot, const struct kv_need *n);
 int kv_resume(struct kv *kv, seq_slot slot, uint32_t pos, const struct kv_need *n) MUST_USE;
 /* Returns true if the reservation covers positions up to end_pos without another kv_trim(). */
 bool kv_has_capacity(const struct kv *kv, seq_slot slot, uint32_t end_pos);
-/* kv_cross() allocates blocks for n_source tokens of encoder input, kv_grow() for positions up to
- * end_pos; kv_trim() frees the window blocks that no query at first_pos or later sees. lane: of the
- * planned step. The edits are EDIT_SET; a freed entry is set to SLICE_NONE. */
+/* kv_cross() allocates the blocks of n_source tokens of encoder input, kv_grow() those of positions
+ * up to end_pos; kv_trim() frees the window blocks that no query at first_pos or later sees. lane:
+ * the lane of the planned step. The edits are EDIT_SET; a freed entry is set to SLICE_NONE. */
 void kv_cross(struct kv *kv, unsigned lane, seq_slot slot, uint32_t n_source, struct kv_out *out);
 void kv_trim(struct kv *kv, seq_slot slot, uint32_t first_pos, struct kv_out *out);
 void kv_grow(struct kv *kv, unsigned lane, seq_slot slot, uint32_t end_pos, struct kv_out *out);
-/* Returns how long the slot's block tables stay unchanged: kv_grow() has no effect for positions up
- * to *end_pos, kv_trim() for positions below *first_pos. */
+/* Returns up to where the slot's block tables stay unchanged: kv_grow() has no effect for positions
+ * up to *end_pos, kv_trim() for positions below *first_pos. */
 void kv_quiet(const struct kv *kv, seq_slot slot, uint32_t *end_pos, uint32_t *first_pos);
 /* A slot for which kv_trim() will free blocks soon (go true), or kv_grow() allocate some. */
 struct kv_soon {
     seq_slot slot;
     bool go;
 };
-/* Prefetches the cache lines that kv_grow() or kv_trim() of these n slots will read. Because with
- * 1000 slots these lines are not in the CPU cache, and the misses of one call overlap. */
+/* Prefetches the cache lines that kv_grow() or kv_trim() of these n slots will read. With 1000
+ * slots they are not in the CPU cache, and the misses of one call overlap. */
 void kv_prefetch(const struct kv *kv, const struct kv_soon *soon, uint32_t n);
 /* Frees the blocks and the reservation of the slot; no effect without a reservation. */
 void kv_drop(struct kv *kv, seq_slot slot);
@@ -63,23 +63,24 @@ void kv_ends_sent(struct kv *kv, unsigned lane, uint64_t step);
  *
  * Full blocks and the encoder input's blocks are shared; each slot has its own last block. All
  * slots reserve before the first one starts: kv_reserve() with kv_fork_need(), then kv_fork() after
- * the prompt is computed. Drop such slots with kv_drop(), because no other request reuses the
- * tokens that a search tried. */
+ * the prompt is computed. End forked slots with kv_drop(), not kv_release(), because no other
+ * request continues their tokens. */
 
 /* Returns the need (kv_need.h) of a slot that is forked at n_prompt positions, without the blocks
  * that it shares. len and chunk are as for kv_need(). */
 struct kv_need kv_fork_need(const struct kv *kv, uint32_t len, uint32_t n_prompt, uint32_t chunk);
 /* Gives slot `to`, which holds no block, the first n positions of slot `from`. `step` of `lane` is
  * the next step of both slots. Adds edits of both rows and a copy of the last block. First trims
- * `from` to the blocks that queries at position `done` (at most n) or later see; or, if `to` has
- * reserved too few blocks for these, at n or later. */
+ * `from`: keeps the blocks that queries at `done` (the first position that may be computed again)
+ * or later see; if `to` has reserved too few blocks for these, those of queries at n or later. */
 void kv_fork(struct kv *kv, unsigned lane, uint64_t step, seq_slot from, seq_slot to, uint32_t n,
              uint32_t done, struct kv_out *out);
 /* Reorders the beams of a search: slot[i] continues the n positions of slot[parent[i]]; at most 16
  * slots. Shares full blocks and adds edits of the entries that change. Among the slots that
  * continue one parent, one keeps the parent's last block (the parent itself if possible). The
  * others get a copy of it in the last block of a beam that no slot continues; so no block is
- * allocated. If parent[parent[i]] == parent[i] for all i, an interrupted step may be run again. */
+ * allocated. If parent[parent[i]] == parent[i] for all i, the call may be repeated after a crash:
+ * each parent keeps its own blocks, so a second reorder has the same result. */
 void kv_reorder(struct kv *kv, unsigned lane, uint64_t step, const seq_slot *slot,
                 const uint8_t *parent, uint32_t n_slots, uint32_t n, struct kv_out *out);
 
@@ -96,8 +97,8 @@ void kv_reorder(struct kv *kv, unsigned lane, uint64_t step, const seq_slot *slo
  * full block (kv_reuse.h), and a slot that is admitted with it copies it to a live state of its
  * own. Hits end at a snapshot, never within a block.
  *
- * A slot holds its last KV_SNAPSHOTS snapshots in a ring: a finished one while two steps in flight
- * write others. At position 0 the live state is not initialized; the kernels start with zeros. */
+ * A slot holds its last KV_SNAPSHOTS snapshots in a ring: one is complete while 2 steps in flight
+ * write the others. At position 0 the live state is not initialized; the kernels start with 0. */
 
 /* Returns the next position after pos at which a step of the sequence must end, because a snapshot
  * is taken there: a multiple of the snapshot interval, or the last block boundary from which a

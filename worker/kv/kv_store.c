@@ -160,7 +160,7 @@ store_rest(struct kv *kv, seq_slot slot, const struct kv_text *t, uint32_t n)
     kv_tree_pin(kv, node, &s->cursor);
 }
 
-/* Sets the priority of all blocks of the slot; fifo also caches blocks that are not in the tree. */
+/* Sets the priority of all blocks of the slot. With fifo those outside the tree are cached too. */
 static void
 set_all_priorities(struct kv *kv, seq_slot slot, const struct kv_text *t)
 {

@@ -21,7 +21,7 @@ struct kv_out {
 };
 
 /* Records that `step` of `lane`, not yet done, reads or writes the slot's blocks and table rows.
- * Pass the steps of a slot in order; a step that is done before the next one may be omitted.
+ * Pass the steps of a slot in order; one that is done before the next is planned may be omitted.
  *
  * The steps of a lane are numbered from 1 and run in order. A block carries, for each lane, the
  * last step that may still read or write it. The next step of the same lane may use the block at

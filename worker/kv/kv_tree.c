@@ -10,8 +10,8 @@ kv_tree_bytes(struct kv *kv, uint64_t at, uint64_t n_blocks)
     uint64_t tokens = kv->c.tokens_per_block, lead = 1;
 
     if (!kv->c.reuse) return at;
-    /* A node has a block or a descendant with a block. Nodes without a block are few, except in a
-     * model whose groups are all KV_STATE: `lead` nodes lead from one snapshot to the next. */
+    /* The tree needs a node per block and a few without a block, which have a descendant with one.
+     * If all groups are KV_STATE, up to `lead` nodes without a block lead to the next snapshot. */
     for (uint32_t g = 0; g < kv->c.n_groups; g++)
         lead = MAX(lead, kv->c.group[g].interval / tokens / kv->c.group[g].n_layers);
     for (uint32_t g = 0; g < kv->c.n_groups; g++)

@@ -98,7 +98,7 @@ check_block(const struct kv *kv, const struct kv_tree_export *x, uint32_t group,
         return -ENODATA;
     if (b->state == BLOCK_FREE) return 0;
     if (b->state != BLOCK_HELD || b->group != group) return -EBADMSG;
-    if (!b->owner) return -ENODATA; /* partial block of a slot whose EDIT_CLEAR was not written */
+    if (!b->owner) return -ENODATA; /* partial in a slot whose EDIT_CLEAR is missing (kv_adopt.c) */
     if (kv_is_self(kv, group) && x->n_tokens < kv->c.tokens_per_block) return -EBADMSG;
     if (kv_table(kv, group, b->owner - 1)[kv_tree_depth(kv, x->parent)] != *block + 1)
         return -EBADMSG;

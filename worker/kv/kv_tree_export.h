@@ -2,11 +2,12 @@
  * nodes that a previous worker exported.
  *
  *     kv_tree_export_take    returns the next node that has changed since its last export
- *     kv_tree_export_adopt   adopts a node; after all kv_adopt(), a parent before its children
+ *     kv_tree_export_adopt   adopts a node; after the last kv_adopt(), parents before children
  *     kv_adopt_end           frees the blocks that are in no adopted slot or node
  *
- * Exports are written before a step is launched. So an exported node never names a block that a
- * launched step overwrites. A block that a copy has yet to fill is exported after the copy's step.
+ * All exports, also those of nodes that lost a block, are written before a step is launched. So no
+ * exported node names a block that a launched step overwrites. A block that a copy has yet to fill
+ * is exported after the step with the copy has finished.
  */
 #pragma once
 

@@ -63,10 +63,10 @@ automatic_bytes(struct worker *w, uint64_t *ret, struct err *e)
     return 0;
 }
 
-/* Adopts the previous worker's KV arena if its size fits, else makes one. Because lagand holds the
- * previous arena until it receives ours, the device may lack memory for both. With kv.memory auto,
- * a difference of 1/16 fits, because free memory varies with the size of the device context.
- * adopt_open() decides whether the contents are used. */
+/* Adopts the previous worker's KV arena if its size fits, else makes one. lagand holds the previous
+ * arena until it receives ours, so the device may lack memory for both. With kv.memory auto, a size
+ * that differs by at most 1/16 fits, because free memory varies with the size of the device
+ * context. adopt_open() decides whether the contents are used. */
 static int
 make_arena(struct worker *w, struct err *e)
 {

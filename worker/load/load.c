@@ -37,7 +37,8 @@ on_progress(void *arg, uint64_t done, uint64_t total)
 
 /* Takes all messages that have arrived on the fd channel: arenas of the previous worker, and
  * "begin" or "go" for a standby. lagand sends the arenas before it starts this process, or before
- * "begin" and "go". Weights that are mapped already are taken again if they may be damaged. */
+ * "begin" and "go". If the model is open already, the weights arena is closed unless lagand marks
+ * it as possibly damaged (FD_CHANNEL_VERIFY): check_model() then checks the mapped weights. */
 static int
 take_inherited(struct worker *w, struct err *e)
 {
@@ -224,8 +225,9 @@ prepare_load(struct worker *w, struct err *e)
     int r;
 
     TRY(open_device(w, &device, e));
-    /* "go" may have arrived meanwhile; then load_model() checks the weights, and check_model() need
-     * not. Ranks skip this, because "go" may not have arrived at all of them. */
+    /* "go" may have arrived while the device was opened. It is taken before the weights are mapped,
+     * so that load_model() checks damaged weights and check_model() need not. Ranks skip this,
+     * because "go" may not have arrived at all of them. */
     if (w->loader->standby && k->tensor_parallel == 1) TRY(take_inherited(w, e));
     end_phase(w, LOAD_DEVICE, &since);
     TRY(load_model(w, e));
@@ -386,7 +388,7 @@ load_inspect(struct worker *w, uint64_t *weights, uint64_t *beside, struct err *
     return 0;
 }
 
-/* Does the parts of a load that this process may do now. */
+/* Does the due parts: a standby does prepare_load() at "begin" and complete_load() at "go". */
 static int
 load_more(struct worker *w)
 {
@@ -420,7 +422,7 @@ loader_run(void *arg)
     nsec since = clock_now();
     int r;
 
-    /* The phases of an earlier round of a standby did not delay the start. */
+    /* Times of an earlier round of a standby are not counted: they did not delay the start. */
     memset(w->loader->phase_ns, 0, sizeof w->loader->phase_ns);
     r = !w->loader->begun && !w->model ? load_first(w) : load_more(w);
     if (w->loader->opens_text && (r < 0 || !w->loader->standby)) {

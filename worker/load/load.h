@@ -1,4 +1,4 @@
-/* load.h - the loader: makes a model that can take requests from settings and inherited arenas.
+/* load.h - the loader: from settings and inherited arenas, makes a model that can take requests.
  *
  * A loader thread loads in one or more rounds while the engine thread updates the heartbeat and
  * reports progress. A standby loads in three: first model files and driver; when lagand sends

@@ -96,7 +96,7 @@ set_limits(struct worker *w)
                               : w->max_source,
         .n_enc_layers = (uint16_t)w->model->shape.n_encoder_layers,
         .beam_tokens = SEARCH_BEAMS,
-        /* While sequences decode, a step has at most the encoder work of one full prefill chunk. */
+        /* A step that also decodes does at most max_tokens x all layers of encoder work. */
         .enc_work = (uint64_t)max_tokens * w->model->shape.n_encoder_layers,
     };
     if (gpu_graphs(w->gpu) && k->graphs_memory)
@@ -123,8 +123,8 @@ set_steps(struct worker *w)
 
     x->max_tokens = w->limits->max_tokens;
     x->measure = sizes_on_gpu(w);
-    /* Measures only briefly if there is KV to adopt, because its clients wait for their next token.
-     * Ranks must run equal measurements, so a rank group always measures in full. */
+    /* Warms up only decoding if there is KV to adopt, because the clients of the adopted sequences
+     * wait for their next token. Ranks must run equal passes, so a rank group warms up in full. */
     x->brief = w->adopt->old_kv.fd >= 0 && w->keys->tensor_parallel == 1;
     x->max_seqs = w->limits->max_seqs;
     x->max_enc_tokens = w->limits->max_enc_tokens;

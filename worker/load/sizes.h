@@ -15,7 +15,7 @@
 
 /* Returns true if the device, which must be open, is a GPU. */
 bool sizes_on_gpu(const struct worker *w);
-/* Checks settings that need no device. -EINVAL: this worker does not serve one; e names it. */
+/* Checks settings that need no device. -EINVAL: a setting is not served; e names it. */
 int sizes_check_settings(const struct model_options *k, struct err *e) MUST_USE;
 /* Fills max_source, kv_config, limits, steps and the partitions of *w; again if the model is opened
  * again. Device and model must be open. -EINVAL: a setting does not fit the model or device. */

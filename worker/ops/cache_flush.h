@@ -14,8 +14,8 @@
 struct cache_flush {
     pthread_mutex_t lock;
     pthread_cond_t finished;
-    struct kv_flushed last;   /* result of the last finished flush; under the lock */
-    bool closed;              /* the worker exits, so no wait may continue; under the lock */
+    struct kv_flushed last;   /* result of the last finished flush; used with the lock held */
+    bool closed;              /* the worker exits: all waits end; used with the lock held */
     _Atomic bool requested;   /* set by the control thread, cleared by the engine under the lock */
     struct kv_flushed so_far; /* what the current flush has evicted; engine thread only */
 };

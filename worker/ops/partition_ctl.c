@@ -10,10 +10,10 @@ enum { PREFILL_LANE, DECODE_LANE };
 static const double CORE_BANDWIDTH = 5e9, CORE_FLOPS = 2e10;
 /* Fraction of its speed that a part keeps while the other part runs: 0.75 to 0.9 on an H200. */
 static const double CONCURRENT_SHARE = 0.8;
-/* Limits of a plausible measurement, because models of a few KiB give random values. Rates are from
- * MIN_RATE to MAX_RATE. A part has at least MIN_SHARE times its fraction of the units of the whole
- * device's rate, and at most MAX_SHARE times that rate. On an H200, the parts had at least 0.46
- * times their fraction and at most 1.16 times the whole. */
+/* Limits of a plausible measurement, because models of a few KiB give random values. A rate is from
+ * MIN_RATE to MAX_RATE. The rate of a part is at most MAX_SHARE x the whole device's rate, and at
+ * least MIN_SHARE x the part's fraction of the units x the whole device's rate. On an H200 these
+ * two factors were at most 1.16 and at least 0.46. */
 static const double MIN_RATE = 1e6, MAX_RATE = 1e18, MIN_SHARE = 0.1, MAX_SHARE = 2;
 /* A GPU computes batched tokens in tiles: 627 take as long as 768 (measured on one H200). */
 enum { TILE = 256 };
@@ -100,9 +100,9 @@ is_plausible(const struct exec_rate *part, const struct exec_rate *all, uint32_t
 }
 
 /* Sets the shares of a partition in the time model from measured rates: a part has CONCURRENT_SHARE
- * of its own speed, and prefill has the memory bandwidth that decode leaves. A partition with too
- * low shares would never be tried; too high shares are corrected by the first measured steps. If a
- * rate is implausible, both parts keep their fractions of the units. */
+ * of the speed that it has alone, and prefill the memory bandwidth that decode leaves. Too high
+ * shares are corrected by the first measured steps, but a partition with too low ones would never
+ * be tried. If a rate is implausible, both parts keep their fractions of the units. */
 static void
 take_rates(struct partition_ctl *s, unsigned partition, const struct exec_rate *all)
 {

@@ -6,7 +6,7 @@
 
 #include <stdio.h>
 
-enum { SPARE = 64 }; /* results for pairs of past requests, besides the model's own pairs */
+enum { SPARE = 64 }; /* results for pairs that requests used and the model does not list */
 /* Idle time after which pairs of past requests are measured without a pass. */
 static const nsec UNASKED_AFTER = 2 * NSEC_S;
 
@@ -93,7 +93,7 @@ measure_pair(struct tuning *t, struct err *e)
     pthread_mutex_lock(&t->lock);
     if (r > 0 && result.best > 0 && s->n_results < t->max_results)
         t->result[s->n_results++] = result;
-    /* -ENOTSUP: this pair cannot be measured. Any other error would recur with the next pair. */
+    /* -ENOTSUP: this pair cannot be measured. Any other error would recur, so it ends the pass. */
     if (r < 0 && r != -ENOTSUP) {
         snprintf(s->why, sizeof s->why, "%.*s", (int)sizeof s->why - 1, why.text);
         s->running = false;

@@ -29,7 +29,7 @@ struct tuning {
     pthread_mutex_t lock;
     /* Under the lock. */
     struct tuning_state state;
-    bool pair_listed; /* exec_matmul() has run pair number `done`, so exec_tune() measures it */
+    bool pair_listed; /* exec_matmul() has run pair number `done`; exec_tune() measures it next */
     uint32_t max_results;
     struct tune_result *result; /* [max_results] */
     /* Engine thread only. */

@@ -16,8 +16,8 @@
  *     opens the host tier; sends LEFT: ids  ignores the manifest if a rank lacks the KV, and its
  *       of the previous KV and host tier    host blocks if a rank lacks the host tier
  *                                           opens KV and manifest; sends KV: its id and size
- *     opens such KV; sends READY            serves when all ranks are READY, and sends:
- *                                           { SLOT, TOKENS, SEEN for a step's slots; PARTS if an
+ *     opens KV with this id and size;       serves when all ranks are READY, and sends:
+ *       sends READY                         { SLOT, TOKENS, SEEN for a step's slots; PARTS if an
  *                                           operator changed the step's partition; MORE for each
  *                                           record that a long step needs; STEP } ...
  *
@@ -48,8 +48,9 @@ struct plan_ring_slot {
     uint32_t slot, n_bias; /* followed by struct logit_bias [n_bias] */
     struct sampling how;   /* its pointers prompt and bias are NULL */
 };
+/* TOKENS: followed by token_id [n], from position `first` on. SEEN: the first n are seen tokens. */
 struct plan_ring_tokens {
-    uint32_t slot, first, n, zero; /* first: position; then token_id [n] (SEEN: none, first 0) */
+    uint32_t slot, first, n, zero;
 };
 struct plan_ring_partition {
     uint32_t partition, zero;
@@ -89,18 +90,18 @@ int plan_ring_ready(struct worker *w, const struct plan_ring_kv *kv, struct err 
 
 /* Allocates memory for packed batches up to the size of `longest`. -ENOMEM. */
 int plan_ring_alloc(struct plan_ring *p, const struct batch *longest, struct err *e) MUST_USE;
-/* Sends how a sequence is sampled, and the tokens before its first chunk, which no step contains.
- * Call before plan_ring_step() for each sequence whose first chunk is in the step. Ranks collect
- * later tokens that sampling depends on (n-grams, frequencies) from the steps. For prompt
- * log-probabilities all prompt tokens are sent, because a rank needs the token after a step's last
- * one. Blocks like plan_ring_step(). */
+/* Sends how a sequence is sampled, and the tokens before its first chunk, because no step contains
+ * these tokens. Call before plan_ring_step() for each sequence whose first chunk is in the step.
+ * Ranks collect later tokens that sampling depends on (n-grams, frequencies) from the steps. For
+ * prompt log-probabilities all prompt tokens are sent, because a rank needs the token that follows
+ * the last token of a step. Blocks like plan_ring_step(). */
 int plan_ring_sequence(struct worker *w, const struct batch_segment *first, const struct seq *seq,
                        const struct sampling *how, struct err *e) MUST_USE;
 /* Sends b to every other rank; call directly before exec_start(b). Blocks while a ring is full, and
  * updates the heartbeat meanwhile. Returns 0 at once if there are no other ranks. */
 int plan_ring_step(struct worker *w, const struct batch *b, struct err *e) MUST_USE;
 
-/* ---- a rank above 0, loader thread: -EBADMSG: the plan ring is corrupt; or it is closed */
+/* ---- a rank above 0, loader thread. -EBADMSG: the plan ring is corrupt, or a record is invalid */
 
 /* Sends version, settings and checkpoint; does not wait for a reply. */
 int plan_ring_send_join(struct worker *w, struct err *e) MUST_USE;
