@@ -1,6 +1,5 @@
 /* array.h - array_grow(): makes space for more elements in a dynamic array. */
 #pragma once
-
 #include "base/base.h"
 
 /* Grows an array, if necessary, to a capacity of at least n elements of `each` bytes. array:

@@ -3,7 +3,6 @@
  * Every .c file includes base.h first, mostly through another header, and therefore needs no
  * include of its own for integer types, errno values, strings and memory. No state, no I/O. */
 #pragma once
-
 #include <errno.h>
 #include <stdbool.h>
 #include <stddef.h>

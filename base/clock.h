@@ -1,6 +1,5 @@
 /* clock.h - reads the monotonic clock and adds times, in nanoseconds. */
 #pragma once
-
 #include "base/base.h"
 
 #include <time.h>

@@ -11,7 +11,6 @@
  * The phase numbers the kinds of work of a process. Worker: W1 (start) to W15 (drain). lagand: D1
  * (event loop, workers), D2 (new requests), D3 (delivery), D4 (re-exec), D5 (ledger log). */
 #pragma once
-
 #include "base/base.h"
 
 /* Columns: name, phase, what has happened in the process when it passes the failpoint. */

@@ -7,7 +7,6 @@
  * client without open requests accumulates no credit. Clients whose numbers are equal modulo
  * FAIR_QUEUE_CLIENTS share one quantum. */
 #pragma once
-
 #include "base/base.h"
 
 enum { FAIR_QUEUE_CLIENTS = 2048 };

@@ -1,6 +1,5 @@
 /* file.h - opens and reads files of a directory. */
 #pragma once
-
 #include "base/base.h"
 #include "base/err.h"
 

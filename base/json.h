@@ -7,7 +7,6 @@
  * Strict RFC 8259: valid UTF-8, no lone surrogates, no NaN, no comments, no trailing commas, no
  * byte order mark, at most JSON_MAX_DEPTH levels. Error sentences carry line and column. */
 #pragma once
-
 #include "base/base.h"
 #include "base/err.h"
 

@@ -12,7 +12,6 @@
  * once is dropped and counted; the next message that can be written is preceded by the number of
  * dropped messages. */
 #pragma once
-
 #include "base/base.h"
 
 enum log_level { LOG_LEVEL_ERR = 3, LOG_LEVEL_WARN = 4, LOG_LEVEL_INFO = 6, LOG_LEVEL_DEBUG = 7 };

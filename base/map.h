@@ -1,6 +1,5 @@
 /* map.h - a hash table from uint64_t to uint32_t with fixed capacity, for one thread. */
 #pragma once
-
 #include "base/base.h"
 
 #define MAP_NONE UINT32_MAX

@@ -12,7 +12,6 @@
  * Error sentences name the origin ("lagan.yaml:12", "--set"), the key, the value and the valid
  * values. */
 #pragma once
-
 #include "base/base.h"
 #include "base/err.h"
 

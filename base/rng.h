@@ -4,7 +4,6 @@
  * the lower bits have short periods. Any state is a valid seed. Not for token sampling, which runs
  * on the device, and not for secrets. */
 #pragma once
-
 #include "base/base.h"
 
 /* Advances the state and returns 32 random bits. */

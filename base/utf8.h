@@ -3,7 +3,6 @@
  * Malformed bytes are divided into "maximal subparts" (Unicode 15, section 3.9). Each subpart
  * becomes one U+FFFD, as in Rust's from_utf8_lossy() and Hugging Face decoders. */
 #pragma once
-
 #include "base/base.h"
 
 #define UTF8_BAD "\xef\xbf\xbd"

@@ -1,6 +1,5 @@
 /* serve.h - a private lagand around a benchmark, and what its worker has done so far. */
 #pragma once
-
 #include "base/base.h"
 #include "include/lagan.h"
 

@@ -4,7 +4,6 @@
  * begins with its number. Every way copies the bytes in and out and checks the number.
  */
 #pragma once
-
 #include "base/base.h"
 
 enum { WAY_SLOTS = 1024, WAY_MAX_LEN = 1024, WAY_BATCH = 64 };

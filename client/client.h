@@ -5,7 +5,6 @@
  * call.c is lagan_call(). All code runs in the caller's thread, inside the caller's calls; the
  * thread of libzmq only moves bytes. */
 #pragma once
-
 #include "base/clock.h"
 #include "include/lagan.h"
 #include "wire/curve.h"

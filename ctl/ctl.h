@@ -3,7 +3,6 @@
  * main.c parses the command line and finds the command. A command calls lagand through liblagan and
  * returns an exit code. The function that finds a failure prints one sentence on standard error. */
 #pragma once
-
 #include "base/clock.h"
 #include "base/err.h"
 #include "base/opt.h"

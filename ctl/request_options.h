@@ -1,6 +1,5 @@
 /* request_options.h - makes requests from command line options and from JSON lines. */
 #pragma once
-
 #include "ctl/ctl.h"
 
 enum request_field {

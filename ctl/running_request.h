@@ -1,6 +1,5 @@
 /* running_request.h - collects the outputs of one open request of laganctl and prints them. */
 #pragma once
-
 #include "ctl/ctl.h"
 
 struct running_output {

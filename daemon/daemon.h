@@ -5,7 +5,6 @@
  * response rings and the clients' frames, dispatches requests to workers and sends what is due. No
  * part blocks. All bytes from clients and workers are validated before they are used. */
 #pragma once
-
 #include "base/base.h"
 #include "base/clock.h"
 #include "base/err.h"

@@ -6,7 +6,6 @@
  * reads the ledger log, and gives the arenas to its own workers. Without a ledger log it closes the
  * KV arenas, because no request can use their contents. */
 #pragma once
-
 #include "base/base.h"
 #include "base/err.h"
 #include "daemon/daemon.h"

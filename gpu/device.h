@@ -6,7 +6,6 @@
  * lane these functions find the device, the device's own table and the place for error messages.
  */
 #pragma once
-
 #include "gpu/gpu.h"
 
 struct gpu {

@@ -2,7 +2,6 @@
  * to float are exact; conversions from float round to nearest even.
  */
 #pragma once
-
 #include "base/base.h"
 
 static inline float

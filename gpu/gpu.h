@@ -30,7 +30,6 @@
  * unusable. One thread per lane may queue.
  */
 #pragma once
-
 #include "base/base.h"
 #include "base/err.h"
 #include "gpu/ops.h"

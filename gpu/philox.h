@@ -4,7 +4,6 @@
  * Source: Salmon, Moraes, Dror and Shaw, Parallel Random Numbers: As Easy as 1, 2, 3, SC11.
  */
 #pragma once
-
 #include <stdint.h>
 
 #ifdef __CUDACC__

@@ -9,7 +9,6 @@
  *            P: plan ring      rank 0 -> another rank       struct channel.d
  *            W: reply ring     other rank -> rank 0         struct channel.w */
 #pragma once
-
 #include "base/base.h"
 #include "ipc/doorbell.h"
 #include "ipc/ring.h"

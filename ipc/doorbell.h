@@ -17,7 +17,6 @@
  * reader of a ring wakes the writer only if the writer announced that it waits for space. Otherwise
  * each step would cost a second wake-up. */
 #pragma once
-
 #include "base/base.h"
 #include "ipc/shm.h"
 

@@ -9,7 +9,6 @@
  *
  * If a worker with a GPU exits, the end of the stream is the first sign of it that lagand gets. */
 #pragma once
-
 #include "base/base.h"
 #include "base/err.h"
 

@@ -8,7 +8,6 @@
  * close-on-exec on the inherited ones as soon as it has read the variables: a process forked by a
  * library would otherwise keep the doorbell open and hide the worker's death. */
 #pragma once
-
 #include "base/base.h"
 #include "base/err.h"
 

@@ -11,7 +11,6 @@
  * After an intended change: raise the version, then write the new sum beside it. tools/layout.sh
  * prints both sums. */
 #pragma once
-
 #include "base/base.h"
 #include "ipc/records.h"
 #include "ipc/shm.h"

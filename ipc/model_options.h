@@ -4,7 +4,6 @@
  * lagand validates an entry before it starts a worker, and passes each option that differs from its
  * default to the worker as --key=value. */
 #pragma once
-
 #include "base/base.h"
 #include "base/opt.h"
 

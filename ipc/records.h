@@ -11,7 +11,6 @@
  * rec_submit also changes LOG_FILE_MAGIC. ipc/layout.h makes a change without these two a compile
  * error. A new meaning of an old field changes them too; that the compiler cannot see. */
 #pragma once
-
 #include "base/base.h"
 #include "include/lagan_wire.h"
 

@@ -14,7 +14,6 @@
  * corruption: calls return -EBADMSG, the ring is not read again, and the peer is ended. ring_why()
  * names the violated rule. */
 #pragma once
-
 #include "base/base.h"
 #include "ipc/shm.h"
 

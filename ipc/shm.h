@@ -17,7 +17,6 @@
  * A change of the layout or of the meaning of a field changes SHM_ABI_MAJOR; ipc/layout.h checks
  * the layout. */
 #pragma once
-
 #include "base/base.h"
 #include "base/err.h"
 

@@ -6,7 +6,6 @@
  * list`, the metrics lagan_worker_NAME and lagan_kv_NAME, and their HELP lines. A change of a table
  * changes SHM_ABI_MAJOR (ipc/records.h). */
 #pragma once
-
 #include "base/base.h"
 #include "ipc/shm.h"
 

@@ -6,7 +6,6 @@
  * is a hint: a missing entry costs a cache hit, not correctness. The capacity is fixed; a full
  * table ignores additions. */
 #pragma once
-
 #include "base/base.h"
 
 struct block_holders;

@@ -3,7 +3,6 @@
  *
  * lagand and the simulator call the same functions, so a replayed trace is routed as in lagand. */
 #pragma once
-
 #include "base/base.h"
 
 #define ROUTE_NONE UINT32_MAX       /* no worker can take the request */

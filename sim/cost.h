@@ -3,7 +3,6 @@
  * of it.
  */
 #pragma once
-
 #include "sim/sim_config.h"
 #include "worker/partition/step_time.h"
 

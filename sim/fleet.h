@@ -10,7 +10,6 @@
  *     fleet_result  returns the counters and latencies
  */
 #pragma once
-
 #include "sim/histogram.h"
 #include "sim/sim_config.h"
 #include "sim/trace.h"

@@ -5,7 +5,6 @@
  *     event_queue.c    the queue of events
  */
 #pragma once
-
 #include "route/block_holders.h"
 #include "route/route.h"
 #include "sim/fleet.h"

@@ -1,6 +1,5 @@
 /* histogram.h - a histogram of durations with a relative error of 1 %. */
 #pragma once
-
 #include "base/base.h"
 
 enum { HIST_STEPS = 64, HIST_BUCKETS = 64 * HIST_STEPS }; /* 64 buckets per power of two */

@@ -15,7 +15,6 @@
  * without such lines must print nothing. The parser knows no command names; scenario_run.c does.
  */
 #pragma once
-
 #include "base/base.h"
 #include "base/err.h"
 

@@ -1,6 +1,5 @@
 /* scenario_state.h - the state and the command tables of a running scenario. */
 #pragma once
-
 #include "base/opt.h"
 #include "sim/scenario.h"
 #include "sim/sim_worker.h"

@@ -12,7 +12,6 @@
  * `lagan-sim script --help` describes every key.
  */
 #pragma once
-
 #include "sim/scenario.h"
 #include "worker/partition/step_cost.h"
 #include "worker/sched/scheduler.h"

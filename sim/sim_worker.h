@@ -4,7 +4,6 @@
  * can be compared, and the next request of a conversation can begin with the previous output.
  */
 #pragma once
-
 #include "sim/sim_config.h"
 #include "worker/partition/partition_choose.h"
 

@@ -9,7 +9,6 @@
  * ignored. Lines are in order of arrival and have at most TRACE_MAX_LINE bytes.
  */
 #pragma once
-
 #include "base/base.h"
 #include "base/err.h"
 

@@ -1,6 +1,5 @@
 /* plain_worker.h - shared by test workers without a model: their end of the rings. */
 #pragma once
-
 #include "base/base.h"
 #include "ipc/channel.h"
 #include "ipc/heritage.h"

@@ -4,7 +4,6 @@
  * as systemd passes them.
  */
 #pragma once
-
 #include "base/base.h"
 
 #include <pthread.h>

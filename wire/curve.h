@@ -10,7 +10,6 @@
  * side. Because the file holds a secret, it must be owned by root or by the user of the program,
  * and its mode must grant nothing to group and others. */
 #pragma once
-
 #include "base/base.h"
 #include "base/err.h"
 

@@ -6,7 +6,6 @@
  * frame. A node is one MessagePack value. msg_decode() calls msg_check() and reads the envelope.
  * Decoded structs point into the frame and are valid while it is. */
 #pragma once
-
 #include "base/base.h"
 #include "base/err.h"
 #include "include/lagan_wire.h"

@@ -2,7 +2,6 @@
  *
  * Separate from msg.h, because some programs use reasons, but not MessagePack. */
 #pragma once
-
 #include "base/base.h"
 
 /* Returns the name of enum lagan_reason, such as "eos"; NULL: the number is unknown. Sets *retry to

@@ -14,7 +14,6 @@
  * bytes only, never for an announced length. A frame that is complete in one part is not copied.
  * The frames of a multi-frame message are counted and dropped: no message of lagand has several. */
 #pragma once
-
 #include "base/base.h"
 
 enum zmtp_flag { ZMTP_MORE = 1, ZMTP_LONG = 2, ZMTP_COMMAND = 4 };

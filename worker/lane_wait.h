@@ -3,7 +3,6 @@
  *
  * Engine thread only. Does not read the contents of a step. */
 #pragma once
-
 #include "worker/sched/batch.h"
 #include "worker/step_wait.h"
 #include "worker/worker.h"

@@ -1,6 +1,5 @@
 /* loop.h - the two engine loops of lagan-worker: of a worker, and of a rank above 0. */
 #pragma once
-
 #include "base/err.h"
 #include "worker/worker.h"
 

@@ -12,7 +12,6 @@
  * A sleep or nap lasts at most 1 ms, because predictions may be wrong; waking once per ms costs 1 %
  * of a core. off is the mean prediction error; margin is 2 x off, at most 10 % of the step. */
 #pragma once
-
 #include "base/base.h"
 
 /* Number of estimates: for each mask of WORK_* bits, 4 sizes per power of 2 of batched tokens. */

@@ -6,7 +6,6 @@
  * of D, the shared memories with the response ring (W) and the request ring (D). Other threads also
  * use loader, tuning, cache_flush, partition_ctl (see their headers). */
 #pragma once
-
 #include "base/base.h"
 
 struct worker {

@@ -5,7 +5,6 @@
  * --set need exactly one configured model. --model makes the only one: lagand then ignores the
  * models of the file and reads no default file. */
 #pragma once
-
 #include "base/base.h"
 #include "base/opt.h"
 #include "daemon/config/yaml.h"

@@ -5,7 +5,6 @@
  *   DIR/ctl.sock      socket for operators
  *   DIR/w/N.E         control channel of worker N, incarnation E */
 #pragma once
-
 #include "base/base.h"
 #include "base/err.h"
 

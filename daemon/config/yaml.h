@@ -4,7 +4,6 @@
  * models, whose entries are mappings. Anchors, aliases, tags, several documents and duplicate keys
  * are errors. All errors are reported, each with file:line:column. */
 #pragma once
-
 #include "base/base.h"
 #include "base/err.h"
 

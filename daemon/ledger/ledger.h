@@ -19,7 +19,6 @@
  *
  * Only daemon/ledger and daemon/request include request.h; other files use request_info(). */
 #pragma once
-
 #include "base/base.h"
 #include "base/clock.h"
 #include "include/lagan_wire.h"

@@ -9,7 +9,6 @@
  * Records are appended to the valid half of the log file. When the log has doubled its size, it is
  * rewritten from the ledger into the other half, which then is the valid one (log_file.h). */
 #pragma once
-
 #include "base/base.h"
 #include "base/clock.h"
 #include "daemon/ledger/ledger.h"

@@ -9,7 +9,6 @@
  * generated_ids, a key of SUBMIT, are tokens from an earlier attempt, the first of the new request.
  * Positions and counts are tokens; text is in bytes. -ENOMEM leaves the stored data unchanged. */
 #pragma once
-
 #include "base/base.h"
 #include "daemon/ledger/ledger.h"
 #include "ipc/records.h"

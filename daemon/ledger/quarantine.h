@@ -6,7 +6,6 @@
  * every request with the same prompt is refused. A suspect that runs alone past the position of its
  * last fault is cleared once: it may only have shared steps with a poisoned request. */
 #pragma once
-
 #include "base/base.h"
 #include "daemon/ledger/ledger.h"
 #include "ipc/shm.h"

@@ -14,7 +14,6 @@
  *     notify       request/worker_notify.c  CANCEL and SUSPEND notices not yet sent to the worker
  *     result       request/lifecycle.c      the reason of its end and the counters of DONE */
 #pragma once
-
 #include "daemon/ledger/ledger.h"
 #include "daemon/ledger/outputs.h"
 

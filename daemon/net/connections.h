@@ -7,7 +7,6 @@
  * kernel's socket cookie (SO_COOKIE) distinguishes the socket from a later one with the same
  * descriptor. An "unidentified" connection has sent no message yet. */
 #pragma once
-
 #include "base/base.h"
 #include "base/clock.h"
 #include "daemon/net/session.h"

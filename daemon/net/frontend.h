@@ -6,7 +6,6 @@
  * an invalid frame, which gets an ERROR, the connection stays open. lagand detects that a client is
  * lost when its socket ends, at a send, or by the idle timeout. README.md has a client's limits. */
 #pragma once
-
 #include "base/base.h"
 #include "base/err.h"
 #include "daemon/daemon.h"

@@ -3,7 +3,6 @@
  * A client is one connection, found by its "id": the ZeroMQ routing id, or the peer number of
  * unix_server.h. A user is a uid of this host, or the name of a key over tcp. */
 #pragma once
-
 #include "base/base.h"
 #include "daemon/daemon.h"
 #include "daemon/ledger/ledger.h"

@@ -5,7 +5,6 @@
  * and a send may consume the edge. So the socket is polled after each event of the descriptor and
  * after each send ("look"); each poll is a system call. A "round" is one loop iteration. */
 #pragma once
-
 #include "base/base.h"
 #include "base/err.h"
 #include "daemon/daemon.h"

@@ -13,7 +13,6 @@
  *
  * A peer is one connection, identified by a number that is never used again. No call blocks. */
 #pragma once
-
 #include "base/base.h"
 #include "base/clock.h"
 #include "base/err.h"

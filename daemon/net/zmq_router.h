@@ -5,7 +5,6 @@
  * zmq_router_take() returns the first frame and drops the others, a bounded number in each loop
  * iteration. */
 #pragma once
-
 #include "base/base.h"
 #include "daemon/net/session.h"
 

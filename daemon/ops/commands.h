@@ -1,6 +1,5 @@
 /* commands.h - executes the verbs of CALL messages (LAGAN_VERBS, lagan_wire.h); prints metrics. */
 #pragma once
-
 #include "base/base.h"
 #include "daemon/daemon.h"
 #include "daemon/net/session.h"

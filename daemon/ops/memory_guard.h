@@ -8,7 +8,6 @@
  * that have sent no message, those without a request, those that do not read, all. liblagan
  * reconnects and resumes its requests. */
 #pragma once
-
 #include "daemon/daemon.h"
 
 #define MEMORY_GUARD_BYTES (256u << 20)

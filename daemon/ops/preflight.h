@@ -4,7 +4,6 @@
  * or the program cannot run, the client that asked for the re-exec gets an ERROR, and the running
  * lagand continues, which would be impossible once it has ended its workers. */
 #pragma once
-
 #include "base/base.h"
 #include "base/err.h"
 #include "daemon/daemon.h"

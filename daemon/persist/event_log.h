@@ -8,7 +8,6 @@
  * of an entry is cleared before the entry is rewritten and stored after it: if lagand is killed at
  * any instruction, an incomplete entry has no number. */
 #pragma once
-
 #include "base/base.h"
 #include "daemon/daemon.h"
 

@@ -11,7 +11,6 @@
  *
  * Without systemd fdstore_put() and fdstore_drop() have no effect. */
 #pragma once
-
 #include "base/base.h"
 #include "ipc/fd_channel.h"
 

@@ -12,7 +12,6 @@
  * with a wrong checksum (partly written) or an earlier generation (of an earlier use of the half).
  * ledger_save.h defines the records. A change of the layout needs another LOG_FILE_MAGIC. */
 #pragma once
-
 #include "base/base.h"
 #include "base/err.h"
 

@@ -4,7 +4,6 @@
  * and to the fair queue at most once. Reservation and charge are released when the client has the
  * result and no worker has the request. */
 #pragma once
-
 #include "base/base.h"
 #include "daemon/daemon.h"
 #include "daemon/ledger/ledger.h"

@@ -1,6 +1,5 @@
 /* admission.h - validates a client's SUBMIT and builds the REC_SUBMIT record for a worker. */
 #pragma once
-
 #include "base/base.h"
 #include "base/err.h"
 #include "daemon/daemon.h"

@@ -6,7 +6,6 @@
  * request sends at most one chunk in a loop iteration, so that undelivered tokens make chunks
  * larger, not more numerous. DONE follows all tokens; ERROR may overtake tokens without credit. */
 #pragma once
-
 #include "base/base.h"
 #include "daemon/daemon.h"
 #include "daemon/ledger/ledger.h"

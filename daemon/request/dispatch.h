@@ -1,6 +1,5 @@
 /* dispatch.h - gives queued requests to workers, and queues them again when a worker has ended. */
 #pragma once
-
 #include "base/base.h"
 #include "daemon/ledger/ledger.h"
 #include "daemon/supervise/worker.h"

@@ -3,7 +3,6 @@
  * Every request ends once, by lifecycle_end(), lifecycle_finish() or lifecycle_cancel(). Its client
  * gets DONE after all tokens; an ERROR may overtake tokens without credit (deliver.h). */
 #pragma once
-
 #include "base/base.h"
 #include "daemon/daemon.h"
 #include "daemon/ledger/ledger.h"

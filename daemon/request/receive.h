@@ -3,7 +3,6 @@
  * Each field of a record is checked before it is used. The first invalid record is a protocol
  * error: lagand kills the worker and ignores the rest of its ring. */
 #pragma once
-
 #include "base/base.h"
 #include "base/err.h"
 #include "ipc/ring.h"

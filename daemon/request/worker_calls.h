@@ -4,7 +4,6 @@
  * control channel (log level, tuning). After a deadline lagand replies with an ERROR. No function
  * blocks. A call is one entry of the table. */
 #pragma once
-
 #include "base/base.h"
 #include "daemon/net/session.h"
 #include "daemon/supervise/worker.h"

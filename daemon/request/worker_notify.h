@@ -2,7 +2,6 @@
  *
  * If the request ring is full, the request stores the notice for worker_notify_flush(). */
 #pragma once
-
 #include "base/base.h"
 #include "daemon/ledger/ledger.h"
 #include "daemon/supervise/worker.h"

@@ -4,7 +4,6 @@
  * store, and sends the complete arenas to the replacement of the process. An arena is "complete" if
  * the process has written all its contents and set FD_CHANNEL_COMPLETE in its note. */
 #pragma once
-
 #include "base/base.h"
 #include "base/err.h"
 #include "daemon/supervise/supervisor.h"

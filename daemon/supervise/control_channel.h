@@ -4,7 +4,6 @@
  * Requests and restarts of a worker do not depend on it. The worker sends HELLO with the token that
  * lagand put into its environment; lagand ignores the messages of all other peers. */
 #pragma once
-
 #include "base/base.h"
 #include "wire/msg.h"
 

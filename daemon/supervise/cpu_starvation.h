@@ -4,7 +4,6 @@
  * of a processor; lagand subtracts the starvation from the silence. A stopped, sleeping or spinning
  * process is not starved. */
 #pragma once
-
 #include "base/clock.h"
 
 #include <sys/types.h>

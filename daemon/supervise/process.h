@@ -3,7 +3,6 @@
  *
  * The process is a worker, a rank of a rank group or a standby; worker.c starts and watches it. */
 #pragma once
-
 #include "base/base.h"
 #include "base/log.h"
 #include "daemon/supervise/supervisor.h"

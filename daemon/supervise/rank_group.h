@@ -8,7 +8,6 @@
  * EV_EXIT when its last rank has ended, because until then a rank could still write into memory
  * that the replacement gets. */
 #pragma once
-
 #include "daemon/supervise/worker_struct.h"
 #include "ipc/heritage.h"
 

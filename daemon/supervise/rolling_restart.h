@@ -4,7 +4,6 @@
  * continues them. The next worker is ended when the replacement is READY, so that at most one
  * worker is missing. A replacement that does not become READY ends the rolling restart. */
 #pragma once
-
 #include "base/base.h"
 #include "daemon/daemon.h"
 

@@ -1,6 +1,5 @@
 /* spawn.h - creates the process of a worker, a rank or a standby; no other code does. */
 #pragma once
-
 #include "base/base.h"
 #include "base/err.h"
 #include "ipc/heritage.h"

@@ -22,7 +22,6 @@
  * A standby is a struct worker without requests; its field `of` is its worker. Its own struct super
  * counts its deaths. The standby of a rank group is a rank group too and replaces all ranks. */
 #pragma once
-
 #include "daemon/supervise/worker_struct.h"
 
 /* Returns the stage of standby s in `state`, as `workers list` prints it: the name of the state,

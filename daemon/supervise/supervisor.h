@@ -13,7 +13,6 @@
  * A standby has a struct super of its own: LOADING -> STANDBY, then DOWN when its process becomes
  * the worker's process. Deaths and backoff of standby and worker are counted separately. */
 #pragma once
-
 #include "base/base.h"
 
 /* state, name of the state in logs and replies */

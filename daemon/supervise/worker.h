@@ -3,7 +3,6 @@
  * A struct worker lives as long as lagand; its processes (incarnations) follow one another. The
  * struct is private to daemon/supervise: worker_struct.h. */
 #pragma once
-
 #include "base/base.h"
 #include "daemon/daemon.h"
 #include "daemon/supervise/arenas.h"

@@ -1,7 +1,6 @@
 /* worker_struct.h - struct worker, private to daemon/supervise: process, rings, health, output.
  * Three kinds share it: a worker, a standby (`of` is set), a rank above 0 (`lead` is set). */
 #pragma once
-
 #include "daemon/persist/event_log.h"
 #include "daemon/supervise/cpu_starvation.h"
 #include "daemon/supervise/worker.h"

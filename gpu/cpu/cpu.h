@@ -7,7 +7,6 @@
  * rows, columns or (row, head) pairs, never a range of the terms of one sum.
  */
 #pragma once
-
 #include "gpu/gpu.h"
 
 enum cpu_isa { ISA_SCALAR, ISA_AVX2 }; /* AVX2: AVX2, FMA and F16C */

@@ -15,7 +15,6 @@
  * wait until the process that started them ends them.
  */
 #pragma once
-
 #include "gpu/cpu/cpu.h"
 
 struct cpu_collective;

@@ -6,7 +6,6 @@
  * computed together changes only which sums share registers, not the order of additions.
  */
 #pragma once
-
 #include "gpu/cpu/cpu_vec.h"
 
 /* A product of n_x rows with n_w rows over k elements; t: dtype of w. n_x and n_w are constants

@@ -1,6 +1,5 @@
 /* cpu_kv.h - addresses of keys and values in the paged KV cache, whose layout is in gpu.h. */
 #pragma once
-
 #include "gpu/gpu.h"
 
 /* Returns the address of K of (slot, pos, head); NULL: the block table has no block there. */

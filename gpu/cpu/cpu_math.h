@@ -8,7 +8,6 @@
  * single-precision minimax approximations.
  */
 #pragma once
-
 #include "gpu/cpu/cpu_vec.h"
 
 /* Added to a float, 1.5 * 2^23 rounds it: the low bits of the sum are the nearest integer. */

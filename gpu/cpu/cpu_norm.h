@@ -1,7 +1,6 @@
 /* cpu_norm.h - the RMS norm of one row, for rms_norm(), residual() and the heads in rope_store().
  */
 #pragma once
-
 #include "gpu/cpu/cpu_dot.h"
 
 /* Returns 1 / sqrt(mean(x^2) + eps) in all eight lanes. */

@@ -1,7 +1,6 @@
 /* cpu_ops.h - struct cpu and the functions of the CPU device in its op table, which do not check
  * their arguments; documented in gpu.h. */
 #pragma once
-
 #include "base/clock.h"
 #include "gpu/cpu/cpu.h"
 #include "gpu/cpu/cpu_collective.h"

@@ -9,7 +9,6 @@
  * function for cpu_queue() that calls one of them. Code under #ifdef CPU_OPS is compiled only once.
  */
 #pragma once
-
 #include "gpu/cpu/cpu.h"
 #include "gpu/fp.h"
 

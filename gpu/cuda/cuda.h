@@ -11,7 +11,6 @@
  * err_set(). Elsewhere cuda_failed() stores the message for gpu_why() and marks the lane as failed.
  */
 #pragma once
-
 #include "gpu/cuda/kernels/base/kernel.h"
 #include "gpu/device.h"
 

@@ -14,7 +14,6 @@
  * emulated.
  */
 #pragma once
-
 #include "gpu/cuda/cuda.h"
 
 /* Starts a background thread that loads the library, so that a later cuda_blas_open() is faster. */

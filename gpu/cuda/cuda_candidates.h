@@ -1,7 +1,6 @@
 /* cuda_candidates.h - parses gpu_options.kernels: which candidates (kernels) of each op may run. No
  * device, no state. */
 #pragma once
-
 #include "base/base.h"
 #include "base/err.h"
 

@@ -1,6 +1,5 @@
 /* cuda_library.h - finds and opens a library of the CUDA Toolkit at run time. */
 #pragma once
-
 #include "base/err.h"
 
 /* Opens library `name` in the first place where find() finds all functions: in folder libs, or, if

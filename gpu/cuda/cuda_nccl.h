@@ -5,7 +5,6 @@
  * Source: nccl.h. The only CUDA type that this file needs is the stream.
  */
 #pragma once
-
 #include "base/base.h"
 #include "base/err.h"
 

@@ -14,7 +14,6 @@
  * others wait until the process that started them ends them.
  */
 #pragma once
-
 #include "gpu/cuda/cuda.h"
 #include "gpu/cuda/cuda_nccl.h"
 #include "gpu/cuda/cuda_rendezvous.h"

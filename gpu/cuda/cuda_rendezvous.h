@@ -5,7 +5,6 @@
  * never used by two groups.
  */
 #pragma once
-
 #include "base/base.h"
 #include "base/err.h"
 

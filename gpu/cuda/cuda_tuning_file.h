@@ -14,7 +14,6 @@
  * thread-safe: tuning_put() and tuning_save() exclude all other calls.
  */
 #pragma once
-
 #include "base/err.h"
 #include "gpu/gpu.h"
 

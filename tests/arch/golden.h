@@ -1,6 +1,5 @@
 /* golden.h - a fixture of tests/data/golden: prompts and the results of transformers. */
 #pragma once
-
 #include "base/base.h"
 
 #include <jansson.h>

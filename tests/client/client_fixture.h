@@ -1,6 +1,5 @@
 /* client_fixture.h - fixture: a mock lagand for each test, and a client connected to it. */
 #pragma once
-
 #include "include/lagan.h"
 #include "tests/client/mock.h"
 

@@ -1,6 +1,5 @@
 /* mock.h - starts and ends mock_lagand for a test. */
 #pragma once
-
 #include <sys/types.h>
 
 struct mock {

@@ -1,6 +1,5 @@
 /* fake.h - the outputs of fake_worker.c, for the tests that check them. */
 #pragma once
-
 #include "base/base.h"
 
 enum { FAKE_VOCAB = 1000, FAKE_MAX_LEN = 950000, FAKE_REJECT = 999 };

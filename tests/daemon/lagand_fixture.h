@@ -1,6 +1,5 @@
 /* lagand_fixture.h - the real lagand with fake_worker, and clients that send raw frames. */
 #pragma once
-
 #include "base/base.h"
 #include "tests/systemd.h"
 #include "tests/test.h"

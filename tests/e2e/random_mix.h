@@ -1,6 +1,5 @@
 /* random_mix.h - what tests/e2e/test_mixture draws, and what it compares an output with. */
 #pragma once
-
 #include "include/lagan.h"
 #include "include/lagan_wire.h"
 

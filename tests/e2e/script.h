@@ -1,6 +1,5 @@
 /* script.h - runs one end-to-end script (README.md): a real lagand, its workers and a client. */
 #pragma once
-
 #include <stdbool.h>
 #include <stddef.h>
 

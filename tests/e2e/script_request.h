@@ -1,6 +1,5 @@
 /* script_request.h - a request of a script: collects its events, reads fields by name. */
 #pragma once
-
 #include "include/lagan.h"
 
 #include <stdbool.h>

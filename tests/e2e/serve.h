@@ -4,7 +4,6 @@
  * file; it fails the test if lagand did not exit with 0.
  */
 #pragma once
-
 #include "include/lagan.h"
 #include "tests/systemd.h"
 

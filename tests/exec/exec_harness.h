@@ -4,7 +4,6 @@
  * flight, so every generated token is TOKEN_FROM_LAST in the next batch.
  */
 #pragma once
-
 #include "worker/exec/exec.h"
 
 enum { HARNESS_SLOTS = 20, HARNESS_LEN = 512, HARNESS_HOST = 1 << 20 };

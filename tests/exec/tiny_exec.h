@@ -1,6 +1,5 @@
 /* tiny_exec.h - small models with random weights in the harness; one open model per program. */
 #pragma once
-
 #include "tests/exec/exec_harness.h"
 
 extern const char LLAMA[], WIDE[], T5[]; /* config.json of each; WIDE has a large vocabulary */

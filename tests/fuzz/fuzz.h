@@ -6,7 +6,6 @@
  * these files. tools/fuzz.sh and tools/planted.sh build and test them; see tests/fuzz/README.md.
  */
 #pragma once
-
 #include <stddef.h>
 #include <stdint.h>
 

@@ -4,7 +4,6 @@
  * and the list of stored blocks the reference derives the length of a hit. For fuzz_reuse.c.
  */
 #pragma once
-
 #include "tests/fuzz/fuzz.h"
 
 #include "worker/kv/kv_reuse.h"

@@ -4,7 +4,6 @@
  * module (ours, cuBLASLt) finds the driver. Every driver call then goes through a counter.
  */
 #pragma once
-
 #include <stdbool.h>
 #include <stdint.h>
 

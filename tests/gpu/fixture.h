@@ -17,7 +17,6 @@
  * check bounds. A failure to open or to queue fails the test.
  */
 #pragma once
-
 #include "gpu/gpu.h"
 
 struct fixture {

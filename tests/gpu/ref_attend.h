@@ -3,7 +3,6 @@
  * result and twice the roundings of the steps in between.
  */
 #pragma once
-
 #include "tests/gpu/fixture.h"
 
 /* Element d of K (part 0) or V (part 1) of a paged cache. */

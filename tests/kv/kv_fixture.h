@@ -2,7 +2,6 @@
  * computes, extends or releases a sequence, and runs kv_check().
  */
 #pragma once
-
 #include "tests/test.h"
 
 #include "worker/kv/kv_reuse.h"

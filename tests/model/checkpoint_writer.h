@@ -1,7 +1,6 @@
 /* checkpoint_writer.h - writes test checkpoints: a directory with config.json and small safetensors
  * files. */
 #pragma once
-
 #include "base/base.h"
 
 struct ckpt {

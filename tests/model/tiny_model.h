@@ -1,6 +1,5 @@
 /* tiny_model.h - a test family without arithmetic; its weight table has a line for every flag. */
 #pragma once
-
 #include "tests/model/checkpoint_writer.h"
 #include "worker/model/model.h"
 

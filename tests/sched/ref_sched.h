@@ -7,7 +7,6 @@
  * reuse.
  */
 #pragma once
-
 #include "tests/sched/sched_harness.h"
 
 enum { REF_MAX = 256 };

@@ -1,6 +1,5 @@
 /* ref_sched_internal.h - shared by ref_sched.c, ref_sched_preempt.c and ref_sched_commit.c. */
 #pragma once
-
 #include "tests/sched/ref_sched.h"
 
 enum state { WAIT, ENCODE, CONTEXT, GENERATE, LAST, PREEMPTED, GONE };

@@ -6,7 +6,6 @@
  * common prefix.
  */
 #pragma once
-
 #include "worker/kv/kv_seq.h"
 #include "worker/sched/scheduler.h"
 

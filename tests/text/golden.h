@@ -1,6 +1,5 @@
 /* golden.h - reads tests/data/tokenizers and writes modified copies of a tokenizer. */
 #pragma once
-
 #include "base/base.h"
 
 enum { GOLDEN_TEXT = 4096, GOLDEN_IDS = 2048 };

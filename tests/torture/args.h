@@ -5,7 +5,6 @@
  * is one part of a million kills. Without options a test is as long as `make check` allows.
  */
 #pragma once
-
 #include "base/base.h"
 
 struct torture_arg {

@@ -2,7 +2,6 @@
  * own.
  */
 #pragma once
-
 #include "base/base.h"
 
 enum { ATTACKERS = 2 }; /* processes per attack */

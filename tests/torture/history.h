@@ -5,7 +5,6 @@
  * from its seed (mock.h), so a wrong token is detected on arrival.
  */
 #pragma once
-
 #include "base/base.h"
 
 struct followed_request { /* one request */

@@ -5,7 +5,6 @@
  * exit.
  */
 #pragma once
-
 #include "worker/manifest/manifest.h"
 
 #include <sys/types.h>

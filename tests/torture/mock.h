@@ -1,6 +1,5 @@
 /* mock.h - what mock_worker.c replies, and memory shared with the test that kills it. */
 #pragma once
-
 #include "base/base.h"
 #include "base/failpoint.h"
 

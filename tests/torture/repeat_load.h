@@ -6,7 +6,6 @@
  * reused all the time.
  */
 #pragma once
-
 #include "include/lagan.h"
 #include "tests/torture/service.h"
 

@@ -5,7 +5,6 @@
  * and can be counted. All files are below one directory, which service_close() removes.
  */
 #pragma once
-
 #include "base/base.h"
 #include "daemon/supervise/cpu_starvation.h"
 #include "tests/systemd.h"

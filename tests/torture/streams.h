@@ -4,7 +4,6 @@
  * the time given.
  */
 #pragma once
-
 #include "base/base.h"
 #include "tests/torture/history.h"
 #include "tests/torture/service.h"

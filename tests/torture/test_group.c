@@ -575,7 +575,7 @@ every_rank_applies_an_operators_partition(void **state)
         assert_memory_equal(id, want, sizeof id);
         assert_memory_equal(logprob[1], logprob[0], sizeof logprob[0]);
         snprintf(words, sizeof words,
-                 "rank 1: partition of rank 0 applied: %u units for prefill, %u for decode", i,
+                 "rank 1: applied the partition of rank 0: %u units for prefill, %u for decode", i,
                  UNITS - i);
         n += service_logged(&v, words);
     }

@@ -2,7 +2,6 @@
  * and reads the response ring.
  */
 #pragma once
-
 #include "ipc/channel.h"
 #include "ipc/fd_channel.h"
 #include "ipc/records.h"

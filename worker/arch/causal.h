@@ -5,7 +5,6 @@
  * The cfg of a family that uses these functions begins with a struct causal_cfg; m->top begins with
  * a struct block_top. worker/model/blocks.h has the parts of a layer. */
 #pragma once
-
 #include "worker/arch/registry.h"
 #include "worker/model/blocks.h"
 #include "worker/model/config.h"

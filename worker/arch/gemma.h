@@ -8,7 +8,6 @@
  * where x0 is the scaled embedding. They depend on the tokens only, so each range of layers
  * (arch.forward) computes its layers' inputs, and only x passes from one range to the next. */
 #pragma once
-
 #include "worker/arch/causal.h"
 
 extern const char *const gemma_prefixes[];

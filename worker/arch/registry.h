@@ -1,6 +1,5 @@
 /* registry.h - the list of all model families, which is an argument of model_open(). */
 #pragma once
-
 #include "worker/model/arch.h"
 
 extern const struct arch arch_bamba, arch_bart, arch_gemma3, arch_gemma3n, arch_gemma4,

@@ -1,6 +1,5 @@
 /* t5_bias.h - T5's relative position biases: expands one bias per bucket to one per distance. */
 #pragma once
-
 #include "base/base.h"
 
 struct t5_buckets {

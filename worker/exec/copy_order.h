@@ -7,7 +7,6 @@
  * blocks of two sizes. No I/O; tests/fuzz/fuzz_reuse.c uses this order.
  */
 #pragma once
-
 #include "worker/kv/kv.h"
 
 struct copy_order_bytes { /* bytes of a slice and of a block, by KV group */

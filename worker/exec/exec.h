@@ -9,7 +9,6 @@
  * finish in order. One thread makes all calls. exec_open() allocates all memory.
  */
 #pragma once
-
 #include "base/base.h"
 #include "base/err.h"
 #include "gpu/gpu.h"

@@ -26,7 +26,6 @@
  * encoder states.
  */
 #pragma once
-
 #include "worker/exec/copy_order.h"
 #include "worker/exec/exec.h"
 #include "worker/exec/graphs.h"

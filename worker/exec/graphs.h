@@ -20,7 +20,6 @@
  * the device is still busy. No device calls, no clock.
  */
 #pragma once
-
 #include "gpu/gpu.h"
 
 /* GRAPHS_SEGMENTS: most segments with several tokens, or encoder inputs, in a graph. GRAPHS_AGAIN:

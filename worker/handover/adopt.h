@@ -10,7 +10,6 @@
  * which were adopted at the start.
  */
 #pragma once
-
 #include "base/base.h"
 #include "base/err.h"
 #include "gpu/gpu.h"

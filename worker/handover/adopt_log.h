@@ -28,7 +28,6 @@
  * Engine thread only. No function allocates, blocks or fails, except adopt_log_open().
  */
 #pragma once
-
 #include "base/err.h"
 #include "worker/sched/batch.h"
 #include "worker/worker.h"

@@ -15,7 +15,6 @@
  * copies that rank 0 plans, and rank 0 does not learn which pieces another rank has mapped.
  */
 #pragma once
-
 #include "base/base.h"
 #include "base/err.h"
 #include "gpu/gpu.h"

@@ -4,7 +4,6 @@
  * ring once per iteration. The outbox is large enough for the records of one step and of a loop
  * iteration's intake. Engine thread only. */
 #pragma once
-
 #include "worker/io/request.h"
 #include "worker/sched/batch.h"
 #include "worker/worker.h"

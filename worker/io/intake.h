@@ -6,7 +6,6 @@
  * were validated with READY of another worker, and requests for which no slots are free. Engine
  * thread only; allocates no memory while serving. */
 #pragma once
-
 #include "base/err.h"
 #include "worker/io/request.h"
 #include "worker/worker.h"

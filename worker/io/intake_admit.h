@@ -12,7 +12,6 @@
  *
  * Engine thread only. */
 #pragma once
-
 #include "worker/io/request.h"
 #include "worker/worker.h"
 

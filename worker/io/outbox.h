@@ -4,7 +4,6 @@
  * less than one longest ring record is queued. So the outbox holds at most the records of one step
  * and two longest ring records. Its size is fixed: if lagand reads slowly, the engine stops. */
 #pragma once
-
 #include "base/base.h"
 #include "base/err.h"
 #include "ipc/ring.h"

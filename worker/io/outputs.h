@@ -9,7 +9,6 @@
  * tokens of the best beam become a fixed prefix. If the best beam was already complete, the
  * remaining outputs are searched again. */
 #pragma once
-
 #include "worker/io/request.h"
 #include "worker/worker.h"
 

@@ -3,7 +3,6 @@
  * Every tail starts at a multiple of 8 bytes from the record's start. No function copies: results
  * point into the record and are valid until the record is released. */
 #pragma once
-
 #include "base/base.h"
 #include "base/err.h"
 

@@ -8,7 +8,6 @@
  * A request with beams or several outputs has a slot for each of them, chained from the first
  * (outputs.h). The text thread owns a slot in state REQUEST_TEXT, else the engine thread. */
 #pragma once
-
 #include "base/base.h"
 #include "base/err.h"
 #include "worker/exec/exec.h"

@@ -3,7 +3,6 @@
  * Two queues carry request slots to the text thread and back. The text thread owns a slot while its
  * state is REQUEST_TEXT. text_thread_fd() is readable when slots have been returned. */
 #pragma once
-
 #include "base/base.h"
 #include "base/err.h"
 #include "worker/io/request.h"

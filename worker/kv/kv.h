@@ -7,7 +7,6 @@
  * and learn of table changes in no other way. kv_seq.h has the calls of the scheduler.
  */
 #pragma once
-
 #include "base/base.h"
 #include "base/err.h"
 

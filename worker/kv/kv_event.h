@@ -11,7 +11,6 @@
  * hash of the block's tokens, the tokens before them and the cache namespace (kv_reuse.h).
  */
 #pragma once
-
 #include "worker/kv/kv.h"
 
 enum kv_event_op { KV_STORED, KV_REMOVED, KV_UPDATED };

@@ -4,7 +4,6 @@
  * kv_internal.h defines ref, slab, cold and hot slabs, and the states of a block.
  */
 #pragma once
-
 #include "worker/kv/kv_internal.h"
 
 /* kv_evict_queue.c: queues of cached blocks in eviction order.

@@ -5,7 +5,6 @@
  * an encoder input is found whole or not at all. kv_internal.h defines ref.
  */
 #pragma once
-
 #include "worker/kv/kv_internal.h"
 
 /* A hit. node, tail and cross are refs of nodes. */

@@ -34,7 +34,6 @@
  *                    drops a shared block allocates another, while other slots hold the shared one.
  */
 #pragma once
-
 #include "worker/kv/kv_event.h"
 #include "worker/kv/kv_reuse.h"
 

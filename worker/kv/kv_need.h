@@ -12,7 +12,6 @@
  * the blocks that other sequences leave.
  */
 #pragma once
-
 #include "worker/kv/kv.h"
 
 /* In the kv_kind functions `tokens` is tokens_per_block. */

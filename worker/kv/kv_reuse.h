@@ -26,7 +26,6 @@
  * last block first. Blocks that no lookup can reach are evicted before all others.
  */
 #pragma once
-
 #include "worker/kv/kv_seq.h"
 
 enum { KV_PRIORITY = 35, KV_PRIORITY_MAX = 100 };

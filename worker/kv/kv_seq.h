@@ -16,7 +16,6 @@
  * kv_reuse.h, kv_fence() in kv_table.h. Changes are appended to a struct kv_out (kv_table.h).
  */
 #pragma once
-
 #include "worker/kv/kv_need.h"
 #include "worker/kv/kv_table.h"
 

@@ -6,7 +6,6 @@
  * caller owns its arrays. kv_live() and the functions after it only read.
  */
 #pragma once
-
 #include "worker/kv/kv.h"
 
 struct kv_out {

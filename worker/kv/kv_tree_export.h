@@ -10,7 +10,6 @@
  * is exported after the step with the copy has finished.
  */
 #pragma once
-
 #include "worker/kv/kv.h"
 
 enum { KV_MAX_TOKENS = 128 /* limit of tokens_per_block if kv_config.reuse is set */ };

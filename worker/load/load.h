@@ -7,7 +7,6 @@
  * worker loads in one round.
  */
 #pragma once
-
 #include "base/err.h"
 #include "worker/model/model.h"
 #include "worker/worker.h"

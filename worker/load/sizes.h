@@ -1,6 +1,5 @@
 /* sizes.h - computes all sizes except the KV memory's from the settings and the model's shape. */
 #pragma once
-
 #include "base/err.h"
 #include "ipc/model_options.h"
 #include "worker/partition/step_cost.h"

@@ -23,7 +23,6 @@
  * are called, and the proof that this order suffices.
  */
 #pragma once
-
 #include "worker/kv/kv_tree_export.h"
 
 #include <stdatomic.h>

@@ -1,6 +1,5 @@
 /* manifest_layout.h - addresses within a manifest, and its atomic stores and loads. Private. */
 #pragma once
-
 #include "worker/manifest/manifest.h"
 
 #include "base/failpoint.h"

@@ -9,7 +9,6 @@
  * A new family needs changes in 4 files outside tests/: worker/arch/NAME.c, registry.c, registry.h
  * and Makefile.am. Its tests are lines in 5 files (docs/adding-a-model.md). */
 #pragma once
-
 #include "base/base.h"
 #include "base/err.h"
 #include "gpu/gpu.h"

@@ -9,7 +9,6 @@
  * In shapes, n is the number of batched tokens; q = n_heads * head_dim and kv = n_kv_heads *
  * head_dim are the columns of queries and of keys; ff is n_ff. */
 #pragma once
-
 #include "worker/model/model.h"
 
 /* The scratch buffers step.scratch[i]. model_scratch() sizes each for the widest layer of the

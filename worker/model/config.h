@@ -9,7 +9,6 @@
  *
  * Source: transformers 5.17, PretrainedConfig and its loaders. */
 #pragma once
-
 #include "base/base.h"
 #include "base/err.h"
 

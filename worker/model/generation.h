@@ -1,6 +1,5 @@
 /* generation.h - special token ids and default generation parameters of a checkpoint. */
 #pragma once
-
 #include "worker/model/model.h"
 
 #include <jansson.h>

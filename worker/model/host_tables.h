@@ -4,7 +4,6 @@
  * Called while a model is loaded only. Each call waits for the lane that loads the model, except
  * host_tables_rope(), which needs no device. */
 #pragma once
-
 #include "worker/model/model.h"
 #include "worker/model/rope_table.h"
 

@@ -11,7 +11,6 @@
  *
  * Families differ in struct mamba_shape (clamping, the norm) and in names (families' files). */
 #pragma once
-
 #include "worker/model/config.h"
 #include "worker/model/model.h"
 #include "worker/model/sharding.h"

@@ -6,7 +6,6 @@
  * place from the mapped file); the arena of the previous worker (tensors with a wrong checksum are
  * read again from the files); or a random generator (weights=random:SEED). Errors name the file. */
 #pragma once
-
 #include "base/base.h"
 #include "base/err.h"
 #include "gpu/gpu.h"

@@ -5,7 +5,6 @@
  * (codes, scales) it stores instead of the plain one; weights_plan.c then plans one field for each
  * stored tensor. The only method is MXFP4. */
 #pragma once
-
 #include "worker/model/model.h"
 
 enum { QUANT_TENSORS = 2 };

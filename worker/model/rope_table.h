@@ -4,7 +4,6 @@
  * Frequencies and angles are rounded to fp32 where transformers rounds them, so that both have the
  * same error at position 100,000. Source: modeling_rope_utils.py of transformers 5.17. */
 #pragma once
-
 #include "base/base.h"
 #include "worker/model/config.h"
 

@@ -9,7 +9,6 @@
  * file, has the length of its shape and a unique name, and overlaps no other tensor. Source:
  * github.com/huggingface/safetensors; differs: holes between tensors are accepted. */
 #pragma once
-
 #include "base/base.h"
 #include "base/err.h"
 #include "gpu/gpu.h"

@@ -6,7 +6,6 @@
  * instead of some whole experts, because all ranks then have equal work for any routing and no
  * token is sent between ranks. Sizes that do not divide are refused by name. */
 #pragma once
-
 #include "worker/model/model.h"
 
 /* A range of rows or columns of the whole model. */

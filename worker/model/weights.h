@@ -8,7 +8,6 @@
  * aligned bytes. All other fields are in one arena, in plan order, 128-byte aligned. The
  * fingerprint covers all that determines the arena: table, shape, dtypes and files. */
 #pragma once
-
 #include "worker/model/model.h"
 #include "worker/model/safetensors.h"
 

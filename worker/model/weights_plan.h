@@ -7,7 +7,6 @@
  * (quant.h). Fields that are not used in place are in the arena in table order, 128-byte aligned;
  * the checksum table (weights_checksum.c) follows the last field. */
 #pragma once
-
 #include "worker/model/quant.h"
 #include "worker/model/sharding.h"
 #include "worker/model/weights.h"

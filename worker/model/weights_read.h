@@ -6,7 +6,6 @@
  * read with direct I/O if the file system supports it, because a checkpoint is read once and would
  * evict the cached files of other programs. */
 #pragma once
-
 #include "worker/model/model.h"
 #include "worker/model/safetensors.h"
 

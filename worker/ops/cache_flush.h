@@ -4,7 +4,6 @@
  * each loop iteration, so that steps continue meanwhile. Blocks in use stay (kv_flush()).
  */
 #pragma once
-
 #include "base/err.h"
 #include "worker/kv/kv_reuse.h"
 

@@ -6,7 +6,6 @@
  * thread must run sets a flag, and wakes the engine thread through an eventfd.
  */
 #pragma once
-
 #include "base/base.h"
 #include "worker/worker.h"
 

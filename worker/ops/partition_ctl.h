@@ -8,7 +8,6 @@
  * the partition never changes and an operator may select only off.
  */
 #pragma once
-
 #include "base/err.h"
 #include "ipc/model_options.h"
 #include "ipc/stat.h"

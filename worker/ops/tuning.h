@@ -7,7 +7,6 @@
  * file has are skipped. Without a pass, a worker idle for 2 s measures pairs of past requests.
  */
 #pragma once
-
 #include "base/base.h"
 #include "base/err.h"
 #include "ipc/model_options.h"

@@ -17,7 +17,6 @@
  * advantage falls with time. Pure: times come from step_time.h.
  */
 #pragma once
-
 #include "worker/partition/step_time.h"
 #include "worker/sched/scheduler.h"
 

@@ -10,7 +10,6 @@
  * partition_list_share() rounds as TensorRT-LLM's SM disaggregation, with this device's limits.
  */
 #pragma once
-
 #include "base/base.h"
 #include "base/err.h"
 

@@ -1,6 +1,5 @@
 /* step_cost.h - counts the bytes that a step reads and its FLOP, from its batch. Pure. */
 #pragma once
-
 #include "worker/sched/batch.h"
 
 /* The constants of a model from which the cost of its steps is counted. */

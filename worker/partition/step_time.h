@@ -14,7 +14,6 @@
  * Least squares of errors relative to the initial estimate; no coefficient is negative. Pure.
  */
 #pragma once
-
 #include "worker/partition/partition_list.h"
 #include "worker/partition/step_cost.h"
 

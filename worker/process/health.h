@@ -1,7 +1,6 @@
 /* health.h - writes to shared memory what lagand observes of a worker: heartbeat, phase,
  * statistics, the trace of its last launched steps, panic message. */
 #pragma once
-
 #include "base/base.h"
 #include "ipc/shm.h"
 #include "worker/sched/batch.h"

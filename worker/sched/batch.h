@@ -13,7 +13,6 @@
  * encode[]. All arrays are host memory of fixed capacity, allocated once by batch_new().
  */
 #pragma once
-
 #include "base/base.h"
 #include "base/err.h"
 #include "worker/kv/kv.h"

@@ -14,7 +14,6 @@
  * costs a copy.
  */
 #pragma once
-
 #include "worker/sched/batch.h"
 
 enum beam_early { BEAM_EARLY_FALSE, BEAM_EARLY_TRUE, BEAM_EARLY_NEVER };

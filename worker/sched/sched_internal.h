@@ -19,7 +19,6 @@
  *     scheduler.c      new, add, cancel, reap, check
  */
 #pragma once
-
 #include "base/fair_queue.h"
 #include "worker/kv/kv_reuse.h"
 #include "worker/sched/scheduler.h"

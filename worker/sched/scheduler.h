@@ -18,7 +18,6 @@
  * keeps its slot and blocks until another sequence needs them.
  */
 #pragma once
-
 #include "base/base.h"
 #include "base/err.h"
 #include "worker/kv/kv.h"

@@ -15,7 +15,6 @@
  * it has generated. A search is adopted with all beams or not at all.
  */
 #pragma once
-
 #include "worker/kv/kv_reuse.h"
 #include "worker/sched/beam_search.h"
 

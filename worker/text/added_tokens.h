@@ -6,7 +6,6 @@
  * "normalized": false are cut out of the raw text; then the text between them is normalised, and
  * all other added tokens, whose search texts are normalised too, are cut out of it. */
 #pragma once
-
 #include "base/base.h"
 #include "base/err.h"
 #include "base/json.h"

@@ -7,7 +7,6 @@
  * the tokens of its bytes, in others as tokens of characters; a character without a token becomes
  * its byte tokens or the unknown token. Work memory suffices for words of 4 KiB and grows. */
 #pragma once
-
 #include "base/base.h"
 #include "base/err.h"
 #include "base/json.h"

@@ -3,7 +3,6 @@
  * They are the classes of Rust's regex crate, which the tokenizers library uses, made from the
  * categories of utf8proc (Unicode 14). Texts must be valid UTF-8. */
 #pragma once
-
 #include "base/base.h"
 
 #include <utf8proc.h>

@@ -8,7 +8,6 @@
  * 6 bytes is looked up as a whole, and the shortest entry with which it begins replaces the whole
  * cluster; a longer cluster is looked up character by character. */
 #pragma once
-
 #include "base/base.h"
 #include "base/err.h"
 #include "worker/text/text_buffer.h"

@@ -18,7 +18,6 @@
  *
  * No function uses threads or allocates; only chat_open() does I/O. */
 #pragma once
-
 #include "base/base.h"
 #include "base/err.h"
 #include "worker/text/tokenizer.h"

@@ -5,7 +5,6 @@
  * tokenizer_config.json or, for multimodal models, of chat_template.json. It is never executed; it
  * is identified by the hash of its text (XXH3, 128 bits) without trailing white space. */
 #pragma once
-
 #include "base/base.h"
 #include "base/err.h"
 

@@ -1,7 +1,6 @@
 /* chat_templates.h - the chat templates that lagan has: the text that each prints around the
  * messages of a conversation. chat.c selects a template and calls its functions. */
 #pragma once
-
 #include "base/base.h"
 
 struct span {

@@ -9,7 +9,6 @@
  * a whole, valid characters among them are returned, and each other byte becomes U+FFFD. The
  * library replaces all of them, which a stream cannot do after it has returned some. */
 #pragma once
-
 #include "base/base.h"
 #include "base/err.h"
 #include "base/utf8.h"

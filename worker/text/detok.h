@@ -9,7 +9,6 @@
  * before the first stop string. The first stop string is the one that is complete first; of several
  * that are complete at the same byte, the longest. */
 #pragma once
-
 #include "base/base.h"
 #include "worker/text/chat.h"
 #include "worker/text/tokenizer.h"

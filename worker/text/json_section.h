@@ -10,7 +10,6 @@
  * j is a scanner (base/json.h), which reads one event at a time: the beginning or end of an object
  * or array, a key, a value. what, or a field's key: the value's name in the message of -EBADMSG. */
 #pragma once
-
 #include "base/base.h"
 #include "base/err.h"
 #include "base/json.h"

@@ -4,7 +4,6 @@
  * and Sequence of these. The time is proportional to the length of the text, also for long runs of
  * combining marks, which a client could send to block other requests. */
 #pragma once
-
 #include "base/base.h"
 #include "base/err.h"
 #include "base/json.h"

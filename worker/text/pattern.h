@@ -5,7 +5,6 @@
  * includes marks, as in the engine of the tokenizers library. Syntax that PCRE2 and that engine
  * read differently is rejected. */
 #pragma once
-
 #include "base/base.h"
 #include "base/err.h"
 #include "base/json.h"

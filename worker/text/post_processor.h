@@ -4,7 +4,6 @@
  * Supported: TemplateProcessing, RobertaProcessing, ByteLevel (which adds no tokens) and Sequence
  * of these; templates of one text only, not of a pair of texts. */
 #pragma once
-
 #include "base/base.h"
 #include "base/err.h"
 #include "base/json.h"

@@ -5,7 +5,6 @@
  * WhitespaceSplit, Digits, and Sequence of these with ByteLevel last. Each step splits the pieces
  * that the step before has made; its pattern is applied to one piece at a time. */
 #pragma once
-
 #include "base/base.h"
 #include "base/err.h"
 #include "base/json.h"

@@ -1,6 +1,5 @@
 /* text_buffer.h - a growing, reused byte buffer for the text that one tokenizer step makes. */
 #pragma once
-
 #include "base/array.h"
 
 struct text_buffer {

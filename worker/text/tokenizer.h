@@ -11,7 +11,6 @@
  * t may run in other threads at the same time. Work memory grows only for a text or word longer
  * than any before. */
 #pragma once
-
 #include "base/base.h"
 #include "base/err.h"
 #include "worker/text/decoder.h"

@@ -1,6 +1,5 @@
 /* tokenizer_parts.h - struct tokenizer, private to tokenizer.c, tokenizer_json.c, vocab_cache.c. */
 #pragma once
-
 #include "worker/text/added_tokens.h"
 #include "worker/text/bpe.h"
 #include "worker/text/decoder.h"

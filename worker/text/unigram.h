@@ -5,7 +5,6 @@
  * of the worst token minus 10; adjacent characters of this kind become one unknown token, or their
  * byte tokens. The work memory grows only for a word longer than any before. */
 #pragma once
-
 #include "base/base.h"
 #include "base/err.h"
 #include "worker/text/vocab.h"

@@ -7,7 +7,6 @@
  * UTF-8, as in the decoder of Hugging Face tokenizers; no merge results in it. In other
  * vocabularies the piece of a token is its text in the file; "<0x0A>" is the token of byte 10. */
 #pragma once
-
 #include "base/base.h"
 #include "base/err.h"
 

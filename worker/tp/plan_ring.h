@@ -26,7 +26,6 @@
  * A rank exits when rank 0 has exited.
  */
 #pragma once
-
 #include "base/err.h"
 #include "ipc/channel.h"
 #include "worker/exec/exec.h"

@@ -1,6 +1,5 @@
 /* attend_decode_ring_sm90.h - decode attention of many sequences on Hopper, with TMA and wgmma. */
 #pragma once
-
 #include "gpu/cuda/kernels/base/kernel.h"
 
 /* attend() of gpu.h for two segments or more. Either (1) all segments have one row

@@ -1,7 +1,6 @@
 /* attend_decode_sm90.h - decode attention on Hopper; lanes with fewer than 96 SMs try
  * attend_decode_ring_sm90 first. */
 #pragma once
-
 #include "gpu/cuda/kernels/base/kernel.h"
 
 /* attend() of gpu.h for segments that all have one row (r.n_single_token == r.n_segments). Also for

@@ -5,7 +5,6 @@
  * block to finish adds these partial results in the order of the pieces.
  */
 #pragma once
-
 #include "gpu/cuda/kernels/attention/attend_decode_sm90_schedule.cuh"
 #include "gpu/cuda/kernels/base/sm80.cuh"
 

@@ -11,7 +11,6 @@
  *                   one unit, several whole ones, the beginning of another
  */
 #pragma once
-
 #include "gpu/cuda/kernels/base/kernel.h"
 
 namespace attend_one {

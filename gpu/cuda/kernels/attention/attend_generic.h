@@ -1,6 +1,5 @@
 /* attend_generic.h - attention of every variant in one simple kernel, the last candidate. */
 #pragma once
-
 #include "gpu/cuda/kernels/base/kernel.h"
 
 /* attend() of gpu.h with all variants (paged, cross and encoder attention, window, softcap, bias,

@@ -1,6 +1,5 @@
 /* attend_prefill_sm90.h - attention of segments with many rows (prefill, encoders) on Hopper. */
 #pragma once
-
 #include "gpu/cuda/kernels/base/kernel.h"
 
 /* attend() of gpu.h for segments [r.n_single_token, r.n_segments); another kernel computes the

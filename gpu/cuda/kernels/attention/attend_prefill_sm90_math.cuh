@@ -9,7 +9,6 @@
  * item sees are zeroed before use (clear_hidden). Every warpgroup does it, with the same values.
  */
 #pragma once
-
 #include "gpu/cuda/kernels/attention/attend_prefill_sm90_schedule.cuh"
 
 namespace {

@@ -15,7 +15,6 @@
  * tile. Keys that must not be read get slice -1, outside of the tensor, and arrive as zeros.
  */
 #pragma once
-
 #include "gpu/cuda/kernels/attention/attend_prefill_sm90_tiles.h"
 #include "gpu/cuda/kernels/attention/kv_tma_sm90.cuh"
 #include "gpu/cuda/kernels/base/launch.cuh"

@@ -1,6 +1,5 @@
 /* attend_sm80.h - attention on the tensor cores of sm_80 and later: decode, prefill, encoders. */
 #pragma once
-
 #include "gpu/cuda/kernels/base/kernel.h"
 
 /* attend() of gpu.h with all variants, except that paged K and V must already be stored. Kept keys

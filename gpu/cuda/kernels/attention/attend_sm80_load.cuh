@@ -4,7 +4,6 @@
  * and HALF (bytes of K, or of V, of one tile).
  */
 #pragma once
-
 #include "gpu/cuda/kernels/attention/attend_sm80_schedule.cuh"
 #include "gpu/cuda/kernels/base/kv_address.cuh"
 #include "gpu/cuda/kernels/base/sm80.cuh"

@@ -14,7 +14,6 @@
  * computes.
  */
 #pragma once
-
 #include "gpu/gpu.h"
 
 namespace attend_sm80 {

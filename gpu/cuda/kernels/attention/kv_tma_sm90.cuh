@@ -8,7 +8,6 @@
  * be read get slice -1, outside of the tensor, so that they arrive as zeros.
  */
 #pragma once
-
 #include "gpu/cuda/kernels/base/tma_map.cuh"
 
 namespace {

@@ -11,7 +11,6 @@
  * written, once.
  */
 #pragma once
-
 #include "gpu/cuda/kernels/base/kernel.h"
 
 K_API k_rope_store_kernel k_rope_store;

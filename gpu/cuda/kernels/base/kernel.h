@@ -6,7 +6,6 @@
  * It does not allocate, synchronize or read device memory on the host: graphs can capture it.
  */
 #pragma once
-
 #include "gpu/gpu.h"
 
 #include <cuda_runtime_api.h>

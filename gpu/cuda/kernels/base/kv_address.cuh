@@ -6,7 +6,6 @@
  * is a power of two, so that these functions shift and mask instead of dividing.
  */
 #pragma once
-
 #include "gpu/gpu.h"
 
 __device__ __forceinline__ uint32_t

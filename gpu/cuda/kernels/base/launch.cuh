@@ -8,7 +8,6 @@
  * once, when the rest of its kernel no longer needs the whole SM.
  */
 #pragma once
-
 #include "gpu/cuda/kernels/base/kernel.h"
 
 #include <cuda_runtime.h>

@@ -5,7 +5,6 @@
  * (g + 8, 2q + 1) of the 16 x 8 result.
  */
 #pragma once
-
 #include "gpu/cuda/kernels/base/kernel.h"
 
 #include <cuda_bf16.h>

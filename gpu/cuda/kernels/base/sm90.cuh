@@ -9,7 +9,6 @@
  * wgmma reads or writes; pin() keeps the compiler from moving their values in between.
  */
 #pragma once
-
 #include "gpu/cuda/kernels/base/sm80.cuh"
 
 #include <cuda.h> /* CUtensorMap only; libcuda is not linked */

@@ -1,6 +1,5 @@
 /* tma_map.cuh - host functions that make the tensor maps (CUtensorMap) of TMA copies. */
 #pragma once
-
 #include "gpu/gpu.h"
 
 #include <cudaTypedefs.h>

@@ -7,7 +7,6 @@
  * contract.
  */
 #pragma once
-
 #include "gpu/cuda/kernels/base/kernel.h"
 
 #include <cuda_bf16.h>

@@ -5,7 +5,6 @@
  * the same rounds, with a __syncthreads() between two rounds.
  */
 #pragma once
-
 #include "gpu/cuda/kernels/comm/peer_exchange.h"
 
 #include <cuda_runtime.h>

@@ -26,7 +26,6 @@
  * rows. Source: the LL protocol of NCCL; gpu/cpu/cpu_collective.h uses the same rounds.
  */
 #pragma once
-
 #include "gpu/cuda/kernels/base/kernel.h"
 
 enum { K_EXCHANGE_BLOCKS = 128, K_EXCHANGE_LINES = 2048 };

@@ -1,6 +1,5 @@
 /* act.cuh - the activations, applied to one fp32 value. */
 #pragma once
-
 #include "gpu/gpu.h"
 
 /* Returns x / (1 + exp(-u)), accurate to fp32 if EXACT, else enough for rounding to 16 bits. */

@@ -7,7 +7,6 @@
  * a row three times; match_rms reads y twice.
  */
 #pragma once
-
 #include "gpu/cuda/kernels/base/kernel.h"
 
 K_API k_mul_kernel k_mul;

@@ -7,7 +7,6 @@
  * Rounded once. Cost: reads n rows, writes n rows.
  */
 #pragma once
-
 #include "gpu/cuda/kernels/base/kernel.h"
 
 K_API k_embed_kernel k_embed;

@@ -9,7 +9,6 @@
  * 0.5 x (1 + tanh u) without its cancellation. Cost: each byte is read and written once.
  */
 #pragma once
-
 #include "gpu/cuda/kernels/base/kernel.h"
 
 K_API k_act_kernel k_act;

@@ -1,6 +1,5 @@
 /* matmul_generic.h - y = x w^T for every float dtype, stride and alignment; simple reference. */
 #pragma once
-
 #include "gpu/cuda/kernels/base/kernel.h"
 
 /* matmul() of gpu.h; x, w, bias and y may each be fp32, bf16 or fp16. Exact fp32 arithmetic (no

@@ -1,6 +1,5 @@
 /* matmul_skinny.h - y = x w^T for up to 32 rows: reads the weights once, at memory bandwidth. */
 #pragma once
-
 #include "gpu/cuda/kernels/base/kernel.h"
 
 enum { MATMUL_SMALL_ROWS = 32 };

@@ -1,7 +1,6 @@
 /* matmul_skinny_invariant.h - y = x w^T for up to 16 rows, with the bits of a matmul of many
  * rows. */
 #pragma once
-
 #include "gpu/cuda/kernels/base/kernel.h"
 
 enum { MATMUL_LINE_ROWS = 16, MATMUL_LINE_WARPS = 4 };

@@ -1,6 +1,5 @@
 /* matmul_skinny_sm90.h - y = x w^T for up to 64 rows on Hopper: reads w once. */
 #pragma once
-
 #include "gpu/cuda/kernels/base/kernel.h"
 
 enum { MATMUL_SM90_ROWS = 64 };

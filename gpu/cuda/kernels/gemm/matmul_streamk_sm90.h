@@ -1,7 +1,6 @@
 /* matmul_streamk_sm90.h - y = x w^T for up to 64 rows on a partition of a Hopper device: reads the
  * weights once and divides them evenly among the SMs. */
 #pragma once
-
 #include "gpu/cuda/kernels/base/kernel.h"
 
 enum { MATMUL_RING_ROWS = 64 };

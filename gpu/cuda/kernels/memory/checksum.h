@@ -7,7 +7,6 @@
  * Cost: one read. Source: splitmix64 (Steele, Lea and Flood, OOPSLA 2014).
  */
 #pragma once
-
 #include "gpu/cuda/kernels/base/kernel.h"
 
 K_API k_checksum_kernel k_checksum;

@@ -8,7 +8,6 @@
  *           false: uses all SMs of the lane, because a step waits for the copy.
  */
 #pragma once
-
 #include "gpu/cuda/kernels/base/kernel.h"
 
 K_API cudaError_t k_copy_blocks(const struct k_launch *l, const struct block_copy *copy, uint32_t n,

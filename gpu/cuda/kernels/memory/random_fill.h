@@ -7,7 +7,6 @@
  * sine and cosine repeat cpu_math.h operation by operation. Cost: about 60 operations per element.
  */
 #pragma once
-
 #include "gpu/cuda/kernels/base/kernel.h"
 
 K_API k_fill_random_kernel k_fill_random;

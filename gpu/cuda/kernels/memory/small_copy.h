@@ -6,7 +6,6 @@
  * without (medians of 5, gaps between 100 steps).
  */
 #pragma once
-
 #include "gpu/cuda/kernels/base/kernel.h"
 
 /* Copies src to dst, which do not overlap; either may be pinned host memory. Both 4-byte aligned,

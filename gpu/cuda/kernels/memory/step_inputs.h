@@ -6,7 +6,6 @@
  *   update_tables    the last edit of an entry is stored; an edit beyond a table fails the lane
  */
 #pragma once
-
 #include "gpu/cuda/kernels/base/kernel.h"
 
 K_API k_gather_rows_kernel k_gather_rows;

@@ -1,6 +1,5 @@
 /* experts.cuh - divides expert_matmul's sorted (row, expert) pairs into tiles, one per block. */
 #pragma once
-
 #include "gpu/gpu.h"
 
 /* Sorted pairs [first, end) of one expert; empty if there is no such tile. */

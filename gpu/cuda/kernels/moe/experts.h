@@ -1,6 +1,5 @@
 /* experts.h - expert_matmul of gpu.h: y = x w[expert]^T for sorted (row, expert) pairs. */
 #pragma once
-
 #include "gpu/cuda/kernels/base/kernel.h"
 
 /* Takes any float dtype of x and w, and MXFP4 w with any x. Exact fp32 arithmetic, rounded once. A

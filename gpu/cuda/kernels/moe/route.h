@@ -1,6 +1,5 @@
 /* route.h - the ops route and combine of gpu.h: choose experts for rows, add their results. */
 #pragma once
-
 #include "gpu/cuda/kernels/base/kernel.h"
 
 /* At most 1,024 experts, 32 per row. Shares (routing weights) and sigmoids are fp32 with expf. The

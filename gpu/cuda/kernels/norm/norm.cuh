@@ -1,6 +1,5 @@
 /* norm.cuh - kernel of RMS norms and residuals, for norm.cu and norm_allreduce.cu (ranks). */
 #pragma once
-
 #include "gpu/cuda/kernels/base/launch.cuh"
 #include "gpu/cuda/kernels/base/vec.cuh"
 #include "gpu/cuda/kernels/comm/peer_exchange.h"

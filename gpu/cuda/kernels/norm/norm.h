@@ -11,7 +11,6 @@
  * 2019.
  */
 #pragma once
-
 #include "gpu/cuda/kernels/base/kernel.h"
 #include "gpu/cuda/kernels/comm/peer_exchange.h"
 

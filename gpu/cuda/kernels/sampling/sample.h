@@ -1,6 +1,5 @@
 /* sample.h - the op sample: from each row of logits a token and log-probabilities. */
 #pragma once
-
 #include "gpu/cuda/kernels/base/kernel.h"
 #include "gpu/cuda/kernels/comm/peer_exchange.h"
 

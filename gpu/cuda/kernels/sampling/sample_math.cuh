@@ -6,7 +6,6 @@
  * that must give the CPU's bits uses __f..._rn(), which nvcc does not contract.
  */
 #pragma once
-
 #include "gpu/cuda/kernels/base/launch.cuh"
 #include "gpu/cuda/kernels/base/vec.cuh"
 #include "gpu/cuda/kernels/sampling/sample.h"

@@ -9,7 +9,6 @@
  * computes row after row, about 0.5 us each, in one thread block per head and segment.
  */
 #pragma once
-
 #include "gpu/cuda/kernels/base/kernel.h"
 
 K_API k_conv_kernel k_conv;
