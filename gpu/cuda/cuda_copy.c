@@ -30,7 +30,7 @@ static bool
 by_kernel(struct lane *lane, void *dst, const void *src, size_t bytes, const void *host, bool ready,
           cudaError_t *r)
 {
-    if (bytes > K_TRAVEL || (host && !pinned(cuda_of(lane), host, bytes))) return false;
+    if (bytes > K_SMALL_COPY || (host && !pinned(cuda_of(lane), host, bytes))) return false;
     *r = k_small_copy(&((struct cuda_lane *)lane)->k, dst, src, bytes, ready);
     return *r != cudaErrorInvalidValue;
 }

@@ -200,8 +200,9 @@ each_beam_reads_its_own_tokens_after_any_reorder(void **state)
     }
 }
 
-/* Parents as sched/beam_search.c places them: a parent continues itself. A crash leaves the reorder half
- * done: the tables of some slots, no copies, and a partly written block at a copy's destination. */
+/* Parents as sched/beam_search.c places them: a parent continues itself. A crash leaves the reorder
+ * half done: the tables of some slots, no copies, and a partly written block at a copy's
+ * destination. */
 static void
 repeated_reorder_gives_the_same_result_after_a_crash(void **state)
 {

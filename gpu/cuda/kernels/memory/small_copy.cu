@@ -40,16 +40,16 @@ k_small_copy(const struct k_launch *l, void *dst, const void *src, size_t bytes,
     uintptr_t at = (uintptr_t)dst | (uintptr_t)src | bytes;
     uint32_t n;
 
-    if (at % 4 || bytes > K_TRAVEL) return cudaErrorInvalidValue;
+    if (at % 4 || bytes > K_SMALL_COPY) return cudaErrorInvalidValue;
     if (bytes == 0) return cudaSuccess;
     if (at % 16 == 0) {
         n = (uint32_t)(bytes / 16);
-        return launch(small_copy<uint4>, (n + THREADS - 1) / THREADS, THREADS, 0, l->st, (uint4 *)dst,
-                      (const uint4 *)src, n, ready);
+        return launch(small_copy<uint4>, (n + THREADS - 1) / THREADS, THREADS, 0, l->st,
+                      (uint4 *)dst, (const uint4 *)src, n, ready);
     }
     n = (uint32_t)(bytes / 4);
-    return launch(small_copy<uint32_t>, (n + THREADS - 1) / THREADS, THREADS, 0, l->st, (uint32_t *)dst,
-                  (const uint32_t *)src, n, ready);
+    return launch(small_copy<uint32_t>, (n + THREADS - 1) / THREADS, THREADS, 0, l->st,
+                  (uint32_t *)dst, (const uint32_t *)src, n, ready);
 }
 
 cudaError_t
