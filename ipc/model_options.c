@@ -27,8 +27,9 @@ const struct opt model_opts[] = {
       "number of processes that share the work of every layer of one worker (tensor "
       "parallelism); on GPUs each uses one GPU; 1: one process" },
     { "standby", OPT_U32, AT(standby), "0", NULL, 0, 1, 0, "N",
-      "second process per worker that replaces it if it fails. 1: with loaded weights; 0: on a "
-      "GPU with an initialised driver only, on the CPU no second process" },
+      "1: a second process per worker loads the weights in advance and replaces the worker if "
+      "it fails; 0: the second process of a GPU worker prepares only the GPU driver, and a CPU "
+      "worker has none" },
     { "max_num_seqs", OPT_U32, AT(max_num_seqs), "256", NULL, 1, 65536, RESTART, "N",
       "maximum number of sequences that a worker runs at the same time; each beam and each "
       "output of a request is one sequence" },

@@ -57,7 +57,7 @@ struct ledger *ledger_new(uint32_t capacity, uint64_t seed) MUST_USE; /* NULL: n
 struct ledger *ledger_free(struct ledger *l);
 CLEAN_FUNC(struct ledger, ledger_free)
 
-uint32_t ledger_n(const struct ledger *l);             /* number of requests not yet retained */
+uint32_t ledger_n(const struct ledger *l);             /* number of requests that have not ended */
 uint32_t ledger_n_queued(const struct ledger *l);      /* number of requests in REQUEST_QUEUED */
 uint64_t ledger_queued_tokens(const struct ledger *l); /* prompt tokens of all queued requests */
 uint32_t ledger_capacity(const struct ledger *l);

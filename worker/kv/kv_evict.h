@@ -116,7 +116,8 @@ uint32_t kv_pool_take(struct kv *kv, uint32_t group, unsigned lane, struct kv_ou
 void kv_pool_share(struct kv *kv, uint32_t block);
 /* Does kv_pool_share() and raises the group's reserved_blocks by what the reference costs besides
  * the new holder's reservation: 1 for a cached block of a group that counts shared blocks once, and
- * 1 for a tail with an owner (kv_reuse.c): the owner then needs a block for a copy of it. */
+ * 1 for a partly filled last block that another slot still fills (its owner, kv_reuse.c), because
+ * the owner then needs a second block for its own copy. */
 void kv_pool_hold(struct kv *kv, uint32_t group, uint32_t block);
 /* Drops one reference; `step` of `lane` used the block. Returns true if it was the last reference:
  * the block is then cached if it is in the tree, otherwise free. */

@@ -98,8 +98,10 @@ partition_list_fixed(struct partition_list *l, const char *text, unsigned *ret, 
     if (l->n == 1)
         return err_set(e, -EINVAL, "split.mode: the device's %u units cannot be divided", l->units);
     if (!share && n >= l->units)
-        return err_set(e, -EINVAL, "split.context_sm: %s of %u units leave none for decode", text,
-                       l->units);
+        return err_set(e, -EINVAL,
+                       "split.context_sm: %s of %u device units (SMs, on the CPU threads) leaves "
+                       "none for decode",
+                       text, l->units);
     *ret = keep_partition(l, partition_list_share(l, share ? n : n / l->units));
     return 0;
 }

@@ -197,7 +197,10 @@ chat_render(const struct chat *c, const char *text, size_t n, char *work, char *
     int more;
 
     if (!m) return err_set(e, -ENOTSUP, "%s", c->why);
-    if (!is_day(text, n)) return err_set(e, -EINVAL, "messages: there is no line with the date");
+    if (!is_day(text, n))
+        return err_set(e, -EINVAL,
+                       "messages: the conversation does not begin with the line of its "
+                       "date, YYYY-MM-DD (internal error)");
     json_open(&t.j, text + CHAT_DAY, n - CHAT_DAY);
     TRY(json_next(&t.j, e));
     if (t.j.kind != JSON_ARRAY) return err_set(e, -EINVAL, "messages is not a list");

@@ -47,7 +47,8 @@ struct plan_ring_slot {
     uint32_t slot, n_bias; /* followed by struct logit_bias [n_bias] */
     struct sampling how;   /* its pointers prompt and bias are NULL */
 };
-/* TOKENS: followed by token_id [n], from position `first` on. SEEN: the first n are seen tokens. */
+/* Record TOKENS: followed by token_id [n], the slot's tokens from position `first` on. Record SEEN
+ * has no tokens: the slot's first n tokens count as seen tokens (repetition penalty). */
 struct plan_ring_tokens {
     uint32_t slot, first, n, zero;
 };

@@ -76,7 +76,7 @@ struct span {
         return low <= own && own < high;
     }
 
-    /* Returns key i, or a seen key if i is not seen. */
+    /* Returns i, or the nearest key that the query attends to (a "seen" key). */
     __device__ __forceinline__ int32_t seen(int32_t i) const
     {
         return min(max(i, low), high - 1);
@@ -88,7 +88,8 @@ struct span {
         return high - low > (int32_t)has_own();
     }
 
-    /* As seen(), but returns an adjacent seen key for the own key, which is not in the cache. */
+    /* As seen(i). For the key of the query's own position, which is not in the cache yet, returns
+     * the key beside it, so that the load reads valid memory. */
     __device__ __forceinline__ int32_t stored(int32_t i) const
     {
         int32_t key = seen(i);
