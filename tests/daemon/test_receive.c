@@ -769,7 +769,6 @@ each_continuing_output_is_checked_against_its_length(void **state)
     channel_close(&w.channel);
 }
 
-/* The reason of a death is often at the end of long output. */
 /* The process hangs in the kernel or in a debugger: its requests must not wait without end. */
 static void
 rank_group_that_does_not_end_is_lost(void **state)
@@ -790,49 +789,6 @@ rank_group_that_does_not_end_is_lost(void **state)
     worker_tick(&w, d.now, 0);
     assert_int_equal(w.super.state, SUPER_LOST);
     w.n_others = 0;
-}
-
-static void
-output_of_a_dead_worker_is_read_completely(void **state)
-{
-    static const char line[] = "<7>one of very many lines that lagand has not read\n";
-    size_t capacity;
-    int pipe_[2];
-
-    (void)state;
-    assert_int_equal(pipe2(pipe_, O_CLOEXEC | O_NONBLOCK), 0);
-    capacity = (size_t)fcntl(pipe_[1], F_GETPIPE_SZ) - 4096;
-    for (size_t n = 0; n + sizeof line < capacity; n += sizeof line - 1)
-        assert_int_equal(write(pipe_[1], line, sizeof line - 1), sizeof line - 1);
-    assert_int_equal(write(pipe_[1], "<3>this is why", 14), 14);
-    close(pipe_[1]);
-    w.log = pipe_[0];
-    process_read_output(&w);
-    assert_string_equal(w.info.why, "this is why");
-    assert_string_equal(w.last_line[(w.n_lines - 1) % LOG_LINES], "this is why");
-    close(pipe_[0]);
-}
-
-static void
-last_lines_of_long_output_are_logged(void **state)
-{
-    static const char line[] = "<3>this is why\n";
-    char some[4096];
-    int ends[2];
-
-    (void)state;
-    assert_int_equal(pipe2(ends, O_NONBLOCK), 0);
-    while (write(ends[1], "\nx\n<7>y\n", 8) == 8) continue;
-    assert_int_equal(read(ends[0], some, sizeof some), sizeof some);
-    assert_int_equal(write(ends[1], line, sizeof line - 1), sizeof line - 1);
-    w.log = ends[0];
-    w.n_lines = 0;
-    process_read_output(&w);
-    assert_in_range(w.n_lines, 20, 256);
-    assert_string_equal(w.last_line[(w.n_lines - 1) % LOG_LINES], "this is why");
-    assert_string_equal(w.info.why, "this is why");
-    close(ends[0]);
-    close(ends[1]);
 }
 
 static void
@@ -902,8 +858,6 @@ main(void)
         T(records_after_a_protocol_error_are_ignored),
         T(each_continuing_output_is_checked_against_its_length),
         T(rank_group_that_does_not_end_is_lost),
-        T(output_of_a_dead_worker_is_read_completely),
-        T(last_lines_of_long_output_are_logged),
         T(random_records_do_no_harm),
     };
 

@@ -19,6 +19,6 @@ enum { MATMUL_SM90_ROWS = 64 };
  * once per 128 or 256 rows of w, from L2. */
 K_API k_matmul_kernel k_matmul_skinny_sm90;
 
-/* gate_matmul() of gpu.h, under the conditions of k_matmul_skinny_sm90(). Leaves its argument `both`
- * (the product before the gate) unwritten; only y is rounded. */
+/* gate_matmul() of gpu.h, under the conditions of k_matmul_skinny_sm90(). Leaves the argument
+ * `both` (the product before the gate) unwritten; only y is rounded. */
 K_API k_gate_matmul_kernel k_gate_matmul_skinny_sm90;

@@ -9,8 +9,8 @@
 #include "gpu/cuda/kernels/base/kernel.h"
 
 /* Copies src to dst, which do not overlap; either may be pinned host memory. Both 4-byte aligned,
- * bytes a multiple of 4 and at most K_SMALL_COPY. ready: no queued work writes src (the host filled it
- * before the call), so that it may be read while the previous kernel runs. */
+ * bytes a multiple of 4 and at most K_SMALL_COPY. ready: no queued work writes src (the host filled
+ * it before the call), so that it may be read while the previous kernel runs. */
 enum { K_SMALL_COPY = 256 << 10 };
 K_API cudaError_t k_small_copy(const struct k_launch *l, void *dst, const void *src, size_t bytes,
                            bool ready);
