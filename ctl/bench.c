@@ -51,7 +51,8 @@ struct values {
 struct shot { /* one request of the benchmark */
     uint64_t id;
     uint32_t n_tokens;
-    /* due: start time, relative to the first; first, last: times of tokens, 0 until they arrive */
+    /* due: planned start, counted from the start of the run; sent: actual start; first, last: times
+     * of the first and last token, 0 until they arrive */
     nsec due, sent, first, last;
     bool over;
 };

@@ -699,8 +699,8 @@ const struct command commands[] = {
       .run = cmd_kv_flush },
     { "keygen", "FILE",
       "generate a key pair for tcp connections and write the secret key to a new file",
-      "  laganctl keygen /etc/lagan/keys          # for lagand: api.keys\n"
-      "  laganctl keygen ~/.lagan-keys            # for a client: --keys\n\n"
+      "  laganctl keygen /etc/lagan/keys          # keys of lagand; option api.keys names the file\n"
+      "  laganctl keygen ~/.lagan-keys            # keys of a client; option --keys names the file\n\n"
       "A key file has one key per line after a keyword; its mode is 0600. The file of lagand\n"
       "has its secret key and the public keys of its clients, each with a name and optional\n"
       "limits:\n\n"

@@ -155,7 +155,7 @@ enum lagan_reason {
     X(IDS,   generated_ids,            0, LAGAN_MAX_IDS, 0, LAGAND, FIXED, \
       "tokens of an incomplete earlier output, to continue it; send its seed as well") \
     X(U32,   max_tokens,               1, LAGAN_MAX_TOKENS, 16, WORKER, MODEL, \
-      "maximum number of tokens in the output, generated_ids included") \
+      "maximum number of tokens in the output; tokens passed in with generated_ids count") \
     X(U32,   min_tokens,               0, LAGAN_MAX_TOKENS, 0, WORKER, MODEL, \
       "minimum number of tokens before an end-of-sequence token can be generated") \
     X(F64,   temperature,              0, 100, 0, SAMPLER, MODEL, \
@@ -227,7 +227,8 @@ enum lagan_reason {
     X(U32,   n,                        1, LAGAN_MAX_OUTPUTS, 1, WORKER, FIXED, \
       "number of outputs for the prompt; with beams above 1, the best N beams") \
     X(BOOL,  model_defaults,           0, 1, 0, LAGAND, FIXED, \
-      "take absent keys from the model's generation_config.json, not from these defaults") \
+      "for options that the request does not give, use the values of the model's " \
+      "generation_config.json instead of the defaults listed here") \
     X(BOOL,  return_encoder_output,    0, 1, 0, LAGAND, FIXED, \
       "send the hidden states of the encoder too, as a tensor") \
     X(BOOL,  return_logits,            0, 1, 0, LAGAND, FIXED, \

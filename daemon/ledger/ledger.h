@@ -93,7 +93,8 @@ struct request *ledger_find_key(struct ledger *l, const struct session_id *sessi
 /* Detaches r from its client, which has DONE or ERROR, or is disconnected, and frees the rid. */
 void ledger_detach(struct ledger *l, struct request *r);
 /* Attaches r to connection `client` of its session, with rid as r's new request id. -EEXIST:
- * another open request of the session has this rid, or a new name's hash is in use. */
+ * another open request of the session has this rid, or the hash of (session, rid) or of (session,
+ * key) is in use by another request. */
 int ledger_attach(struct ledger *l, struct request *r, uint32_t client, uint64_t rid) MUST_USE;
 /* Changes the rid of a request that is not attached. -EEXIST as ledger_attach(). */
 int ledger_renumber(struct ledger *l, struct request *r, uint64_t rid) MUST_USE;

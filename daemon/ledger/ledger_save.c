@@ -49,8 +49,9 @@ put_request(struct ledger_log *g, const struct request *r)
     return true;
 }
 
-/* Returns the number of spans to save with the last n tokens: new tokens are in one span; a
- * rewrite, which saves all tokens, saves all spans. */
+/* A span is a run of consecutive tokens of one output. Returns the number of spans to save with the
+ * last n tokens: newly received tokens are one span; a rewrite, which saves all tokens, saves all
+ * spans. */
 static uint32_t
 last_spans(const struct request *r, uint32_t n)
 {

@@ -125,8 +125,9 @@ parse_entry(struct rest *b, struct rec_out *o, struct output_tokens *t, struct e
     n = o->n_tokens;
     if (!n) return err_set(e, -EBADMSG, "STEP: request %u has 0 tokens", o->ledger_index);
     if (o->has_logprobs > 1 || (!o->has_logprobs && o->n_top))
-        return err_set(e, -EBADMSG, "STEP: has_logprobs is %u with n_top %u", o->has_logprobs,
-                       o->n_top);
+        return err_set(e, -EBADMSG,
+                       "STEP: has_logprobs is %u and n_top %u; allowed are 1, or 0 with n_top 0",
+                       o->has_logprobs, o->n_top);
     if (o->n_top > LAGAN_MAX_TOP)
         return err_set(e, -EBADMSG, "STEP: n_top is %u, the limit is %u", o->n_top, LAGAN_MAX_TOP);
     tails = n * 4 + (o->has_logprobs ? n * 4 + n * o->n_top * 8 : 0) + (size_t)o->text_bytes;

@@ -204,7 +204,9 @@ worker_watch(struct worker *w, struct err *e)
     /* A standby sends no arenas before it has replaced its worker. */
     if (r >= 0 && process_is_standby(w))
         r = sd_event_source_set_enabled(w->on[ON_FD_CHANNEL], SD_EVENT_OFF);
-    return r < 0 ? err_set(e, r, "cannot watch the process: %s", strerror(-r)) : 0;
+    return r < 0 ? err_set(e, r, "cannot add the descriptors of process %d to the event loop: %s",
+                           (int)w->info.pid, strerror(-r))
+                 : 0;
 }
 
 static int

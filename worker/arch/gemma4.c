@@ -101,7 +101,8 @@ find_override(const json_t *config, uint32_t layer, uint32_t n_layers, json_t **
         unsigned long at = strtoul(key, &end, 10);
 
         if (!isdigit((unsigned char)*key) || *end || at >= n_layers)
-            return err_set(e, -EINVAL, "per_layer_config: \"%.20s\" is no layer from 0 to %u", key,
+            return err_set(e, -EINVAL,
+                           "per_layer_config: \"%.20s\" is not a layer number from 0 to %u", key,
                            n_layers - 1);
         if (at == layer) *ret = own;
     }

@@ -104,9 +104,9 @@ map_old_manifest(struct worker *w, const uint64_t print[2], struct err *e)
 
     if (fstat(old->fd, &st) < 0 || seals < 0 || (seals & SEALS) != SEALS ||
         (uint64_t)st.st_size != manifest_bytes(w->kv_config))
-        return err_set(e, -EBADMSG, "it is for other KV groups, slots or sizes");
+        return err_set(e, -EBADMSG, "the manifest is for other KV groups, slots or sizes");
     r = map_manifest(&a->manifest_arena, old->fd, (uint64_t)st.st_size);
-    if (r < 0) return err_set(e, r, "it cannot be mapped: %s", strerror(-r));
+    if (r < 0) return err_set(e, r, "the manifest cannot be mapped: %s", strerror(-r));
     r = manifest_open(&a->manifest, a->manifest_arena.base, a->manifest_arena.bytes, w->kv_config,
                       print, a->kv_id, e);
     if (r == 0) return 0;

@@ -151,7 +151,7 @@ check_bytes(const struct safetensors_tensor *t, uint32_t element, const struct s
 
     for (uint32_t i = 0; i < t->n_dims; i++)
         if (t->dim[i] > UINT32_MAX || __builtin_mul_overflow(bytes, t->dim[i], &bytes))
-            return err_set(e, -EBADMSG, "shape %s is larger than any file",
+            return err_set(e, -EBADMSG, "a tensor of shape %s is larger than any file can be",
                            safetensors_shape(t, shape, sizeof shape));
     if (span->end < span->first || span->end - span->first != bytes)
         return err_set(e, -EBADMSG, "%s %s is %llu bytes, data_offsets say %llu to %llu", t->stored,

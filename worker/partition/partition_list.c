@@ -96,7 +96,11 @@ partition_list_fixed(struct partition_list *l, const char *text, unsigned *ret, 
     *ret = 0;
     if (share && n >= 1) return 0;
     if (l->n == 1)
-        return err_set(e, -EINVAL, "split.mode: the device's %u units cannot be divided", l->units);
+        return err_set(
+            e, -EINVAL,
+            "split.mode: the device units (SMs, on the CPU threads) are too few to divide: "
+            "%u; set split.mode to off",
+            l->units);
     if (!share && n >= l->units)
         return err_set(e, -EINVAL,
                        "split.context_sm: %s of %u device units (SMs, on the CPU threads) leaves "

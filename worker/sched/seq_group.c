@@ -5,7 +5,8 @@
  *     fork        at the first member's next position the other members reference its blocks
  *     decode      samples are independent. A step of a search has all beams; at most one is in
  *                 flight. Before each step the beams' table rows are reordered as decided last
- *     preemption  all members that have not separated. Beams keep their tokens as prompts and share
+ *     preemption  beams, and samples before the fork, are preempted together; a sample after the
+ *                 fork is preempted alone. Beams keep their tokens as prompts and share
  *                 the common prefix; each computes the rest of its prompt, except the last token,
  *                 which all beams compute in one step
  */

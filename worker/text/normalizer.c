@@ -111,7 +111,8 @@ read_steps(void *arg, struct json *j, int depth, struct err *e)
     if (strcmp(c.type, "Sequence") == 0)
         return json_section_sequence(c.list, depth, read_steps, m, e);
     if (m->n == NORMAL_MAX_STEPS)
-        return err_set(e, -ENOTSUP, "more than %d steps are not served yet", NORMAL_MAX_STEPS);
+        return err_set(e, -ENOTSUP, "more than %d normalizers in a sequence are not supported",
+                       NORMAL_MAX_STEPS);
     s = &m->step[m->n++];
     TRY(read_step(s, &c, e));
     return 0;

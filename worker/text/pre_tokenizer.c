@@ -152,7 +152,8 @@ read_steps(void *arg, struct json *j, int depth, struct err *e)
         return json_section_sequence(c.list, depth, read_steps, p, e);
     if (p->byte_level) return err_set(e, -ENOTSUP, "%s after ByteLevel is not served yet", c.type);
     if (p->n == PRETOK_MAX_STEPS)
-        return err_set(e, -ENOTSUP, "more than %d steps are not served yet", PRETOK_MAX_STEPS);
+        return err_set(e, -ENOTSUP, "more than %d pre-tokenizers in a sequence are not supported",
+                       PRETOK_MAX_STEPS);
     return read_step(p, &p->step[p->n++], &c, e);
 }
 

@@ -16,7 +16,8 @@ enum { MATMUL_SMALL_ROWS = 32 };
  * reads w once, and x once per 16 or 32 rows of w, from L2. */
 K_API k_matmul_kernel k_matmul_skinny;
 
-/* act_matmul() of gpu.h under the same conditions, rounded once, after act. */
+/* act_matmul() of gpu.h for the shapes of k_matmul_skinny(); rounded once, after act. */
 K_API k_act_matmul_kernel k_act_matmul_skinny;
-/* gate_matmul() of gpu.h under the same conditions; does not write `both`, rounds only y. */
+/* gate_matmul() of gpu.h for the shapes of k_matmul_skinny(). Leaves the argument `both` (the
+ * product before the gate) unwritten; only y is rounded. */
 K_API k_gate_matmul_kernel k_gate_matmul_skinny;
