@@ -13,7 +13,7 @@
  * it before the call), so that it may be read while the previous kernel runs. */
 enum { K_SMALL_COPY = 256 << 10 };
 K_API cudaError_t k_small_copy(const struct k_launch *l, void *dst, const void *src, size_t bytes,
-                           bool ready);
+                               bool ready);
 
 /* Stores step in *done (pinned host memory). A host thread that reads it sees everything that the
  * lane's earlier kernels wrote. */
