@@ -116,7 +116,9 @@ take_partition(struct rank_loop *f, const struct ring_record *rec, struct err *e
             p.part[i].n > w->steps->lane_units[i] - p.part[i].first)
             return invalid(rec, e);
     r = exec_set_partition(w->exec, p.partition, p.part, &why);
-    if (r < 0) log_warn("rank %u: every lane uses the whole device: %s", w->rank, why.text);
+    if (r < 0)
+        log_warn("rank %u: cannot divide the device between prefill and decode: %s", w->rank,
+                 why.text);
     if (r == 0)
         log_info("rank %u: applied the partition of rank 0: %u units for prefill, %u for decode",
                  w->rank, p.part[0].n, p.part[1].n);

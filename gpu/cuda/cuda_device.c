@@ -196,7 +196,7 @@ lagan_cuda_open(struct gpu **ret, uint32_t ordinal, const struct gpu_options *o,
     struct cuda *c = (struct cuda *)g;
     bool blas;
 
-    if (!c) return err_set(e, -ENOMEM, "cannot open the CUDA device: no memory");
+    if (!c) return err_set(e, -ENOMEM, "cannot open the CUDA device: out of host memory");
     pthread_mutex_init(&c->pin_lock, NULL);
     check_panic_message = panic_message;
     set_up(o);
