@@ -82,6 +82,18 @@ read_to(struct dealer *c, uint64_t rid, uint32_t at, uint32_t *chunk, uint32_t t
     return at;
 }
 
+/* Starts lagand and submits request 1; 2 of its CHUNK messages may be unacknowledged. */
+static void
+submit_with_small_window(struct dealer **c, struct dealer **ctl, uint32_t max_tokens)
+{
+    lagand_begin(&r, "brisk", NULL);
+    *c = dealer_open(&r, "api.sock");
+    *ctl = dealer_open(&r, "ctl.sock");
+    SEND(*c, LAGAN_MSG_SUBMIT, 1, { "ids", 3 }, { "max_tokens", max_tokens }, { "ack_window", 2 },
+         { "seed", 4 });
+    receive_type(*c, LAGAN_MSG_ACCEPT, 2000);
+}
+
 /* All tokens without credit are sent as one chunk. */
 static void
 tokens_without_credit_are_sent_as_one_chunk(void **state)
@@ -93,12 +105,7 @@ tokens_without_credit_are_sent_as_one_chunk(void **state)
     uint64_t n;
 
     (void)state;
-    lagand_begin(&r, "brisk", NULL);
-    c = dealer_open(&r, "api.sock");
-    ctl = dealer_open(&r, "ctl.sock");
-    SEND(c, LAGAN_MSG_SUBMIT, 1, { "ids", 3 }, { "max_tokens", TOKENS }, { "ack_window", 2 },
-         { "seed", 4 });
-    receive_type(c, LAGAN_MSG_ACCEPT, 2000);
+    submit_with_small_window(&c, &ctl, TOKENS);
     for (uint32_t chunk = 1; chunk <= 2; chunk++) {
         m = receive_type(c, LAGAN_MSG_CHUNK, 2000);
         assert_int_equal(number(&m->map, "n"), chunk);
@@ -124,12 +131,7 @@ worker_suspends_a_request_whose_client_does_not_read(void **state)
     uint64_t n;
 
     (void)state;
-    lagand_begin(&r, "brisk", NULL);
-    c = dealer_open(&r, "api.sock");
-    ctl = dealer_open(&r, "ctl.sock");
-    SEND(c, LAGAN_MSG_SUBMIT, 1, { "ids", 3 }, { "max_tokens", TOKENS }, { "ack_window", 2 },
-         { "seed", 4 });
-    receive_type(c, LAGAN_MSG_ACCEPT, 2000);
+    submit_with_small_window(&c, &ctl, TOKENS);
     for (int round = 0; round < 2; round++) {
         n = await_suspension(ctl);
         assert_true(n < TOKENS);

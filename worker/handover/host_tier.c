@@ -245,7 +245,7 @@ use_more(struct worker *w, int how)
         log_err("cannot map more of the host tier: %s; using the mapped %.1f MiB only", t->err.text,
                 (double)mapped / (1 << 20));
     else
-        log_info("host tier: %.1f MiB of it are mapped now", (double)mapped / (1 << 20));
+        log_info("%.1f MiB of the host tier are mapped now", (double)mapped / (1 << 20));
 }
 
 static bool
