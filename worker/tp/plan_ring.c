@@ -99,7 +99,7 @@ compare_texts(const char *ours, size_t n_ours, const char *theirs, size_t n_thei
     while (at < MIN(n_ours, n_theirs) && ours[at] == theirs[at])
         if (ours[at++] == '\n') line = at;
     if (at == n_ours && at == n_theirs) return 0;
-    return err_set(e, -EINVAL, "rank %u has set \"%.*s\", rank 0 \"%.*s\"; both must be equal",
+    return err_set(e, -EINVAL, "options or versions differ: rank %u has \"%.*s\", rank 0 \"%.*s\"",
                    rank, (int)MIN(strcspn(theirs + line, "\n"), (size_t)200), theirs + line,
                    (int)MIN(strcspn(ours + line, "\n"), (size_t)200), ours + line);
 }
