@@ -672,7 +672,7 @@ runtime_directory_has_one_lagand_whose_pid_is_reported(void **state)
     (void)state;
     lagand_begin(&r, "good", NULL);
     assert_int_equal(second(r.run), 1);
-    snprintf(words, sizeof words, "another lagand (pid %d) runs on", (int)r.pid);
+    snprintf(words, sizeof words, "another lagand (pid %d) uses", (int)r.pid);
     assert_true(lagand_logged(&r, words, 0));
 
     memset(longer, 'x', sizeof longer - 1);
