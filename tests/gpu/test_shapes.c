@@ -250,7 +250,7 @@ sample_refuses_logits_of_wrong_dtype_or_rows(void **state)
     refused(r.op->sample(r.lane, &s), "row or token is NULL");
     s.token = &token;
     s.allowed = &bits;
-    refused(r.op->sample(r.lane, &s), "`allowed_words` is 0");
+    refused(r.op->sample(r.lane, &s), "allowed_words is 0");
 }
 
 static void
