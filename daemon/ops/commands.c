@@ -567,7 +567,7 @@ reader(struct ask *a)
                (int)MIN(model.n, 100u), model.p);
     } else {
         REFUSE(a, LAGAN_E_WORKER_LOST,
-               "no worker of this model is ready; `laganctl workers list` prints the "
+               "no worker is ready for the model of this command; `laganctl workers list` prints "
                "states");
     }
     return NULL;
