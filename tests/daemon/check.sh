@@ -42,7 +42,7 @@ models:
     kv.dtype: fp16
 END
 check 78 --config "$dir/all.yaml" --runtime-dir "$dir/none/run"
-says "$dir/all.yaml:5: model half: load $dir/half: model.safetensors: truncated"
+says "$dir/all.yaml:5: model half: load $dir/half: model.safetensors is truncated"
 says "$dir/all.yaml:8: model odd: device \"gpu\" is not cpu, cuda"
 says "$dir/all.yaml:10: model empty:"
 says "$dir/all.yaml:13: model big: kv.dtype is fp16"
