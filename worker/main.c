@@ -2,7 +2,8 @@
  *
  * Only lagand starts it. Exit codes: 0 drained, or lagand has exited; 2 invalid options; 70
  * internal fault, no memory or corrupt ring; 74 device failure; 77 --inspect: no permission; 78
- * options or model files that a restart cannot repair. The last line on standard error (a pipe to lagand) gives the reason. */
+ * options or model files that a restart cannot repair. The last line on standard error (a pipe to
+ * lagand) gives the reason. */
 #include "base/failpoint.h"
 #include "base/log.h"
 #include "base/opt.h"

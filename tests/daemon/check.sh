@@ -65,7 +65,7 @@ sys.stdin.read()'; }
   kill "$PORT_PID"
 fi
 
-# Root checks as the user of the unit. A systemctl of the test's own answers.
+# Root checks as the user of the unit, which a systemctl of the test prints.
 [ "$(id -u)" = 0 ] && getent passwd nobody >/dev/null || exit 0
 mkdir "$dir/bin"
 cat >"$dir/bin/systemctl" <<'END'
