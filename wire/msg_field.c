@@ -23,8 +23,8 @@ msg_field_kind(const char *key, size_t n, struct err *e)
         similar_compare(&near, key, n, fields[i].key);
     }
     if (!near.word)
-        return err_set(e, -ENOENT, "a request has no key \"%.*s\"", (int)MIN(n, 64u), key);
-    return err_set(e, -ENOENT, "a request has no key \"%.*s\"; did you mean %s?", (int)MIN(n, 64u),
+        return err_set(e, -ENOENT, "unknown request key \"%.*s\"", (int)MIN(n, 64u), key);
+    return err_set(e, -ENOENT, "unknown request key \"%.*s\"; did you mean %s?", (int)MIN(n, 64u),
                    key, near.word);
 }
 

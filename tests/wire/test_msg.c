@@ -478,9 +478,9 @@ unknown_request_key_is_refused_with_a_suggestion(void **state)
 
     (void)state;
     assert_int_equal(request_with(1, pack_unknown, &q, &e), -EINVAL);
-    assert_string_equal(e.text, "a request has no key \"temprature\"; did you mean temperature?");
+    assert_string_equal(e.text, "unknown request key \"temprature\"; did you mean temperature?");
     assert_int_equal(request_with(1, pack_strange, &q, &e), -EINVAL);
-    assert_string_equal(e.text, "a request has no key \"wxyz\"");
+    assert_string_equal(e.text, "unknown request key \"wxyz\"");
     assert_int_equal(request_with(1, pack_must, &q, &e), -EINVAL);
     assert_non_null(strstr(e.text, "\"!colour\""));
 }
