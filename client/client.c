@@ -402,8 +402,8 @@ pong(struct lagan *c, const struct msg *m)
     if (!send_now(c, b.data, b.size)) queue_out(c, &b, 0);
 }
 
-/* Stores the sentence of an ERROR about no request. The connection stays: lagand rejected one frame,
- * whose rid it could not read. */
+/* Stores the sentence of an ERROR about no request. The connection stays: lagand rejected one
+ * frame, whose rid it could not read. */
 static void
 note_error(struct lagan *c, const struct msg *m)
 {

@@ -9,8 +9,8 @@
 #include "daemon/request/deliver.h"
 #include "daemon/request/lifecycle.h"
 
-/* Answers message m with an ERROR for its rid. ACK and CANCEL belong to an open request, which an
- * ERROR ends: lagand cancels that request, and the ERROR is its end. */
+/* Sends an ERROR for the rid of message m. ACK and CANCEL belong to an open request, which an ERROR
+ * ends: lagand cancels that request, and the ERROR is its end. */
 static void
 reject(struct daemon *d, struct client *c, const struct msg *m, uint32_t code, const char *why)
 {

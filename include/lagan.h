@@ -141,8 +141,8 @@ LAGAN_EXPORT void lagan_set_reconnect_timeout(struct lagan *c, int ms);
 LAGAN_EXPORT int lagan_fd(const struct lagan *c);
 
 /* Returns the sentence of the last failure of c, or "" if there was none. NULL: of this thread's
- * last lagan_open(), lagan_open_keys() or lagan_set_*(). The text belongs to the library and changes with the next
- * failure. */
+ * last lagan_open(), lagan_open_keys() or lagan_set_*(). The text belongs to the library and
+ * changes with the next failure. */
 LAGAN_EXPORT const char *lagan_errmsg(const struct lagan *c);
 
 /* Returns the version of the library, "MAJOR.MINOR.PATCH". */
@@ -156,18 +156,18 @@ LAGAN_EXPORT struct lagan_request *lagan_request_new(void);
 LAGAN_EXPORT void lagan_request_free(struct lagan_request *r); /* NULL is allowed */
 
 /* Set one key. Names and meaning of the keys: table LAGAN_FIELDS in lagan_wire.h, REQUESTS in
- * lagan-protocol(7). A second value replaces the first. Values are copied. After a failure other than
- * -ENOMEM the request is unchanged; lagan_errmsg(NULL) has the sentence. lagand checks ranges and
- * combinations; a wrong one ends the request with LAGAN_E_INVALID_REQUEST, and other requests of
- * the connection continue.
- * -ENOENT: no request has this key; the sentence names a similar one. -EINVAL: the key takes another
- * kind of value (an integer is a number, too), or a number is not finite. -E2BIG: n exceeds
+ * lagan-protocol(7). A second value replaces the first. Values are copied. After a failure other
+ * than -ENOMEM the request is unchanged; lagan_errmsg(NULL) has the sentence. lagand checks ranges
+ * and combinations; a wrong one ends the request with LAGAN_E_INVALID_REQUEST, and other requests
+ * of the connection continue.
+ * -ENOENT: no request has this key; the sentence names a similar one. -EINVAL: the key takes
+ * another kind of value (an integer is a number, too), or a number is not finite. -E2BIG: n exceeds
  * LAGAN_MAX_IDS, LAGAN_MAX_BIAS or LAGAN_MAX_STOPS. */
 LAGAN_EXPORT int lagan_set_int(struct lagan_request *r, const char *key, int64_t v);
 LAGAN_EXPORT int lagan_set_float(struct lagan_request *r, const char *key, double v);
 LAGAN_EXPORT int lagan_set_bool(struct lagan_request *r, const char *key, int v);
-/* s: n bytes of UTF-8; a terminating NUL is not needed. -EILSEQ: s is not UTF-8. -EMSGSIZE: n exceeds
- * LAGAN_MAX_STR. lagand ends a request whose text cannot fit into the model with
+/* s: n bytes of UTF-8; a terminating NUL is not needed. -EILSEQ: s is not UTF-8. -EMSGSIZE: n
+ * exceeds LAGAN_MAX_STR. lagand ends a request whose text cannot fit into the model with
  * LAGAN_E_TOO_LONG. */
 LAGAN_EXPORT int lagan_set_str(struct lagan_request *r, const char *key, const char *s, size_t n);
 /* ids: n token ids, at most LAGAN_MAX_IDS. */

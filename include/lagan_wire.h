@@ -252,10 +252,10 @@ enum lagan_reason {
       "encoder input as a tensor, instead of ids, for models that take features")
 /* clang-format on */
 
-/* The verbs of CALL: identifier, name, 1 if only ctl.sock serves it, args, result. args is a list of
- * "key" and "key: sentence", separated by commas or semicolons; lagand rejects other keys. Verbs are the
- * commands of laganctl; function cmd_ID() of daemon/ops/commands.c serves verb ID. A worker is
- * {name, pid, device, model, state, running, waiting, restarts, arenas: [{name, bytes}], kv:
+/* The verbs of CALL: identifier, name, 1 if only ctl.sock serves it, args, result. args is a list
+ * of "key" and "key: sentence", separated by commas or semicolons; lagand rejects other keys. Verbs
+ * are the commands of laganctl; function cmd_ID() of daemon/ops/commands.c serves verb ID. A worker
+ * is {name, pid, device, model, state, running, waiting, restarts, arenas: [{name, bytes}], kv:
  * [{pool, blocks, used, cached, free}], load: {phase, done, total} while it loads, why: a sentence
  * if it has failed}. Token ids are lists of numbers or a bin of i32 LE, in both directions. */
 /* clang-format off */

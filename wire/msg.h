@@ -86,8 +86,8 @@ struct msg_request {
     /* If model_defaults is true: ABSENT_ bits (ipc/records.h) of the keys that are absent. */
     uint32_t absent;
 };
-/* Decodes the SUBMIT m; writes *ret on success only. -EINVAL: e names key, value and range, or a key
- * that no request has. */
+/* Decodes the SUBMIT m; writes *ret on success only. -EINVAL: e names key, value and range, or a
+ * key that no request has. */
 int msg_request(struct msg_request *ret, const struct msg *m, struct err *e) MUST_USE;
 /* The values of a SUBMIT that exclude each other; a bool is true if the request has the key. */
 struct msg_combination {

@@ -1,4 +1,4 @@
-/* msg_field.h - the keys of SUBMIT by name: the kind of a value, a suggestion for an unknown key. */
+/* msg_field.h - the keys of SUBMIT: kind of the value, and a suggestion for an unknown key. */
 #pragma once
 #include "base/base.h"
 #include "base/err.h"
