@@ -107,7 +107,9 @@ enum lagan_tensor {
     X(44, DEVICE_LOST, "device_lost", 1, "the GPU is no longer available") \
     X(45, INTERNAL, "internal", 1, "an error inside lagan; the journal has details") \
     X(46, UNSUPPORTED, "unsupported", 0, "this version or model does not support the request") \
-    X(47, NOT_FOUND, "not_found", 0, "there is no such request, worker or verb")
+    X(47, NOT_FOUND, "not_found", 0, "there is no such request, worker or verb") \
+    X(48, CONFIGURATION, "configuration", 0, \
+      "the configuration, or a file that it names, is not valid; the message names it")
 
 /* reason of DONE and code of ERROR: one number space. */
 enum lagan_reason {
