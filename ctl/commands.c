@@ -674,8 +674,21 @@ const struct command commands[] = {
       "  laganctl panic\n\n"
       "lagand keeps the last 32 failures, as long as the events of `laganctl events`.\n",
       .run = cmd_panic },
+    { "steps", "[WORKER]", "print the last steps (batches) of the workers, one line each",
+      "  laganctl steps\n"
+      "  laganctl steps -f --json w0 > steps.jsonl\n\n"
+      "PREFILL, DECODE, ENCODER: batched tokens by kind of work. RUN, WAIT: sequences of the\n"
+      "worker after the step. PRE: sequences preempted to make room for it. CACHED: prompt tokens\n"
+      "that its new sequences found in the prefix cache. PLAN, QUEUE, STEP: time to plan the\n"
+      "step, to queue its work on the device, and to compute it. USED / FREE: KV blocks of each\n"
+      "pool. lagand keeps the last 4096 steps of a worker, also those of a process that has\n"
+      "ended.\n",
+      follow_opts, .run = cmd_steps },
     { "metrics", "", "print all metrics in the Prometheus text format",
-      "  laganctl metrics > /var/lib/prometheus/node-exporter/lagan.prom\n",
+      "  cd /var/lib/prometheus/node-exporter\n"
+      "  laganctl metrics > lagan.prom.new && mv lagan.prom.new lagan.prom\n\n"
+      "The two steps replace the file at once, so that a collector never reads a part of it or\n"
+      "the empty file of a failed command.\n",
       .run = cmd_metrics },
     { "kv stats", "", "show the used, cached and free KV blocks of each memory pool",
       "  laganctl kv stats\n\n"

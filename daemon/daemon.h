@@ -19,6 +19,7 @@ struct config;
 struct death; /* supervise/supervisor.h */
 struct event_log;
 struct frontend;
+struct histograms; /* ledger/histograms.h */
 struct ledger;
 struct ledger_log;
 struct memory_guard;
@@ -109,6 +110,7 @@ struct daemon {
     int exit_code;
     msgpack_sbuffer out; /* message that is being encoded */
     uint64_t n_requests, n_refused, n_finished, n_failed, n_resumes;
+    struct histograms *histograms;
     uint64_t n_ended[REASONS]; /* ended requests, by the enum lagan_reason of their end */
     struct event_log *event_log;
     uint64_t held_bytes; /* memory reserved for open requests; at most api.memory */

@@ -12,6 +12,7 @@
 #include "base/log.h"
 #include "daemon/config/options.h"
 #include "daemon/config/runtime_dir.h"
+#include "daemon/ledger/histograms.h"
 #include "daemon/ledger/ledger.h"
 #include "daemon/ledger/ledger_save.h"
 #include "daemon/ledger/quarantine.h"
@@ -407,12 +408,13 @@ open_daemon(struct daemon *d, struct err *e)
     d->quarantine = quarantine_new();
     d->sessions = sessions_new(seed[1]);
     d->calls = worker_calls_new();
+    d->histograms = calloc(1, sizeof *d->histograms);
     d->memory_guard = calloc(1, sizeof *d->memory_guard);
     fdstore_read(&given);
     d->event_log = event_log_new(fdstore_take(&given, "history"));
     d->zmq = zmq_ctx_new();
     if (!d->ledger || !d->ledger_log || !d->quarantine || !d->sessions || !d->calls ||
-        !d->memory_guard || !d->event_log || !d->zmq)
+        !d->histograms || !d->memory_guard || !d->event_log || !d->zmq)
         return err_set(e, -ENOMEM, "no memory for lagand's tables of requests and clients");
     if (!event_log_previous_pid(d->event_log)) fdstore_put("history", event_log_fd(d->event_log));
     note_start(d);
@@ -442,6 +444,7 @@ close_daemon(struct daemon *d)
     d->quarantine = quarantine_free(d->quarantine);
     d->calls = worker_calls_free(d->calls);
     free(d->memory_guard);
+    free(d->histograms);
     d->event_log = event_log_free(d->event_log);
     d->event = sd_event_unref(d->event);
     msgpack_sbuffer_destroy(&d->out);

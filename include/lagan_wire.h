@@ -264,6 +264,12 @@ enum lagan_reason {
       "{blocks, bytes, host_blocks, host_bytes}: removed from the prefix cache; blocks of " \
       "running requests stay") \
     X(metrics, "metrics", 0, "", "{text: all metrics in the Prometheus text format}") \
+    X(steps, "steps", 0, "worker, required if there are several; from: number of the first step", \
+      "{next, end: number after the last step, lost: steps from that number on that lagand has " \
+      "not kept, steps: [{number, at_ms, step, lane, prefill_tokens, decode_tokens, " \
+      "encoder_tokens, sequences, cached_tokens, preempted, running, waiting, plan_ns, queue_ns, " \
+      "device_ns, prefill_units, decode_units, used: [blocks of a pool], free: [blocks of a " \
+      "pool]}]}: at most 64 steps from that number on; lagand keeps the last 4096 of a worker") \
     X(events, "events", 1, "from: number of the first event", \
       "{next, events: [{number, at_ms, kind, worker, text}]}: at most 256 events from that " \
       "number on") \

@@ -169,6 +169,7 @@ struct rec_finish { /* W 3 */
     uint32_t n_tokens, cached, adopted, recomputed;
     uint32_t n_prompt_tokens; /* tokens of the prompt, or of the encoder input */
     uint32_t pad;
+    int64_t scheduled_ns; /* CLOCK_MONOTONIC, launch of the first step of the request; 0: none */
 };
 struct rec_reject { /* W 4 */
     uint32_t ledger_index, gen;
@@ -213,7 +214,7 @@ _Static_assert(sizeof(struct rec_text) == 24, "rec_text");
 _Static_assert(sizeof(struct rec_ready) == 136, "rec_ready");
 _Static_assert(sizeof(struct rec_step) == 16, "rec_step");
 _Static_assert(sizeof(struct rec_out) == 32, "rec_out");
-_Static_assert(sizeof(struct rec_finish) == 40, "rec_finish");
+_Static_assert(sizeof(struct rec_finish) == 48, "rec_finish");
 _Static_assert(sizeof(struct rec_reject) == 16, "rec_reject");
 _Static_assert(sizeof(struct rec_phase) == 24, "rec_phase");
 _Static_assert(sizeof(struct rec_prompt) == 24, "rec_prompt");

@@ -11,6 +11,7 @@
 #include "daemon/ledger/quarantine.h"
 #include "daemon/ledger/request.h"
 #include "daemon/request/dispatch.h"
+#include "daemon/request/latency.h"
 #include "daemon/request/lifecycle.h"
 #include "daemon/request/worker_calls.h"
 #include "daemon/request/worker_notify.h"
@@ -103,6 +104,7 @@ keep_tokens(struct worker *w, struct request *r, const struct output_tokens *t)
         end_without_memory(d, r);
         return;
     }
+    latency_tokens(d, r, t->output, t->n);
     undelivered = t->logprob
                       ? (request_n_tokens(r) - r->delivery.n_tokens) * (4 + 8 * (size_t)t->n_top)
                       : 0;
