@@ -700,6 +700,18 @@ const struct command commands[] = {
       "A row is a KV group: the layers of equal kind (full, window, cross, state), window and\n"
       "KV size. Block counts from TAKEN to EVICTED are totals since the start of the worker.\n",
       .run = cmd_list, .columns = group_columns },
+    { "kv events", "[WORKER]", "print the last changes of the prefix caches (KV events)",
+      "  laganctl kv events --last 100\n"
+      "  laganctl kv events -f --json w0 > blocks.jsonl\n\n"
+      "A line is a KV block that the prefix cache of a worker has stored, removed or updated\n"
+      "(moved between device and host memory, or its priority), in one KV group. Equal names\n"
+      "mean equal tokens, equal tokens before them, and the same user and model.\n\n"
+      "With --follow the blocks that the cache has come first, without number, then the changes.\n"
+      "If the reader falls behind or a worker restarts, a line with the number of lost events\n"
+      "comes, and the blocks again: a program then drops what it knew. lagand keeps as many\n"
+      "events of a worker as the model option kv.events says; the model option kv.reuse must be\n"
+      "true.\n",
+      follow_opts, .run = cmd_kv_events },
     { "kv flush", "[WORKER]", "empty the prefix cache of one worker or of all workers",
       "  laganctl kv flush\n"
       "  laganctl kv flush w0 --json\n\n"

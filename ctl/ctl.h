@@ -124,6 +124,7 @@ int cmd_metrics(struct ctl *ctl);
 /* followed.c */
 extern const struct opt follow_opts[];
 int cmd_steps(struct ctl *ctl);
+int cmd_kv_events(struct ctl *ctl);
 
 /* keygen.c */
 int cmd_keygen(struct ctl *ctl);

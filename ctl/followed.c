@@ -1,4 +1,4 @@
-/* followed.c - laganctl steps: prints numbered rows of each worker, and new ones as they occur. */
+/* followed.c - laganctl steps, kv events: prints numbered rows of each worker, and new ones as they occur. */
 #include "ctl/ctl.h"
 
 #include <stdio.h>
@@ -25,15 +25,18 @@ struct followed { /* one worker */
     char name[32];
     bool begun;
     json_int_t next; /* number of the next row to ask for */
+    bool in_snapshot;
+    json_int_t at; /* kv events: position of the snapshot */
 };
 
 /* Asks lagand for the rows of f from f->next on. The caller frees *ret. */
 static int
 ask_rows(struct ctl *ctl, const struct followed *f, json_t **ret)
 {
-    return ctl_ask(ctl, ctl->command->words,
-                   json_pack("{s:s, s:I}", "worker", f->name, "from", f->next), /* json= */ false,
-                   ret);
+    json_t *args = json_pack("{s:s, s:I}", "worker", f->name, "from", f->next);
+
+    if (f->in_snapshot) json_object_set_new(args, "at", json_integer(f->at));
+    return ctl_ask(ctl, ctl->command->words, args, /* json= */ false, ret);
 }
 
 /* Reports rows that lagand has not kept: between two calls there were too many. */
@@ -178,4 +181,73 @@ cmd_steps(struct ctl *ctl)
         puts("TIME          WORKER     STEP LANE PREFILL DECODE ENCODER   RUN  WAIT   PRE CACHED "
              " PLAN MS QUEUE MS  STEP MS  USED / FREE BLOCKS");
     return follow(ctl, take_steps);
+}
+
+/* ---- kv events */
+
+static void
+print_kv_event(const char *worker, const json_t *row)
+{
+    const char *op = json_string_value(json_object_get(row, "op"));
+
+    printf("%-6s %10lld  %-8s %-8s  %s  after %s  group %lld  %-6s  %lld tokens\n", worker,
+           json_number(row, "number"), op ? op : "block", op ? json_word(row, "why") : "",
+           json_word(row, "name"), json_word(row, "parent"), json_number(row, "group"),
+           json_word(row, "tier"), json_number(row, "tokens"));
+}
+
+/* Begins or continues the snapshot as the reply says; prints its blocks. */
+static void
+take_blocks(struct ctl *ctl, struct followed *f, const json_t *reply)
+{
+    json_t *at = json_object_get(reply, "at"), *blocks = json_object_get(reply, "blocks");
+    bool caught_up = json_array_size(json_object_get(reply, "events")) == 0;
+
+    print_rows(ctl, f, blocks, print_kv_event);
+    if (json_is_integer(at))
+        f->at = json_integer_value(at);
+    else if (caught_up) /* else the reply had no place for blocks */
+        f->in_snapshot = false;
+}
+
+/* Prints the events of a worker from f->next on. With --follow, all blocks of the cache are printed
+ * first, and again after a loss. */
+static int
+take_kv_events(struct ctl *ctl, struct followed *f)
+{
+    const struct follow_opts *o = ctl->opts;
+    bool more;
+
+    do {
+        json_t *reply;
+        long long lost, first, end;
+        int r = ask_rows(ctl, f, &reply);
+
+        if (r) return r;
+        lost = json_number(reply, "lost");
+        first = json_number(reply, "first");
+        end = json_number(reply, "end");
+        more = json_array_size(json_object_get(reply, "events")) > 0;
+        if (!f->begun || lost) {
+            print_lost(ctl, f, lost);
+            f->in_snapshot = o->follow;
+            f->begun = more = true;
+            f->at = 0;
+            f->next = lost || !o->follow ? first : end;
+            if (!o->follow) f->next = MAX(f->next, end - o->last);
+        } else {
+            print_rows(ctl, f, json_object_get(reply, "events"), print_kv_event);
+            f->next = json_number(reply, "next");
+            if (f->in_snapshot) take_blocks(ctl, f, reply);
+        }
+        more |= f->in_snapshot;
+        json_decref(reply);
+    } while (more && !ctl_signal);
+    return 0;
+}
+
+int
+cmd_kv_events(struct ctl *ctl)
+{
+    return follow(ctl, take_kv_events);
 }

@@ -20,6 +20,7 @@ struct death; /* supervise/supervisor.h */
 struct event_log;
 struct frontend;
 struct histograms; /* ledger/histograms.h */
+struct kv_watch; /* request/kv_watch.h */
 struct ledger;
 struct ledger_log;
 struct memory_guard;
@@ -63,7 +64,7 @@ struct daemon_events {
 /* Facts of a model from the last READY of one of its workers; kept when the worker has ended. */
 struct model_facts {
     bool known; /* a worker of the model has sent READY */
-    uint32_t vocab, max_len, max_source, n_slots, has_text;
+    uint32_t vocab, max_len, max_source, n_slots, has_text, tokens_per_block;
     uint32_t beams;            /* default of the request key `beams`; 1: no beam search */
     uint32_t max_request_seqs; /* limit of the sequences of one request */
     float temperature;         /* default of the request key `temperature` */
@@ -93,6 +94,7 @@ struct daemon {
 
     struct ledger_log *ledger_log;
     struct quarantine *quarantine;
+    struct kv_watch *kv_watch;
 
     nsec retry_at; /* deliver.c: when to try a blocked send again; 0: none is blocked */
     struct memory_guard *memory_guard;

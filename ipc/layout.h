@@ -61,7 +61,10 @@
     LAYOUT(rec_phase, total) LAYOUT4(rec_prompt, ledger_index, gen, first, n) \
     LAYOUT(rec_prompt, n_top) \
     LAYOUT4(rec_tensor, ledger_index, gen, first, n) LAYOUT2(rec_tensor, cols, kind) \
-    LAYOUT4(rec_text_done, call, gen, reason, n_ids) LAYOUT(rec_text_done, text_bytes))
+    LAYOUT4(rec_text_done, call, gen, reason, n_ids) LAYOUT(rec_text_done, text_bytes) \
+    LAYOUT2(rec_kv_events, n, flags) LAYOUT(rec_kv_events, lost) \
+    LAYOUT4(rec_kv_event, name, parent, op, group) \
+    LAYOUT4(rec_kv_event, priority, tier, why, n_tokens))
 
 /* The number for everything that lagand and a worker share: records, statistics (index and name
  * length of each), and the structs that they access in shared memory. */

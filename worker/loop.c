@@ -23,9 +23,9 @@
 #include "worker/handover/host_tier.h"
 #include "worker/io/emit.h"
 #include "worker/io/intake.h"
+#include "worker/io/kv_publish.h"
 #include "worker/io/outbox.h"
 #include "worker/io/outputs.h"
-#include "worker/io/step_record.h"
 #include "worker/io/text_thread.h"
 #include "worker/lane_wait.h"
 #include "worker/load/load.h"
@@ -38,6 +38,7 @@
 #include "worker/process/health.h"
 #include "worker/sched/beam_search.h"
 #include "worker/sched/scheduler.h"
+#include "worker/step_record.h"
 #include "worker/step_wait.h"
 #include "worker/text/detok.h"
 #include "worker/tp/plan_ring.h"
@@ -535,6 +536,7 @@ iteration(struct loop *p, struct err *e)
     reap(w);
     adopt_expire(w, now);
     adopt_log_tree(w);
+    busy += kv_publish_run(w);
     TRY(publish(w, e));
     /* If publish() has emptied the outbox, does not sleep: steps may have ended in the meantime. */
     busy |= was_blocked && outbox_empty(w->outbox);
@@ -607,6 +609,7 @@ loop_run(struct worker *w, struct err *e)
     TRY(tuning_open(w->tuning, w->exec,
                     tuning_refusal(w->keys, sizes_on_gpu(w), w->limits->n_lanes), clock_now(), e));
     cache_flush_open(w->cache_flush);
+    kv_publish_open(w);
     w->control = control_start(w);
     health_phase(w, PHASE_READY, 0);
     emit_ready(w, w->loader->load_ns);

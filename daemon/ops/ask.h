@@ -51,3 +51,4 @@ struct worker *worker_meant(struct ask *a);
 
 /* In followed.c: verbs that a client calls again and again to follow what happens. */
 void cmd_steps(struct ask *a);
+void cmd_kv_events(struct ask *a);

@@ -3,6 +3,7 @@
 
 #include "daemon/config/options.h"
 #include "daemon/ledger/histograms.h"
+#include "daemon/request/kv_watch.h"
 #include "daemon/supervise/worker.h"
 #include "ipc/stat.h"
 #include "wire/msg_reason.h"
@@ -149,6 +150,7 @@ enum unit { UNIT_COUNT, UNIT_BYTES, UNIT_SECONDS };
     X(lagan_requests_suspended,         "gauge",   UNIT_COUNT, "open requests whose generation is suspended because their client does not acknowledge tokens", n_suspended(d)) \
     X(lagan_requests_bytes,          "gauge",   UNIT_BYTES, "memory reserved in lagand for open requests, in bytes; limited by api.memory", d->held_bytes) \
     X(lagan_requests_accepted_total, "counter", UNIT_COUNT, "requests accepted since lagand was started", d->n_requests) \
+    X(lagan_routed_hit_tokens_total, "counter", UNIT_COUNT, "prompt tokens that were expected in the prefix cache of the worker that lagand selected, where a model has several workers", kv_watch_hit_tokens(d)) \
     X(lagan_requests_refused_total,           "counter", UNIT_COUNT, "messages of clients (requests and all other types) that lagand refused with an ERROR", d->n_refused)
 
 /* The same columns for metrics of each worker w. */

@@ -241,6 +241,7 @@ start(struct worker *w, struct err *e)
     };
     int doorbell = -1, fd_channel_sock[2] = { -1, -1 }, r;
 
+    event_log_cache_key(w->d, w->info.model, s.heritage.cache_key);
     w->info.epoch = s.heritage.epoch;
     w->prepare_sent = w->of && standby_may_prepare(w);
     r = channel_make(&w->channel, w->info.index, w->info.epoch, w->d->id, FP_RINGS, &doorbell, e);

@@ -1,5 +1,5 @@
 /* step_record.c - see step_record.h. */
-#include "worker/io/step_record.h"
+#include "worker/step_record.h"
 
 #include "base/failpoint.h"
 #include "ipc/channel.h"
