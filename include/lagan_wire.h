@@ -281,7 +281,22 @@ enum lagan_reason {
     X(kv_flush, "kv flush", 1, "worker, required if there are several", \
       "{blocks, bytes, host_blocks, host_bytes}: removed from the prefix cache; blocks of " \
       "running requests stay") \
+    X(kv_events, "kv events", 1, "worker, required if there are several; from: number of the " \
+      "first event; at: 0, to get the blocks of the cache too, or the at of the reply before", \
+      "{first: number of the first event that lagand keeps, next, end: number after the last " \
+      "event, lost: events from `from` on that are not kept, events: [{number, at_ms, op: stored|removed|updated, why: " \
+      "asked|pressure|orphan|lost|flushed, name, parent, group, tier: device|host, tokens, " \
+      "priority}], at, blocks: [{name, parent, group, tier, tokens, priority}]}: at most 96 events " \
+      "from that number on. After a loss the caller drops what it knew, and calls with `next` and " \
+      "at 0, then with the `at` of the reply until that is null; blocks are in a reply only if " \
+      "all events are") \
     X(metrics, "metrics", 0, "", "{text: all metrics in the Prometheus text format}") \
+    X(steps, "steps", 0, "worker, required if there are several; from: number of the first step", \
+      "{next, end: number after the last step, lost: steps from that number on that lagand has " \
+      "not kept, steps: [{number, at_ms, step, lane, prefill_tokens, decode_tokens, " \
+      "encoder_tokens, sequences, cached_tokens, preempted, running, waiting, plan_ns, queue_ns, " \
+      "device_ns, prefill_units, decode_units, used: [blocks of a pool], free: [blocks of a " \
+      "pool]}]}: at most 64 steps from that number on; lagand keeps the last 4096 of a worker") \
     X(events, "events", 1, "from: number of the first event", \
       "{next, events: [{number, at_ms, kind, worker, text}]}: at most 256 events from that " \
       "number on") \
