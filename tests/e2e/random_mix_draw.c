@@ -15,6 +15,7 @@ const struct model mix_models[] = {
     { "tests/data/golden/bart", 384, 200, true, false },
     { "tests/data/golden/gemma3", 384, 512, false, false, .windows = true },
     { "tests/data/golden/gemma3n", 320, 512, false, false, .windows = true },
+    { "tests/data/golden/gemma4_big", 256, 512, false, false, .windows = true },
     { "tests/data/golden/gemma4_dense", 320, 512, false, false, .windows = true },
     { "tests/data/golden/gemma4_e", 320, 512, false, false, .windows = true },
     { "tests/data/golden/gemma4_moe", 320, 512, false, false, .windows = true },
