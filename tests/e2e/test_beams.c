@@ -16,7 +16,7 @@
 #include <signal.h>
 #include <stdio.h>
 
-enum { MAX_CASES = 64, MAX_OUT = 16, MAX_IDS = 512, AT_ONCE = 12, KILLS = 10 };
+enum { MAX_CASES = 96, MAX_OUT = 16, MAX_IDS = 512, AT_ONCE = 12, KILLS = 10 };
 
 struct sequence {
     int32_t id[MAX_IDS];
@@ -37,16 +37,14 @@ struct received {
     bool done;
 };
 
+/* Returns NULL if there is no such file. */
 static json_t *
-read_golden(const char *model)
+read_golden(const char *model, const char *file)
 {
     char path[256];
-    json_t *doc;
 
-    snprintf(path, sizeof path, "tests/data/golden/%s/expected.json", model);
-    doc = json_load_file(source_path(path), 0, NULL);
-    assert_non_null(doc);
-    return doc;
+    snprintf(path, sizeof path, "tests/data/golden/%s/%s", model, file);
+    return json_load_file(source_path(path), 0, NULL);
 }
 
 static uint32_t
@@ -106,15 +104,15 @@ set_params(struct lagan_request *r, const json_t *p, uint32_t n_given)
     }
 }
 
-/* Those with parameters of their own. How many. */
+/* Adds the searches of `recorded` with parameters of their own to the n in ret; returns their
+ * number. doc: the file with the prompts. */
 static uint32_t
-searches(const json_t *doc, struct asked *ret)
+searches(const json_t *doc, const json_t *recorded, struct asked *ret, uint32_t n)
 {
-    uint32_t n = 0;
     size_t i, k;
     const json_t *b, *p;
 
-    json_array_foreach(json_object_get(doc, "beams"), i, b)
+    json_array_foreach(json_object_get(recorded, "beams"), i, b)
     {
         const json_t *params = json_object_get(b, "params"), *sequences, *scores;
         int32_t ids[MAX_IDS], start;
@@ -237,11 +235,13 @@ run_searches(const char *model, const char *const *set, uint32_t kill_after)
     static struct asked a[MAX_CASES];
     static struct received h[MAX_CASES];
     struct lagan_request *r[MAX_CASES] = { NULL };
-    json_t *doc = read_golden(model);
+    json_t *doc = read_golden(model, "expected.json"), *more = read_golden(model, "beams.json");
     char path[128];
     struct serve s;
-    uint32_t n = searches(doc, a);
+    uint32_t n;
 
+    assert_non_null(doc);
+    n = searches(doc, more, a, searches(doc, doc, a, 0));
     assert_true(n >= 20);
     for (uint32_t i = 0; i < n; i++) r[i] = a[i].r;
     snprintf(path, sizeof path, "tests/data/golden/%s", model);
@@ -253,9 +253,11 @@ run_searches(const char *model, const char *const *set, uint32_t kill_after)
     }
     serve_stop(&s);
     json_decref(doc);
+    json_decref(more);
 }
 
-static const char *const models[] = { "llama3", "t5_relu", "t5_gated", "bart", "mbart" };
+static const char *const models[] = { "llama3", "t5_relu",        "t5_gated",   "bart",
+                                      "mbart",  "granite_hybrid", "nemotron_h", "bamba" };
 
 static void
 searches_end_with_transformers_sequences_and_scores(void **state)
