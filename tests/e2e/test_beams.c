@@ -2,7 +2,7 @@
  *
  * Each recorded search of transformers (tests/data/golden, `beams`) is requested with all of its
  * sequences, many at once: ids in their order, scores within 1e-4 (the tolerance of the
- * goldens), with several settings of blocks, chunks, policy, reuse and lanes. Samples of one
+ * goldens), log-probabilities of tokens, with several settings of blocks, chunks, policy, reuse and lanes. Samples of one
  * seed are the same alone and among other requests. All of it runs again while the worker is
  * killed repeatedly: no token is delivered twice and the outputs are the same.
  */
@@ -20,8 +20,10 @@ enum { MAX_CASES = 96, MAX_OUT = 16, MAX_IDS = 512, AT_ONCE = 12, KILLS = 10 };
 
 struct sequence {
     int32_t id[MAX_IDS];
+    float logprob[MAX_IDS];
     uint32_t n;
     double score;
+    bool has_logprobs; /* recorded */
 };
 
 struct asked { /* one search */
@@ -143,6 +145,10 @@ searches(const json_t *doc, const json_t *recorded, struct asked *ret, uint32_t 
         for (uint32_t o = 0; o < a->n; o++) {
             a->want[o].n = take_ids(json_array_get(sequences, o), source, a->want[o].id);
             a->want[o].score = json_number_value(json_array_get(scores, o));
+            p = json_array_get(json_object_get(b, "logprobs"), o);
+            a->want[o].has_logprobs = p;
+            for (k = 0; k < json_array_size(p); k++)
+                a->want[o].logprob[k] = (float)json_number_value(json_array_get(p, k));
         }
         n++;
     }
@@ -163,6 +169,7 @@ receive(struct received *h, uint32_t n, const struct lagan_event *ev)
             fail_msg("output %u: %u after %u tokens", ev->output, ev->first, s->n);
         assert_true(s->n + ev->n_ids <= MAX_IDS);
         memcpy(s->id + s->n, ev->ids, ev->n_ids * sizeof *ev->ids);
+        if (ev->logprob) memcpy(s->logprob + s->n, ev->logprob, ev->n_ids * sizeof *ev->logprob);
         s->n += ev->n_ids;
         break;
     case LAGAN_EVENT_PROMPT:
@@ -226,6 +233,11 @@ check_search(const char *model, uint32_t which, const struct asked *a, const str
         if (fabs(got->score - want->score) > 1e-4 * fabs(want->score))
             fail_msg("%s, search %u: score %u is %g, not %g", model, which, i, got->score,
                      want->score);
+        for (uint32_t k = 0; k < want->n && want->has_logprobs; k++)
+            if (!(fabsf(got->logprob[k] - want->logprob[k]) <= 2e-4f))
+                fail_msg("%s, search %u, sequence %u: the log-probability of token %u is %g, not "
+                         "%g",
+                         model, which, i, k, (double)got->logprob[k], (double)want->logprob[k]);
     }
 }
 
@@ -243,7 +255,12 @@ run_searches(const char *model, const char *const *set, uint32_t kill_after)
     assert_non_null(doc);
     n = searches(doc, more, a, searches(doc, doc, a, 0));
     assert_true(n >= 20);
-    for (uint32_t i = 0; i < n; i++) r[i] = a[i].r;
+    for (uint32_t i = 0; i < n; i++) {
+        r[i] = a[i].r;
+        lagan_set_int(r[i], "logprobs", 0);
+        /* a request with prompt_logprobs does not survive its worker */
+        if (!kill_after && i % 3 == 0) lagan_set_int(r[i], "prompt_logprobs", i % 2);
+    }
     snprintf(path, sizeof path, "tests/data/golden/%s", model);
     assert_true(serve_start(&s, path, set));
     ask(&s, r, h, n, kill_after);

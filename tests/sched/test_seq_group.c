@@ -38,7 +38,7 @@ struct group_fixture {
 struct seq_group {
     struct seq seq[SEQ_GROUP];
     token_id token[SEQ_GROUP][MAX_LEN], done_token[SEQ_GROUP][MAX_LEN], source[16];
-    float total[SEQ_GROUP][MAX_LEN];
+    float total[SEQ_GROUP][MAX_LEN], done_total[SEQ_GROUP][MAX_LEN];
     struct beam beam;
     uint32_t n, n_back; /* members; members that were reaped */
 };
@@ -310,6 +310,7 @@ seq_group_new(req_id id, uint32_t n, bool beams, uint32_t n_prompt, uint32_t max
         f->beam.line[i] = f->token[i];
         f->beam.done_token[i] = f->done_token[i];
         f->beam.total[i] = f->total[i];
+        f->beam.done_total[i] = f->done_total[i];
         if (beams) q->beam = &f->beam;
         q->plan_after_commit = beams;
     }
@@ -325,7 +326,7 @@ check_seq_group(const struct seq_group *f)
 {
     const struct seq *first = &f->seq[0];
     static token_id line[SEQ_GROUP][MAX_LEN], done_token[SEQ_GROUP][MAX_LEN];
-    static float total[SEQ_GROUP][MAX_LEN];
+    static float total[SEQ_GROUP][MAX_LEN], done_total[SEQ_GROUP][MAX_LEN];
     static struct batch_top top[SEQ_GROUP][128];
     struct beam b = f->beam;
 
@@ -341,6 +342,7 @@ check_seq_group(const struct seq_group *f)
         b.line[i] = line[i];
         b.done_token[i] = done_token[i];
         b.total[i] = total[i];
+        b.done_total[i] = done_total[i];
     }
     if (!first->beam) return;
     beam_start(&b, 0, 0);
