@@ -1,10 +1,10 @@
 /* test_beams.c - beam searches and parallel samples through every process.
  *
  * Each recorded search of transformers (tests/data/golden, `beams`) is requested with all of its
- * sequences, many at once: ids in their order, scores within 1e-4 (the tolerance of the
- * goldens), log-probabilities of tokens, with several settings of blocks, chunks, policy, reuse and lanes. Samples of one
- * seed are the same alone and among other requests. All of it runs again while the worker is
- * killed repeatedly: no token is delivered twice and the outputs are the same.
+ * sequences, many at once: ids in their order, scores within 1e-4 (the tolerance of the goldens),
+ * log-probabilities of tokens, with several settings of blocks, chunks, policy, reuse and lanes.
+ * Samples of one seed are the same alone and among other requests. All of it runs again while the
+ * worker is killed repeatedly: no token is delivered twice and the outputs are the same.
  */
 #include "tests/e2e/serve.h"
 #include "tests/test.h"

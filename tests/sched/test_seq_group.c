@@ -16,7 +16,7 @@ struct group_fixture {
     uint32_t units; /* blocks of the arena; 0: the maximum */
     uint32_t sinks; /* of the window group */
     bool
-        has_state; /* a group of LAYERS recurrent states, with snapshots each `interval` positions */
+        has_state; /* a group of LAYERS recurrent states; snapshots each `interval` positions */
     uint32_t interval, state_group; /* NO_GROUP: none */
     struct scheduler_limits l;
     void *mem;
