@@ -214,7 +214,7 @@ enum lagan_reason {
       "forced_eos_token_id of the model, if any") \
     X(U32,   logprobs,                 0, LAGAN_MAX_TOP, 0, SAMPLER, FIXED, \
       "report the log-probability of each generated token, and of this number of most likely " \
-      "tokens at its position; default: none are reported") \
+      "tokens at its position (with beams: only 0); default: none are reported") \
     X(U32,   prompt_logprobs,          0, LAGAN_MAX_TOP, 0, SAMPLER, FIXED, \
       "report the log-probability of each prompt token, and of this number of most likely " \
       "tokens at its position; default: none are reported") \
