@@ -141,7 +141,7 @@ cgroup_find(struct cgroup *c, const char *root)
 
 /* ---- memory */
 
-/* Reads the number of file `name` in dir. Returns 0 if there is no limit or no such file, else 1. */
+/* Reads the number of a file of dir. Returns 1, or 0 if there is no limit or no such file. */
 static int
 read_bytes(const char *dir, const char *name, uint64_t *ret, struct err *e)
 {
