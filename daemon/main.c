@@ -127,7 +127,7 @@ check_only(struct config *c, int argc, char **argv, struct problems *p)
     struct problems unit = { 0 };
     bool usage;
 
-    if (check_become_service(c, &unit)) (void)config_read(c, argc, argv, p, &usage);
+    if (check_become_service(c, &unit)) (void)!config_read(c, argc, argv, p, &usage);
     check_start(c, p);
     say(&unit);
     say(p);

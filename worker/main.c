@@ -16,6 +16,7 @@
 #include "worker/handover/adopt_log.h"
 #include "worker/handover/host_tier.h"
 #include "worker/io/intake.h"
+#include "worker/io/kv_publish.h"
 #include "worker/io/outbox.h"
 #include "worker/io/request.h"
 #include "worker/io/text_thread.h"
@@ -54,6 +55,7 @@ struct own_keys {
     X(kv_config, kv_config) X(exec_config, steps) X(scheduler_limits, limits) X(loader, loader) \
     X(plan_ring, plan) X(adopt, adopt) X(host_tier, host_tier) X(partition_ctl, partition_ctl) \
     X(tuning, tuning) X(cache_flush, cache_flush) X(requests, requests) X(outbox, outbox) \
+    X(kv_publish, kv_publish) \
     X(stats, stats)
 /* clang-format on */
 

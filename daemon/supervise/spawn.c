@@ -7,6 +7,7 @@
 #include "base/failpoint.h"
 
 #include <fcntl.h>
+#include <inttypes.h>
 #include <limits.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -93,6 +94,9 @@ prepare(struct child *c, const struct spawn *s, struct err *e)
         ADD_ENV(c, "%s", names);
     }
     ADD_ENV(c, "LAGAN_EPOCH=%llu", (unsigned long long)s->heritage.epoch);
+    ADD_ENV(c, "LAGAN_CACHE_KEY=%016" PRIx64 "%016" PRIx64 "%016" PRIx64 "%016" PRIx64,
+            s->heritage.cache_key[0], s->heritage.cache_key[1], s->heritage.cache_key[2],
+            s->heritage.cache_key[3]);
     if (s->control) ADD_ENV(c, "LAGAN_CONTROL=%s", s->control);
     if (s->control) ADD_ENV(c, "LAGAN_TOKEN=%s", s->token);
     if (!c->too_long) return 0;
