@@ -369,6 +369,15 @@ cmd_order(struct ctl *ctl)
     return strcmp(*ctl->argv, "all") ? order(ctl, *ctl->argv, verb) : each_worker(ctl, order, verb);
 }
 
+static void
+print_list(const char *title, const json_t *list)
+{
+    const json_t *text;
+    size_t i;
+
+    json_array_foreach(list, i, text) printf("%s%s\n", title, json_string_value(text));
+}
+
 static int
 cmd_reload(struct ctl *ctl)
 {
@@ -376,9 +385,12 @@ cmd_reload(struct ctl *ctl)
     int r = ctl_ask(ctl, "reload", NULL, ctl->json, &done);
     long long n = json_number(done, "workers");
 
-    if (done && n)
-        printf("replacing %lld worker%s\n", n, n == 1 ? "" : "s, one after the other");
-    else if (done)
+    if (done) {
+        print_list("taken: ", json_object_get(done, "taken"));
+        print_list("kept: ", json_object_get(done, "kept"));
+        print_list("replaced: ", json_object_get(done, "replaced"));
+    }
+    if (done && !n && !json_array_size(json_object_get(done, "taken")))
         puts("no worker runs that could be replaced; `laganctl restart all` starts them");
     json_decref(done);
     return r;

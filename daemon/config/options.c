@@ -350,6 +350,28 @@ config_from(const struct config *c, int from, char *buf, size_t n)
 }
 
 uint32_t
+config_n_served(const struct config *c, uint32_t *only)
+{
+    uint32_t n = 0;
+
+    for (uint32_t i = 0; i < c->n_models; i++) {
+        if (c->model[i].removed) continue;
+        if (only) *only = i;
+        n++;
+    }
+    return n;
+}
+
+enum log_level
+config_log_level(const struct config *c)
+{
+    static const enum log_level levels[] = { LOG_LEVEL_ERR, LOG_LEVEL_WARN, LOG_LEVEL_INFO,
+                                             LOG_LEVEL_DEBUG };
+
+    return levels[c->o.log_level];
+}
+
+uint32_t
 config_n_workers(const struct config *c)
 {
     uint32_t n = 0;

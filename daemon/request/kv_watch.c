@@ -31,27 +31,30 @@ struct kv_watch {
     } key[MAX_MODELS];
 };
 
+bool
+kv_watch_add(struct kv_watch *k, uint32_t worker, const struct model_options *keys)
+{
+    struct watched *t = &k->of[worker];
+
+    t->first = t->next = 1;
+    t->cap = keys->kv_reuse ? keys->kv_events : 0;
+    if (!t->cap) return true;
+    t->row = calloc(t->cap, sizeof *t->row);
+    if (!k->blocks) k->blocks = block_holders_new(MAX_BLOCKS);
+    if (!k->pieces) k->pieces = block_holders_new(MAX_PIECES);
+    return t->row && k->blocks && k->pieces;
+}
+
 struct kv_watch *
 kv_watch_new(const struct config *c)
 {
     struct kv_watch *k = calloc(1, sizeof *k);
-    uint32_t i = 0, n_on = 0;
+    uint32_t i = 0;
 
     for (uint32_t m = 0; k && m < c->n_models; m++)
-        for (uint32_t j = 0; j < c->model[m].keys.workers; j++, i++) {
-            struct watched *t = &k->of[i];
-
-            t->first = t->next = 1;
-            t->cap = c->model[m].keys.kv_reuse ? c->model[m].keys.kv_events : 0;
-            if (!t->cap) continue;
-            n_on++;
-            t->row = calloc(t->cap, sizeof *t->row);
-            if (!t->row) return kv_watch_free(k);
-        }
-    if (!n_on) return k;
-    k->blocks = block_holders_new(MAX_BLOCKS);
-    k->pieces = block_holders_new(MAX_PIECES);
-    return k->blocks && k->pieces ? k : kv_watch_free(k);
+        for (uint32_t j = 0; j < c->model[m].keys.workers; j++)
+            if (!kv_watch_add(k, i++, &c->model[m].keys)) return kv_watch_free(k);
+    return k;
 }
 
 struct kv_watch *
@@ -128,9 +131,9 @@ check_head(const struct watched *t, const struct rec_kv_events *h, size_t n, str
     if (h->flags & ~flags || (h->flags && !(h->flags & KV_EVENTS_SNAPSHOT)) ||
         (h->flags && !(h->flags & KV_EVENTS_BEGIN) != t->in_snapshot) || h->lost > UINT32_MAX ||
         (h->lost && !(h->flags & KV_EVENTS_BEGIN)))
-        return err_set(e, -EBADMSG,
-                       "KV_EVENTS has flags 0x%x and lost %llu %s a snapshot, which do not match",
-                       h->flags, (unsigned long long)h->lost, t->in_snapshot ? "within" : "outside");
+        return err_set(
+            e, -EBADMSG, "KV_EVENTS has flags 0x%x and lost %llu %s a snapshot, which do not match",
+            h->flags, (unsigned long long)h->lost, t->in_snapshot ? "within" : "outside");
     return 0;
 }
 
@@ -215,7 +218,8 @@ name_prompt(struct daemon *d, const struct request *r, uint32_t *piece, bool *wh
     bytes = text ? s->text_bytes : s->n_prompt * sizeof(token_id);
     /* The KV of the last token is always computed; an encoder input is not. */
     if (!text && !*whole) bytes -= MIN(bytes, sizeof(token_id));
-    if (text) p += REC_PAD(s->n_prompt * sizeof(token_id)) + REC_PAD(s->n_decoder * sizeof(token_id));
+    if (text)
+        p += REC_PAD(s->n_prompt * sizeof(token_id)) + REC_PAD(s->n_decoder * sizeof(token_id));
     block_root(key_of(d, r->terms.model), /* salt= */ 0, s->lora,
                *whole ? (const token_id *)(const void *)p : NULL, *whole ? s->n_prompt : 0,
                text ? 2 : *whole, root);
