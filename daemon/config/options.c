@@ -122,9 +122,15 @@ static void
 set_key(struct problems *p, const struct opt *table, void *values, int *from, const char *key,
         const char *value, const char *where, int origin)
 {
+    size_t n = strlen(key);
+    bool known = false;
     struct err e;
 
-    if (opt_set(table, values, key, value, where, &e) < 0)
+    for (const struct opt *o = table; !value && o->key; o++)
+        known |= !strncmp(o->key, key, n) && (!o->key[n] || o->key[n] == '.');
+    if (known)
+        problem(p, "%s: %s must be one value, but is a list", where, key);
+    else if (opt_set(table, values, key, value ? value : "", where, &e) < 0)
         problem(p, "%s", e.text);
     else
         from[option_index(table, key)] = origin;

@@ -27,7 +27,7 @@ struct kv_row {
     struct rec_kv_event e;
 };
 
-/* Prepares for the events of a worker that a reload has added. Returns false if memory is lacking. */
+/* Prepares for the events of a worker that a reload adds. Returns false if memory is lacking. */
 bool kv_watch_add(struct kv_watch *k, uint32_t worker, const struct model_options *keys) MUST_USE;
 /* NULL: no memory. */
 struct kv_watch *kv_watch_new(const struct config *c) MUST_USE;
