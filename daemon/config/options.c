@@ -189,7 +189,7 @@ command_line_model(struct config *c, struct problems *p)
     }
 }
 
-/* Checks path and name of each model; a model without a name is named after its directory. */
+/* Checks path, name and options of each model; a model without a name is named after its directory. */
 static void
 name_models(struct config *c, struct problems *p)
 {
@@ -198,6 +198,7 @@ name_models(struct config *c, struct problems *p)
         size_t n = strlen(k->path);
         const char *base;
         struct stat st;
+        struct err e;
 
         if (!n) {
             problem(p, "models: entry %u has no path", i + 1);
@@ -210,6 +211,7 @@ name_models(struct config *c, struct problems *p)
             problem(p, "model %s: %s: %s", k->name, k->path, strerror(errno));
         else if (!S_ISDIR(st.st_mode))
             problem(p, "model %s: %s is not a directory", k->name, k->path);
+        if (model_options_check(k, &e) < 0) problem(p, "model %s: %s", k->name, e.text);
         for (uint32_t j = 0; j < i; j++)
             if (strcmp(c->model[j].keys.name, k->name) == 0)
                 problem(p, "models: two models have the name %s; set the key `name` of one of them",
