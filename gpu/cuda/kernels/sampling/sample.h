@@ -13,7 +13,8 @@
  *
  * "Cuts" are top_k, top_p and min_p; a "list" is a list of the best tokens, for cuts or n_top. Two
  * kernels, and one before them if there are beam rows. The first reads every row once, in thread
- * blocks (CTAs) of 8,192 logits, and completes rows without cuts and lists: greedy, temperature and
+ * blocks (CTAs) of 8,192 logits, each of which also reads the history of the row's slot if the row
+ * has presence or frequency penalties or suppressed n-grams; it completes rows without cuts and lists: greedy, temperature and
  * forced tokens with log-probability, and the log-probability of a given token (target). The second
  * has one CTA per row, which returns at once for those rows. A row of only NaN and suppressed
  * tokens sets *fault, unless it is padding (no slot, no target). Padding with force >= 0 reads no
