@@ -4,6 +4,7 @@
  * read_ function; the key is also the name of the field. Checks of two keys follow. */
 #include "ipc/records.h"
 #include "wire/msg.h"
+#include "wire/msg_field.h"
 
 /* Arguments of all read_ functions. Each reads one key of the map; an absent key is no error. */
 struct key_reader {
@@ -267,7 +268,11 @@ msg_request(struct msg_request *ret, const struct msg *m, struct err *e)
     struct msg_request q;
 
     memset(&q, 0, sizeof q);
-    TRY(msg_understood(&m->map, e));
+    for (uint32_t i = 0; i < m->map.via.map.size; i++) {
+        const msgpack_object_str *k = &m->map.via.map.ptr[i].key.via.str;
+
+        if (msg_field_kind(k->ptr, k->size, e) < 0) return -EINVAL;
+    }
 #define X(kind, name, least, most, preset, record, fallback, sentence) \
     x.key = #name; \
     TRY(READ_##kind(name, preset, least, most));

@@ -4,6 +4,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "ipc/fd_channel.h"
+#include "ipc/heritage.h"
 #include "ipc/model_options.h"
 #include "ipc/stat.h"
 #include "worker/model/model.h"
@@ -149,6 +150,8 @@ adopt_secret(const struct worker *w, uint64_t ret[4], struct err *e)
         manifest_secret(&h, ret);
         return 0;
     }
+    memcpy(ret, w->heritage->cache_key, 4 * sizeof ret[0]);
+    if (ret[0]) return 0;
     TRY(adopt_new_id(&ret[0], e));
     return adopt_new_id(&ret[2], e);
 }

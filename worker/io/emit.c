@@ -69,8 +69,8 @@ emit_phase(struct worker *w, uint64_t done, uint64_t total)
     struct rec_phase p = { .phase = PHASE_LOAD, .done = done, .total = total };
 
     outbox_put(w->outbox, REC_PHASE, &p, sizeof p);
-    w->stats->v[STAT_load_done] = p.done;
-    w->stats->v[STAT_load_total] = p.total;
+    w->stats->v[STAT_weight_bytes_loaded] = p.done;
+    w->stats->v[STAT_weight_bytes] = p.total;
 }
 
 void
@@ -111,6 +111,7 @@ finish_output(struct worker *w, struct worker_request *r, uint16_t reason)
         .adopted = r->adopted + again,
         .recomputed = r->recomputed - again,
         .n_prompt_tokens = r->n_prompt_tokens,
+        .scheduled_ns = r->scheduled,
     };
 
     check(!r->finished && reason);
