@@ -284,8 +284,8 @@ struct block_size {
     size_t bytes, pitch, used;
 };
 
-/* The tokens that the sequences in the slots have read, in device memory: mark_tokens() writes them,
- * sample() reads them. */
+/* The tokens that the sequences in the slots have read, in device memory. mark_tokens() writes
+ * them, sample() reads them. */
 struct token_history {
     uint32_t *seen; /* [n_slots][seen_words] a bit for each token of the vocabulary */
     uint32_t seen_words, stride;

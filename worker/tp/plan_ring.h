@@ -92,8 +92,8 @@ int plan_ring_ready(struct worker *w, const struct plan_ring_kv *kv, struct err 
 int plan_ring_alloc(struct plan_ring *p, const struct batch *longest, struct err *e) MUST_USE;
 /* Sends how a sequence is sampled, and the tokens before its first chunk, because no step contains
  * these tokens. Call before plan_ring_step() for each sequence whose first chunk is in the step.
- * For prompt log-probabilities all prompt tokens are sent, because a rank needs the token that follows
- * the last token of a step. Blocks like plan_ring_step(). */
+ * For prompt log-probabilities all prompt tokens are sent, because a rank needs the token that
+ * follows the last token of a step. Blocks like plan_ring_step(). */
 int plan_ring_sequence(struct worker *w, const struct batch_segment *first, const struct seq *seq,
                        const struct sampling *how, struct err *e) MUST_USE;
 /* Sends b to every other rank; call directly before exec_start(b). Blocks while a ring is full, and
