@@ -251,7 +251,8 @@ enum lagan_reason {
     X(BOOL,  return_logits,            0, 1, 0, LAGAND, FIXED, \
       "send the logits of each generated token too, as a tensor, before penalties change them") \
     X(ANY,   encoder_features,         0, 0, 0, LAGAND, FIXED, \
-      "encoder input as a tensor, instead of ids, for models that take features")
+      "not served: no model family here takes features; a request with this key ends with the " \
+      "error unsupported")
 /* clang-format on */
 
 /* The verbs of CALL: identifier, name, 1 if only ctl.sock serves it, args, result. args is a list

@@ -212,7 +212,8 @@ hidden_home(const char *path)
                : "";
 }
 
-/* Checks path and name of each model; a model without a name is named after its directory. */
+/* Checks path, name and options of each model; a model without a name is named after its
+ * directory. */
 static void
 name_models(struct config *c, struct problems *p)
 {
@@ -221,6 +222,7 @@ name_models(struct config *c, struct problems *p)
         size_t n = strlen(k->path);
         const char *base;
         struct stat st;
+        struct err e;
 
         if (!n) {
             problem(p, "models: entry %u has no path", i + 1);
@@ -240,6 +242,7 @@ name_models(struct config *c, struct problems *p)
                           "*.safetensors, as downloaded from Hugging Face"
                         : "");
         }
+        if (model_options_check(k, &e) < 0) problem(p, "model %s: %s", k->name, e.text);
         for (uint32_t j = 0; j < i; j++)
             if (strcmp(c->model[j].keys.name, k->name) == 0)
                 problem(p, "models: two models have the name %s; set the key `name` of one of them",

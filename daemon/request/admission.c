@@ -471,7 +471,8 @@ check_message(struct daemon *d, struct client *c, const struct msg *m, struct ms
     if (msg_request(q, m, e) < 0) return LAGAN_E_INVALID_REQUEST;
     if (q->encoder_features)
         return REFUSED(e, UNSUPPORTED,
-                       "encoder_features: no model here takes features as input; give ids or text");
+                       "encoder_features is not served: no model family here takes features; give "
+                       "ids, text or messages");
     return 0;
 }
 

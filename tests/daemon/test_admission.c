@@ -164,7 +164,7 @@ unsupported_keys_are_refused_by_name_unless_default(void **state)
     struct request *r;
 
     (void)state;
-    refused(LAGAN_E_UNSUPPORTED, "encoder_features: no model here takes features", 1, 1, NULL,
+    refused(LAGAN_E_UNSUPPORTED, "encoder_features is not served: no model family", 1, 1, NULL,
             "encoder_features", 1);
     assert_int_equal(submit(1, 1, NULL, &one, 1, &r, &e), 0);
 }

@@ -88,7 +88,7 @@ git_lfs_pointer_is_named(void **state)
 
     (void)state;
     assert_int_equal(safetensors_header_read(&t, &f, 0, &e), -EBADMSG);
-    assert_non_null(strstr(e.text, "m is a git-lfs pointer of 65 bytes, not the weights; run git"));
+    assert_non_null(strstr(e.text, "m is a git-lfs pointer of 64 bytes, not the weights; run git"));
 }
 
 static void
