@@ -1,7 +1,8 @@
 /* main.c - main() of lagand: reads the configuration and serves.
  *
  * Exit codes: 0 stopped on request, or --check found no error · 1 other failure · 2 wrong command
- * line · 69 no worker could be started, or another process uses the runtime directory or port · 77 no permission · 78 configuration or model files. */
+ * line · 69 no worker could be started, or another process uses the runtime directory or port · 77
+ * no permission · 78 configuration or model files. */
 #include "base/log.h"
 #include "daemon/config/options.h"
 #include "daemon/ops/check.h"

@@ -17,7 +17,7 @@ int preflight_program(char path[PATH_MAX], struct err *e) MUST_USE;
 
 enum preflight_kind { PREFLIGHT_REEXEC, PREFLIGHT_RELOAD };
 /* Starts the check for CALL rid of client c (NULL: SIGHUP), which gets REPLY or ERROR when the
- * check has ended. Success sets d->reexec_requested, or applies the configuration (reload.h). A second
- * check at the same time is refused. */
+ * check has ended. Success sets d->reexec_requested, or applies the configuration (reload.h). A
+ * second check at the same time is refused. */
 void preflight_start(struct daemon *d, struct client *c, uint64_t rid, enum preflight_kind kind);
 void preflight_end(struct daemon *d); /* frees d->preflight, also while the check runs */

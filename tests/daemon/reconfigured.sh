@@ -8,7 +8,7 @@ trap 'rm -rf "$dir"' EXIT
 cd "$dir" || exit 99
 
 build() { # directories for configure
-  { "$top/configure" -q --without-cuda "$@" && make -s -j"$(nproc)" lagand laganctl lagan-worker; } \
+  { "$top/configure" -q --without-cuda "$@" && make -s -j"$(nproc)" lagand laganctl libgpu.a; } \
     >out 2>&1 || { tail -n 30 out; exit 1; }
 }
 has() { # PROGRAM TEXT
@@ -18,8 +18,8 @@ build
 has lagand /usr/local/etc/lagan/lagan.yaml
 build --prefix=/usr --sysconfdir=/etc
 ./lagand --help | tr -s ' \n' ' ' | grep -qF 'default: /etc/lagan/lagan.yaml' ||
-  { ./lagand --help | grep -A2 'config FILE'; echo "lagand reads the file of the first prefix"; exit 1; }
+  { ./lagand --help | grep -A2 'config FILE'; echo "lagand reads another file"; exit 1; }
 has lagand /usr/libexec/lagan
 has laganctl /usr/libexec/lagan
-has lagan-worker /usr/lib/lagan
+has libgpu.a /usr/lib/lagan
 ! grep -qaF /usr/local/etc lagand || { echo "lagand contains the first prefix"; exit 1; }

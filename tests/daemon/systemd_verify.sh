@@ -8,7 +8,8 @@ dir=$(mktemp -d) || exit 99
 trap 'rm -rf "$dir"' EXIT
 
 # The programs that the unit names must exist on the machine that verifies it.
-sed "s|@sbindir@/lagand|/bin/true|; s|@bindir@/laganctl reload|/bin/true|" "$top/systemd/lagand.service.in" >"$dir/lagand.service"
+sed "s|@sbindir@/lagand|/bin/true|; s|@bindir@/laganctl reload|/bin/true|" \
+  "$top/systemd/lagand.service.in" >"$dir/lagand.service"
 cp "$top/systemd/lagand.socket" "$dir/"
 grep -n '@[a-z]*@' "$dir/lagand.service" && { echo "a path was not filled in"; exit 1; }
 
