@@ -66,8 +66,10 @@ const struct opt model_opts[] = {
       "invariant: no bit of an output depends on the other requests in its batch; fast: outputs "
       "may differ slightly with the batch. On the CPU both mean invariant" },
     { "kv.memory", OPT_BYTES, AT(kv_memory), "auto", NULL, 1 << 16, 0, RESTART | OPT_AUTO, "SIZE",
-      "memory for the KV cache in each process of a worker; auto: the device memory that is free "
-      "after the weights were loaded, less kv.reserve" },
+      "memory for the KV cache in each process of a worker; auto: the GPU memory that is free "
+      "after the weights were loaded, less kv.reserve; on the CPU 1/4 of the free memory of the "
+      "host, or 1/2 of what the limit of a cgroup leaves, shared by all workers of the model, and "
+      "never more than max_num_seqs sequences of maximum length need" },
     { "kv.reserve", OPT_BYTES, AT(kv_reserve), "1GiB", NULL, 0, 0, RESTART, "SIZE",
       "device memory that lagan leaves free for other programs; has an effect only if kv.memory "
       "is auto" },

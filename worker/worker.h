@@ -16,6 +16,8 @@ struct worker {
     struct heritage *heritage;
     struct channel *channel;
     int fd_channel;
+    const struct cgroup *cgroup; /* where the memory limits of the process are */
+    uint64_t max_kv;             /* limit of the KV memory after OOM kills, in bytes; 0: none */
 
     /* The model's objects: used by the loader thread while it runs, then by the engine thread. */
     struct gpu *gpu;

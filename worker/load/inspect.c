@@ -1,14 +1,17 @@
 /* inspect.c - lagan-worker --inspect: prints the model and its memory needs as JSON (load.h).
  *
  * Sizes are in bytes. The key kv has one object per KV group, whose bytes are per token, or per
- * sequence for a group of recurrent state. The key left has the bytes that remain for KV and the
- * scratch of steps after weights and reserved memory.
+ * sequence for a group of recurrent state. The key left has the bytes that remain for KV after
+ * weights and reserved memory (GPU: for KV and the scratch of steps).
  */
 #include "worker/load/load.h"
 
+#include "base/cgroup.h"
 #include "gpu/gpu.h"
+#include "ipc/model_options.h"
 #include "worker/exec/exec.h"
 #include "worker/kv/kv.h"
+#include "worker/load/host_memory.h"
 #include "worker/load/sizes.h"
 #include "worker/model/arch.h"
 #include "worker/model/model.h"
@@ -56,14 +59,52 @@ describe(const struct worker *w, uint64_t free, uint64_t total, uint64_t left)
         w->tokenizer ? NULL : w->why_no_text, "no_chat", w->tokenizer ? no_chat : w->why_no_text);
 }
 
+/* Prints and frees *o, and frees the objects of w. */
+static void
+print(struct worker *w, json_t *o)
+{
+    char *text = json_dumps(o, JSON_COMPACT);
+
+    puts(text);
+    free(text);
+    json_decref(o);
+    load_free(w);
+}
+
+/* On the CPU: refuses a model that never fits. A model that does not fit beside what other programs
+ * use now is described, with the reason in the key no_memory: they may end before it is started. */
+static int
+inspect_host(struct worker *w, uint64_t weights, struct err *e)
+{
+    struct host_memory_need need;
+    struct memory_free m;
+    uint64_t taken;
+    json_t *o;
+    int r;
+
+    host_memory_need(w, weights, &need);
+    TRY(cgroup_memory(w->cgroup, &m, e));
+    r = host_memory_check(w, &need, /* resident= */ 0, e);
+    if (r < 0 && r != -ENOMEM) return r;
+    taken = need.weights + need.tier + need.steps + need.process;
+    o = describe(w, m.free, m.limit, m.free - MIN(m.free, taken));
+    json_object_update_new(o, json_pack("{s:s,s:s,s:I,s:I,s:I,s:s?}", "free_owner", m.owner,
+                                        "limiter", m.limiter, "mapped", (json_int_t)need.mapped,
+                                        "steps", (json_int_t)need.steps, "kv_memory",
+                                        (json_int_t)w->keys->kv_memory, "no_memory",
+                                        r < 0 ? e->text : NULL));
+    print(w, o);
+    return 0;
+}
+
 int
 inspect_run(struct worker *w, struct err *e)
 {
     uint64_t weights = 0, beside = 0, free_bytes, own, total, taken;
-    json_t *o;
-    char *text;
 
     TRY(load_inspect(w, &weights, &beside, e));
+    TRY(kv_memory_check(w, e));
+    if (!sizes_on_gpu(w)) return inspect_host(w, weights, e);
     if (gpu_memory(w->gpu, &free_bytes, &own, &total) < 0)
         return err_set(e, -EIO, "%s", gpu_why(w->gpu));
     taken = weights + beside;
@@ -78,11 +119,6 @@ inspect_run(struct worker *w, struct err *e)
                        "GiB; graphs, lanes, a replacement worker and kv.reserve need %.2f GiB more",
                        gpu_describe(w->gpu), GIB(free_bytes), GIB(total), GIB(weights),
                        GIB(beside));
-    o = describe(w, free_bytes, total, free_bytes - taken);
-    text = json_dumps(o, JSON_COMPACT);
-    puts(text);
-    free(text);
-    json_decref(o);
-    load_free(w);
+    print(w, describe(w, free_bytes, total, free_bytes - taken));
     return 0;
 }
