@@ -22,6 +22,7 @@ struct frontend;
 struct ledger;
 struct ledger_log;
 struct memory_guard;
+struct oom_watch;
 struct preflight;
 struct ring_record; /* ipc/ring.h */
 struct quarantine;
@@ -93,7 +94,8 @@ struct daemon {
     struct ledger_log *ledger_log;
     struct quarantine *quarantine;
 
-    nsec retry_at; /* deliver.c: when to try a blocked send again; 0: none is blocked */
+    nsec retry_at;         /* deliver.c: when to try a blocked send again; 0: none is blocked */
+    struct oom_watch *oom; /* supervise/oom.h */
     struct memory_guard *memory_guard;
     nsec look_at; /* when to call memory_guard_look(); NSEC_NEVER: with the next tick */
 

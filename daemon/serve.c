@@ -24,6 +24,7 @@
 #include "daemon/request/lifecycle.h"
 #include "daemon/request/receive.h"
 #include "daemon/request/worker_calls.h"
+#include "daemon/supervise/oom.h"
 #include "daemon/supervise/rolling_restart.h"
 #include "daemon/supervise/spawn.h"
 #include "daemon/supervise/worker.h"
@@ -205,7 +206,9 @@ on_worker_state(struct worker *w, enum super_state from, enum super_state to)
     for (uint32_t i = 0; i < d->n_workers; i++)
         failed += worker_state(d->worker[i]) == SUPER_FAILED;
     end_orphans(d, f->model,
-                f->last_death == DEATH_LOST ? LAGAN_E_DEVICE_LOST : LAGAN_E_WORKER_LOST,
+                f->last_death == DEATH_LOST  ? LAGAN_E_DEVICE_LOST
+                : f->last_death == DEATH_OOM ? LAGAN_E_OUT_OF_MEMORY
+                                             : LAGAN_E_WORKER_LOST,
                 *f->why ? f->why : super_state_name(to));
     if (failed == d->n_workers) all_failed(d);
 }
@@ -408,11 +411,12 @@ open_daemon(struct daemon *d, struct err *e)
     d->sessions = sessions_new(seed[1]);
     d->calls = worker_calls_new();
     d->memory_guard = calloc(1, sizeof *d->memory_guard);
+    d->oom = oom_watch_new(d->config->o.cgroup_root);
     fdstore_read(&given);
     d->event_log = event_log_new(fdstore_take(&given, "history"));
     d->zmq = zmq_ctx_new();
     if (!d->ledger || !d->ledger_log || !d->quarantine || !d->sessions || !d->calls ||
-        !d->memory_guard || !d->event_log || !d->zmq)
+        !d->memory_guard || !d->oom || !d->event_log || !d->zmq)
         return err_set(e, -ENOMEM, "no memory for lagand's tables of requests and clients");
     if (!event_log_previous_pid(d->event_log)) fdstore_put("history", event_log_fd(d->event_log));
     note_start(d);
@@ -442,6 +446,7 @@ close_daemon(struct daemon *d)
     d->quarantine = quarantine_free(d->quarantine);
     d->calls = worker_calls_free(d->calls);
     free(d->memory_guard);
+    free(d->oom);
     d->event_log = event_log_free(d->event_log);
     d->event = sd_event_unref(d->event);
     msgpack_sbuffer_destroy(&d->out);

@@ -73,11 +73,15 @@ is(const struct msg_span *s, const char *text)
 const char *
 command_state(const struct daemon *d)
 {
+    bool low_memory = false;
     uint32_t n_ready = 0;
 
-    for (uint32_t i = 0; i < d->n_workers; i++) n_ready += worker_open(d->worker[i]);
+    for (uint32_t i = 0; i < d->n_workers; i++) {
+        n_ready += worker_open(d->worker[i]);
+        low_memory |= *worker_info(d->worker[i])->low_memory != 0;
+    }
     if (d->draining) return "draining";
-    if (n_ready == d->n_workers) return "ready";
+    if (n_ready == d->n_workers) return low_memory ? "degraded" : "ready";
     if (n_ready) return "degraded";
     return d->was_ready ? "degraded" : "starting";
 }
@@ -109,9 +113,8 @@ static void
 put_rank(msgpack_packer *p, struct worker *o)
 {
     const struct arenas *a = worker_arenas(o);
-    uint64_t bytes = 0;
+    uint64_t bytes = arenas_bytes(a, NULL);
 
-    for (uint32_t i = 0; i < a->n; i++) bytes += a->at[i].note.bytes;
     msgpack_pack_map(p, 3);
     put_text(p, "name", worker_info(o)->name);
     put_u64(p, "pid", (uint64_t)worker_info(o)->pid);
@@ -141,7 +144,7 @@ put_worker(msgpack_packer *p, const struct config *c, struct worker *w)
     put_text(p, "standby", worker_standby(w));
     put_u64(p, "restarts", f->restarts);
     put_u64(p, "epoch", f->epoch);
-    put_text(p, "why", f->why);
+    put_text(p, "why", *f->why ? f->why : f->low_memory);
     msg_key(p, "ranks"); /* the ranks above 0; rank 0 is the worker */
     msgpack_pack_array(p, n_ranks - 1);
     for (uint32_t i = 1; i < n_ranks; i++) put_rank(p, worker_rank(w, i));

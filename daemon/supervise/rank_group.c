@@ -3,6 +3,7 @@
 
 #include "base/clock.h"
 #include "daemon/config/options.h"
+#include "daemon/supervise/oom.h"
 #include "daemon/supervise/process.h"
 #include "daemon/supervise/spawn.h"
 #include "daemon/supervise/standby.h"
@@ -246,7 +247,8 @@ rank_group_check_exit(struct worker *w, nsec now)
         now - w->end.at < w->d->config->o.stall_timeout)
         return;
     /* The cause of the first end stays the cause of death; super_broken() starts the 10 s timer. */
-    super_died(&w->super, w->end.code, w->end.status, w->end.has_panic);
+    super_died(&w->super, w->end.code, w->end.status, w->end.has_panic,
+               oom_killed(w->d->oom, w->end.code, w->end.status));
     process_log(w, LOG_LEVEL_ERR,
                 "a rank of its rank group did not exit after SIGKILL; waiting 10 s longer, then "
                 "the worker counts as lost");

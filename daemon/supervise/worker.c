@@ -8,6 +8,7 @@
 #include "daemon/ledger/ledger.h"
 #include "daemon/persist/event_log.h"
 #include "daemon/supervise/control_channel.h"
+#include "daemon/supervise/oom.h"
 #include "daemon/supervise/process.h"
 #include "daemon/supervise/rank_group.h"
 #include "daemon/supervise/spawn.h"
@@ -24,6 +25,7 @@ static const nsec DOORBELL_GRACE = NSEC_S; /* time from a closed doorbell to SIG
 /* A worker that has closed its fd channel is killed after stall_timeout + FD_CHANNEL_GRACE, because
  * the GPU driver of an exiting process may first have to unpin much memory. */
 static const nsec FD_CHANNEL_GRACE = NSEC_S;
+static const nsec LOW_MEMORY_TIME = 60 * NSEC_S; /* of service, until an OOM kill is forgotten */
 static const nsec DEATH_TIME = 2 * NSEC_MS; /* usual duration of an exit without a GPU driver */
 
 /* ---- the fd channel */
@@ -77,7 +79,8 @@ worker_ended(struct worker *w, int code, int status, bool has_panic)
     /* SIGUSR2, sent to a silent worker for a panic message, has ended it: it had no handler. */
     if (w->asked && status == SIGUSR2 && w->super.suspect == DEATH_NONE)
         w->super.suspect = DEATH_SILENT;
-    super_died(&w->super, code, status, has_panic);
+    super_died(&w->super, code, status, has_panic,
+               w->super.suspect == DEATH_NONE && oom_killed(w->d->oom, code, status));
     worker_event(w, EV_EXIT);
 }
 
@@ -149,6 +152,7 @@ reap(void *arg, const struct death *d)
 {
     struct worker *w = arg;
     bool wanted = d->cause == DEATH_DRAINED || d->cause == DEATH_OPERATOR;
+    uint64_t kv_bytes;
     char how[96], panic[400];
 
     FP(reap_began);
@@ -175,8 +179,10 @@ reap(void *arg, const struct death *d)
     w->d->events->worker_dead(w, d);
     process_drop_pid(w);
     rank_group_reap(w, d);
+    kv_bytes = arenas_bytes(&w->arenas, "kv");
     arenas_after_death(&w->arenas, d, w->d->now);
-    if (arenas_given_up(&w->arenas, d)) worker_event(w->standby, EV_STOP);
+    if (arenas_given_up(&w->arenas, d) || (d->cause == DEATH_OOM && oom_worker_died(w, kv_bytes)))
+        worker_event(w->standby, EV_STOP);
     process_release(w);
     if (!wanted) {
         w->info.restarts++;
@@ -221,6 +227,8 @@ start(struct worker *w, struct err *e)
         .log_level = levels[c->o.log_level],
         .keys = &c->model[w->info.model].keys,
         .is_standby = w->of != NULL,
+        .cgroup_root = c->o.cgroup_root,
+        .max_kv = place->max_kv,
         .heritage = { .epoch = ++place->last_epoch },
     };
     int doorbell = -1, fd_channel_sock[2] = { -1, -1 }, r;
@@ -433,6 +441,7 @@ worker_loading(struct worker *w, uint64_t done, uint64_t total)
 void
 worker_event(struct worker *w, enum super_event ev)
 {
+    if (ev == EV_START || ev == EV_RESTART || ev == EV_REPLACE) oom_worker_recovered(w);
     super_event(&w->super, ev, w->d->now);
 }
 
@@ -548,6 +557,8 @@ worker_tick(struct worker *w, nsec now, nsec late)
     if (w->alive) check_heartbeat(w, now, late);
     if (w->alive) worker_check_storm(w, now);
     check_phase(w);
+    if (w->super.state == SUPER_READY && now - w->super.ready_at >= LOW_MEMORY_TIME && !w->max_kv)
+        oom_worker_recovered(w);
     if (w->doorbell_closed_at && now - w->doorbell_closed_at > DOORBELL_GRACE) {
         process_broken(w, DEATH_CORRUPTION, "closed its doorbell but did not exit within %.1f s",
                        (double)DOORBELL_GRACE / NSEC_S);

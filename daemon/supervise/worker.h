@@ -21,7 +21,8 @@ struct worker_info {
     uint64_t epoch; /* of the present or last incarnation; 0: none yet */
     enum death_cause last_death;
     uint32_t restarts;              /* unrequested ends, also under previous lagands */
-    char why[240];                  /* last line printed at level err, or the cause of the end */
+    char why[320];                  /* last line printed at level err, or the cause of the end */
+    char low_memory[320];           /* sentence about an OOM kill; "": none lately (oom.h) */
     uint64_t load_done, load_total; /* bytes of weights: loaded, to load */
     uint32_t vocab;                 /* from its own READY: another worker may have an older model */
     nsec start_took;                /* duration of the last start, from spawn to READY */

@@ -6,6 +6,8 @@
 
 #include <poll.h>
 #include <signal.h>
+#include <stdio.h>
+#include <sys/wait.h>
 
 static struct lagand_fixture r;
 
@@ -507,6 +509,125 @@ killed_lagand_leaves_no_worker_and_the_next_starts(void **state)
     assert_int_equal(lagand_stop(&r), 0);
 }
 
+/* Makes a cgroup of version 2 with a limit of 64 MiB, as files of a new directory. */
+static const char *
+fake_cgroup(void)
+{
+    static const char *const files[][2] = { { "cgroup.controllers", "memory\n" },
+                                            { "memory.max", "67108864\n" },
+                                            { "memory.current", "0\n" },
+                                            { "memory.events", "oom_kill 0\n" } };
+    static char root[64];
+
+    strcpy(root, "/tmp/lagand-cgroup-XXXXXX");
+    assert_non_null(mkdtemp(root));
+    for (size_t i = 0; i < ARRAY_LEN(files); i++) {
+        char path[128];
+        FILE *f;
+
+        snprintf(path, sizeof path, "%s/%s", root, files[i][0]);
+        f = fopen(path, "w");
+        assert_non_null(f);
+        fputs(files[i][1], f);
+        fclose(f);
+    }
+    return root;
+}
+
+static void
+remove_cgroup(const char *root)
+{
+    char command[96];
+
+    snprintf(command, sizeof command, "rm -rf %s", root);
+    assert_int_equal(system(command), 0);
+}
+
+/* Returns the exit code of laganctl status. */
+static int
+status_code(void)
+{
+    char ctl[600], command[800];
+
+    test_program(ctl, sizeof ctl, "laganctl");
+    snprintf(command, sizeof command, "%s --connect ipc://%s/api.sock status", ctl, r.run);
+    return WEXITSTATUS(system(command));
+}
+
+static void
+oom_kills_back_off_lower_the_kv_and_degrade_the_status(void **state)
+{
+    const char *root = fake_cgroup();
+    const msgpack_object *w;
+    const struct msg *m;
+    struct dealer *c;
+
+    (void)state;
+    lagand_begin(&r, "oom", ARGS("--cgroup-root", root));
+    assert_int_equal(status_code(), 0);
+    c = dealer_open(&r, "api.sock");
+    submit(c, 1, 3, 8, 1); /* 4 processes generate 2 tokens each */
+    assert_int_equal(rest(c, 1, 0, 8, 1), 3);
+    assert_true(lagand_logged(&r, "died of oom: signal 9", 1000));
+    assert_true(lagand_logged(&r, "adopted kv of epoch 1", 1000)); /* after the first kill */
+    assert_true(lagand_logged(&r, "restarting in", 1000));
+    assert_true(lagand_logged(&r, "fake: at most 2048 bytes of KV", 1000)); /* after the second */
+    lagand_await_workers(&r, 1);
+    call(c, 2, "workers list", NULL, NULL);
+    m = receive_type(c, LAGAN_MSG_REPLY, 2000);
+    w = msg_get(&m->map, "result")->via.array.ptr;
+    assert_int_equal(number(w, "restarts"), 4);
+    assert_non_null(strstr(text_of(w, "why"), "out of memory: cgroup / has 64.0 MiB"));
+    assert_non_null(strstr(text_of(w, "why"), "laganctl restart w0"));
+    assert_int_equal(status_code(), 7);
+    dealer_close(c);
+    assert_int_equal(lagand_stop(&r), 0);
+    remove_cgroup(root);
+}
+
+static void
+oom_kills_while_loading_end_requests_with_out_of_memory(void **state)
+{
+    const char *root = fake_cgroup();
+    const struct msg *m;
+    struct dealer *c;
+
+    (void)state;
+    lagand_begin(&r, "oom-restart", ARGS("--cgroup-root", root));
+    c = dealer_open(&r, "api.sock");
+    submit(c, 1, 3, 100, 1);
+    do m = receive(c, 10000);
+    while (m->type == LAGAN_MSG_CHUNK);
+    assert_int_equal(m->type, LAGAN_MSG_ERROR);
+    assert_int_equal(number(&m->map, "code"), LAGAN_E_OUT_OF_MEMORY);
+    assert_non_null(strstr(text_of(&m->map, "message"), "cgroup / has 64.0 MiB"));
+    assert_true(lagand_logged(&r, "loading 1.0 of 2.0 MiB of weights, kv.memory auto", 1000));
+    assert_true(lagand_logged(&r, "failed for good", 1000));
+    assert_int_equal(status_code(), 7);
+    dealer_close(c);
+    assert_int_equal(lagand_stop(&r), 0);
+    remove_cgroup(root);
+}
+
+static void
+drain_ends_after_supervisor_shutdown_timeout(void **state)
+{
+    nsec since = clock_now();
+    struct dealer *c, *ctl;
+
+    (void)state;
+    lagand_begin(&r, "slow", ARGS("--supervisor.shutdown-timeout", "100ms"));
+    c = dealer_open(&r, "api.sock");
+    ctl = dealer_open(&r, "ctl.sock");
+    submit(c, 1, 3, 10000, 1); /* takes minutes */
+    call(ctl, 1, "restart", "worker", "w0");
+    receive_type(ctl, LAGAN_MSG_REPLY, 2000);
+    assert_true(lagand_logged(&r, "stopped on request", 5000));
+    assert_true(clock_now() - since < 20 * NSEC_S); /* the default is 30 s */
+    dealer_close(c);
+    assert_int_equal(lagand_stop(&r), 0);
+}
+
 int
 main(void)
 {
@@ -528,6 +649,9 @@ main(void)
         lagand_test(sigusr2_before_the_handler_does_not_kill_a_worker),
         lagand_test(lagand_ticks_and_reads_clients_between_deaths_of_workers),
         lagand_test(killed_lagand_leaves_no_worker_and_the_next_starts),
+        lagand_test(oom_kills_back_off_lower_the_kv_and_degrade_the_status),
+        lagand_test(oom_kills_while_loading_end_requests_with_out_of_memory),
+        lagand_test(drain_ends_after_supervisor_shutdown_timeout),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
