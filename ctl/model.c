@@ -100,8 +100,6 @@ print_look(const char *dir, const json_t *o)
                text_bytes(a, sizeof a, (double)json_number(o, "mapped")));
     if (strncmp(json_word(o, "limiter"), "cgroup", 6) == 0)
         printf("  limit     %s\n", json_word(o, "limiter"));
-    if (json_string_value(json_object_get(o, "no_memory")))
-        printf("  start     not now: %s\n", json_word(o, "no_memory"));
     if (json_number(o, "skipped"))
         printf("  skipped   %lld tensors of other parts than the language model, the first is %s\n",
                json_number(o, "skipped"), json_word(o, "skipped_first"));

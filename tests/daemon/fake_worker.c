@@ -420,10 +420,23 @@ die_early(const char *path, uint64_t epoch)
     exit(70);
 }
 
+/* --inspect refuses the model if its directory has a file "bad". */
+static int
+inspect_model(const char *path)
+{
+    char bad[1100];
+
+    snprintf(bad, sizeof bad, "%s/bad", path);
+    if (access(bad, F_OK) < 0) return 0;
+    fprintf(stderr, "<3>lagan-worker: %s: the weights are cut short\n", path);
+    return 78;
+}
+
 int
 main(int argc, char **argv)
 {
     const char *path = "";
+    bool inspect = false;
     struct heritage h;
     struct shm_ctl *c;
 
@@ -433,9 +446,11 @@ main(int argc, char **argv)
         if (strncmp(argv[i], "--kv_max=", 9) == 0)
             fprintf(stderr, "<6>fake: at most %s bytes of KV\n", argv[i] + 9);
         is_standby |= !strcmp(argv[i], "--as_standby");
+        inspect |= !strcmp(argv[i], "--inspect");
     }
     if (strrchr(path, '/')) mode = strrchr(path, '/') + 1;
     prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (inspect) return inspect_model(path);
     if (is("asked-early")) raise(SIGUSR2);
     check(heritage_take(&h, NULL) == 0);
     check(channel_attach(&l, heritage_fd(&h, "d"), heritage_fd(&h, "w"),

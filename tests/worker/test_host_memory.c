@@ -100,17 +100,17 @@ kv_memory_below_two_blocks_is_refused(void **state)
 }
 
 static void
-inspection_beside_other_programs_says_that_memory_is_missing_now(void **state)
+inspection_counts_memory_of_other_programs_and_frees_what_is_held(void **state)
 {
     char out[4000];
 
     (void)state;
     assert_int_equal(inspect("--kv.memory=100MiB", out, sizeof out), 0);
     assert_non_null(strstr(out, "\"limiter\":\"cgroup /\""));
-    assert_non_null(strstr(out, "\"no_memory\":null"));
     limit(1000, 980);
-    assert_int_equal(inspect("--kv.memory=100MiB", out, sizeof out), 0);
+    assert_int_equal(inspect("--kv.memory=100MiB", out, sizeof out), 78);
     assert_non_null(strstr(out, "cgroup / has 20.0 MiB free; lower kv.memory"));
+    assert_int_equal(inspect("--kv.memory=100MiB --held=200MiB", out, sizeof out), 0);
 }
 
 /* Starts a worker and returns the KV bytes of READY; 0: it has exited with *code. */
@@ -190,7 +190,7 @@ main(void)
     const struct CMUnitTest tests[] = {
         T(model_above_the_limit_is_refused_with_its_parts),
         T(kv_memory_below_two_blocks_is_refused),
-        T(inspection_beside_other_programs_says_that_memory_is_missing_now),
+        T(inspection_counts_memory_of_other_programs_and_frees_what_is_held),
         T(worker_above_the_limit_exits_with_78_and_one_above_free_memory_with_70),
         T(automatic_kv_memory_is_a_share_of_the_limit),
         T(kv_memory_after_oom_kills_is_limited),

@@ -8,7 +8,6 @@
 
 #include "base/cgroup.h"
 #include "gpu/gpu.h"
-#include "ipc/model_options.h"
 #include "worker/exec/exec.h"
 #include "worker/kv/kv.h"
 #include "worker/load/host_memory.h"
@@ -71,42 +70,39 @@ print(struct worker *w, json_t *o)
     load_free(w);
 }
 
-/* On the CPU: refuses a model that never fits. A model that does not fit beside what other programs
- * use now is described, with the reason in the key no_memory: they may end before it is started. */
+/* inspect_run() on the CPU. */
 static int
-inspect_host(struct worker *w, uint64_t weights, struct err *e)
+inspect_host(struct worker *w, uint64_t weights, uint64_t held, struct err *e)
 {
     struct host_memory_need need;
     struct memory_free m;
     uint64_t taken;
     json_t *o;
-    int r;
 
     host_memory_need(w, weights, &need);
     TRY(cgroup_memory(w->cgroup, &m, e));
-    r = host_memory_check(w, &need, /* resident= */ 0, e);
-    if (r < 0 && r != -ENOMEM) return r;
+    TRY(host_memory_check(w, &need, held, e));
+    m.free = MIN(m.free + held, m.limit);
     taken = need.weights + need.tier + need.steps + need.process;
     o = describe(w, m.free, m.limit, m.free - MIN(m.free, taken));
-    json_object_update_new(o, json_pack("{s:s,s:s,s:I,s:I,s:I,s:s?}", "free_owner", m.owner,
-                                        "limiter", m.limiter, "mapped", (json_int_t)need.mapped,
-                                        "steps", (json_int_t)need.steps, "kv_memory",
-                                        (json_int_t)w->keys->kv_memory, "no_memory",
-                                        r < 0 ? e->text : NULL));
+    json_object_update_new(o, json_pack("{s:s,s:I,s:I}", "limiter", m.limiter, "mapped",
+                                        (json_int_t)need.mapped, "steps", (json_int_t)need.steps));
     print(w, o);
     return 0;
 }
 
 int
-inspect_run(struct worker *w, struct err *e)
+inspect_run(struct worker *w, uint64_t held, struct err *e)
 {
     uint64_t weights = 0, beside = 0, free_bytes, own, total, taken;
 
     TRY(load_inspect(w, &weights, &beside, e));
     TRY(kv_memory_check(w, e));
-    if (!sizes_on_gpu(w)) return inspect_host(w, weights, e);
+    if (!sizes_on_gpu(w)) return inspect_host(w, weights, held, e);
     if (gpu_memory(w->gpu, &free_bytes, &own, &total) < 0)
         return err_set(e, -EIO, "%s", gpu_why(w->gpu));
+    /* A worker that runs now also has what is kept free beside weights and KV. */
+    if (held) free_bytes += MIN(held + beside, total - free_bytes);
     taken = weights + beside;
     if (free_bytes < taken + 2 * (uint64_t)w->kv_config->slab_bytes && !beside)
         return err_set(
