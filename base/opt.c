@@ -97,7 +97,7 @@ parse_units(const char *s, const struct unit *u, uint64_t *ret)
     memcpy(number, s, all);
     number[all] = 0;
     if (!parse_double(number, &v) || v * u->times >= 0x1p63) return false;
-    *ret = (uint64_t)llround(v * u->times);
+    *ret = (uint64_t)(v * u->times + 0.5);
     return true;
 }
 
