@@ -89,6 +89,14 @@ ctl_listens(const struct ctl *ctl)
     return ctl_endpoint(ctl->endpoint, endpoint, sizeof endpoint) && probe(endpoint) == 0;
 }
 
+bool
+ctl_may_listen(const struct ctl *ctl)
+{
+    int r = probe(ctl->endpoint);
+
+    return r != -ENOENT && r != -ECONNREFUSED;
+}
+
 int
 ctl_connect(struct ctl *ctl, struct lagan **ret, bool privileged)
 {

@@ -253,18 +253,33 @@ text_duration(char *buf, size_t n, double seconds)
     return buf;
 }
 
+void
+progress_line(const char *fmt, ...)
+{
+    static bool drawn;
+    va_list ap;
+
+    if (!isatty(2)) return;
+    if (fmt || drawn) fputs("\r\033[K", stderr);
+    drawn = fmt != NULL;
+    if (!fmt) return;
+    va_start(ap, fmt);
+    vfprintf(stderr, fmt, ap);
+    va_end(ap);
+    fflush(stderr);
+}
+
 /* Prints the progress: on a terminal a bar that is drawn again, elsewhere a line for each 10 %. */
 void
 progress(const char *what, double done, double total, nsec since)
 {
     static int tenth = -1;
-    static bool drawn;
     char have[32], all[32], rate[32];
     double seconds = (double)(clock_now() - since) / (double)NSEC_S;
     int part;
 
     if (total <= 0) {
-        if (drawn && isatty(2)) fprintf(stderr, "\r\033[K");
+        progress_line(NULL);
         return;
     }
     part = (int)(MIN(done / total, 1.0) * 30);
@@ -272,9 +287,8 @@ progress(const char *what, double done, double total, nsec since)
     text_bytes(all, sizeof all, total);
     text_bytes(rate, sizeof rate, seconds > 0 ? done / seconds : 0);
     if (isatty(2)) {
-        fprintf(stderr, "\rloading %s  [%.*s%*s] %s of %s  %s/s \033[K", what, part,
-                "##############################", 30 - part, "", have, all, rate);
-        drawn = true;
+        progress_line("loading %s  [%.*s%*s] %s of %s  %s/s ", what, part,
+                      "##############################", 30 - part, "", have, all, rate);
     } else if (part / 3 > tenth) {
         tenth = part / 3;
         fprintf(stderr, "loading %s: %d %%, %s of %s, %s/s\n", what, tenth * 10, have, all, rate);

@@ -236,6 +236,34 @@ requests_file_keeps_tags_and_continues_after_errors(void **state)
 }
 
 static void
+exit_code_of_many_requests_is_1_if_their_failures_differ(void **state)
+{
+    static const struct {
+        const char *texts; /* of the requests, one after the other */
+        int code;
+    } cases[] = {
+        { "'echo a' 'error 34'", 75 },
+        { "'error 34' 'echo a' 'error 34'", 75 },
+        { "'error 34' 'error 39'", 1 },
+        { "'error 39' 'error 34'", 1 },
+        { "'error 34' 'error 39' 'error 39'", 1 },
+        { "'echo a' 'echo b'", 0 },
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char line[256];
+        int code;
+
+        snprintf(line, sizeof line,
+                 "printf '{\"text\":\"%%s\"}\\n' %s | $L generate --requests - --json",
+                 cases[i].texts);
+        code = sh(line);
+        if (code != cases[i].code) fail_msg("%s: exit code %d", cases[i].texts, code);
+    }
+}
+
+static void
 each_output_is_printed_before_the_next_input_line(void **state)
 {
     (void)state;
@@ -286,7 +314,12 @@ every_error_has_its_exit_code(void **state)
         { "./laganctl config check /no/such/file", 78,
           "lagand: --config /no/such/file: No such file" },
         { "$L generate --requests /no/such/file", 2, "/no/such/file: No such file" },
-        { "$L nonsense", 2, "no command 'nonsense'" },
+        { "$L nonsense", 2, "no command 'nonsense'; `laganctl --help` lists them" },
+        { "$L staus", 2, "no command 'staus'; did you mean 'status'?" },
+        { "$L kv flsh", 2, "no command 'kv flsh'; did you mean 'kv flush'?" },
+        { "$L workers now", 2, "no command 'workers now'" },
+        { "$L help nonsense", 2, "no command 'nonsense'" },
+        { "$L status --wait=x", 2, "\"x\" is not a whole number" },
         { "$L workers", 2, "'workers' needs one of these words after it: list" },
         { "$L cancel x", 2, "is not a request id" },
         { "$L cancel", 2, "usage: laganctl cancel ID" },
@@ -488,6 +521,56 @@ status_shows_load_progress_or_advice(void **state)
         assert_has(out, states[i][1]);
         mock_done(&other);
     }
+}
+
+static void
+status_exits_with_0_only_if_every_worker_is_ready(void **state)
+{
+    static const struct {
+        const char *state, *worker, *options;
+        int code;
+    } cases[] = {
+        { "ready", NULL, "", 0 },
+        { "ready", NULL, "--wait", 0 },
+        { "degraded", "failed", "", 7 },
+        { "degraded", "failed", "--wait", 7 },
+        { "degraded", "down", "--json --wait", 7 },
+        { "starting", "loading", "", 69 },
+        { "starting", "loading", "--wait=1", 6 },
+        { "draining", "stopping", "--wait", 69 },
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct mock other;
+        char line[160];
+        int code;
+
+        mock_dir(&other);
+        setenv("MOCK_STATE", cases[i].state, 1);
+        if (cases[i].worker) setenv("MOCK_DOWN", cases[i].worker, 1);
+        mock_start(&other, "1");
+        unsetenv("MOCK_STATE");
+        unsetenv("MOCK_DOWN");
+        snprintf(line, sizeof line, "./laganctl --connect %s status %s", other.endpoint,
+                 cases[i].options);
+        code = sh(line);
+        if (code != cases[i].code)
+            fail_msg("%s %s: exit code %d", cases[i].state, cases[i].options, code);
+        mock_done(&other);
+    }
+}
+
+static void
+status_waits_for_a_lagand_that_starts(void **state)
+{
+    (void)state;
+    assert_int_equal(sh("{ sleep 0.5; exec tests/client/mock_lagand $D/late; } & "
+                        "./laganctl --connect ipc://$D/late/api.sock status --wait; r=$?; "
+                        "kill $!; wait $!; exit $r"),
+                     0);
+    assert_has(out, "1 of 1 workers ready");
+    assert_int_equal(sh("./laganctl --connect ipc://$D/late/api.sock status --wait=1"), 3);
 }
 
 static void
@@ -761,6 +844,16 @@ help_names_every_command_option_and_exit_code(void **state)
     }
     assert_int_equal(sh("./laganctl generate --help"), 0);
     assert_has(out, "--repetition-penalty");
+    assert_int_equal(sh("./laganctl help generate"), 0);
+    assert_has(out, "--repetition-penalty");
+    assert_int_equal(sh("./laganctl help"), 0);
+    assert_has(out, "Commands:\n  generate ");
+    assert_int_equal(sh("./laganctl kv --help && ./laganctl help kv"), 0);
+    assert_has(out, "\n  kv flush ");
+    assert_has(out, "`laganctl kv WORD --help` describes one command.\n");
+    assert_int_equal(sh("./laganctl -h && ./lagand -h && ./lagan-sim -h"), 0);
+    assert_int_equal(sh("./lagan-sim --version"), 0);
+    assert_has(out, "lagan-sim 0.1.0\n");
     assert_int_equal(sh("./laganctl"), 2);
     assert_int_equal(sh("./laganctl --version"), 0);
     assert_has(out, "laganctl 0.1.0\n");
@@ -858,6 +951,7 @@ main(void)
         cmocka_unit_test(stream_prints_token_batches_then_the_final_line),
         cmocka_unit_test(skipped_token_index_is_an_error),
         cmocka_unit_test(requests_file_keeps_tags_and_continues_after_errors),
+        cmocka_unit_test(exit_code_of_many_requests_is_1_if_their_failures_differ),
         cmocka_unit_test(each_output_is_printed_before_the_next_input_line),
         cmocka_unit_test(every_error_has_its_exit_code),
         cmocka_unit_test(single_value_options_reject_a_second_value),
@@ -868,6 +962,8 @@ main(void)
         cmocka_unit_test(failed_write_to_standard_output_is_a_failure),
         cmocka_unit_test(control_characters_in_names_are_escaped),
         cmocka_unit_test(status_shows_load_progress_or_advice),
+        cmocka_unit_test(status_exits_with_0_only_if_every_worker_is_ready),
+        cmocka_unit_test(status_waits_for_a_lagand_that_starts),
         cmocka_unit_test(top_refreshes_and_shows_rates_from_the_second_sample),
         cmocka_unit_test(bench_counts_and_times_requests),
         cmocka_unit_test(kv_flush_reports_freed_blocks_of_each_worker),
