@@ -171,8 +171,9 @@ void print_table(const struct column *columns, const json_t *rows);
 void cell_word(struct table *t, const json_t *o, const char *key);
 void cell_number(struct table *t, const json_t *o, const char *key);
 void cell_bytes(struct table *t, const json_t *o, const char *key);
-void print_json(const json_t *o);                        /* one line */
-const char *json_word(const json_t *o, const char *key); /* a string member, or "-" */
+void print_json(const json_t *o);                             /* one line */
+const char *json_string_of(const json_t *o, const char *key); /* a string member; "": none */
+const char *json_word(const json_t *o, const char *key);      /* the same, but "-" for "" */
 /* Returns a number member as an integer; 0: o has no such member. */
 long long json_number(const json_t *o, const char *key);
 double json_real_number(const json_t *o, const char *key);

@@ -169,9 +169,17 @@ print_json(const json_t *o)
 const char *
 json_word(const json_t *o, const char *key)
 {
+    const char *s = json_string_of(o, key);
+
+    return *s ? s : "-";
+}
+
+const char *
+json_string_of(const json_t *o, const char *key)
+{
     const char *s = json_string_value(json_object_get(o, key));
 
-    return s ? s : "-";
+    return s ? s : "";
 }
 
 long long

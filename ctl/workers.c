@@ -60,14 +60,13 @@ cell_state(struct table *t, const json_t *worker, const char *key)
 {
     const json_t *load = json_object_get(worker, "load");
     const char *state = json_word(worker, key);
-    const char *standby = json_string_value(json_object_get(worker, "standby"));
+    const char *standby = json_string_of(worker, "standby");
     long long total = json_number(load, "total");
 
     if (!strcmp(state, "loading") && total > 0)
         table_cell(t, false, "loading %lld%%", 100 * json_number(load, "done") / total);
     else
-        table_cell(t, false, "%s%s%s", state, standby && *standby ? ", " : "",
-                   standby ? standby : "");
+        table_cell(t, false, "%s%s%s", state, *standby ? ", " : "", standby);
 }
 
 static void
@@ -139,10 +138,14 @@ print_workers(const json_t *workers)
     table_print(t);
     json_array_foreach(workers, i, w)
     {
-        const char *why = json_string_value(json_object_get(w, "why"));
+        const char *why = json_string_of(w, "why");
         const char *name = json_word(w, "name"), *state = json_word(w, "state");
 
-        if (why && *why) printf("%s: %s\n", name, why);
+        if (*why) printf("%s: %s\n", name, why);
+        if (!strcmp(json_word(w, "text"), "fault"))
+            printf("%s: ids only, no text: the tokenizer of model %s could not be loaded; "
+                   "`laganctl model verify DIR` prints why\n",
+                   name, json_word(w, "model"));
         if (!strcmp(state, "failed"))
             printf("%s is not started again automatically; `laganctl restart %s` starts it\n", name,
                    name);
@@ -358,7 +361,7 @@ static int
 print_order(const struct order *o, const json_t *w)
 {
     const char *name = json_word(w, "name"), *state = json_word(w, "state");
-    const char *why = json_string_value(json_object_get(w, "why"));
+    const char *why = json_string_of(w, "why");
     bool drained = !strcmp(o->verb, "drain") && !strcmp(state, "down");
 
     if (o->ctl->json)
@@ -367,7 +370,7 @@ print_order(const struct order *o, const json_t *w)
         printf("%s  %s\n", name, drained ? "is stopped" : "is ready");
     if (drained || !is_final(w)) return 0;
     return ctl_fail(CTL_FAILED, "worker %s is %s: %s", name, state,
-                    why && *why ? why : "`laganctl panic` may have the reason");
+                    *why ? why : "`laganctl panic` may have the reason");
 }
 
 /* Waits until the order has taken effect on the named worker, or on all. */

@@ -73,11 +73,12 @@ is(const struct msg_span *s, const char *text)
 const char *
 command_state(const struct daemon *d)
 {
-    uint32_t n_ready = 0;
+    uint32_t n_ready = 0, n_faults = 0;
 
     for (uint32_t i = 0; i < d->n_workers; i++) n_ready += worker_open(d->worker[i]);
+    for (uint32_t i = 0; i < d->config->n_models; i++) n_faults += d->facts[i].tokenizer_fault;
     if (d->draining) return "draining";
-    if (n_ready == d->n_workers) return "ready";
+    if (n_ready == d->n_workers) return n_faults ? "degraded" : "ready";
     if (n_ready) return "degraded";
     return d->was_ready ? "degraded" : "starting";
 }
@@ -125,16 +126,25 @@ put_worker(msgpack_packer *p, const struct config *c, struct worker *w)
 {
     const struct worker_info *f = worker_info(w);
     const struct model_options *k = &c->model[f->model].keys;
+    const struct model_facts *facts = &worker_daemon(w)->facts[f->model];
     const struct arenas *a = worker_arenas(w);
     bool has_kv = f->stats.v[STAT_blocks] > 0;
     uint32_t n_ranks = 1;
 
     while (worker_rank(w, n_ranks)) n_ranks++;
-    msgpack_pack_map(p, 16);
+    msgpack_pack_map(p, 20);
     put_text(p, "name", f->name);
     put_u64(p, "pid", (uint64_t)f->pid);
-    put_text(p, "device", k->device);
+    put_text(p, "device", f->pid ? f->device : "");
     put_text(p, "model", k->name);
+    put_text(p, "dtype", facts->dtype);
+    put_u64(p, "max_len", facts->max_len);
+    put_text(p, "text",
+             !facts->known            ? ""
+             : facts->has_text        ? "yes"
+             : facts->tokenizer_fault ? "fault"
+                                      : "no");
+    put_text(p, "chat", !facts->known ? "" : facts->has_chat ? "yes" : "no");
     put_text(p, "state", super_state_name(worker_state(w)));
     put_u64(p, "running", f->stats.v[STAT_running]);
     put_u64(p, "waiting", f->stats.v[STAT_waiting]);

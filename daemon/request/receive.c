@@ -381,6 +381,13 @@ take_reject(struct worker *w, struct rest *b, struct err *e)
     return 0;
 }
 
+/* Returns true if the field of n bytes is a NUL-terminated UTF-8 string. */
+static bool
+is_text(const char *field, size_t n)
+{
+    return memchr(field, 0, n) && msg_utf8(field, strlen(field));
+}
+
 static int
 take_ready(struct worker *w, struct rest *b, struct err *e)
 {
@@ -393,13 +400,14 @@ take_ready(struct worker *w, struct rest *b, struct err *e)
         return err_set(e, -EBADMSG, "READY was sent twice");
     }
     if (!y.vocab || y.vocab > INT32_MAX || !y.max_len || !y.n_slots || y.n_slots > 65536 ||
-        y.beams > LAGAN_MAX_BEAMS || y.name_bytes > b->n || y.name_bytes >= sizeof f->family ||
-        b->n - y.name_bytes > 7 || !(y.temperature >= 0) ||
-        !memchr(y.unserved, 0, sizeof y.unserved) || !msg_utf8(y.unserved, strlen(y.unserved))) {
+        y.beams > LAGAN_MAX_BEAMS || y.name_bytes >= sizeof f->family ||
+        y.device_bytes >= READY_DEVICE || REC_PAD(y.name_bytes) + REC_PAD(y.device_bytes) != b->n ||
+        !(y.temperature >= 0) || !is_text(y.unserved, sizeof y.unserved) ||
+        !is_text(y.dtype, sizeof y.dtype)) {
         return err_set(e, -EBADMSG,
                        "READY has an invalid field: vocabulary %u, maximum length %u, %u slots, "
-                       "%u beams, architecture name of %u bytes, temperature or unserved",
-                       y.vocab, y.max_len, y.n_slots, y.beams, y.name_bytes);
+                       "%u beams, names of %u and %u bytes, temperature, unserved or dtype",
+                       y.vocab, y.max_len, y.n_slots, y.beams, y.name_bytes, y.device_bytes);
     }
     *f = (struct model_facts){
         .known = true,
@@ -408,6 +416,8 @@ take_ready(struct worker *w, struct rest *b, struct err *e)
         .max_source = y.max_source,
         .n_slots = y.n_slots,
         .has_text = y.has_text != 0,
+        .has_chat = y.has_chat != 0,
+        .tokenizer_fault = y.tokenizer_fault != 0,
         .beams = MAX(y.beams, 1u),
         .max_request_seqs = y.max_request_seqs ? y.max_request_seqs : y.n_slots,
         .temperature = y.temperature,
@@ -417,8 +427,9 @@ take_ready(struct worker *w, struct rest *b, struct err *e)
         .kv_bytes = y.kv_bytes,
     };
     memcpy(f->unserved, y.unserved, sizeof f->unserved);
+    memcpy(f->dtype, y.dtype, sizeof f->dtype);
     if (msg_utf8(b->p, y.name_bytes)) memcpy(f->family, b->p, y.name_bytes);
-    worker_ready(w, y.vocab);
+    worker_ready(w, y.vocab, b->p + REC_PAD(y.name_bytes), y.device_bytes);
     return 0;
 }
 

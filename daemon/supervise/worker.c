@@ -282,6 +282,7 @@ worker_spawn(void *arg)
     w->n_lines = 0;
     w->info.why[0] = 0;
     w->info.load_done = w->info.load_total = 0;
+    w->info.device[0] = 0;
     w->warned = w->asked = w->protocol_error = false;
     w->n_records = w->storm_signals = w->storm_records = 0;
     w->spawned_at = w->heartbeat_at = w->storm_at = clock_now();
@@ -416,9 +417,10 @@ worker_stop(struct worker *w, nsec drain_timeout)
 }
 
 void
-worker_ready(struct worker *w, uint32_t vocab)
+worker_ready(struct worker *w, uint32_t vocab, const char *device, size_t n)
 {
     w->info.vocab = vocab;
+    snprintf(w->info.device, sizeof w->info.device, "%.*s", (int)n, device);
     w->info.start_took = w->d->now - w->spawned_at;
     worker_event(w, EV_READY);
 }

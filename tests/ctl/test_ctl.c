@@ -442,11 +442,16 @@ tables_are_aligned_and_json_is_the_reply(void **state)
     assert_int_equal(sh("$L workers list --json"), 0);
     assert_int_equal(out[0], '[');
     assert_int_equal(sh("$L model list"), 0);
-    assert_string_equal(out, "MODEL  DEVICE  WORKERS  READY  WEIGHTS\n"
-                             "mock   cpu           1      1      0 B\n");
+    assert_string_equal(out, "MODEL  DEVICE  WORKERS  READY  WEIGHTS  DTYPE  LENGTH  TEXT  CHAT\n"
+                             "mock   cpu           1      1      0 B  bf16     4096  yes   no\n");
     assert_int_equal(sh("$L model list --json"), 0);
-    assert_has(out,
-               "[{\"model\":\"mock\",\"device\":\"cpu\",\"workers\":1,\"ready\":1,\"weights\":0}]");
+    assert_has(out, "[{\"model\":\"mock\",\"device\":\"cpu\",\"workers\":1,\"ready\":1,"
+                    "\"weights\":0,\"dtype\":\"bf16\",\"max_len\":4096,\"text\":\"yes\","
+                    "\"chat\":\"no\"}]");
+    assert_int_equal(sh("MOCK_TEXT=fault $D/bin/laganctl --spawn models/x model list"), 0);
+    assert_has(out, "  ids only (fault)  no\n");
+    assert_int_equal(sh("MOCK_TEXT=fault $D/bin/laganctl --spawn models/x status"), 0);
+    assert_has(out, "w0: ids only, no text: the tokenizer of model mock could not be loaded;");
     assert_int_equal(sh("$L status"), 0);
     assert_has(out, "lagand 0.1.0  pid 42  up 3d04h  ready  1 of 1 workers ready\n");
     assert_has(out, "requests 15 of 1024\n");

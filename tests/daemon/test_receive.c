@@ -405,7 +405,7 @@ ready_comes_once_and_is_validated(void **state)
     lies(REC_READY, sizeof *y + 8, "vocabulary 0");
     READY;
     y->name_bytes = 200;
-    lies(REC_READY, sizeof *y + 8, "name of 200");
+    lies(REC_READY, sizeof *y + 8, "names of 200 and 0 bytes");
     READY;
     y->n_slots = 1 << 20;
     lies(REC_READY, sizeof *y + 8, "slots");
@@ -413,7 +413,18 @@ ready_comes_once_and_is_validated(void **state)
     y->beams = LAGAN_MAX_BEAMS + 1;
     lies(REC_READY, sizeof *y + 8, "17 beams");
     READY;
-    assert_int_equal(record(REC_READY, sizeof *y + 8, &e), 0);
+    y->device_bytes = 20;
+    lies(REC_READY, sizeof *y + 8, "names of 2 and 20 bytes");
+    READY;
+    memset(y->dtype, 'x', sizeof y->dtype);
+    lies(REC_READY, sizeof *y + 8, "dtype");
+    READY;
+    y->device_bytes = 4;
+    memcpy((char *)(y + 1) + 8, "cpu!", 4);
+    strcpy(y->dtype, "fp32");
+    assert_int_equal(record(REC_READY, sizeof *y + 16, &e), 0);
+    assert_string_equal(w.info.device, "cpu!");
+    assert_string_equal(d.facts[0].dtype, "fp32");
     assert_int_equal(w.super.state, SUPER_READY);
     assert_int_equal(w.info.vocab, 50);
     assert_int_equal(d.facts[0].vocab, 50);
