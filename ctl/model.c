@@ -5,8 +5,8 @@
 
 /* ---- list */
 
-/* Returns {model, device, workers, ready, weights: bytes, dtype, max_len, text, chat} for all workers
- * of a model. */
+/* Returns {model, device, workers, ready, weights: bytes, dtype, max_len, text, chat} for all the
+ * workers of a model. */
 static json_t *
 served(const char *model, const json_t *workers)
 {
