@@ -273,7 +273,9 @@ cmd_bench(struct ctl *ctl)
 {
     const struct bench_opts *o = ctl->opts;
     struct bench b = { .c = ctl->api, .o = *o, .rng = o->seed };
-    int r = measure(&b, ctl->json);
+    int r = ctl_need_utf8("model", o->model);
+
+    if (r == 0) r = measure(&b, ctl->json);
 
     free(b.shot);
     free(b.ids);

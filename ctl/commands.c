@@ -319,6 +319,9 @@ cmd_text(struct ctl *ctl)
     struct err e;
     json_t *ids;
 
+    if (ctl_need_utf8("text", o->text) || ctl_need_utf8("messages", o->messages) ||
+        ctl_need_utf8("model", o->model))
+        return CTL_USAGE;
     if (*o->requests) return text_lines(ctl, o->requests);
     if (*o->messages) return text_call(ctl, json_pack("{s:s}", "messages", o->messages));
     if (!ctl->first_given) /* a text may be empty */

@@ -92,7 +92,12 @@ int ctl_call(struct ctl *ctl, const char *verb, json_t *args, char **reply);
 /* ctl_call(), but if json is true it prints the reply and sets *ret to NULL; else it parses the
  * reply into *ret, which the caller frees. */
 int ctl_ask(struct ctl *ctl, const char *verb, json_t *args, bool json, json_t **ret);
-int ctl_exit_of(uint32_t reason); /* exit code for enum lagan_reason */
+/* Returns the exit code for an enum lagan_reason. The request was made from the command line, whose
+ * errors are CTL_USAGE, or from a line of a file. */
+int ctl_exit_of(uint32_t reason);
+int ctl_exit_of_line(uint32_t reason);
+/* Returns 0 if the value of an option is UTF-8, else CTL_USAGE with a message. */
+int ctl_need_utf8(const char *option, const char *value);
 /* Finds a program in the directory of laganctl or in libexec. Returns 0, or -ENOENT. */
 int sibling_path(char *buf, size_t n, const char *program);
 

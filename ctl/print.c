@@ -1,6 +1,8 @@
 /* print.c - prints errors, tables, JSON, numbers and progress; see ctl.h. */
 #include "ctl/ctl.h"
 
+#include "wire/msg.h"
+
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -22,6 +24,13 @@ ctl_fail(int code, const char *fmt, ...)
     va_end(ap);
     fputc('\n', stderr);
     return code;
+}
+
+int
+ctl_need_utf8(const char *option, const char *value)
+{
+    if (msg_utf8(value, strlen(value))) return 0;
+    return ctl_fail(CTL_USAGE, "--%s: the text is not UTF-8", option);
 }
 
 int
