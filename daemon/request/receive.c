@@ -421,7 +421,7 @@ take_ready(struct worker *w, struct rest *b, struct err *e)
         !is_text(y.dtype, sizeof y.dtype)) {
         return err_set(
             e, -EBADMSG,
-            "READY has an invalid field: vocab %u and max_len %u (expected above 0), n_slots %u "
+            "READY: a field is invalid: vocab %u and max_len %u (expected above 0), n_slots %u "
             "(1 to 65536), beams %u (at most %d), temperature %g (0 or more), "
             "name_bytes %u (at most %zu), device_bytes %u (at most %d), or `unserved` or `dtype` "
             "is not UTF-8",
