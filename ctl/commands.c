@@ -476,7 +476,9 @@ const struct command commands[] = {
       events_opts, .run = cmd_events },
     { "panic", "", "print why workers failed: cause, panic message and last log lines",
       "  laganctl panic\n\n"
-      "lagand keeps the last 32 failures, as long as the events of `laganctl events`.\n",
+      "lagand keeps the last 32 failures, as long as the events of `laganctl events`. Frames are\n"
+      "the calls at the time of the failure; `addr2line -fe lagan-worker 0x1234` names the\n"
+      "function of lagan-worker+0x1234.\n",
       .run = cmd_panic },
     { "metrics", "", "print all metrics in the Prometheus text format",
       "  laganctl metrics > /var/lib/prometheus/node-exporter/lagan.prom\n",

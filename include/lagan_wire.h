@@ -239,9 +239,10 @@ enum lagan_reason {
 
 /* The verbs of CALL: identifier, name, 1 if only ctl.sock serves it, args, result. Verbs are the
  * commands of laganctl; function cmd_ID() of daemon/ops/commands.c serves verb ID. A worker is
- * {name, pid, device, model, state, running, waiting, restarts, arenas: [{name, bytes}], kv:
- * [{pool, blocks, used, cached, free}], load: {phase, done, total} while it loads, why: a sentence
- * if it has failed}. Token ids are lists of numbers or a bin of i32 LE, in both directions. */
+ * {name, pid, device: in use, "" before it is known, model, dtype, max_len, text: yes|no|fault (the
+ * tokenizer could not be loaded), chat: yes|no, state, running, waiting, restarts, epoch: number of
+ * its process, arenas: [{name, bytes}], kv: [{pool, blocks, used, cached, free}], load: {done,
+ * total} in bytes, why: a sentence if it has failed}. Token ids are lists of numbers or a bin of i32 LE, in both directions. */
 /* clang-format off */
 #define LAGAN_VERBS(X) \
     X(status, "status", 0, "", "{version, pid, uptime_s, state: " \
@@ -267,8 +268,8 @@ enum lagan_reason {
     X(events, "events", 1, "from: number of the first event", \
       "{next, events: [{number, at_ms, kind, worker, text}]}: at most 256 events from that " \
       "number on") \
-    X(panic, "panic", 1, "", "[{at_ms, worker, pid, epoch, cause, how, requests, words, log: " \
-      "[line]}]: failed workers, the latest first") \
+    X(panic, "panic", 1, "", "[{at_ms, worker, pid, epoch, cause, how, requests, words, " \
+      "frames: of the stack, as lagan-worker+0x1234, log: [line]}]: failed workers, the latest first") \
     X(version, "version", 0, "", "{version: of lagand, protocol: version of the wire protocol}") \
     X(loglevel, "loglevel", 1, "level: err|warn|info|debug, worker: empty for lagand itself", \
       "{}; messages below that severity are not logged any more") \

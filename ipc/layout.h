@@ -75,6 +75,7 @@
     LAYOUT4(shm_ctl, hb_mono_ns, state, phase, phase_deadline_ns) \
     LAYOUT2(shm_ctl, stat_seq, stat) LAYOUT(shm_ctl, group_stat) \
     LAYOUT4(panic_message, state, signal, address, step) \
-    LAYOUT4(panic_message, n_frames, text_bytes, frame, text) LAYOUT2(step_trace, n, retired) \
+    LAYOUT4(panic_message, n_frames, text_bytes, frame, text) \
+    LAYOUT2(panic_message, module, module_name) LAYOUT2(step_trace, n, retired) \
     LAYOUT(step_trace, entry) LAYOUT4(step_entry, seq, step, lane, n_ids) LAYOUT(step_entry, id))
 /* clang-format on */

@@ -189,6 +189,7 @@ run_inspect(struct worker *w, enum log_level lowest)
     int r;
 
     log_open("lagan-worker", lowest);
+    log_to_parent();
     r = inspect_run(w, &e);
     if (r < 0) log_err("%s", e.text);
     return r == -EIO ? EXIT_DEVICE : r < 0 ? EXIT_CONFIG : 0;
@@ -205,6 +206,7 @@ main(int argc, char **argv)
     FP(worker_main);
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     log_open("worker", LOG_LEVEL_INFO);
+    log_to_parent();
     r = read_argv(&parts.keys, &own, argc, argv, &e);
     if (r < 0) {
         log_err("%s", e.text);
@@ -216,6 +218,7 @@ main(int argc, char **argv)
     }
     snprintf(w->name, sizeof w->name, "worker %.20s", own.worker);
     log_open(w->name, parse_log_level(own.log_level));
+    log_to_parent();
     if (own.inspect) return run_inspect(w, parse_log_level(own.log_level));
     w->loader->standby = own.as_standby;
     w->rank = own.rank;

@@ -694,7 +694,7 @@ cmd_panic(struct ask *a)
     for (uint32_t i = 0; i < n; i++) {
         const struct death_entry *x = event_log_dead(h, i);
 
-        msgpack_pack_map(p, 9);
+        msgpack_pack_map(p, 10);
         put_u64(p, "at_ms", (uint64_t)x->at_ms);
         put_text(p, "worker", x->worker);
         put_u64(p, "pid", (uint64_t)x->pid);
@@ -703,6 +703,7 @@ cmd_panic(struct ask *a)
         put_text(p, "how", x->how);
         put_u64(p, "requests", x->n_requests);
         put_text(p, "words", x->panic);
+        put_text(p, "frames", x->frames);
         msg_key(p, "log");
         msgpack_pack_array(p, x->n_lines);
         for (uint32_t k = 0; k < x->n_lines; k++) {

@@ -80,9 +80,11 @@ setup(void **state)
         "done\n"
         "echo $args >%s/args; echo $dir >%s/rundir\n"
         "case $FAKE in\n"
-        "config) echo '<3>lagand: lagan.yaml:3: no such key \"colour\"' >&2; exit 78 ;;\n"
-        "crash) echo '<3>lagand: something broke' >&2; kill -SEGV $$ ;;\n"
-        "deaf) mkdir $dir; echo '<4>lagand: about to hang' >&2; exec sleep 600 ;;\n"
+        "config) echo '2026-11-24T19:28:31.123Z err lagand: lagan.yaml:3: no such key \"colour\"' "
+        ">&2; exit 78 ;;\n"
+        "crash) echo '2026-11-24T19:28:31.123Z err lagand: something broke' >&2; kill -SEGV $$ ;;\n"
+        "deaf) mkdir $dir; echo '2026-11-24T19:28:31.123Z warn lagand: about to hang' >&2; exec "
+        "sleep 600 ;;\n"
         "*) exec tests/client/mock_lagand $dir ;;\n"
         "esac\n",
         mock.dir, mock.dir);
