@@ -34,7 +34,7 @@ enum opt_type {
 enum {
     OPT_RESTART = 1, /* a change needs a worker restart */
     OPT_HIDDEN = 2,  /* absent from help, manual and suggestions */
-    OPT_AUTO = 4,    /* numbers: "auto" is accepted and stored as 0, even if min is above 0 */
+    OPT_AUTO = 4,    /* numbers: "auto" is accepted and stored as 0; min must be above 0 */
     OPT_POW2 = 8,    /* numbers: must be a power of two */
     OPT_REPEAT = 16, /* STR: may be repeated; the values are joined with newlines */
     OPT_BARE = 32    /* numbers: --key without =VALUE is accepted and means 0 */
@@ -58,9 +58,6 @@ struct opt {
 
 /* Returns the row with this key of len bytes; NULL: none. */
 const struct opt *opt_find(const struct opt *table, const char *key, size_t len);
-/* Returns the edit distance of a, which has n bytes, and b; UINT32_MAX if n > 63. A word is
- * suggested for a if their distance is at most (n + 1) / 2. */
-uint32_t opt_distance(const char *a, size_t n, const char *b);
 
 /* Writes the defaults of all rows into the struct *to. Aborts if a default does not parse. */
 void opt_defaults(const struct opt *table, void *to);

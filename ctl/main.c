@@ -1,6 +1,8 @@
 /* main.c - laganctl: the command line and the exit code; see ctl.h. */
 #include "ctl/ctl.h"
 
+#include "base/similar.h"
+
 #include "config.h"
 
 #include <stdio.h>
@@ -60,9 +62,8 @@ command_of(int argc, char **argv, int *n_words)
 static int
 no_such_command(int argc, char **argv)
 {
-    const struct command *near = NULL;
-    uint32_t least = UINT32_MAX;
-    size_t len = strlen(argv[0]), n;
+    struct similar near = { 0 };
+    size_t len = strlen(argv[0]);
     bool group = false;
     char words[60];
 
@@ -71,15 +72,9 @@ no_such_command(int argc, char **argv)
     /* compares the first word of single commands, the first two of others */
     for (const struct command *c = commands; c->words; c++) {
         bool two = strchr(c->words, ' ') && argc > 1;
-        uint32_t d;
 
-        n = (size_t)snprintf(words, sizeof words, "%s%s%s", argv[0], two ? " " : "",
-                             two ? argv[1] : "");
-        d = opt_distance(words, MIN(n, sizeof words - 1), c->words);
-        if (d < least && d <= MIN(n, strlen(c->words)) / 2) {
-            least = d;
-            near = c;
-        }
+        snprintf(words, sizeof words, "%s%s%s", argv[0], two ? " " : "", two ? argv[1] : "");
+        similar_compare(&near, words, strlen(words), c->words);
     }
     if (group && argc < 2) {
         fprintf(stderr, "laganctl: '%s' needs one of these words after it:", argv[0]);
@@ -89,7 +84,8 @@ no_such_command(int argc, char **argv)
         return fputc('\n', stderr), CTL_USAGE;
     }
     snprintf(words, sizeof words, "%s%s%s", argv[0], group ? " " : "", group ? argv[1] : "");
-    if (near) return ctl_fail(CTL_USAGE, "no command '%s'; did you mean '%s'?", words, near->words);
+    if (near.word)
+        return ctl_fail(CTL_USAGE, "no command '%s'; did you mean '%s'?", words, near.word);
     return ctl_fail(CTL_USAGE, "no command '%s'; `laganctl --help` lists them", words);
 }
 

@@ -28,6 +28,7 @@ struct model_options {
     uint32_t kv_prefill_rate;                       /* prompt tokens per second; 0: unknown */
     uint32_t kv_tokens_per_block, kv_sink_tokens, kv_snapshot_interval, kv_dtype;
     bool kv_reuse;
+    uint32_t kv_events;
     char kv_shares[80];
     double cross_kv_cache_fraction;
     uint32_t split_mode;

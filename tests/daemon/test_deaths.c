@@ -339,7 +339,7 @@ protocol_errors_end_worker_and_finally_the_request(void **state)
         { "bad-first", "first is 4, expected 3", LAGAN_E_POISONED },
         { "bad-text", "is not UTF-8", LAGAN_E_POISONED },
         { "bad-seq", "sequence", LAGAN_E_POISONED },
-        { "bad-finish", "n_tokens is 9 instead of 8", 0 },
+        { "bad-finish", "n_tokens is 9, expected 8", 0 },
         { "shut-doorbell", "closed its doorbell", 0 },
         { "storm", "signalled the doorbell", 0 },
         { "exit", "died (exited): exit status 3", 0 },
