@@ -41,15 +41,11 @@ cell_age(struct table *t, const json_t *o, const char *key)
 }
 
 static const struct column request_columns[] = {
-    { "ID", "id", cell_number },
-    { "CLIENT", "client", cell_word },
-    { "MODEL", "model", cell_word },
-    { "WORKER", "worker", cell_word },
-    { "STATE", "state", cell_word },
-    { "PROMPT", "prompt", cell_number },
-    { "GENERATED", "generated", cell_number },
-    { "AGE", "age_ms", cell_age },
-    { 0 },
+    { "ID", "id", cell_number },         { "USER", "user", cell_word },
+    { "CLIENT", "client", cell_word },   { "MODEL", "model", cell_word },
+    { "WORKER", "worker", cell_word },   { "STATE", "state", cell_word },
+    { "PROMPT", "prompt", cell_number }, { "GENERATED", "generated", cell_number },
+    { "AGE", "age_ms", cell_age },       { 0 },
 };
 
 static int
@@ -390,8 +386,8 @@ const struct command commands[] = {
       "The first request is a warm-up and is not counted. Times are measured in this client:\n"
       "ttft, time to the first token; tpot, time from the first to the last token divided by\n"
       "the tokens after the first; itl, time between two batches of tokens; e2el, time of a\n"
-      "whole request. Every output has the requested length. A model with fewer than 256 token\n"
-      "ids needs --below.\n",
+      "whole request; p90 and p99 are percentiles. A terminal shows the progress. Every output\n"
+      "has the requested length. A model with fewer than 256 token ids needs --below.\n",
       bench_opts, .run = cmd_bench },
     { "top", "", "show the state and the token rates of each worker, repeatedly",
       "  laganctl top\n"

@@ -186,6 +186,8 @@ const char *json_string_of(const json_t *o, const char *key); /* a string member
 const char *json_word(const json_t *o, const char *key);      /* the same, but "-" for "" */
 /* Returns a number member as an integer; 0: o has no such member. */
 long long json_number(const json_t *o, const char *key);
+/* Returns a new JSON number with 6 significant digits, for a time or a rate. */
+json_t *json_measured(double v);
 double json_real_number(const json_t *o, const char *key);
 void print_json_string(FILE *out, const char *s, size_t n);
 void print_float(FILE *out, float v); /* shortest text that parses to the same float */

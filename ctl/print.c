@@ -171,7 +171,7 @@ print_table(const struct column *columns, const json_t *rows)
 void
 print_json(const json_t *o)
 {
-    json_dumpf(o, stdout, JSON_COMPACT);
+    json_dumpf(o, stdout, JSON_COMPACT | JSON_REAL_PRECISION(15));
     putchar('\n');
 }
 
@@ -197,6 +197,15 @@ json_number(const json_t *o, const char *key)
     const json_t *v = json_object_get(o, key);
 
     return json_is_real(v) ? (long long)json_real_value(v) : json_integer_value(v);
+}
+
+json_t *
+json_measured(double v)
+{
+    char buf[32];
+
+    snprintf(buf, sizeof buf, "%.6g", v);
+    return json_real(strtod(buf, NULL));
 }
 
 double

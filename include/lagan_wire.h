@@ -268,7 +268,8 @@ enum lagan_reason {
       "starting|ready|degraded|draining, models: [name], requests, max_requests, queued, " \
       "workers: [a worker]}") \
     X(workers_list, "workers list", 0, "", "[a worker]") \
-    X(requests_list, "requests list", 0, "", "[{id, client, model, worker, state: " \
+    X(requests_list, "requests list", 0, "", "[{id, client, user: uid:1000 or key:alice, model, " \
+      "worker, state: " \
       "queued|dispatched|streaming|suspended|ended, prompt, generated, age_ms}]: " \
       "the caller's requests on api.sock, all requests on ctl.sock") \
     X(cancel, "cancel", 0, "id: of requests list", "{}; on api.sock only requests of the caller") \

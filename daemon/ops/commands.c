@@ -268,9 +268,10 @@ cmd_requests_list(struct ask *a)
             n += !pass;
             if (!pass) continue;
             if (f.attached) snprintf(client, sizeof client, "c%u", f.client);
-            msgpack_pack_map(p, 8);
+            msgpack_pack_map(p, 9);
             put_u64(p, "id", f.id);
             put_text(p, "client", client);
+            put_text(p, "user", session_user_at(d->sessions, f.user)->name);
             put_text(p, "model", d->config->model[f.model].keys.name);
             put_text(p, "worker", f.held ? worker_info(d->worker[f.worker])->name : "");
             put_text(p, "state",
@@ -289,7 +290,7 @@ put_table(msgpack_packer *p, const struct config *c, const struct opt *table, co
     for (const struct opt *o = table; o->key; o++) {
         char key[96], value[4200], where[1200];
 
-        if (o->flags & OPT_HIDDEN) continue;
+        if (!config_has_value(o)) continue;
         snprintf(key, sizeof key, "%s%s", prefix, o->key);
         msgpack_pack_map(p, 3);
         put_text(p, "key", key);
@@ -303,7 +304,7 @@ n_shown(const struct opt *table)
 {
     uint32_t n = 0;
 
-    for (const struct opt *o = table; o->key; o++) n += !(o->flags & OPT_HIDDEN);
+    for (const struct opt *o = table; o->key; o++) n += config_has_value(o);
     return n;
 }
 
