@@ -258,16 +258,19 @@ enum lagan_reason {
 /* The verbs of CALL: identifier, name, 1 if only ctl.sock serves it, args, result. args is a list
  * of "key" and "key: sentence", separated by commas or semicolons; lagand rejects other keys. Verbs
  * are the commands of laganctl; function cmd_ID() of daemon/ops/commands.c serves verb ID. A worker
- * is {name, pid, device, model, state, running, waiting, restarts, arenas: [{name, bytes}], kv:
- * [{pool, blocks, used, cached, free}], load: {phase, done, total} while it loads, why: a sentence
- * if it has failed}. Token ids are lists of numbers or a bin of i32 LE, in both directions. */
+ * is {name, pid, device: in use, "" before it is known, model, dtype, max_len, text: yes|no|fault
+ * (the tokenizer could not be loaded), chat: yes|no, state, running, waiting, restarts, epoch:
+ * number of its process, arenas: [{name, bytes}], kv: [{pool, blocks, used, cached, free}], load:
+ * {done, total} in bytes, why: a sentence if it has failed}. Token ids are lists of numbers or a
+ * bin of i32 LE, in both directions. */
 /* clang-format off */
 #define LAGAN_VERBS(X) \
     X(status, "status", 0, "", "{version, pid, uptime_s, state: " \
       "starting|ready|degraded|draining, models: [name], requests, max_requests, queued, " \
       "workers: [a worker]}") \
     X(workers_list, "workers list", 0, "", "[a worker]") \
-    X(requests_list, "requests list", 0, "", "[{id, client, model, worker, state: " \
+    X(requests_list, "requests list", 0, "", "[{id, client, user: uid:1000 or key:alice, model, " \
+      "worker, state: " \
       "queued|dispatched|streaming|suspended|ended, prompt, generated, age_ms}]: " \
       "the caller's requests on api.sock, all requests on ctl.sock") \
     X(cancel, "cancel", 0, "id: of requests list", "{}; on api.sock only requests of the caller") \
@@ -301,8 +304,8 @@ enum lagan_reason {
     X(events, "events", 1, "from: number of the first event", \
       "{next, events: [{number, at_ms, kind, worker, text}]}: at most 256 events from that " \
       "number on") \
-    X(panic, "panic", 1, "", "[{at_ms, worker, pid, epoch, cause, how, requests, words, log: " \
-      "[line]}]: failed workers, the latest first") \
+    X(panic, "panic", 1, "", "[{at_ms, worker, pid, epoch, cause, how, requests, words, " \
+      "frames: of the stack, as lagan-worker+0x1234, log: [line]}]: failed workers, the latest first") \
     X(version, "version", 0, "", "{version: of lagand, protocol: version of the wire protocol}") \
     X(loglevel, "loglevel", 1, "level: err|warn|info|debug, worker: empty for lagand itself", \
       "{}; messages below that severity are not logged any more") \
