@@ -205,5 +205,15 @@ kv_reorder(struct kv *kv, unsigned lane, uint64_t step, const seq_slot *slot, co
             copy_entry(kv, &t, 0);
         }
     }
-    for (uint32_t i = 0; i < n_slots; i++) kv_fence(kv, slot[i], lane, step);
+    for (uint32_t i = 0; i < n_slots; i++) {
+        struct kv_seq *s = &kv_seqs(kv)[slot[i]];
+
+        kv_fence(kv, slot[i], lane, step);
+        if (parent[i] == i) continue;
+        /* The slot has other tokens now: kv_store() begins at the root and stores no snapshot that
+         * was taken before. */
+        s->n_stored = 0;
+        kv_tree_pin(kv, 0, &s->cursor);
+        memset(s->snapshot, 0, sizeof s->snapshot);
+    }
 }

@@ -98,6 +98,8 @@ int kv_admit(struct kv *kv, seq_slot slot, const struct kv_need *n, const struct
 void kv_start(struct kv *kv, unsigned lane, uint64_t step, seq_slot slot, struct kv_out *out);
 /* Adds the full blocks of the first n computed positions, and the encoder input, to the tree. */
 void kv_store(struct kv *kv, seq_slot slot, const struct kv_text *t, uint32_t n);
+/* Adds the encoder input alone; call it after the slot's first step. kv_store() calls it if n > 0. */
+void kv_store_cross(struct kv *kv, seq_slot slot, const struct kv_text *t);
 /* Does kv_store(), adds the last, partial block to the tree too, and then does kv_drop(). */
 void kv_release(struct kv *kv, seq_slot slot, const struct kv_text *t, uint32_t n);
 struct kv_flushed { /* what kv_flush() evicted from the arena and from the host tier */
