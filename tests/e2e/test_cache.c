@@ -299,6 +299,43 @@ outputs_keep_their_bits_while_the_cache_is_flushed(void **state)
     }
 }
 
+/* Returns the sum of a counter of the cross groups. */
+static uint64_t
+cross_counter(const struct serve *s, const char *name)
+{
+    char output[16384], *save = NULL;
+    uint64_t n = 0;
+
+    assert_int_equal(serve_ask(s, "metrics", output, sizeof output), 0);
+    for (char *l = strtok_r(output, "\n", &save); l; l = strtok_r(NULL, "\n", &save))
+        if (strstr(l, "kind=\"cross\"")) n = metric(l, name, n);
+    return n;
+}
+
+/* The decoder prefix of these requests is one token, so their outputs share no decoder position. */
+static void
+searches_and_samples_of_one_source_encode_it_once(void **state)
+{
+    static const char *const set[] = { "kv.reuse=true", "kv.tokens_per_block=8", "threads=2",
+                                       NULL };
+    static const char *const how[] = { "--beams 4", "--beams 3 --n 2", "--n 3 --temperature 1",
+                                       "--n 2 --temperature 1" };
+    struct serve s;
+
+    (void)state;
+    assert_true(serve_start(&s, "tests/data/golden/t5_relu", set));
+    for (uint32_t i = 0; i < ARRAY_LEN(how); i++) {
+        char command[200], output[4096];
+
+        snprintf(command, sizeof command,
+                 "generate --ids 5,6,7,8,9,10,11,12,13,14,15,16 --max-tokens 6 %s", how[i]);
+        if (serve_ctl(&s, command, output, sizeof output) != 0) fail_msg("%s: %s", command, output);
+    }
+    assert_int_equal(cross_counter(&s, "lagan_kv_missed"), 2);
+    assert_int_equal(cross_counter(&s, "lagan_kv_reused_full"), 6);
+    serve_stop(&s);
+}
+
 int
 main(int argc, char **argv)
 {
@@ -308,6 +345,7 @@ main(int argc, char **argv)
         cmocka_unit_test(windows_that_keep_their_first_positions_are_found_again),
         cmocka_unit_test(encoder_inputs_and_their_outputs_are_found_again),
         cmocka_unit_test(outputs_keep_their_bits_while_the_cache_is_flushed),
+        cmocka_unit_test(searches_and_samples_of_one_source_encode_it_once),
     };
 
     serve_args(argc, argv);
