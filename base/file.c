@@ -49,7 +49,7 @@ file_read(char **ret, size_t *n, const char *dir, const char *name, size_t most,
         return err_set(e, -EFBIG, "%.150s has %lld bytes; the maximum is %zu", path,
                        (long long)st.st_size, most);
     text = malloc((size_t)st.st_size + 1);
-    if (!text) return err_set(e, -ENOMEM, "out of memory for the text of %.180s", path);
+    if (!text) return err_set(e, -ENOMEM, "out of memory while reading %.180s", path);
     while (have < (size_t)st.st_size) {
         ssize_t got = read(fd, text + have, (size_t)st.st_size - have);
 

@@ -236,8 +236,8 @@ set_value(const struct opt *o, void *base, const char *value, const char *where,
         return err_set(e, -EINVAL, "%s: %s: \"%.60s\" is not %s%s%s", where, o->key, value,
                        o->type == OPT_ENUM ? "one of " : "", form_of(o), or_auto);
     if (!in_range(o, v))
-        return err_set(e, -EINVAL, "%s: %s: %.60s is out of range; it is %s%s", where, o->key,
-                       value, range_of(o, range, sizeof range), or_auto);
+        return err_set(e, -EINVAL, "%s: %s: %.60s is out of range; the value must be %s%s", where,
+                       o->key, value, range_of(o, range, sizeof range), or_auto);
     memcpy(to, &bits, types[o->type].size);
     return 0;
 }
@@ -291,9 +291,9 @@ no_such_key(const struct opt *table, const char *key, size_t len, const char *wh
         }
     }
     if (!near || least > (len + 1) / 2) {
-        return err_set(e, -ENOENT, "%s: there is no key \"%.*s\"", where, (int)MIN(len, 60u), key);
+        return err_set(e, -ENOENT, "%s: unknown key \"%.*s\"", where, (int)MIN(len, 60u), key);
     }
-    return err_set(e, -ENOENT, "%s: there is no key \"%.*s\"; did you mean %s?", where,
+    return err_set(e, -ENOENT, "%s: unknown key \"%.*s\"; did you mean %s?", where,
                    (int)MIN(len, 60u), key, near->key);
 }
 

@@ -89,7 +89,8 @@ pack_json(msgpack_packer *p, const char *text, size_t n, struct err *e)
             break;
         case JSON_KEY:
         case JSON_STRING:
-            if (pack_string(p, &j) < 0) return err_set(e, -ENOMEM, "out of memory for a string");
+            if (pack_string(p, &j) < 0)
+                return err_set(e, -ENOMEM, "out of memory for a string of the JSON text");
             break;
         case JSON_NUMBER:
             TRY(pack_number(p, &j, e));

@@ -188,7 +188,7 @@ converse(struct talk *t)
     if (k < 0) r = ctl_fail(CTL_FAILED, "standard input: %s", e.text);
     line_reader_close(&l);
     if (r == 0 && !ctl_signal && t->n == 0 && !t->asks)
-        r = ctl_fail(CTL_USAGE, "standard input has no line with a message");
+        r = ctl_fail(CTL_USAGE, "standard input has no message; write one message on each line");
     return ctl_signal ? 128 + ctl_signal : r;
 }
 

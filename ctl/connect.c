@@ -98,8 +98,8 @@ ctl_connect(struct ctl *ctl, struct lagan **ret, bool privileged)
     snprintf(endpoint, sizeof endpoint, "%s", ctl->endpoint);
     if (privileged && !ctl_endpoint(ctl->endpoint, endpoint, sizeof endpoint))
         return ctl_fail(CTL_REFUSED,
-                        "this command needs ctl.sock on lagand's host: use --connect "
-                        "ipc://DIR/ctl.sock with the runtime directory of lagand, not %s",
+                        "this command needs ctl.sock on lagand's host, not %s: use --connect "
+                        "ipc://DIR/ctl.sock, where DIR is lagand's runtime directory",
                         ctl->endpoint);
     r = probe(endpoint);
     if (r == -EACCES || r == -EPERM)

@@ -184,8 +184,9 @@ set_bias(struct lagan_request *r, const struct field *f, const char *s, struct e
         if (!*end) return lagan_set_bias(r, f->key, id, bias, n);
         s = end + 1;
     }
-    return err_set(e, -EINVAL, "%s: '%.40s' is not a list of ID:X, at most %d", f->key, s,
-                   LAGAN_MAX_BIAS);
+    return err_set(e, -EINVAL,
+                   "%s: expected a list TOKEN_ID:BIAS,... of at most %d entries at '%.40s'", f->key,
+                   LAGAN_MAX_BIAS, s);
 }
 
 static int
@@ -236,7 +237,9 @@ could_not_set(int r, const char *key, struct err *e)
     if (r == -ENOMEM) return err_set(e, r, "out of memory for the value of %s", key);
     if (r == -E2BIG)
         return err_set(
-            e, r, "%.64s: the request has too many keys or the list has too many entries", key);
+            e, r,
+            "%.64s cannot be added: the request has too many keys or the list too many entries",
+            key);
     return err_set(e, r, "'%.64s' is not a key of a request", key);
 }
 
@@ -275,7 +278,7 @@ set_pairs(struct lagan_request *r, const char *key, const json_t *list, struct e
 
         if (!json_is_integer(json_array_get(x, 0)) || !json_is_number(json_array_get(x, 1)) ||
             v < 0 || v > INT32_MAX)
-            return err_set(e, -EINVAL, "%.64s[%zu] is not [id, bias]", key, i);
+            return err_set(e, -EINVAL, "%.64s[%zu] must be a pair [token id, bias]", key, i);
         id[i] = (int32_t)v;
         bias[i] = (float)json_number_value(json_array_get(x, 1));
     }

@@ -46,7 +46,8 @@ choose_dir(struct spawn *s)
     uint64_t random;
 
     if (getrandom(&random, sizeof random, 0) != sizeof random)
-        return ctl_fail(CTL_FAILED, "cannot choose a directory name: getrandom: %s",
+        return ctl_fail(CTL_FAILED,
+                        "cannot choose a name for lagand's runtime directory: getrandom: %s",
                         strerror(errno));
     for (size_t i = 0; i < ARRAY_LEN(places); i++) {
         if (!places[i] || strlen(places[i]) > 60 || access(places[i], W_OK | X_OK)) continue;
@@ -56,7 +57,7 @@ choose_dir(struct spawn *s)
     }
     return ctl_fail(
         CTL_FAILED,
-        "a private lagand cannot have its runtime directory, because /tmp is not writable");
+        "--spawn: /tmp is not writable, so that lagand cannot create its runtime directory");
 }
 
 /* Removes the files of a directory, then the directory. */
@@ -212,7 +213,7 @@ stop(struct spawn *s)
         kill(s->pid, SIGKILL); /* its workers exit when their doorbell hangs up */
         waitpid(s->pid, &s->status, 0);
         s->gone = true;
-        ctl_fail(0, "the private lagand did not stop within 10 s and was killed");
+        ctl_fail(0, "the lagand of --spawn did not stop within 10 s and was killed");
         break;
     }
     remove_dir(s);

@@ -58,7 +58,7 @@ wait_for_all(struct ctl *ctl, const char *worker, json_t *rows, json_t **last)
         n = json_array_size(list);
         if (!json_is_array(list)) {
             json_decref(s);
-            return ctl_fail(CTL_FAILED, "the reply of lagand to tune status has no rows");
+            return ctl_fail(CTL_FAILED, "lagand's reply to `tune status` lacks the array `rows`");
         }
         json_array_extend(rows, list);
         show_progress(json_number(s, "done"), json_number(s, "total"), since);
@@ -69,8 +69,8 @@ wait_for_all(struct ctl *ctl, const char *worker, json_t *rows, json_t **last)
         json_decref(s);
         if (n == 0) nanosleep(&interval, NULL);
         if (ctl_signal)
-            return ctl_fail(128 + ctl_signal, "the worker continues to measure; `laganctl tune` "
-                                              "shows its progress");
+            return ctl_fail(128 + ctl_signal, "the worker continues to measure matmuls; `laganctl "
+                                              "tune` shows its progress");
     }
 }
 

@@ -91,7 +91,7 @@ ack(struct daemon *d, struct client *c, const struct msg *m)
     if (!r) return; /* the request has ended, and its DONE or ERROR is on the way */
     if (msg_u64(&m->map, "n", &n) < 0 || n > UINT32_MAX) {
         FRONTEND_REFUSE(d, c, m->rid, LAGAN_E_INVALID_REQUEST,
-                        "ACK: n is missing or wrong; it must be the number of a CHUNK");
+                        "ACK: n must be the number of a CHUNK that this client received");
         return;
     }
     msg_u64(&m->map, "ack_window", &ack_window);
@@ -280,8 +280,8 @@ call(struct daemon *d, struct client *c, const struct msg *m)
         command_call(d, c, m);
     else
         FRONTEND_REFUSE(d, c, m->rid, LAGAN_E_QUEUE_FULL,
-                        "commands and large messages of this user have used more than %d %% of "
-                        "lagand's time; send fewer",
+                        "refused: commands and large messages of this user use more than %d %% of "
+                        "lagand's CPU time; send fewer",
                         SHARE);
     u->cpu_time += time_spent() - since;
 }
@@ -329,10 +329,11 @@ messages_frame(struct daemon *d, struct client *c, const void *frame, size_t n)
         return;
     }
     if (share_is_used_up(d, u)) {
-        FRONTEND_REFUSE(d, c, msg_rid(frame, n), LAGAN_E_QUEUE_FULL,
-                        "message of %zu bytes: commands and large messages of this user have used "
-                        "more than %d %% of lagand's time; send fewer",
-                        n, SHARE);
+        FRONTEND_REFUSE(
+            d, c, msg_rid(frame, n), LAGAN_E_QUEUE_FULL,
+            "message of %zu bytes refused: commands and large messages of this user use "
+            "more than %d %% of lagand's CPU time; send fewer",
+            n, SHARE);
         return;
     }
     since = time_spent();

@@ -112,7 +112,7 @@ reexec_take(struct daemon *d, struct fdstore *left)
     n = ledger_log_open(d->ledger_log, ledger) ? dispatch_restore(d) : 0;
     ledger_log_start(d->ledger_log);
     if (n)
-        log_info("restored %u requests of the previous lagand; %u of them continue", n,
+        log_info("restored %u requests of the previous lagand; %u are still open", n,
                  ledger_n(d->ledger));
     fd = ledger_log_fd(d->ledger_log);
     if (fd >= 0 && fd != ledger) fdstore_put("ledger", fd);
@@ -142,7 +142,7 @@ set_aside(struct handover_state *h, const char *name, int fd)
     int copy = h->n < FDSTORE_MAX ? fcntl(fd, F_DUPFD_CLOEXEC, PARK) : -1;
 
     if (copy < 0) {
-        log_warn("%s cannot be passed to the new lagand: %s", name,
+        log_warn("descriptor %s cannot be passed to the new lagand: %s", name,
                  h->n == FDSTORE_MAX || errno == EINVAL ? "too many open files" : strerror(errno));
         return;
     }

@@ -91,7 +91,7 @@ want_kv(struct lane *l, const char *op, const struct kv_view *v, uint32_t heads,
         REFUSE("%s: a slice has %u bytes, needs %llu", op, v->slice_bytes,
                (unsigned long long)bytes);
     if (v->table_stride == 0 || v->n_parts == 0 || v->n_parts > 2)
-        REFUSE("%s: KV table_stride %u must be > 0 and n_parts %u must be 1 or 2", op,
+        REFUSE("%s: KV table_stride is %u, expected above 0; n_parts is %u, expected 1 or 2", op,
                v->table_stride, v->n_parts);
     return 0;
 }
@@ -194,8 +194,8 @@ checked_lane_part(struct lane *l, uint32_t first, uint32_t n)
         return err_set(&g->why, -ENOTSUP, "the units of %s cannot be divided among lanes%s%s",
                        g->describe, g->parts.why ? ": " : "", g->parts.why ? g->parts.why : "");
     if (n < g->parts.least || n > l->units || first > l->units - n)
-        REFUSE("lane_part: units %u .. %u are not within the lane's %u units or fewer than %u",
-               first, first + n, l->units, g->parts.least);
+        REFUSE("lane_part: %u units from unit %u on; expected at least %u of the lane's %u", n,
+               first, g->parts.least, l->units);
     return g->device->lane.part(l, first, n);
 }
 
@@ -220,7 +220,8 @@ checked_lane_after(struct lane *l, const struct lane *other, uint64_t step)
         REFUSE("lane_after: the other lane belongs to another device");
     if (l == other || other->gpu->device->lane.done(other) >= step) return 0;
     if (__atomic_load_n(&other->marked, __ATOMIC_ACQUIRE) < step)
-        REFUSE("lane_after: the other lane has not marked step %llu", (unsigned long long)step);
+        REFUSE("lane_after: lane_mark() of step %llu was not called on the other lane",
+               (unsigned long long)step);
     return l->gpu->device->lane.after(l, other, step);
 }
 
@@ -371,7 +372,8 @@ checked_residual(struct lane *l, const struct residual *r)
     if (r->in_bias.data && !r->in.data) REFUSE("residual: in_bias is set, but in is not");
     if (r->in_bias.data && r->in_norm.data) REFUSE("residual: in_bias and in_norm are both set");
     if (r->parts && !r->in.data) REFUSE("residual: parts is set, but in is not");
-    if (r->y_bias.data && r->norm == RESIDUAL_RMS) REFUSE("residual: y_bias with an RMS norm");
+    if (r->y_bias.data && r->norm == RESIDUAL_RMS)
+        REFUSE("residual: y_bias is set for an RMS norm");
     if (!r->in.data && !r->y.data && r->norm != RESIDUAL_POST) return 0;
     return l->gpu->device->residual(l, r);
 }
@@ -396,7 +398,8 @@ checked_matmul(struct lane *l, struct tensor y, struct tensor x, struct tensor w
     if (w.dim[1] != x.dim[1])
         REFUSE("matmul: x is [%u, %u], w is [%u, %u]: their columns differ", x.dim[0], x.dim[1],
                w.dim[0], w.dim[1]);
-    if (w.dim[0] == 0 || w.dim[1] == 0) REFUSE("matmul: empty w [%u, %u]", w.dim[0], w.dim[1]);
+    if (w.dim[0] == 0 || w.dim[1] == 0)
+        REFUSE("matmul: w is [%u, %u], expected no dimension of 0", w.dim[0], w.dim[1]);
     TRY(want_2d(l, "matmul: y", &y, x.dim[0], w.dim[0], 1u << x.dtype | 1u << DT_F32));
     TRY(want_vector(l, "matmul: bias", &bias, w.dim[0]));
     /* With equal strides x and y may be different columns of one buffer; these do not overlap. */
@@ -445,7 +448,8 @@ checked_act_matmul(struct lane *l, struct tensor y, struct tensor x, struct tens
     TRY(want(l, "act_matmul: w", &w, l->gpu->weights));
     TRY(want(l, "act_matmul: x", &x, rows_for(l, &w)));
     if (w.dim[0] == 0 || w.dim[1] != x.dim[1] || w.dim[1] == 0)
-        REFUSE("act_matmul: x [%u, %u] does not fit w [%u, %u]", n, x.dim[1], w.dim[0], w.dim[1]);
+        REFUSE("act_matmul: x is [%u, %u], w is [%u, %u]; expected equal, nonzero columns", n,
+               x.dim[1], w.dim[0], w.dim[1]);
     TRY(want_2d(l, "act_matmul: y", &y, n, w.dim[0], 1u << x.dtype));
     TRY(want_vector(l, "act_matmul: bias", &bias, w.dim[0]));
     if (overlap(&y, &x)) REFUSE("act_matmul: y overlaps x");
@@ -463,11 +467,13 @@ checked_gate_matmul(struct lane *l, struct tensor y, struct tensor both, struct 
     TRY(want(l, "gate_matmul: w", &w, l->gpu->weights));
     TRY(want(l, "gate_matmul: x", &x, rows_for(l, &w)));
     if (w.dim[0] == 0 || w.dim[0] % 2 || w.dim[1] != x.dim[1] || w.dim[1] == 0)
-        REFUSE("gate_matmul: x [%u, %u] does not fit w [%u, %u]", n, x.dim[1], w.dim[0], w.dim[1]);
+        REFUSE("gate_matmul: x is [%u, %u] and w is [%u, %u]; expected equal columns, no dimension "
+               "of 0 and an even number of rows of w",
+               n, x.dim[1], w.dim[0], w.dim[1]);
     TRY(want_2d(l, "gate_matmul: y", &y, n, w.dim[0] / 2, 1u << x.dtype));
     TRY(want_2d(l, "gate_matmul: both", &both, n, w.dim[0], 1u << x.dtype));
     if (overlap(&y, &x) || overlap(&both, &x) || overlap(&y, &both))
-        REFUSE("gate_matmul: two of y, both and x overlap");
+        REFUSE("gate_matmul: the tensors `y`, `both` and `x` must not overlap");
     return l->gpu->device->gate_matmul(l, y, both, x, w, a);
 }
 
@@ -506,7 +512,8 @@ checked_match_rms(struct lane *l, struct tensor y, struct tensor like, float lea
     if (y.dim[0] == 0) return 0;
     TRY(want(l, "match_rms: y", &y, 1u << DT_F32));
     TRY(want_2d(l, "match_rms: like", &like, y.dim[0], y.dim[1], 1u << DT_F32));
-    if (!(least > 0)) REFUSE("match_rms: least is %g, expected above 0", (double)least);
+    if (!(least > 0))
+        REFUSE("match_rms: the lower bound `least` is %g, expected above 0", (double)least);
     return l->gpu->device->match_rms(l, y, like, least);
 }
 
@@ -519,8 +526,9 @@ checked_altup(struct lane *l, const struct altup *a)
     if (n == 0) return 0;
     TRY(want(l, "altup: x", &a->x, 1u << DT_F32));
     if (s == 0 || s > MOST_STREAMS || a->x.dim[1] % s || a->active >= s)
-        REFUSE("altup: active %u, n_streams %u and %u columns do not match", a->active, s,
-               a->x.dim[1]);
+        REFUSE("altup: n_streams is %u, active is %u and x has %u columns; expected 1 to %d "
+               "streams, active below n_streams, and columns divisible by n_streams",
+               s, a->active, a->x.dim[1], MOST_STREAMS);
     TRY(want_2d(l, "altup: coef", &a->coef, n, predict ? s * s : s, 1u << DT_F32));
     if (!predict) TRY(want_2d(l, "altup: in", &a->in, n, a->x.dim[1] / s, 1u << DT_F32));
     return l->gpu->device->altup(l, a);
@@ -538,11 +546,13 @@ static int
 want_pairs(struct lane *l, const char *op, const struct pairs *p)
 {
     if (!p->expert || !p->share || !p->place || !p->row || !p->first)
-        REFUSE("%s: an array of pairs is NULL", op);
+        REFUSE("%s: an array of the token-expert pairs is NULL", op);
     if (p->n_top == 0 || p->n_top > p->n_experts || p->n_top > MOST_TOP ||
         (uint64_t)p->n_tokens * p->n_top > UINT32_MAX)
-        REFUSE("%s: n_tokens %u, n_top %u or n_experts %u is wrong", op, p->n_tokens, p->n_top,
-               p->n_experts);
+        REFUSE("%s: n_tokens %u, n_top %u, n_experts %u; expected 1 <= n_top <= n_experts, n_top "
+               "<= %d "
+               "and fewer than 2^32 pairs",
+               op, p->n_tokens, p->n_top, p->n_experts, MOST_TOP);
     return 0;
 }
 
@@ -568,8 +578,9 @@ want_experts(struct lane *l, const struct tensor *w, uint32_t rows, uint32_t k)
     if (w->dtype != DT_MXFP4) return want_2d(l, "expert_matmul: w", w, rows, k, l->gpu->weights);
     TRY(want_2d(l, "expert_matmul: w", &codes, rows, k, 1u << DT_MXFP4));
     if (!w->scale || w->scale_run != MX_RUN || k % MX_RUN || w->stride != k)
-        REFUSE("expert_matmul: mxfp4 w [%u, %u] has a stride of %u and %s scales", rows, k,
-               w->stride, w->scale ? "wrong" : "no");
+        REFUSE("expert_matmul: mxfp4 w has %u columns, a stride of %u and %s (scale_run %u); "
+               "expected a stride equal to the columns, a multiple of %d, and scale_run %d",
+               k, w->stride, w->scale ? "scales" : "no scales", w->scale_run, MX_RUN, MX_RUN);
     return 0;
 }
 
@@ -582,7 +593,9 @@ checked_expert_matmul(struct lane *l, const struct expert_matmul *m, const struc
     TRY(want_pairs(l, "expert_matmul", p));
     TRY(want_2d(l, "expert_matmul: x", &m->x, m->by_row ? p->n_tokens : n, k, l->gpu->acts));
     TRY(want_2d(l, "expert_matmul: y", &m->y, n, out, 1u << m->x.dtype));
-    if (k == 0 || out == 0) REFUSE("expert_matmul: empty x [%u, %u] or y [%u, %u]", n, k, n, out);
+    if (k == 0 || out == 0)
+        REFUSE("expert_matmul: x is [%u, %u] and y is [%u, %u], expected no dimension of 0", n, k,
+               n, out);
     TRY(want_experts(l, &m->w, p->n_experts * out, k));
     if (m->bias.data)
         TRY(want_2d(l, "expert_matmul: bias", &m->bias, p->n_experts, out, 1u << DT_F32));
@@ -597,7 +610,8 @@ checked_combine(struct lane *l, struct tensor y, struct tensor x, const struct p
     TRY(want_pairs(l, "combine", p));
     TRY(want(l, "combine: y", &y, l->gpu->acts));
     if (y.dim[0] != p->n_tokens)
-        REFUSE("combine: y has %u rows, pairs have %u", y.dim[0], p->n_tokens);
+        REFUSE("combine: y has %u rows, but the token-expert pairs belong to %u tokens", y.dim[0],
+               p->n_tokens);
     TRY(want_2d(l, "combine: x", &x, p->n_tokens * p->n_top, y.dim[1], 1u << y.dtype));
     if (overlap(&y, &x)) REFUSE("combine: y overlaps x");
     return l->gpu->device->combine(l, y, x, p);
@@ -701,8 +715,9 @@ checked_scan(struct lane *l, const struct scan *s, struct step_tokens r)
     TRY(want_rows(l, "scan", &r, true));
     if (n < r.n_tokens) REFUSE("scan: x has %u rows, the step has %u", n, r.n_tokens);
     if (inner == 0 || s->state_dim == 0 || s->n_groups == 0 || s->n_heads % s->n_groups)
-        REFUSE("scan: %u heads (size %u), %u groups and state_dim %u do not match", s->n_heads,
-               s->head_dim, s->n_groups, s->state_dim);
+        REFUSE("scan: %u heads (size %u), %u groups and state_dim %u; expected all above 0 and the "
+               "heads divisible by the groups",
+               s->n_heads, s->head_dim, s->n_groups, s->state_dim);
     TRY(want(l, "scan: x", &s->x, l->gpu->acts));
     TRY(want_2d(l, "scan: x", &s->x, n, inner + 2 * s->n_groups * s->state_dim, as_x));
     TRY(want_2d(l, "scan: y", &s->y, n, inner, as_x));
@@ -726,7 +741,8 @@ checked_sample(struct lane *l, const struct sample *s)
         REFUSE("sample: logits are [%u, %u], too small for %u rows", s->logits.dim[0],
                s->logits.dim[1], s->n);
     if (!s->row || !s->token) REFUSE("sample: row or token is NULL");
-    if (s->allowed && s->allowed_words == 0) REFUSE("sample: allowed is set, allowed_words is 0");
+    if (s->allowed && s->allowed_words == 0)
+        REFUSE("sample: `allowed` is set, but `allowed_words` is 0");
     return l->gpu->device->sample(l, s);
 }
 

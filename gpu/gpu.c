@@ -105,10 +105,9 @@ static int
 check_options(const struct gpu_options *o, struct err *e)
 {
     if (o->n_ranks <= GPU_MAX_RANKS && o->rank < MAX(o->n_ranks, 1u)) return 0;
-    return err_set(
-        e, -EINVAL,
-        "rank %u of %u is not valid: there may be at most %d ranks, and they count from 0", o->rank,
-        o->n_ranks, GPU_MAX_RANKS);
+    return err_set(e, -EINVAL,
+                   "rank %u of %u is not valid: there are at most %d ranks, numbered from 0",
+                   o->rank, o->n_ranks, GPU_MAX_RANKS);
 }
 
 static bool

@@ -117,8 +117,8 @@ attach(struct channel *l, int d, int w, int doorbell, uint64_t epoch, const stru
     if (r == 0 && (l->d.hdr.worker_idx != l->w.hdr.worker_idx ||
                    memcmp(l->d.hdr.daemon_id, l->w.hdr.daemon_id, sizeof l->d.hdr.daemon_id)))
         r = err_set(e, -EBADMSG,
-                    "the inherited memfds are not a pair: worker %u and %u, or two lagands "
-                    "(internal error)",
+                    "the inherited memfds d and w belong to workers %u and %u, or to different "
+                    "lagand processes (internal error)",
                     l->d.hdr.worker_idx, l->w.hdr.worker_idx);
     if (r == 0) r = set_up(l, s, doorbell, e);
     if (r < 0) channel_close(l);

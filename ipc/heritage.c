@@ -34,9 +34,9 @@ heritage_take(struct heritage *h, struct err *e)
     struct heritage got = { .n = 0 };
 
     if (!names && !epoch) {
-        return err_set(e, -ENOENT,
-                       "no descriptors are inherited: only lagand can start this program; use "
-                       "lagand or laganctl --spawn");
+        return err_set(
+            e, -ENOENT,
+            "this program has inherited no descriptors; start it with lagand or laganctl --spawn");
     }
     if (!names) return err_set(e, -EBADMSG, "LAGAN_EPOCH is set and LAGAN_FDNAMES is not");
     if (!epoch) return err_set(e, -EBADMSG, "LAGAN_FDNAMES is set and LAGAN_EPOCH is not");
@@ -59,7 +59,7 @@ heritage_take(struct heritage *h, struct err *e)
         }
         if (fcntl(f->fd, F_SETFD, FD_CLOEXEC) < 0) {
             return err_set(e, -EBADMSG,
-                           "LAGAN_FDNAMES names fd %d %s, but that descriptor is not open: %s",
+                           "LAGAN_FDNAMES gives fd %d the name %s, but the fd is not open: %s",
                            f->fd, f->name, strerror(errno));
         }
         got.n++;

@@ -202,10 +202,10 @@ attach(struct shm *ret, int fd, enum shm_kind kind, bool mine, uint64_t epoch, s
                        (unsigned)seals, (unsigned)want);
     }
     if (fstat(fd, &st) < 0)
-        return err_set(e, -errno, "shared memory %s: fstat: %s", name, strerror(errno));
+        return err_set(e, -errno, "shared memory %s: cannot query it: %s", name, strerror(errno));
     s.bytes = (uint64_t)st.st_size;
     if (s.bytes < ring_off(kind)) {
-        return err_set(e, -EBADMSG, "shared memory %s: it has %llu bytes, but its fixed part %llu",
+        return err_set(e, -EBADMSG, "shared memory %s: it has %llu bytes, its fixed part has %llu",
                        name, (unsigned long long)s.bytes, (unsigned long long)ring_off(kind));
     }
     s.base = mmap(NULL, s.bytes, mine ? PROT_READ | PROT_WRITE : PROT_READ, MAP_SHARED, fd, 0);

@@ -201,12 +201,12 @@ soak_world(const struct soak_args *a, uint64_t seed, uint32_t n, struct soak_sum
     TRY(live_once(&s, seed, n, &first, e));
     TRY(live_once(&s, seed, n, &second, e));
     if (first.digest != second.digest || first.end != second.end)
-        return err_set(e, -1, "the second run decided differently");
+        return err_set(e, -1, "a second run with the same seed had another result");
     if (first.finished + first.cancelled + first.refused != n)
-        return err_set(e, -1, "%u requests started and %" PRIu64 " ended", n,
+        return err_set(e, -1, "%u requests started, but %" PRIu64 " ended", n,
                        first.finished + first.cancelled + first.refused);
     if (first.passed > s.worker.sched.max_seqs)
-        return err_set(e, -1, "a request was overtaken %u times, but there are only %u slots",
+        return err_set(e, -1, "a request was overtaken %u times; the limit is the %u slots",
                        first.passed, s.worker.sched.max_seqs);
     sum->digest = sum->digest * UINT64_C(0x9e3779b97f4a7c15) + first.digest;
     sum->worlds++;

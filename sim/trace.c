@@ -113,7 +113,7 @@ next_text(struct trace *t, size_t *n, struct err *e)
     for (*n = 0; (c = getc_unlocked(t->f)) != EOF && c != '\n'; t->line[(*n)++] = (char)c)
         if (*n == TRACE_MAX_LINE)
             return err_set(e, -EBADMSG, "the line is longer than %d bytes", TRACE_MAX_LINE);
-    if (ferror(t->f)) return err_set(e, -EIO, "the trace file cannot be read");
+    if (ferror(t->f)) return err_set(e, -EIO, "cannot read the trace file: %m");
     return c != EOF || *n > 0;
 }
 

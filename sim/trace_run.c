@@ -168,9 +168,9 @@ feed_trace(struct fleet *f, const struct trace_run_args *a, struct err *e)
             TRY(fleet_add(f, &line, e));
             n++;
         }
-        if (n == 0) return err_set(e, -1, "%s: contains no request", a->trace);
+        if (n == 0) return err_set(e, -1, "%s contains no request", a->trace);
         if (n == before)
-            return err_set(e, -1, "%s: has %llu requests and cannot be reread for --requests %llu",
+            return err_set(e, -1, "%s has %llu requests and cannot be reread for --requests %llu",
                            a->trace, (unsigned long long)n, (unsigned long long)a->requests);
         again = last;
     } while (n < a->requests);

@@ -12,8 +12,10 @@ src=$(cd "${srcdir:-$(dirname "$0")/..}" && pwd) || exit 99
 mkdir -p "${1:?usage: coverage.sh BUILD [TEST...]}/coverage" && cd "$1/coverage" || exit 99
 shift
 unset srcdir
+# exec stops the counters. With vfork() a child would stop those of lagand, whose memory it shares.
 if [ ! -e Makefile ]; then
-  "$src/configure" -q --without-cuda CFLAGS='-O0 -g --coverage' >configure.out 2>&1 ||
+  "$src/configure" -q --without-cuda CFLAGS='-O0 -g --coverage' CPPFLAGS=-Dvfork=fork \
+    >configure.out 2>&1 ||
     { tail configure.out; exit 99; }
 fi
 status=0

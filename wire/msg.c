@@ -21,7 +21,7 @@ envelope(struct msg *ret, const msgpack_object *o, struct err *e)
                        "the message has protocol version %u, lagand supports version %d",
                        ret->version, LAGAN_WIRE_VERSION);
     if (o->via.array.size != 4)
-        return err_set(e, -EBADMSG, "not a message: %u elements instead of the 4 of an envelope",
+        return err_set(e, -EBADMSG, "not a message: the list has %u elements, expected 4",
                        o->via.array.size);
     if (at[1].type != MSGPACK_OBJECT_POSITIVE_INTEGER || at[1].via.u64 > UINT32_MAX)
         return err_set(e, -EBADMSG, "not a message: the type is not an unsigned integer");
@@ -214,7 +214,7 @@ msg_ids(const msgpack_object *map, const char *key, struct msg_ids *ret, struct 
     if (!o) return *ret = ids, -ENOENT;
     if (o->type == MSGPACK_OBJECT_BIN) {
         if (o->via.bin.size % 4)
-            return err_set(e, -EINVAL, "%s has %u bytes, which is not a multiple of a 4-byte id",
+            return err_set(e, -EINVAL, "%s has %u bytes, not a multiple of 4 (4 bytes for each id)",
                            key, o->via.bin.size);
         ids.n = o->via.bin.size / 4;
         i = first_negative(o->via.bin.ptr, ids.n);
@@ -247,7 +247,7 @@ msg_understood(const msgpack_object *map, struct err *e)
 
         if (k->size && k->ptr[0] == '!')
             return err_set(e, -EINVAL,
-                           "the key '%.*s' is unknown, and its '!' forbids lagand to ignore it",
+                           "the key '%.*s' is unknown; an unknown key with '!' may not be ignored",
                            (int)k->size, k->ptr);
     }
     return 0;

@@ -188,7 +188,8 @@ read_pair(const struct key_reader *x, uint32_t i, const msgpack_object *pair, st
         msg_number(&v[1], &add) < 0)
         return err_set(x->e, -EINVAL, "%s[%u] is not [id, bias]", x->key, i);
     if (!(add >= -100 && add <= 100))
-        return err_set(x->e, -EINVAL, "%s[%u] is %.10g, the range is -100 to 100", x->key, i, add);
+        return err_set(x->e, -EINVAL, "%s[%u]: the bias is %.10g, the range is -100 to 100", x->key,
+                       i, add);
     *ret = (struct msg_bias){ (token_id)v[0].via.u64, (float)add };
     return 0;
 }
@@ -284,7 +285,7 @@ msg_request(struct msg_request *ret, const struct msg *m, struct err *e)
     if (!q.ids.o && !q.has_text && !q.messages.p && !q.encoder_features)
         return err_set(e, -EINVAL, "the prompt is missing: set ids, text or messages");
     if (q.generated_ids.n >= q.max_tokens)
-        return err_set(e, -EINVAL, "generated_ids has %u tokens, max_tokens is %u",
+        return err_set(e, -EINVAL, "generated_ids has %u tokens; max_tokens, %u, must be more",
                        q.generated_ids.n, q.max_tokens);
     if (q.min_tokens > q.max_tokens)
         return err_set(e, -EINVAL, "min_tokens is %u, more than max_tokens, which is %u",
@@ -310,9 +311,9 @@ read_list(const struct msg *m, const char *key, uint32_t *n, const msgpack_objec
     const msgpack_object *o = msg_get(&m->map, key);
 
     if (!o || o->type != MSGPACK_OBJECT_ARRAY || !o->via.array.size)
-        return err_set(e, -EINVAL, "%s is missing, not a list or empty", key);
+        return err_set(e, -EINVAL, "%s must be a list with at least one entry", key);
     if (*n && o->via.array.size != *n)
-        return err_set(e, -EINVAL, "%s has %u entries, rids has %u", key, o->via.array.size, *n);
+        return err_set(e, -EINVAL, "%s has %u entries, but rids %u", key, o->via.array.size, *n);
     for (uint32_t i = 0; i < o->via.array.size; i++)
         if (o->via.array.ptr[i].type != MSGPACK_OBJECT_POSITIVE_INTEGER)
             return err_set(e, -EINVAL, "%s[%u] is not an unsigned integer", key, i);

@@ -210,7 +210,7 @@ open_requests(struct worker *w, struct err *e)
     if (!w->tokenizer) return 0;
     w->text_cap = 2 * DETOK_HELD + 3 * (size_t)tokenizer_longest(w->tokenizer);
     w->text_buf = malloc(w->text_cap);
-    if (!w->text_buf) return err_set(e, -ENOMEM, "no memory for the text of a token");
+    if (!w->text_buf) return err_set(e, -ENOMEM, "no memory to buffer the text of a token");
     return text_thread_start(&w->text, w->requests, w->tokenizer, w->chat, prompt, e);
 }
 
@@ -557,8 +557,8 @@ log_ready(const struct worker *w)
 {
     const struct loader *l = w->loader;
 
-    log_info("ready in %.2f s (device %.2f, weights %.2f, steps %.2f, KV %.2f) on %s, "
-             "%.1f MiB weights%s, %.1f MiB KV in %u group%s of %u-token blocks",
+    log_info("ready in %.2f s (device %.2f s, weights %.2f s, step buffers %.2f s, KV %.2f s) on "
+             "%s; %.1f MiB of weights%s; %.1f MiB of KV in %u group%s with blocks of %u tokens",
              (double)l->load_ns / NSEC_S, (double)l->phase_ns[LOAD_DEVICE] / NSEC_S,
              (double)l->phase_ns[LOAD_WEIGHTS] / NSEC_S, (double)l->phase_ns[LOAD_STEPS] / NSEC_S,
              (double)l->phase_ns[LOAD_KV] / NSEC_S, gpu_describe(w->gpu),

@@ -147,9 +147,9 @@ attach_channels(struct worker *w, struct err *e)
     doorbell = heritage_fd(w->heritage, "doorbell");
     w->fd_channel = heritage_fd(w->heritage, "fd_channel");
     if (d < 0 || rw < 0 || doorbell < 0 || w->fd_channel < 0)
-        return err_set(
-            e, -EBADMSG,
-            "LAGAN_FDNAMES from lagand must name d, w, doorbell and fd_channel (internal error)");
+        return err_set(e, -EBADMSG,
+                       "LAGAN_FDNAMES lacks one of the descriptors d and w (shared memory of "
+                       "lagand and of the worker), doorbell and fd_channel (internal error)");
     if (w->rank) return channel_attach_rank(w->channel, d, rw, doorbell, w->heritage->epoch, e);
     TRY(channel_attach(w->channel, d, rw, doorbell, w->heritage->epoch, e));
     return plan_ring_open(w, e);

@@ -168,7 +168,8 @@ command_line_model(struct config *c, struct problems *p)
         set_model_key(c, "path", c->o.model, "--model", p);
     }
     if (c->n_models != 1 && (*c->o.device || *set)) {
-        problem(p, "%s needs exactly one model, but %s; write the setting into the file's models:",
+        problem(p,
+                "%s needs exactly one model, but %s; set the key in `models:` of the file instead",
                 *set ? "--set" : "--device", c->n_models ? "there are several" : "there is none");
         return;
     }
@@ -211,7 +212,8 @@ name_models(struct config *c, struct problems *p)
             problem(p, "model %s: %s is not a directory", k->name, k->path);
         for (uint32_t j = 0; j < i; j++)
             if (strcmp(c->model[j].keys.name, k->name) == 0)
-                problem(p, "models: two models are named %s; set their key name", k->name);
+                problem(p, "models: two models have the name %s; set the key `name` of one of them",
+                        k->name);
     }
 }
 
@@ -300,7 +302,9 @@ config_read(struct config *c, int argc, char **argv, struct problems *p, bool *u
     runtime_dir(c, p);
     network(c, p);
     if (!c->n_models && !p->n)
-        problem(p, "there is no model to serve: give --model DIR, or models: in %s", file);
+        problem(p,
+                "there is no model to serve: give --model DIR, or list models in `models:` of %s",
+                file);
     if (config_n_workers(c) > MAX_WORKERS) {
         problem(p, "%u workers are configured, at most %d can run", config_n_workers(c),
                 MAX_WORKERS);

@@ -26,7 +26,7 @@ busy(const struct runtime_dir *r, struct err *e)
     ssize_t n = pread(r->lock, pid, sizeof pid - 1, 0);
 
     if (n > 0) pid[strcspn(pid, "\n")] = 0;
-    return err_set(e, -EBUSY, "another lagand (pid %s) runs on %s", pid, r->dir);
+    return err_set(e, -EBUSY, "another lagand (pid %s) uses the runtime directory %s", pid, r->dir);
 }
 
 /* Opens and locks DIR/lagand.lock. If another lagand unlinks the file between open and flock, the

@@ -254,7 +254,7 @@ read_text(const char *name, const char *text, size_t n, yaml_key *take, void *ar
     w.seen = calloc(MAX_SEEN, sizeof *w.seen);
     if (!w.seen || !yaml_parser_initialize(&w.parser)) {
         free(w.seen);
-        problem(p, "%s: no memory to read it", name);
+        problem(p, "%s: out of memory while reading the file", name);
         return -ENOMEM;
     }
     yaml_parser_set_input_string(&w.parser, (const unsigned char *)text, n);

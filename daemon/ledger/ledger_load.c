@@ -275,7 +275,9 @@ read_ids(const struct record *x)
     struct saved_ids k;
 
     memcpy(&k, x->p, sizeof k);
-    if (k.last > INT64_MAX) return err_set(x->e, -EBADMSG, "the last request id exceeds 2^63 - 1");
+    if (k.last > INT64_MAX)
+        return err_set(x->e, -EBADMSG, "the highest request id is %llu, above 2^63 - 1",
+                       (unsigned long long)k.last);
     ledger_skip_ids(x->ledger, k.last);
     return 0;
 }
@@ -303,7 +305,8 @@ ledger_load_record(struct ledger *l, const struct config *c, uint16_t type, cons
     if (type >= ARRAY_LEN(types) || !types[type].read)
         return err_set(e, -EBADMSG, "a record has the unknown type %u", type);
     if (n < types[type].bytes || (n > types[type].bytes && !types[type].has_tails))
-        return err_set(e, -EBADMSG, "a record of type %s has a wrong length, %u bytes",
-                       types[type].what, n);
+        return err_set(e, -EBADMSG, "a record of type %s has %u bytes, expected %zu%s",
+                       types[type].what, n, (size_t)types[type].bytes,
+                       types[type].has_tails ? " or more" : "");
     return types[type].read(&(struct record){ l, c, data, n, e });
 }

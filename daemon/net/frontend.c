@@ -311,8 +311,8 @@ connection_opened(struct daemon *d, int fd)
     silent = connections_oldest_unidentified(f->connections, &since);
     idle = session_idle(d->sessions);
     if (!f->full_logged_at || d->now - f->full_logged_at > 10 * NSEC_S) {
-        log_warn("%u connections are open, which is the limit (api.max_connections, open files); "
-                 "closing the longest-idle connection without a request for each new one",
+        log_warn("%u connections are open, which is the limit (api.max_connections or open files); "
+                 "each new one closes the longest-idle connection without an open request",
                  connections_n(f->connections) - 1);
         f->full_logged_at = d->now;
     }

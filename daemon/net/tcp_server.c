@@ -129,7 +129,7 @@ bind_it(struct daemon *d, struct tcp_server *t, struct err *e)
     r = zmq_socket_watch(t->in.socket, d->event, &t->source, &t->look);
     if (r < 0) return err_set(e, r, "cannot watch the socket of api.tcp: %s", strerror(-r));
     zmq_getsockopt(t->in.socket, ZMQ_LAST_ENDPOINT, at, &size);
-    log_info("serving at %s for %u keys", at, t->keys->n_peers);
+    log_info("listening at %s for clients with one of %u keys", at, t->keys->n_peers);
     return 0;
 }
 

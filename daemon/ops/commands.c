@@ -567,7 +567,8 @@ reader(struct ask *a)
                (int)MIN(model.n, 100u), model.p);
     } else {
         REFUSE(a, LAGAN_E_WORKER_LOST,
-               "no worker of the model is ready; `laganctl workers list` prints their states");
+               "no worker is ready for the model of this command; `laganctl workers list` prints "
+               "states");
     }
     return NULL;
 }
@@ -595,7 +596,7 @@ tokenize_messages(struct ask *a, const struct msg_span *messages)
     char *text = malloc(ADMISSION_DAY + messages->n);
 
     if (!text) {
-        REFUSE(a, LAGAN_E_OUT_OF_MEMORY, "lagand has no memory for the messages");
+        REFUSE(a, LAGAN_E_OUT_OF_MEMORY, "lagand has no memory for the chat messages to tokenize");
         return;
     }
     admission_day(text);
@@ -616,7 +617,7 @@ cmd_tokenize(struct ask *a)
         return;
     }
     if (!a->args || msg_str(a->args, "text", &text) < 0 || !msg_utf8(text.p, text.n)) {
-        REFUSE(a, LAGAN_E_INVALID_REQUEST, "tokenize: text or messages is missing, or not UTF-8");
+        REFUSE(a, LAGAN_E_INVALID_REQUEST, "tokenize: give `text` or `messages`, in valid UTF-8");
         return;
     }
     ask_text(a, TEXT_TOKENIZE, "bare", &none, &text);

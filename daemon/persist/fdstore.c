@@ -19,9 +19,10 @@ fdstore_read(struct fdstore *s)
         int fd = SD_LISTEN_FDS_START + i;
 
         if (s->n == FDSTORE_MAX || strlen(names[i]) >= FDSTORE_NAME) {
-            log_warn("closing inherited descriptor \"%.40s\": lagand accepts %d descriptors, with "
-                     "names of less than %d bytes",
-                     names[i], FDSTORE_MAX, FDSTORE_NAME);
+            log_warn(
+                "closing inherited descriptor \"%.40s\": lagand accepts at most %d descriptors, "
+                "and a name must be shorter than %d bytes",
+                names[i], FDSTORE_MAX, FDSTORE_NAME);
             fdstore_drop(names[i]);
             close(fd);
         } else {
@@ -53,9 +54,8 @@ fdstore_close(struct fdstore *s)
     while (s->n) {
         struct store_fd *f = &s->at[--s->n];
 
-        log_info(
-            "closing descriptor %s of the previous lagand, which this configuration does not use",
-            f->name);
+        log_info("closing inherited descriptor %s, because this configuration does not use it",
+                 f->name);
         fdstore_drop(f->name);
         close(f->fd);
     }

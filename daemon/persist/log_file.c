@@ -73,7 +73,8 @@ log_file_create(struct log_file *m, uint64_t half, struct err *e)
         return err_set(e, -errno, "ledger log: cannot create a memfd: %s", strerror(errno));
     r = ftruncate(m->fd, (off_t)(LOG_FILE_PAGE + 2 * m->half)) < 0 ||
                 fallocate(m->fd, 0, 0, LOG_FILE_PAGE) < 0 || fcntl(m->fd, F_ADD_SEALS, SEALS) < 0
-            ? err_set(e, -errno, "ledger log: cannot size and seal the memfd: %s", strerror(errno))
+            ? err_set(e, -errno, "ledger log: cannot set the size of the memfd and seal it: %s",
+                      strerror(errno))
             : map(m, e);
     if (r == 0 && !back(m, sizeof(struct log_file_half)))
         r = err_set(e, -ENOMEM, "ledger log: no memory for its header");
@@ -201,7 +202,8 @@ find(const void *base, uint64_t bytes, uint64_t *half, struct err *e)
     if (memcmp(h.magic, LOG_FILE_MAGIC, sizeof h.magic))
         return err_set(e, -EBADMSG, "ledger log: the file has another magic number or version");
     if (!h.half || h.half % LOG_FILE_PAGE || h.half > (bytes - LOG_FILE_PAGE) / 2)
-        return err_set(e, -EBADMSG, "ledger log: halves of %llu bytes do not fit into %llu bytes",
+        return err_set(e, -EBADMSG,
+                       "ledger log: two halves of %llu bytes do not fit into a file of %llu",
                        (unsigned long long)h.half, (unsigned long long)bytes);
     *half = h.half;
     return 0;
@@ -248,7 +250,8 @@ log_file_open(struct log_file *m, int fd, struct err *e)
     TRY(map(m, e));
     r = find(m->base, (uint64_t)st.st_size, &half, e);
     if (r == 0 && (half != m->half || LOG_FILE_PAGE + 2 * half != (uint64_t)st.st_size))
-        r = err_set(e, -EBADMSG, "ledger log: the file size differs from its header");
+        r = err_set(e, -EBADMSG,
+                    "ledger log: the file size is not the size that its header states");
     if (r < 0) {
         munmap(m->base, LOG_FILE_PAGE + 2 * m->half);
         *m = (struct log_file){ .fd = -1 };

@@ -173,10 +173,10 @@ fits_in_length(const struct model_facts *f, const struct rec_submit *s, struct e
     }
     if ((f->max_source ? s->n_decoder : s->n_prompt) >= f->max_len) {
         return REFUSED(e, TOO_LONG,
-                       "%s is %u tokens; the model's length of %u includes at least one generated "
-                       "token",
+                       "%s has %u tokens; the maximum is %u, because one generated token must fit "
+                       "into the model's maximum sequence length of %u",
                        f->max_source ? "decoder_ids" : "the prompt",
-                       f->max_source ? s->n_decoder : s->n_prompt, f->max_len);
+                       f->max_source ? s->n_decoder : s->n_prompt, f->max_len - 1, f->max_len);
     }
     if (!f->max_source && f->max_tokens && s->n_prompt >= f->max_tokens) {
         return REFUSED(e, TOO_LONG, "the prompt is %u tokens; the KV cache holds at most %llu",
@@ -196,9 +196,9 @@ tensors_fit(const struct model_facts *f, const struct rec_submit *s, uint64_t mo
         return REFUSED(e, INVALID_REQUEST,
                        "return_encoder_output is given, but %s is a decoder-only model", f->family);
     if ((s->flags & SUBMIT_LOGITS) && !(s->absent & ABSENT_max_tokens) && bytes > most)
-        return REFUSED(
-            e, TOO_LONG, "logits of %llu tokens are %llu MiB; limits.tensor_bytes is %llu MiB",
-            (unsigned long long)n, (unsigned long long)bytes >> 20, (unsigned long long)most >> 20);
+        return REFUSED(e, TOO_LONG,
+                       "the logits of %llu tokens need %llu bytes; limits.tensor_bytes allows %llu",
+                       (unsigned long long)n, (unsigned long long)bytes, (unsigned long long)most);
     return 0;
 }
 
@@ -218,9 +218,10 @@ defaults_fit(const struct model_facts *f, const struct rec_submit *s, struct err
 
     if (!s->absent) return 0;
     if (*f->unserved)
-        return REFUSED(e, UNSUPPORTED,
-                       "model_defaults must be false: %s of generation_config.json is not served",
-                       f->unserved);
+        return REFUSED(
+            e, UNSUPPORTED,
+            "generation_config.json sets %s to an unsupported value; set model_defaults to false",
+            f->unserved);
     if (msg_combine(&c, e) == 0) return 0;
     err_while(e, -EINVAL, "with the defaults of generation_config.json");
     return LAGAN_E_INVALID_REQUEST;
@@ -262,8 +263,8 @@ admission_fits_done(const struct model_facts *f, const void *ids, uint32_t n, ui
 {
     if (!f->known) return 0;
     if (longest >= f->max_len)
-        return REFUSED(e, TOO_LONG, "generated_ids has %u tokens; the model's length is %u",
-                       longest, f->max_len);
+        return REFUSED(e, TOO_LONG, "generated_ids has %u tokens; the model accepts at most %u",
+                       longest, f->max_len - 1);
     return in_vocabulary(f, "generated_ids", ids, n, e);
 }
 
@@ -358,7 +359,8 @@ known(struct daemon *d, struct client *c, uint64_t rid, const struct msg_request
     *ret = NULL;
     if (!c->has_session && !q->idempotency_key.n) return 0;
     if (!c->has_session)
-        return REFUSED(e, INVALID_REQUEST, "idempotency_key needs a session, which HELLO gives");
+        return REFUSED(e, INVALID_REQUEST,
+                       "idempotency_key needs a session; send HELLO first to open one");
     r = q->idempotency_key.n
             ? ledger_find_key(d->ledger, &c->session, q->idempotency_key.p, q->idempotency_key.n)
             : NULL;
@@ -368,9 +370,10 @@ known(struct daemon *d, struct client *c, uint64_t rid, const struct msg_request
     }
     if (r) {
         if (q->generated_ids.n || deliver_resume(d, r, c, rid, 0, 0, q->ack_window) < 0)
-            return REFUSED(e, INVALID_REQUEST,
-                           "the result of the first request with this key is no longer complete; "
-                           "use a new key");
+            return REFUSED(
+                e, INVALID_REQUEST,
+                "an earlier request has this idempotency_key, but its result is no longer "
+                "complete or generated_ids is given; use a new key");
         *ret = r;
         return 0;
     }
@@ -396,21 +399,28 @@ afford(const struct daemon *d, const struct client *c, const struct rec_submit *
         return REFUSED(e, QUEUE_FULL, "user %s has %u open requests, which is its limit", u->name,
                        u->n_open);
     if (u->max_tokens && u->n_open && u->tokens + tokens > u->max_tokens) {
-        return REFUSED(e, QUEUE_FULL,
-                       "user %s has open requests for %llu tokens; its limit is %llu", u->name,
-                       (unsigned long long)u->tokens, (unsigned long long)u->max_tokens);
+        return REFUSED(
+            e, QUEUE_FULL,
+            "user %s: the open requests have %llu tokens and this one needs %llu more; the "
+            "user's limit is %llu",
+            u->name, (unsigned long long)u->tokens, (unsigned long long)tokens,
+            (unsigned long long)u->max_tokens);
     }
     if (d->held_bytes && d->held_bytes + bytes > o->memory) {
         return REFUSED(
-            e, QUEUE_FULL, "open requests reserve %llu MiB of memory; api.memory is %llu MiB",
-            (unsigned long long)d->held_bytes >> 20, (unsigned long long)o->memory >> 20);
+            e, QUEUE_FULL,
+            "open requests reserve %llu bytes of lagand's memory and this one needs %llu more; "
+            "api.memory is %llu",
+            (unsigned long long)d->held_bytes, (unsigned long long)bytes,
+            (unsigned long long)o->memory);
     }
     if (ledger_n_queued(d->ledger) &&
         ledger_queued_tokens(d->ledger) + prompt > o->max_queued_tokens) {
         return REFUSED(e, QUEUE_FULL,
-                       "%llu prompt tokens are queued; scheduler.max_num_queued_tokens is %llu",
+                       "%llu prompt tokens are queued and this prompt has %llu more; "
+                       "scheduler.max_num_queued_tokens is %llu",
                        (unsigned long long)ledger_queued_tokens(d->ledger),
-                       (unsigned long long)o->max_queued_tokens);
+                       (unsigned long long)prompt, (unsigned long long)o->max_queued_tokens);
     }
     return 0;
 }
@@ -476,9 +486,11 @@ check_limits(struct daemon *d, struct client *c, struct candidate *k, struct err
 
     if (!code) code = check_open(d, c, e);
     if (!code && !will_be_served(d, k->model)) {
-        code = REFUSED(e, DRAINING,
-                       "every worker of the model is drained or failed too often to be restarted; "
-                       "`laganctl workers list` shows why, `laganctl restart` starts a worker");
+        code = REFUSED(
+            e, DRAINING,
+            "no worker of the model can run requests: each is drained or has failed too often "
+            "to be restarted; `laganctl workers list` shows why, `laganctl restart` starts a "
+            "worker");
     }
     return code ? code : fits_in_length(&d->facts[k->model], &counts, e);
 }
@@ -520,8 +532,8 @@ enter(struct daemon *d, struct client *c, uint64_t rid, struct candidate *k, str
     else if (c->has_session && ledger_name(d->ledger, *ret, &c->session, k->q.idempotency_key.p,
                                            k->q.idempotency_key.n) < 0)
         code = REFUSED(e, QUEUE_FULL,
-                       "idempotency key or request id collides with another request; retry with a "
-                       "new one");
+                       "the idempotency key or the request id has the same hash as one of another "
+                       "request; retry with a new key and a new id");
     if (code) { /* the caller sends the ERROR, and no worker has the request: it is freed at once */
         request_move(d->ledger, *ret, REQUEST_ENDED);
         ledger_detach(d->ledger, *ret);

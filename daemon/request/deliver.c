@@ -514,11 +514,13 @@ drop_slow(struct daemon *d, uint32_t handle, nsec since)
 {
     struct client *c = session_find(d->sessions, handle);
     double seconds = (double)(d->now - since) / NSEC_S;
+    const char *user = c && c->user ? c->user->name : "(unknown)";
     bool queued = c != NULL;
     struct request *r;
 
-    log_warn("a client has not read for %.1f s; ending its requests", seconds);
-    event_log_add(d, "client", "", "a client has not read for %.1f s; its requests end", seconds);
+    log_warn("a client of user %s has not read for %.1f s; ending its requests", user, seconds);
+    event_log_add(d, "client", "", "a client of user %s has not read for %.1f s; its requests end",
+                  user, seconds);
     for (uint32_t at = 0; (r = ledger_next(d->ledger, &at));) {
         if (!r->attached || r->client != handle) continue;
         lifecycle_cancel(d, r, LAGAN_E_SLOW_READER, "the client has not read for %.1f s", seconds);
@@ -595,14 +597,17 @@ tick_client(struct daemon *d, struct client *c, nsec now)
         if (frontend_probe(d, c)) return;
     }
     if (c->close_at && now >= c->close_at) {
-        log_warn("a client has not read the errors of its ended requests; closing its connection");
+        log_warn("a client of user %s has not read the errors that ended its requests; closing its "
+                 "connection",
+                 c->user->name);
         deliver_client_disconnected(d, c->handle);
         return;
     }
     if (now - c->received_at < (c->n_open ? idle : idle * IDLE_FACTOR)) return;
     if (c->n_open)
-        log_info("a client with %u open requests exceeded its idle timeout; closing its connection",
-                 c->n_open);
+        log_info("a client of user %s with %u open requests has sent no message for %.1f s "
+                 "(api.idle_timeout); closing its connection",
+                 c->user->name, c->n_open, (double)(now - c->received_at) / NSEC_S);
     deliver_client_disconnected(d, c->handle);
 }
 

@@ -246,8 +246,8 @@ survive(struct worker *w, struct request *r, const struct death *death, bool nam
                       "worker %s died (%s) after %u tokens of this request, and resume is false",
                       worker_info(w)->name, cause, n);
     } else if (v == QUARANTINE_POISONED) {
-        log_warn("request %llu: poisoned, three workers died running it; its prompt is refused for "
-                 "10 minutes",
+        log_warn("request %llu is poisoned: three workers died while running it; requests with the "
+                 "same prompt are refused for 10 minutes",
                  (unsigned long long)r->id);
         quarantine_poison(d->quarantine, r->terms.model, r->submit, d->now);
         lifecycle_end(d, r, LAGAN_E_POISONED, "three workers died (%s) running this request",

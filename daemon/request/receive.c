@@ -54,7 +54,7 @@ take_header(struct rest *b, void *to, size_t n, const char *name, struct err *e)
 static int
 wrong(struct err *e, const char *what, uint32_t got, uint32_t want)
 {
-    return err_set(e, -EBADMSG, "%s is %u instead of %u", what, got, want);
+    return err_set(e, -EBADMSG, "%s is %u, expected %u", what, got, want);
 }
 
 /* Finds the request that a record of w names. -EBADMSG: w does not have this request. */
@@ -68,7 +68,8 @@ find_held(struct worker *w, uint32_t index, uint32_t gen, struct request **ret, 
                        "a record names request %u, generation %u, which the worker does not have",
                        index, gen);
     if (worker_requests(w)->sending == index)
-        return err_set(e, -EBADMSG, "a record names request %u before its SUBMIT was complete",
+        return err_set(e, -EBADMSG,
+                       "a record names request %u, but lagand has not sent the whole SUBMIT yet",
                        index);
     *ret = r;
     return 0;
@@ -120,18 +121,23 @@ parse_entry(struct rest *b, struct rec_out *o, struct output_tokens *t, struct e
     const void *p = next(b, sizeof *o);
     size_t n, tails;
 
-    if (!p) return err_set(e, -EBADMSG, "STEP ends inside an entry");
+    if (!p) return err_set(e, -EBADMSG, "STEP ends inside the header of an entry");
     memcpy(o, p, sizeof *o);
     n = o->n_tokens;
-    if (!n) return err_set(e, -EBADMSG, "STEP: request %u has 0 tokens", o->ledger_index);
+    if (!n)
+        return err_set(e, -EBADMSG, "STEP: the entry of request %u has 0 tokens", o->ledger_index);
     if (o->has_logprobs > 1 || (!o->has_logprobs && o->n_top))
-        return err_set(e, -EBADMSG,
-                       "STEP: has_logprobs is %u and n_top %u; allowed are 1, or 0 with n_top 0",
-                       o->has_logprobs, o->n_top);
+        return err_set(
+            e, -EBADMSG,
+            "STEP: request %u: has_logprobs is %u and n_top is %u; has_logprobs must be 0 "
+            "or 1, and n_top must be 0 if has_logprobs is 0",
+            o->ledger_index, o->has_logprobs, o->n_top);
     if (o->n_top > LAGAN_MAX_TOP)
         return err_set(e, -EBADMSG, "STEP: n_top is %u, the limit is %u", o->n_top, LAGAN_MAX_TOP);
     tails = n * 4 + (o->has_logprobs ? n * 4 + n * o->n_top * 8 : 0) + (size_t)o->text_bytes;
-    if (ROUND_UP(tails, (size_t)8) > b->n) return err_set(e, -EBADMSG, "STEP ends inside an entry");
+    if (ROUND_UP(tails, (size_t)8) > b->n)
+        return err_set(e, -EBADMSG, "STEP ends inside the entry of request %u: %zu of %zu bytes",
+                       o->ledger_index, b->n, tails);
     *t = (struct output_tokens){
         .output = o->output,
         .n = o->n_tokens,
@@ -169,8 +175,8 @@ check_entry(const struct worker *w, const struct request *r, const struct rec_ou
                        o->ledger_index, r->submit->max_tokens);
     if ((o->has_logprobs != 0) != lp || (lp && o->n_top != r->submit->logprobs))
         return err_set(e, -EBADMSG,
-                       "STEP: request %u gets has_logprobs %u with n_top %u; its SUBMIT asks "
-                       "for has_logprobs %d with n_top %u",
+                       "STEP: request %u: has_logprobs is %u and n_top is %u, but its SUBMIT asks "
+                       "for %d and %u",
                        o->ledger_index, o->has_logprobs, o->n_top, lp, r->submit->logprobs);
     for (size_t i = 0; i < t->n; i++) {
         uint32_t id;
@@ -254,7 +260,8 @@ take_prompt(struct worker *w, struct rest *b, struct err *e)
         return err_set(e, -EBADMSG, "PROMPT: request %u did not ask for prompt_logprobs %u",
                        s.ledger_index, s.n_top);
     if (r->outputs.n_received)
-        return err_set(e, -EBADMSG, "PROMPT: request %u has tokens already", s.ledger_index);
+        return err_set(e, -EBADMSG, "PROMPT came after the first generated token of request %u",
+                       s.ledger_index);
     if (s.first != r->outputs.n_prompt_received || s.n > LAGAN_MAX_IDS - s.first)
         return wrong(e, "PROMPT: first", s.first, r->outputs.n_prompt_received);
     /* A replacement worker sends all positions again; the client has the first ones already. */
@@ -302,20 +309,25 @@ take_tensor(struct worker *w, struct rest *b, struct err *e)
 
     TRY(take_header(b, &s, sizeof s, "TENSOR", e));
     if (s.kind < 1 || s.kind > LAGAN_N_TENSORS || !s.n || !s.cols)
-        return err_set(e, -EBADMSG, "TENSOR has an invalid field: n %u, kind %u, cols %u", s.n,
-                       s.kind, s.cols);
+        return err_set(e, -EBADMSG,
+                       "TENSOR: n is %u, kind is %u, cols is %u; expected n and cols above 0 and a "
+                       "kind from 1 to %d",
+                       s.n, s.kind, s.cols, LAGAN_N_TENSORS);
     values = next(b, (size_t)s.n * 4);
     if (!values || b->n > 7)
         return err_set(e, -EBADMSG, "TENSOR: the record's length does not match its n of %u", s.n);
     TRY(find_held(w, s.ledger_index, s.gen, &r, e));
     t = &r->outputs.tensor[s.kind - 1];
-    if (!(r->submit->flags & asked[s.kind - 1]) || (t->n_received && s.cols != t->cols))
-        return err_set(e, -EBADMSG,
-                       "TENSOR: request %u did not ask for kind %u, or cols changed to %u",
-                       s.ledger_index, s.kind, s.cols);
+    if (!(r->submit->flags & asked[s.kind - 1]))
+        return err_set(e, -EBADMSG, "TENSOR: request %u did not ask for kind %u", s.ledger_index,
+                       s.kind);
+    if (t->n_received && s.cols != t->cols)
+        return err_set(e, -EBADMSG, "TENSOR: cols of request %u changed from %u to %u",
+                       s.ledger_index, t->cols, s.cols);
     if (!t->start_unknown && s.first > t->n_received)
-        return err_set(e, -EBADMSG, "TENSOR: first is %llu, but %llu values were received",
-                       (unsigned long long)s.first, (unsigned long long)t->n_received);
+        return err_set(
+            e, -EBADMSG, "TENSOR starts at value %llu of request %u, but only %llu came before it",
+            (unsigned long long)s.first, s.ledger_index, (unsigned long long)t->n_received);
     had = outputs_count_tensor(r, &s);
     if (r->state != REQUEST_ENDED && s.n > had)
         keep_tensor(worker_daemon(w), r, s.kind, values + (size_t)had * 4, s.n - had);
@@ -330,7 +342,9 @@ take_finish(struct worker *w, struct rest *b, struct err *e)
     struct request_output had;
     struct request *r;
 
-    if (!p || b->n) return err_set(e, -EBADMSG, "FINISH record is not %zu bytes long", sizeof f);
+    if (!p || b->n)
+        return err_set(e, -EBADMSG, "FINISH record has %zu bytes, expected %zu",
+                       b->n + (p ? sizeof f : 0), sizeof f);
     memcpy(&f, p, sizeof f);
     TRY(find_held(w, f.ledger_index, f.gen, &r, e));
     if (f.output >= r->submit->n)
@@ -368,7 +382,8 @@ take_reject(struct worker *w, struct rest *b, struct err *e)
     TRY(find_held(w, j.ledger_index, j.gen, &r, e));
     /* STREAMING: this worker has sent tokens of r. When a worker ends, r becomes QUEUED again. */
     if (r->state == REQUEST_STREAMING)
-        return err_set(e, -EBADMSG, "REJECT: request %u has tokens already", j.ledger_index);
+        return err_set(e, -EBADMSG, "REJECT came after the first generated token of request %u",
+                       j.ledger_index);
     if (j.reason < LAGAN_E_INVALID_REQUEST || !msg_reason(j.reason, NULL))
         return err_set(e, -EBADMSG, "REJECT: error code %u is unknown", j.reason);
     dispatch_release(w, r);
@@ -396,10 +411,13 @@ take_ready(struct worker *w, struct rest *b, struct err *e)
         y.beams > LAGAN_MAX_BEAMS || y.name_bytes > b->n || y.name_bytes >= sizeof f->family ||
         b->n - y.name_bytes > 7 || !(y.temperature >= 0) ||
         !memchr(y.unserved, 0, sizeof y.unserved) || !msg_utf8(y.unserved, strlen(y.unserved))) {
-        return err_set(e, -EBADMSG,
-                       "READY has an invalid field: vocabulary %u, maximum length %u, %u slots, "
-                       "%u beams, architecture name of %u bytes, temperature or unserved",
-                       y.vocab, y.max_len, y.n_slots, y.beams, y.name_bytes);
+        return err_set(
+            e, -EBADMSG,
+            "READY has an invalid field: vocab %u and max_len %u (expected above 0), n_slots %u "
+            "(1 to 65536), beams %u (at most %d), temperature %g (0 or more), "
+            "name_bytes %u (at most %zu), or `unserved` is not UTF-8",
+            y.vocab, y.max_len, y.n_slots, y.beams, LAGAN_MAX_BEAMS, (double)y.temperature,
+            y.name_bytes, sizeof f->family - 1);
     }
     *f = (struct model_facts){
         .known = true,

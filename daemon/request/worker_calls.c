@@ -180,7 +180,10 @@ worker_calls_text_done(struct worker *w, const void *data, size_t n, struct err 
     memcpy(&t, data, sizeof t);
     n -= sizeof t;
     if ((uint64_t)t.n_ids * 4 + t.text_bytes > n || n - (uint64_t)t.n_ids * 4 - t.text_bytes > 7)
-        return err_set(e, -EBADMSG, "TEXT_DONE: the record's length does not match its counts");
+        return err_set(
+            e, -EBADMSG,
+            "TEXT_DONE: n_ids is %u and text_bytes is %u, but %zu bytes follow the header", t.n_ids,
+            t.text_bytes, n);
     text = ids + (size_t)t.n_ids * 4;
     if (t.reason && !msg_reason(t.reason, NULL))
         return err_set(e, -EBADMSG, "TEXT_DONE: reason %u is unknown", t.reason);

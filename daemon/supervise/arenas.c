@@ -54,7 +54,8 @@ arenas_keep(struct arenas *a, const struct fd_channel_note *note, int fd, struct
     struct stat st;
 
     if (fstat(fd, &st) == 0 && S_ISREG(st.st_mode) && (uint64_t)st.st_size < note->bytes)
-        return err_set(e, -EBADMSG, "fd channel: arena %s has %llu bytes; its note says %llu",
+        return err_set(e, -EBADMSG,
+                       "fd channel: the file of arena %s has %llu bytes; the worker announced %llu",
                        note->name, (unsigned long long)st.st_size, (unsigned long long)note->bytes);
     arenas_drop(a, note->name);
     if (a->n == MAX_ARENAS)

@@ -30,7 +30,7 @@ rolling_restart_start(struct daemon *d, const char *by)
     if (d->draining) return -ESHUTDOWN;
     if (d->rolling) return -EBUSY;
     for (uint32_t i = 0; i < d->n_workers; i++) n += !worker_over(d->worker[i]);
-    log_info("reload: %d workers, one after the other", n);
+    log_info("reload: replacing the workers one after the other (%d in total)", n);
     event_log_add(d, "operator", "", "reload%s", by);
     rolling_restart_notify();
     d->rolling = 1;

@@ -95,8 +95,8 @@ prepare(struct child *c, const struct spawn *s, struct err *e)
     if (s->control) ADD_ENV(c, "LAGAN_TOKEN=%s", s->token);
     if (!c->too_long) return 0;
     return err_set(e, -E2BIG,
-                   "its settings and environment exceed %d options, %d variables or "
-                   "%d bytes",
+                   "the worker's command line and environment exceed %d options, %d variables or "
+                   "%d bytes in all; set fewer options or unset environment variables",
                    MAX_ARGS, MAX_ENV, ARG_BYTES);
 }
 

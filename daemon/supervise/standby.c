@@ -141,7 +141,8 @@ standby_prepare_now(struct worker *w)
     if (!s->alive || s->prepare_sent) return;
     s->prepare_sent = true;
     if (standby_share(s, &w->arenas, s->fd_channel_sock, &e) < 0)
-        log_warn("standby %s: cannot send it the weights and `begin`: %s", s->info.name, e.text);
+        log_warn("cannot send the weight arenas and the message `begin` to standby %s: %s",
+                 s->info.name, e.text);
 }
 
 /* Moves the process of s to w, both of the same rank. s has no process afterwards. */

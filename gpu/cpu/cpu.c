@@ -293,8 +293,10 @@ cpu_open(struct gpu **ret, const struct gpu_options *o, struct err *e)
     int r;
 
     if (!avx2 && !scalar && strcmp(isa, "auto") != 0)
-        return err_set(e, -EINVAL, "instruction set \"%s\" is not auto, scalar or avx2", isa);
-    if (avx2 && !has_avx2()) return err_set(e, -ENOTSUP, "this processor lacks AVX2, FMA or F16C");
+        return err_set(e, -EINVAL, "option isa is \"%s\"; expected auto, scalar or avx2", isa);
+    if (avx2 && !has_avx2())
+        return err_set(e, -ENOTSUP,
+                       "option isa is avx2, but this processor lacks AVX2, FMA or F16C; use auto");
     c = calloc(1, sizeof *c);
     if (!c) return err_set(e, -ENOMEM, "cannot allocate the CPU device: no memory");
     c->gpu.close = cpu_close;

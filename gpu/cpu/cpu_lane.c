@@ -327,7 +327,8 @@ cpu_lane_open(struct gpu *g, uint32_t units, struct lane **ret, struct err *e)
     l->channel = cpu_collective_join(((struct cpu *)g)->group);
     if (l->channel < 0)
         return err_set(e, l->channel,
-                       "cannot open another lane: all channels of the rank group are in use");
+                       "cannot open another lane: the rank group has no free place for its "
+                       "collectives");
     l->fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
     if (l->fd < 0) return err_set(e, -errno, "cannot open the eventfd of a lane: %m");
     l->ring = aligned_alloc(CACHE_LINE, CPU_QUEUE * sizeof *l->ring);

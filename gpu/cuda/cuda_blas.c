@@ -150,7 +150,7 @@ cuda_blas_begin(struct cuda *c, const struct gpu_options *o, struct err *e)
 {
     struct blas *b = calloc(1, sizeof *b);
 
-    if (!b) return err_set(e, -ENOMEM, "cannot open %s: no memory", LIBRARY);
+    if (!b) return err_set(e, -ENOMEM, "cannot open %s: out of host memory", LIBRARY);
     c->blas = b;
     b->options = o;
     b->opening = pthread_create(&b->opener, NULL, opener, b) == 0;
@@ -188,12 +188,12 @@ cuda_blas_lane_open(struct cuda_lane *l, struct err *e)
 
     if (!b) return 0;
     bl = calloc(1, sizeof *bl);
-    if (!bl) return err_set(e, -ENOMEM, "cannot allocate the matmul plans of a lane: no memory");
+    if (!bl) return err_set(e, -ENOMEM, "cannot allocate matmul plans: out of host memory");
     bl->b = b;
     l->blas = bl;
     if (b->cublasLtCreate(&bl->handle) == CUBLAS_STATUS_SUCCESS) return 0;
     bl->handle = NULL;
-    return err_set(e, -EIO, "cannot open a lane: %s does not work with this GPU", LIBRARY);
+    return err_set(e, -EIO, "cannot open a lane: %s: cublasLtCreate() failed", LIBRARY);
 }
 
 void
@@ -379,7 +379,7 @@ cuda_blas_open(struct cuda *c, const struct gpu_options *o, struct err *e)
     if (cudaGetDeviceProperties(&p, c->ordinal) != cudaSuccess)
         return err_set(e, -EIO, "cannot open %s: cannot query the GPU", LIBRARY);
     if (o->tuning_file && !(b->tuning_path = strdup(o->tuning_file)))
-        return err_set(e, -ENOMEM, "cannot open %s: no memory", LIBRARY);
+        return err_set(e, -ENOMEM, "cannot open %s: out of host memory", LIBRARY);
     snprintf(m.gpu, sizeof m.gpu, "%.63s", p.name);
     cudaDriverGetVersion(&m.driver);
     m.library = b->cublasLtGetVersion();
@@ -692,7 +692,7 @@ cuda_lane_tune(struct lane *lane, struct tune_result *ret)
     memcpy(&p->algorithm, row.algorithm, sizeof p->algorithm);
     if (tuning_put(b->tuning, &row) < 0)
         return err_set(&lane->gpu->why, -ENOSPC,
-                       "tune: the tuning file already has its %d rows for this GPU", TUNING_MAX);
+                       "tune: the tuning file is full, with %d rows for this GPU", TUNING_MAX);
     TRY(tuning_save(b->tuning, b->tuning_path, &lane->gpu->why));
     ret->first = row.heuristic_us;
     ret->best = row.us;

@@ -61,8 +61,8 @@ take(const char *word, size_t n, const struct candidates *table, uint32_t n_ops,
     uint32_t i = 0, j = 0;
 
     if (!eq)
-        return err_set(e, -EINVAL, "option kernels: \"%.*s\" is not op=candidate", (int)MIN(n, 40u),
-                       word);
+        return err_set(e, -EINVAL, "option kernels: \"%.*s\" does not have the form op=candidate",
+                       (int)MIN(n, 40u), word);
     op_len = (size_t)(eq - word);
     name = eq + 1;
     name_len = n - op_len - 1;

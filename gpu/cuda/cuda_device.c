@@ -49,8 +49,8 @@ find_device(uint32_t ordinal, uint32_t ranks, struct err *e)
                        "host, or use device cpu");
     if (driver / 1000 < runtime / 1000)
         return err_set(e, -ENODEV,
-                       "the CUDA driver is for CUDA %d.%d, this module needs %d.%d: update the "
-                       "driver, or build with a toolkit of its version",
+                       "the CUDA driver is for CUDA %d.%d, but this module needs %d.%d: update the "
+                       "driver, or build with an older toolkit",
                        driver / 1000, driver % 1000 / 10, runtime / 1000, runtime % 1000 / 10);
     r = cudaGetDeviceCount(&n);
     if (r == cudaErrorInsufficientDriver)
@@ -66,8 +66,8 @@ find_device(uint32_t ordinal, uint32_t ranks, struct err *e)
         return err_set(e, -ENODEV, "cannot start the CUDA driver: %s", cudaGetErrorString(r));
     if (ranks > (uint32_t)n)
         return err_set(e, -ENODEV,
-                       "%u ranks need one GPU each: this host has %d usable GPUs (nvidia-smi, "
-                       "CUDA_VISIBLE_DEVICES)",
+                       "%u ranks need one GPU each, but this host has %d usable GPUs: see "
+                       "nvidia-smi and CUDA_VISIBLE_DEVICES",
                        ranks, n);
     if (ordinal >= (uint32_t)n)
         return err_set(e, -ENODEV, "there is no GPU %u: this host has %d, counted from 0", ordinal,
@@ -147,7 +147,8 @@ start(struct cuda *c, struct err *e)
                        "%s has no memory for a context (about 0.5 GiB): other processes use its "
                        "memory, see nvidia-smi",
                        c->gpu.describe);
-    return err_set(e, -EIO, "%s does not start: %s", c->gpu.describe, cudaGetErrorString(r));
+    return err_set(e, -EIO, "cannot create a context on %s: %s", c->gpu.describe,
+                   cudaGetErrorString(r));
 }
 
 /* *own: bytes neither free nor in our arenas, so too high if other processes use the GPU. */

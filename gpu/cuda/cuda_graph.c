@@ -66,14 +66,14 @@ cuda_graph_end(struct lane *lane, struct graph **ret, uint64_t *bytes)
                        "graph_end: the graph has %zu nodes, at most %d are allowed", nodes,
                        MOST_NODES);
     g = calloc(1, sizeof *g);
-    if (!g) return err_set(&lane->gpu->why, -ENOMEM, "graph_end: no memory");
+    if (!g) return err_set(&lane->gpu->why, -ENOMEM, "graph_end: out of host memory");
     r = cudaGraphInstantiate(&g->exec, graph, 0);
     if (r == cudaSuccess) r = cudaGraphUpload(g->exec, l->k.st);
     if (r == cudaErrorMemoryAllocation) {
         cudaGetLastError();
         cuda_graph_drop(lane, g);
-        return err_set(&lane->gpu->why, -ENOMEM, "graph_end: no memory for a graph of %zu nodes",
-                       nodes);
+        return err_set(&lane->gpu->why, -ENOMEM,
+                       "graph_end: no GPU memory for a graph of %zu nodes", nodes);
     }
     if (r != cudaSuccess) {
         cuda_graph_drop(lane, g);
@@ -95,9 +95,9 @@ cuda_graph_launch(struct lane *lane, struct graph *g)
     TRY(cuda_not_recording(lane, "graph_launch"));
     if (g->partition != l->partition || g->sms != l->k.sms)
         return err_set(&lane->gpu->why, -EINVAL,
-                       "graph_launch: the graph was recorded on another partition, with %u SMs "
-                       "(internal error)",
-                       g->sms);
+                       "graph_launch: the graph was recorded on a partition with %u SMs, but the "
+                       "lane is on one with %u (internal error)",
+                       g->sms, l->k.sms);
     cuda_enter(cuda_of(lane));
     return cuda_failed(lane, cudaGraphLaunch(g->exec, l->k.st), "graph_launch");
 }

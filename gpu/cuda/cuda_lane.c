@@ -90,7 +90,7 @@ cuda_lane_open(struct gpu *g, uint32_t units, struct lane **ret, struct err *e)
     CLEAN(end_at) struct cuda_lane *l = calloc(1, sizeof *l);
     void *words;
 
-    if (!l) return err_set(e, -ENOMEM, "cannot make a lane: no memory");
+    if (!l) return err_set(e, -ENOMEM, "cannot make a lane: out of host memory");
     l->lane.gpu = g;
     cuda_enter((struct cuda *)g);
     /* Fewer units than the device has only limit the size of kernels. A lane has SMs of its own
@@ -116,7 +116,8 @@ cuda_lane_open(struct gpu *g, uint32_t units, struct lane **ret, struct err *e)
         TRY(cuda_err(cudaEventCreateWithFlags(&l->mark[i].event, cudaEventDisableTiming), "marks",
                      e));
     if (((struct cuda *)g)->timing && open_idle_clock(l) < 0)
-        return err_set(e, -ENOMEM, "cannot make a lane (idle clock): %s",
+        return err_set(e, -ENOMEM,
+                       "cannot make the events that measure the idle time of a lane: %s",
                        cudaGetErrorString(cudaGetLastError()));
     TRY(cuda_err(cudaStreamSynchronize(l->k.st), "counters", e));
     TRY(cuda_blas_lane_open(l, e));

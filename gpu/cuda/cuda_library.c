@@ -38,7 +38,7 @@ cuda_library_open(void **ret, const char *name, const char *libs, const char *ne
     if (libs) {
         *ret = open_in(&w, libs, "");
         if (*ret) return 0;
-        return err_set(e, -ENOENT, "%scannot find %s with the functions needed in %s", need, name,
+        return err_set(e, -ENOENT, "%sfound no %s with the needed functions in %s", need, name,
                        libs);
     }
     *ret = home ? open_in(&w, home, "/lib64") : NULL;

@@ -28,7 +28,8 @@ nccl_open(struct nccl *n, const char *libs, struct err *e)
     TRY(cuda_library_open(&n->library, LIBRARY, libs, "tensor parallelism needs NCCL: ", find_calls,
                           n, e));
     if (n->GetVersion(&n->version) == NCCL_OK && n->version >= OLDEST) return 0;
-    err_set(e, -ENOTSUP, "NCCL has version %d; tensor parallelism needs at least %d (2.18)",
+    err_set(e, -ENOTSUP,
+            "NCCL has version code %d; tensor parallelism needs at least %d (NCCL 2.18)",
             n->version, OLDEST);
     nccl_close(n);
     return -ENOTSUP;

@@ -18,7 +18,7 @@
 #include "gpu/cuda/cuda.h"
 
 /* Older drivers have no green contexts: the device cannot be divided, all other functions work. */
-#define NEWER "its driver (CUDA 12.5 or later has it; this one lacks %s)"
+#define NEWER "the driver lacks %s; CUDA 12.5 or later has it"
 
 static int
 failed(const struct cuda *c, CUresult r, const char *what, uint32_t at, struct err *e)
@@ -34,8 +34,8 @@ find_calls(struct cuda *c)
 {
 #define X(name, version) \
     if (!cuda_driver_call((void **)&c->partitions.name, #name, version)) { \
-        err_set(&c->partitions.why, -ENOTSUP, "%s cannot be divided by " NEWER, c->gpu.describe, \
-                #name); \
+        err_set(&c->partitions.why, -ENOTSUP, "%s cannot be divided into partitions: " NEWER, \
+                c->gpu.describe, #name); \
         return false; \
     }
     PARTITION_CALLS(X)
@@ -59,15 +59,15 @@ cuda_partition_inspect(struct cuda *c)
     if (r == CUDA_SUCCESS)
         r = ps->cuDeviceGetDevResource(ps->device, &all, CU_DEV_RESOURCE_TYPE_SM);
     if (r != CUDA_SUCCESS) {
-        err_set(&ps->why, -ENOTSUP, "%s cannot be divided: %s", c->gpu.describe,
+        err_set(&ps->why, -ENOTSUP, "%s cannot be divided into partitions: %s", c->gpu.describe,
                 cuda_driver_says(c, r));
         return;
     }
     if (all.sm.smCount != c->gpu.units) {
-        err_set(
-            &ps->why, -ENOTSUP,
-            "%s cannot be divided: its driver offers only %u SMs; check whether MPS limits them",
-            c->gpu.describe, all.sm.smCount);
+        err_set(&ps->why, -ENOTSUP,
+                "%s cannot be divided into partitions: the driver offers only %u of %u SMs; check "
+                "whether MPS limits them",
+                c->gpu.describe, all.sm.smCount, c->gpu.units);
         return;
     }
     *parts = (struct gpu_parts){ .least = MAX(all.sm.minSmPartitionSize, 1u),
@@ -91,7 +91,7 @@ share_out(struct cuda *c, uint32_t at, CUdevResource part[2], struct err *e)
 
     if (want % grain)
         return err_set(e, -EINVAL,
-                       "cannot divide %s into %u and %u SMs: neither is a multiple of %u",
+                       "cannot divide %s into %u and %u SMs: at least one must be a multiple of %u",
                        c->gpu.describe, at, units - at, grain);
     TRY(failed(c, ps->cuDeviceGetDevResource(ps->device, &all, CU_DEV_RESOURCE_TYPE_SM), "its SMs",
                at, e));
@@ -173,7 +173,7 @@ find(struct cuda *c, uint32_t at, struct cuda_partition **ret, struct err *e)
     r = find_replaceable(c);
     if (!r)
         return err_set(e, -EBUSY,
-                       "cannot divide %s into %u and %u SMs: %d other partitions are in use",
+                       "cannot divide %s into %u and %u SMs: %d others, the maximum, are in use",
                        c->gpu.describe, at, c->gpu.units - at, CUDA_PARTITIONS);
     clear(c, r);
     *ret = r;

@@ -147,7 +147,7 @@ static int
 refused(struct lane *l, enum cuda_op op)
 {
     return err_set(&l->gpu->why, -ENOTSUP,
-                   "%s: no kernel that the option kernels allows supports these shapes and dtypes",
+                   "%s: option kernels allows no kernel that supports these shapes and dtypes",
                    op_table[op].op);
 }
 

@@ -46,12 +46,12 @@ cuda_ranks_begin(struct cuda *c, const struct gpu_options *o, struct err *e)
     setenv("NCCL_SOCKET_IFNAME", "lo", 0);
     setenv("NCCL_GRAPH_REGISTER", "0", 0);
     g = calloc(1, sizeof *g);
-    if (!g) return err_set(e, -ENOMEM, "cannot open the rank group: no memory");
+    if (!g) return err_set(e, -ENOMEM, "cannot open the rank group: out of host memory");
     c->group = g;
     g->cuda = c;
     TRY(rendezvous_open(&g->rendezvous, o->rank, o->n_ranks, o->group_fd, e));
     if (o->libs && !(g->libs = strdup(o->libs)))
-        return err_set(e, -ENOMEM, "cannot open the rank group: no memory");
+        return err_set(e, -ENOMEM, "cannot open the rank group: out of host memory");
     for (uint32_t i = 0; i < RENDEZVOUS_CHANNELS; i++) {
         g->channel[i].group = g;
         g->channel[i].number = i;

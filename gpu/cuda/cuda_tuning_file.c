@@ -99,12 +99,12 @@ read_rows(struct tuning_table *t, const char *path, struct err *e)
             continue;
         }
         if (!is_row(line, &row))
-            return err_set(
-                e, -EBADMSG,
-                "tuning file %s: line %u is not a measured matmul; remove the file or the line",
-                path, i);
+            return err_set(e, -EBADMSG,
+                           "tuning file %s: line %u does not describe a measured matmul; remove "
+                           "the file or the line",
+                           path, i);
         if (ours && !tuning_find(t, &row.key) && tuning_put(t, &row) < 0)
-            return err_set(e, -EBADMSG, "tuning file %s: more than %d rows for this GPU", path,
+            return err_set(e, -EBADMSG, "tuning file %s has over %d rows for this GPU", path,
                            TUNING_MAX);
     }
     return 0;

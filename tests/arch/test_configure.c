@@ -554,7 +554,7 @@ recurrent_state_above_the_limit_is_refused(void **state)
     };
     static const struct refusal nemotron[] = {
         { "{\"mamba_num_heads\": 1024, \"mamba_head_dim\": 1024, \"ssm_state_size\": 1024}",
-          "1024 dims * 1024 exceeds", -EINVAL },
+          "1024 * state size 1024 exceeds", -EINVAL },
     };
 
     (void)state;

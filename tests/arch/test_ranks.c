@@ -244,8 +244,9 @@ sizes_that_do_not_divide_are_refused_by_name(void **state)
         { "mbart", 4, "attention heads, which 4 ranks cannot share equally" },
         { "gemma4_big", 4, "attention heads, which 4 ranks cannot share equally" },
         { "gpt_oss_mxfp4", 4,
-          "each expert has 3 runs of columns with one scale, too few for 4 ranks" },
-        { "nemotron_h", 4, "groups of Mamba heads, which 4 ranks cannot share equally" },
+          "each expert has 3 groups of columns that share a scale, too few for 4 ranks" },
+        { "nemotron_h", 4,
+          "groups of Mamba heads on 4 ranks: the first must be a multiple of the other" },
     };
 
     (void)state;

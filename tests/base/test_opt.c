@@ -129,7 +129,8 @@ out_of_range_error_names_the_range(void **state)
 {
     (void)state;
     assert_int_equal(set("max_seqs", "0"), -EINVAL);
-    assert_string_equal(e.text, "lagan.yaml:12: max_seqs: 0 is out of range; it is from 1 to 1024");
+    assert_string_equal(
+        e.text, "lagan.yaml:12: max_seqs: 0 is out of range; the value must be from 1 to 1024");
     assert_int_equal(set("max_seqs", "1025"), -EINVAL);
     assert_int_equal(set("max_seqs", "1024"), 0);
     assert_int_equal(set("kv.memory", "1023"), -EINVAL);
@@ -265,9 +266,9 @@ unknown_key_error_suggests_a_similar_key(void **state)
     (void)state;
     assert_int_equal(set("kv.memroy", "1"), -ENOENT);
     assert_string_equal(e.text,
-                        "lagan.yaml:12: there is no key \"kv.memroy\"; did you mean kv.memory?");
+                        "lagan.yaml:12: unknown key \"kv.memroy\"; did you mean kv.memory?");
     assert_int_equal(set("zzzzzzzzzz", "1"), -ENOENT);
-    assert_string_equal(e.text, "lagan.yaml:12: there is no key \"zzzzzzzzzz\"");
+    assert_string_equal(e.text, "lagan.yaml:12: unknown key \"zzzzzzzzzz\"");
     assert_int_equal(set("hiddn", "1"), -ENOENT);
     assert_null(strstr(e.text, "hidden"));
 }
@@ -312,12 +313,11 @@ command_line_errors_name_option_and_value(void **state)
     } bad[] = {
         { "--max-seqs", -EINVAL,
           "command line: --max_seqs needs a value: a whole number of 0 or more" },
-        { "--max-seq=1", -ENOENT,
-          "command line: there is no key \"max_seq\"; did you mean max_seqs?" },
+        { "--max-seq=1", -ENOENT, "command line: unknown key \"max_seq\"; did you mean max_seqs?" },
         { "--max-seqs=x", -EINVAL,
           "command line: max_seqs: \"x\" is not a whole number of 0 or more" },
         { "--0123456789012345678901234567890123456789012345678901234567890123456789", -ENOENT,
-          "command line: there is no key "
+          "command line: unknown key "
           "\"012345678901234567890123456789012345678901234567890123456789\"" },
     };
 

@@ -239,7 +239,7 @@ default_beams_are_charged_after_ready(void **state)
     refused(LAGAN_E_INVALID_REQUEST, "temperature cannot be combined with beams", 3, 2, NULL,
             "model_defaults", true);
     strcpy(d.facts[0].unserved, "top_h");
-    refused(LAGAN_E_UNSUPPORTED, "top_h of generation_config.json", 3, 2, NULL, "model_defaults",
+    refused(LAGAN_E_UNSUPPORTED, "generation_config.json sets top_h", 3, 2, NULL, "model_defaults",
             true);
     d.facts[0].temperature = 0;
     d.facts[0].unserved[0] = 0;
@@ -321,7 +321,7 @@ decoder_limits_bound_a_request(void **state)
     refused(LAGAN_E_INVALID_REQUEST, "eos_ids[0] is 41", 1, 1, NULL, "eos_ids", 41);
     refused(LAGAN_E_INVALID_REQUEST, "forced_bos is 40", 1, 1, NULL, "forced_bos", 40);
     refused(LAGAN_E_UNSUPPORTED, "no tokenizer", 1, 0, "hello", NULL, 0);
-    refused(LAGAN_E_TOO_LONG, "the model's length of 100", 1, 100, NULL, NULL, 0);
+    refused(LAGAN_E_TOO_LONG, "maximum sequence length of 100", 1, 100, NULL, NULL, 0);
     refused(LAGAN_E_TOO_LONG, "the KV cache holds at most 60", 1, 60, NULL, NULL, 0);
 }
 

@@ -126,7 +126,7 @@ all_errors_of_a_file_are_reported_with_position(void **state)
                "log: { level: loud }\nmodel: /x\n");
     assert_int_equal(READ(A "--config", file), -22);
     says("lagan.yaml:2:24: scheduler.max_num_queued_reqs");
-    says("lagan.yaml:3:23: there is no key \"scheduler.max_num_queued_rqs\"; did you mean "
+    says("lagan.yaml:3:23: unknown key \"scheduler.max_num_queued_rqs\"; did you mean "
          "scheduler.max_num_queued_reqs?");
     says("lagan.yaml:4:6: api must be one value, but is a list");
     says("lagan.yaml:7:29: kv.tokens_per_block");
@@ -194,7 +194,7 @@ invalid_command_lines_are_refused_by_name(void **state)
     says("/nowhere/lagan.yaml: No such file or directory");
     write_file("models:\n  - { name: a, path: @ }\n  - { name: a, path: @ }\n");
     assert_int_equal(READ(A "--config", file, A "--set", A "dtype=fp32"), -22);
-    says("two models are named a");
+    says("two models have the name a");
     says("needs exactly one model, but there are several");
     write_file("log: { level: info }\n");
     assert_int_equal(READ(A "--config", file), -22);

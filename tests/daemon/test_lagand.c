@@ -180,12 +180,12 @@ client_with_full_queue_is_dropped_and_others_continue(void **state)
         SEND(slow, LAGAN_MSG_SUBMIT, i, { "ids", 3 }, { "max_tokens", 500000 },
              { "ack_window", LAGAN_MAX_ACK_WINDOW }, { "logprobs", 20 });
     }
-    while (!lagand_logged(&r, "a client has not read for", 0) && rid < 2000) {
+    while (!lagand_logged(&r, "has not read for", 0) && rid < 2000) {
         rid++;
         submit(quick, rid, 3, 20, rid);
         take_all(quick, rid, 20, rid);
     }
-    assert_true(lagand_logged(&r, "a client has not read for", 5000));
+    assert_true(lagand_logged(&r, "has not read for", 5000));
     rid++;
     submit(quick, rid, 3, 20, rid);
     take_all(quick, rid, 20, rid);
@@ -266,7 +266,7 @@ user_limits_cover_all_connections(void **state)
     for (int i = 0; i < 3; i++) c[i] = dealer_open(&r, "api.sock");
     submit(c[0], 1, 3, 400, 1);
     SEND(c[1], LAGAN_MSG_SUBMIT, 2, { "ids", 3 }, { "max_tokens", 700 });
-    receive_error(c[1], 2, LAGAN_E_QUEUE_FULL, "its limit is 1000", 2000);
+    receive_error(c[1], 2, LAGAN_E_QUEUE_FULL, "the user's limit is 1000", 2000);
     submit(c[1], 3, 3, 400, 1);
     SEND(c[2], LAGAN_MSG_SUBMIT, 4, { "ids", 3 });
     receive_error(c[2], 4, LAGAN_E_QUEUE_FULL, "2 open requests, which is its limit", 2000);
@@ -374,7 +374,7 @@ invalid_requests_are_refused_by_name(void **state)
     SEND(c, LAGAN_MSG_SUBMIT, 4, { "ids", 3 }, { "stop_ids", 3 });
     receive_error(c, 4, LAGAN_E_INVALID_REQUEST, "stop_ids", 2000);
     SEND(c, LAGAN_MSG_SUBMIT, 5, { "ids", FAKE_MAX_LEN });
-    receive_error(c, 5, LAGAN_E_TOO_LONG, "the model's length", 2000);
+    receive_error(c, 5, LAGAN_E_TOO_LONG, "maximum sequence length", 2000);
     SEND(c, LAGAN_MSG_SUBMIT, 6, { "ids", 3 }, { "forced_bos", 1000 });
     receive_error(c, 6, LAGAN_E_INVALID_REQUEST, "forced_bos is 1000", 2000);
     submit(c, 7, 3, 1000, 1);
@@ -672,7 +672,7 @@ runtime_directory_has_one_lagand_whose_pid_is_reported(void **state)
     (void)state;
     lagand_begin(&r, "good", NULL);
     assert_int_equal(second(r.run), 1);
-    snprintf(words, sizeof words, "another lagand (pid %d) runs on", (int)r.pid);
+    snprintf(words, sizeof words, "another lagand (pid %d) uses", (int)r.pid);
     assert_true(lagand_logged(&r, words, 0));
 
     memset(longer, 'x', sizeof longer - 1);

@@ -194,7 +194,7 @@ every_invalid_step_is_found(void **state)
     LIE("does not have", o->ledger_index = 4000000);
     LIE("does not have", o->ledger_index = request->index + 1);
     LIE("does not have", o->gen++);
-    LIE("first is 1 instead of 0", o->first = 1);
+    LIE("first is 1, expected 0", o->first = 1);
     LIE("text_first is 1", o->text_first = 1);
     LIE("output", o->output = 1);
     LIE("has 0 tokens", o->n_tokens = 0);
@@ -211,7 +211,7 @@ every_invalid_step_is_found(void **state)
     LIE("n_ent", ((struct rec_step *)buf.b)->n_ent = UINT32_MAX);
     LIE("does not have", request->dispatch.held = false);
     request->dispatch.held = true;
-    LIE("before its SUBMIT was complete", w.requests.sending = request->index);
+    LIE("has not sent the whole SUBMIT", w.requests.sending = request->index);
     w.requests.sending = REQUEST_NONE;
     assert_int_equal(request_n_tokens(request), 0);
     /* Entries before the violation are stored. */
@@ -320,9 +320,9 @@ finish_ends_the_request_and_its_figures_are_checked(void **state)
                               .gen = request->gen,
                               .reason = LAGAN_FINISH_EOS,
                               .n_tokens = 3 };
-    lies(REC_FINISH, sizeof *f, "n_tokens is 3 instead of 2");
+    lies(REC_FINISH, sizeof *f, "n_tokens is 3, expected 2");
     f->n_tokens = 2;
-    lies(REC_FINISH, sizeof *f - 8, "is not 40 bytes long");
+    lies(REC_FINISH, sizeof *f - 8, "expected 40");
     f->reason = 7;
     lies(REC_FINISH, sizeof *f, "reason 7 is unknown");
     f->reason = LAGAN_FINISH_EOS;
@@ -355,7 +355,7 @@ reject_must_come_before_the_first_token(void **state)
     step(request, 1, "", &n);
     assert_int_equal(record(REC_STEP, n, &e), 0);
     REJECT(LAGAN_E_TOO_LONG);
-    lies(REC_REJECT, sizeof *j + 8, "has tokens already");
+    lies(REC_REJECT, sizeof *j + 8, "after the first generated token");
     request->state = REQUEST_DISPATCHED; /* as if a previous worker had sent them */
     assert_int_equal(record(REC_REJECT, sizeof *j + 8, &e), 0);
     assert_int_equal(request->result.reason, LAGAN_E_TOO_LONG);
@@ -374,7 +374,7 @@ prompt_logprobs_come_in_order_before_tokens(void **state)
     memset(&buf, 0, sizeof buf);
     *p = (struct rec_prompt){ .ledger_index = r->index, .gen = r->gen, .n = 2, .n_top = 1 };
     assert_int_equal(record(REC_PROMPT_LOGPROBS, sizeof *p + 32, &e), 0);
-    lies(REC_PROMPT_LOGPROBS, sizeof *p + 32, "first is 0 instead of 2");
+    lies(REC_PROMPT_LOGPROBS, sizeof *p + 32, "first is 0, expected 2");
     p->first = 2;
     lies(REC_PROMPT_LOGPROBS, sizeof *p + 16, "length");
     p->n_top = 2;
@@ -386,7 +386,7 @@ prompt_logprobs_come_in_order_before_tokens(void **state)
     *p = (struct rec_prompt){
         .ledger_index = r->index, .gen = r->gen, .first = 2, .n = 1, .n_top = 1
     };
-    lies(REC_PROMPT_LOGPROBS, sizeof *p + 16, "has tokens already");
+    lies(REC_PROMPT_LOGPROBS, sizeof *p + 16, "after the first generated token");
 }
 
 static void
@@ -402,16 +402,16 @@ ready_comes_once_and_is_validated(void **state)
     memcpy(y + 1, "t5", 2)
     READY;
     y->vocab = 0;
-    lies(REC_READY, sizeof *y + 8, "vocabulary 0");
+    lies(REC_READY, sizeof *y + 8, "vocab 0");
     READY;
     y->name_bytes = 200;
-    lies(REC_READY, sizeof *y + 8, "name of 200");
+    lies(REC_READY, sizeof *y + 8, "name_bytes 200");
     READY;
     y->n_slots = 1 << 20;
-    lies(REC_READY, sizeof *y + 8, "slots");
+    lies(REC_READY, sizeof *y + 8, "n_slots 1048576");
     READY;
     y->beams = LAGAN_MAX_BEAMS + 1;
-    lies(REC_READY, sizeof *y + 8, "17 beams");
+    lies(REC_READY, sizeof *y + 8, "beams 17");
     READY;
     assert_int_equal(record(REC_READY, sizeof *y + 8, &e), 0);
     assert_int_equal(w.super.state, SUPER_READY);
@@ -437,7 +437,7 @@ records_of_a_cancelled_request_are_validated_and_dropped(void **state)
     assert_int_equal(request_n_tokens(request), 0);
     o = step(request, 1, "", &n);
     o->first = 0;
-    lies(REC_STEP, n, "first is 0 instead of 2");
+    lies(REC_STEP, n, "first is 0, expected 2");
     *f = (struct rec_finish){ .ledger_index = request->index,
                               .gen = request->gen,
                               .reason = LAGAN_FINISH_CANCELLED,
@@ -677,16 +677,16 @@ tensors_come_in_order_and_are_delivered_once(void **state)
     assert_int_equal(kept->value.n, 24);
     assert_memory_equal(kept->value.p + 20, &(float){ 2.5f }, 4);
     t->first = 7;
-    lies(REC_TENSOR, sizeof *t + 16, "first is 7, but 6 values were received");
+    lies(REC_TENSOR, sizeof *t + 16, "starts at value 7 of request");
     t->first = 6;
     lies(REC_TENSOR, sizeof *t + 8, "length");
     t->cols = 5;
-    lies(REC_TENSOR, sizeof *t + 16, "did not ask");
+    lies(REC_TENSOR, sizeof *t + 16, "changed from 4 to 5");
     t->cols = 4;
     t->kind = LAGAN_TENSOR_ENCODER_OUTPUT;
     lies(REC_TENSOR, sizeof *t + 16, "did not ask");
     t->kind = 3;
-    lies(REC_TENSOR, sizeof *t + 16, "kind 3");
+    lies(REC_TENSOR, sizeof *t + 16, "kind is 3");
     t->kind = LAGAN_TENSOR_LOGITS;
     config.o.tensor_bytes = 36;
     assert_int_equal(record(REC_TENSOR, sizeof *t + 16, &e), 0);

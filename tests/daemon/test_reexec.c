@@ -96,8 +96,8 @@ unused_descriptors_of_the_store_are_closed(void **state)
     systemd_keep(&r.systemd, "history");
     lagand_crash(&r, "good", NULL);
     lagand_ready(&r);
-    assert_true(lagand_logged(&r, "w9=weights=1000=1=2=1 of the previous lagand", 0));
-    assert_true(lagand_logged(&r, "has 0 bytes; its note says 16777216", 0));
+    assert_true(lagand_logged(&r, "closing inherited descriptor w9=weights=1000=1=2=1", 0));
+    assert_true(lagand_logged(&r, "has 0 bytes; the worker announced 16777216", 0));
     for (size_t i = 0; i < ARRAY_LEN(names); i++)
         assert_int_equal(systemd_stored(&r.systemd, names[i]), 0);
     one_request(2);

@@ -221,7 +221,7 @@ limits_of_a_key_cover_all_its_connections(void **state)
     do assert_int_equal(lagan_next(c[1], &ev, 30000), 1);
     while (ev.kind == LAGAN_EVENT_TOKENS);
     assert_string_equal(ev.reason_name, "queue_full");
-    assert_non_null(strstr(ev.message, "user key:alice has open requests for"));
+    assert_non_null(strstr(ev.message, "user key:alice: the open requests have"));
     ask(c[0], 1000);
     ask(c[0], 1);
     do assert_int_equal(lagan_next(c[0], &ev, 30000), 1);

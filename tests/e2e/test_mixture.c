@@ -398,7 +398,7 @@ manifest_was_rejected(const struct served *v)
     char line[400];
 
     while (f && fgets(line, sizeof line, f))
-        rejected = rejected || strstr(line, "in the manifest; ");
+        rejected = rejected || strstr(line, "the manifest has ");
     if (f) fclose(f);
     return rejected;
 }

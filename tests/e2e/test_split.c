@@ -267,7 +267,8 @@ what_the_device_has_not_is_refused_with_what_it_has(void **state)
     if (!serve_on_gpu()) assert_int_equal(shown(&s, "prefill_units"), 2);
     snprintf(word, sizeof word, "set %u %u", low, low);
     assert_int_not_equal(ctl(&s, serve_on_gpu() ? word : "set 2 2", out, sizeof out), 0);
-    assert_non_null(strstr(out, serve_on_gpu() ? "nearest is" : "nearest is 2 and 1"));
+    assert_non_null(
+        strstr(out, serve_on_gpu() ? "nearest division is" : "nearest division is 2 and 1"));
     assert_int_equal(ctl(&s, "set 0 3", out, sizeof out), 2);
     assert_int_equal(ctl(&s, "set 3", out, sizeof out), 2);
     snprintf(word, sizeof word, "set %u %u w7", low, units - low);

@@ -370,7 +370,7 @@ laganctl_chat_sends_the_conversation_so_far(void **state)
     json_decref(then);
     assert_non_null(strstr(laganctl(&s, "echo Hello | $L chat --max-tokens 2"), "\n"));
     assert_non_null(strstr(laganctl(&s, "$L chat </dev/null 2>&1; test $? = 2"),
-                           "standard input has no line with a message"));
+                           "standard input has no message"));
     assert_non_null(strstr(laganctl(&s, "$L model list"), "MODEL  "));
     stop(&s, c);
 }

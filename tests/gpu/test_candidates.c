@@ -68,8 +68,8 @@ unknown_names_are_refused_with_the_known_ones(void **state)
     (void)state;
     refuse("atend=generic", 90, -EINVAL, "unknown op \"atend\"; known: attend, matmul");
     refuse("=generic", 90, -EINVAL, "unknown op \"\"");
-    refuse(",", 90, -EINVAL, "is not op=candidate");
-    refuse("attend", 90, -EINVAL, "\"attend\" is not op=candidate");
+    refuse(",", 90, -EINVAL, "does not have the form op=candidate");
+    refuse("attend", 90, -EINVAL, "\"attend\" does not have the form op=candidate");
     refuse("attend=", 90, -EINVAL, "attend has no candidate \"\"; known: sm90, mma, generic");
     refuse("attend=an", 90, -EINVAL, "attend has no candidate \"an\"");
     refuse("attend=generic;matmul=blas", 90, -EINVAL,

@@ -303,7 +303,7 @@ an_unavailable_device_is_named_in_the_error(void **state)
         { "cuda:", NULL, "is not cpu, cuda or cuda:N" },
         { "cuda", "attend=none", "has no candidate \"none\"" },
         { "cuda", "atend=generic", "unknown op \"atend\"" },
-        { "cuda", "attend", "is not op=candidate" },
+        { "cuda", "attend", "does not have the form op=candidate" },
     };
 
     (void)state;

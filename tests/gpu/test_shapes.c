@@ -101,14 +101,14 @@ row_ops_refuse_mismatched_rows(void **state)
                                .x = x, .in = y, .in_bias = f32(1, 10), .in_norm = f32(1, 10) }),
             "in_bias and in_norm are both set");
     refused(r.op->residual(r.lane, &(struct residual){ .x = x, .y = y, .y_bias = f32(1, 10) }),
-            "y_bias with an RMS norm");
+            "y_bias is set");
     refused(r.op->residual(r.lane, &(struct residual){ .x = x, .y = y, .norm = 3 }),
             "unknown norm 3");
-    refused(r.op->act_matmul(r.lane, y, x, f32(8, 9), NO_TENSOR, ACT_RELU), "w [8, 9]");
+    refused(r.op->act_matmul(r.lane, y, x, f32(8, 9), NO_TENSOR, ACT_RELU), "w is [8, 9]");
     refused(r.op->act_matmul(r.lane, y, x, f32(8, 10), NO_TENSOR, ACT_RELU), "y is [4, 10]");
     refused(r.op->act_matmul(r.lane, y, x, f32(10, 10), f32(1, 9), ACT_RELU), "bias is [1, 9]");
     refused(r.op->act_matmul(r.lane, x, x, f32(10, 10), NO_TENSOR, ACT_RELU), "overlap");
-    refused(r.op->gate_matmul(r.lane, y, y, x, f32(8, 9), ACT_SILU), "w [8, 9]");
+    refused(r.op->gate_matmul(r.lane, y, y, x, f32(8, 9), ACT_SILU), "w is [8, 9]");
     refused(r.op->gate_matmul(r.lane, y, y, x, f32(20, 10), ACT_SILU), "both is [4, 10]");
     refused(r.op->act(r.lane, y, f32(4, 11), ACT_SILU), "act: y is [4, 10]");
     refused(r.op->act(r.lane, y, x, (enum act)9), "unsupported activation 9");
@@ -250,7 +250,7 @@ sample_refuses_logits_of_wrong_dtype_or_rows(void **state)
     refused(r.op->sample(r.lane, &s), "row or token is NULL");
     s.token = &token;
     s.allowed = &bits;
-    refused(r.op->sample(r.lane, &s), "allowed_words is 0");
+    refused(r.op->sample(r.lane, &s), "`allowed_words` is 0");
 }
 
 static void

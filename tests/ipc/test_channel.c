@@ -115,7 +115,7 @@ memfds_of_two_workers_or_daemons_are_rejected(void **state)
     assert_int_equal(channel_make(&o, 1, 5, id, 12, 12, &b, &e), 0);
     n = descriptors();
     assert_int_equal(channel_attach(&peer, dup(l.d.fd), dup(o.w.fd), dup(b), 5, &e), -EBADMSG);
-    assert_non_null(strstr(e.text, "not a pair: worker 2 and 1"));
+    assert_non_null(strstr(e.text, "belong to workers 2 and 1"));
     assert_int_equal(descriptors(), n);
     channel_close(&o);
     close(b);

@@ -59,7 +59,7 @@ start_without_lagand_is_enoent(void **state)
 {
     (void)state;
     assert_int_equal(take(NULL, NULL), -ENOENT);
-    assert_non_null(strstr(e.text, "only lagand can start this program"));
+    assert_non_null(strstr(e.text, "start it with lagand or laganctl --spawn"));
     assert_int_equal(h.n, 77);
 }
 
@@ -126,7 +126,7 @@ closed_descriptor_is_named_in_the_error(void **state)
     for (int fd = 3; fd < 36; fd++) dup2(STDERR_FILENO, fd);
     close(7);
     assert_int_equal(take("d:w:doorbell:fd_channel:kv", "1"), -EBADMSG);
-    assert_non_null(strstr(e.text, "fd 7 kv, but that descriptor is not open"));
+    assert_non_null(strstr(e.text, "fd 7 the name kv, but the fd is not open"));
 }
 
 static void

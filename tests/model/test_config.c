@@ -153,7 +153,8 @@ per_layer_list_must_have_an_entry_for_each_layer(void **state)
     assert_int_equal(cfg_str_at(j, "t", 1, 3, &s, &e), 0);
     assert_string_equal(s, "b");
     REFUSED(cfg_str_at(j, "t", 2, 3, &s, &e), -EINVAL, "t[2] is an integer, want a string");
-    REFUSED(cfg_str_at(j, "t", 0, 4, &s, &e), -EINVAL, "t has 3 entries for 4 layers");
+    REFUSED(cfg_str_at(j, "t", 0, 4, &s, &e), -EINVAL,
+            "t has 3 entries, but the model has 4 layers");
     REFUSED(cfg_str_at(j, "u", 0, 1, &s, &e), -EINVAL, "u is a string, want a list");
     REFUSED(cfg_str_at(j, "v", 0, 1, &s, &e), -EINVAL, "v is not set, and it has no default");
     json_decref(j);
@@ -320,8 +321,8 @@ rotary_parameters_are_refused_by_name(void **state)
 
     (void)state;
     REFUSED(rope("{\"rope_scaling\":{\"type\":\"dynamic\",\"factor\":2}}", NULL, &r), -ENOTSUP,
-            "rope_scaling: rope_type is dynamic; default, linear, llama3, yarn and proportional "
-            "are implemented");
+            "rope_scaling: rope_type is dynamic; only default, linear, llama3, yarn and "
+            "proportional are implemented");
     REFUSED(rope("{\"rope_parameters\":{\"rope_type\":\"linear\"}}", NULL, &r), -EINVAL,
             "rope_parameters: factor is not set, and it has no default");
     REFUSED(
@@ -332,9 +333,9 @@ rotary_parameters_are_refused_by_name(void **state)
     REFUSED(rope("{\"rope_scaling\":3}", NULL, &r), -EINVAL, "rope_scaling is not an object");
     REFUSED(rope("{\"rope_theta\":1}", NULL, &r), -EINVAL, "rope_theta is 1, want 1.001 to 1e+12");
     REFUSED(rope("{\"rope_parameters\":{\"full_attention\":{}}}", NULL, &r), -ENOTSUP,
-            "rope_parameters has an object per kind of layer; this family does not implement it");
+            "rope_parameters for each kind of layer is not implemented for this architecture");
     REFUSED(rope("{\"rope_parameters\":{\"full_attention\":{}}}", "sliding_attention", &r), -EINVAL,
-            "rope_parameters: sliding_attention is not set or not an object");
+            "rope_parameters.sliding_attention is missing or is not an object");
     REFUSED(rope("{\"rope_scaling\":{\"type\":\"yarn\",\"factor\":2,\"mscale\":1,"
                  "\"original_max_position_embeddings\":4}}",
                  NULL, &r),

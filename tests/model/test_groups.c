@@ -165,7 +165,7 @@ layouts_beyond_kv_limits_are_refused(void **state)
     plain(128);
     for (int i = 0; i < 128; i++) m.shape.layer[i].n_kv_heads = m.shape.layer[i].head_dim = 1024;
     assert_int_equal(model_groups(&m, DT_F32, 128, &c, &e), -EINVAL);
-    assert_non_null(strstr(e.text, "a block is 137438953472 bytes, at most 4 GiB"));
+    assert_non_null(strstr(e.text, "a block has 137438953472 bytes; the limit is 4 GiB"));
 }
 
 static void
@@ -202,12 +202,12 @@ groups_of_a_kind_divide_its_share_evenly(void **state)
     static const struct {
         const char *text, *why;
         double cross;
-    } wrong[] = { { "half=0.5", "is not full, window, cross or state", 0 },
-                  { "full", "not KIND=SHARE", 0 },
-                  { "full=", "not KIND=SHARE", 0 },
-                  { "full=2", "not KIND=SHARE", 0 },
-                  { "full=0", "not KIND=SHARE", 0 },
-                  { "full=0.5x", "not KIND=SHARE", 0 },
+    } wrong[] = { { "half=0.5", "is none of full, window, cross and state", 0 },
+                  { "full", "the form KIND=SHARE", 0 },
+                  { "full=", "the form KIND=SHARE", 0 },
+                  { "full=2", "the form KIND=SHARE", 0 },
+                  { "full=0", "the form KIND=SHARE", 0 },
+                  { "full=0.5x", "the form KIND=SHARE", 0 },
                   { "full=0.2,full=0.2", "given twice", 0 },
                   { "full=0.9,window=0.2", "sum to 1.10", 0 },
                   { "state=0.5", "kv.shares names kind state", 0 },

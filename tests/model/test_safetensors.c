@@ -90,14 +90,14 @@ absurd_header_length_is_refused(void **state)
     (void)state;
     memcpy(bytes, &len, 8);
     assert_int_equal(safetensors_header_read(&t, &f, 0, &e), -EBADMSG);
-    assert_string_equal(e.text, "m: header length is 1, want 2 to 100000000: not safetensors");
+    assert_string_equal(e.text, "m is not safetensors: its header length is 1, not 2 to 100000000");
     len = 100000001;
     memcpy(bytes, &len, 8);
     assert_int_equal(safetensors_header_read(&t, &f, 0, &e), -EBADMSG);
     len = 100;
     memcpy(bytes, &len, 8);
     assert_int_equal(safetensors_header_read(&t, &f, 0, &e), -EBADMSG);
-    assert_string_equal(e.text, "m: truncated: 44 bytes of the header are missing");
+    assert_string_equal(e.text, "m is truncated: 44 bytes of its header are missing");
     f.bytes = 7;
     assert_int_equal(safetensors_header_read(&t, &f, 0, &e), -EBADMSG);
     assert_string_equal(e.text, "m is 7 bytes, too short for a safetensors file");
@@ -109,7 +109,7 @@ error_of_a_truncated_file_states_the_missing_bytes(void **state)
 {
     (void)state;
     refused("{" T("b", "F32", "[8]", 8, 40) "," T("a", "F32", "[2]", 0, 8) "}", 24,
-            "m.safetensors: truncated: 16 bytes are missing, up to the end of b");
+            "m.safetensors is truncated 16 bytes before the end of tensor b");
 }
 
 static void
@@ -117,9 +117,9 @@ tensor_whose_shape_disagrees_with_its_bytes_is_refused(void **state)
 {
     (void)state;
     refused("{" T("a", "BF16", "[2,3]", 0, 10) "}", 10,
-            "m.safetensors: a: BF16 [2, 3] is 12 bytes, data_offsets say 0 to 10");
+            "m.safetensors: a: BF16 [2, 3] is 12 bytes, but data_offsets are 0 to 10");
     refused("{" T("a", "BF16", "[2,3]", 12, 0) "}", 12,
-            "m.safetensors: a: BF16 [2, 3] is 12 bytes, data_offsets say 12 to 0");
+            "m.safetensors: a: BF16 [2, 3] is 12 bytes, but data_offsets are 12 to 0");
     refused("{" T("a", "U8", "[4294967295,4294967295,4294967295]", 0, 1) "}", 1,
             "m.safetensors: a: a tensor of shape [4294967295, 4294967295, 4294967295] "
             "is larger than any file can be");
@@ -265,7 +265,8 @@ shards_are_opened_by_the_index(void **state)
 
     ckpt_text(&c, "model.safetensors.index.json", INDEX("\"a\":\"../m-1.safetensors\""));
     assert_int_equal(open_dir(&c, &s), -EBADMSG);
-    assert_string_equal(e.text, "model.safetensors.index.json: a has no plain file name");
+    assert_string_equal(e.text,
+                        "model.safetensors.index.json: the value of a is not a plain file name");
 
     ckpt_text(&c, "model.safetensors.index.json", "{\"weight_map\":[]}");
     assert_int_equal(open_dir(&c, &s), -EBADMSG);
@@ -288,7 +289,7 @@ tensor_in_two_shards_is_refused(void **state)
     ckpt_write(&c, "m-2", 8);
     ckpt_text(&c, "model.safetensors.index.json", INDEX("\"a\":\"m-1\",\"b\":\"m-2\""));
     assert_int_equal(open_dir(&c, &s), -EBADMSG);
-    assert_non_null(strstr(e.text, "a is in both m-"));
+    assert_non_null(strstr(e.text, "tensor a is in two files, m-"));
     ckpt_close(&c);
 }
 

@@ -201,10 +201,10 @@ error_names_a_missing_tensor(void **state)
     toy_config(&c, "");
     toy_add(&c, "", "BF16", "BF16", "layers.2.k");
     ckpt_write(&c, "model.safetensors", 8);
-    refused(&c, -ENOENT, "layers.2.k is not in the checkpoint");
+    refused(&c, -ENOENT, "tensor layers.2.k is not in the checkpoint");
     toy_add(&c, "", "BF16", "BF16", "layers.0.first");
     ckpt_write(&c, "model.safetensors", 8);
-    refused(&c, -ENOENT, "layers.0.first is not in the checkpoint");
+    refused(&c, -ENOENT, "tensor layers.0.first is not in the checkpoint");
     ckpt_close(&c);
 }
 
@@ -219,7 +219,8 @@ missing_head_is_the_embedding_only_if_config_ties_them(void **state)
     toy_add(&c, "", "BF16", "BF16", NULL);
     ckpt_write(&c, "model.safetensors", 8);
     refused(&c, -ENOENT,
-            "head.weight is not in the checkpoint, and tie_word_embeddings is not true");
+            "tensor head.weight is not in the checkpoint; it is needed unless tie_word_embeddings "
+            "is true");
     ckpt_close(&c);
 }
 
@@ -234,15 +235,18 @@ error_of_a_wrong_shape_names_both_shapes(void **state)
     toy_add(&c, "", "BF16", "BF16", "layers.1.q");
     ckpt_add(&c, "layers.1.q", "BF16", TOY_HIDDEN, 16);
     ckpt_write(&c, "model.safetensors", 8);
-    refused(&c, -EINVAL, "model.safetensors: layers.1.q is [32, 16], config.json says [32, 32]");
+    refused(&c, -EINVAL,
+            "model.safetensors: the shape of layers.1.q is [32, 16]; config.json needs [32, 32]");
     toy_add(&c, "", "BF16", "BF16", "norm.weight");
     ckpt_add(&c, "norm.weight", "BF16", 0, TOY_HIDDEN + 1);
     ckpt_write(&c, "model.safetensors", 8);
-    refused(&c, -EINVAL, "model.safetensors: norm.weight is [33], config.json says [32]");
+    refused(&c, -EINVAL,
+            "model.safetensors: the shape of norm.weight is [33]; config.json needs [32]");
     toy_add(&c, "", "BF16", "BF16", "norm.weight");
     ckpt_add(&c, "norm.weight", "BF16", 2, TOY_HIDDEN / 2);
     ckpt_write(&c, "model.safetensors", 8);
-    refused(&c, -EINVAL, "model.safetensors: norm.weight is [2, 16], config.json says [32]");
+    refused(&c, -EINVAL,
+            "model.safetensors: the shape of norm.weight is [2, 16]; config.json needs [32]");
     ckpt_close(&c);
 }
 
@@ -473,10 +477,10 @@ tied_head_that_differs_from_the_embedding_is_refused(void **state)
             if (same) memcpy(c.data + c.n - BYTES, c.data, BYTES);
             ckpt_write(&c, "model.safetensors", 8);
             s = source(&c);
-            snprintf(
-                sentence, sizeof sentence,
-                "model.safetensors: %s differs from embed.weight, but this model uses one for both",
-                names[i]);
+            snprintf(sentence, sizeof sentence,
+                     "model.safetensors: tensors %s and embed.weight differ, but this model uses "
+                     "the same weights for both",
+                     names[i]);
             if (same)
                 model_close(opened(&s));
             else

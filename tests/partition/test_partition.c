@@ -108,7 +108,7 @@ operators_partition_is_valid_and_replaces_the_last(void **state)
     assert_int_equal(l.n, 5);
     assert_int_equal(l.partition[4].prefill_units, 12);
     assert_int_equal(partition_list_set(&l, 70, 62, &r, &e), -EINVAL);
-    assert_non_null(strstr(e.text, "nearest is"));
+    assert_non_null(strstr(e.text, "nearest division is"));
     assert_int_equal(partition_list_set(&l, 64, 64, &r, &e), -EINVAL);
     assert_int_equal(partition_list_set(&l, UINT32_MAX, 4, &r, &e), -EINVAL);
     partition_list_make(&l, 4, 1, 1);

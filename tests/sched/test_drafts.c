@@ -322,7 +322,7 @@ limits_without_a_valid_draft_tree_are_refused(void **state)
     r.l.n_draft = 3;
     r.l.draft_back[1] = 2;
     assert_int_equal(scheduler_new(&s, &r.l, r.kv, &e), -EINVAL);
-    assert_string_equal(e.text, "draft token 2 cannot continue a token 3 before it");
+    assert_string_equal(e.text, "draft token 2 has no token 3 before it to continue");
     run_close(&r);
 }
 

@@ -541,7 +541,7 @@ impossible_limits_are_refused_by_name(void **state)
 {
     static const char *const words[] = { "max_num_seqs", "64 slots",          "100 tokens",
                                          "another lane", "no lane",           "max_source_tokens",
-                                         "made for 1",   "must be ascending", "65 graph sizes" };
+                                         "allow 1 to 1", "must be ascending", "65 graph sizes" };
     struct scheduler *s;
     struct err e;
 

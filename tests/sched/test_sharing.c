@@ -309,7 +309,7 @@ adapter_larger_than_the_device_is_refused(void **state)
     request(10, 5, 0)->lora = 1;
     q[0]->pages = 11;
     assert_int_equal(scheduler_add(r.s, q[0], 0, &e), -EMSGSIZE);
-    assert_non_null(strstr(e.text, "11 pages"));
+    assert_non_null(strstr(e.text, "11 memory pages"));
     run_cancel(&r, q, n_seqs);
 }
 

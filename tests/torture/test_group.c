@@ -157,7 +157,7 @@ kill_ranks(uint32_t ranks, const char *dtype, uint32_t standby)
                   service_logged(&v, "the standby takes over"));
     assert_true(load.resumed > 0);
     assert_true(all_cases_seen(standby));
-    assert_int_equal(service_logged(&v, "invalid nodes in the manifest; "), 0);
+    assert_int_equal(service_logged(&v, "invalid cache nodes; "), 0);
     if (flusher.wanted) end_flusher();
     repeat_load_stop(&load);
 }
@@ -227,7 +227,7 @@ groups_of_a_killed_lagand_give_equal_bits(void **state)
         done, (unsigned long long)load.n_done, (unsigned long long)load.resumed,
         (unsigned long long)load.adopted, (unsigned long long)load.recomputed);
     assert_true(load.resumed > 0 && load.adopted > load.recomputed);
-    assert_int_equal(service_logged(&v, "invalid nodes in the manifest; "), 0);
+    assert_int_equal(service_logged(&v, "invalid cache nodes; "), 0);
     repeat_load_stop(&load);
     systemd_close(&systemd);
 }
@@ -386,7 +386,7 @@ standby_group_replaces_a_group_that_lost_a_rank(void **state)
 
     (void)state;
     start(2, "fp32", 1);
-    while (service_logged(&v, "standby: model loaded after") < 2 * LOAD_MODELS) {
+    while (service_logged(&v, "standby: loaded the model") < 2 * LOAD_MODELS) {
         repeat_load_run(&load, 20, true);
         if (service_now(&v) >= until) fail_msg("no standby group");
     }
@@ -734,7 +734,7 @@ ranks_with_different_weights_are_refused_with_both(void **state)
     assert_true(fd >= 0 && dup2(fd, FOLDER) == FOLDER);
     close(fd);
     check_ranks_refused("/proc/self/fd/200", "exec 200<model", "exec 200<other",
-                        "rank 1 has read checkpoint ");
+                        "rank 1 has checkpoint hash ");
     close(FOLDER);
 }
 

@@ -155,7 +155,7 @@ indivisible_device_is_refused_with_the_reason(void **state)
     assert_int_equal(plan(&k, UNITS, none, &x, &e), -ENOTSUP);
     assert_non_null(strstr(e.text, "split.mode: its driver is of 1999"));
     assert_int_equal(plan(&k, 16, h200, &x, &e), -EINVAL);
-    assert_non_null(strstr(e.text, "16 units cannot be partitioned"));
+    assert_non_null(strstr(e.text, "16 device units cannot be divided"));
     k.split_mode = SPLIT_OFF;
     assert_int_equal(plan(&k, UNITS, none, &x, &e), 0);
     assert_int_equal(partition_ctl_select(&s, SPLIT_AUTO, 0, 0, &e), -ENOTSUP);

@@ -78,7 +78,7 @@ configure(json_t *config, struct model_shape *s, void *out, struct err *e)
     if (rot_dim == 0 || rot_dim % 2)
         return err_set(
             e, -ENOTSUP,
-            "partial_rotary_factor is %g: %u of %u dims would rotate, which must be even",
+            "partial_rotary_factor is %g: %u of %u dims would rotate; their number must be even",
             cfg->base.rope[0].partial, rot_dim, attention.head_dim);
     TRY(mamba_configure(config, s, &cfg->mamba, e));
     cfg->mamba.eps = cfg->base.eps;

@@ -162,7 +162,8 @@ read_side(const json_t *config, const char *side, uint32_t hidden, uint32_t *n,
     l->n_kv_heads = l->n_heads;
     l->head_dim = hidden / l->n_heads;
     if (l->head_dim > CFG_MAX_HEAD_DIM)
-        return err_set(e, -EINVAL, "%s is %u: heads would have %u dims, want at most %u", heads,
+        return err_set(e, -EINVAL,
+                       "%s is %u: each head would have %u dims; at most %u are supported", heads,
                        l->n_heads, l->head_dim, CFG_MAX_HEAD_DIM);
     return 0;
 }

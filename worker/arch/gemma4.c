@@ -75,7 +75,8 @@ read_rope(const json_t *config, struct causal_cfg *cfg, struct err *e)
         full->partial = 0.25;
     }
     if (full->type != ROPE_DEFAULT && full->type != ROPE_PROPORTIONAL)
-        return err_set(e, -ENOTSUP, "rope_type of full_attention must be default or proportional");
+        return err_set(e, -ENOTSUP,
+                       "full_attention: only rope_type default and proportional are implemented");
     if (full->type == ROPE_DEFAULT && full->partial != 1)
         return err_set(e, -ENOTSUP,
                        "partial_rotary_factor of full_attention is %g; rope_type default needs 1",
@@ -191,8 +192,8 @@ read_layers(const json_t *config, struct model_shape *s, struct err *e)
         if (head_dim[slides] != l->head_dim || l->head_dim % 2 || l->n_heads % l->n_kv_heads)
             return err_set(
                 e, -ENOTSUP,
-                "layer %u has head_dim %u and %u K/V heads; head_dim must be even and the same "
-                "in all layers of its type, and K/V heads must divide %u heads",
+                "layer %u has head_dim %u and %u K/V heads: head_dim must be even and equal in all "
+                "layers of this type; the number of K/V heads must divide %u, the number of heads",
                 i, l->head_dim, l->n_kv_heads, l->n_heads);
     }
     TRY(gemma_share_kv(config, 0, s, e));

@@ -59,7 +59,8 @@ read_positions(const json_t *config, struct causal_cfg *cfg, struct err *e)
                        "position_embedding_type is \"%s\"; rope and nope are implemented", kind);
     TRY(cfg_rope(config, NULL, 1e4, &cfg->rope[0], e));
     if (cfg->n_ropes && (cfg->rope[0].type != ROPE_DEFAULT || cfg->rope[0].partial != 1))
-        return err_set(e, -ENOTSUP, "rope_type must be default and partial_rotary_factor 1");
+        return err_set(e, -ENOTSUP,
+                       "only rope_type default with partial_rotary_factor 1 is implemented");
     return 0;
 }
 
@@ -126,8 +127,9 @@ configure(json_t *config, struct model_shape *s, void *out, struct err *e)
         else if (strcmp(kind, "mamba") == 0 || strcmp(kind, "linear_attention") == 0)
             s->layer[i] = state;
         else
-            return err_set(e, -ENOTSUP, "%s[%u] is \"%s\"; mamba and attention are implemented",
-                           key, i, kind);
+            return err_set(e, -ENOTSUP,
+                           "%s[%u] is \"%s\"; only mamba and attention are implemented", key, i,
+                           kind);
         s->layer[i].kv_from = (uint16_t)i;
     }
     return 0;

@@ -42,9 +42,9 @@ refuse_window(const json_t *config, const struct model_shape *s, struct err *e)
     for (uint32_t i = 0; i < s->n_layers; i++) {
         TRY(cfg_slides(config, i, s->n_layers, true, &slides, e));
         if (slides && window < s->max_len)
-            return err_set(
-                e, -ENOTSUP,
-                "sliding_window is %u, which is implemented for mistral but not for llama", window);
+            return err_set(e, -ENOTSUP,
+                           "sliding_window is %u, which is implemented for mistral, not for llama",
+                           window);
     }
     return 0;
 }

@@ -87,8 +87,9 @@ kind_of(const json_t *config, uint32_t layer, uint32_t n_layers, enum kind *ret,
         return 0;
     }
     return err_set(e, -ENOTSUP,
-                   "layer %u is \"%.1s%s\"; mamba, attention, mlp and moe are implemented", layer,
-                   pattern ? pattern + layer : "", word);
+                   "layer %u is \"%.1s%s\"; only mamba (M), attention (*), mlp (-) and moe (E) are "
+                   "implemented",
+                   layer, pattern ? pattern + layer : "", word);
 }
 
 static int
@@ -156,7 +157,7 @@ read_experts(const json_t *config, struct model_shape *s, struct nemotron_cfg *c
     TRY(cfg_u32(config, "n_group", 1, 1, CFG_MAX_EXPERTS, &groups, e));
     TRY(cfg_u32(config, "topk_group", 1, 1, CFG_MAX_EXPERTS, &top_groups, e));
     if (groups != 1 || top_groups != 1)
-        return err_set(e, -ENOTSUP, "n_group is %u and topk_group %u, only 1 is implemented",
+        return err_set(e, -ENOTSUP, "n_group is %u and topk_group %u; only 1 and 1 are implemented",
                        groups, top_groups);
     if (cfg_state(config, "moe_latent_size") == CFG_SET)
         return err_set(e, -ENOTSUP, "moe_latent_size is set, which is not implemented");

@@ -117,9 +117,9 @@ read_feed_forward(const json_t *config, struct t5_cfg *cfg, struct err *e)
             cfg->act = known[i].act;
             return 0;
         }
-    return err_set(e, -ENOTSUP,
-                   "feed_forward_proj is \"%s\"; relu, gated-gelu and gated-silu are implemented",
-                   name);
+    return err_set(
+        e, -ENOTSUP,
+        "feed_forward_proj is \"%s\"; only relu, gated-gelu and gated-silu are implemented", name);
 }
 
 static int
@@ -132,8 +132,9 @@ read_buckets(const json_t *config, struct t5_cfg *cfg, struct err *e)
                        cfg->buckets);
     if (cfg->max_distance <= cfg->buckets / 2)
         return err_set(e, -EINVAL,
-                       "relative_attention_max_distance is %u, want more than half of %u buckets",
-                       cfg->max_distance, cfg->buckets);
+                       "relative_attention_max_distance is %u; it must be more than %u, half of "
+                       "relative_attention_num_buckets",
+                       cfg->max_distance, cfg->buckets / 2);
     return 0;
 }
 

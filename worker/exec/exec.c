@@ -24,12 +24,11 @@ check_kv_dtype(const struct exec *x, const struct kv_config *kv, const struct la
     if (s->mixer != MIX_ATTENTION) return 0;
     check(s->group < kv->n_groups);
     if (ROUND_UP(bytes, 128) == g->slice_bytes) return 0;
-    return err_set(
-        e, -EINVAL,
-        "KV group %u has slices of %u bytes, but %u heads of size %u x %u tokens in %s need %llu "
-        "(internal error)",
-        s->group, g->slice_bytes, s->n_kv_heads, s->head_dim, kv->tokens_per_block,
-        dtype_name(x->c.kv_dtype), (unsigned long long)ROUND_UP(bytes, 128));
+    return err_set(e, -EINVAL,
+                   "KV group %u has slices of %u bytes, but %u KV heads * head size %u * %u tokens "
+                   "in %s need %llu bytes (internal error)",
+                   s->group, g->slice_bytes, s->n_kv_heads, s->head_dim, kv->tokens_per_block,
+                   dtype_name(x->c.kv_dtype), (unsigned long long)ROUND_UP(bytes, 128));
 }
 
 /* Sets x->per[group], with which kv_moves.c copies only the used tokens of a block, unless layers

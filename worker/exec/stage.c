@@ -27,7 +27,8 @@ stage_refuse(const struct exec *x, const struct batch *b, struct err *e)
     for (uint32_t i = 0; i < b->n_segments; i++) {
         if (b->segment[i].n_draft)
             return err_set(e, -ENOTSUP,
-                           "the sequence in slot %u has %u draft tokens, which are not supported",
+                           "the sequence in slot %u has %u draft tokens, but speculative decoding "
+                           "is not implemented (internal error)",
                            b->segment[i].slot, b->segment[i].n_draft);
     }
     if (b->n_edits > x->c.max_edits)

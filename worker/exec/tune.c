@@ -92,11 +92,11 @@ exec_matmul(struct exec *x, uint32_t i, struct err *e)
 
     check(l->started == l->finished);
     if (!find(x, i, &m, &rows, &n))
-        return err_set(e, -EINVAL, "matmul %u does not exist: the model has %u (internal error)", i,
-                       n);
+        return err_set(e, -EINVAL,
+                       "there is no matmul %u: the model has %u matmuls (internal error)", i, n);
     if (!matmul_scratch(l, &m, rows, &from, &to))
         return err_set(e, -ENOTSUP,
-                       "matmul [%u, %u] cannot be measured: no scratch buffer is wide enough",
+                       "cannot measure matmul [%u, %u]: no scratch buffer has rows that long",
                        m.w.dim[0], m.w.dim[1]);
     r = x->op->mem.fill_random(l->lane, from, /* seed= */ i, 0, 0, 1);
     if (r == 0) r = x->op->matmul(l->lane, to, from, m.w, NO_TENSOR, 0);

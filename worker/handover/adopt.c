@@ -31,7 +31,7 @@ adopt_new_id(uint64_t id[2], struct err *e)
     size_t bytes = 2 * sizeof id[0];
 
     if (getrandom(id, bytes, 0) == (ssize_t)bytes) return 0;
-    return err_set(e, -EIO, "getrandom() failed: there is no random id for the KV arena");
+    return err_set(e, -EIO, "cannot make a random id for the KV arena: getrandom() failed");
 }
 
 int
@@ -104,7 +104,7 @@ map_old_manifest(struct worker *w, const uint64_t print[2], struct err *e)
 
     if (fstat(old->fd, &st) < 0 || seals < 0 || (seals & SEALS) != SEALS ||
         (uint64_t)st.st_size != manifest_bytes(w->kv_config))
-        return err_set(e, -EBADMSG, "the manifest is for other KV groups, slots or sizes");
+        return err_set(e, -EBADMSG, "it has other KV groups, slots or block sizes");
     r = map_manifest(&a->manifest_arena, old->fd, (uint64_t)st.st_size);
     if (r < 0) return err_set(e, r, "the manifest cannot be mapped: %s", strerror(-r));
     r = manifest_open(&a->manifest, a->manifest_arena.base, a->manifest_arena.bytes, w->kv_config,
@@ -125,7 +125,7 @@ adopt_contents(struct worker *w, bool host_kept, struct err *e)
     a->found = calloc(w->kv_config->n_slots, sizeof *a->found);
     if (!entries || !a->found) {
         free(entries);
-        return err_set(e, -ENOMEM, "out of memory: buffers to read the manifest");
+        return err_set(e, -ENOMEM, "no memory for the buffers to read the manifest");
     }
     got = manifest_adopt(&a->manifest, w->kv, host_kept, a->found, entries);
     free(entries);
@@ -133,9 +133,9 @@ adopt_contents(struct worker *w, bool host_kept, struct err *e)
     if (got.rows) log_info("adopted the KV of %u sequences of the previous worker", got.rows);
     if (got.labels) log_info("adopted %u blocks of the prefix cache", got.labels);
     if (got.no_rows)
-        log_warn("%u invalid entries in the manifest; recomputing their KV", got.no_rows);
+        log_warn("the manifest has %u invalid entries; recomputing their KV", got.no_rows);
     if (got.no_nodes)
-        log_warn("%u invalid nodes in the manifest; not reusing their blocks", got.no_nodes);
+        log_warn("the manifest has %u invalid cache nodes; not reusing their blocks", got.no_nodes);
     return 0;
 }
 
@@ -214,7 +214,7 @@ log_recomputed(const struct worker *w, const struct worker_request *r)
     for (uint32_t g = 0; g < c->n_groups; g++)
         if (c->group[g].kind == KV_STATE) most = MAX(most, c->group[g].interval);
     if (w->adopt->found && r->recomputed > most)
-        log_info("request %llu: recomputing %u positions whose KV the previous worker left",
+        log_info("request %llu: recomputing %u positions that the previous worker had computed",
                  (unsigned long long)r->seq.id, r->recomputed);
 }
 

@@ -14,7 +14,7 @@ adopt_log_open(struct worker *w, struct err *e)
     w->adopt->owner = calloc(w->limits->max_seqs, sizeof *w->adopt->owner);
     w->adopt->named = calloc(w->kv_config->n_slots, sizeof *w->adopt->named);
     if (w->adopt->owner && w->adopt->named) return 0;
-    return err_set(e, -ENOMEM, "out of memory for the manifest owners of %u sequences",
+    return err_set(e, -ENOMEM, "no memory to record which manifest entries %u sequences own",
                    w->limits->max_seqs);
 }
 

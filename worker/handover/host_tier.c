@@ -227,7 +227,7 @@ use_tier(struct worker *w, int how, nsec now)
     else
         kv_host_tier_came(w->kv, /* whole= */ true);
     kv_count_host(w->kv, &count);
-    log_info("host tier ready %.3f s after READY: %.1f MiB, %.1f MiB mapped, %u blocks cached",
+    log_info("host tier ready %.3f s after the worker: %.1f MiB, %.1f MiB mapped, %u cached blocks",
              (double)(now - w->ready_at) / NSEC_S, (double)t->host.bytes / (1 << 20),
              (double)(t->host.n_mapped * t->host.piece) / (1 << 20), count.cached);
 }

@@ -71,7 +71,7 @@ intake_open(struct worker *w, struct err *e)
                    -1, 0);
 
     if (p == MAP_FAILED)
-        return err_set(e, -ENOMEM, "cannot map %zu KiB for the fragments of a SUBMIT", most >> 10);
+        return err_set(e, -ENOMEM, "no memory: %zu KiB to assemble a SUBMIT", most >> 10);
     w->intake = malloc(sizeof *w->intake);
     if (!w->intake) {
         munmap(p, most);

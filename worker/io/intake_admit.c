@@ -81,14 +81,15 @@ tokens_fit(struct worker *w, struct worker_request *r, uint32_t n_done)
         intake_refuse(w, r, LAGAN_E_INVALID_REQUEST, "the prompt is empty");
     else if (foreign && r->n_text)
         intake_refuse(w, r, LAGAN_E_INVALID_REQUEST,
-                      "the tokenizer made token %d of the text, but the model has only %u tokens",
+                      "the tokenizer turned the text into token id %d, but the vocabulary of the "
+                      "model has only %u tokens",
                       *foreign, vocab);
     else if (foreign)
         intake_refuse(w, r, LAGAN_E_INVALID_REQUEST, INTAKE_OTHER_FILES);
     else if (!fit_lengths(r, r->n_decoder - n_done))
         intake_refuse(w, r, LAGAN_E_TOO_LONG,
-                      "the prompt is %u tokens; max_length of generation_config.json is %u: set "
-                      "max_tokens",
+                      "the prompt has %u tokens, so max_length of generation_config.json, %u, "
+                      "leaves no token to generate; set max_tokens",
                       r->n_decoder - n_done, r->max_length);
     else
         return true;
@@ -128,15 +129,14 @@ sampling_fits(struct worker *w, struct worker_request *r)
     if (exec_looks_back(&r->sampling) && longest > EXEC_LOOK_BACK)
         intake_refuse(
             w, r, LAGAN_E_UNSUPPORTED,
-            "no_repeat_ngram, presence_penalty and frequency_penalty are limited to %u tokens of "
-            "prompt and output; this request may reach %u",
+            "with no_repeat_ngram, presence_penalty or frequency_penalty, prompt and output may "
+            "have %u tokens together; this request may reach %u: lower max_tokens",
             EXEC_LOOK_BACK, longest);
     else if (may_suppress_all(&r->sampling, longest, vocab))
-        intake_refuse(
-            w, r, LAGAN_E_UNSUPPORTED,
-            "no_repeat_ngram and min_tokens could suppress all %u tokens of the vocabulary "
-            "within %u tokens of prompt and output; lower max_tokens",
-            vocab, longest);
+        intake_refuse(w, r, LAGAN_E_UNSUPPORTED,
+                      "no_repeat_ngram, with min_tokens, could suppress the whole vocabulary (%u "
+                      "tokens) before prompt and output reach %u tokens; lower max_tokens",
+                      vocab, longest);
     else
         return true;
     return false;
@@ -178,11 +178,10 @@ admit(struct worker *w, struct worker_request *r, nsec now)
         return;
     }
     if (r->n_decoder >= shape->max_len) {
-        intake_refuse(
-            w, r, LAGAN_E_TOO_LONG,
-            "the prompt is %u tokens; the model's length of %u includes at least one generated "
-            "token",
-            r->n_decoder, shape->max_len);
+        intake_refuse(w, r, LAGAN_E_TOO_LONG,
+                      "the prompt has %u tokens; max_model_len, which is %u, must leave at least "
+                      "one token to generate",
+                      r->n_decoder, shape->max_len);
         return;
     }
     set_lengths(w, r, done);

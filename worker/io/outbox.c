@@ -19,7 +19,7 @@ outbox_open(struct outbox *o, size_t bytes, struct err *e)
                    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (o->base == MAP_FAILED) {
         o->base = NULL;
-        return err_set(e, -ENOMEM, "cannot map %zu KiB for queued records", o->cap >> 10);
+        return err_set(e, -ENOMEM, "no memory: %zu KiB for records to lagand", o->cap >> 10);
     }
     return 0;
 }

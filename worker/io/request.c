@@ -24,7 +24,7 @@ requests_open(struct requests *q, uint32_t n, uint32_t ids, uint32_t text, struc
                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (q->buffers == MAP_FAILED) {
         munmap(TAKE(q->slot), n * sizeof *q->slot);
-        return err_set(e, -ENOMEM, "cannot map buffers of %zu KiB for %u requests", bytes >> 10, n);
+        return err_set(e, -ENOMEM, "no memory: %zu KiB for each of %u requests", bytes >> 10, n);
     }
     return 0; /* no page has been written: a replacement worker must be ready soon */
 }

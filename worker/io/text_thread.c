@@ -183,7 +183,7 @@ text_thread_start(struct text_thread **ret, struct requests *q, struct tokenizer
         slot_queue_open(&x->from, q->n, EFD_NONBLOCK) < 0 ||
         pthread_create(&x->thread, NULL, text_run, x)) {
         text_thread_free(x);
-        return err_set(e, -ENOMEM, "cannot allocate the queues of the text thread or start it");
+        return err_set(e, -ENOMEM, "cannot start the text thread: no memory or no thread is left");
     }
     *ret = x;
     return 0;

@@ -107,19 +107,21 @@ check_state(const struct kv_config *c, uint32_t i, struct err *e)
 
     for (uint32_t k = 0; k < i; k++)
         if (c->group[k].kind == KV_STATE && c->group[k].interval != g->interval)
-            return err_set(e, -EINVAL,
-                           "KV group %u: snapshot interval is %u positions, of group %u it is %u",
-                           i, g->interval, k, c->group[k].interval);
+            return err_set(
+                e, -EINVAL,
+                "snapshot intervals of KV groups %u and %u are %u and %u, which must be equal", k,
+                i, c->group[k].interval, g->interval);
     if (g->interval % c->tokens_per_block)
         return err_set(e, -EINVAL,
                        "KV group %u: snapshot interval %u is not a multiple of the block size %u",
                        i, g->interval, c->tokens_per_block);
     if (g->n_parts != 1 ||
         g->max_entries < (uint64_t)g->n_layers * (g->interval ? 1 + KV_SNAPSHOTS : 1))
-        return err_set(e, -EINVAL,
-                       "KV group %u: %u entries of %u slices do not hold the state of %u layers "
-                       "(internal error)",
-                       i, g->max_entries, g->n_parts, g->n_layers);
+        return err_set(
+            e, -EINVAL,
+            "KV group %u: %u block-table entries of %u slices do not hold the state of %u layers "
+            "(internal error)",
+            i, g->max_entries, g->n_parts, g->n_layers);
     return 0;
 }
 
@@ -129,7 +131,8 @@ check_config(const struct kv_config *c, struct err *e)
 {
     if (c->n_groups > MAX_GROUPS || c->n_lanes == 0 || c->n_lanes > MAX_LANES || c->n_slots == 0)
         return err_set(e, -EINVAL,
-                       "KV cache: %u groups (limit %d), %u lanes (1 to %d), %u slots (1 or more)",
+                       "the KV cache cannot have %u groups (at most %d), %u lanes (1 to %d) and %u "
+                       "slots (at least 1)",
                        c->n_groups, MAX_GROUPS, c->n_lanes, MAX_LANES, c->n_slots);
     if (c->tokens_per_block == 0 || c->tokens_per_block > UINT16_MAX)
         return err_set(e, -EINVAL, "kv.tokens_per_block is %u; supported are 1 to %d",
@@ -145,8 +148,8 @@ check_config(const struct kv_config *c, struct err *e)
 
         if (g->n_layers == 0 || g->n_parts == 0 || g->slice_bytes == 0 || g->max_entries == 0)
             return err_set(e, -EINVAL,
-                           "KV group %u: %u layers, %u slices of %u bytes, %u entries; each must "
-                           "be above 0 (internal error)",
+                           "KV group %u has %u layers, %u slices of %u bytes and %u block-table "
+                           "entries; none may be 0 (internal error)",
                            i, g->n_layers, g->n_parts, g->slice_bytes, g->max_entries);
         if (!(g->share >= 0 && g->share <= 1))
             return err_set(e, -EINVAL, "KV group %u: its share of the arena is %g, expected 0 to 1",
@@ -155,9 +158,9 @@ check_config(const struct kv_config *c, struct err *e)
             return err_set(e, -EINVAL, "KV group %u: the attention window is 0 tokens", i);
         if (g->kind == KV_STATE) TRY(check_state(c, i, e));
         if (c->arena_bytes / g->slice_bytes >= SLICE_NONE)
-            return err_set(e, -EINVAL,
-                           "kv.memory is %llu bytes; the limit is %u slices of %u bytes",
-                           (unsigned long long)c->arena_bytes, SLICE_NONE - 1, g->slice_bytes);
+            return err_set(e, -EINVAL, "kv.memory is %llu bytes; it must be less than %llu bytes",
+                           (unsigned long long)c->arena_bytes,
+                           (unsigned long long)SLICE_NONE * g->slice_bytes);
     }
     return 0;
 }
@@ -189,14 +192,16 @@ kv_init(void *mem, struct kv_config *c, struct err *e)
 
     if (check_config(c, e) < 0) return NULL;
     if (lay_out(kv, c) == 0) {
-        err_set(e, -EINVAL, "no slab of 4 GiB fits all %u KV groups: lower kv.tokens_per_block",
+        err_set(e, -EINVAL,
+                "no slab size up to 4 GiB suits all %u KV groups; lower kv.tokens_per_block",
                 c->n_groups);
         return NULL;
     }
     lcm = slice_lcm(c);
     if (c->n_groups > 0 && (lcm == 0 || kv->c.slab_bytes % lcm != 0)) {
         err_set(e, -EINVAL,
-                "the KV slab of %u bytes is not a multiple of the slice sizes of all KV groups",
+                "the KV slab size, %u bytes, is not a multiple of the slice size of every KV group "
+                "(internal error)",
                 kv->c.slab_bytes);
         return NULL;
     }
@@ -215,11 +220,11 @@ kv_init(void *mem, struct kv_config *c, struct err *e)
     for (uint32_t p = 0; p < kv->n_pools; p++)
         slabs += CEIL_DIV(2 * kv->pool[p].n_scratch, kv->pool[p].per_slab);
     if (slabs > kv->n_slabs) {
-        err_set(
-            e, -ENOMEM,
-            "kv.memory is %llu bytes; 2 blocks of each KV group need %llu: %llu slabs of %u bytes",
-            (unsigned long long)c->arena_bytes, (unsigned long long)slabs * kv->c.slab_bytes,
-            (unsigned long long)slabs, kv->c.slab_bytes);
+        err_set(e, -ENOMEM,
+                "kv.memory is %llu bytes, too small: 2 blocks of each KV group need %llu bytes "
+                "(%llu slabs of %u bytes)",
+                (unsigned long long)c->arena_bytes, (unsigned long long)slabs * kv->c.slab_bytes,
+                (unsigned long long)slabs, kv->c.slab_bytes);
         return NULL;
     }
     for (uint32_t g = 0; g < c->n_groups; g++) {

@@ -65,11 +65,12 @@ kv_fits_alone(const struct kv *kv, const struct kv_need *n, uint32_t len, uint32
         uint32_t entries = kv_kind_entries(g, kv->c.tokens_per_block, len, n_source);
 
         if (entries > g->max_entries)
-            return err_set(e, -EMSGSIZE,
-                           "the request has %u %s; the block tables hold at most %llu",
-                           g->kind == KV_CROSS ? n_source : len,
-                           g->kind == KV_CROSS ? "encoder input tokens" : "tokens",
-                           (unsigned long long)g->max_entries * kv->c.tokens_per_block);
+            return err_set(
+                e, -EMSGSIZE,
+                "the request may have %u %s, but the block table of a sequence holds at most %llu",
+                g->kind == KV_CROSS ? n_source : len,
+                g->kind == KV_CROSS ? "encoder input tokens" : "tokens",
+                (unsigned long long)g->max_entries * kv->c.tokens_per_block);
         fits = fits && (!g->max_blocks || n->n_blocks[i] <= g->max_blocks);
         blocks[g->pool] += n->n_blocks[i];
     }
@@ -78,8 +79,8 @@ kv_fits_alone(const struct kv *kv, const struct kv_need *n, uint32_t len, uint32
     if (fits && slabs <= kv->n_slabs) return 0;
     if (!e) return -EMSGSIZE;
     return err_set(e, -EMSGSIZE,
-                   "%u tokens with %u encoder input tokens do not fit the KV cache: its %llu bytes "
-                   "hold at most %llu tokens of one request",
+                   "%u tokens (and %u encoder input tokens) do not fit the KV cache: its %llu "
+                   "bytes hold at most %llu tokens of one request",
                    len, n_source, (unsigned long long)kv->c.arena_bytes,
                    (unsigned long long)kv_longest(kv, n_source));
 }

@@ -30,8 +30,8 @@ kv_keep_check(const struct kv_keep *keep, uint32_t n, struct err *e)
 {
     for (uint32_t i = 0; i < n; i++) {
         if (keep[i].start >= keep[i].end)
-            return err_set(e, -EINVAL, "retention range of tokens %u to %u is empty", keep[i].start,
-                           keep[i].end);
+            return err_set(e, -EINVAL, "retention range: start %u is not below end %u",
+                           keep[i].start, keep[i].end);
         if (keep[i].priority > KV_PRIORITY_MAX)
             return err_set(e, -EINVAL, "retention priority %u is above %d", keep[i].priority,
                            KV_PRIORITY_MAX);

@@ -68,14 +68,15 @@ inspect_run(struct worker *w, struct err *e)
         return err_set(e, -EIO, "%s", gpu_why(w->gpu));
     taken = weights + beside;
     if (free_bytes < taken + 2 * (uint64_t)w->kv_config->slab_bytes && !beside)
-        return err_set(e, -ENOMEM,
-                       "%s: too little memory: of %.2f GiB, %.2f are free; weights need %.2f",
-                       gpu_describe(w->gpu), GIB(total), GIB(free_bytes), GIB(weights));
+        return err_set(
+            e, -ENOMEM,
+            "%s: too little memory: %.2f of %.2f GiB are free; the weights need %.2f GiB",
+            gpu_describe(w->gpu), GIB(free_bytes), GIB(total), GIB(weights));
     if (free_bytes < taken + 2 * (uint64_t)w->kv_config->slab_bytes)
         return err_set(e, -ENOMEM,
-                       "%s: too little memory: of %.2f GiB, %.2f are free; weights need %.2f; "
-                       "graphs, lanes, a replacement and kv.reserve need %.2f",
-                       gpu_describe(w->gpu), GIB(total), GIB(free_bytes), GIB(weights),
+                       "%s: too little memory: %.2f of %.2f GiB are free; the weights need %.2f "
+                       "GiB; graphs, lanes, a replacement worker and kv.reserve need %.2f GiB more",
+                       gpu_describe(w->gpu), GIB(free_bytes), GIB(total), GIB(weights),
                        GIB(beside));
     o = describe(w, free_bytes, total, free_bytes - taken);
     text = json_dumps(o, JSON_COMPACT);

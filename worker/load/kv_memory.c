@@ -40,10 +40,10 @@ gpu_kv_bytes(struct worker *w, uint64_t free, uint64_t total, uint64_t *ret, str
     if (free < taken + 2 * (uint64_t)w->kv_config->slab_bytes)
         return err_set(
             e, -ENOMEM,
-            "kv.memory auto: too little GPU memory: of %.2f GiB, %.2f are free after %.2f for "
-            "weights and %.2f for steps of %u tokens; still needed: graphs.memory %.2f, "
-            "replacement %.2f, kv.reserve %.2f; lower max_num_batched_tokens or one of these",
-            GIB(total), GIB(free), GIB(w->model->weight_bytes), GIB(steps), w->limits->max_tokens,
+            "kv.memory auto: too little GPU memory: %.2f of %.2f GiB are free after weights (%.2f) "
+            "and buffers for steps of %u tokens (%.2f); graphs.memory needs %.2f, a replacement "
+            "%.2f, kv.reserve %.2f; lower one of them or max_num_batched_tokens",
+            GIB(free), GIB(total), GIB(w->model->weight_bytes), w->limits->max_tokens, GIB(steps),
             GIB(graphs), GIB(next), GIB(k->kv_reserve));
     *ret = free - taken;
     return 0;
@@ -144,7 +144,9 @@ kv_memory_open_rank(struct worker *w, struct err *e)
     TRY(make_arena(w, e));
     if (same && memcmp(w->adopt->kv_id, kv.id, sizeof kv.id))
         return err_set(e, -EIO,
-                       "cannot map the previous KV memory that rank 0 adopted; all ranks restart");
+                       "rank %u cannot map the KV arena of the previous worker, which rank 0 "
+                       "adopted; all ranks restart",
+                       w->rank);
     memcpy(w->adopt->kv_id, kv.id, sizeof w->adopt->kv_id);
     TRY(adopt_give_arena(w, "kv", &w->adopt->kv_arena, w->adopt->kv_id, e));
     TRY(host_tier_give(w, e));

@@ -101,8 +101,8 @@ read_source(struct worker *w, struct err *e)
                            "weights is \"%s\"; the seed of random:SEED must be a number", weights);
         src->random = true;
     } else if (weights[0] && strcmp(weights, "checkpoint")) {
-        return err_set(e, -EINVAL, "weights is \"%s\"; expected checkpoint or random:SEED",
-                       weights);
+        return err_set(e, -EINVAL,
+                       "weights is \"%s\"; it must be \"checkpoint\" or \"random:SEED\"", weights);
     }
     return 0;
 }
@@ -139,7 +139,8 @@ end_phase(struct worker *w, enum load_phase which, nsec *since)
 static int
 try_device(struct worker *w, const struct gpu_options *device, struct err *e)
 {
-    FP_OR(load_device, return err_set(e, -ENOMEM, "failpoint: out of memory for a device context"));
+    FP_OR(load_device,
+          return err_set(e, -ENOMEM, "injected fault: no memory for a device context"));
     return gpu_open(&w->gpu, device, e);
 }
 
@@ -170,8 +171,8 @@ load_model(struct worker *w, struct err *e)
     w->model = w->loader->begun;
     w->loader->begun = NULL;
     if (w->model->n_other)
-        log_info("checkpoint: only the language model is served; skipped %u other tensors, the "
-                 "first is %s",
+        log_info("checkpoint: only the language model is served; %u tensors of other parts were "
+                 "skipped, the first is %s",
                  w->model->n_other, w->model->other);
     if (w->model->n_unused)
         log_warn("checkpoint: the model does not use %u tensors, the first is %s",
@@ -185,7 +186,7 @@ load_model(struct worker *w, struct err *e)
 static int
 open_steps(struct worker *w, struct err *e)
 {
-    FP_OR(load_steps, return err_set(e, -ENOMEM, "failpoint: out of memory for steps"));
+    FP_OR(load_steps, return err_set(e, -ENOMEM, "injected fault: no memory for step buffers"));
     return exec_open(&w->exec, w->steps, w->gpu, w->model, w->kv_config, e);
 }
 
@@ -439,10 +440,11 @@ static void
 log_standby(const struct worker *w)
 {
     if (!w->gpu)
-        log_info("standby: driver of %s loaded after %.2f s", model_options_device(w->keys),
+        log_info("standby: loaded the driver of device %s in %.2f s", model_options_device(w->keys),
                  (double)w->loader->load_ns / NSEC_S);
     else
-        log_info("standby: model loaded after %.2f s (device %.2f, weights %.2f, steps %.2f) on %s",
+        log_info("standby: loaded the model in %.2f s (device %.2f s, weights %.2f s, step buffers "
+                 "%.2f s) on %s",
                  (double)w->loader->load_ns / NSEC_S,
                  (double)w->loader->phase_ns[LOAD_DEVICE] / NSEC_S,
                  (double)w->loader->phase_ns[LOAD_WEIGHTS] / NSEC_S,

@@ -121,14 +121,14 @@ manifest_open(struct manifest *m, void *base, uint64_t bytes, const struct kv_co
                        (unsigned long long)bytes);
     memcpy(&found, base, sizeof found);
     if (found.magic != m->h.magic || found.version != m->h.version)
-        return err_set(e, -EBADMSG, "manifest version is %u, expected %u",
+        return err_set(e, -EBADMSG, "manifest version is %u (0: not a manifest), expected %u",
                        found.magic == m->h.magic ? found.version : 0, MANIFEST_VERSION);
     if (memcmp(found.fingerprint, fingerprint, sizeof found.fingerprint))
         return err_set(e, -EBADMSG, "manifest is of another model, precision or device");
     if (memcmp(found.kv_id, kv_id, sizeof found.kv_id))
         return err_set(e, -EBADMSG, "manifest is of another KV arena");
     if (bytes != m->h.bytes || memcmp(&found, &m->h, sizeof found))
-        return err_set(e, -EBADMSG, "manifest has other KV groups, slots or sizes");
+        return err_set(e, -EBADMSG, "manifest has other KV groups, slots or block sizes");
     return 0;
 }
 

@@ -53,7 +53,7 @@ config_parse(json_t **ret, const char *text, size_t n, const char *name, struct 
     json_error_t why;
     json_t *j;
 
-    if (!spelt) return err_set(e, -ENOMEM, "%s: no memory for its %zu bytes", name, len);
+    if (!spelt) return err_set(e, -ENOMEM, "no memory for the %zu bytes of %s", len, name);
     spell_floats(text, n, spelt);
     j = json_loadb(spelt, len, JSON_REJECT_DUPLICATES, &why);
     if (!j)
@@ -283,8 +283,8 @@ cfg_str_at(const json_t *config, const char *key, uint32_t layer, uint32_t n_lay
     if (!json_is_array(list))
         return err_set(e, -EINVAL, "%s is %s, want a list", key, kind_of(list));
     if (json_array_size(list) != n_layers)
-        return err_set(e, -EINVAL, "%s has %zu entries for %u layers", key, json_array_size(list),
-                       n_layers);
+        return err_set(e, -EINVAL, "%s has %zu entries, but the model has %u layers", key,
+                       json_array_size(list), n_layers);
     v = json_array_get(list, layer);
     if (!json_is_string(v))
         return err_set(e, -EINVAL, "%s[%u] is %s, want a string", key, layer, kind_of(v));
@@ -305,8 +305,8 @@ cfg_slides(const json_t *config, uint32_t layer, uint32_t n_layers, bool otherwi
     if (*ret || strcmp(kind, "full_attention") == 0) return 0;
     return err_set(
         e, -ENOTSUP,
-        "layer_types[%u] is \"%s\"; full_attention and sliding_attention are implemented", layer,
-        kind);
+        "layer_types[%u] is \"%s\"; only full_attention and sliding_attention are implemented",
+        layer, kind);
 }
 
 int

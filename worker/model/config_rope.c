@@ -15,7 +15,8 @@ rope_type(const char *name, enum rope_type *ret, struct err *e)
         }
     return err_set(
         e, -ENOTSUP,
-        "rope_type is %s; default, linear, llama3, yarn and proportional are implemented", name);
+        "rope_type is %s; only default, linear, llama3, yarn and proportional are implemented",
+        name);
 }
 
 /* Finds the object with the rotary parameters of this kind of layer; *ret NULL: there is none, so
@@ -40,12 +41,11 @@ rope_object(const json_t *config, const char *kind, const json_t **ret, const ch
     full = cfg_value(p, "full_attention");
     if (full && !kind)
         return err_set(e, -ENOTSUP,
-                       "%s has an object per kind of layer; this family does not implement it",
-                       *in);
+                       "%s for each kind of layer is not implemented for this architecture", *in);
     if (full) {
         p = cfg_value(p, kind);
         if (!json_is_object(p))
-            return err_set(e, -EINVAL, "%s: %s is not set or not an object", *in, kind);
+            return err_set(e, -EINVAL, "%s.%s is missing or is not an object", *in, kind);
     } else if (kind && strcmp(kind, "sliding_attention") == 0)
         p = NULL;
     *ret = p;

@@ -116,8 +116,8 @@ model_groups(struct model *m, enum dtype kv_dtype, uint32_t tokens, struct kv_co
         if (t == 16 || largest_block(&g, t) <= MAX_BLOCK) tokens = t;
     if (largest_block(&g, tokens) > UINT32_MAX)
         return err_set(e, -EINVAL,
-                       "kv.tokens_per_block is %u: a block is %llu bytes, at most 4 GiB", tokens,
-                       (unsigned long long)largest_block(&g, tokens));
+                       "with kv.tokens_per_block %u a block has %llu bytes; the limit is 4 GiB",
+                       tokens, (unsigned long long)largest_block(&g, tokens));
     c->tokens_per_block = tokens;
     c->n_groups = g.n;
     for (uint32_t i = 0; i < g.n; i++) {
@@ -166,11 +166,12 @@ read_share(const char *at, size_t n, double *share, struct err *e)
     double x = equals ? strtod(equals + 1, &end) : 0;
 
     if (kind == KV_KINDS)
-        return err_set(e, -EINVAL, "kv.shares: \"%.*s\" is not full, window, cross or state",
+        return err_set(e, -EINVAL, "kv.shares: \"%.*s\" is none of full, window, cross and state",
                        (int)name, at);
     if (!equals || end == equals + 1 || end != at + n || !(x > 0 && x <= 1))
         return err_set(e, -EINVAL,
-                       "kv.shares: \"%.*s\" is not KIND=SHARE with a share up to 1, as %s=0.5",
+                       "kv.shares: \"%.*s\" does not have the form KIND=SHARE with a share above 0 "
+                       "and up to 1, for example %s=0.5",
                        (int)n, at, kv_kind_name(kind));
     if (share[kind] > 0)
         return err_set(e, -EINVAL, "kv.shares: the kind %s is given twice", kv_kind_name(kind));

@@ -85,10 +85,10 @@ mamba_configure(const json_t *config, struct model_shape *s, struct mamba_shape 
     TRY(cfg_u32(config, "mamba_d_state", 256, 1, CFG_MAX_HEAD_DIM, &c->state_dim, e));
     TRY(cfg_u32(config, "mamba_d_conv", 4, 2, MAMBA_MAX_TAPS, &c->n_taps, e));
     if (inner_cols(c) != s->hidden * expand)
-        return err_set(e, -EINVAL,
-                       "%u heads * %u dims differ from mamba_expand %u * "
-                       "hidden_size %u",
-                       c->n_heads, c->head_dim, expand, s->hidden);
+        return err_set(
+            e, -EINVAL,
+            "mamba_n_heads %u * mamba_d_head %u is %u, but mamba_expand %u * hidden_size %u is %u",
+            c->n_heads, c->head_dim, inner_cols(c), expand, s->hidden, s->hidden * expand);
     c->dt_min = 0;
     c->dt_max = INFINITY;
     return mamba_sizes(s, c, e);
@@ -107,7 +107,7 @@ mamba_sizes(struct model_shape *s, const struct mamba_shape *c, struct err *e)
     uint32_t inner = inner_cols(c), bc = c->n_groups * c->state_dim;
 
     if ((uint64_t)inner * c->state_dim > MOST_STATE / sizeof(float))
-        return err_set(e, -EINVAL, "a state of %u heads * %u dims * %u exceeds %d MiB per layer",
+        return err_set(e, -EINVAL, "a Mamba state of %u heads * %u * state size %u exceeds %d MiB",
                        c->n_heads, c->head_dim, c->state_dim, MOST_STATE >> 20);
     if (c->n_heads % c->n_groups || inner % c->n_groups)
         return err_set(e, -EINVAL, "%u Mamba heads are not a multiple of %u groups", c->n_heads,
@@ -136,8 +136,9 @@ mamba_divide(struct model *m, struct mamba_shape *c, struct err *e)
         return err_set(e, -ENOTSUP, "there are %u Mamba heads, which %u ranks cannot share equally",
                        c->n_heads, ranks);
     if (c->n_groups % ranks && (ranks % c->n_groups || c->norm_groups))
-        return err_set(e, -ENOTSUP, "there are %u groups of Mamba heads, which %u ranks cannot %s",
-                       c->n_groups, ranks, c->norm_groups ? "share equally" : "share or duplicate");
+        return err_set(e, -ENOTSUP,
+                       "%u groups of Mamba heads on %u ranks: %s must be a multiple of the other",
+                       c->n_groups, ranks, c->norm_groups ? "the first" : "one");
     if (!c->norm_groups) c->normed = sharding_share(m, inner);
     c->n_heads /= ranks;
     c->n_groups = MAX(c->n_groups / ranks, 1u);

@@ -35,7 +35,8 @@ check_sizes(const struct quant *q, const struct model_shape *s, struct err *e)
     for (uint32_t i = 0; i < s->n_layers; i++)
         if (s->hidden % q->run || s->layer[i].expert_ff % q->run)
             return err_set(e, -EINVAL,
-                           "hidden_size is %u, intermediate_size is %u; %s needs multiples of %u",
+                           "hidden_size is %u and intermediate_size is %u; with %s weights both "
+                           "must be multiples of %u",
                            s->hidden, s->layer[i].expert_ff, q->name, q->run);
     return 0;
 }

@@ -58,7 +58,7 @@ open_shard(struct safetensors *s, const char *dir, const char *name, struct err 
     struct st_shard *f = &s->shard[s->n_shards];
 
     f->name = strdup(name);
-    if (!f->name) return err_set(e, -ENOMEM, "%s: no memory for its name", name);
+    if (!f->name) return err_set(e, -ENOMEM, "no memory for the file name %s", name);
     s->n_shards++;
     TRY(map_shard(f, dir, e));
     return safetensors_header_read(s, f, s->n_shards - 1, e);
@@ -84,7 +84,8 @@ open_shards(struct safetensors *s, const char *dir, const json_t *weight_map, st
         const char *f = json_string_value(file);
 
         if (!f || !*f || strchr(f, '/'))
-            return err_set(e, -EBADMSG, INDEX ": %.80s has no plain file name", name);
+            return err_set(e, -EBADMSG, INDEX ": the value of %.80s is not a plain file name",
+                           name);
         if (find_shard(s, f) != UINT32_MAX) continue;
         if (s->n_shards == ST_MAX_SHARDS)
             return err_set(e, -E2BIG, INDEX " names more than %d files", ST_MAX_SHARDS);

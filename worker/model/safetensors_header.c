@@ -154,9 +154,10 @@ check_bytes(const struct safetensors_tensor *t, uint32_t element, const struct s
             return err_set(e, -EBADMSG, "a tensor of shape %s is larger than any file can be",
                            safetensors_shape(t, shape, sizeof shape));
     if (span->end < span->first || span->end - span->first != bytes)
-        return err_set(e, -EBADMSG, "%s %s is %llu bytes, data_offsets say %llu to %llu", t->stored,
-                       safetensors_shape(t, shape, sizeof shape), (unsigned long long)bytes,
-                       (unsigned long long)span->first, (unsigned long long)span->end);
+        return err_set(e, -EBADMSG, "%s %s is %llu bytes, but data_offsets are %llu to %llu",
+                       t->stored, safetensors_shape(t, shape, sizeof shape),
+                       (unsigned long long)bytes, (unsigned long long)span->first,
+                       (unsigned long long)span->end);
     return 0;
 }
 
@@ -166,10 +167,10 @@ append(struct safetensors *s, const struct safetensors_tensor *t, const char *na
     if (s->n >= ST_MAX_TENSORS)
         return err_set(e, -E2BIG, "the checkpoint has more than %d tensors", ST_MAX_TENSORS);
     if (array_grow(&s->tensor, &s->max, s->n + 1, ST_MAX_TENSORS, sizeof *t) < 0)
-        return err_set(e, -ENOMEM, "no memory for its entry");
+        return err_set(e, -ENOMEM, "no memory for the list entry of the tensor");
     s->tensor[s->n] = *t;
     s->tensor[s->n].name = strdup(name);
-    return s->tensor[s->n++].name ? 0 : err_set(e, -ENOMEM, "no memory for its name");
+    return s->tensor[s->n++].name ? 0 : err_set(e, -ENOMEM, "no memory for the name of the tensor");
 }
 
 static int
@@ -259,16 +260,17 @@ safetensors_header_read(struct safetensors *s, struct st_shard *f, uint32_t inde
     memcpy(&len, f->map, 8);
     len = le64toh(len);
     if (len < 2 || len > MAX_HEADER)
-        return err_set(e, -EBADMSG, "%s: header length is %llu, want 2 to %llu: not safetensors",
-                       f->name, (unsigned long long)len, (unsigned long long)MAX_HEADER);
+        return err_set(e, -EBADMSG,
+                       "%s is not safetensors: its header length is %llu, not 2 to %llu", f->name,
+                       (unsigned long long)len, (unsigned long long)MAX_HEADER);
     if (len > f->bytes - 8)
-        return err_set(e, -EBADMSG, "%s: truncated: %llu bytes of the header are missing", f->name,
-                       (unsigned long long)(len - (f->bytes - 8)));
+        return err_set(e, -EBADMSG, "%s is truncated: %llu bytes of its header are missing",
+                       f->name, (unsigned long long)(len - (f->bytes - 8)));
     f->header_bytes = 8 + len;
     json_open(&r.j, (const char *)f->map + 8, len);
     TRY(read_header(&r, e));
     if (r.end > f->bytes - f->header_bytes)
-        return err_set(e, -EBADMSG, "%s: truncated: %llu bytes are missing, up to the end of %.80s",
+        return err_set(e, -EBADMSG, "%s is truncated %llu bytes before the end of tensor %.80s",
                        f->name, (unsigned long long)(r.end - (f->bytes - f->header_bytes)), r.last);
     for (uint32_t i = first; i < s->n; i++)
         s->tensor[i].data = f->map + f->header_bytes + s->tensor[i].offset;
@@ -293,7 +295,8 @@ safetensors_sort(struct safetensors *s, struct err *e)
         if (strcmp(a->name, b->name)) continue;
         if (a->shard == b->shard)
             return err_set(e, -EBADMSG, "%s: tensor %.80s occurs twice", a->file, a->name);
-        return err_set(e, -EBADMSG, "%.80s is in both %.60s and %.60s", a->name, a->file, b->file);
+        return err_set(e, -EBADMSG, "tensor %.80s is in two files, %.60s and %.60s", a->name,
+                       a->file, b->file);
     }
     return 0;
 }

@@ -52,8 +52,9 @@ reduce_to_share(const struct model *m, uint32_t *n, uint32_t unit, const char *w
     uint32_t units = *n / unit;
 
     if (units > 0 && units < m->ranks)
-        return err_set(e, -ENOTSUP, "%s has %u %s, too few for %u ranks", what, units,
-                       unit > 1 ? "runs of columns with one scale" : "columns", m->ranks);
+        return err_set(e, -ENOTSUP, "%s has %u %s, too few for %u ranks; lower tensor_parallel",
+                       what, units, unit > 1 ? "groups of columns that share a scale" : "columns",
+                       m->ranks);
     *n = sharding_share(m, units).n * unit;
     return 0;
 }
@@ -112,7 +113,7 @@ sharding_divide(struct model *m, struct err *e)
     m->whole = m->shape;
     if (ranks == 1) return 0;
     if (!m->arch->divide)
-        return err_set(e, -ENOTSUP, "several ranks are not implemented for %s", m->arch->name);
+        return err_set(e, -ENOTSUP, "tensor parallelism is not implemented for %s", m->arch->name);
     for (uint32_t i = 0; i < s->n_layers; i++) TRY(divide_layer(m, &s->layer[i], e));
     for (uint32_t i = 0; i < s->n_encoder_layers; i++) TRY(divide_layer(m, &s->encoder[i], e));
     if (s->n_encoder_layers) TRY(divide_layer(m, &s->cross, e));

@@ -134,7 +134,8 @@ check_copies(const struct weights_plan *p, struct err *e)
         if (t->dtype != embed->dtype || t->bytes != embed->bytes ||
             memcmp(t->data, embed->data, t->bytes) != 0)
             return err_set(e, -ENOTSUP,
-                           "%.60s: %.80s differs from %.80s, but this model uses one for both",
+                           "%.60s: tensors %.80s and %.80s differ, but this model uses the same "
+                           "weights for both",
                            t->file, t->name, embed->name);
     }
     return 0;

@@ -113,8 +113,8 @@ check_shape(const struct part *p, struct err *e)
         snprintf(want, sizeof want, "[%u, %u]", first, last);
     }
     return good ? 0
-                : err_set(e, -EINVAL, "%.60s: %.80s is %s, config.json says %s", t->file, t->name,
-                          safetensors_shape(t, shape, sizeof shape), want);
+                : err_set(e, -EINVAL, "%.60s: the shape of %.80s is %s; config.json needs %s",
+                          t->file, t->name, safetensors_shape(t, shape, sizeof shape), want);
 }
 
 static bool
@@ -290,9 +290,10 @@ plan_field(struct weights_plan *p, const struct weight_rule *r, const struct qua
     }
     if (missing && (r->flags & W_TIED))
         return err_set(e, -ENOENT,
-                       "%.120s is not in the checkpoint, and tie_word_embeddings is not true",
+                       "tensor %.120s is not in the checkpoint; it is needed unless "
+                       "tie_word_embeddings is true",
                        missing);
-    if (missing) return err_set(e, -ENOENT, "%.120s is not in the checkpoint", missing);
+    if (missing) return err_set(e, -ENOENT, "tensor %.120s is not in the checkpoint", missing);
     for (uint32_t i = f.first; i < p->n_parts; i++)
         if (p->part[i].stored) p->part[i].stored->used = true;
     TRY(close_field(p, &f, e));

@@ -71,7 +71,8 @@ open_shard(struct reader *a, uint32_t index, struct err *e)
     if (a->fd < 0) return a->fd;
     if (fstat(a->fd, &st) < 0 || (uint64_t)st.st_size != f->bytes)
         return err_set(e, -EBADMSG,
-                       "%.180s changed its size while it was read; do not rewrite checkpoints",
+                       "%.140s changed its size while it was read; do not write to a checkpoint "
+                       "that is being loaded",
                        path);
     a->direct = open(path, O_RDONLY | O_CLOEXEC | O_DIRECT);
     return 0;

@@ -27,10 +27,9 @@ cache_flush_run(struct cache_flush *f, struct kv *kv)
 {
     if (!atomic_load_explicit(&f->requested, memory_order_acquire)) return false;
     if (kv_flush(kv, BLOCKS_PER_CALL, &f->so_far) >= BLOCKS_PER_CALL) return true;
-    log_info(
-        "cached blocks dropped by an operator: %llu (%.1f MiB), in the host tier %llu (%.1f MiB)",
-        (unsigned long long)f->so_far.blocks, (double)f->so_far.bytes / (1 << 20),
-        (unsigned long long)f->so_far.host_blocks, (double)f->so_far.host_bytes / (1 << 20));
+    log_info("kv flush: dropped %llu cached blocks (%.1f MiB) and %llu in the host tier (%.1f MiB)",
+             (unsigned long long)f->so_far.blocks, (double)f->so_far.bytes / (1 << 20),
+             (unsigned long long)f->so_far.host_blocks, (double)f->so_far.host_bytes / (1 << 20));
     pthread_mutex_lock(&f->lock);
     f->last = f->so_far;
     atomic_store_explicit(&f->requested, false, memory_order_relaxed);
@@ -62,7 +61,7 @@ cache_flush_wait(struct cache_flush *f, struct kv_flushed *ret, struct err *e)
     *ret = f->last;
     pthread_mutex_unlock(&f->lock);
     if (!pending) return 0;
-    if (closed) return err_set(e, -ECANCELED, "kv flush: the worker is exiting");
+    if (closed) return err_set(e, -ECANCELED, "kv flush: not finished: the worker exits");
     return err_set(e, -ETIMEDOUT,
                    "kv flush: not finished after %lld s; it continues in the background",
                    (long long)(WAIT_TIMEOUT / NSEC_S));

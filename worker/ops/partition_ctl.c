@@ -43,8 +43,7 @@ partition_ctl_plan(struct partition_ctl *s, const struct model_options *k, struc
                                  e));
         if (state->partition == 0) state->mode = SPLIT_OFF;
     } else if (k->split_mode == SPLIT_AUTO && state->partition_list.n == 1) {
-        return err_set(e, -EINVAL,
-                       "split.mode is auto, but the device's %u units cannot be partitioned",
+        return err_set(e, -EINVAL, "the %u device units cannot be divided; set split.mode to off",
                        units);
     }
     s->lanes = state->mode != SPLIT_OFF;
@@ -149,7 +148,7 @@ partition_ctl_open(struct partition_ctl *s, struct exec *x, struct scheduler *sc
     if (!s->lanes) return;
     for (unsigned r = 1; r < partition_list->n && measured; r++) take_rates(s, r, &all);
     if (measured)
-        log_info("made %u partitions in %.0f ms and %.0f MiB, measured in %.0f ms",
+        log_info("made %u partitions in %.0f ms, with %.0f MiB; measured them in %.0f ms",
                  partition_list->n - 1, (double)d.made / NSEC_MS, (double)d.bytes / (1 << 20),
                  (double)d.measured / NSEC_MS);
     use_partition(s, (struct partition_mode){ s->state.partition, 0 });

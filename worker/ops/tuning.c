@@ -73,7 +73,7 @@ measure_unasked(struct tuning *t)
         log_info("measured matmul [%u, %u] x %u tokens: best %.1f us, library default %.1f us, %u "
                  "candidates",
                  us.n, us.k, us.rows, (double)us.best, (double)us.first, us.n_tried);
-    if (r < 0) log_warn("cannot measure a matmul: %s; measuring no more", exec_why(t->exec));
+    if (r < 0) log_warn("cannot measure a matmul, so automatic tuning ends: %s", exec_why(t->exec));
     t->failed_unasked = r < 0;
     return r > 0;
 }

@@ -70,14 +70,14 @@ partition_list_set(struct partition_list *l, uint32_t prefill, uint32_t decode, 
 {
     struct partition near;
 
-    if (l->n == 1) return err_set(e, -EINVAL, "the device's %u units cannot be divided", l->units);
+    if (l->n == 1) return err_set(e, -EINVAL, "the %u device units cannot be divided", l->units);
     near = partition_list_share(l, MIN((double)prefill / l->units, 1.));
     if (near.prefill_units != prefill || near.decode_units != decode)
-        return err_set(
-            e, -EINVAL,
-            "%u prefill and %u decode units are not possible: of the device's %u units each "
-            "part has at least %u, in steps of %u; the nearest is %u and %u",
-            prefill, decode, l->units, l->least, l->grain, near.prefill_units, near.decode_units);
+        return err_set(e, -EINVAL,
+                       "cannot give %u units to prefill and %u to decode: the device has %u, and "
+                       "each part at least %u, in steps of %u; the nearest division is %u and %u",
+                       prefill, decode, l->units, l->least, l->grain, near.prefill_units,
+                       near.decode_units);
     *ret = keep_partition(l, near);
     return 0;
 }
@@ -96,15 +96,14 @@ partition_list_fixed(struct partition_list *l, const char *text, unsigned *ret, 
     *ret = 0;
     if (share && n >= 1) return 0;
     if (l->n == 1)
-        return err_set(
-            e, -EINVAL,
-            "split.mode: the device units (SMs, on the CPU threads) are too few to divide: "
-            "%u; set split.mode to off",
-            l->units);
+        return err_set(e, -EINVAL,
+                       "split.mode: the device has only %u units (SMs of a GPU or CPU threads), "
+                       "too few to divide; set split.mode to off",
+                       l->units);
     if (!share && n >= l->units)
         return err_set(e, -EINVAL,
-                       "split.context_sm: %s of %u device units (SMs, on the CPU threads) leaves "
-                       "none for decode",
+                       "split.context_sm: %s of %u device units (SMs of a GPU or CPU threads) "
+                       "leaves none for decode",
                        text, l->units);
     *ret = keep_partition(l, partition_list_share(l, share ? n : n / l->units));
     return 0;

@@ -202,11 +202,11 @@ batch_unpack(struct batch *b, const void *buf, size_t n, struct err *e)
         fits = fits && number_at(&in, arrays[i].n_at) <= number_at(b, arrays[i].max_at);
     if (!fits || in.n_logits > in.n_tokens || in.n_masks > in.n_logits)
         return err_set(e, -EMSGSIZE,
-                       "a batch of %u tokens, %u segments, %u encoder inputs, %u edits, %u copies, "
-                       "%u dependencies; at most %u, %u, %u, %u, %u, %u are allowed",
-                       in.n_tokens, in.n_segments, in.n_encode, in.n_edits, in.n_copies, in.n_waits,
-                       b->max_tokens, b->max_segments, b->max_encode, b->max_edits, b->max_copies,
-                       b->max_waits);
+                       "a batch exceeds a limit: tokens %u (at most %u), segments %u (%u), encoder "
+                       "inputs %u (%u), edits %u (%u), copies %u (%u), dependencies %u (%u)",
+                       in.n_tokens, b->max_tokens, in.n_segments, b->max_segments, in.n_encode,
+                       b->max_encode, in.n_edits, b->max_edits, in.n_copies, b->max_copies,
+                       in.n_waits, b->max_waits);
     if (h.bytes != n || packed_bytes(&in, false) != n)
         return BAD_BATCH(e, "it has %zu bytes, its head says %u, its arrays need %zu", n, h.bytes,
                          packed_bytes(&in, false));

@@ -101,46 +101,46 @@ limits_check(const struct scheduler_limits *l, const struct kv_config *kv, struc
                        "be at least 1",
                        l->max_seqs, l->max_tokens, l->max_len);
     if (l->max_seqs > kv->n_slots)
-        return err_set(e, -EINVAL, "max_num_seqs is %u, but the block tables have %u slots",
+        return err_set(e, -EINVAL, "max_num_seqs is %u, but the block tables have only %u slots",
                        l->max_seqs, kv->n_slots);
     if (l->chunk_unit > l->max_tokens || (l->max_chunk && l->chunk_unit > l->max_chunk))
         return err_set(e, -EINVAL,
-                       "chunks are multiples of %u tokens, but max_num_batched_tokens is %u and a "
-                       "prompt may have %u tokens in a step",
+                       "the chunk unit is %u tokens; max_num_batched_tokens, %u, and the tokens of "
+                       "a prompt in a step, %u, may not be less",
                        l->chunk_unit, l->max_tokens, l->max_chunk ? l->max_chunk : l->max_tokens);
     if (l->n_enc_layers > 0) want |= WORK_ENCODER;
     if (l->n_enc_layers > 0 && l->max_enc_tokens == 0)
         return err_set(e, -EINVAL, "max_source_tokens is 0; a model with an encoder needs more");
     if (l->n_enc_batches > ARRAY_LEN(l->enc_batch))
-        return err_set(e, -EINVAL, "encoder_batch_size: %u values, at most 8", l->n_enc_batches);
+        return err_set(e, -EINVAL, "encoder_batch_size has %u values, at most 8", l->n_enc_batches);
     TRY(check_ascending("encoder_batch_size", l->enc_batch, l->n_enc_batches, e));
     if (l->n_draft > MAX_DRAFT)
-        return err_set(e, -EINVAL, "%u draft tokens; at most %d are allowed", l->n_draft,
+        return err_set(e, -EINVAL, "a step has %u draft tokens; at most %d are allowed", l->n_draft,
                        MAX_DRAFT);
     for (uint32_t g = 0; g < kv->n_groups; g++)
         if (l->n_draft && kv->group[g].kind == KV_STATE)
-            return err_set(e, -EINVAL, "drafts cannot be used: recurrent state has no rollback");
+            return err_set(e, -EINVAL, "draft tokens need a rollback; recurrent state has none");
     for (uint32_t i = 0; i < l->n_draft; i++)
         if (l->draft_back[i] > i)
-            return err_set(e, -EINVAL, "draft token %u cannot continue a token %u before it", i + 1,
-                           1u + l->draft_back[i]);
+            return err_set(e, -EINVAL, "draft token %u has no token %u before it to continue",
+                           i + 1, 1u + l->draft_back[i]);
     if (l->n_buckets > ARRAY_LEN(l->bucket))
-        return err_set(e, -EINVAL, "%u graph sizes, at most 64 are allowed", l->n_buckets);
+        return err_set(e, -EINVAL, "%u graph sizes; at most 64 are allowed", l->n_buckets);
     TRY(check_ascending("graph sizes", l->bucket, l->n_buckets, e));
     if (l->n_lanes == 0 || l->n_lanes > kv->n_lanes)
-        return err_set(e, -EINVAL, "%u lanes, but the block tables are made for %u", l->n_lanes,
+        return err_set(e, -EINVAL, "there are %u lanes; the block tables allow 1 to %u", l->n_lanes,
                        kv->n_lanes);
     for (unsigned i = 0; i < l->n_lanes; i++) {
         if (l->lane_work[i] & work)
-            return err_set(e, -EINVAL, "lane %u has work of another lane (internal error)", i);
+            return err_set(e, -EINVAL, "lane %u shares work with another lane (internal error)", i);
         if (l->lane_tokens[i] && l->chunk_unit > l->lane_tokens[i])
             return err_set(e, -EINVAL,
-                           "chunks are multiples of %u tokens, but lane %u allows %u in a step",
+                           "the chunk unit is %u tokens, but lane %u allows only %u in a step",
                            l->chunk_unit, i, l->lane_tokens[i]);
         work |= l->lane_work[i];
     }
     if (want & ~work)
-        return err_set(e, -EINVAL, "no lane has work 0x%x (internal error)", want & ~work);
+        return err_set(e, -EINVAL, "no lane does work 0x%x (internal error)", want & ~work);
     return 0;
 }
 
@@ -178,19 +178,20 @@ check_group(const struct scheduler *s, const struct seq *q, struct err *e)
     for (uint32_t g = 0; g < c->n_groups; g++) {
         entries += c->group[g].max_entries;
         if (c->group[g].kind == KV_STATE || c->group[g].sinks)
-            return err_set(e, -ENOTSUP, "beams and several outputs need a cache without %s",
+            return err_set(e, -ENOTSUP, "beams and n > 1 are not possible with a model that has %s",
                            c->group[g].sinks ? "sink tokens" : "recurrent state");
     }
     if (n > s->max_running)
         return err_set(
             e, -EMSGSIZE,
-            "%u beams or outputs need as many sequence slots and batched tokens; the limit is %u",
-            n, s->max_running);
+            "%u beams or outputs are too many: max_num_seqs and max_num_batched_tokens allow %u", n,
+            s->max_running);
     if (!(q->beam && q->next_member->n_adopted) &&
         fork_edits(s, q) > (seq_group_edits(&s->l) - 1) * entries)
-        return err_set(e, -EMSGSIZE,
-                       "a prompt of %u tokens is too long for %u outputs of one request",
-                       q->n_shared + 1, n);
+        return err_set(
+            e, -EMSGSIZE,
+            "a prompt of %u tokens is too long for %u outputs; shorten it or lower their number",
+            q->n_shared + 1, n);
     return 0;
 }
 
@@ -211,8 +212,8 @@ limits_check_seq(const struct scheduler *s, const struct seq *q, struct err *e)
         return err_set(e, -EMSGSIZE, "the encoder input has %u tokens, max_source_tokens is %u",
                        q->n_source, s->l.max_enc_tokens);
     if (q->lora && q->pages > s->l.pages)
-        return err_set(e, -EMSGSIZE, "the LoRA adapter needs %u pages, the device has %u", q->pages,
-                       s->l.pages);
+        return err_set(e, -EMSGSIZE, "the LoRA adapter needs %u memory pages, the device has %u",
+                       q->pages, s->l.pages);
     if ((uint64_t)q->n_prompt + q->max_new > s->l.max_len)
         return err_set(e, -EMSGSIZE,
                        "a prompt of %u tokens and %u tokens to generate exceed max_model_len %u",

@@ -43,8 +43,8 @@ static int MUST_USE
 read_token(struct json *j, struct added_token *t, struct element *m, struct err *e)
 {
     *m = (struct element){ .normalized = true, .id = -1 };
-    TRY(json_section_read(j, "a token", fields, m, e));
-    if (m->id < 0 || !*m->content) return err_set(e, -EBADMSG, "a token has no id or no content");
+    TRY(json_section_read(j, "the token", fields, m, e));
+    if (m->id < 0 || !*m->content) return err_set(e, -EBADMSG, "the token has no id or no content");
     *t = (struct added_token){ .id = m->id,
                                .lstrip = m->lstrip,
                                .rstrip = m->rstrip,
@@ -113,7 +113,7 @@ added_tokens_open(struct added *a, struct vocab *v, struct normal *m, struct jso
         }
         t = &a->token[a->n];
         r = read_token(&list, t, &element, e);
-        if (r < 0) err_while(e, r, "added_tokens");
+        if (r < 0) err_while(e, r, "added_tokens[%u]", a->n);
         if (r == 0) r = put_text(&texts, t, m, element.content, e);
         if (r == 0) r = enter(v, element.content, t->id, element.special, e);
         if (r == 0) a->n++;

@@ -62,7 +62,8 @@ add_merge(struct bpe *b, const struct vocab *v, char *s, size_t left_len, size_t
     right = vocab_find(v, s + l, (size_t)r);
     both = vocab_find(v, s, (size_t)(l + r));
     if (left < 0 || right < 0 || both < 0)
-        return err_set(e, -EBADMSG, "model.merges[%u]: a token or the result is not in model.vocab",
+        return err_set(e, -EBADMSG,
+                       "model.merges[%u]: one of the tokens or their merger is not in model.vocab",
                        b->n_merges);
     m = slot_of(b, (uint64_t)left << 32 | (uint32_t)right);
     /* No published file has a pair twice; the tokenizers library would use the last one's rank. */

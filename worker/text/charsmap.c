@@ -30,10 +30,11 @@ charsmap_open(struct charsmap *m, const char *base64, size_t n, struct err *e)
         bits = bits << 6 | (uint32_t)six;
         if (i % 4) m->blob[m->n++] = (uint8_t)(bits >> (6 - 2 * (i % 4)));
     }
-    if (m->n < 8) return err_set(e, -EBADMSG, "precompiled_charsmap has only %zu bytes", m->n);
+    if (m->n < 8)
+        return err_set(e, -EBADMSG, "precompiled_charsmap has %zu bytes, less than 8", m->n);
     memcpy(&trie, m->blob, sizeof trie);
     if (trie < 4 || trie % 4 || trie > m->n - 4)
-        return err_set(e, -EBADMSG, "precompiled_charsmap has %zu bytes, but a trie of %u bytes",
+        return err_set(e, -EBADMSG, "precompiled_charsmap, %zu bytes, cannot have a trie of %u",
                        m->n, trie);
     m->n_units = trie / 4;
     m->text_at = 4 + trie;

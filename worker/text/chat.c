@@ -198,9 +198,9 @@ chat_render(const struct chat *c, const char *text, size_t n, char *work, char *
 
     if (!m) return err_set(e, -ENOTSUP, "%s", c->why);
     if (!is_day(text, n))
-        return err_set(e, -EINVAL,
-                       "messages: the conversation does not begin with the line of its "
-                       "date, YYYY-MM-DD (internal error)");
+        return err_set(
+            e, -EINVAL,
+            "messages: the text does not begin with a date line YYYY-MM-DD (internal error)");
     json_open(&t.j, text + CHAT_DAY, n - CHAT_DAY);
     TRY(json_next(&t.j, e));
     if (t.j.kind != JSON_ARRAY) return err_set(e, -EINVAL, "messages is not a list");
@@ -221,7 +221,7 @@ chat_render(const struct chat *c, const char *text, size_t n, char *work, char *
     }
     chat_say(&s.o, m->reply);
     if (s.o.n > cap)
-        return err_set(e, -EMSGSIZE, "messages: %zu bytes with the chat template; the limit is %zu",
+        return err_set(e, -EMSGSIZE, "messages has %zu bytes with its template; the limit is %zu",
                        s.o.n, cap);
     return (int)s.o.n;
 }

@@ -86,7 +86,7 @@ string_of(char **text, size_t *n, const char *key, struct err *e)
     if (j.kind == JSON_NULL) return 0;
     if (j.kind != JSON_STRING) return err_set(e, -EBADMSG, "%s is not a string", key);
     r = json_unescape(&j, *text, *n); /* shorter than the quoted string */
-    if (r < 0) return err_set(e, -EBADMSG, "%s is longer than its file (internal error)", key);
+    if (r < 0) return err_set(e, -EBADMSG, "%s is longer when decoded (internal error)", key);
     *n = (size_t)r;
     return 1;
 }

@@ -20,7 +20,7 @@ read_count(void *count, struct json *j, struct err *e)
 {
     TRY(json_next(j, e));
     if (j->kind != JSON_NUMBER || json_u64(j, count) < 0)
-        return err_set(e, -EBADMSG, "start or stop is not an integer of at least 0");
+        return err_set(e, -EBADMSG, "start or stop of Strip is not an integer of at least 0");
     return 0;
 }
 

@@ -123,7 +123,7 @@ normalizer_open(struct normal *m, struct json *j, struct err *e)
 {
     if (j->kind == JSON_NULL) return 0;
     m->step = calloc(NORMAL_MAX_STEPS, sizeof *m->step);
-    return m->step ? read_steps(m, j, 0, e) : err_set(e, -ENOMEM, "no memory for its steps");
+    return m->step ? read_steps(m, j, 0, e) : err_set(e, -ENOMEM, "no memory for the steps");
 }
 
 void

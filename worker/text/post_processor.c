@@ -10,7 +10,7 @@ static int MUST_USE
 put(token_id *list, uint32_t *n, uint32_t at, token_id id, struct err *e)
 {
     if (*n == POST_MAX)
-        return err_set(e, -ENOTSUP, "more than %d tokens before or after the text", POST_MAX);
+        return err_set(e, -ENOTSUP, "the text has over %d tokens before or after it", POST_MAX);
     memmove(list + at + 1, list + at, (*n - at) * sizeof *list);
     list[at] = id;
     ++*n;
@@ -51,7 +51,7 @@ put_special(struct json table, const char *name, token_id *list, uint32_t *n, ui
         uint64_t id;
 
         if (ids.kind != JSON_NUMBER || json_u64(&ids, &id) < 0 || id > INT32_MAX)
-            return err_set(e, -EBADMSG, "special_tokens: \"%.64s\" has a bad id", name);
+            return err_set(e, -EBADMSG, "special_tokens: \"%.64s\" has an invalid token id", name);
         TRY(put(list, n, at++, (token_id)id, e));
     }
     return more;
@@ -63,16 +63,16 @@ read_piece(struct json *j, bool *special, char id[256], struct err *e)
 {
     static const struct section_field fields[] = { { "id", SECTION_TEXT, 0, 256 }, { NULL } };
 
-    TRY(json_section_object(j, "an element of single", e));
+    TRY(json_section_object(j, "an element of \"single\"", e));
     TRY(json_section_key(j, e));
     if (j->kind != JSON_KEY || (!json_is(j, "SpecialToken") && !json_is(j, "Sequence")))
-        return err_set(e, -EBADMSG, "single has an unknown element");
+        return err_set(e, -EBADMSG, "an element of \"single\" is not SpecialToken or Sequence");
     *special = json_is(j, "SpecialToken");
     id[0] = '\0';
     TRY(json_next(j, e));
-    TRY(json_section_read(j, "an element of single", fields, id, e));
+    TRY(json_section_read(j, "an element of \"single\"", fields, id, e));
     TRY(json_next(j, e));
-    return j->kind == JSON_OBJECT_END ? 0 : err_set(e, -EBADMSG, "single has an unknown element");
+    return j->kind == JSON_OBJECT_END ? 0 : err_set(e, -EBADMSG, "an element has two keys");
 }
 
 static int MUST_USE
@@ -90,7 +90,7 @@ read_template(struct post *p, struct json single, struct json table, struct err 
         TRY(read_piece(&single, &special, id, e));
         if (!special) {
             if (text || strcmp(id, "A") != 0)
-                return err_set(e, -ENOTSUP, "single has more than one text");
+                return err_set(e, -ENOTSUP, "\"single\" may only have one Sequence, \"A\"");
             text = true;
         } else if (text) {
             TRY(put_special(table, id, p->after, &p->n_after, p->n_after, e));
@@ -102,7 +102,7 @@ read_template(struct post *p, struct json single, struct json table, struct err 
         }
     }
     TRY(more);
-    return text ? 0 : err_set(e, -EBADMSG, "single has no place for the text");
+    return text ? 0 : err_set(e, -EBADMSG, "\"single\" has no Sequence (the text)");
 }
 
 struct config {

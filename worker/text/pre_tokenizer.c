@@ -71,7 +71,8 @@ read_behavior(struct pretok_step *s, const char *name, struct err *e)
         if (strcmp(name, names[i])) continue;
         s->behavior = (enum behavior)i;
         if (i > REMOVED && s->pattern.may_be_empty)
-            return err_set(e, -ENOTSUP, "Split %s by a pattern that matches \"\" is not served yet",
+            return err_set(e, -ENOTSUP,
+                           "Split behavior %s with a pattern that matches \"\" is not served yet",
                            name);
         return 0;
     }
@@ -96,11 +97,12 @@ read_metaspace(struct pretok *p, struct pretok_step *s, const struct config *c, 
         return err_set(e, -ENOTSUP, "prepend_scheme %s is not served yet", c->scheme);
     if (c->prefix < 0) {
         if (*c->scheme && s->prepend != NEVER)
-            return err_set(e, -EBADMSG, "add_prefix_space does not match prepend_scheme");
+            return err_set(e, -EBADMSG, "add_prefix_space is false, but prepend_scheme is %s",
+                           c->scheme);
         s->prepend = NEVER;
     }
     if (s->prepend == FIRST && p->n > 1)
-        return err_set(e, -ENOTSUP, "prepend_scheme first behind another step is not served yet");
+        return err_set(e, -ENOTSUP, "prepend_scheme \"first\" is served only in the first step");
     p->first_only |= s->prepend == FIRST;
     s->cuts = c->split >= 0;
     s->behavior = MERGED_NEXT;
@@ -161,7 +163,7 @@ int
 pre_tokenizer_open(struct pretok *p, struct json *j, struct err *e)
 {
     p->step = calloc(PRETOK_MAX_STEPS, sizeof *p->step);
-    if (!p->step) return err_set(e, -ENOMEM, "no memory for its steps");
+    if (!p->step) return err_set(e, -ENOMEM, "no memory for the steps of the pre-tokenizer");
     return j->kind == JSON_NULL ? 0 : read_steps(p, j, 0, e);
 }
 

@@ -123,7 +123,7 @@ read_model_kind(struct tokenizer *t, const struct sections *s, struct err *e)
         return err_set(e, -ENOTSUP, "model type %s is not served yet", s->model);
     if (*s->prefix || *s->suffix)
         return err_set(e, -ENOTSUP,
-                       "model.continuing_subword_prefix, end_of_word_suffix are not served yet");
+                       "model.continuing_subword_prefix and end_of_word_suffix are not served yet");
     if (s->dropout)
         return err_set(e, -ENOTSUP, "model.dropout makes tokens random, which is not served");
     if (!s->vocab.p || (!t->is_unigram && !s->merges.p))
@@ -135,14 +135,15 @@ static int MUST_USE
 check_kinds(const struct tokenizer *t, struct err *e)
 {
     if (t->pretok.byte_level != t->decoder.byte_level)
-        return err_set(e, -ENOTSUP,
-                       "pre_tokenizer and decoder: only one of them is ByteLevel, which is not "
-                       "served yet");
+        return err_set(
+            e, -ENOTSUP,
+            "only one of pre_tokenizer and decoder is ByteLevel; it is served only in both");
     if (t->pretok.byte_level && t->is_unigram)
         return err_set(e, -ENOTSUP, "model type Unigram with ByteLevel is not served yet");
     if (t->pretok.first_only && t->normal.n)
-        return err_set(e, -ENOTSUP,
-                       "pre_tokenizer: prepend_scheme first with a normalizer is not served yet");
+        return err_set(
+            e, -ENOTSUP,
+            "pre_tokenizer: prepend_scheme \"first\" with a normalizer is not served yet");
     return 0;
 }
 

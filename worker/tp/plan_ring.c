@@ -99,8 +99,8 @@ compare_texts(const char *ours, size_t n_ours, const char *theirs, size_t n_thei
     while (at < MIN(n_ours, n_theirs) && ours[at] == theirs[at])
         if (ours[at++] == '\n') line = at;
     if (at == n_ours && at == n_theirs) return 0;
-    return err_set(e, -EINVAL, "rank %u has \"%.*s\", rank 0 \"%.*s\"; both must be equal", rank,
-                   (int)MIN(strcspn(theirs + line, "\n"), (size_t)200), theirs + line,
+    return err_set(e, -EINVAL, "options or versions differ: rank %u has \"%.*s\", rank 0 \"%.*s\"",
+                   rank, (int)MIN(strcspn(theirs + line, "\n"), (size_t)200), theirs + line,
                    (int)MIN(strcspn(ours + line, "\n"), (size_t)200), ours + line);
 }
 
@@ -139,8 +139,9 @@ check_join(struct worker *w, uint32_t rank, const char *ours, size_t n, struct e
     if (r < 0) return r;
     if (memcmp(j.checkpoint, me.checkpoint, sizeof j.checkpoint))
         return err_set(
-            e, -EINVAL, "rank %u has read checkpoint %016llx, rank 0 %016llx; both must be equal",
-            rank, (unsigned long long)j.checkpoint[0], (unsigned long long)me.checkpoint[0]);
+            e, -EINVAL,
+            "rank %u has checkpoint hash %016llx, rank 0 has %016llx; both must be equal", rank,
+            (unsigned long long)j.checkpoint[0], (unsigned long long)me.checkpoint[0]);
     return 0;
 }
 
@@ -354,7 +355,8 @@ plan_ring_await_kv(struct worker *w, struct plan_ring_kv *kv, struct err *e)
 
     if (r < 0) return err_set(e, r, "cannot read the plan ring: %s", ring_why(&w->channel->in));
     if (rec.type != PLAN_KV || rec.len != sizeof *kv)
-        return err_set(e, -EBADMSG, "rank 0 sent type %u, %u bytes; expected KV, %zu bytes",
+        return err_set(e, -EBADMSG,
+                       "rank 0 sent a record of type %u, %u bytes; expected KV, %zu bytes",
                        rec.type, rec.len, sizeof *kv);
     memcpy(kv, rec.data, sizeof *kv);
     channel_release(w->channel);
