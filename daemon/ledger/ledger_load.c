@@ -206,6 +206,7 @@ read_ends(struct request *r, const char *p, uint16_t reason)
         to->cached = o.cached;
         to->adopted = o.adopted;
         to->recomputed = o.recomputed;
+        to->kv_blocks = o.kv_blocks;
     }
 }
 
@@ -229,6 +230,7 @@ read_end(const struct record *x)
     r->result.adopted = k.adopted;
     r->result.recomputed = k.recomputed;
     r->result.n_prompt_tokens = k.n_prompt_tokens;
+    r->result.kv_blocks = k.kv_blocks;
     memcpy(r->result.message, k.message, sizeof r->result.message);
     r->result.message[sizeof r->result.message - 1] = 0;
     if (!msg_utf8(r->result.message, strlen(r->result.message))) r->result.message[0] = 0;

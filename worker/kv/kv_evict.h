@@ -113,6 +113,9 @@ uint32_t kv_host_tier_flush(struct kv *kv, uint32_t max, enum kv_why why, uint64
 /* Returns a block of the group for the planned step of the lane; never fails, because the caller
  * has reserved it. Raises out->wait[] to the steps to wait for. May add the copy of an offload. */
 uint32_t kv_pool_take(struct kv *kv, uint32_t group, unsigned lane, struct kv_out *out);
+/* kv_pool_take() for a slot, which counts the block. */
+uint32_t kv_pool_take_for(struct kv *kv, seq_slot slot, uint32_t group, unsigned lane,
+                          struct kv_out *out);
 /* Adds one reference to a held or cached block. */
 void kv_pool_share(struct kv *kv, uint32_t block);
 /* Does kv_pool_share() and raises the group's reserved_blocks by what the reference costs besides

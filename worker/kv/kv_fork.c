@@ -38,7 +38,7 @@ fork_group(struct kv *kv, unsigned lane, seq_slot from, seq_slot to, uint32_t gr
     }
     if (cross || n % kv->c.tokens_per_block == 0) return;
     check(full < f->end[group] && kv_n_entries(kv, s, group) < s->reserved[group]);
-    block = kv_pool_take(kv, group, lane, out);
+    block = kv_pool_take_for(kv, to, group, lane, out);
     kv_table(kv, group, to)[s->end[group]++] = block + 1;
     kv_add_copy(kv, group, row[full] - 1, block, out)->n_tokens =
         (uint16_t)(n % kv->c.tokens_per_block);

@@ -4,6 +4,12 @@
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
+uint64_t
+kv_salt(const struct kv *kv, const void *bytes, size_t n)
+{
+    return n ? XXH3_64bits_withSecret(bytes, n, kv->secret, sizeof kv->secret) : 0;
+}
+
 void
 kv_namespace(const struct kv *kv, uint64_t salt, uint64_t lora, const token_id *source,
              uint32_t n_source, struct kv_namespace *ret)
@@ -74,7 +80,7 @@ store_entry(struct kv *kv, seq_slot slot, const struct kv_text *t, uint32_t node
         if (!kv_has_entry(kv, s, g, entry)) continue;
         block = kv_table(kv, g, slot)[entry] - 1;
         if (kv_blocks(kv)[block].node || kv_node(kv, node)->slot[g]) continue;
-        if (self) kv_tree_set_priority(kv, t, block, entry);
+        kv_tree_set_priority(kv, t, block, self ? entry : 0);
         kv_tree_attach(kv, node, block);
     }
 }
@@ -155,7 +161,8 @@ store_rest(struct kv *kv, seq_slot slot, const struct kv_text *t, uint32_t n)
     uint32_t tokens = kv->c.tokens_per_block, node;
     struct kv_piece p = kv_piece(kv, t, s->n_stored, n % tokens);
 
-    if (n % tokens == 0 || n / tokens != s->n_stored || kv->has_state) return;
+    if (n % tokens == 0 || n / tokens != s->n_stored) return;
+    if (kv->has_state || kv->c.whole_blocks) return;
     if (!s->cursor && !open_root(kv, t->namespace->self, &s->cursor)) return;
     node = next_node(kv, s->cursor, &p);
     if (!node) return;
