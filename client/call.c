@@ -90,7 +90,7 @@ pack_json(msgpack_packer *p, const char *text, size_t n, struct err *e)
         case JSON_KEY:
         case JSON_STRING:
             if (pack_string(p, &j) < 0)
-                return err_set(e, -ENOMEM, "out of memory for a string of the JSON text");
+                return err_set(e, -ENOMEM, "out of memory for a JSON string");
             break;
         case JSON_NUMBER:
             TRY(pack_number(p, &j, e));

@@ -289,9 +289,7 @@ parse_ids(const char *s, int32_t **ret, size_t *n, struct err *e)
     size_t at = 0;
     const char *p = s;
 
-    if (!ids)
-        return err_set(e, -ENOMEM, "out of memory for token ids, given as text of %zu bytes",
-                       strlen(s));
+    if (!ids) return err_set(e, -ENOMEM, "out of memory for the list of token ids");
     while (*p) {
         char *end;
         long v = strtol(p, &end, 10);

@@ -236,10 +236,8 @@ could_not_set(int r, const char *key, struct err *e)
 {
     if (r == -ENOMEM) return err_set(e, r, "out of memory for the value of %s", key);
     if (r == -E2BIG)
-        return err_set(
-            e, r,
-            "%.64s cannot be added: the request has too many keys or the list too many entries",
-            key);
+        return err_set(e, r, "%.64s: the request has too many keys, or the list too many entries",
+                       key);
     return err_set(e, r, "'%.64s' is not a key of a request", key);
 }
 

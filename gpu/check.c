@@ -220,8 +220,7 @@ checked_lane_after(struct lane *l, const struct lane *other, uint64_t step)
         REFUSE("lane_after: the other lane belongs to another device");
     if (l == other || other->gpu->device->lane.done(other) >= step) return 0;
     if (__atomic_load_n(&other->marked, __ATOMIC_ACQUIRE) < step)
-        REFUSE("lane_after: lane_mark() of step %llu was not called on the other lane",
-               (unsigned long long)step);
+        REFUSE("lane_after: the other lane has not marked step %llu", (unsigned long long)step);
     return l->gpu->device->lane.after(l, other, step);
 }
 
@@ -372,8 +371,7 @@ checked_residual(struct lane *l, const struct residual *r)
     if (r->in_bias.data && !r->in.data) REFUSE("residual: in_bias is set, but in is not");
     if (r->in_bias.data && r->in_norm.data) REFUSE("residual: in_bias and in_norm are both set");
     if (r->parts && !r->in.data) REFUSE("residual: parts is set, but in is not");
-    if (r->y_bias.data && r->norm == RESIDUAL_RMS)
-        REFUSE("residual: y_bias is set for an RMS norm");
+    if (r->y_bias.data && r->norm == RESIDUAL_RMS) REFUSE("residual: y_bias with an RMS norm");
     if (!r->in.data && !r->y.data && r->norm != RESIDUAL_POST) return 0;
     return l->gpu->device->residual(l, r);
 }
@@ -448,8 +446,8 @@ checked_act_matmul(struct lane *l, struct tensor y, struct tensor x, struct tens
     TRY(want(l, "act_matmul: w", &w, l->gpu->weights));
     TRY(want(l, "act_matmul: x", &x, rows_for(l, &w)));
     if (w.dim[0] == 0 || w.dim[1] != x.dim[1] || w.dim[1] == 0)
-        REFUSE("act_matmul: x is [%u, %u], w is [%u, %u]; expected equal, nonzero columns", n,
-               x.dim[1], w.dim[0], w.dim[1]);
+        REFUSE("act_matmul: x is [%u, %u], w is [%u, %u]; columns must be equal", n, x.dim[1],
+               w.dim[0], w.dim[1]);
     TRY(want_2d(l, "act_matmul: y", &y, n, w.dim[0], 1u << x.dtype));
     TRY(want_vector(l, "act_matmul: bias", &bias, w.dim[0]));
     if (overlap(&y, &x)) REFUSE("act_matmul: y overlaps x");
@@ -512,8 +510,7 @@ checked_match_rms(struct lane *l, struct tensor y, struct tensor like, float lea
     if (y.dim[0] == 0) return 0;
     TRY(want(l, "match_rms: y", &y, 1u << DT_F32));
     TRY(want_2d(l, "match_rms: like", &like, y.dim[0], y.dim[1], 1u << DT_F32));
-    if (!(least > 0))
-        REFUSE("match_rms: the lower bound `least` is %g, expected above 0", (double)least);
+    if (!(least > 0)) REFUSE("match_rms: `least` is %g, expected above 0", (double)least);
     return l->gpu->device->match_rms(l, y, like, least);
 }
 
@@ -610,8 +607,7 @@ checked_combine(struct lane *l, struct tensor y, struct tensor x, const struct p
     TRY(want_pairs(l, "combine", p));
     TRY(want(l, "combine: y", &y, l->gpu->acts));
     if (y.dim[0] != p->n_tokens)
-        REFUSE("combine: y has %u rows, but the token-expert pairs belong to %u tokens", y.dim[0],
-               p->n_tokens);
+        REFUSE("combine: y has %u rows, the pairs have %u tokens", y.dim[0], p->n_tokens);
     TRY(want_2d(l, "combine: x", &x, p->n_tokens * p->n_top, y.dim[1], 1u << y.dtype));
     if (overlap(&y, &x)) REFUSE("combine: y overlaps x");
     return l->gpu->device->combine(l, y, x, p);
@@ -741,8 +737,7 @@ checked_sample(struct lane *l, const struct sample *s)
         REFUSE("sample: logits are [%u, %u], too small for %u rows", s->logits.dim[0],
                s->logits.dim[1], s->n);
     if (!s->row || !s->token) REFUSE("sample: row or token is NULL");
-    if (s->allowed && s->allowed_words == 0)
-        REFUSE("sample: `allowed` is set, but `allowed_words` is 0");
+    if (s->allowed && s->allowed_words == 0) REFUSE("sample: allowed_words is 0");
     return l->gpu->device->sample(l, s);
 }
 

@@ -188,8 +188,7 @@ read_pair(const struct key_reader *x, uint32_t i, const msgpack_object *pair, st
         msg_number(&v[1], &add) < 0)
         return err_set(x->e, -EINVAL, "%s[%u] is not [id, bias]", x->key, i);
     if (!(add >= -100 && add <= 100))
-        return err_set(x->e, -EINVAL, "%s[%u]: the bias is %.10g, the range is -100 to 100", x->key,
-                       i, add);
+        return err_set(x->e, -EINVAL, "%s[%u] is %.10g; the range is -100 to 100", x->key, i, add);
     *ret = (struct msg_bias){ (token_id)v[0].via.u64, (float)add };
     return 0;
 }

@@ -278,7 +278,7 @@ read_ids(const struct record *x)
 
     memcpy(&k, x->p, sizeof k);
     if (k.last > INT64_MAX)
-        return err_set(x->e, -EBADMSG, "the highest request id is %llu, above 2^63 - 1",
+        return err_set(x->e, -EBADMSG, "the highest request id, %llu, is above 2^63 - 1",
                        (unsigned long long)k.last);
     ledger_skip_ids(x->ledger, k.last);
     return 0;

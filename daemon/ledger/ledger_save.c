@@ -331,8 +331,7 @@ ledger_log_open(struct ledger_log *g, int fd)
     }
     if (fd < 0) {
         if (log_file_create(&g->file, LEDGER_LOG_BYTES, &e) < 0)
-            log_warn("%s; without a ledger log a restart of lagand will lose the open requests",
-                     e.text);
+            log_warn("%s; no ledger log: a restart of lagand will lose the open requests", e.text);
         return false;
     }
     log_file_read(g->file.base, LOG_FILE_PAGE + 2 * g->file.half, on_record, &reading, &e);

@@ -61,8 +61,7 @@ given_socket(struct daemon *d, struct fdstore *given)
     d->frontend->given = sd_is_socket_unix(fd, SOCK_STREAM, 1, path, 0) > 0 &&
                          lstat(path, &st) == 0 && S_ISSOCK(st.st_mode);
     if (d->frontend->given) return fd;
-    log_warn("the inherited socket is not bound to %s, or its file was removed; binding a new one",
-             path);
+    log_warn("the inherited socket is not bound to the file %s; binding a new one", path);
     close(fd);
     return -1;
 }
@@ -87,8 +86,7 @@ listen_read_keys(struct daemon *d, struct err *e)
 
     TRY(curve_read(&keys, o->keys, e));
     if (!*keys.secret)
-        return err_set(e, -EINVAL, "%s: the file has no secret key; `laganctl keygen` makes one",
-                       o->keys);
+        return err_set(e, -EINVAL, "%s has no secret key; `laganctl keygen` makes one", o->keys);
     if (!keys.n_peers)
         log_warn("%s: the file has no client keys; no client can connect over tcp", o->keys);
     d->frontend->keys = keys;

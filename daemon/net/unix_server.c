@@ -515,8 +515,7 @@ unix_server_adopt(struct unix_server *l, uint32_t listener, int fd, uint32_t mos
     l->listener[listener].most = most;
     l->listener[listener].fd = fd;
     if (fcntl(fd, F_SETFL, O_NONBLOCK) < 0 || epoll_ctl(l->epoll, EPOLL_CTL_ADD, fd, &ev) < 0)
-        return err_set(e, -errno, "cannot watch a listening socket for new clients: %s",
-                       strerror(errno));
+        return err_set(e, -errno, "cannot watch a listening socket: %s", strerror(errno));
     return 0;
 }
 

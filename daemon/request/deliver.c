@@ -604,7 +604,7 @@ tick_client(struct daemon *d, struct client *c, nsec now)
         if (frontend_probe(d, c)) return;
     }
     if (c->close_at && now >= c->close_at) {
-        log_warn("a client of user %s has not read the errors that ended its requests; closing its "
+        log_warn("a client of user %s has not read its errors; closing its "
                  "connection",
                  c->user->name);
         deliver_client_disconnected(d, c->handle);

@@ -413,7 +413,7 @@ take_ready(struct worker *w, struct rest *b, struct err *e)
         !memchr(y.unserved, 0, sizeof y.unserved) || !msg_utf8(y.unserved, strlen(y.unserved))) {
         return err_set(
             e, -EBADMSG,
-            "READY has an invalid field: vocab %u and max_len %u (expected above 0), n_slots %u "
+            "READY: a field is invalid: vocab %u and max_len %u (expected above 0), n_slots %u "
             "(1 to 65536), beams %u (at most %d), temperature %g (0 or more), "
             "name_bytes %u (at most %zu), or `unserved` is not UTF-8",
             y.vocab, y.max_len, y.n_slots, y.beams, LAGAN_MAX_BEAMS, (double)y.temperature,

@@ -101,7 +101,7 @@ row_ops_refuse_mismatched_rows(void **state)
                                .x = x, .in = y, .in_bias = f32(1, 10), .in_norm = f32(1, 10) }),
             "in_bias and in_norm are both set");
     refused(r.op->residual(r.lane, &(struct residual){ .x = x, .y = y, .y_bias = f32(1, 10) }),
-            "y_bias is set");
+            "y_bias with an RMS norm");
     refused(r.op->residual(r.lane, &(struct residual){ .x = x, .y = y, .norm = 3 }),
             "unknown norm 3");
     refused(r.op->act_matmul(r.lane, y, x, f32(8, 9), NO_TENSOR, ACT_RELU), "w is [8, 9]");
@@ -250,7 +250,7 @@ sample_refuses_logits_of_wrong_dtype_or_rows(void **state)
     refused(r.op->sample(r.lane, &s), "row or token is NULL");
     s.token = &token;
     s.allowed = &bits;
-    refused(r.op->sample(r.lane, &s), "`allowed_words` is 0");
+    refused(r.op->sample(r.lane, &s), "allowed_words is 0");
 }
 
 static void

@@ -117,15 +117,13 @@ read_layers(const json_t *config, struct model_shape *s, struct gemma3n_cfg *cfg
 
         TRY(number_of(config, "intermediate_size", i, s->n_layers, 16384, &ff, e));
         if (!(ff >= 1 && ff <= CFG_MAX_FF) || floor(ff) < ff)
-            return err_set(e, -EINVAL,
-                           "intermediate_size of layer %u is %g, want an integer from 1 to %d", i,
-                           ff, CFG_MAX_FF);
+            return err_set(e, -EINVAL, "intermediate_size of layer %u is %g, want 1 to %d", i, ff,
+                           CFG_MAX_FF);
         TRY(number_of(config, "activation_sparsity_pattern", i, s->n_layers,
                       i < SPARSE && s->n_layers > SPARSE ? 0.95 : 0, &sparse, e));
         if (!(sparse >= 0 && sparse < 1))
-            return err_set(e, -EINVAL,
-                           "activation_sparsity_pattern of layer %u is %g, want 0 to < 1", i,
-                           sparse);
+            return err_set(e, -EINVAL, "activation_sparsity_pattern of layer %u is %g, want [0, 1)",
+                           i, sparse);
         TRY(cfg_slides(config, i, s->n_layers, (i + 1) % 5, &slides, e));
         l.n_ff = (uint32_t)ff;
         causal_layer(s, i, l, slides ? window : 0);

@@ -59,8 +59,7 @@ read_positions(const json_t *config, struct causal_cfg *cfg, struct err *e)
                        "position_embedding_type is \"%s\"; rope and nope are implemented", kind);
     TRY(cfg_rope(config, NULL, 1e4, &cfg->rope[0], e));
     if (cfg->n_ropes && (cfg->rope[0].type != ROPE_DEFAULT || cfg->rope[0].partial != 1))
-        return err_set(e, -ENOTSUP,
-                       "only rope_type default with partial_rotary_factor 1 is implemented");
+        return err_set(e, -ENOTSUP, "rope_type must be default, partial_rotary_factor 1");
     return 0;
 }
 

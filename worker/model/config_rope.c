@@ -15,8 +15,7 @@ rope_type(const char *name, enum rope_type *ret, struct err *e)
         }
     return err_set(
         e, -ENOTSUP,
-        "rope_type is %s; only default, linear, llama3, yarn and proportional are implemented",
-        name);
+        "rope_type is %s; default, linear, llama3, yarn and proportional are implemented", name);
 }
 
 /* Finds the object with the rotary parameters of this kind of layer; *ret NULL: there is none, so
