@@ -11,7 +11,9 @@
 #include "tests/e2e/serve.h"
 #include "tests/test.h"
 
+#include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 
 enum { DIALOGS = 12, ROUNDS = 3, ASKED = 12, NEW = 36, SOURCE = 30, MOST = 256, FLUSH_EVERY = 40 };
 
@@ -336,6 +338,114 @@ searches_and_samples_of_one_source_encode_it_once(void **state)
     serve_stop(&s);
 }
 
+enum { TENANTS = 2 };
+
+/* lagand with an API key for each of two users. */
+struct tenants {
+    struct serve s;
+    char endpoint[64], key[TENANTS][96];
+};
+
+static void
+open_tenants(struct tenants *t, const char *scope)
+{
+    char keys[120], command[1200];
+    const char *set[] = { "kv.reuse=true",
+                          "kv.tokens_per_block=8",
+                          "threads=2",
+                          scope,
+                          "--api.tcp=tcp://127.0.0.1:*",
+                          keys,
+                          NULL };
+    char dir[] = "/tmp/lagan-tenants-XXXXXX", line[512], *at;
+    FILE *log;
+
+    assert_non_null(mkdtemp(dir));
+    snprintf(keys, sizeof keys, "--api.keys=%s/lagand", dir);
+    snprintf(command, sizeof command,
+             "cd %s; pub() { %s keygen $1 --json | sed 's/.*\"public\":\"\\([^\"]*\\).*/\\1/'; };"
+             "S=$(pub lagand); A=$(pub 0); B=$(pub 1); echo client $A alice >>lagand;"
+             "echo client $B bob >>lagand; echo server $S >>0; echo server $S >>1",
+             dir, program_path("laganctl"));
+    assert_int_equal(system(command), 0);
+    for (int i = 0; i < TENANTS; i++) snprintf(t->key[i], sizeof t->key[i], "%s/%d", dir, i);
+    assert_true(serve_start(&t->s, "tests/data/golden/llama2", set));
+    log = fopen(t->s.log, "r");
+    assert_non_null(log);
+    t->endpoint[0] = 0;
+    while (fgets(line, sizeof line, log))
+        if ((at = strstr(line, "tcp://"))) sscanf(at, "%63[^ ,;\n]", t->endpoint);
+    fclose(log);
+    assert_true(*t->endpoint);
+}
+
+static void
+close_tenants(struct tenants *t)
+{
+    char command[160];
+
+    serve_stop(&t->s);
+    snprintf(command, sizeof command, "rm -r $(dirname %s)", t->key[0]);
+    assert_int_equal(system(command), 0);
+}
+
+/* Sends the same prompt of 40 tokens. Returns how many of them came from the cache. */
+static uint64_t
+cached_for(const struct tenants *t, int user, const char *more)
+{
+    char command[600], output[4096];
+
+    snprintf(command, sizeof command,
+             "%s --connect %s --keys %s generate --json --max-tokens 4 --ids "
+             "$(seq -s, 3 42) %s",
+             program_path("laganctl"), t->endpoint, t->key[user], more);
+    if (serve_shell(command, output, sizeof output) != 0) fail_msg("%s: %s", command, output);
+    return number(output, "\"cached\":");
+}
+
+static void
+users_find_only_what_they_sent_themselves(void **state)
+{
+    struct tenants t;
+    char output[16384];
+    const char *hits, *queries;
+
+    (void)state;
+    open_tenants(&t, "kv.reuse_scope=user");
+    assert_int_equal(cached_for(&t, 0, ""), 0);
+    assert_int_equal(cached_for(&t, 1, ""), 0); /* its whole prompt is computed: it takes as long */
+    assert_int_equal(cached_for(&t, 0, ""), 39);
+    assert_int_equal(cached_for(&t, 1, ""), 39);
+    assert_int_equal(cached_for(&t, 1, "--cache-salt a"), 0);
+    assert_int_equal(cached_for(&t, 1, "--cache-salt a"), 39);
+    assert_int_equal(cached_for(&t, 1, "--cache-salt b"), 0);
+    assert_int_equal(cached_for(&t, 0, "--cache-salt a"), 0);
+    assert_int_equal(serve_ask(&t.s, "metrics", output, sizeof output), 0);
+    assert_non_null(hits = strstr(output, "\nlagan_worker_prefix_cache_hits"));
+    assert_int_equal(strtoull(strchr(hits, ' '), NULL, 10), 3 * 39);
+    assert_non_null(queries = strstr(output, "\nlagan_worker_prefix_cache_queries"));
+    assert_int_equal(strtoull(strchr(queries, ' '), NULL, 10), 8 * 40);
+    kill(serve_worker(&t.s), SIGKILL); /* the replacement finds the same entries for each user */
+    assert_int_equal(serve_ask(&t.s, "kv stats", output, sizeof output), 0);
+    assert_int_equal(cached_for(&t, 1, "--cache-salt b"), 39);
+    assert_int_equal(cached_for(&t, 0, "--cache-salt b"), 0);
+    close_tenants(&t);
+}
+
+static void
+users_share_cached_prompts_if_the_scope_is_all(void **state)
+{
+    struct tenants t;
+
+    (void)state;
+    open_tenants(&t, "kv.reuse_scope=all");
+    assert_int_equal(cached_for(&t, 0, ""), 0);
+    assert_int_equal(cached_for(&t, 1, ""), 39);
+    assert_int_equal(cached_for(&t, 1, "--cache-salt a"), 0);
+    assert_int_equal(cached_for(&t, 0, "--cache-salt a"), 39);
+    close_tenants(&t);
+}
+
 int
 main(int argc, char **argv)
 {
@@ -346,6 +456,8 @@ main(int argc, char **argv)
         cmocka_unit_test(encoder_inputs_and_their_outputs_are_found_again),
         cmocka_unit_test(outputs_keep_their_bits_while_the_cache_is_flushed),
         cmocka_unit_test(searches_and_samples_of_one_source_encode_it_once),
+        cmocka_unit_test(users_find_only_what_they_sent_themselves),
+        cmocka_unit_test(users_share_cached_prompts_if_the_scope_is_all),
     };
 
     serve_args(argc, argv);
