@@ -511,6 +511,7 @@ iteration(struct loop *p, struct err *e)
     adopt_expire(w, now);
     adopt_log_tree(w);
     TRY(publish(w, e));
+    if (outbox_empty(w->outbox)) adopt_log_ends(w);
     /* If publish() has emptied the outbox, does not sleep: steps may have ended in the meantime. */
     busy |= was_blocked && outbox_empty(w->outbox);
     partition_ctl_stats(w->partition_ctl, w->stats);

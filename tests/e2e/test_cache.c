@@ -14,6 +14,7 @@
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 enum { DIALOGS = 12, ROUNDS = 3, ASKED = 12, NEW = 36, SOURCE = 30, MOST = 256, FLUSH_EVERY = 40 };
 
@@ -446,6 +447,44 @@ users_share_cached_prompts_if_the_scope_is_all(void **state)
     close_tenants(&t);
 }
 
+/* The worker drains after the last request: no later step removes the entries of its sequences. */
+static void
+finished_requests_hold_no_blocks_after_a_restart(void **state)
+{
+    static const char *const set[] = { "threads=2", NULL };
+    struct lagan_event ev = { .size = sizeof ev };
+    char output[4096];
+    uint64_t id;
+    struct lagan *c;
+    struct serve s;
+
+    (void)state;
+    assert_true(serve_start(&s, "tests/data/golden/llama2", set));
+    assert_int_equal(lagan_open(&c, s.endpoint, 5000), 0);
+    for (int round = 0; round < 3; round++) {
+        struct lagan_request *r = serve_request("{\"ids\":[5,6,7,8,9,10,11,12,13,14,15,16,17,18],"
+                                                "\"max_tokens\":90,\"ignore_eos\":true}");
+        pid_t worker = serve_worker(&s);
+        bool restarted = false;
+
+        assert_int_equal(lagan_submit(c, r, &id), 0);
+        lagan_request_free(r);
+        for (ev.kind = 0; ev.kind != LAGAN_EVENT_DONE;) {
+            assert_true(lagan_next(c, &ev, 30000) > 0);
+            if (ev.kind == LAGAN_EVENT_ERROR) fail_msg("%s", ev.message);
+            if (ev.kind != LAGAN_EVENT_TOKENS || restarted) continue;
+            restarted = true;
+            assert_int_equal(serve_ctl(&s, "restart w0", output, sizeof output), 0);
+        }
+        while (serve_worker(&s) == worker) usleep(20000);
+        assert_true(serve_wait_ready(&s, 20));
+        assert_int_equal(serve_ask(&s, "kv stats --json", output, sizeof output), 0);
+        assert_int_equal(number(output, "\"used\":"), 0);
+    }
+    lagan_close(c);
+    serve_stop(&s);
+}
+
 int
 main(int argc, char **argv)
 {
@@ -458,6 +497,7 @@ main(int argc, char **argv)
         cmocka_unit_test(searches_and_samples_of_one_source_encode_it_once),
         cmocka_unit_test(users_find_only_what_they_sent_themselves),
         cmocka_unit_test(users_share_cached_prompts_if_the_scope_is_all),
+        cmocka_unit_test(finished_requests_hold_no_blocks_after_a_restart),
     };
 
     serve_args(argc, argv);

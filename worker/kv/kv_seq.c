@@ -273,6 +273,14 @@ kv_ends(const struct kv *kv, unsigned lane, struct kv_out *out)
     }
 }
 
+bool
+kv_end(const struct kv *kv, uint32_t i, seq_slot *ret)
+{
+    if (i >= kv->n_ends) return false;
+    *ret = kv_end_ring(kv)[(kv->first_end + i) % kv->c.n_slots];
+    return true;
+}
+
 void
 kv_ends_sent(struct kv *kv, unsigned lane, uint64_t step)
 {

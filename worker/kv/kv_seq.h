@@ -53,6 +53,8 @@ void kv_drop(struct kv *kv, seq_slot slot);
  * planned step's other edits. Call kv_ends_sent() only when the step is launched. */
 void kv_ends(const struct kv *kv, unsigned lane, struct kv_out *out);
 void kv_ends_sent(struct kv *kv, unsigned lane, uint64_t step);
+/* Sets *ret to the i-th slot whose EDIT_CLEAR is not sent yet. Returns false if there are fewer. */
+bool kv_end(const struct kv *kv, uint32_t i, seq_slot *ret);
 
 /* ---- kv_fork.c: forks sequences that share a prefix: beams of a search, samples of a request.
  *
