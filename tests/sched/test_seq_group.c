@@ -666,6 +666,44 @@ few_searches_without_streams_merge_into_one_step(void **state)
     assert_int_equal(most_runs(6, true), 4);
 }
 
+static void
+adopted_search_never_exceeds_max_num_seqs(void **state)
+{
+    static struct group_fixture b;
+    struct seq_group *all[2] = { seq_group_new(2, 3, true, 6, 30, 0),
+                                 seq_group_new(1, 1, false, 5, 60, 0) };
+    uint32_t left = 1;
+    struct err e;
+
+    (void)state;
+    b.units = 0;
+    b.reuse = false;
+    b.l = (struct scheduler_limits){ .max_seqs = 3,
+                                     .max_tokens = 16,
+                                     .max_len = MAX_LEN,
+                                     .n_lanes = 1,
+                                     .lane_work = { WORK_PREFILL | WORK_DECODE } };
+    open_fixture(&b);
+    for (uint32_t k = 0; k < 3; k++) all[0]->seq[k].n_end = all[0]->seq[k].n_eos = 0;
+    all[0]->beam.n_end = all[0]->beam.n_eos = 0;
+    assert_int_equal(scheduler_add(b.s, all[0]->seq, 0, &e), 0);
+    while (all[0]->beam.n_new <= WINDOW) {
+        plan(&b);
+        commit(&b);
+    }
+    next_life(&b, all[0]);
+    assert_int_equal(scheduler_add(b.s, all[1]->seq, 0, &e), 0);
+    assert_non_null(plan(&b)); /* 1 of 3 sequences runs */
+    assert_int_equal(scheduler_add(b.s, all[0]->seq, 0, &e), -EAGAIN);
+    assert_int_equal(scheduler_n_running(b.s), 1);
+    scheduler_cancel(b.s, 1, LAGAN_E_CANCELLED);
+    commit(&b);
+    take_back(&b, &all[1], 1, &left);
+    assert_int_equal(left, 0);
+    free(all[0]);
+    close_fixture(&b);
+}
+
 /* Runs one request to its end; the caller frees it. Returns the cached positions of its prompt. */
 static uint32_t
 run_alone(struct group_fixture *b, struct seq_group *f)
@@ -764,6 +802,7 @@ main(void)
         cmocka_unit_test(adopted_and_preempted_search_shares_only_the_common_prefix),
         cmocka_unit_test(group_is_admitted_whole_waits_or_is_refused),
         cmocka_unit_test(few_searches_without_streams_merge_into_one_step),
+        cmocka_unit_test(adopted_search_never_exceeds_max_num_seqs),
         cmocka_unit_test(encoder_input_of_beams_and_samples_is_encoded_once),
         cmocka_unit_test(next_turn_finds_the_outputs_of_beams_and_samples),
     };
