@@ -109,7 +109,9 @@ enum lagan_tensor {
     X(44, DEVICE_LOST, "device_lost", 1, "the GPU is no longer available") \
     X(45, INTERNAL, "internal", 1, "an error inside lagan; the journal has details") \
     X(46, UNSUPPORTED, "unsupported", 0, "this version or model does not support the request") \
-    X(47, NOT_FOUND, "not_found", 0, "there is no such request, worker or verb")
+    X(47, NOT_FOUND, "not_found", 0, "there is no such request, worker or verb") \
+    X(48, CONFIGURATION, "configuration", 0, \
+      "the configuration, or a file that it names, is not valid; the message names it")
 
 /* reason of DONE and code of ERROR: one number space. */
 enum lagan_reason {
@@ -122,9 +124,24 @@ enum lagan_reason {
 #undef X
 };
 
+/* Kinds of the values of a request's keys: name, and what the value is. */
+#define LAGAN_KINDS(X) \
+    X(IDS, "a list of token ids or a bin of i32 LE") \
+    X(STR, "a string") \
+    X(STOPS, "a string or a list of strings") \
+    X(U32, "an integer") \
+    X(U64, "an unsigned integer") \
+    X(I32, "an integer") \
+    X(F64, "a number") \
+    X(OVER, "a number above the lower limit") \
+    X(BIAS, "a list of [id, bias]") \
+    X(BOOL, "true or false") \
+    X(EARLY, "true, false or \"never\"") \
+    X(ANY, "a map")
+
 /* The keys of SUBMIT and of a line of `laganctl generate --requests`. Columns:
  *
- *   kind      C type and reader of the value: wire/msg.h
+ *   kind      row of LAGAN_KINDS; its C type and reader: wire/msg.h
  *   key       name; also of the fields of msg_request, rec_submit and sampling
  *   least, most, default: range of numbers and lengths; OVER excludes its least value
  *   record    LAGAND: lagand alone reads the value, or passes it to the worker in another form
@@ -199,7 +216,7 @@ enum lagan_reason {
       "forced_eos_token_id of the model, if any") \
     X(U32,   logprobs,                 0, LAGAN_MAX_TOP, 0, SAMPLER, FIXED, \
       "report the log-probability of each generated token, and of this number of most likely " \
-      "tokens at its position; default: none are reported") \
+      "tokens at its position (with beams: only 0); default: none are reported") \
     X(U32,   prompt_logprobs,          0, LAGAN_MAX_TOP, 0, SAMPLER, FIXED, \
       "report the log-probability of each prompt token, and of this number of most likely " \
       "tokens at its position; default: none are reported") \
@@ -246,9 +263,10 @@ enum lagan_reason {
       "encoder input as a tensor, instead of ids, for models that take features")
 /* clang-format on */
 
-/* The verbs of CALL: identifier, name, 1 if only ctl.sock serves it, args, result. Verbs are the
- * commands of laganctl; function cmd_ID() of daemon/ops/commands.c serves verb ID. A worker is
- * {name, pid, device, model, state, running, waiting, restarts, arenas: [{name, bytes}], kv:
+/* The verbs of CALL: identifier, name, 1 if only ctl.sock serves it, args, result. args is a list
+ * of "key" and "key: sentence", separated by commas or semicolons; lagand rejects other keys. Verbs
+ * are the commands of laganctl; function cmd_ID() of daemon/ops/commands.c serves verb ID. A worker
+ * is {name, pid, device, model, state, running, waiting, restarts, arenas: [{name, bytes}], kv:
  * [{pool, blocks, used, cached, free}], load: {phase, done, total} while it loads, why: a sentence
  * if it has failed}. Token ids are lists of numbers or a bin of i32 LE, in both directions. */
 /* clang-format off */
@@ -260,7 +278,7 @@ enum lagan_reason {
     X(requests_list, "requests list", 0, "", "[{id, client, model, worker, state: " \
       "queued|dispatched|streaming|suspended|ended, prompt, generated, age_ms}]: " \
       "the caller's requests on api.sock, all requests on ctl.sock") \
-    X(cancel, "cancel", 0, "id of requests list", "{}; on api.sock only requests of the caller") \
+    X(cancel, "cancel", 0, "id: of requests list", "{}; on api.sock only requests of the caller") \
     X(tokenize, "tokenize", 0, "text, bare: true adds no special tokens, model; or messages, model", \
       "{ids}") \
     X(detokenize, "detokenize", 0, "ids, keep_special: true keeps special tokens, model", "{text}") \
@@ -273,7 +291,22 @@ enum lagan_reason {
     X(kv_flush, "kv flush", 1, "worker, required if there are several", \
       "{blocks, bytes, host_blocks, host_bytes}: removed from the prefix cache; blocks of " \
       "running requests stay") \
+    X(kv_events, "kv events", 1, "worker, required if there are several; from: number of the " \
+      "first event; at: 0, to get the blocks of the cache too, or the at of the reply before", \
+      "{first: number of the first event that lagand keeps, next, end: number after the last " \
+      "event, lost: events from `from` on that are not kept, events: [{number, at_ms, op: stored|removed|updated, why: " \
+      "asked|pressure|orphan|lost|flushed, name, parent, group, tier: device|host, tokens, " \
+      "priority}], at, blocks: [{name, parent, group, tier, tokens, priority}]}: at most 96 events " \
+      "from that number on. After a loss the caller drops what it knew, and calls with `next` and " \
+      "at 0, then with the `at` of the reply until that is null; blocks are in a reply only if " \
+      "all events are") \
     X(metrics, "metrics", 0, "", "{text: all metrics in the Prometheus text format}") \
+    X(steps, "steps", 0, "worker, required if there are several; from: number of the first step", \
+      "{next, end: number after the last step, lost: steps from that number on that lagand has " \
+      "not kept, steps: [{number, at_ms, step, lane, prefill_tokens, decode_tokens, " \
+      "encoder_tokens, sequences, cached_tokens, preempted, running, waiting, plan_ns, queue_ns, " \
+      "device_ns, prefill_units, decode_units, used: [blocks of a pool], free: [blocks of a " \
+      "pool]}]}: at most 64 steps from that number on; lagand keeps the last 4096 of a worker") \
     X(events, "events", 1, "from: number of the first event", \
       "{next, events: [{number, at_ms, kind, worker, text}]}: at most 256 events from that " \
       "number on") \

@@ -96,6 +96,10 @@ const struct opt model_opts[] = {
     { "kv.partial_reuse", OPT_BOOL, AT(kv_partial_reuse), "true", NULL, 0, 0, RESTART, "BOOL",
       "with kv.reuse: also reuse the first tokens of one more cached block, of which a request has "
       "only these; false: reuse full blocks only, and never copy a part of a block" },
+    { "kv.events", OPT_U32, AT(kv_events), "4096", NULL, 0, 1 << 20, RESTART, "N",
+      "number of the latest changes of the prefix cache (KV events) that a worker and lagand keep; "
+      "lagand routes by them where a model has several workers, and `laganctl kv events` prints "
+      "them; needs kv.reuse; 0: none" },
     { "kv.shares", OPT_STR, AT(kv_shares), "", NULL, 0, 0, RESTART, "KIND=SHARE,...",
       "target shares of kv.memory for kinds of layers, at most 1 together: full (full "
       "attention), window (sliding window), cross (cross-attention), state (recurrent); for "

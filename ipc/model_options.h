@@ -30,6 +30,7 @@ struct model_options {
     uint32_t kv_tokens_per_block, kv_sink_tokens, kv_snapshot_interval, kv_dtype;
     bool kv_reuse, kv_partial_reuse;
     uint32_t kv_reuse_scope; /* used by lagand alone: it sets the salt of each request */
+    uint32_t kv_events;
     char kv_shares[80];
     double cross_kv_cache_fraction;
     uint32_t split_mode;

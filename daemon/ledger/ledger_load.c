@@ -15,7 +15,7 @@ submit_fits(const struct rec_submit *s, uint32_t bytes)
     n += REC_PAD((uint64_t)s->n_prompt * 4);
     n += REC_PAD((uint64_t)s->n_decoder * 4);
     n += REC_PAD(s->text_bytes);
-    n += REC_PAD(n_eos * 4) + REC_PAD(s->n_stop_ids * 4u);
+    n += REC_PAD(n_eos * 4) + REC_PAD(s->n_stop_ids * 4u) + REC_PAD(s->salt_bytes);
     return n <= bytes && s->n <= LAGAN_MAX_OUTPUTS && !s->n_done && !s->done_text &&
            s->max_tokens && s->max_tokens <= LAGAN_MAX_TOKENS && s->logprobs <= LAGAN_MAX_TOP &&
            !(s->flags & LEDGER_NOT_SAVED);

@@ -5,9 +5,11 @@
 #include "daemon/ops/commands.h"
 
 #include "base/log.h"
+#include "base/similar.h"
 #include "daemon/config/options.h"
 #include "daemon/config/runtime_dir.h"
 #include "daemon/net/frontend.h"
+#include "daemon/ops/ask.h"
 #include "daemon/ops/preflight.h"
 #include "daemon/persist/event_log.h"
 #include "daemon/request/admission.h"
@@ -23,46 +25,6 @@
 #ifndef PACKAGE_VERSION
 #include "config.h"
 #endif
-
-struct ask { /* one CALL */
-    struct daemon *d;
-    struct client *c;
-    uint64_t rid;
-    const char *verb;
-    const msgpack_object *args; /* a map; NULL: none given */
-    msgpack_packer p;
-    bool replied; /* cmd_ID() has packed a REPLY, which command_call() sends */
-};
-
-/* Starts the REPLY to the CALL `a`; the command then packs one value into the returned packer. */
-static msgpack_packer *
-reply(struct ask *a)
-{
-    frontend_reply(a->d, a->rid, &a->p);
-    a->replied = true;
-    return &a->p;
-}
-
-#define REFUSE(a, code, ...) \
-    do { \
-        if (frontend_error((a)->d, (a)->c, (a)->rid, code, 0, __VA_ARGS__) < 0) \
-            log_debug("cannot send an ERROR to a client, which does not read or is gone"); \
-    } while (0)
-
-static void
-put_u64(msgpack_packer *p, const char *key, uint64_t v)
-{
-    msg_key(p, key);
-    msgpack_pack_uint64(p, v);
-}
-
-static void
-put_text(msgpack_packer *p, const char *key, const char *v)
-{
-    msg_key(p, key);
-    /* Paths and texts of a worker may have any bytes; strings in a message must be UTF-8. */
-    msg_text(p, msg_utf8(v, strlen(v)) ? v : "(not UTF-8)");
-}
 
 static bool
 is(const struct msg_span *s, const char *text)
@@ -392,8 +354,7 @@ cmd_cancel(struct ask *a)
     }
 }
 
-/* Returns the worker whose name is args.worker. NULL: there is none, and an ERROR was sent. */
-static struct worker *
+struct worker *
 worker_named(struct ask *a)
 {
     const char *whose = NULL; /* if args.worker is a rank (w0.1) or standby: name of its worker */
@@ -514,12 +475,19 @@ cmd_loglevel(struct ask *a)
     reply_empty(a);
 }
 
+struct worker *
+worker_meant(struct ask *a)
+{
+    bool alone = a->d->n_workers == 1 && !(a->args && msg_get(a->args, "worker"));
+
+    return alone ? a->d->worker[0] : worker_named(a);
+}
+
 /* Returns the READY worker that args name, or the only worker. NULL: an ERROR was sent. */
 static struct worker *
 open_worker(struct ask *a)
 {
-    bool alone = a->d->n_workers == 1 && !(a->args && msg_get(a->args, "worker"));
-    struct worker *w = alone ? a->d->worker[0] : worker_named(a);
+    struct worker *w = worker_meant(a);
 
     if (!w || worker_open(w)) return w;
     if (worker_over(w))
@@ -739,13 +707,58 @@ cmd_metrics(struct ask *a)
 
 static const struct command {
     const char *verb;
-    bool operators; /* the verb may be called at ctl.sock only */
+    bool operators;   /* the verb may be called at ctl.sock only */
+    const char *args; /* as in LAGAN_VERBS */
     void (*run)(struct ask *a);
 } commands[] = {
-#define X(id, name, operators, args, result) { name, operators, cmd_##id },
+#define X(id, name, operators, args, result) { name, operators, args, cmd_##id },
     LAGAN_VERBS(X)
 #undef X
 };
+
+/* Copies the next key of a row's args at *at to key and advances *at. Returns false at the end. */
+static bool
+next_arg(const char **at, char key[LAGAN_MAX_KEY + 1])
+{
+    while (**at) {
+        const char *p = *at + strspn(*at, ",; ");
+        size_t n;
+
+        if (!strncmp(p, "or ", 3)) p += 3;
+        n = strspn(p, "abcdefghijklmnopqrstuvwxyz_");
+        *at = p + strcspn(p, ",;");
+        if (!n || n > LAGAN_MAX_KEY || !strchr(":,;", p[n])) continue; /* a part of a sentence */
+        snprintf(key, LAGAN_MAX_KEY + 1, "%.*s", (int)n, p);
+        return true;
+    }
+    return false;
+}
+
+/* Returns true if each key of the args of the CALL is one of its verb; otherwise refuses. */
+static bool
+args_are_known(const struct ask *a, const struct command *verb)
+{
+    for (uint32_t i = 0; a->args && i < a->args->via.map.size; i++) {
+        const msgpack_object_str *k = &a->args->via.map.ptr[i].key.via.str;
+        char key[LAGAN_MAX_KEY + 1], near[LAGAN_MAX_KEY + 1] = "";
+        struct similar best = { 0 };
+        const char *at = verb->args;
+        bool known = false;
+
+        while (!known && next_arg(&at, key)) {
+            uint32_t edits = best.edits;
+
+            known = strlen(key) == k->size && !memcmp(key, k->ptr, k->size);
+            similar_compare(&best, k->ptr, k->size, key);
+            if (best.edits != edits) memcpy(near, key, sizeof near);
+        }
+        if (known) continue;
+        REFUSE(a, LAGAN_E_INVALID_REQUEST, "%s: unknown argument \"%.*s\"%s%s%s", verb->verb,
+               (int)k->size, k->ptr, *near ? "; did you mean " : "", near, *near ? "?" : "");
+        return false;
+    }
+    return true;
+}
 
 void
 command_call(struct daemon *d, struct client *c, const struct msg *m)
@@ -763,7 +776,7 @@ command_call(struct daemon *d, struct client *c, const struct msg *m)
         if (commands[i].operators && c->listener != LISTENER_CTL) {
             REFUSE(&a, LAGAN_E_UNAUTHORIZED, "%s is for operators: connect to %s/ctl.sock",
                    commands[i].verb, d->runtime->dir);
-        } else {
+        } else if (args_are_known(&a, &commands[i])) {
             a.verb = commands[i].verb;
             commands[i].run(&a);
             if (a.replied) frontend_send_or_drop(d, c);

@@ -216,8 +216,7 @@ defaults_fit(const struct model_facts *f, const struct rec_submit *s, struct err
         .n = s->n,
         .beams = s->beams,
         .temperature = (double)(s->absent & ABSENT_temperature ? f->temperature : s->temperature),
-        .logprobs = s->flags & SUBMIT_LOGPROBS,
-        .prompt_logprobs = s->flags & SUBMIT_PROMPT_LOGPROBS,
+        .logprobs = s->logprobs,
         .stop = s->n_stop > 0,
         .return_logits = s->flags & SUBMIT_LOGITS,
     };

@@ -461,12 +461,14 @@ finished_requests_hold_no_blocks_after_a_restart(void **state)
     (void)state;
     assert_true(serve_start(&s, "tests/data/golden/llama2", set));
     assert_int_equal(lagan_open(&c, s.endpoint, 5000), 0);
-    for (int round = 0; round < 3; round++) {
+    for (int round = 0, refused; round < 3; round++) {
         struct lagan_request *r = serve_request("{\"ids\":[5,6,7,8,9,10,11,12,13,14,15,16,17,18],"
-                                                "\"max_tokens\":90,\"ignore_eos\":true}");
+                                                "\"max_tokens\":90,\"ignore_eos\":true}",
+                                                &refused);
         pid_t worker = serve_worker(&s);
         bool restarted = false;
 
+        assert_int_equal(refused, 0);
         assert_int_equal(lagan_submit(c, r, &id), 0);
         lagan_request_free(r);
         for (ev.kind = 0; ev.kind != LAGAN_EVENT_DONE;) {

@@ -329,7 +329,7 @@ KV_TEST(reordered_slot_is_stored_after_its_new_tokens, cache(32))
     struct kv_hit hit;
 
     prompt_of(b, 0, 0, 4, NULL), add(b, 0, 12);
-    need = kv_fork_need(kv, 16, 4, 1);
+    need = kv_fork_need(kv, 16, 4, 1, /* beam= */ true);
     assert_int_equal(kv_reserve(kv, 1, &need), 0);
     b->out = empty_out(b);
     kv_fork(kv, 0, ++b->step, 0, 1, 4, 4, &b->out);

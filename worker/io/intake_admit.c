@@ -188,7 +188,7 @@ admit(struct worker *w, struct worker_request *r, nsec now)
     if (!sampling_fits(w, r)) return;
     k = schedule(w, r, now, &e);
     if (k < 0) {
-        intake_refuse(w, r, k == -ENOTSUP ? LAGAN_E_UNSUPPORTED : LAGAN_E_TOO_LONG, "%s", e.text);
+        intake_refuse(w, r, LAGAN_E_TOO_LONG, "%s", e.text);
         return;
     }
     w->stats->v[STAT_requests]++;

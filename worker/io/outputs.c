@@ -144,6 +144,7 @@ init_search(struct worker *w, struct worker_request *r, uint32_t n_prompt, uint3
         b->line[n] = m->seq.token;
         b->done_token[n] = m->ids + at.ended;
         b->total[n] = (float *)(void *)(m->ids + at.scores);
+        b->done_total[n] = (float *)(void *)(m->ids + at.ended_scores);
         m->seq.beam = b;
         m->seq.n_prompt = n_prompt;
         m->seq.max_new = max_new;

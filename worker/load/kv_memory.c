@@ -107,6 +107,7 @@ kv_memory_open(struct worker *w, struct err *e)
 
     c->reuse = c->copy_partial = w->keys->kv_reuse;
     c->whole_blocks = !w->keys->kv_partial_reuse;
+    if (c->reuse) c->max_events = w->keys->kv_events;
     TRY(adopt_secret(w, c->hash_secret, e));
     c->arena_bytes = w->keys->kv_memory;
     if (!c->arena_bytes) TRY(automatic_bytes(w, &c->arena_bytes, e));
