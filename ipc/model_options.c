@@ -94,8 +94,8 @@ const struct opt model_opts[] = {
       "key), so that no user learns from times or from cached what others sent; all: those of "
       "all users. The request key cache_salt divides further" },
     { "kv.partial_reuse", OPT_BOOL, AT(kv_partial_reuse), "true", NULL, 0, 0, RESTART, "BOOL",
-      "with kv.reuse: also reuse the first tokens of one more cached block, of which a request has "
-      "only these; false: reuse full blocks only, and never copy a part of a block" },
+      "with kv.reuse: also reuse the first tokens of one more cached block, if the prompt has only "
+      "some of its tokens; false: reuse full blocks only, and never copy a part of a block" },
     { "kv.events", OPT_U32, AT(kv_events), "4096", NULL, 0, 1 << 20, RESTART, "N",
       "number of the latest changes of the prefix cache (KV events) that a worker and lagand keep; "
       "lagand routes by them where a model has several workers, and `laganctl kv events` prints "

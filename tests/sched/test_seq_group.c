@@ -16,8 +16,7 @@ struct group_fixture {
     uint32_t units; /* blocks of the arena; 0: the maximum */
     bool reuse;
     uint32_t sinks; /* of the window group */
-    bool
-        has_state; /* a group of LAYERS recurrent states; snapshots each `interval` positions */
+    bool has_state; /* a group of LAYERS recurrent states; snapshots each `interval` positions */
     uint32_t interval, state_group; /* NO_GROUP: none */
     struct scheduler_limits l;
     void *mem;
@@ -808,7 +807,7 @@ encoder_input_of_beams_and_samples_is_encoded_once(void **state)
 }
 
 static void
-next_turn_finds_the_outputs_of_beams_and_samples(void **state)
+later_prompt_finds_the_outputs_of_beams_and_samples(void **state)
 {
     static struct group_fixture b;
 
@@ -851,7 +850,7 @@ main(void)
         cmocka_unit_test(few_searches_without_streams_merge_into_one_step),
         cmocka_unit_test(adopted_search_never_exceeds_max_num_seqs),
         cmocka_unit_test(encoder_input_of_beams_and_samples_is_encoded_once),
-        cmocka_unit_test(next_turn_finds_the_outputs_of_beams_and_samples),
+        cmocka_unit_test(later_prompt_finds_the_outputs_of_beams_and_samples),
     };
 
     return cmocka_run_group_tests(tests, test_seed_group, NULL);

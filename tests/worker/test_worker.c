@@ -510,7 +510,7 @@ stop_string_in_delivered_tokens_ends_the_resumed_request(void **state)
     harness_close(&p);
 }
 
-/* lagand blames the requests that the trace lists if the worker fails in this step. */
+/* lagand suspects the requests that the trace lists if the worker fails in this step. */
 static void
 step_trace_names_the_request_whose_input_is_encoded(void **state)
 {

@@ -78,8 +78,8 @@ void kv_tree_check(const struct kv *kv);
  *
  * The step that takes over the memory of an evicted block first copies the block to a host block,
  * except if the block's retention priority is below KV_OFFLOAD, or it is a snapshot or a partial
- * block of decoder positions, because kv_find() finds partial blocks in the arena only. A block that
- * has KV_SAVE_HITS hits is offloaded at once, so that its eviction needs no copy. An onboarded
+ * block of decoder positions, because kv_find() finds partial blocks in the arena only. A block
+ * that has KV_SAVE_HITS hits is offloaded at once, so that its eviction needs no copy. An onboarded
  * block keeps its host block, so that its eviction needs no copy either. A full host tier evicts in
  * the same order as a pool. */
 
@@ -87,8 +87,8 @@ enum { KV_OFFLOAD = 30, KV_SAVE_HITS = 2 };
 
 void kv_host_tier_init(struct kv *kv);
 /* Plans the copy of a block of the tree to the host tier. Has no effect if the tier has the block
- * already, is away or has only blocks in use, if too many copies are planned, or if the block is one
- * that is not offloaded (see above). */
+ * already, is away or has only blocks in use, if too many copies are planned, or if the block is
+ * one that is not offloaded (see above). */
 void kv_host_tier_offload(struct kv *kv, uint32_t block, unsigned lane, struct kv_out *out);
 /* Adds a reference to a host block, which is not evicted until kv_host_tier_give() drops it. */
 void kv_host_tier_hold(struct kv *kv, uint32_t host_block);

@@ -40,7 +40,7 @@ uint64_t kv_salt(const struct kv *kv, const void *bytes, size_t n);
 void kv_namespace(const struct kv *kv, uint64_t salt, uint64_t lora, const token_id *source,
                   uint32_t n_source, struct kv_namespace *ret);
 /* The retention priority of the blocks that begin at tokens start .. end - 1; all blocks of the
- * encoder input have that of token 0. Blocks of priority 0
+ * encoder input have the priority of token 0. Blocks of priority 0
  * are evicted first, of KV_PRIORITY_MAX last. Ranges are sorted and do not overlap; new blocks
  * outside of all ranges have KV_PRIORITY. */
 struct kv_keep {
@@ -102,7 +102,7 @@ int kv_admit(struct kv *kv, seq_slot slot, const struct kv_need *n, const struct
 void kv_start(struct kv *kv, unsigned lane, uint64_t step, seq_slot slot, struct kv_out *out);
 /* Adds the full blocks of the first n computed positions, and the encoder input, to the tree. */
 void kv_store(struct kv *kv, seq_slot slot, const struct kv_text *t, uint32_t n);
-/* Adds the encoder input alone; call it after the slot's first step. kv_store() calls it if n > 0. */
+/* Adds the encoder input alone; call it after the slot's first step. kv_store() does this too. */
 void kv_store_cross(struct kv *kv, seq_slot slot, const struct kv_text *t);
 /* Does kv_store(), adds the last, partial block to the tree too, and then does kv_drop(). */
 void kv_release(struct kv *kv, seq_slot slot, const struct kv_text *t, uint32_t n);
@@ -127,8 +127,8 @@ struct kv_stats { /* block counts of one group; all but the last two since the s
 };
 void kv_stats(const struct kv *kv, uint32_t group, struct kv_stats *ret);
 
-/* Blocks of all groups: allocated for a slot; of these, never allocated before; prompt blocks of its
- * hit; prompt blocks that its hit lacks (not of KV_STATE). */
+/* Blocks of all groups: allocated for a slot; of these, never allocated before; prompt blocks of
+ * its hit; prompt blocks that its hit lacks (not of KV_STATE). */
 struct kv_use {
     uint32_t allocated, allocated_new, reused, missed;
 };

@@ -75,8 +75,8 @@ leave_slot(struct scheduler *s, struct seq *q)
     free_enc_tokens(s, q->slot);
     give_pages(s, q->slot);
     kv_add_use(s->kv, q->slot, &q->kv_use);
-    /* the blocks of a beam are those of its line before the last decision: commit_beams() has cached
-     * the ended hypotheses */
+    /* the blocks of a beam are those of its line before the last decision: commit_beams() has
+     * cached the ended hypotheses */
     if (s->reuse && q->n_done > 0 && q->reason != LAGAN_E_INTERNAL && !(q->beam && q->has_forked)) {
         struct kv_text t = text_of(q, q->n_tokens);
 

@@ -170,8 +170,9 @@ tokens_unreported(const struct seq *q)
 {
     return UNREPORTED_STEPS * (1 + q->n_draft);
 }
-/* Returns the position whose window a beam keeps: the end of its last full block, because the prefix
- * cache gets the full blocks of an ended hypothesis, and a hit needs the window before their end. */
+/* Returns the position whose window a beam keeps: the end of its last full block, because the
+ * prefix cache gets the full blocks of an ended hypothesis, and a hit needs the window before their
+ * end. */
 static inline uint32_t
 beam_window(const struct scheduler *s, const struct seq *q)
 {
