@@ -487,6 +487,66 @@ finished_requests_hold_no_blocks_after_a_restart(void **state)
     serve_stop(&s);
 }
 
+/* Sends a prompt of n tokens from `first` on. Returns the JSON line of its output. */
+static const char *
+generate(const struct serve *s, uint32_t first, uint32_t n, const char *more)
+{
+    static char output[4096];
+    char command[600];
+
+    snprintf(
+        command, sizeof command,
+        "%s --connect %s generate --json --max-tokens 4 --ignore-eos --ids $(seq -s, %u %u) %s",
+        program_path("laganctl"), s->endpoint, first, first + n - 1, more);
+    if (serve_shell(command, output, sizeof output) != 0) fail_msg("%s: %s", command, output);
+    return output;
+}
+
+static void
+done_counts_the_blocks_that_a_request_found_and_missed(void **state)
+{
+    (void)state;
+    for (int partial = 0; partial < 2; partial++) {
+        const char *set[] = { "kv.reuse=true", "kv.tokens_per_block=8", "threads=2",
+                              partial ? "kv.partial_reuse=true" : "kv.partial_reuse=false", NULL };
+        const char *line;
+        struct serve s;
+
+        assert_true(serve_start(&s, "tests/data/golden/llama2", set));
+        line = generate(&s, 3, 40, "");
+        assert_int_equal(number(line, "\"allocated\":"), 6); /* of 43 positions */
+        assert_int_equal(number(line, "\"allocated_new\":"), 6);
+        assert_int_equal(number(line, "\"reused\":"), 0);
+        assert_int_equal(number(line, "\"missed\":"), 5);
+        line = generate(&s, 3, 40, "");
+        assert_int_equal(number(line, "\"cached\":"), partial ? 39 : 32);
+        assert_int_equal(number(line, "\"reused\":"), partial ? 5 : 4);
+        assert_int_equal(number(line, "\"missed\":"), partial ? 0 : 1);
+        serve_stop(&s);
+    }
+}
+
+static void
+cache_priority_decides_which_prompt_stays(void **state)
+{
+    static const char *const set[] = {
+        "kv.reuse=true",    "kv.tokens_per_block=8", "threads=2", "kv.memory=320KiB",
+        "max_model_len=64", "max_num_seqs=2",        NULL
+    };
+    struct serve s;
+
+    (void)state;
+    assert_true(serve_start(&s, "tests/data/golden/llama2", set));
+    for (uint32_t high = 0; high < 2; high++) {
+        const char *key = high ? "--cache-salt high --cache-priority 90" : "--cache-salt low";
+
+        generate(&s, 3, 40, key);
+        for (uint32_t i = 0; i < 12; i++) generate(&s, 4 + i, 40, "");
+        assert_int_equal(number(generate(&s, 3, 40, key), "\"cached\":"), high ? 39 : 0);
+    }
+    serve_stop(&s);
+}
+
 int
 main(int argc, char **argv)
 {
@@ -500,6 +560,8 @@ main(int argc, char **argv)
         cmocka_unit_test(users_find_only_what_they_sent_themselves),
         cmocka_unit_test(users_share_cached_prompts_if_the_scope_is_all),
         cmocka_unit_test(finished_requests_hold_no_blocks_after_a_restart),
+        cmocka_unit_test(done_counts_the_blocks_that_a_request_found_and_missed),
+        cmocka_unit_test(cache_priority_decides_which_prompt_stays),
     };
 
     serve_args(argc, argv);
