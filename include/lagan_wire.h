@@ -41,7 +41,9 @@
       "C: n: all chunks up to this number were received; ack_window: optional, new window") \
     X(7, DONE, \
       "D: outputs: a list of {o, reason, reason_name, n_tokens, score, cached, seed, resumed, " \
-      "adopted, recomputed, n_prompt_tokens: tokens of the prompt or encoder input, 0: unknown}") \
+      "adopted, recomputed, n_prompt_tokens: tokens of the prompt or encoder input, 0: unknown, " \
+      "kv_blocks: {allocated, allocated_new: of these, never used before, reused: prompt blocks " \
+      "found in the prefix cache, missed: prompt blocks computed}}") \
     X(8, ERROR, \
       "D: code, reason_name, message, retryable, delivered: tokens sent before. rid 0: lagand " \
       "could not read the rid of the rejected message") \
@@ -220,6 +222,13 @@ enum lagan_reason {
       "tokens at its position; default: none are reported") \
     X(F64,   priority,                 0, 1, 0.5, WORKER, FIXED, \
       "priority from 0 to 1; requests with a higher priority are scheduled first") \
+    X(STR,   cache_salt,               1, LAGAN_MAX_SALT, 0, LAGAND, FIXED, \
+      "take cached KV only from requests with this cache_salt, of the same user unless the " \
+      "model's option kv.reuse_scope is all; default: from those without a cache_salt") \
+    X(U32,   cache_priority,           0, 100, 35, WORKER, FIXED, \
+      "how long the prefix cache keeps the KV blocks of the prompt and the output: blocks of " \
+      "lower priority are evicted first; those below 30 are not copied to the host tier. 35: " \
+      "blocks that are cached already keep their priority") \
     X(U64,   deadline_ms,              0, 0, 0, LAGAND, FIXED, \
       "milliseconds after which an unfinished request ends with error deadline; 0: no limit") \
     X(U32,   ack_window,               1, LAGAN_MAX_ACK_WINDOW, LAGAN_DEFAULT_ACK_WINDOW, LAGAND, FIXED, \
@@ -281,7 +290,8 @@ enum lagan_reason {
     X(kv_stats, "kv stats", 0, "", "[{worker, pool, blocks, used, cached, free, bytes}]") \
     X(kv_pools, "kv pools", 0, "", "[{worker, group, kind: full|window|cross|state, window, pool, " \
       "bytes: of one block, used, cached, allocated, allocated_new, reused_full, reused_copied, " \
-      "reused_moved, missed, evicted, offloaded, onboarded, host_evicted}]") \
+      "reused_moved, missed, evicted, offloaded, onboarded, host_evicted, trimmed: freed behind the " \
+      "window}]") \
     X(kv_flush, "kv flush", 1, "worker, required if there are several", \
       "{blocks, bytes, host_blocks, host_bytes}: removed from the prefix cache; blocks of " \
       "running requests stay") \
@@ -342,6 +352,7 @@ enum lagan_reason {
 #define LAGAN_MAX_NODES 4096                       /* values, not counting integers in lists */
 #define LAGAN_MAX_KEYS 64
 #define LAGAN_MAX_KEY 64
+#define LAGAN_MAX_SALT 128
 #define LAGAN_MAX_STR (1u << 20)
 #define LAGAN_MAX_IDS (1u << 20)    /* tokens in one prompt, as a bin of i32 LE */
 #define LAGAN_MAX_TOKENS (1u << 24) /* in one output */

@@ -43,6 +43,8 @@
     LAYOUT4(rec_submit, n_stop_ids, n_stop, n_bias, chat) \
     LAYOUT4(rec_submit, flags, salt_bytes, client, lora) LAYOUT(rec_submit, absent))
 
+#define KV_BLOCKS_LAYOUT LAYOUT4(rec_kv_blocks, allocated, allocated_new, reused, missed)
+
 /* The number for all other records. */
 #define RECORDS_LAYOUT_SUM (0 \
     LAYOUT2(rec_notice, ledger_index, gen) LAYOUT(rec_notice, flags) \
@@ -57,7 +59,8 @@
     LAYOUT4(rec_out, has_logprobs, first, text_bytes, text_first) LAYOUT2(rec_out, n_top, score) \
     LAYOUT4(rec_finish, ledger_index, gen, output, reason) \
     LAYOUT4(rec_finish, score, n_tokens, cached, adopted) \
-    LAYOUT2(rec_finish, recomputed, n_prompt_tokens) LAYOUT(rec_finish, scheduled_ns) \
+    LAYOUT2(rec_finish, recomputed, n_prompt_tokens) \
+    LAYOUT2(rec_finish, scheduled_ns, kv_blocks) KV_BLOCKS_LAYOUT \
     LAYOUT4(rec_reject, ledger_index, gen, reason, text_bytes) LAYOUT2(rec_phase, phase, done) \
     LAYOUT(rec_phase, total) LAYOUT4(rec_prompt, ledger_index, gen, first, n) \
     LAYOUT(rec_prompt, n_top) \

@@ -65,17 +65,18 @@ struct rec_submit { /* D 1, REC_SUBMIT */
     uint16_t n_eos, n_stop_ids, n_stop, n_bias; /* n_eos 0xffff: the eos ids of the model */
     uint8_t chat;                               /* 1: the text is a conversation */
     uint8_t flags;                              /* SUBMIT_ */
-    uint16_t salt_bytes;                        /* prepared, not served yet: cache salt */
+    uint16_t salt_bytes;                        /* bytes of the cache salt; 0: none */
     uint16_t client; /* number of the client for fair scheduling, from 1 */
     uint16_t pad;
     uint32_t lora;   /* prepared, not served yet: slot of the adapter; 0: none */
     uint32_t absent; /* ABSENT_: keys to take from generation_config.json */
-    uint32_t pad2;
     /* Tails in this order, each padded to 8: prompt ids, ids of the decoder prefix, generated ids,
      * prompt text, generated text, eos ids, stop ids, stop strings (u32 length and bytes each,
      * padded together), bias (i32 id and f32 each), salt; if n > 1 also u8[n_done], the output
      * index of each generated id, and f32[n], the score of each output. chat 1: the prompt text is
-     * a date (YYYY-MM-DD), a newline and a conversation as JSON. */
+     * a date (YYYY-MM-DD), a newline and a conversation as JSON. Requests share cached KV only if
+     * their salts are equal: the user's name (empty with kv.reuse_scope all), 0, cache_salt. The
+     * salt is the last tail of lagand's copy. */
 };
 /* rec_submit.flags. LOGPROBS: report the log-probability of each token, even if logprobs (the
  * number of alternatives) is 0. SUSPENDED: the request starts suspended, as if REC_SUSPEND
@@ -167,6 +168,11 @@ struct rec_out {
     /* Tails: i32 token[n_tokens]; if has_logprobs f32 logprob[n_tokens] and {i32 id, f32 logprob}
      * top[n_tokens][n_top]; the text; all padded to 8. */
 };
+/* KV blocks of one output, of all KV groups: allocated; of these, never used before; prompt blocks
+ * found in the prefix cache, whole or in part; prompt blocks that were computed. */
+struct rec_kv_blocks {
+    uint32_t allocated, allocated_new, reused, missed;
+};
 struct rec_finish { /* W 3 */
     uint32_t ledger_index, gen;
     uint16_t output, reason; /* enum lagan_reason */
@@ -175,6 +181,7 @@ struct rec_finish { /* W 3 */
     uint32_t n_prompt_tokens; /* tokens of the prompt, or of the encoder input */
     uint32_t pad;
     int64_t scheduled_ns; /* CLOCK_MONOTONIC, launch of the first step of the request; 0: none */
+    struct rec_kv_blocks kv_blocks;
 };
 struct rec_reject { /* W 4 */
     uint32_t ledger_index, gen;
@@ -242,7 +249,7 @@ _Static_assert(sizeof(struct rec_text) == 24, "rec_text");
 _Static_assert(sizeof(struct rec_ready) == 144, "rec_ready");
 _Static_assert(sizeof(struct rec_step) == 16, "rec_step");
 _Static_assert(sizeof(struct rec_out) == 32, "rec_out");
-_Static_assert(sizeof(struct rec_finish) == 48, "rec_finish");
+_Static_assert(sizeof(struct rec_finish) == 64, "rec_finish");
 _Static_assert(sizeof(struct rec_reject) == 16, "rec_reject");
 _Static_assert(sizeof(struct rec_phase) == 24, "rec_phase");
 _Static_assert(sizeof(struct rec_prompt) == 24, "rec_prompt");

@@ -538,6 +538,7 @@ iteration(struct loop *p, struct err *e)
     adopt_log_tree(w);
     busy += kv_publish_run(w);
     TRY(publish(w, e));
+    if (outbox_empty(w->outbox)) adopt_log_ends(w);
     /* If publish() has emptied the outbox, does not sleep: steps may have ended in the meantime. */
     busy |= was_blocked && outbox_empty(w->outbox);
     partition_ctl_stats(w->partition_ctl, w->stats);

@@ -324,7 +324,7 @@ finish_ends_the_request_and_its_figures_are_checked(void **state)
                               .n_tokens = 3 };
     lies(REC_FINISH, sizeof *f, "n_tokens is 3, expected 2");
     f->n_tokens = 2;
-    lies(REC_FINISH, sizeof *f - 8, "expected 48");
+    lies(REC_FINISH, sizeof *f - 8, "expected 64");
     f->reason = 7;
     lies(REC_FINISH, sizeof *f, "reason 7 is unknown");
     f->reason = LAGAN_FINISH_EOS;

@@ -239,6 +239,7 @@ count_blocks(struct worker *w)
         of[GROUP_STAT_offloaded] = s.offloaded;
         of[GROUP_STAT_onboarded] = s.onboarded;
         of[GROUP_STAT_host_evicted] = s.host_evicted;
+        of[GROUP_STAT_trimmed] = s.trimmed;
     }
 }
 
@@ -253,6 +254,8 @@ health_heartbeat(struct worker *w, nsec now)
         w->stats->v[STAT_running] = scheduler_n_running(w->sched);
         w->stats->v[STAT_waiting] = scheduler_n_waiting(w->sched);
         w->stats->v[STAT_preemptions] = scheduler_n_preemptions(w->sched);
+        scheduler_lookups(w->sched, &w->stats->v[STAT_prefix_cache_queries],
+                          &w->stats->v[STAT_prefix_cache_hits]);
         count_blocks(w);
         exec_graphs(w->exec, &w->stats->v[STAT_graphs], &w->stats->v[STAT_graph_bytes]);
     }
