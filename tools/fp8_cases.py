@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes the logits of models whose KV cache has dtype fp8: tests/data/golden/MODEL/fp8.safetensors.
+"""Writes tests/data/golden/MODEL/fp8.safetensors: the logits of models whose KV cache is fp8.
 
     tools/fp8_cases.py
 
