@@ -28,7 +28,8 @@ help(void)
          "Options, with the default in []; a name with a dot is also a key of the "
          "configuration file:");
     opt_help(daemon_opts, OPT_TYPED, stdout);
-    puts("\nSettings of a model, for --set and for each entry of models in the file:");
+    puts("\nSettings of a model, for --set and for each entry of models in the file. A setting\n"
+         "that has no effect on the device or the model, or without another setting, is refused:");
     opt_help(model_opts, OPT_KEYS, stdout);
 }
 
@@ -63,7 +64,8 @@ manual(void)
          "each value, and\n.Ql laganctl daemon reexec\napplies a changed file while requests "
          "continue.");
     puts(".Sh SETTINGS OF A MODEL\nFor\n.Fl -set\nand for the entries of\n.Cm models:\nin the "
-         "file.");
+         "file.\nA setting that has no effect on the device or the model, or without another "
+         "setting, is refused by name.");
     opt_manual(model_opts, OPT_KEYS, stdout);
     printf(".Sh FILES\n.Bl -tag -width Ds\n.It Pa %s\nThe configuration.\n", config_default_file);
     puts(

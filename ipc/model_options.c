@@ -66,8 +66,10 @@ const struct opt model_opts[] = {
       "invariant: no bit of an output depends on the other requests in its batch; fast: outputs "
       "may differ slightly with the batch. On the CPU both mean invariant" },
     { "kv.memory", OPT_BYTES, AT(kv_memory), "auto", NULL, 1 << 16, 0, RESTART | OPT_AUTO, "SIZE",
-      "memory for the KV cache in each process of a worker; auto: the device memory that is free "
-      "after the weights were loaded, less kv.reserve" },
+      "memory for the KV cache in each process of a worker; auto: the GPU memory that is free "
+      "after the weights were loaded, less kv.reserve; on the CPU 1/4 of the free memory of the "
+      "host, or 1/2 of what the limit of a cgroup leaves, shared by all workers of the model, and "
+      "never more than max_num_seqs sequences of maximum length need" },
     { "kv.reserve", OPT_BYTES, AT(kv_reserve), "1GiB", NULL, 0, 0, RESTART, "SIZE",
       "device memory that lagan leaves free for other programs; has an effect only if kv.memory "
       "is auto" },
@@ -89,6 +91,13 @@ const struct opt model_opts[] = {
     { "kv.reuse", OPT_BOOL, AT(kv_reuse), "false", NULL, 0, 0, RESTART, "BOOL",
       "prefix caching. true: keep the KV blocks of ended requests, and reuse them for requests "
       "that have the same first tokens or the same encoder input" },
+    { "kv.reuse_scope", OPT_ENUM, AT(kv_reuse_scope), "user", "user|all", 0, 0, RESTART, NULL,
+      "with kv.reuse: whose requests may share KV blocks. user: those of one user (uid or API "
+      "key), so that no user learns from times or from cached what others sent; all: those of "
+      "all users. The request key cache_salt divides further" },
+    { "kv.partial_reuse", OPT_BOOL, AT(kv_partial_reuse), "true", NULL, 0, 0, RESTART, "BOOL",
+      "with kv.reuse: also reuse the first tokens of one more cached block, if the prompt has only "
+      "some of its tokens; false: reuse full blocks only, and never copy a part of a block" },
     { "kv.events", OPT_U32, AT(kv_events), "4096", NULL, 0, 1 << 20, RESTART, "N",
       "number of the latest changes of the prefix cache (KV events) that a worker and lagand keep; "
       "lagand routes by them where a model has several workers, and `laganctl kv events` prints "
@@ -175,4 +184,56 @@ bool
 model_options_on_gpu(const struct model_options *k)
 {
     return strcmp(model_options_device(k), "cpu") != 0;
+}
+
+static bool
+on_cpu(const struct model_options *k)
+{
+    return !model_options_on_gpu(k);
+}
+
+static bool
+is_fixed(const struct model_options *k)
+{
+    return k->split_mode == SPLIT_FIXED;
+}
+
+static bool
+reuses(const struct model_options *k)
+{
+    return k->kv_reuse;
+}
+
+int
+model_options_check(const struct model_options *k, struct err *e)
+{
+    static const struct {
+        const char *key;
+        bool (*has_effect)(const struct model_options *);
+        const char *needs;
+    } rows[] = {
+        { "isa", on_cpu, "device cpu" },
+        { "graphs.memory", model_options_on_gpu, "a GPU as device" },
+        { "cuda.libs", model_options_on_gpu, "a GPU as device" },
+        { "cuda.tuning_file", model_options_on_gpu, "a GPU as device" },
+        { "kernels", model_options_on_gpu, "a GPU as device" },
+        { "step_timing", model_options_on_gpu, "a GPU as device" },
+        { "split.context_sm", is_fixed, "split.mode=fixed" },
+        { "kv.host_memory", reuses, "kv.reuse=true; only reusable blocks are kept there" },
+    };
+    struct model_options def;
+
+    opt_defaults(model_opts, &def);
+    for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
+        const struct opt *o = opt_find(model_opts, rows[i].key, strlen(rows[i].key));
+        char value[1100], otherwise[1100];
+
+        check(o);
+        opt_text(o, k, value, sizeof value);
+        if (strcmp(value, opt_text(o, &def, otherwise, sizeof otherwise)) == 0) continue;
+        if (rows[i].has_effect(k)) continue;
+        return err_set(e, -EINVAL, "%s is %s, which has no effect here: it needs %s", o->key, value,
+                       rows[i].needs);
+    }
+    return 0;
 }
