@@ -252,8 +252,8 @@ check_older_dialect(const char *name, const char *config)
     golden_close(&g);
 }
 
-/* The expected logits have rounded K and V. Where the last bits of a K or V differ, its rounded value
- * may differ by 1/8, because fp8 has 3 fraction bits: a larger error is allowed. */
+/* The expected logits have rounded K and V. Where the last bits of a K or V differ, its rounded
+ * value may differ by 1/8, because fp8 has 3 fraction bits: a larger error is allowed. */
 static void
 fp8_kv_is_accurate_and_batch_invariant(void **state)
 {

@@ -1,8 +1,8 @@
 /* graphs.c - decides which pieces of steps run as captured graphs; see graphs.h. */
 #include "worker/exec/graphs.h"
 
-/* The buckets. From 16 rows on at most 1/3 of a bucket is padding, from 128 on at most 1/5. Encoders
- * use the first GRAPHS_SOURCE_BUCKETS. */
+/* The buckets. From 16 rows on at most 1/3 of a bucket is padding, from 128 on at most 1/5.
+ * Encoders use the first GRAPHS_SOURCE_BUCKETS. */
 static const uint32_t bucket_rows[GRAPHS_BUCKETS - 1] = { 1,   2,   4,   8,   16,  24,  32,  48,
                                                           64,  96,  128, 160, 192, 224, 256, 320,
                                                           384, 448, 512, 640, 768, 896, 1024 };

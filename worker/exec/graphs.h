@@ -24,9 +24,9 @@
 #pragma once
 #include "gpu/gpu.h"
 
-/* GRAPHS_SOURCES: most encoder inputs in a graph. GRAPHS_SEGMENTS: most segments with several tokens;
- * graphs_segments() has them by bucket. GRAPHS_AGAIN: plain uses of a piece before its next capture,
- * after its graph was dropped or did not fit. */
+/* GRAPHS_SOURCES: most encoder inputs in a graph. GRAPHS_SEGMENTS: most segments with several
+ * tokens; graphs_segments() returns the number for a bucket. GRAPHS_AGAIN: plain uses of a piece
+ * before its next capture, after its graph was dropped or did not fit. */
 enum {
     GRAPHS_BUCKETS = 24,        /* buckets of decoders */
     GRAPHS_SOURCE_BUCKETS = 19, /* buckets of encoders and projections */
