@@ -626,7 +626,7 @@ take_row(uint32_t i, struct in *in)
     r->dispatch.worker = t->other;
     w.requests.n++;
     w.requests.n_seqs += request_n_seqs(r);
-    w.requests.tokens += r->accounting.n_tokens;
+    w.requests.tokens += r->dispatch.load = r->accounting.n_tokens;
     t->index = r->index;
     t->gen = r->gen;
     if (t->partly) w.requests.sending = r->index;
