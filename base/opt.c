@@ -1,6 +1,8 @@
 /* opt.c - see opt.h. In this order: parsers of values, set, argv, printed texts. */
 #include "base/opt.h"
 
+#include "base/similar.h"
+
 #include <inttypes.h>
 #include <math.h>
 
@@ -201,7 +203,6 @@ range_of(const struct opt *o, char *buf, size_t n)
 static bool
 in_range(const struct opt *o, double v)
 {
-    if (v == 0 && o->flags & OPT_AUTO) return true;
     if (o->flags & OPT_POW2 && !power_of_two(v)) return false;
     if (o->min == 0 && o->max == 0) return true;
     return v >= o->min && (o->max == 0 || v <= o->max);
@@ -227,15 +228,15 @@ set_value(const struct opt *o, void *base, const char *value, const char *where,
 {
     char *to = (char *)base + o->offset, range[96];
     const char *or_auto = o->flags & OPT_AUTO ? ", or auto" : "";
+    bool is_auto = *or_auto && strcmp(value, "auto") == 0;
     uint64_t bits = 0;
     double v = 0;
 
     if (o->type == OPT_STR) return set_str(o, to, value, where, e);
-    if (*or_auto && strcmp(value, "auto") == 0) value = "0";
-    if (!parse_value(o, value, &bits, &v))
+    if (!is_auto && !parse_value(o, value, &bits, &v))
         return err_set(e, -EINVAL, "%s: %s: \"%.60s\" is not %s%s%s", where, o->key, value,
                        o->type == OPT_ENUM ? "one of " : "", form_of(o), or_auto);
-    if (!in_range(o, v))
+    if (!is_auto && !in_range(o, v))
         return err_set(e, -EINVAL, "%s: %s: %.60s is out of range; the value must be %s%s", where,
                        o->key, value, range_of(o, range, sizeof range), or_auto);
     memcpy(to, &bits, types[o->type].size);
@@ -251,50 +252,18 @@ opt_find(const struct opt *table, const char *key, size_t len)
     return NULL;
 }
 
-/* Levenshtein distance of a (at most 63 bytes) and b. */
-static uint32_t
-distance(const char *a, size_t n, const char *b)
-{
-    uint8_t row[64];
-
-    check(n < ARRAY_LEN(row));
-    for (size_t i = 0; i <= n; i++) row[i] = (uint8_t)i;
-    for (size_t j = 0; j < 200 && b[j]; j++) {
-        uint8_t diagonal = row[0];
-
-        row[0] = (uint8_t)(j + 1);
-        for (size_t i = 1; i <= n; i++) {
-            uint8_t up = row[i];
-            uint8_t best = (uint8_t)(diagonal + (a[i - 1] != b[j]));
-
-            uint8_t side = MIN(up, row[i - 1]);
-
-            row[i] = (uint8_t)MIN(best, side + 1);
-            diagonal = up;
-        }
-    }
-    return row[n];
-}
-
 static int
 no_such_key(const struct opt *table, const char *key, size_t len, const char *where, struct err *e)
 {
-    const struct opt *near = NULL;
-    uint32_t least = UINT32_MAX;
+    struct similar near = { 0 };
 
-    for (const struct opt *o = table; o->key && len < 64; o++) {
-        uint32_t d = o->flags & OPT_HIDDEN ? UINT32_MAX : distance(key, len, o->key);
-
-        if (d < least) {
-            least = d;
-            near = o;
-        }
-    }
-    if (!near || least > (len + 1) / 2) {
+    for (const struct opt *o = table; o->key; o++)
+        if (!(o->flags & OPT_HIDDEN)) similar_compare(&near, key, len, o->key);
+    if (!near.word) {
         return err_set(e, -ENOENT, "%s: unknown key \"%.*s\"", where, (int)MIN(len, 60u), key);
     }
     return err_set(e, -ENOENT, "%s: unknown key \"%.*s\"; did you mean %s?", where,
-                   (int)MIN(len, 60u), key, near->key);
+                   (int)MIN(len, 60u), key, near.word);
 }
 
 void

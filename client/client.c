@@ -402,7 +402,19 @@ pong(struct lagan *c, const struct msg *m)
     if (!send_now(c, b.data, b.size)) queue_out(c, &b, 0);
 }
 
-/* Handles a message about the connection: BYE, or an ERROR without rid. */
+/* Stores the sentence of an ERROR about no request. The connection stays: lagand rejected one
+ * frame, whose rid it could not read. */
+static void
+note_error(struct lagan *c, const struct msg *m)
+{
+    struct msg_span s = { "", 0 };
+
+    msg_str(&m->map, "message", &s);
+    client_fail(c, 0, "lagand at %.100s rejected a message: %.*s", c->endpoint, (int)MIN(s.n, 180u),
+                s.p);
+}
+
+/* Handles BYE, or an ERROR without rid instead of WELCOME. */
 static void
 take_bye(struct lagan *c, const struct msg *m)
 {
@@ -449,7 +461,8 @@ take_frame(struct lagan *c, struct frame *f)
         take_bye(c, &f->m);
         return false;
     case LAGAN_MSG_ERROR:
-        if (!f->m.rid) return take_bye(c, &f->m), false;
+        if (!f->m.rid && !c->welcome) return take_bye(c, &f->m), false;
+        if (!f->m.rid) return note_error(c, &f->m), false;
         /* fallthrough */
     case LAGAN_MSG_REPLY:
         if (c->resume_rid && f->m.rid == c->resume_rid) return client_resumed(c, &f->m), false;

@@ -156,6 +156,8 @@ struct frame *client_take_received(struct lagan *c); /* NULL: empty */
 void client_drop_received(struct lagan *c);
 
 /* open.c */
+/* Stores the sentence for lagan_errmsg(NULL) of this thread and returns code. */
+int client_fail_unconnected(int code, const char *fmt, ...) PRINTF_LIKE(2, 3);
 int client_open_socket(struct lagan *c);
 void client_close_socket(struct lagan *c);
 

@@ -3,6 +3,7 @@
 
 #include "config.h"
 
+#include <stdarg.h>
 #include <stdio.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
@@ -13,7 +14,19 @@
 #define RECONNECT_TIMEOUT (30 * NSEC_S) /* lagan_set_reconnect_timeout() */
 #define DEFAULT_ENDPOINT "ipc:///run/lagan/api.sock"
 
-static _Thread_local char open_why[320];
+/* The sentence of the last failure of a function without a connection. */
+static _Thread_local char thread_errmsg[320];
+
+int
+client_fail_unconnected(int code, const char *fmt, ...)
+{
+    va_list ap;
+
+    va_start(ap, fmt);
+    vsnprintf(thread_errmsg, sizeof thread_errmsg, fmt, ap);
+    va_end(ap);
+    return code;
+}
 
 static int
 open_wakeup(struct lagan *c)
@@ -172,8 +185,8 @@ lagan_open_keys(struct lagan **ret, const char *endpoint, const char *keys, int 
     nsec now = clock_now();
     int r;
 
-    *open_why = '\0';
-    if (!c) return snprintf(open_why, sizeof open_why, "out of memory for a connection"), -ENOMEM;
+    *thread_errmsg = '\0';
+    if (!c) return client_fail_unconnected(-ENOMEM, "out of memory for a connection");
     c->self = c;
     c->last = &c->first;
     c->out_last = &c->out_first;
@@ -183,7 +196,7 @@ lagan_open_keys(struct lagan **ret, const char *endpoint, const char *keys, int 
     r = open_endpoint(c, endpoint ? endpoint : DEFAULT_ENDPOINT, keys);
     if (r == 0 && timeout_ms) r = wait_welcome(c, timeout_ms);
     if (r < 0) {
-        snprintf(open_why, sizeof open_why, "%s", c->errmsg);
+        client_fail_unconnected(r, "%s", c->errmsg);
         lagan_close(c);
         return r;
     }
@@ -260,7 +273,7 @@ lagan_fd(const struct lagan *c)
 const char *
 lagan_errmsg(const struct lagan *c)
 {
-    return c ? c->errmsg : open_why;
+    return c ? c->errmsg : thread_errmsg;
 }
 
 const char *

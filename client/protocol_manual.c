@@ -3,6 +3,7 @@
  * Runs only while the manual is built. */
 #include "base/opt.h"
 #include "include/lagan_wire.h"
+#include "wire/msg_field.h"
 
 #include <stdio.h>
 
@@ -24,41 +25,16 @@ messages(void)
     puts(".El");
 }
 
-/* Returns the type of the value in words, for a kind of LAGAN_FIELDS. */
-static const char *
-kind_of(const char *kind)
-{
-    static const char *const names[][2] = {
-        { "IDS", "a list of token ids or a bin of i32 LE" },
-        { "STR", "a string" },
-        { "STOPS", "a string or a list of strings" },
-        { "U32", "an integer" },
-        { "U64", "an unsigned integer" },
-        { "I32", "an integer" },
-        { "F64", "a number" },
-        { "OVER", "a number above the lower limit" },
-        { "BIAS", "a list of [id, bias]" },
-        { "BOOL", "true or false" },
-        { "EARLY", "true, false or \"never\"" },
-        { "ANY", "a map" },
-    };
-    size_t i = 0;
-
-    while (i < ARRAY_LEN(names) && strcmp(names[i][0], kind)) i++;
-    check(i < ARRAY_LEN(names));
-    return names[i][1];
-}
-
 static void
-field(const char *kind, const char *key, double least, double most, double usual,
+field(enum msg_kind kind, const char *key, double least, double most, double usual,
       const char *sentence)
 {
-    bool number = !strcmp(kind, "F64") || !strcmp(kind, "OVER") || !strcmp(kind, "U32") ||
-                  !strcmp(kind, "I32");
+    bool number = kind == MSG_KIND_F64 || kind == MSG_KIND_OVER || kind == MSG_KIND_U32 ||
+                  kind == MSG_KIND_I32;
 
     item("Cm", key, sentence);
     opt_roff(stdout, "The value is ");
-    opt_roff(stdout, kind_of(kind));
+    opt_roff(stdout, msg_kind_name(kind));
     if (number && most > least) printf(", %.10g to %.10g", least, most);
     if (number && usual >= least) printf("; the default is %.10g", usual);
     puts(".");
@@ -70,7 +46,7 @@ fields(void)
     puts(".Sh REQUESTS\nThe keys of\n.Cm SUBMIT ,\nand of a line of\n.Ql laganctl generate "
          "--requests .\n.Bl -tag -width Ds");
 #define X(kind, key, least, most, usual, record, fallback, sentence) \
-    field(#kind, #key, least, most, usual, sentence);
+    field(MSG_KIND_##kind, #key, least, most, usual, sentence);
     LAGAN_FIELDS(X)
 #undef X
     puts(".El\nTensors that a request asked for are sent as the\n.Cm x\nof\n.Cm CHUNK :\n"

@@ -1,6 +1,11 @@
 /* submit.c - struct lagan_request, a set of keys and values; SUBMIT and CANCEL; see lagan.h. */
 #include "client/client.h"
 
+#include "wire/msg_field.h"
+
+#include <math.h>
+#include <stdio.h>
+
 struct entry { /* one key and its packed value */
     char key[LAGAN_MAX_KEY + 1];
     msgpack_sbuffer value;
@@ -31,18 +36,35 @@ lagan_request_free(struct lagan_request *r)
     free(r);
 }
 
-/* Prepares *p to pack the value of key. -EINVAL: the key is too long. -E2BIG: too many keys. */
+/* The kinds of LAGAN_KINDS whose values a setter packs. */
+#define TAKES(kind) (1u << MSG_KIND_##kind)
+enum {
+    TAKES_INT = TAKES(U32) | TAKES(I32) | TAKES(U64) | TAKES(F64) | TAKES(OVER) | TAKES(ANY),
+    TAKES_FLOAT = TAKES(F64) | TAKES(OVER) | TAKES(ANY),
+    TAKES_BOOL = TAKES(BOOL) | TAKES(EARLY) | TAKES(ANY),
+    TAKES_STR = TAKES(STR) | TAKES(STOPS) | TAKES(EARLY) | TAKES(ANY),
+    TAKES_IDS = TAKES(IDS) | TAKES(ANY),
+    TAKES_BIAS = TAKES(BIAS) | TAKES(ANY),
+    TAKES_STRS = TAKES(STOPS) | TAKES(ANY)
+};
+
+/* Prepares *p to pack the value of key. takes: the kinds that the calling setter packs. -ENOENT: no
+ * request has this key. -EINVAL: its values have another kind. */
 static int
-begin_value(struct lagan_request *r, const char *key, msgpack_packer *p)
+begin_value(struct lagan_request *r, const char *key, uint32_t takes, msgpack_packer *p)
 {
-    size_t n = strlen(key);
+    struct err e;
+    int kind = msg_field_kind(key, strlen(key), &e);
     uint32_t i;
 
-    if (!n || n > LAGAN_MAX_KEY) return -EINVAL;
+    if (kind < 0) return client_fail_unconnected(kind, "%s", e.text);
+    if (!(takes >> kind & 1))
+        return client_fail_unconnected(-EINVAL, "the value of %s is of another kind; it must be %s",
+                                       key, msg_kind_name((enum msg_kind)kind));
     for (i = 0; i < r->n && strcmp(r->entry[i].key, key); i++) continue;
-    if (i == LAGAN_MAX_KEYS) return -E2BIG;
     if (i == r->n) {
-        memcpy(r->entry[i].key, key, n + 1);
+        check(i < LAGAN_MAX_KEYS); /* there are fewer keys */
+        snprintf(r->entry[i].key, sizeof r->entry[i].key, "%s", key);
         msgpack_sbuffer_init(&r->entry[i].value);
         r->n++;
     }
@@ -51,17 +73,24 @@ begin_value(struct lagan_request *r, const char *key, msgpack_packer *p)
     return 0;
 }
 
+/* Returns the result of a setter, whose last packing function returned r. */
+static int
+packed(int r, const char *key)
+{
+    return r < 0 ? client_fail_unconnected(-ENOMEM, "out of memory for the value of %s", key) : 0;
+}
+
 int
 lagan_set_int(struct lagan_request *r, const char *key, int64_t v)
 {
     msgpack_packer p;
 
-    TRY(begin_value(r, key, &p));
+    TRY(begin_value(r, key, TAKES_INT, &p));
     if (!strcmp(key, "ack_window") && v >= 1 && v <= LAGAN_MAX_ACK_WINDOW)
         r->ack_window = (uint32_t)v;
     if (!strcmp(key, "deadline_ms")) r->deadline_ms = v;
     if (!strcmp(key, "n")) r->several_outputs = v > 1;
-    return msgpack_pack_int64(&p, v) < 0 ? -ENOMEM : 0;
+    return packed(msgpack_pack_int64(&p, v), key);
 }
 
 int
@@ -69,8 +98,10 @@ lagan_set_float(struct lagan_request *r, const char *key, double v)
 {
     msgpack_packer p;
 
-    TRY(begin_value(r, key, &p));
-    return msgpack_pack_double(&p, v) < 0 ? -ENOMEM : 0;
+    if (!isfinite(v))
+        return client_fail_unconnected(-EINVAL, "%.64s is %g; it must be a finite number", key, v);
+    TRY(begin_value(r, key, TAKES_FLOAT, &p));
+    return packed(msgpack_pack_double(&p, v), key);
 }
 
 int
@@ -78,9 +109,20 @@ lagan_set_bool(struct lagan_request *r, const char *key, int v)
 {
     msgpack_packer p;
 
-    TRY(begin_value(r, key, &p));
+    TRY(begin_value(r, key, TAKES_BOOL, &p));
     if (!strcmp(key, "resume")) r->no_resume = !v;
-    return (v ? msgpack_pack_true(&p) : msgpack_pack_false(&p)) < 0 ? -ENOMEM : 0;
+    return packed(v ? msgpack_pack_true(&p) : msgpack_pack_false(&p), key);
+}
+
+/* -EILSEQ: the n bytes of s are not UTF-8. -EMSGSIZE: n exceeds LAGAN_MAX_STR. */
+static int
+check_text(const char *key, const char *s, size_t n)
+{
+    if (n > LAGAN_MAX_STR)
+        return client_fail_unconnected(-EMSGSIZE, "%.64s has %zu bytes; the limit is %u", key, n,
+                                       LAGAN_MAX_STR);
+    if (!msg_utf8(s, n)) return client_fail_unconnected(-EILSEQ, "%.64s is not UTF-8", key);
+    return 0;
 }
 
 int
@@ -88,8 +130,16 @@ lagan_set_str(struct lagan_request *r, const char *key, const char *s, size_t n)
 {
     msgpack_packer p;
 
-    TRY(begin_value(r, key, &p));
-    return msgpack_pack_str_with_body(&p, s, n) < 0 ? -ENOMEM : 0;
+    TRY(check_text(key, s, n));
+    TRY(begin_value(r, key, TAKES_STR, &p));
+    return packed(msgpack_pack_str_with_body(&p, s, n), key);
+}
+
+static int
+check_count(const char *key, size_t n, size_t most)
+{
+    if (n <= most) return 0;
+    return client_fail_unconnected(-E2BIG, "%.64s has %zu entries; the limit is %zu", key, n, most);
 }
 
 int
@@ -97,9 +147,9 @@ lagan_set_ids(struct lagan_request *r, const char *key, const int32_t *ids, size
 {
     msgpack_packer p;
 
-    if (n > LAGAN_MAX_IDS) return -E2BIG;
-    TRY(begin_value(r, key, &p));
-    return client_pack_ids(&p, ids, n);
+    TRY(check_count(key, n, LAGAN_MAX_IDS));
+    TRY(begin_value(r, key, TAKES_IDS, &p));
+    return packed(client_pack_ids(&p, ids, n), key);
 }
 
 int
@@ -107,27 +157,33 @@ lagan_set_bias(struct lagan_request *r, const char *key, const int32_t *ids, con
                size_t n)
 {
     msgpack_packer p;
+    int k;
 
-    if (n > LAGAN_MAX_BIAS) return -E2BIG;
-    TRY(begin_value(r, key, &p));
-    if (msgpack_pack_array(&p, n) < 0) return -ENOMEM;
+    TRY(check_count(key, n, LAGAN_MAX_BIAS));
     for (size_t i = 0; i < n; i++)
+        if (!isfinite(bias[i]))
+            return client_fail_unconnected(-EINVAL, "%.64s[%zu] is not a finite number", key, i);
+    TRY(begin_value(r, key, TAKES_BIAS, &p));
+    k = msgpack_pack_array(&p, n);
+    for (size_t i = 0; i < n && k >= 0; i++)
         if (msgpack_pack_array(&p, 2) < 0 || msgpack_pack_int32(&p, ids[i]) < 0 ||
             msgpack_pack_float(&p, bias[i]) < 0)
-            return -ENOMEM;
-    return 0;
+            k = -1;
+    return packed(k, key);
 }
 
 int
 lagan_set_strs(struct lagan_request *r, const char *key, const char *const *s, size_t n)
 {
     msgpack_packer p;
+    int k;
 
-    TRY(begin_value(r, key, &p));
-    if (msgpack_pack_array(&p, n) < 0) return -ENOMEM;
-    for (size_t i = 0; i < n; i++)
-        if (msgpack_pack_str_with_body(&p, s[i], strlen(s[i])) < 0) return -ENOMEM;
-    return 0;
+    TRY(check_count(key, n, LAGAN_MAX_STOPS));
+    for (size_t i = 0; i < n; i++) TRY(check_text(key, s[i], strlen(s[i])));
+    TRY(begin_value(r, key, TAKES_STRS, &p));
+    k = msgpack_pack_array(&p, n);
+    for (size_t i = 0; i < n && k >= 0; i++) k = msgpack_pack_str_with_body(&p, s[i], strlen(s[i]));
+    return packed(k, key);
 }
 
 static struct open_request *

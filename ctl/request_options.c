@@ -231,16 +231,6 @@ set_from_text(struct lagan_request *r, const struct field *f, const char *s, str
     }
 }
 
-static int
-could_not_set(int r, const char *key, struct err *e)
-{
-    if (r == -ENOMEM) return err_set(e, r, "out of memory for the value of %s", key);
-    if (r == -E2BIG)
-        return err_set(e, r, "%.64s: the request has too many keys, or the list too many entries",
-                       key);
-    return err_set(e, r, "'%.64s' is not a key of a request", key);
-}
-
 int
 request_from_args(struct lagan_request *r, const struct request_args *a, struct err *e)
 {
@@ -253,7 +243,7 @@ request_from_args(struct lagan_request *r, const struct request_args *a, struct 
             k = lagan_set_strs(r, fields[i].key, a->stop, a->n_stop);
         else
             k = set_from_text(r, &fields[i], a->given[i], e);
-        if (k < 0) return e->code ? k : could_not_set(k, fields[i].key, e);
+        if (k < 0) return e->code ? k : err_set(e, k, "%s", lagan_errmsg(NULL));
     }
     return 0;
 }
@@ -294,7 +284,7 @@ set_from_list(struct lagan_request *r, const char *key, const json_t *list, stru
     if (json_is_string(json_array_get(list, 0)) || (!n && !strcmp(key, "stop"))) {
         const char **s = calloc(n + 1, sizeof *s);
 
-        if (!s) return -ENOMEM;
+        if (!s) return err_set(e, -ENOMEM, "out of memory for the value of %.64s", key);
         json_array_foreach(list, i, x) s[i] = json_string_value(x) ? json_string_value(x) : "";
         k = lagan_set_strs(r, key, s, n);
         free(s);
@@ -302,7 +292,7 @@ set_from_list(struct lagan_request *r, const char *key, const json_t *list, stru
     }
     int32_t *ids = malloc((n + 1) * sizeof *ids);
 
-    if (!ids) return -ENOMEM;
+    if (!ids) return err_set(e, -ENOMEM, "out of memory for the value of %.64s", key);
     json_array_foreach(list, i, x)
     {
         json_int_t v = json_integer_value(x);
@@ -319,10 +309,11 @@ set_from_list(struct lagan_request *r, const char *key, const json_t *list, stru
 }
 
 static int
-set_json(struct lagan_request *r, const char *key, const json_t *v)
+set_json(struct lagan_request *r, const char *key, const json_t *v, struct err *e)
 {
     char *text = json_dumps(v, JSON_COMPACT | JSON_ENCODE_ANY);
-    int k = text ? lagan_set_str(r, key, text, strlen(text)) : -ENOMEM;
+    int k = text ? lagan_set_str(r, key, text, strlen(text))
+                 : err_set(e, -ENOMEM, "out of memory for the value of %.64s", key);
 
     free(text);
     return k;
@@ -350,7 +341,7 @@ request_from_json(struct lagan_request *r, const json_t *line, struct err *e)
         else if (json_is_string(v))
             k = lagan_set_str(r, key, json_string_value(v), json_string_length(v));
         else if (!strcmp(key, "messages"))
-            k = set_json(r, key, v);
+            k = set_json(r, key, v, e);
         else if (json_is_array(v))
             k = set_from_list(r, key, v, e);
         else if (!strcmp(key, "encoder_features"))
@@ -358,7 +349,7 @@ request_from_json(struct lagan_request *r, const json_t *line, struct err *e)
         else
             return err_set(e, -EINVAL, "%.64s is an object; no key of a request takes an object",
                            key);
-        if (k < 0) return e->code ? k : could_not_set(k, key, e);
+        if (k < 0) return e->code ? k : err_set(e, k, "%s", lagan_errmsg(NULL));
     }
     return 0;
 }

@@ -9,6 +9,22 @@
 #include "daemon/request/deliver.h"
 #include "daemon/request/lifecycle.h"
 
+/* Sends an ERROR for the rid of message m. ACK and CANCEL belong to an open request, which an ERROR
+ * ends: lagand cancels that request, and the ERROR is its end. */
+static void
+reject(struct daemon *d, struct client *c, const struct msg *m, uint32_t code, const char *why)
+{
+    bool of_request = m->type == LAGAN_MSG_ACK || m->type == LAGAN_MSG_CANCEL;
+    struct request *r = of_request ? ledger_find(d->ledger, c->handle, m->rid) : NULL;
+
+    if (!r) {
+        FRONTEND_REFUSE(d, c, m->rid, code, "%s", why);
+        return;
+    }
+    d->n_refused++;
+    lifecycle_cancel(d, r, (uint16_t)code, "%s", why);
+}
+
 /* ---- message types */
 
 static void
@@ -90,8 +106,8 @@ ack(struct daemon *d, struct client *c, const struct msg *m)
 
     if (!r) return; /* the request has ended, and its DONE or ERROR is on the way */
     if (msg_u64(&m->map, "n", &n) < 0 || n > UINT32_MAX) {
-        FRONTEND_REFUSE(d, c, m->rid, LAGAN_E_INVALID_REQUEST,
-                        "ACK: n must be the number of a CHUNK that this client received");
+        reject(d, c, m, LAGAN_E_INVALID_REQUEST,
+               "ACK: n must be the number of a CHUNK that this client received");
         return;
     }
     msg_u64(&m->map, "ack_window", &ack_window);
@@ -305,8 +321,11 @@ take_frame(struct daemon *d, struct client *c, const void *frame, size_t n)
         if (r < 0) msg_done(&m);
     }
     if (r < 0) {
-        FRONTEND_REFUSE(d, c, m.rid, r == -EPROTO ? LAGAN_E_UNSUPPORTED : LAGAN_E_INVALID_REQUEST,
-                        "%s", e.text);
+        reject(d, c, &m,
+               r == -EPROTO   ? LAGAN_E_UNSUPPORTED
+               : r == -ENOMEM ? LAGAN_E_OUT_OF_MEMORY
+                              : LAGAN_E_INVALID_REQUEST,
+               e.text);
         return;
     }
     FP(front_decoded);
@@ -330,7 +349,7 @@ messages_frame(struct daemon *d, struct client *c, const void *frame, size_t n)
     }
     if (share_is_used_up(d, u)) {
         FRONTEND_REFUSE(
-            d, c, msg_rid(frame, n), LAGAN_E_QUEUE_FULL,
+            d, c, msg_head(frame, n).rid, LAGAN_E_QUEUE_FULL,
             "message of %zu bytes refused: commands and large messages of this user use "
             "more than %d %% of lagand's CPU time; send fewer",
             n, SHARE);

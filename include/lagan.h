@@ -31,7 +31,11 @@
  * lagand has lost its state; or no lagand answered within lagan_set_reconnect_timeout().
  *
  * Errors: functions return 0 or a positive number on success, a negative errno value on failure.
- * lagan_errmsg() returns the sentence. Every function that allocates may return -ENOMEM.
+ * lagan_errmsg() returns the sentence. Every function that allocates may return -ENOMEM. The
+ * numbers of the errors of requests (LAGAN_E_...) and the limits (LAGAN_MAX_...) are in
+ * lagan_wire.h.
+ *
+ * Text, in both directions, is UTF-8.
  *
  * Compatibility: within one soname, functions, event kinds and fields are only added. struct
  * lagan_event grows at its end; the caller sets the size that it was compiled with. Callers ignore
@@ -137,8 +141,8 @@ LAGAN_EXPORT void lagan_set_reconnect_timeout(struct lagan *c, int ms);
 LAGAN_EXPORT int lagan_fd(const struct lagan *c);
 
 /* Returns the sentence of the last failure of c, or "" if there was none. NULL: of this thread's
- * last lagan_open() or lagan_open_keys(). The text belongs to the library and changes with the next
- * failure. */
+ * last lagan_open(), lagan_open_keys() or lagan_set_*(). The text belongs to the library and
+ * changes with the next failure. */
 LAGAN_EXPORT const char *lagan_errmsg(const struct lagan *c);
 
 /* Returns the version of the library, "MAJOR.MINOR.PATCH". */
@@ -151,15 +155,20 @@ LAGAN_EXPORT const char *lagan_version(void);
 LAGAN_EXPORT struct lagan_request *lagan_request_new(void);
 LAGAN_EXPORT void lagan_request_free(struct lagan_request *r); /* NULL is allowed */
 
-/* Set one key. The keys are those of LAGAN_FIELDS in lagan_wire.h, described in lagan-protocol(7).
- * A second value replaces the first. Values are copied. The library does not check names, types or
- * ranges; lagand does, and a wrong value ends the request with LAGAN_E_INVALID_REQUEST.
- * -EINVAL: key is empty or longer than LAGAN_MAX_KEY. -E2BIG: more than LAGAN_MAX_KEYS keys, or n
- * exceeds LAGAN_MAX_IDS or LAGAN_MAX_BIAS. */
+/* Set one key. Names and meaning of the keys: table LAGAN_FIELDS in lagan_wire.h, REQUESTS in
+ * lagan-protocol(7). A second value replaces the first. Values are copied. After a failure other
+ * than -ENOMEM the request is unchanged; lagan_errmsg(NULL) has the sentence. lagand checks ranges
+ * and combinations; a wrong one ends the request with LAGAN_E_INVALID_REQUEST, and other requests
+ * of the connection continue.
+ * -ENOENT: no request has this key; the sentence names a similar one. -EINVAL: the key takes
+ * another kind of value (an integer is a number, too), or a number is not finite. -E2BIG: n exceeds
+ * LAGAN_MAX_IDS, LAGAN_MAX_BIAS or LAGAN_MAX_STOPS. */
 LAGAN_EXPORT int lagan_set_int(struct lagan_request *r, const char *key, int64_t v);
 LAGAN_EXPORT int lagan_set_float(struct lagan_request *r, const char *key, double v);
 LAGAN_EXPORT int lagan_set_bool(struct lagan_request *r, const char *key, int v);
-/* s: n bytes of UTF-8; a terminating NUL is not needed. */
+/* s: n bytes of UTF-8; a terminating NUL is not needed. -EILSEQ: s is not UTF-8. -EMSGSIZE: n
+ * exceeds LAGAN_MAX_STR. lagand ends a request whose text cannot fit into the model with
+ * LAGAN_E_TOO_LONG. */
 LAGAN_EXPORT int lagan_set_str(struct lagan_request *r, const char *key, const char *s, size_t n);
 /* ids: n token ids, at most LAGAN_MAX_IDS. */
 LAGAN_EXPORT int lagan_set_ids(struct lagan_request *r, const char *key, const int32_t *ids,
@@ -167,7 +176,7 @@ LAGAN_EXPORT int lagan_set_ids(struct lagan_request *r, const char *key, const i
 /* For logit_bias: bias[i] is added to the logit of token ids[i]. n: at most LAGAN_MAX_BIAS. */
 LAGAN_EXPORT int lagan_set_bias(struct lagan_request *r, const char *key, const int32_t *ids,
                                 const float *bias, size_t n);
-/* s: n NUL-terminated strings. */
+/* s: n NUL-terminated strings. -EILSEQ, -EMSGSIZE: as lagan_set_str(). */
 LAGAN_EXPORT int lagan_set_strs(struct lagan_request *r, const char *key, const char *const *s,
                                 size_t n);
 

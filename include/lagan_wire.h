@@ -107,7 +107,9 @@ enum lagan_tensor {
     X(44, DEVICE_LOST, "device_lost", 1, "the GPU is no longer available") \
     X(45, INTERNAL, "internal", 1, "an error inside lagan; the journal has details") \
     X(46, UNSUPPORTED, "unsupported", 0, "this version or model does not support the request") \
-    X(47, NOT_FOUND, "not_found", 0, "there is no such request, worker or verb")
+    X(47, NOT_FOUND, "not_found", 0, "there is no such request, worker or verb") \
+    X(48, CONFIGURATION, "configuration", 0, \
+      "the configuration, or a file that it names, is not valid; the message names it")
 
 /* reason of DONE and code of ERROR: one number space. */
 enum lagan_reason {
@@ -120,9 +122,24 @@ enum lagan_reason {
 #undef X
 };
 
+/* Kinds of the values of a request's keys: name, and what the value is. */
+#define LAGAN_KINDS(X) \
+    X(IDS, "a list of token ids or a bin of i32 LE") \
+    X(STR, "a string") \
+    X(STOPS, "a string or a list of strings") \
+    X(U32, "an integer") \
+    X(U64, "an unsigned integer") \
+    X(I32, "an integer") \
+    X(F64, "a number") \
+    X(OVER, "a number above the lower limit") \
+    X(BIAS, "a list of [id, bias]") \
+    X(BOOL, "true or false") \
+    X(EARLY, "true, false or \"never\"") \
+    X(ANY, "a map")
+
 /* The keys of SUBMIT and of a line of `laganctl generate --requests`. Columns:
  *
- *   kind      C type and reader of the value: wire/msg.h
+ *   kind      row of LAGAN_KINDS; its C type and reader: wire/msg.h
  *   key       name; also of the fields of msg_request, rec_submit and sampling
  *   least, most, default: range of numbers and lengths; OVER excludes its least value
  *   record    LAGAND: lagand alone reads the value, or passes it to the worker in another form
@@ -197,7 +214,7 @@ enum lagan_reason {
       "forced_eos_token_id of the model, if any") \
     X(U32,   logprobs,                 0, LAGAN_MAX_TOP, 0, SAMPLER, FIXED, \
       "report the log-probability of each generated token, and of this number of most likely " \
-      "tokens at its position; default: none are reported") \
+      "tokens at its position (with beams: only 0); default: none are reported") \
     X(U32,   prompt_logprobs,          0, LAGAN_MAX_TOP, 0, SAMPLER, FIXED, \
       "report the log-probability of each prompt token, and of this number of most likely " \
       "tokens at its position; default: none are reported") \
@@ -234,12 +251,14 @@ enum lagan_reason {
     X(BOOL,  return_logits,            0, 1, 0, LAGAND, FIXED, \
       "send the logits of each generated token too, as a tensor, before penalties change them") \
     X(ANY,   encoder_features,         0, 0, 0, LAGAND, FIXED, \
-      "encoder input as a tensor, instead of ids, for models that take features")
+      "not served: no model family here takes features; a request with this key ends with the " \
+      "error unsupported")
 /* clang-format on */
 
-/* The verbs of CALL: identifier, name, 1 if only ctl.sock serves it, args, result. Verbs are the
- * commands of laganctl; function cmd_ID() of daemon/ops/commands.c serves verb ID. A worker is
- * {name, pid, device, model, state, running, waiting, restarts, arenas: [{name, bytes}], kv:
+/* The verbs of CALL: identifier, name, 1 if only ctl.sock serves it, args, result. args is a list
+ * of "key" and "key: sentence", separated by commas or semicolons; lagand rejects other keys. Verbs
+ * are the commands of laganctl; function cmd_ID() of daemon/ops/commands.c serves verb ID. A worker
+ * is {name, pid, device, model, state, running, waiting, restarts, arenas: [{name, bytes}], kv:
  * [{pool, blocks, used, cached, free}], load: {phase, done, total} while it loads, why: a sentence
  * if it has failed}. Token ids are lists of numbers or a bin of i32 LE, in both directions. */
 /* clang-format off */
@@ -251,7 +270,7 @@ enum lagan_reason {
     X(requests_list, "requests list", 0, "", "[{id, client, model, worker, state: " \
       "queued|dispatched|streaming|suspended|ended, prompt, generated, age_ms}]: " \
       "the caller's requests on api.sock, all requests on ctl.sock") \
-    X(cancel, "cancel", 0, "id of requests list", "{}; on api.sock only requests of the caller") \
+    X(cancel, "cancel", 0, "id: of requests list", "{}; on api.sock only requests of the caller") \
     X(tokenize, "tokenize", 0, "text, bare: true adds no special tokens, model; or messages, model", \
       "{ids}") \
     X(detokenize, "detokenize", 0, "ids, keep_special: true keeps special tokens, model", "{text}") \

@@ -10,12 +10,6 @@ envelope(struct msg *ret, const msgpack_object *o, struct err *e)
     if (o->type != MSGPACK_OBJECT_ARRAY || o->via.array.size < 1 ||
         at[0].type != MSGPACK_OBJECT_POSITIVE_INTEGER)
         return err_set(e, -EBADMSG, "not a message: [version, type, rid, {map}] is expected");
-    ret->version = (uint32_t)MIN(at[0].via.u64, (uint64_t)UINT32_MAX);
-    if (o->via.array.size >= 3 && at[1].type == MSGPACK_OBJECT_POSITIVE_INTEGER &&
-        at[2].type == MSGPACK_OBJECT_POSITIVE_INTEGER) {
-        ret->type = (uint32_t)MIN(at[1].via.u64, (uint64_t)UINT32_MAX);
-        ret->rid = at[2].via.u64;
-    }
     if (ret->version != LAGAN_WIRE_VERSION)
         return err_set(e, -EPROTO,
                        "the message has protocol version %u, lagand supports version %d",
@@ -36,11 +30,14 @@ envelope(struct msg *ret, const msgpack_object *o, struct err *e)
 int
 msg_decode_long(struct msg *ret, const void *frame, size_t n, uint32_t max_nodes, struct err *e)
 {
+    const struct msg_head head = msg_head(frame, n);
     msgpack_object o;
     size_t off = 0;
     int r;
 
-    memset(ret, 0, sizeof *ret);
+    *ret = (struct msg){ .version = (uint32_t)MIN(head.version, (uint64_t)UINT32_MAX),
+                         .type = (uint32_t)MIN(head.type, (uint64_t)UINT32_MAX),
+                         .rid = head.rid };
     TRY(msg_check(frame, n, max_nodes, e));
     ret->zone = msgpack_zone_new(MSGPACK_ZONE_CHUNK_SIZE);
     if (!ret->zone) return err_set(e, -ENOMEM, "no memory to decode a message");

@@ -22,8 +22,8 @@ struct msg { /* a decoded envelope */
 
 /* Decodes a client's frame of n bytes, which must outlive *ret. -EBADMSG: the frame is not
  * MessagePack, exceeds a limit (e says which and where), or is not an envelope. -EPROTO: another
- * protocol version. After a failure ret->type and ret->rid hold the values that could be read (else
- * 0), so that the ERROR can name the request. */
+ * protocol version. -ENOMEM. After a failure ret->type and ret->rid hold what msg_head() reads, so
+ * that the ERROR can name the request. */
 int msg_decode(struct msg *ret, const void *frame, size_t n, struct err *e) MUST_USE;
 void msg_done(struct msg *m);
 /* msg_decode() with max_nodes instead of LAGAN_MAX_NODES: for liblagan, because a client may
@@ -44,8 +44,12 @@ struct msg_ids {             /* token ids: a bin of i32 LE, or an array of integ
     uint32_t n;
 };
 token_id msg_id(const struct msg_ids *ids, uint32_t i);
-/* Returns the rid of a frame that msg_check() has not checked; 0: the frame has no rid. */
-uint64_t msg_rid(const void *frame, size_t n);
+/* Reads version, type and rid of a frame that msg_check() has not checked: they stand before the
+ * map, so an ERROR can name the request even if the rest is invalid. 0: not readable. */
+struct msg_head {
+    uint64_t version, type, rid;
+};
+struct msg_head msg_head(const void *frame, size_t n);
 void msg_ids_copy(const struct msg_ids *ids, void *to); /* copies all ids as i32[ids->n] */
 
 struct msg_bias {
@@ -82,13 +86,14 @@ struct msg_request {
     /* If model_defaults is true: ABSENT_ bits (ipc/records.h) of the keys that are absent. */
     uint32_t absent;
 };
-/* Decodes the SUBMIT m; writes *ret on success only. -EINVAL: e names key, value and range. */
+/* Decodes the SUBMIT m; writes *ret on success only. -EINVAL: e names key, value and range, or a
+ * key that no request has. */
 int msg_request(struct msg_request *ret, const struct msg *m, struct err *e) MUST_USE;
 /* The values of a SUBMIT that exclude each other; a bool is true if the request has the key. */
 struct msg_combination {
-    uint32_t n, beams;
+    uint32_t n, beams, logprobs;
     double temperature;
-    bool logprobs, prompt_logprobs, stop, return_logits;
+    bool stop, return_logits;
 };
 /* Returns 0 if the values can be combined. -EINVAL: e names both keys. msg_request() calls it if no
  * value is a default of the model; otherwise lagand calls it when the defaults are known. */

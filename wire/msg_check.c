@@ -213,19 +213,23 @@ msg_check(const void *frame, size_t n, uint32_t max_nodes, struct err *e)
     return 0;
 }
 
-uint64_t
-msg_rid(const void *frame, size_t n)
+struct msg_head
+msg_head(const void *frame, size_t n)
 {
+    struct msg_head head = { 0 };
+    uint64_t *field[] = { &head.version, &head.type, &head.rid };
     const uint8_t *p = frame, *end = p + n;
-    uint64_t v = 0, bytes;
     uint32_t len_bytes;
+    uint64_t bytes;
 
-    if (n < 4 || (*p++ & 0xf0) != 0x90) return 0;
-    for (int i = 0; i < 3; i++) { /* version, type, rid */
-        if (p == end || first_byte(*p, &len_bytes, &bytes) != INTEGER) return 0;
-        if (bytes >= (uint64_t)(end - p)) return 0;
-        v = bytes ? big_endian(p + 1, (uint32_t)bytes) : *p;
+    if (p == end || first_byte(*p, &len_bytes, &bytes) != ARRAY) return head;
+    p += 1 + len_bytes;
+    for (size_t i = 0; i < ARRAY_LEN(field); i++) {
+        if (p >= end || first_byte(*p, &len_bytes, &bytes) != INTEGER) break;
+        if (bytes >= (uint64_t)(end - p)) break;
+        if (*p >= 0xe0 || (*p >= 0xd0 && p[1] & 0x80)) break; /* negative */
+        *field[i] = bytes ? big_endian(p + 1, (uint32_t)bytes) : *p;
         p += 1 + bytes;
     }
-    return v;
+    return head;
 }

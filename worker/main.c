@@ -1,8 +1,8 @@
 /* main.c - the program lagan-worker: reads options, takes inherited fds, runs the engine loop.
  *
  * Only lagand starts it. Exit codes: 0 drained, or lagand has exited; 2 invalid options; 70
- * internal fault, no memory or corrupt ring; 74 device failure; 78 options or model files that a
- * restart cannot repair. The last line on standard error (a pipe to lagand) gives the reason. */
+ * internal fault, no memory or corrupt ring; 74 device failure; 77 --inspect: no permission; 78
+ * options or model files that a restart cannot repair. The last line on standard error (a pipe to lagand) gives the reason. */
 #include "base/failpoint.h"
 #include "base/log.h"
 #include "base/opt.h"
@@ -37,11 +37,13 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-enum { EXIT_USAGE = 2, EXIT_INTERNAL = 70, EXIT_DEVICE = 74, EXIT_CONFIG = 78 };
+enum { EXIT_USAGE = 2, EXIT_INTERNAL = 70, EXIT_DEVICE = 74, EXIT_NO_PERMISSION = 77 };
+enum { EXIT_CONFIG = 78 };
 
 struct own_keys {
     char worker[32], log_level[8];
     uint32_t rank;
+    uint64_t held;
     bool as_standby, inspect, help;
 };
 
@@ -81,6 +83,9 @@ static const struct opt own_opts[] = {
     { "inspect", OPT_BOOL, OPT_AT(own_keys, inspect), "false", NULL, 0, 0, 0, NULL,
       "print as JSON what lagan would serve from --path and exit; reads the headers of the "
       "weight files only" },
+    { "held", OPT_BYTES, OPT_AT(own_keys, held), "0", NULL, 0, 0, 0, "BYTES",
+      "memory of the device that --inspect counts as free, because the workers that use it now "
+      "will free it or pass it on" },
     { "help", OPT_BOOL, OPT_AT(own_keys, help), "false", NULL, 0, 0, 0, NULL,
       "print this help and exit" },
     { 0 },
@@ -185,14 +190,15 @@ close_all(struct worker *w)
 }
 
 static int
-run_inspect(struct worker *w, enum log_level lowest)
+run_inspect(struct worker *w, const struct own_keys *own)
 {
     struct err e = { 0 };
     int r;
 
-    log_open("lagan-worker", lowest);
-    r = inspect_run(w, &e);
+    log_open("lagan-worker", parse_log_level(own->log_level));
+    r = inspect_run(w, own->held, &e);
     if (r < 0) log_err("%s", e.text);
+    if (r == -EACCES || r == -EPERM) return EXIT_NO_PERMISSION;
     return r == -EIO ? EXIT_DEVICE : r < 0 ? EXIT_CONFIG : 0;
 }
 
@@ -218,7 +224,7 @@ main(int argc, char **argv)
     }
     snprintf(w->name, sizeof w->name, "worker %.20s", own.worker);
     log_open(w->name, parse_log_level(own.log_level));
-    if (own.inspect) return run_inspect(w, parse_log_level(own.log_level));
+    if (own.inspect) return run_inspect(w, &own);
     w->loader->standby = own.as_standby;
     w->rank = own.rank;
     r = attach_channels(w, &e);

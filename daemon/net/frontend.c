@@ -289,7 +289,7 @@ take_frame(struct daemon *d, const struct caller *from, const void *frame, size_
     struct client *c = client_of(d, from);
 
     if (c && several) {
-        FRONTEND_REFUSE(d, c, 0, LAGAN_E_INVALID_REQUEST,
+        FRONTEND_REFUSE(d, c, msg_head(frame, n).rid, LAGAN_E_INVALID_REQUEST,
                         "the message has several frames; a message must have one");
     } else if (c) {
         d->events->frame(d, c, frame, n);

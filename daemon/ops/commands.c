@@ -5,6 +5,7 @@
 #include "daemon/ops/commands.h"
 
 #include "base/log.h"
+#include "base/similar.h"
 #include "daemon/config/options.h"
 #include "daemon/config/runtime_dir.h"
 #include "daemon/net/frontend.h"
@@ -706,13 +707,58 @@ cmd_metrics(struct ask *a)
 
 static const struct command {
     const char *verb;
-    bool operators; /* the verb may be called at ctl.sock only */
+    bool operators;   /* the verb may be called at ctl.sock only */
+    const char *args; /* as in LAGAN_VERBS */
     void (*run)(struct ask *a);
 } commands[] = {
-#define X(id, name, operators, args, result) { name, operators, cmd_##id },
+#define X(id, name, operators, args, result) { name, operators, args, cmd_##id },
     LAGAN_VERBS(X)
 #undef X
 };
+
+/* Copies the next key of a row's args at *at to key and advances *at. Returns false at the end. */
+static bool
+next_arg(const char **at, char key[LAGAN_MAX_KEY + 1])
+{
+    while (**at) {
+        const char *p = *at + strspn(*at, ",; ");
+        size_t n;
+
+        if (!strncmp(p, "or ", 3)) p += 3;
+        n = strspn(p, "abcdefghijklmnopqrstuvwxyz_");
+        *at = p + strcspn(p, ",;");
+        if (!n || n > LAGAN_MAX_KEY || !strchr(":,;", p[n])) continue; /* a part of a sentence */
+        snprintf(key, LAGAN_MAX_KEY + 1, "%.*s", (int)n, p);
+        return true;
+    }
+    return false;
+}
+
+/* Returns true if each key of the args of the CALL is one of its verb; otherwise refuses. */
+static bool
+args_are_known(const struct ask *a, const struct command *verb)
+{
+    for (uint32_t i = 0; a->args && i < a->args->via.map.size; i++) {
+        const msgpack_object_str *k = &a->args->via.map.ptr[i].key.via.str;
+        char key[LAGAN_MAX_KEY + 1], near[LAGAN_MAX_KEY + 1] = "";
+        struct similar best = { 0 };
+        const char *at = verb->args;
+        bool known = false;
+
+        while (!known && next_arg(&at, key)) {
+            uint32_t edits = best.edits;
+
+            known = strlen(key) == k->size && !memcmp(key, k->ptr, k->size);
+            similar_compare(&best, k->ptr, k->size, key);
+            if (best.edits != edits) memcpy(near, key, sizeof near);
+        }
+        if (known) continue;
+        REFUSE(a, LAGAN_E_INVALID_REQUEST, "%s: unknown argument \"%.*s\"%s%s%s", verb->verb,
+               (int)k->size, k->ptr, *near ? "; did you mean " : "", near, *near ? "?" : "");
+        return false;
+    }
+    return true;
+}
 
 void
 command_call(struct daemon *d, struct client *c, const struct msg *m)
@@ -730,7 +776,7 @@ command_call(struct daemon *d, struct client *c, const struct msg *m)
         if (commands[i].operators && c->listener != LISTENER_CTL) {
             REFUSE(&a, LAGAN_E_UNAUTHORIZED, "%s is for operators: connect to %s/ctl.sock",
                    commands[i].verb, d->runtime->dir);
-        } else {
+        } else if (args_are_known(&a, &commands[i])) {
             a.verb = commands[i].verb;
             commands[i].run(&a);
             if (a.replied) frontend_send_or_drop(d, c);

@@ -3,6 +3,7 @@
 #include "tests/client/client_fixture.h"
 #include "tests/test.h"
 
+#include <math.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdio.h>
@@ -524,31 +525,101 @@ missing_chunk_is_detected(void **state)
 }
 
 static void
-second_value_replaces_the_first_and_long_keys_fail(void **state)
+second_value_replaces_the_first(void **state)
 {
     struct lagan *c = connect_mock();
     struct lagan_request *r = lagan_request_new();
-    char key[66];
     uint64_t id;
-    int i;
 
     (void)state;
-    lagan_set_int(r, "text", 5);
+    lagan_set_str(r, "text", "5", 1);
     lagan_set_str(r, "text", "echo q", 6);
+    lagan_set_int(r, "temperature", 1);
     lagan_set_float(r, "temperature", 0.5);
     lagan_set_bool(r, "ignore_eos", 1);
     assert_int_equal(lagan_submit(c, r, &id), 0);
     assert_int_equal(next(c, LAGAN_EVENT_TOKENS).text[0], 'q');
-    memset(key, 'k', 65);
-    key[65] = '\0';
-    assert_int_equal(lagan_set_int(r, key, 1), -EINVAL);
-    assert_int_equal(lagan_set_int(r, "", 1), -EINVAL);
-    for (i = 0; i < 61; i++) {
-        snprintf(key, sizeof key, "k%d", i);
-        assert_int_equal(lagan_set_int(r, key, 1), 0);
-    }
-    assert_int_equal(lagan_set_int(r, "one more", 1), -E2BIG);
     lagan_request_free(r);
+    lagan_close(c);
+}
+
+static void
+refused(int r, int want, const char *sentence)
+{
+    assert_int_equal(r, want);
+    assert_string_equal(lagan_errmsg(NULL), sentence);
+}
+
+static void
+setter_refuses_unknown_keys_and_other_kinds(void **state)
+{
+    static const char *const stop[] = { "a", "\xe9" };
+    struct lagan *c = connect_mock();
+    struct lagan_request *r = lagan_request_new();
+    char key[2000];
+    uint64_t id;
+
+    (void)state;
+    refused(lagan_set_int(r, "max_token", 5), -ENOENT,
+            "unknown request key \"max_token\"; did you mean max_tokens?");
+    memset(key, 'k', sizeof key - 1);
+    key[sizeof key - 1] = '\0';
+    assert_int_equal(lagan_set_int(r, key, 1), -ENOENT);
+    refused(lagan_set_int(r, "", 1), -ENOENT, "unknown request key \"\"");
+    refused(lagan_set_str(r, "max_tokens", "abc", 3), -EINVAL,
+            "the value of max_tokens is of another kind; it must be an integer");
+    assert_int_equal(lagan_set_float(r, "max_tokens", 5), -EINVAL);
+    assert_int_equal(lagan_set_int(r, "text", 5), -EINVAL);
+    assert_int_equal(lagan_set_bool(r, "temperature", 1), -EINVAL);
+    assert_int_equal(lagan_set_ids(r, "stop", (int32_t[]){ 1 }, 1), -EINVAL);
+    assert_int_equal(lagan_set_strs(r, "text", stop, 1), -EINVAL);
+    assert_int_equal(lagan_set_bias(r, "ids", (int32_t[]){ 1 }, (float[]){ 1 }, 1), -EINVAL);
+    refused(lagan_set_float(r, "top_p", (double)NAN), -EINVAL,
+            "top_p is nan; it must be a finite number");
+    assert_int_equal(lagan_set_bias(r, "logit_bias", (int32_t[]){ 1 }, (float[]){ NAN }, 1),
+                     -EINVAL);
+    refused(lagan_set_strs(r, "stop", stop, 2), -EILSEQ, "stop is not UTF-8");
+    assert_int_equal(lagan_set_str(r, "stop", "one", 3), 0);
+    assert_int_equal(lagan_set_str(r, "early_stopping", "never", 5), 0);
+    lagan_set_str(r, "text", "echo q", 6);
+    assert_int_equal(lagan_submit(c, r, &id), 0);
+    assert_int_equal(next(c, LAGAN_EVENT_TOKENS).text[0], 'q');
+    lagan_request_free(r);
+    lagan_close(c);
+}
+
+static void
+setter_refuses_text_that_no_message_can_have(void **state)
+{
+    struct lagan_request *r = lagan_request_new();
+    char *text = calloc(1, LAGAN_MAX_STR + 1);
+
+    (void)state;
+    refused(lagan_set_str(r, "text", "caf\xe9", 4), -EILSEQ, "text is not UTF-8");
+    assert_int_equal(lagan_set_str(r, "text", text, LAGAN_MAX_STR + 1), -EMSGSIZE);
+    assert_non_null(strstr(lagan_errmsg(NULL), "the limit is"));
+    assert_int_equal(lagan_set_str(r, "text", text, LAGAN_MAX_STR), 0);
+    free(text);
+    lagan_request_free(r);
+}
+
+/* Regression: the connection ended with all its requests. */
+static void
+error_without_rid_ends_no_request(void **state)
+{
+    struct lagan *c = connect_mock();
+    struct lagan_event ev = { sizeof ev };
+    uint64_t open = ask(c, "hang");
+
+    (void)state;
+    ask(c, "raw 9401080081a4636f646520"); /* ERROR, rid 0, code 32 */
+    assert_int_equal(lagan_next(c, &ev, 300), 0);
+    ask(c, "echo z");
+    assert_int_equal(next(c, LAGAN_EVENT_TOKENS).text[0], 'z');
+    next(c, LAGAN_EVENT_OUTPUT);
+    next(c, LAGAN_EVENT_DONE);
+    assert_int_equal(lagan_cancel(c, open), 0);
+    assert_int_equal(next(c, LAGAN_EVENT_ERROR).id, open);
     lagan_close(c);
 }
 
@@ -631,7 +702,10 @@ main(void)
         cmocka_unit_test(invalid_chunk_fails_only_its_request),
         cmocka_unit_test(log_probabilities_of_wrong_size_are_rejected),
         cmocka_unit_test(missing_chunk_is_detected),
-        cmocka_unit_test(second_value_replaces_the_first_and_long_keys_fail),
+        cmocka_unit_test(second_value_replaces_the_first),
+        cmocka_unit_test(setter_refuses_unknown_keys_and_other_kinds),
+        cmocka_unit_test(setter_refuses_text_that_no_message_can_have),
+        cmocka_unit_test(error_without_rid_ends_no_request),
         cmocka_unit_test(request_over_the_frame_limit_is_rejected_locally),
         cmocka_unit_test(smaller_event_struct_is_not_overrun),
         cmocka_unit_test(bye_fails_open_requests_with_draining),

@@ -498,6 +498,63 @@ hostile_frames_get_errors_and_do_no_harm(void **state)
     assert_int_equal(lagand_stop(&r), 0);
 }
 
+/* Regression: lagand answered with rid 0, and liblagan ended all requests of the connection. */
+static void
+bad_frame_is_answered_for_its_own_request(void **state)
+{
+#define FRAME(bytes, words) \
+    { \
+        bytes, sizeof bytes - 1, words \
+    }
+    static const struct {
+        const char *p;
+        size_t n;
+        const char *words;
+    } t[] = {
+        FRAME("\x94\x01\x03\x07\x81\xa4text\xa1\xff", "not UTF-8"),
+        FRAME("\x94\x01\x03\x07\x81\xa4text\x05", "text is not a string"),
+        FRAME("\x94\x01\x03\x07\x81\xa4text\xc7\x01\x01\x01", "ext type"),
+        FRAME("\x94\x01\x03\x07\x81\xa3txt\xa1x", "did you mean text?"),
+        FRAME("\x94\x01\x03\x07\xde\x00\x41", "more than 64 keys"),
+        FRAME("\x94\x01\x03\x07\x81\xa4text\xa9x", "longer than the frame"),
+        FRAME("\x94\x01\x03\x07\x90", "not a map"),
+        FRAME("\x94\x01\x63\x07\x80", "messages of type 99"),
+        FRAME("\x94\x09\x03\x07\x80", "protocol version 9"),
+        FRAME("\x94\x01\x06\x07\x81\xa1n\xc1", "0xc1"), /* an ACK of no open request */
+    };
+    struct dealer *c;
+    const struct msg *m;
+
+    (void)state;
+    lagand_begin(&r, "slow", NULL);
+    c = dealer_open(&r, "api.sock");
+    submit(c, 1, 3, 100000, 1);
+    for (size_t i = 0; i < ARRAY_LEN(t); i++) {
+        bool retryable = true;
+
+        send_bytes(c, t[i].p, t[i].n);
+        do m = receive(c, 30000);
+        while (m->type == LAGAN_MSG_CHUNK);
+        assert_int_equal(m->type, LAGAN_MSG_ERROR);
+        assert_int_equal(m->rid, 7);
+        if (!strstr(text_of(&m->map, "message"), t[i].words))
+            fail_msg("frame %zu: %s", i, text_of(&m->map, "message"));
+        assert_int_equal(msg_bool(&m->map, "retryable", &retryable), 0);
+        assert_false(retryable);
+    }
+    m = receive_type(c, LAGAN_MSG_CHUNK, 30000); /* request 1 continues */
+    /* An ERROR ends a request: with a bad ACK of request 1 it is the end of request 1. */
+    send_bytes(c, "\x94\x01\x06\x01\x81\xa1n\xc1", 8);
+    do m = receive(c, 30000);
+    while (m->type == LAGAN_MSG_CHUNK);
+    assert_int_equal(m->type, LAGAN_MSG_ERROR);
+    assert_int_equal(m->rid, 1);
+    assert_int_equal(number(&m->map, "code"), LAGAN_E_INVALID_REQUEST);
+    await_no_request(c);
+    dealer_close(c);
+    assert_int_equal(lagand_stop(&r), 0);
+}
+
 /* The table of commands has entries that are reserved for operators. */
 static void
 operators_have_reserved_entries_for_commands(void **state)
@@ -539,6 +596,11 @@ operator_verbs_need_the_operator_socket(void **state)
     receive_error(api, 1, LAGAN_E_UNAUTHORIZED, "ctl.sock", 2000);
     call(api, 2, "fly", NULL, NULL);
     receive_error(api, 2, LAGAN_E_NOT_FOUND, "no verb \"fly\"", 2000);
+    call(api, 11, "tokenize", "txt", "az");
+    receive_error(api, 11, LAGAN_E_INVALID_REQUEST,
+                  "tokenize: unknown argument \"txt\"; did you mean text?", 2000);
+    call(api, 12, "status", "worker", "w0");
+    receive_error(api, 12, LAGAN_E_INVALID_REQUEST, "status: unknown argument \"worker\"", 2000);
     call(ctl, 3, "drain", "worker", "w9");
     receive_error(ctl, 3, LAGAN_E_NOT_FOUND, "no worker w9", 2000);
     call(ctl, 8, "drain", "worker", "w0.1");
@@ -816,6 +878,7 @@ main(void)
         lagand_test(full_queue_refuses_before_accept),
         lagand_test(sequences_beyond_the_slots_of_a_worker_stay_queued),
         lagand_test(hostile_frames_get_errors_and_do_no_harm),
+        lagand_test(bad_frame_is_answered_for_its_own_request),
         lagand_test(operators_have_reserved_entries_for_commands),
         lagand_test(operator_verbs_need_the_operator_socket),
         lagand_test(stopping_lagand_finishes_open_requests_and_refuses_new_ones),

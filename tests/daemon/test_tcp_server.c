@@ -5,10 +5,15 @@
 #include "wire/curve.h"
 
 #include <fcntl.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdio.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 #include <zmq.h>
 
@@ -18,6 +23,7 @@ struct pair {
 
 static struct lagand_fixture r;
 static struct pair server, alice, eve;
+static void *plain, *monitor; /* sockets, closed by tear_down() also after a failed test */
 static char dir[] = "/tmp/lagan-tcp-XXXXXX", keys[64], alices[64], eves[64], at[64];
 
 /* A file with a secret and one more line. */
@@ -56,6 +62,9 @@ tear_down(void **state)
     char command[96];
 
     (void)state;
+    if (plain) zmq_close(plain);
+    if (monitor) zmq_close(monitor);
+    plain = monitor = NULL;
     lagand_clean(&r);
     snprintf(command, sizeof command, "rm -rf '%s'", dir);
     return system(command);
@@ -126,6 +135,32 @@ reload_with(struct dealer *ctl, uint64_t rid, const char *key, const char *rest)
     receive_type(ctl, LAGAN_MSG_REPLY, 30000);
 }
 
+static const char PING[] = "\x94\x01\x0c\x05\x80"; /* 5 bytes: version, type, rid, map */
+
+/* Makes the DEALER `plain`, with the keys of a client and of a server; NULL: without encryption. */
+static void
+open_plain(const struct pair *client, const struct pair *of)
+{
+    int zero = 0;
+
+    if (plain) zmq_close(plain);
+    plain = zmq_socket(r.zmq, ZMQ_DEALER);
+    zmq_setsockopt(plain, ZMQ_LINGER, &zero, sizeof zero);
+    zmq_setsockopt(plain, ZMQ_SNDHWM, &zero, sizeof zero);
+    if (!client) return;
+    zmq_setsockopt(plain, ZMQ_CURVE_SERVERKEY, of->public, CURVE_KEY + 1);
+    zmq_setsockopt(plain, ZMQ_CURVE_PUBLICKEY, client->public, CURVE_KEY + 1);
+    zmq_setsockopt(plain, ZMQ_CURVE_SECRETKEY, client->secret, CURVE_KEY + 1);
+}
+
+static bool
+readable(void *socket, int ms)
+{
+    zmq_pollitem_t p = { .socket = socket, .events = ZMQ_POLLIN };
+
+    return zmq_poll(&p, 1, ms) == 1;
+}
+
 static void
 only_keys_of_the_file_are_served(void **state)
 {
@@ -159,25 +194,15 @@ static void
 frames_without_valid_keys_do_not_arrive(void **state)
 {
     struct pair other;
-    int zero = 0;
 
     (void)state;
     start("good");
     zmq_curve_keypair(other.public, other.secret);
     for (int i = 0; i < 2; i++) {
-        void *s = zmq_socket(r.zmq, ZMQ_DEALER);
-        zmq_pollitem_t p = { .socket = s, .events = ZMQ_POLLIN };
-
-        zmq_setsockopt(s, ZMQ_LINGER, &zero, sizeof zero);
-        if (i) {
-            zmq_setsockopt(s, ZMQ_CURVE_SERVERKEY, other.public, CURVE_KEY + 1);
-            zmq_setsockopt(s, ZMQ_CURVE_PUBLICKEY, alice.public, CURVE_KEY + 1);
-            zmq_setsockopt(s, ZMQ_CURVE_SECRETKEY, alice.secret, CURVE_KEY + 1);
-        }
-        assert_int_equal(zmq_connect(s, at), 0);
-        zmq_send(s, "\x94\x01\x0c\x05\x80", 5, 0); /* PING */
-        assert_int_equal(zmq_poll(&p, 1, 700), 0);
-        zmq_close(s);
+        open_plain(i ? &alice : NULL, &other);
+        assert_int_equal(zmq_connect(plain, at), 0);
+        zmq_send(plain, PING, 5, 0);
+        assert_false(readable(plain, 700));
     }
     lagan_close(connect_as(alices));
     assert_int_equal(lagand_stop(&r), 0);
@@ -196,7 +221,7 @@ tcp_needs_a_keys_file(void **state)
     lagand_wait(&r, 1000);
     chmod(keys, 0640);
     lagand_start(&r, "good", ARGS("--api.tcp", "tcp://127.0.0.1:*", "--api.keys", keys));
-    assert_int_equal(lagand_wait(&r, 3000), 78);
+    assert_int_equal(lagand_wait(&r, 3000), 77);
     assert_true(lagand_logged(&r, "mode 0640; run chmod 600", 0));
     lagand_start(&r, "good", ARGS("--api.tcp", "ipc:///tmp/x", "--api.keys", keys));
     assert_int_equal(lagand_wait(&r, 3000), 78);
@@ -331,6 +356,98 @@ replaced_key_is_not_served(void **state)
     assert_int_equal(lagand_stop(&r), 0);
 }
 
+/* The handshake was accepted; the first frame comes after the key was removed from the file. */
+static void
+key_removed_after_the_handshake_is_refused(void **state)
+{
+    char frame[500] = { 0 };
+    struct dealer *ctl;
+    struct msg m;
+    int n;
+
+    (void)state;
+    start("good");
+    ctl = dealer_open(&r, "ctl.sock");
+    open_plain(&alice, &server);
+    monitor = zmq_socket(r.zmq, ZMQ_PAIR);
+    assert_int_equal(zmq_socket_monitor(plain, "inproc://handshake", ZMQ_EVENT_HANDSHAKE_SUCCEEDED),
+                     0);
+    assert_int_equal(zmq_connect(monitor, "inproc://handshake"), 0);
+    assert_int_equal(zmq_connect(plain, at), 0);
+    assert_true(readable(monitor, 30000));
+    reload_with(ctl, 1, eve.public, " eve");
+    zmq_send(plain, PING, 5, 0);
+    assert_true(readable(plain, 30000));
+    n = zmq_recv(plain, frame, sizeof frame, 0);
+    assert_in_range(n, 1, sizeof frame);
+    assert_int_equal(msg_decode(&m, frame, (size_t)n, NULL), 0);
+    assert_int_equal(m.type, LAGAN_MSG_ERROR);
+    assert_non_null(strstr(text_of(&m.map, "message"), "removed from api.keys"));
+    msg_done(&m);
+    assert_int_equal(lagand_stop(&r), 0);
+}
+
+/* The key stays, with another name: its limits and its requests are those of another user. */
+static void
+renamed_key_is_another_user(void **state)
+{
+    struct lagan_event ev = { sizeof ev };
+    struct dealer *ctl;
+    struct lagan *c = start_with_one_open(&ctl);
+
+    (void)state;
+    reload_with(ctl, 1, alice.public, " bob max_inflight=1");
+    for (uint64_t i = 2; open_requests(ctl, i); i++) assert_true(poll(NULL, 0, 20) == 0 && i < 500);
+    do assert_int_equal(lagan_next(c, &ev, 30000), 1);
+    while (ev.kind == LAGAN_EVENT_TOKENS);
+    assert_string_equal(ev.reason_name, "cancelled");
+    lagan_close(c);
+    c = connect_as(alices);
+    ask(c, 100000);
+    ask(c, 1);
+    do assert_int_equal(lagan_next(c, &ev, 30000), 1);
+    while (ev.kind == LAGAN_EVENT_TOKENS);
+    assert_string_equal(ev.message, "user key:bob has 1 open requests, which is its limit");
+    lagan_close(c);
+    assert_int_equal(lagand_stop(&r), 0);
+}
+
+/* The list is written twice, here and in lagan_wire.h, because an error in it gives rights away. */
+static void
+clients_may_call_only_these_verbs(void **state)
+{
+    static const char *const of_clients[] = {
+        "status",      "workers list", "requests list", "cancel",  "tokenize", "detokenize",
+        "config show", "kv stats",     "kv pools",      "metrics", "version",
+    };
+    static const char *const all[] = {
+#define X(id, name, operators, args, result) name,
+        LAGAN_VERBS(X)
+#undef X
+    };
+    struct lagan *over_tcp;
+    struct dealer *api;
+
+    (void)state;
+    start("good");
+    over_tcp = connect_as(alices);
+    api = dealer_open(&r, "api.sock");
+    for (size_t i = 0; i < ARRAY_LEN(all); i++) {
+        uint32_t code = 0;
+        char *reply = NULL;
+        size_t k = 0;
+
+        while (k < ARRAY_LEN(of_clients) && strcmp(of_clients[k], all[i])) k++;
+        if (k < ARRAY_LEN(of_clients)) continue;
+        call(api, i, all[i], NULL, NULL);
+        receive_error(api, i, LAGAN_E_UNAUTHORIZED, "is for operators: connect to", 30000);
+        assert_int_equal(lagan_call(over_tcp, all[i], NULL, &reply, &code, 30000), -EREMOTEIO);
+        assert_int_equal(code, LAGAN_E_UNAUTHORIZED);
+    }
+    lagan_close(over_tcp);
+    assert_int_equal(lagand_stop(&r), 0);
+}
+
 static void
 reload_applies_new_limits_to_open_connections(void **state)
 {
@@ -353,37 +470,68 @@ static void
 message_with_many_frames_does_not_block_others(void **state)
 {
     enum { FRAMES = 400000 };
-    void *s;
-    int zero = 0;
     struct dealer *other;
     uint32_t n = 0;
 
     (void)state;
     start("good");
-    s = zmq_socket(r.zmq, ZMQ_DEALER);
-    zmq_setsockopt(s, ZMQ_LINGER, &zero, sizeof zero);
-    zmq_setsockopt(s, ZMQ_SNDHWM, &zero, sizeof zero);
-    zmq_setsockopt(s, ZMQ_CURVE_SERVERKEY, server.public, CURVE_KEY + 1);
-    zmq_setsockopt(s, ZMQ_CURVE_PUBLICKEY, alice.public, CURVE_KEY + 1);
-    zmq_setsockopt(s, ZMQ_CURVE_SECRETKEY, alice.secret, CURVE_KEY + 1);
-    assert_int_equal(zmq_connect(s, at), 0);
+    open_plain(&alice, &server);
+    assert_int_equal(zmq_connect(plain, at), 0);
     for (uint32_t i = 1; i <= FRAMES; i++)
-        assert_int_equal(zmq_send(s, "", 0, i < FRAMES ? ZMQ_SNDMORE : 0), 0);
-    zmq_send(s, "\x94\x01\x0c\x05\x80", 5, 0); /* PING */
+        assert_int_equal(zmq_send(plain, "", 0, i < FRAMES ? ZMQ_SNDMORE : 0), 0);
+    zmq_send(plain, PING, 5, 0);
     other = dealer_open(&r, "api.sock");
     for (uint32_t n_replies = 0; n_replies < 2;) { /* the ERROR, and the PONG after all frames */
-        zmq_pollitem_t p = { .socket = s, .events = ZMQ_POLLIN };
+        zmq_pollitem_t p = { .socket = plain, .events = ZMQ_POLLIN };
 
         assert_true(zmq_poll(&p, 1, n_replies ? 0 : 30000) >= (n_replies ? 0 : 1));
-        n_replies += p.revents != 0 && zmq_recv(s, (char[500]){ 0 }, 500, 0) > 0;
+        n_replies += p.revents != 0 && zmq_recv(plain, (char[500]){ 0 }, 500, 0) > 0;
         if (!n_replies) continue;
         SEND(other, LAGAN_MSG_PING, 1, { "t", 1 });
         receive_type(other, LAGAN_MSG_PONG, 30000);
         if (n++ == 100000) break;
     }
-    zmq_close(s);
     assert_in_range(n, 5, 99999);
     dealer_close(other);
+    assert_int_equal(lagand_stop(&r), 0);
+}
+
+/* Forbids netlink sockets to this process and its children, like RestrictAddressFamilies= of the
+ * documented drop-in, with the same error. */
+static void
+forbid_netlink(void)
+{
+    struct sock_filter code[] = {
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_socket, 0, 3),
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, args[0])),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, AF_NETLINK, 0, 1),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EAFNOSUPPORT),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+    };
+    const struct sock_fprog filter = { ARRAY_LEN(code), code };
+
+    assert_int_equal(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
+    if (prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter) < 0) skip();
+    assert_true(socket(AF_NETLINK, SOCK_RAW, 0) < 0);
+}
+
+/* The last test, because the filter stays. */
+static void
+tcp_on_an_address_needs_no_netlink_socket(void **state)
+{
+    struct lagan_event ev = { sizeof ev };
+    struct lagan *c;
+
+    (void)state;
+    forbid_netlink();
+    start("good");
+    assert_true(strstr(at, "tcp://127.0.0.1:") == at);
+    c = connect_as(alices);
+    ask(c, 5);
+    assert_int_equal(lagan_next(c, &ev, 30000), 1);
+    assert_int_equal(ev.kind, LAGAN_EVENT_TOKENS);
+    lagan_close(c);
     assert_int_equal(lagand_stop(&r), 0);
 }
 
@@ -400,8 +548,12 @@ main(void)
         T(sighup_reads_the_keys_again),
         T(frames_before_a_disconnect_are_read),
         T(replaced_key_is_not_served),
+        T(key_removed_after_the_handshake_is_refused),
+        T(renamed_key_is_another_user),
+        T(clients_may_call_only_these_verbs),
         T(reload_applies_new_limits_to_open_connections),
         T(limits_of_a_key_cover_all_its_connections),
+        T(tcp_on_an_address_needs_no_netlink_socket),
     };
 
     if (!zmq_has("curve")) return 77;

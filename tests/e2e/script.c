@@ -285,18 +285,23 @@ cmd_ask(struct script *s, char **word)
 {
     struct lagan_request *keys;
     struct script_request *r = s->request;
-    int failed;
+    int failed, refused;
 
     while (r < s->request + s->n_requests && strcmp(r->name, word[0])) r++;
     if (r == s->request + MAX_REQUESTS) return fault(s, "more than %d requests", MAX_REQUESTS);
     if (r < s->request + s->n_requests && !r->ended)
         return fault(s, "request %s has not ended", word[0]);
-    keys = serve_request(word[1]);
+    keys = serve_request(word[1], &refused);
     if (!keys) return fault(s, "not JSON: %s", word[1]);
     s->n_requests = MAX(s->n_requests, (uint32_t)(r - s->request) + 1);
     *r = (struct script_request){ .ended = false };
     snprintf(r->name, sizeof r->name, "%s", word[0]);
-    failed = lagan_submit(s->client, keys, &r->id);
+    if (refused) {
+        r->ended = true;
+        snprintf(r->finish, sizeof r->finish, "refused");
+        snprintf(r->message, sizeof r->message, "%s", lagan_errmsg(NULL));
+    }
+    failed = refused ? 0 : lagan_submit(s->client, keys, &r->id);
     lagan_request_free(keys);
     return failed == 0 || fault(s, "submit: %s", lagan_errmsg(s->client));
 }

@@ -266,41 +266,49 @@ serve_ask(const struct serve *s, const char *args, char *output, size_t n)
     return code;
 }
 
-static void
+static int
 set_list(struct lagan_request *r, const char *key, const json_t *list)
 {
     size_t n = json_array_size(list);
     int32_t *ids = calloc(n + 1, sizeof *ids);
     const char **text = calloc(n + 1, sizeof *text);
+    int k;
 
     for (size_t i = 0; i < n; i++) {
         ids[i] = (int32_t)json_integer_value(json_array_get(list, i));
         text[i] = json_string_value(json_array_get(list, i));
     }
-    if (json_is_string(json_array_get(list, 0)))
-        lagan_set_strs(r, key, text, n);
-    else
-        lagan_set_ids(r, key, ids, n);
+    k = json_is_string(json_array_get(list, 0)) ? lagan_set_strs(r, key, text, n)
+                                                : lagan_set_ids(r, key, ids, n);
     free(ids);
     free(text);
+    return k;
+}
+
+static int
+set_key(struct lagan_request *r, const char *key, const json_t *v)
+{
+    if (json_is_integer(v)) return lagan_set_int(r, key, json_integer_value(v));
+    if (json_is_real(v)) return lagan_set_float(r, key, json_real_value(v));
+    if (json_is_boolean(v)) return lagan_set_bool(r, key, json_is_true(v));
+    if (json_is_string(v))
+        return lagan_set_str(r, key, json_string_value(v), json_string_length(v));
+    return json_is_array(v) ? set_list(r, key, v) : 0;
 }
 
 struct lagan_request *
-serve_request(const char *json)
+serve_request(const char *json, int *refused)
 {
     json_t *keys = json_loads(json, 0, NULL), *v;
     struct lagan_request *r;
     const char *key;
 
+    *refused = 0;
     if (!keys) return NULL;
     r = lagan_request_new();
     json_object_foreach(keys, key, v)
     {
-        if (json_is_integer(v)) lagan_set_int(r, key, json_integer_value(v));
-        if (json_is_real(v)) lagan_set_float(r, key, json_real_value(v));
-        if (json_is_boolean(v)) lagan_set_bool(r, key, json_is_true(v));
-        if (json_is_string(v)) lagan_set_str(r, key, json_string_value(v), json_string_length(v));
-        if (json_is_array(v)) set_list(r, key, v);
+        if (!*refused) *refused = set_key(r, key, v);
     }
     json_decref(keys);
     return r;

@@ -45,9 +45,9 @@ int serve_ctl(const struct serve *s, const char *args, char *output, size_t n);
 /* serve_ctl(), repeated while the worker is starting or is being replaced. */
 int serve_ask(const struct serve *s, const char *args, char *output, size_t n);
 
-/* Returns a request with the keys of a JSON object, or NULL. A list of numbers is ids, a list of
- * strings is strings. */
-struct lagan_request *serve_request(const char *json);
+/* Returns a request with the keys of a JSON object; NULL: json is none. A list of numbers is ids,
+ * a list of strings is strings. *refused: the first failure of liblagan to set a key, else 0. */
+struct lagan_request *serve_request(const char *json, int *refused);
 
 /* A path below the source tree. Static storage, four at a time. */
 const char *source_path(const char *below);

@@ -33,10 +33,12 @@ connect_to(const struct serve *s)
 static uint64_t
 submit(struct lagan *c, const char *text)
 {
-    struct lagan_request *r = serve_request(text);
     uint64_t id = 0;
+    int refused;
+    struct lagan_request *r = serve_request(text, &refused);
 
     assert_non_null(r);
+    assert_int_equal(refused, 0);
     assert_int_equal(lagan_submit(c, r, &id), 0);
     lagan_request_free(r);
     return id;

@@ -286,7 +286,7 @@ value_ok(const char *k, uint32_t n, const msgpack_object *v)
         return truth || (v->type == MSGPACK_OBJECT_STR && v->via.str.size == 5 &&
                          !memcmp(v->via.str.ptr, "never", 5));
     if (KEY("model_defaults") || KEY("return_encoder_output") || KEY("return_logits")) return truth;
-    return !n || k[0] != '!';
+    return KEY("encoder_features");
 }
 
 static uint64_t
@@ -391,6 +391,8 @@ look_at(const uint8_t *frame, size_t n)
     r = msg_decode(&m, frame, n, &e);
     check(r == 0 || r == -EBADMSG || r == -EPROTO);
     check(fine || r < 0);
+    check(n < 4 || frame[0] != 0x94 || frame[1] > 0x7f || frame[2] > 0x7f || frame[3] > 0x7f ||
+          (m.version == frame[1] && m.type == frame[2] && m.rid == frame[3]));
     if (r < 0) return;
     check(m.version == 1 && m.map.type == MSGPACK_OBJECT_MAP);
     r = msg_resume(&resume, &m, &e);

@@ -262,14 +262,20 @@ static void
 rid_is_found_without_unpacking_the_frame(void **state)
 {
     (void)state;
-    assert_int_equal(msg_rid("\x94\x01\x03\x05\x80", 5), 5);
-    assert_int_equal(msg_rid("\x94\x01\x03\xcf\x01\x02\x03\x04\x05\x06\x07\x08\x80", 13),
+#define RID(s) msg_head(s, sizeof s - 1).rid
+    assert_int_equal(RID("\x94\x01\x03\x05\x80"), 5);
+    assert_int_equal(RID("\x94\x01\x03\xcf\x01\x02\x03\x04\x05\x06\x07\x08\x80"),
                      0x0102030405060708);
-    assert_int_equal(msg_rid("\x94\x01\x03\xcf\x01\x02\x03\x04\x05\x06\x07", 11), 0); /* cut */
-    assert_int_equal(msg_rid("\x94\x01\x03\xcd\x01\x02", 6), 0x0102);
-    assert_int_equal(msg_rid("\x94\x01\x03\x80\x05", 5), 0);
-    assert_int_equal(msg_rid("\x84\x01\x03\x05\x80", 5), 0);
-    assert_int_equal(msg_rid("\x94\x01\x03", 3), 0);
+    assert_int_equal(RID("\x94\x01\x03\xcf\x01\x02\x03\x04\x05\x06\x07"), 0); /* cut */
+    assert_int_equal(RID("\x94\x01\x03\xcd\x01\x02"), 0x0102);
+    assert_int_equal(RID("\xdc\0\x04\x01\x03\xcc\xff\x80"), 255); /* array 16 */
+    assert_int_equal(RID("\x94\xd0\x01\xd0\x03\xd0\x05\x80"), 5); /* signed types */
+    assert_int_equal(RID("\x94\x01\x03\xd0\xff\x80"), 0);         /* -1 */
+    assert_int_equal(RID("\x94\x01\x03\xff\x80"), 0);
+    assert_int_equal(RID("\x94\x01\x03\x80\x05"), 0);
+    assert_int_equal(RID("\x84\x01\x03\x05\x80"), 0);
+    assert_int_equal(RID("\x94\x01\x03"), 0);
+    assert_int_equal(RID(""), 0);
 }
 
 static void
@@ -287,6 +293,8 @@ invalid_envelope_is_rejected_and_its_rid_kept(void **state)
         { "\x95\x01\x03\x09\x80\x80", 6, -EBADMSG, 9 },
         { "\x94\xa1x\x03\x09\x80", 6, -EBADMSG, 0 },
         { "\x94\x01\xa1x\x09\x80", 6, -EBADMSG, 0 },
+        { "\x94\x01\x03\x09\x81\xa1k\xa1\xff", 9, -EBADMSG, 9 }, /* not UTF-8 */
+        { "\x94\x01\x03\x09\xc1", 5, -EBADMSG, 9 },
         { "\x94\x01\x03\xff\x80", 5, -EBADMSG, 0 },
         { "\x94\x01\x03\x09\x90", 5, -EBADMSG, 9 },
         { "\x94\x02\x03\x09\x80", 5, -EPROTO, 9 },
@@ -447,7 +455,13 @@ absent_keys_are_known_with_model_defaults(void **state)
 static void
 pack_unknown(msgpack_packer *p)
 {
-    msg_key(p, "colour"), msg_text(p, "red");
+    msg_key(p, "temprature"), msg_text(p, "red");
+}
+
+static void
+pack_strange(msgpack_packer *p)
+{
+    msg_key(p, "wxyz"), msgpack_pack_nil(p);
 }
 
 static void
@@ -457,15 +471,18 @@ pack_must(msgpack_packer *p)
 }
 
 static void
-unknown_keys_are_ignored_unless_they_begin_with_exclamation(void **state)
+unknown_request_key_is_refused_with_a_suggestion(void **state)
 {
     struct msg_request q;
     struct err e;
 
     (void)state;
-    assert_int_equal(request_with(1, pack_unknown, &q, &e), 0);
+    assert_int_equal(request_with(1, pack_unknown, &q, &e), -EINVAL);
+    assert_string_equal(e.text, "unknown request key \"temprature\"; did you mean temperature?");
+    assert_int_equal(request_with(1, pack_strange, &q, &e), -EINVAL);
+    assert_string_equal(e.text, "unknown request key \"wxyz\"");
     assert_int_equal(request_with(1, pack_must, &q, &e), -EINVAL);
-    assert_non_null(strstr(e.text, "'!colour'"));
+    assert_non_null(strstr(e.text, "\"!colour\""));
 }
 
 static void
@@ -779,7 +796,7 @@ main(int argc, char **argv)
         cmocka_unit_test(absent_keys_have_their_default),
         cmocka_unit_test(range_error_names_key_and_range),
         cmocka_unit_test(absent_keys_are_known_with_model_defaults),
-        cmocka_unit_test(unknown_keys_are_ignored_unless_they_begin_with_exclamation),
+        cmocka_unit_test(unknown_request_key_is_refused_with_a_suggestion),
         cmocka_unit_test(prompt_is_ids_or_text_and_not_empty),
         cmocka_unit_test(number_and_length_of_stop_strings_are_limited),
         cmocka_unit_test(ids_may_be_a_bin_or_a_list),

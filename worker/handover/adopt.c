@@ -330,7 +330,7 @@ adopt_claim_search(struct worker *w, struct worker_request *r, const token_id *d
     uint32_t slot[MAX_BEAMS], n_steps, i = 0;
     struct beam *b = &r->beam;
 
-    if (!a->found || r->seq.wants_states) return false;
+    if (!a->found || r->seq.wants_states || r->seq.prompt_logprobs) return false;
     n_steps = manifest_claim_search(a->found, w->kv_config->n_slots, r->seq.id, b->n_beams,
                                     r->seq.token, b->first, r->seq.source, r->seq.n_source, slot);
     if (n_steps == 0) return false;

@@ -1,0 +1,41 @@
+/* msg_field.c - see msg_field.h. */
+#include "wire/msg_field.h"
+
+#include "base/similar.h"
+
+static const struct {
+    const char *key;
+    enum msg_kind kind;
+} fields[] = {
+#define X(kind, name, least, most, preset, record, fallback, sentence) { #name, MSG_KIND_##kind },
+    LAGAN_FIELDS(X)
+#undef X
+};
+
+int
+msg_field_kind(const char *key, size_t n, struct err *e)
+{
+    struct similar near = { 0 };
+
+    for (size_t i = 0; i < ARRAY_LEN(fields); i++) {
+        if (strlen(fields[i].key) == n && !memcmp(fields[i].key, key, n))
+            return (int)fields[i].kind;
+        similar_compare(&near, key, n, fields[i].key);
+    }
+    if (!near.word)
+        return err_set(e, -ENOENT, "unknown request key \"%.*s\"", (int)MIN(n, 64u), key);
+    return err_set(e, -ENOENT, "unknown request key \"%.*s\"; did you mean %s?", (int)MIN(n, 64u),
+                   key, near.word);
+}
+
+const char *
+msg_kind_name(enum msg_kind kind)
+{
+    static const char *const names[] = {
+#define X(kind, sentence) [MSG_KIND_##kind] = sentence,
+        LAGAN_KINDS(X)
+#undef X
+    };
+
+    return names[kind];
+}
