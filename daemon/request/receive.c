@@ -418,9 +418,10 @@ take_ready(struct worker *w, struct rest *b, struct err *e)
             e, -EBADMSG,
             "READY: a field is invalid: vocab %u and max_len %u (expected above 0), n_slots %u "
             "(1 to 65536), beams %u (at most %d), temperature %g (0 or more), "
-            "name_bytes %u (at most %zu), or `unserved` is not UTF-8",
+            "name_bytes %u (at most %zu), tokens_per_block %u (at most 65536), or `unserved` is not "
+            "UTF-8",
             y.vocab, y.max_len, y.n_slots, y.beams, LAGAN_MAX_BEAMS, (double)y.temperature,
-            y.name_bytes, sizeof f->family - 1);
+            y.name_bytes, sizeof f->family - 1, y.tokens_per_block);
     }
     *f = (struct model_facts){
         .known = true,
