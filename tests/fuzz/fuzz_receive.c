@@ -85,7 +85,7 @@ is_utf8(const uint8_t *p, uint64_t n)
 static bool
 is_reason(uint32_t r)
 {
-    return (r >= 1 && r <= 5) || (r >= 32 && r <= 47);
+    return (r >= 1 && r <= 5) || (r >= 32 && r <= 48);
 }
 
 static struct ref_row *
