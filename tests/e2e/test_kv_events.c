@@ -398,7 +398,7 @@ reader_knows_the_blocks_after_losses_flush_kill_and_reexec(void **state)
                       n_common(&r, &before), r.n);
         assert_true(r.lost > 0 && n_common(&r, &before) >= before.n / 2);
         lagan_close(r.c);
-        assert_int_equal(serve_ctl(&s, "daemon reexec", text, sizeof text), 0);
+        if (serve_ctl(&s, "daemon reexec", text, sizeof text) != 0) fail_msg("%s", text);
         fill_cache(&s, 0, 1);
         reader_open(&r, &s);
         assert_up_to_date(&r, &s);
