@@ -153,7 +153,7 @@ json_output_has_every_documented_key(void **state)
     static const char *const keys[] = { "request", "output",          "ids",    "text",
                                         "finish",  "score",           "cached", "logprobs",
                                         "error",   "prompt_logprobs", "seed",   "resumed",
-                                        "adopted", "recomputed" };
+                                        "adopted", "recomputed",      "kv_blocks" };
     json_t *o, *lp;
     size_t i;
 
