@@ -427,6 +427,10 @@ take_bye(struct lagan *c, const struct msg *m)
     snprintf(why, sizeof why, "lagand at %.100s %s: %.*s", c->endpoint,
              m->type == LAGAN_MSG_BYE ? "closes the connection" : "rejects the connection",
              (int)MIN(s.n, 100u), s.p);
+    if (m->type == LAGAN_MSG_BYE && msg_get(&m->map, "retry_after_ms")) {
+        connection_lost(c, why); /* the next one resumes the requests */
+        return;
+    }
     if (!c->welcome) c->rejected = true;
     /* until there is a WELCOME on the next connection */
     if (m->type == LAGAN_MSG_BYE) c->welcome = false;

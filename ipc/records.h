@@ -137,7 +137,8 @@ struct rec_ready {                                /* W 1 */
     float temperature;         /* value for requests with ABSENT_temperature */
     int32_t decoder_start;     /* decoder_start_token_id; -1: none */
     uint32_t max_request_seqs; /* maximum number of sequences of a request; 0: n_slots */
-    uint32_t pad;
+    /* max_text_bytes: most bytes of text that a prompt can need, above which `text` never fits */
+    uint32_t max_text_bytes;
     char unserved[48]; /* key of generation_config.json whose value is not served; "": none */
     /* tail: name of the architecture, name_bytes long */
 };

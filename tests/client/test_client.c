@@ -675,6 +675,25 @@ bye_fails_open_requests_with_draining(void **state)
     lagan_close(c);
 }
 
+static void
+bye_with_retry_after_resumes_on_a_new_connection(void **state)
+{
+    struct lagan *c = connect_mock();
+    struct lagan_event ev = { sizeof ev };
+    uint64_t open = ask(c, "leave");
+
+    (void)state;
+    assert_int_equal(lagan_next(c, &ev, 300), 0);
+    assert_int_equal(c->n_breaks, 1);
+    ask(c, "echo z");
+    assert_int_equal(next(c, LAGAN_EVENT_TOKENS).text[0], 'z');
+    next(c, LAGAN_EVENT_OUTPUT);
+    next(c, LAGAN_EVENT_DONE);
+    assert_int_equal(lagan_cancel(c, open), 0);
+    assert_string_equal(next(c, LAGAN_EVENT_ERROR).reason_name, "cancelled");
+    lagan_close(c);
+}
+
 int
 main(void)
 {
@@ -709,6 +728,7 @@ main(void)
         cmocka_unit_test(request_over_the_frame_limit_is_rejected_locally),
         cmocka_unit_test(smaller_event_struct_is_not_overrun),
         cmocka_unit_test(bye_fails_open_requests_with_draining),
+        cmocka_unit_test(bye_with_retry_after_resumes_on_a_new_connection),
     };
 
     return cmocka_run_group_tests_name("client", tests, setup, teardown);
