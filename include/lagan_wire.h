@@ -6,9 +6,9 @@
  *     [version: uint, type: uint, rid: uint64, {map}]
  *
  * rid is the client's number of its request or call, and 0 for messages about the connection. Keys
- * are strings of at most LAGAN_MAX_KEY bytes. An unknown key is ignored; an unknown key that begins
- * with '!' is rejected. The manual lagan-protocol(7), --help and the error texts are made from the
- * sentences of these tables. */
+ * are strings of at most LAGAN_MAX_KEY bytes. lagand rejects an unknown key of SUBMIT and of args
+ * of CALL. Unknown keys of other messages are ignored, unless they begin with '!'. The manual
+ * lagan-protocol(7), --help and the error texts are made from the sentences of these tables. */
 #ifndef LAGAN_WIRE_H
 #define LAGAN_WIRE_H
 
@@ -51,19 +51,20 @@
     X(9, CANCEL, "C: rids: requests to cancel; without rids the request of the envelope's rid") \
     X(10, RESUME, \
       "C: after HELLO with the session of a lost connection, lists of equal length for all " \
-      "open requests: rids; n_tokens, text_bytes: tokens and bytes of text received since " \
-      "SUBMIT. lagand sends REPLY {unknown: rids that lagand does not know}. The other " \
-      "requests continue with chunk 1") \
-    X(11, QUERY, "C: rids; lagand sends REPLY with the state of each request") \
-    X(12, PING, "both: t: any number") \
+      "open requests: rids; n_tokens: tokens that the client has, with generated_ids; " \
+      "text_bytes: bytes of text received since SUBMIT. lagand sends REPLY with the result " \
+      "{unknown: rids that lagand does not know}. The other requests continue with chunk 1") \
+    X(11, QUERY, "C: rids; lagand sends REPLY with the result [{rid, state, n}]") \
+    X(12, PING, "both: t: any number; the receiver replies with PONG at once") \
     X(13, PONG, "both: t of the PING") \
     X(14, BYE, \
       "both: the sender closes the connection; reason: a sentence. From the client: its requests " \
       "are cancelled. From lagand with retry_after_ms: the client may reconnect after that time " \
       "and RESUME") \
     X(15, CALL, "C: verb, args: a command of CALLS") \
-    X(16, REPLY, "D: result of a CALL, RESUME or QUERY") \
-    X(17, EVENT, "D: verb, body: one line of a CALL that follows a stream")
+    X(16, REPLY, "D: result: of a CALL, RESUME or QUERY") \
+    X(17, EVENT, "D: verb, body: one of several results of a CALL; no verb of this version has " \
+      "several results")
 
 enum lagan_message {
 #define X(number, name, sentence) LAGAN_MSG_##name = number,
