@@ -602,7 +602,7 @@ send_bye(struct daemon *d, struct client *c, nsec silent)
     msg_text(&p, why);
     put_u64(&p, "retry_after_ms", 0);
     frontend_send_or_drop(d, c);
-    c->said_bye = true;
+    c->bye_sent = true;
 }
 
 static void
@@ -621,7 +621,7 @@ tick_client(struct daemon *d, struct client *c, nsec now)
         deliver_client_disconnected(d, c->handle);
         return;
     }
-    if (c->said_bye) {
+    if (c->bye_sent) {
         deliver_client_disconnected(d, c->handle);
         return;
     }

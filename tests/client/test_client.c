@@ -209,8 +209,29 @@ missing_lagand_is_a_timeout_with_a_sentence(void **state)
     assert_int_equal(lagan_open(&c, longer, 30), -ENAMETOOLONG);
     longer[200] = '\0'; /* fits the library, but not a socket address */
     assert_true(lagan_open(&c, longer, 30) < 0);
-    assert_int_equal(lagan_open(&c, "nonsense", 30), -EINVAL);
+    assert_int_equal(lagan_open(&c, "tcp://127.0.0.1:1", 30), -EINVAL); /* needs keys */
     assert_null(c);
+}
+
+static void
+other_forms_of_an_endpoint_are_refused_with_the_right_one(void **state)
+{
+    static const char *const forms[][2] = {
+        { "/run/lagan/api.sock", "is ipc:///run/lagan/api.sock" },
+        { "127.0.0.1:7770", "expected tcp://127.0.0.1:7770" },
+        { "http://127.0.0.1:7770", "lagand does not speak HTTP" },
+        { "tcp://127.0.0.1", "has no port; expected tcp://HOST:PORT" },
+        { "api.sock", "expected ipc://PATH or tcp://HOST:PORT" },
+        { "ipc://", "expected ipc://PATH or tcp://HOST:PORT" },
+        { "", "expected ipc://PATH or tcp://HOST:PORT" },
+    };
+    struct lagan *c = NULL;
+
+    (void)state;
+    for (size_t i = 0; i < ARRAY_LEN(forms); i++) {
+        assert_int_equal(lagan_open(&c, forms[i][0], 1000), -EPROTONOSUPPORT);
+        if (!strstr(lagan_errmsg(NULL), forms[i][1])) fail_msg("%s", lagan_errmsg(NULL));
+    }
 }
 
 static void
@@ -707,6 +728,7 @@ main(void)
         cmocka_unit_test(cancelled_request_ends_with_error_cancelled),
         cmocka_unit_test(request_may_be_submitted_before_lagand_starts),
         cmocka_unit_test(missing_lagand_is_a_timeout_with_a_sentence),
+        cmocka_unit_test(other_forms_of_an_endpoint_are_refused_with_the_right_one),
         cmocka_unit_test(unsupported_protocol_error_names_both_versions),
         cmocka_unit_test(reconnect_timeout_fails_each_request_then_reports_disconnected),
         cmocka_unit_test(silent_lagand_is_pinged_and_then_disconnected),
