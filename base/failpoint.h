@@ -43,6 +43,7 @@
     X(step_committed,       "W7",  "step committed; tokens not written") \
     X(rank_planned,         "W7",  "another rank: step read; not launched") \
     X(rank_launched,        "W7",  "another rank: step queued on its device") \
+    X(step_recording,       "W8",  "step record begun; its fields are not written") \
     X(step_emitted,         "W8",  "tokens of the step are in the outbox") \
     X(ring_reserved,        "W8",  "record header written; tail not stored") \
     X(outbox_copied,        "W8",  "payload written; tail not stored") \

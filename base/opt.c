@@ -203,7 +203,6 @@ range_of(const struct opt *o, char *buf, size_t n)
 static bool
 in_range(const struct opt *o, double v)
 {
-    if (v == 0 && o->flags & OPT_AUTO) return true;
     if (o->flags & OPT_POW2 && !power_of_two(v)) return false;
     if (o->min == 0 && o->max == 0) return true;
     return v >= o->min && (o->max == 0 || v <= o->max);
@@ -229,15 +228,15 @@ set_value(const struct opt *o, void *base, const char *value, const char *where,
 {
     char *to = (char *)base + o->offset, range[96];
     const char *or_auto = o->flags & OPT_AUTO ? ", or auto" : "";
+    bool is_auto = *or_auto && strcmp(value, "auto") == 0;
     uint64_t bits = 0;
     double v = 0;
 
     if (o->type == OPT_STR) return set_str(o, to, value, where, e);
-    if (*or_auto && strcmp(value, "auto") == 0) value = "0";
-    if (!parse_value(o, value, &bits, &v))
+    if (!is_auto && !parse_value(o, value, &bits, &v))
         return err_set(e, -EINVAL, "%s: %s: \"%.60s\" is not %s%s%s", where, o->key, value,
                        o->type == OPT_ENUM ? "one of " : "", form_of(o), or_auto);
-    if (!in_range(o, v))
+    if (!is_auto && !in_range(o, v))
         return err_set(e, -EINVAL, "%s: %s: %.60s is out of range; the value must be %s%s", where,
                        o->key, value, range_of(o, range, sizeof range), or_auto);
     memcpy(to, &bits, types[o->type].size);
@@ -260,11 +259,11 @@ no_such_key(const struct opt *table, const char *key, size_t len, const char *wh
 
     for (const struct opt *o = table; o->key; o++)
         if (!(o->flags & OPT_HIDDEN)) similar_compare(&near, key, len, o->key);
-    if (!near.word) {
+    if (!near.name) {
         return err_set(e, -ENOENT, "%s: unknown key \"%.*s\"", where, (int)MIN(len, 60u), key);
     }
     return err_set(e, -ENOENT, "%s: unknown key \"%.*s\"; did you mean %s?", where,
-                   (int)MIN(len, 60u), key, near.word);
+                   (int)MIN(len, 60u), key, near.name);
 }
 
 void

@@ -34,7 +34,7 @@ enum opt_type {
 enum {
     OPT_RESTART = 1, /* a change needs a worker restart */
     OPT_HIDDEN = 2,  /* absent from help, manual and suggestions */
-    OPT_AUTO = 4,    /* numbers: "auto" is accepted and stored as 0, even if min is above 0 */
+    OPT_AUTO = 4,    /* numbers: "auto" is accepted and stored as 0; min must be above 0 */
     OPT_POW2 = 8,    /* numbers: must be a power of two */
     OPT_REPEAT = 16  /* STR: may be repeated; the values are joined with newlines */
 };

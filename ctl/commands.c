@@ -674,8 +674,21 @@ const struct command commands[] = {
       "  laganctl panic\n\n"
       "lagand keeps the last 32 failures, as long as the events of `laganctl events`.\n",
       .run = cmd_panic },
+    { "steps", "[WORKER]", "print the last steps (batches) of the workers, one line each",
+      "  laganctl steps\n"
+      "  laganctl steps -f --json w0 > steps.jsonl\n\n"
+      "PREFILL, DECODE, ENCODER: batched tokens by kind of work. RUN, WAIT: sequences of the\n"
+      "worker after the step. PRE: sequences preempted to make room for it. CACHED: prompt tokens\n"
+      "that its new sequences found in the prefix cache. PLAN, QUEUE, STEP: time to plan the\n"
+      "step, to queue its work on the device, and to compute it. USED / FREE: KV blocks of each\n"
+      "pool. lagand keeps the last 4096 steps of a worker, also those of a process that has\n"
+      "ended.\n",
+      follow_opts, .run = cmd_steps },
     { "metrics", "", "print all metrics in the Prometheus text format",
-      "  laganctl metrics > /var/lib/prometheus/node-exporter/lagan.prom\n",
+      "  cd /var/lib/prometheus/node-exporter\n"
+      "  laganctl metrics > lagan.prom.new && mv lagan.prom.new lagan.prom\n\n"
+      "The two steps replace the file at once, so that a collector never reads a part of it or\n"
+      "the empty file of a failed command.\n",
       .run = cmd_metrics },
     { "kv stats", "", "show the used, cached and free KV blocks of each memory pool",
       "  laganctl kv stats\n\n"
@@ -687,6 +700,18 @@ const struct command commands[] = {
       "A row is a KV group: the layers of equal kind (full, window, cross, state), window and\n"
       "KV size. Block counts from TAKEN to EVICTED are totals since the start of the worker.\n",
       .run = cmd_list, .columns = group_columns },
+    { "kv events", "[WORKER]", "print the last changes of the prefix caches (KV events)",
+      "  laganctl kv events --last 100\n"
+      "  laganctl kv events -f --json w0 > blocks.jsonl\n\n"
+      "A line is a KV block that the prefix cache of a worker has stored, removed or updated\n"
+      "(moved between device and host memory, or its priority), in one KV group. Equal names\n"
+      "mean equal tokens, equal tokens before them, and the same user and model.\n\n"
+      "With --follow the blocks that the cache has come first, without number, then the changes.\n"
+      "If the reader falls behind or a worker restarts, a line with the number of lost events\n"
+      "comes, and the blocks again: a program then drops what it knew. lagand keeps as many\n"
+      "events of a worker as the model option kv.events says; the model option kv.reuse must be\n"
+      "true.\n",
+      follow_opts, .run = cmd_kv_events },
     { "kv flush", "[WORKER]", "empty the prefix cache of one worker or of all workers",
       "  laganctl kv flush\n"
       "  laganctl kv flush w0 --json\n\n"

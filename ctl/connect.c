@@ -6,6 +6,8 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include "config.h"
+
 enum { OPEN_MS = 5000, CALL_MS = 30000 };
 
 int
@@ -24,6 +26,8 @@ ctl_exit_of(uint32_t reason)
         return CTL_UNAVAILABLE;
     case LAGAN_E_DEADLINE:
         return CTL_TIMEOUT;
+    case LAGAN_E_CONFIGURATION:
+        return CTL_CONFIG;
     case LAGAN_E_UNSUPPORTED:
         return CTL_REFUSED;
     default:

@@ -121,6 +121,11 @@ int cmd_events(struct ctl *ctl);
 int cmd_panic(struct ctl *ctl);
 int cmd_metrics(struct ctl *ctl);
 
+/* followed.c */
+extern const struct opt follow_opts[];
+int cmd_steps(struct ctl *ctl);
+int cmd_kv_events(struct ctl *ctl);
+
 /* keygen.c */
 int cmd_keygen(struct ctl *ctl);
 

@@ -19,6 +19,8 @@ struct config;
 struct death; /* supervise/supervisor.h */
 struct event_log;
 struct frontend;
+struct histograms; /* ledger/histograms.h */
+struct kv_watch;   /* request/kv_watch.h */
 struct ledger;
 struct ledger_log;
 struct memory_guard;
@@ -62,7 +64,7 @@ struct daemon_events {
 /* Facts of a model from the last READY of one of its workers; kept when the worker has ended. */
 struct model_facts {
     bool known; /* a worker of the model has sent READY */
-    uint32_t vocab, max_len, max_source, n_slots, has_text;
+    uint32_t vocab, max_len, max_source, n_slots, has_text, tokens_per_block;
     uint32_t beams;            /* default of the request key `beams`; 1: no beam search */
     uint32_t max_request_seqs; /* limit of the sequences of one request */
     uint32_t max_text_bytes;   /* limit of the request key `text` */
@@ -93,6 +95,7 @@ struct daemon {
 
     struct ledger_log *ledger_log;
     struct quarantine *quarantine;
+    struct kv_watch *kv_watch;
 
     nsec retry_at; /* deliver.c: when to try a blocked send again; 0: none is blocked */
     struct memory_guard *memory_guard;
@@ -110,6 +113,7 @@ struct daemon {
     int exit_code;
     msgpack_sbuffer out; /* message that is being encoded */
     uint64_t n_requests, n_refused, n_finished, n_failed, n_resumes;
+    struct histograms *histograms;
     uint64_t n_ended[REASONS]; /* ended requests, by the enum lagan_reason of their end */
     struct event_log *event_log;
     uint64_t held_bytes; /* memory reserved for open requests; at most api.memory */

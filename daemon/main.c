@@ -1,9 +1,10 @@
 /* main.c - main() of lagand: reads the configuration and serves.
  *
  * Exit codes: 0 stopped on request, or --check found no error · 1 other failure · 2 wrong command
- * line · 69 no worker could be started · 77 no permission · 78 configuration or model files. */
+ * line · 69 no worker could be started, or another process uses the runtime directory or port · 77 no permission · 78 configuration or model files. */
 #include "base/log.h"
 #include "daemon/config/options.h"
+#include "daemon/ops/check.h"
 #include "daemon/serve.h"
 #include "include/lagan_wire.h"
 
@@ -14,7 +15,7 @@
 
 #include "config.h"
 
-enum { EXIT_USAGE = 2, EXIT_NO_PERMISSION = 77, EXIT_CONFIG = 78 };
+enum { EXIT_USAGE = 2, EXIT_UNAVAILABLE = 69, EXIT_NO_PERMISSION = 77, EXIT_CONFIG = 78 };
 
 static void
 help(void)
@@ -27,7 +28,8 @@ help(void)
          "Options, with the default in []; a name with a dot is also a key of the "
          "configuration file:");
     opt_help(daemon_opts, OPT_TYPED, stdout);
-    puts("\nSettings of a model, for --set and for each entry of models in the file:");
+    puts("\nSettings of a model, for --set and for each entry of models in the file. A setting\n"
+         "that has no effect on the device or the model, or without another setting, is refused:");
     opt_help(model_opts, OPT_KEYS, stdout);
 }
 
@@ -57,18 +59,21 @@ manual(void)
          "models:\n  - path: /var/lib/lagan/models/llama-8b\n    workers: 2\n"
          "    kv:\n      reuse: true\n"
          "  - path: /var/lib/lagan/models/t5-large\n    device: cpu\n.Ed\n"
-         ".Fl -check\nprints all errors of the file,\n.Ql laganctl config show\nthe origin of "
+         ".Fl -check\nprints all errors of the file and of the models, keys and ports that it "
+         "names,\n.Ql laganctl config show\nthe origin of "
          "each value, and\n.Ql laganctl daemon reexec\napplies a changed file while requests "
          "continue.");
     puts(".Sh SETTINGS OF A MODEL\nFor\n.Fl -set\nand for the entries of\n.Cm models:\nin the "
-         "file.");
+         "file.\nA setting that has no effect on the device or the model, or without another "
+         "setting, is refused by name.");
     opt_manual(model_opts, OPT_KEYS, stdout);
     printf(".Sh FILES\n.Bl -tag -width Ds\n.It Pa %s\nThe configuration.\n", config_default_file);
     puts(
         ".It Pa /run/lagan\nThe runtime directory under systemd.\n.El\n"
         ".Sh EXIT STATUS\n0 stopped on request, or the configuration is valid; 1 failure; 2 usage; "
         "69 no\n"
-        "worker could be started; 77 no permission; 78 configuration or model files.\n"
+        "worker could be started, or the runtime directory or port is in use; 77 no permission; 78 "
+        "configuration or model files.\n"
         ".Sh SEE ALSO\n.Xr laganctl 1 ,\n.Xr lagan-protocol 7 .\n"
         ".Ql lagan-sim\nsimulates the scheduler of a worker in virtual time.");
 }
@@ -103,9 +108,36 @@ exit_code(int r)
         return EXIT_NO_PERMISSION;
     case -ENAMETOOLONG:
         return EXIT_CONFIG;
+    case -EBUSY: /* another lagand runs on the directory */
+    case -EADDRINUSE:
+        return EXIT_UNAVAILABLE;
     default:
         return r < 0 ? EXIT_FAILURE : r;
     }
+}
+
+static int
+config_exit_code(const struct problems *p)
+{
+    return p->n_denied && p->n_denied == p->n + p->n_more ? EXIT_NO_PERMISSION : EXIT_CONFIG;
+}
+
+/* Runs --check. c, p: what config_read() has read and found wrong. */
+static int
+check_only(struct config *c, int argc, char **argv, struct problems *p)
+{
+    struct problems unit = { 0 };
+    bool usage;
+
+    if (check_become_service(c, &unit)) (void)!config_read(c, argc, argv, p, &usage);
+    check_start(c, p);
+    say(&unit);
+    say(p);
+    if (unit.n) return EXIT_CONFIG;
+    if (p->n) return config_exit_code(p);
+    log_info("the configuration is valid: %u model%s, %u worker%s", c->n_models,
+             c->n_models == 1 ? "" : "s", config_n_workers(c), config_n_workers(c) == 1 ? "" : "s");
+    return 0;
 }
 
 int
@@ -121,10 +153,10 @@ main(int argc, char **argv)
 
     log_open("lagand", LOG_LEVEL_INFO);
     r = config_read(&config, argc, argv, &problems, &usage);
-    if (r < 0) {
+    if (r < 0 && (usage || !config.o.check)) {
         say(&problems);
         if (usage) log_err("lagand --help lists the options");
-        return usage ? EXIT_USAGE : EXIT_CONFIG;
+        return usage ? EXIT_USAGE : config_exit_code(&problems);
     }
     if (config.o.help) {
         help();
@@ -138,12 +170,7 @@ main(int argc, char **argv)
         puts(PACKAGE_STRING);
         return 0;
     }
-    if (config.o.check) {
-        log_info("the configuration is valid: %u model%s, %u worker%s", config.n_models,
-                 config.n_models == 1 ? "" : "s", config_n_workers(&config),
-                 config_n_workers(&config) == 1 ? "" : "s");
-        return 0;
-    }
+    if (config.o.check) return check_only(&config, argc, argv, &problems);
     log_level_set(levels[config.o.log_level]);
     log_never_wait();
     raise_files();

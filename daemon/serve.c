@@ -12,6 +12,7 @@
 #include "base/log.h"
 #include "daemon/config/options.h"
 #include "daemon/config/runtime_dir.h"
+#include "daemon/ledger/histograms.h"
 #include "daemon/ledger/ledger.h"
 #include "daemon/ledger/ledger_save.h"
 #include "daemon/ledger/quarantine.h"
@@ -21,6 +22,7 @@
 #include "daemon/persist/event_log.h"
 #include "daemon/request/deliver.h"
 #include "daemon/request/dispatch.h"
+#include "daemon/request/kv_watch.h"
 #include "daemon/request/lifecycle.h"
 #include "daemon/request/receive.h"
 #include "daemon/request/worker_calls.h"
@@ -215,6 +217,7 @@ on_worker_dead(struct worker *w, const struct death *death)
 {
     dispatch_worker_lost(w, death);
     worker_calls_lost(w);
+    kv_watch_lost(w);
     /* Other workers get the requests now, because w is started again next, which takes time. */
     dispatch(worker_daemon(w));
 }
@@ -405,14 +408,16 @@ open_daemon(struct daemon *d, struct err *e)
     d->ledger = ledger_new(MAX_REQUESTS, seed[0]);
     d->ledger_log = ledger_log_new(d->ledger, d->config);
     d->quarantine = quarantine_new();
+    d->kv_watch = kv_watch_new(d->config);
     d->sessions = sessions_new(seed[1]);
     d->calls = worker_calls_new();
+    d->histograms = calloc(1, sizeof *d->histograms);
     d->memory_guard = calloc(1, sizeof *d->memory_guard);
     fdstore_read(&given);
     d->event_log = event_log_new(fdstore_take(&given, "history"));
     d->zmq = zmq_ctx_new();
-    if (!d->ledger || !d->ledger_log || !d->quarantine || !d->sessions || !d->calls ||
-        !d->memory_guard || !d->event_log || !d->zmq)
+    if (!d->ledger || !d->ledger_log || !d->quarantine || !d->kv_watch || !d->sessions ||
+        !d->calls || !d->histograms || !d->memory_guard || !d->event_log || !d->zmq)
         return err_set(e, -ENOMEM, "no memory for lagand's tables of requests and clients");
     if (!event_log_previous_pid(d->event_log)) fdstore_put("history", event_log_fd(d->event_log));
     note_start(d);
@@ -441,7 +446,9 @@ close_daemon(struct daemon *d)
     d->ledger = ledger_free(d->ledger);
     d->quarantine = quarantine_free(d->quarantine);
     d->calls = worker_calls_free(d->calls);
+    d->kv_watch = kv_watch_free(d->kv_watch);
     free(d->memory_guard);
+    free(d->histograms);
     d->event_log = event_log_free(d->event_log);
     d->event = sd_event_unref(d->event);
     msgpack_sbuffer_destroy(&d->out);

@@ -13,6 +13,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "config.h"
+
 #define MODULE "lagan-cuda.so"
 
 /* Returns the GPU number of this rank in "cuda", "cuda:N" or "cuda:N,M..." (one GPU per rank). */

@@ -114,7 +114,9 @@ enum lagan_tensor {
     X(44, DEVICE_LOST, "device_lost", 1, "the GPU is no longer available") \
     X(45, INTERNAL, "internal", 1, "an error inside lagan; the journal has details") \
     X(46, UNSUPPORTED, "unsupported", 0, "this version or model does not support the request") \
-    X(47, NOT_FOUND, "not_found", 0, "there is no such request, worker or verb")
+    X(47, NOT_FOUND, "not_found", 0, "there is no such request, worker or verb") \
+    X(48, CONFIGURATION, "configuration", 0, \
+      "the configuration, or a file that it names, is not valid; the message names it")
 
 /* reason of DONE and code of ERROR: one number space. */
 enum lagan_reason {
@@ -219,7 +221,7 @@ enum lagan_reason {
       "forced_eos_token_id of the model, if any") \
     X(U32,   logprobs,                 0, LAGAN_MAX_TOP, 0, SAMPLER, FIXED, \
       "report the log-probability of each generated token, and of this number of most likely " \
-      "tokens at its position; default: none are reported") \
+      "tokens at its position (with beams: only 0); default: none are reported") \
     X(U32,   prompt_logprobs,          0, LAGAN_MAX_TOP, 0, SAMPLER, FIXED, \
       "report the log-probability of each prompt token, and of this number of most likely " \
       "tokens at its position; default: none are reported") \
@@ -256,7 +258,8 @@ enum lagan_reason {
     X(BOOL,  return_logits,            0, 1, 0, LAGAND, FIXED, \
       "send the logits of each generated token too, as a tensor, before penalties change them") \
     X(ANY,   encoder_features,         0, 0, 0, LAGAND, FIXED, \
-      "encoder input as a tensor, instead of ids, for models that take features")
+      "not served: no model family here takes features; a request with this key ends with the " \
+      "error unsupported")
 /* clang-format on */
 
 /* The verbs of CALL: identifier, name, 1 if only ctl.sock serves it, args, result. args is a list
@@ -286,7 +289,22 @@ enum lagan_reason {
     X(kv_flush, "kv flush", 1, "worker, required if there are several", \
       "{blocks, bytes, host_blocks, host_bytes}: removed from the prefix cache; blocks of " \
       "running requests stay") \
+    X(kv_events, "kv events", 1, "worker, required if there are several; from: number of the " \
+      "first event; at: 0, to get the blocks of the cache too, or the at of the reply before", \
+      "{first: number of the first event that lagand keeps, next, end: number after the last " \
+      "event, lost: events from `from` on that are not kept, events: [{number, at_ms, op: stored|removed|updated, why: " \
+      "asked|pressure|orphan|lost|flushed, name, parent, group, tier: device|host, tokens, " \
+      "priority}], at, blocks: [{name, parent, group, tier, tokens, priority}]}: at most 96 events " \
+      "from that number on. After a loss the caller drops what it knew, and calls with `next` and " \
+      "at 0, then with the `at` of the reply until that is null; blocks are in a reply only if " \
+      "all events are") \
     X(metrics, "metrics", 0, "", "{text: all metrics in the Prometheus text format}") \
+    X(steps, "steps", 0, "worker, required if there are several; from: number of the first step", \
+      "{next, end: number after the last step, lost: steps from that number on that lagand has " \
+      "not kept, steps: [{number, at_ms, step, lane, prefill_tokens, decode_tokens, " \
+      "encoder_tokens, sequences, cached_tokens, preempted, running, waiting, plan_ns, queue_ns, " \
+      "device_ns, prefill_units, decode_units, used: [blocks of a pool], free: [blocks of a " \
+      "pool]}]}: at most 64 steps from that number on; lagand keeps the last 4096 of a worker") \
     X(events, "events", 1, "from: number of the first event", \
       "{next, events: [{number, at_ms, kind, worker, text}]}: at most 256 events from that " \
       "number on") \

@@ -2,6 +2,7 @@
 #include "ipc/heritage.h"
 
 #include <fcntl.h>
+#include <inttypes.h>
 #include <stdio.h>
 
 /* Returns true for a valid descriptor name: 1 to 15 lower-case letters, digits and '_'. */
@@ -27,6 +28,20 @@ take_epoch(uint64_t *ret, const char *s, struct err *e)
     return 0;
 }
 
+static int
+take_cache_key(uint64_t ret[4], const char *s, struct err *e)
+{
+    int n = 0;
+
+    if (!s) return 0;
+    if (strspn(s, "0123456789abcdef") == 64 &&
+        sscanf(s, "%16" SCNx64 "%16" SCNx64 "%16" SCNx64 "%16" SCNx64 "%n", &ret[0], &ret[1],
+               &ret[2], &ret[3], &n) == 4 &&
+        !s[n])
+        return 0;
+    return err_set(e, -EBADMSG, "LAGAN_CACHE_KEY is not a number of 64 hexadecimal digits");
+}
+
 int
 heritage_take(struct heritage *h, struct err *e)
 {
@@ -41,6 +56,7 @@ heritage_take(struct heritage *h, struct err *e)
     if (!names) return err_set(e, -EBADMSG, "LAGAN_EPOCH is set and LAGAN_FDNAMES is not");
     if (!epoch) return err_set(e, -EBADMSG, "LAGAN_FDNAMES is set and LAGAN_EPOCH is not");
     TRY(take_epoch(&got.epoch, epoch, e));
+    TRY(take_cache_key(got.cache_key, getenv("LAGAN_CACHE_KEY"), e));
     for (const char *s = names;; s++) {
         size_t n = strcspn(s, ":");
         struct heritage_fd *f = &got.at[got.n];

@@ -2,6 +2,7 @@
  *
  *   LAGAN_FDNAMES=d:w:doorbell:fd_channel[:group[:plan1:reply1:ring1...]]   names of fd 3, 4, ...
  *   LAGAN_EPOCH=17                                                          incarnation, from 1
+ *   LAGAN_CACHE_KEY=<64 hex digits>   seed of the names of KV blocks (base/block_name.h)
  *
  * In a rank group all ranks have "group", a memfd that they share, and rank 0 has plan ring, reply
  * ring and doorbell of each other rank. All other descriptors are close-on-exec. The worker sets
@@ -15,6 +16,7 @@ enum { HERITAGE_FIRST = 3, HERITAGE_MAX = 32, HERITAGE_ENV_MAX = 16 + HERITAGE_M
 
 struct heritage {
     uint64_t epoch;
+    uint64_t cache_key[4]; /* all 0: lagand gave none */
     uint32_t n;
     struct heritage_fd {
         char name[16];
@@ -22,8 +24,8 @@ struct heritage {
     } at[HERITAGE_MAX];
 };
 
-/* Reads both variables, checks that each named descriptor is open, and sets close-on-exec.
- * -EBADMSG: malformed. -ENOENT: neither is set, so lagand has not started this process. */
+/* Reads the variables, checks that each named descriptor is open, and sets close-on-exec.
+ * -EBADMSG: malformed. -ENOENT: the first two are not set: lagand has not started this process. */
 int heritage_take(struct heritage *h, struct err *e) MUST_USE;
 int heritage_fd(const struct heritage *h, const char *name); /* -1: not inherited */
 /* Writes "LAGAN_FDNAMES=..." into buf, for a child that gets the descriptors of h->at as 3, 4, ...

@@ -56,12 +56,15 @@
     LAYOUT4(rec_out, has_logprobs, first, text_bytes, text_first) LAYOUT2(rec_out, n_top, score) \
     LAYOUT4(rec_finish, ledger_index, gen, output, reason) \
     LAYOUT4(rec_finish, score, n_tokens, cached, adopted) \
-    LAYOUT2(rec_finish, recomputed, n_prompt_tokens) \
+    LAYOUT2(rec_finish, recomputed, n_prompt_tokens) LAYOUT(rec_finish, scheduled_ns) \
     LAYOUT4(rec_reject, ledger_index, gen, reason, text_bytes) LAYOUT2(rec_phase, phase, done) \
     LAYOUT(rec_phase, total) LAYOUT4(rec_prompt, ledger_index, gen, first, n) \
     LAYOUT(rec_prompt, n_top) \
     LAYOUT4(rec_tensor, ledger_index, gen, first, n) LAYOUT2(rec_tensor, cols, kind) \
-    LAYOUT4(rec_text_done, call, gen, reason, n_ids) LAYOUT(rec_text_done, text_bytes))
+    LAYOUT4(rec_text_done, call, gen, reason, n_ids) LAYOUT(rec_text_done, text_bytes) \
+    LAYOUT2(rec_kv_events, n, flags) LAYOUT(rec_kv_events, lost) \
+    LAYOUT4(rec_kv_event, name, parent, op, group) \
+    LAYOUT4(rec_kv_event, priority, tier, why, n_tokens))
 
 /* The number for everything that lagand and a worker share: records, statistics (index and name
  * length of each), and the structs that they access in shared memory. */
@@ -75,5 +78,10 @@
     LAYOUT2(shm_ctl, stat_seq, stat) LAYOUT(shm_ctl, group_stat) \
     LAYOUT4(panic_message, state, signal, address, step) \
     LAYOUT4(panic_message, n_frames, text_bytes, frame, text) LAYOUT2(step_trace, n, retired) \
-    LAYOUT(step_trace, entry) LAYOUT4(step_entry, seq, step, lane, n_ids) LAYOUT(step_entry, id))
+    LAYOUT(step_trace, entry) LAYOUT4(step_entry, seq, step, lane, n_ids) LAYOUT(step_entry, id) \
+    LAYOUT2(step_records, n, entry) LAYOUT4(step_record, seq, step, at_ns, plan_ns) \
+    LAYOUT4(step_record, queue_ns, device_ns, prefill_tokens, decode_tokens) \
+    LAYOUT4(step_record, encoder_tokens, n_segments, cached_tokens, preempted) \
+    LAYOUT4(step_record, running, waiting, prefill_units, decode_units) \
+    LAYOUT4(step_record, lane, n_pools, used, free))
 /* clang-format on */

@@ -89,6 +89,10 @@ const struct opt model_opts[] = {
     { "kv.reuse", OPT_BOOL, AT(kv_reuse), "false", NULL, 0, 0, RESTART, "BOOL",
       "prefix caching. true: keep the KV blocks of ended requests, and reuse them for requests "
       "that have the same first tokens or the same encoder input" },
+    { "kv.events", OPT_U32, AT(kv_events), "4096", NULL, 0, 1 << 20, RESTART, "N",
+      "number of the latest changes of the prefix cache (KV events) that a worker and lagand keep; "
+      "lagand routes by them where a model has several workers, and `laganctl kv events` prints "
+      "them; needs kv.reuse; 0: none" },
     { "kv.shares", OPT_STR, AT(kv_shares), "", NULL, 0, 0, RESTART, "KIND=SHARE,...",
       "target shares of kv.memory for kinds of layers, at most 1 together: full (full "
       "attention), window (sliding window), cross (cross-attention), state (recurrent); for "
@@ -171,4 +175,56 @@ bool
 model_options_on_gpu(const struct model_options *k)
 {
     return strcmp(model_options_device(k), "cpu") != 0;
+}
+
+static bool
+on_cpu(const struct model_options *k)
+{
+    return !model_options_on_gpu(k);
+}
+
+static bool
+is_fixed(const struct model_options *k)
+{
+    return k->split_mode == SPLIT_FIXED;
+}
+
+static bool
+reuses(const struct model_options *k)
+{
+    return k->kv_reuse;
+}
+
+int
+model_options_check(const struct model_options *k, struct err *e)
+{
+    static const struct {
+        const char *key;
+        bool (*has_effect)(const struct model_options *);
+        const char *needs;
+    } rows[] = {
+        { "isa", on_cpu, "device cpu" },
+        { "graphs.memory", model_options_on_gpu, "a GPU as device" },
+        { "cuda.libs", model_options_on_gpu, "a GPU as device" },
+        { "cuda.tuning_file", model_options_on_gpu, "a GPU as device" },
+        { "kernels", model_options_on_gpu, "a GPU as device" },
+        { "step_timing", model_options_on_gpu, "a GPU as device" },
+        { "split.context_sm", is_fixed, "split.mode=fixed" },
+        { "kv.host_memory", reuses, "kv.reuse=true; only reusable blocks are kept there" },
+    };
+    struct model_options def;
+
+    opt_defaults(model_opts, &def);
+    for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
+        const struct opt *o = opt_find(model_opts, rows[i].key, strlen(rows[i].key));
+        char value[1100], otherwise[1100];
+
+        check(o);
+        opt_text(o, k, value, sizeof value);
+        if (strcmp(value, opt_text(o, &def, otherwise, sizeof otherwise)) == 0) continue;
+        if (rows[i].has_effect(k)) continue;
+        return err_set(e, -EINVAL, "%s is %s, which has no effect here: it needs %s", o->key, value,
+                       rows[i].needs);
+    }
+    return 0;
 }

@@ -29,8 +29,8 @@ enum {
     REC_PHASE = 5,  /* rec_phase */
     REC_PROMPT_LOGPROBS = 6, /* rec_prompt and tails; before the first token of the request */
     REC_TEXT_DONE = 7,       /* rec_text_done and tails */
-    REC_KV_EVENTS = 8,
-    REC_TENSOR = 9, /* rec_tensor and values */
+    REC_KV_EVENTS = 8,       /* rec_kv_events, n rec_kv_event */
+    REC_TENSOR = 9,          /* rec_tensor and values */
 };
 
 /* The bytes that a tail of n bytes occupies: n rounded up to a multiple of 8. */
@@ -170,6 +170,7 @@ struct rec_finish { /* W 3 */
     uint32_t n_tokens, cached, adopted, recomputed;
     uint32_t n_prompt_tokens; /* tokens of the prompt, or of the encoder input */
     uint32_t pad;
+    int64_t scheduled_ns; /* CLOCK_MONOTONIC, launch of the first step of the request; 0: none */
 };
 struct rec_reject { /* W 4 */
     uint32_t ledger_index, gen;
@@ -201,6 +202,29 @@ struct rec_tensor {
     uint32_t pad;
     /* f32 value[n]; padded to 8 */
 };
+/* W 8: changes of the worker's prefix cache, or a part of a snapshot of it. */
+enum { KV_EVENTS_MAX = 256, KV_EVENTS_WHYS = 5 }; /* in one record; values of why */
+enum {                                            /* rec_kv_events.flags */
+       KV_EVENTS_SNAPSHOT = 1, /* the events are blocks that the cache has (op 0) */
+       KV_EVENTS_BEGIN = 2,    /* first part of a snapshot: what was known of the cache is void */
+       KV_EVENTS_END = 4       /* last part of a snapshot */
+};
+struct rec_kv_events {
+    uint32_t n, flags;
+    uint64_t lost; /* with KV_EVENTS_BEGIN: events that were overwritten before they were sent */
+};
+/* One block in one KV group. A worker that sends a snapshot also sends the changes meanwhile:
+ * before each part, all changes up to it. */
+struct rec_kv_event {
+    uint64_t name[2], parent[2]; /* names of this block and of the block before it */
+    uint8_t op;                  /* 0 stored, 1 removed, 2 updated */
+    uint8_t group;
+    uint8_t priority; /* retention priority, 0 .. 100 */
+    uint8_t tier;     /* 0 device, 1 host tier only */
+    uint8_t why;      /* enum kv_why of worker/kv/kv_event.h */
+    uint8_t pad;
+    uint16_t n_tokens;
+};
 struct rec_text_done { /* W 7 */
     uint32_t call, gen;
     uint32_t reason; /* 0: success; else enum lagan_reason, and the text is the error sentence */
@@ -214,9 +238,11 @@ _Static_assert(sizeof(struct rec_text) == 24, "rec_text");
 _Static_assert(sizeof(struct rec_ready) == 136, "rec_ready");
 _Static_assert(sizeof(struct rec_step) == 16, "rec_step");
 _Static_assert(sizeof(struct rec_out) == 32, "rec_out");
-_Static_assert(sizeof(struct rec_finish) == 40, "rec_finish");
+_Static_assert(sizeof(struct rec_finish) == 48, "rec_finish");
 _Static_assert(sizeof(struct rec_reject) == 16, "rec_reject");
 _Static_assert(sizeof(struct rec_phase) == 24, "rec_phase");
 _Static_assert(sizeof(struct rec_prompt) == 24, "rec_prompt");
 _Static_assert(sizeof(struct rec_tensor) == 32, "rec_tensor");
 _Static_assert(sizeof(struct rec_text_done) == 24, "rec_text_done");
+_Static_assert(sizeof(struct rec_kv_events) == 16, "rec_kv_events");
+_Static_assert(sizeof(struct rec_kv_event) == 40, "rec_kv_event");

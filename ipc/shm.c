@@ -272,6 +272,13 @@ shm_trace(const struct shm *s)
     return (struct step_trace *)((uint8_t *)s->base + SHM_TRACE_OFF);
 }
 
+struct step_records *
+shm_steps(const struct shm *s)
+{
+    check(s->hdr.kind == SHM_W);
+    return (struct step_records *)((uint8_t *)s->base + SHM_STEPS_OFF);
+}
+
 /* 16 bytes that need no alignment and may alias any type. */
 typedef uint64_t piece __attribute__((vector_size(16), may_alias, aligned(1)));
 

@@ -9,7 +9,8 @@
  *   4096              4096    struct shm_ctl                          owner of the memfd
  *   8192   (W only)   65536   panic message (struct panic_message)    worker
  *   73728  (W only)   57344   step trace (struct step_trace)          worker
- *   8192 (D), 131072 (W)      ring[1 << ring_log2]                    owner of the memfd
+ *   131072 (W only)   659456  step records (struct step_records)      worker
+ *   8192 (D), 790528 (W)      ring[1 << ring_log2]                    owner of the memfd
  *
  * In a rank group, a rank other than rank 0 has no D. It gets its plans in a P, which has the
  * layout of a D and is written by rank 0; rank 0 also reads the W of that rank.
@@ -24,15 +25,16 @@
 
 #define SHM_MAGIC "LAGANSH\1"
 /* the value of SHM_LAYOUT_SUM (ipc/layout.h) for this SHM_ABI_MAJOR */
-#define SHM_LAYOUT UINT64_C(2892391340394)
+#define SHM_LAYOUT UINT64_C(8433778527405)
 enum { SHM_ABI_MAJOR = 5, SHM_ABI_MINOR = 0, SHM_PAGE = 4096, SHM_REC_ALIGN = 32 };
 enum shm_kind { SHM_D = 1, SHM_W = 2, SHM_P = 3 };
 enum {
     SHM_CTL_OFF = 4096,
     SHM_PANIC_OFF = 8192,
     SHM_TRACE_OFF = 73728,
+    SHM_STEPS_OFF = 131072,
     SHM_RING_OFF_D = 8192,
-    SHM_RING_OFF_W = 131072,
+    SHM_RING_OFF_W = 790528,
     SHM_RING_LOG2_D = 23,
     SHM_RING_LOG2_W = 22,
     SHM_RING_LOG2_P = 23,
@@ -138,6 +140,34 @@ struct step_trace {
 _Static_assert(sizeof(struct step_entry) == 888, "step_entry");
 _Static_assert(sizeof(struct step_trace) <= 57344, "step_trace");
 
+/* The last STEP_RECORDS committed steps of a worker, for statistics. lagand copies them several
+ * times a second and after the end of the process (daemon/supervise/step_log.h), so that a record
+ * costs the worker some stores, and no record in the ring. */
+enum { STEP_RECORDS = 4096 };
+struct step_record {
+    _Atomic uint64_t seq; /* 2n+1 while record n is written, 2n+2 when complete */
+    uint64_t step;        /* number of the step in its lane */
+    int64_t at_ns;        /* CLOCK_MONOTONIC, when the worker noticed the end of the step */
+    /* Time to plan the step; to queue its work on the device; from the end of the step before (or
+     * from the launch, if the lane was idle) to the end of the step. */
+    uint64_t plan_ns, queue_ns, device_ns;
+    uint32_t prefill_tokens, decode_tokens, encoder_tokens; /* batched tokens, by kind of work */
+    uint32_t n_segments;                                    /* sequences in the step */
+    uint32_t cached_tokens;    /* prompt tokens that sequences starting here found in the cache */
+    uint32_t preempted;        /* sequences that the plan of the step preempted */
+    uint32_t running, waiting; /* sequences of the worker after the step */
+    uint32_t prefill_units, decode_units; /* the partition; 0: the device is not divided */
+    uint8_t lane, n_pools, pad[6];
+    uint32_t used[SHM_MAX_GROUPS], free[SHM_MAX_GROUPS]; /* [n_pools] blocks after the step */
+};
+struct step_records {
+    _Atomic uint64_t n; /* number of complete records since the start of the worker */
+    uint64_t pad[15];
+    struct step_record entry[STEP_RECORDS];
+};
+_Static_assert(sizeof(struct step_record) == 160, "step_record");
+_Static_assert(sizeof(struct step_records) <= SHM_RING_OFF_W - SHM_STEPS_OFF, "step_records");
+
 /* A memfd mapped in this process: writable if this side owns it, else read-only. */
 struct shm {
     int fd;
@@ -166,6 +196,7 @@ struct shm_ctl *shm_ctl(const struct shm *s);
 uint8_t *shm_ring(const struct shm *s);
 struct panic_message *shm_panic_message(const struct shm *s); /* W only */
 struct step_trace *shm_trace(const struct shm *s);            /* W only */
+struct step_records *shm_steps(const struct shm *s);          /* W only */
 
 /* Copies bytes that another process may change meanwhile; loads each byte exactly once. */
 void shm_copy_in(void *to, const void *from, size_t n);

@@ -50,9 +50,12 @@
     X(COUNTER, mixed_steps, "", "steps with prefill and decode work") \
     X(COUNTER, mixed_ns, "ns", "total duration of steps with prefill and decode work") \
     X(COUNTER, preemptions, "", "running sequences preempted because KV blocks ran out") \
+    X(COUNTER, kv_events, "", "changes of the prefix cache sent to lagand (with kv.reuse)") \
+    X(COUNTER, kv_events_lost, "", \
+      "changes of the prefix cache that were overwritten before lagand could get them") \
     X(COUNTER, ring_full, "", "times a result had to wait because the ring to lagand was full") \
-    X(GAUGE,   load_done, "bytes", "bytes of weights loaded so far") \
-    X(GAUGE,   load_total, "bytes", "bytes of weights to load in total") \
+    X(GAUGE,   weight_bytes_loaded, "bytes", "bytes of weights loaded so far") \
+    X(GAUGE,   weight_bytes, "bytes", "bytes of weights to load in total") \
     X(COUNTER, adopted, "tokens", "tokens whose KV was taken over from the previous process") \
     X(COUNTER, recomputed, "tokens", "tokens whose KV a replacement worker had to compute again")
 

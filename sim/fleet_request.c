@@ -281,26 +281,42 @@ fleet_name_blocks(struct fleet *f, struct fleet_request *j)
     free(token);
 }
 
+static struct held_block
+held_block(const struct kv_event *e)
+{
+    return (struct held_block){ .name = { e->name[0], e->name[1] },
+                                .parent = { e->parent[0], e->parent[1] },
+                                .n_tokens = e->n_tokens,
+                                .group = e->group,
+                                .on_host = e->tier == TIER_HOST,
+                                .priority = e->priority };
+}
+
 /* Updates f->holders, the table of the blocks that each worker caches, with the new KV events. */
 static void
 read_kv_events(struct fleet *f, uint32_t worker)
 {
     struct fleet_worker *m = &f->m[worker];
     struct kv_event e[64];
+    struct held_block b;
     uint64_t missed = 0;
     uint32_t n, at = 0;
 
     while (f->holders && (n = kv_events(m->w.kv, &m->next_event, e, ARRAY_LEN(e), &missed)))
         for (uint32_t i = 0; i < n; i++) {
-            if (e[i].group != 0) continue;
-            if (e[i].op == KV_STORED) block_holders_add(f->holders, worker, e[i].name);
-            if (e[i].op == KV_REMOVED) block_holders_remove(f->holders, worker, e[i].name);
+            b = held_block(&e[i]);
+            if (e[i].op == KV_REMOVED)
+                block_holders_remove(f->holders, worker, b.name, b.group);
+            else
+                block_holders_add(f->holders, worker, &b);
         }
     if (missed == 0) return;
     block_holders_forget(f->holders, worker);
     while ((n = kv_event_snapshot(m->w.kv, &at, e, ARRAY_LEN(e))))
-        for (uint32_t i = 0; i < n; i++)
-            if (e[i].group == 0) block_holders_add(f->holders, worker, e[i].name);
+        for (uint32_t i = 0; i < n; i++) {
+            b = held_block(&e[i]);
+            block_holders_add(f->holders, worker, &b);
+        }
 }
 
 static uint32_t

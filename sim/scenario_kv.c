@@ -339,7 +339,7 @@ act_fork(struct scenario *g, struct err *e)
     TRY(holder_named(g, 1, &h, &from, e));
     if (!h->started) return script_err(g->l, e, "%s has not started", h->name);
     for (uint32_t i = 2; i < MAX(g->l->n_words, 3u); i++) {
-        struct kv_need need = kv_fork_need(g->w.kv, h->cached + 1, h->cached, 1);
+        struct kv_need need = kv_fork_need(g->w.kv, h->cached + 1, h->cached, 1, false);
         struct scenario_seq *to;
         struct kv_out out;
         uint32_t slot;

@@ -59,7 +59,7 @@ daemon/ledger     include base ipc wire daemon/daemon.h daemon/config daemon/per
 daemon/net        include base ipc wire daemon/daemon.h daemon/config daemon/persist daemon/ledger
 daemon/supervise  @DAEMON
 daemon/request    @DAEMON route daemon/supervise
-daemon/ops        @DAEMON daemon/supervise daemon/request
+daemon/ops        @DAEMON route daemon/supervise daemon/request
 daemon            @DAEMON route daemon/supervise daemon/request daemon/ops
 client         include base wire
 ctl            include base client

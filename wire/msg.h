@@ -91,9 +91,9 @@ struct msg_request {
 int msg_request(struct msg_request *ret, const struct msg *m, struct err *e) MUST_USE;
 /* The values of a SUBMIT that exclude each other; a bool is true if the request has the key. */
 struct msg_combination {
-    uint32_t n, beams;
+    uint32_t n, beams, logprobs;
     double temperature;
-    bool logprobs, prompt_logprobs, stop, return_logits;
+    bool stop, return_logits;
 };
 /* Returns 0 if the values can be combined. -EINVAL: e names both keys. msg_request() calls it if no
  * value is a default of the model; otherwise lagand calls it when the defaults are known. */

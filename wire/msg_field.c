@@ -22,10 +22,10 @@ msg_field_kind(const char *key, size_t n, struct err *e)
             return (int)fields[i].kind;
         similar_compare(&best, key, n, fields[i].key);
     }
-    if (!best.word)
+    if (!best.name)
         return err_set(e, -ENOENT, "unknown request key \"%.*s\"", (int)MIN(n, 64u), key);
     return err_set(e, -ENOENT, "unknown request key \"%.*s\"; did you mean %s?", (int)MIN(n, 64u),
-                   key, best.word);
+                   key, best.name);
 }
 
 const char *

@@ -236,19 +236,25 @@ read_bias(const struct key_reader *x, struct msg_request *q)
 int
 msg_combine(const struct msg_combination *c, struct err *e)
 {
-    const char *beside = c->logprobs          ? "logprobs"
-                         : c->prompt_logprobs ? "prompt_logprobs"
-                         : c->stop            ? "stop"
-                         : c->temperature > 0 ? "temperature"
-                                              : NULL;
-
     if (c->return_logits && (c->n > 1 || c->beams > 1))
-        return err_set(e, -EINVAL, "return_logits needs n = 1 and beams = 1");
+        return err_set(e, -EINVAL,
+                       "return_logits needs n = 1 and beams = 1; the logits of several sequences "
+                       "are not kept until their tokens are sent");
     if (c->beams > 1 && c->n > c->beams)
         return err_set(e, -EINVAL, "n is %u, it must not exceed beams, which is %u", c->n,
                        c->beams);
-    if (c->beams > 1 && beside)
-        return err_set(e, -EINVAL, "%s cannot be combined with beams", beside);
+    if (c->beams > 1 && c->logprobs)
+        return err_set(e, -EINVAL,
+                       "logprobs is %u; with beams it must be 0, because the other tokens of a "
+                       "position are not kept until the search has decided it",
+                       c->logprobs);
+    if (c->beams > 1 && c->stop)
+        return err_set(e, -EINVAL,
+                       "stop cannot be combined with beams, which are compared as token ids; use "
+                       "stop_ids");
+    if (c->beams > 1 && c->temperature > 0)
+        return err_set(e, -EINVAL,
+                       "temperature cannot be combined with beams: a beam search does not sample");
     if (c->n > 1 && c->beams == 1 && c->temperature <= 0)
         return err_set(e, -EINVAL,
                        "n is %u, but all outputs would be equal; set temperature or beams", c->n);
@@ -297,9 +303,8 @@ msg_request(struct msg_request *ret, const struct msg *m, struct err *e)
     if (q.n > 1 && q.generated_ids.n)
         return err_set(e, -EINVAL, "generated_ids needs n = 1, n is %u", q.n);
     if (!(q.absent & (ABSENT_beams | ABSENT_temperature)))
-        TRY(msg_combine(&(struct msg_combination){ q.n, q.beams, q.temperature, q.want_logprobs,
-                                                   q.want_prompt_logprobs, q.n_stop > 0,
-                                                   q.return_logits },
+        TRY(msg_combine(&(struct msg_combination){ q.n, q.beams, q.logprobs, q.temperature,
+                                                   q.n_stop > 0, q.return_logits },
                         e));
     *ret = q;
     return 0;

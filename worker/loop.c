@@ -23,6 +23,7 @@
 #include "worker/handover/host_tier.h"
 #include "worker/io/emit.h"
 #include "worker/io/intake.h"
+#include "worker/io/kv_publish.h"
 #include "worker/io/outbox.h"
 #include "worker/io/outputs.h"
 #include "worker/io/text_thread.h"
@@ -37,6 +38,7 @@
 #include "worker/process/health.h"
 #include "worker/sched/beam_search.h"
 #include "worker/sched/scheduler.h"
+#include "worker/step_record.h"
 #include "worker/step_wait.h"
 #include "worker/text/detok.h"
 #include "worker/tp/plan_ring.h"
@@ -251,19 +253,33 @@ must_wait_to_queue(const struct loop *p, unsigned lane, nsec now)
     return left > MAX_QUEUE_AHEAD;
 }
 
+/* Stores `now` as the launch of the first step of the request in this slot, in all its slots. */
+static void
+mark_scheduled(struct worker *w, uint32_t slot, nsec now)
+{
+    struct worker_request *q = scheduler_seq_at(w->sched, slot)->owner;
+
+    if (q->scheduled) return;
+    q->scheduled = now;
+    for (struct worker_request *m = q->first; m; m = m->next) m->scheduled = now;
+}
+
 /* Gives the executor the sampling parameters of each sequence whose first chunk is in b and, for
  * these sequences and all beams in b, the tokens before the segment in b. */
 static void
-slot_sequences(struct worker *w, const struct batch *b)
+slot_sequences(struct worker *w, const struct batch *b, nsec now)
 {
+    for (uint32_t i = 0; i < b->n_encode; i++) mark_scheduled(w, b->encode[i].slot, now);
     for (uint32_t i = 0; i < b->n_segments; i++) {
         const struct batch_segment *segment = &b->segment[i];
         struct worker_request *q;
 
         if (!(segment->flags & (SEGMENT_FIRST_CHUNK | SEGMENT_BEAM))) continue;
         q = scheduler_seq_at(w->sched, segment->slot)->owner;
-        if (segment->flags & SEGMENT_FIRST_CHUNK)
+        if (segment->flags & SEGMENT_FIRST_CHUNK) {
+            mark_scheduled(w, segment->slot, now);
             exec_set_sampling(w->exec, segment->slot, &q->sampling);
+        }
         exec_mark_tokens(w->exec, segment->slot, q->seq.token, (uint32_t)segment->first_pos);
     }
 }
@@ -290,14 +306,20 @@ launch(struct loop *p, unsigned lane, nsec now, struct err *e)
     struct worker *w = p->w;
     struct worker_lane *l = &p->lane[lane];
     struct batch *b = l->batch[(l->started + 1) % STEPS_IN_FLIGHT];
+    uint64_t n_preempted, preempted;
+    nsec begun, planned;
     int r;
 
     if (l->started - l->finished == STEPS_IN_FLIGHT || must_wait_to_queue(p, lane, now)) return 0;
     partition_ctl_update(w->partition_ctl);
+    n_preempted = scheduler_n_preemptions(w->sched);
+    begun = clock_now();
     r = scheduler_plan(w->sched, lane, now, b);
     if (r <= 0) return r;
     check(b->step == l->started + 1);
-    slot_sequences(w, b);
+    planned = clock_now();
+    preempted = scheduler_n_preemptions(w->sched);
+    slot_sequences(w, b, planned);
     if (l->started == l->finished) l->since = now;
     l->started++;
     partition_ctl_launched(w->partition_ctl, b, now);
@@ -309,6 +331,9 @@ launch(struct loop *p, unsigned lane, nsec now, struct err *e)
     FP(step_planned);
     TRY(send_plan(w, b, e));
     r = exec_start(w->exec, b, e);
+    l->launch[b->step % STEPS_IN_FLIGHT] = (struct step_launch){
+        planned - begun, clock_now() - planned, (uint32_t)(preempted - n_preempted)
+    };
     FP(step_launched);
     return r < 0 ? r : 1;
 }
@@ -346,6 +371,7 @@ measure(struct loop *p, struct worker_lane *l, const struct batch *b, nsec now)
     if (w->keys->step_timing) count_gaps(p, b->step);
     w->stats->v[STAT_step_tokens] = b->n_tokens;
     w->stats->v[STAT_step_ns] = (uint64_t)took;
+    step_record_put(w, b, p->seq, &l->launch[b->step % STEPS_IN_FLIGHT], took, now);
     l->since = now;
 }
 
@@ -511,6 +537,7 @@ iteration(struct loop *p, struct err *e)
     reap(w);
     adopt_expire(w, now);
     adopt_log_tree(w);
+    busy += kv_publish_run(w);
     TRY(publish(w, e));
     /* If publish() has emptied the outbox, does not sleep: steps may have ended in the meantime. */
     busy |= was_blocked && outbox_empty(w->outbox);
@@ -583,6 +610,7 @@ loop_run(struct worker *w, struct err *e)
     TRY(tuning_open(w->tuning, w->exec,
                     tuning_refusal(w->keys, sizes_on_gpu(w), w->limits->n_lanes), clock_now(), e));
     cache_flush_open(w->cache_flush);
+    kv_publish_open(w);
     w->control = control_start(w);
     health_phase(w, PHASE_READY, 0);
     emit_ready(w, w->loader->load_ns);

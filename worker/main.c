@@ -1,8 +1,8 @@
 /* main.c - the program lagan-worker: reads options, takes inherited fds, runs the engine loop.
  *
  * Only lagand starts it. Exit codes: 0 drained, or lagand has exited; 2 invalid options; 70
- * internal fault, no memory or corrupt ring; 74 device failure; 78 options or model files that a
- * restart cannot repair. The last line on standard error (a pipe to lagand) gives the reason. */
+ * internal fault, no memory or corrupt ring; 74 device failure; 77 --inspect: no permission; 78
+ * options or model files that a restart cannot repair. The last line on standard error (a pipe to lagand) gives the reason. */
 #include "base/failpoint.h"
 #include "base/log.h"
 #include "base/opt.h"
@@ -15,6 +15,7 @@
 #include "worker/handover/adopt_log.h"
 #include "worker/handover/host_tier.h"
 #include "worker/io/intake.h"
+#include "worker/io/kv_publish.h"
 #include "worker/io/outbox.h"
 #include "worker/io/request.h"
 #include "worker/io/text_thread.h"
@@ -36,11 +37,13 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-enum { EXIT_USAGE = 2, EXIT_INTERNAL = 70, EXIT_DEVICE = 74, EXIT_CONFIG = 78 };
+enum { EXIT_USAGE = 2, EXIT_INTERNAL = 70, EXIT_DEVICE = 74, EXIT_NO_PERMISSION = 77 };
+enum { EXIT_CONFIG = 78 };
 
 struct own_keys {
     char worker[32], log_level[8];
     uint32_t rank;
+    uint64_t held;
     bool as_standby, inspect, help;
 };
 
@@ -51,6 +54,7 @@ struct own_keys {
     X(kv_config, kv_config) X(exec_config, steps) X(scheduler_limits, limits) X(loader, loader) \
     X(plan_ring, plan) X(adopt, adopt) X(host_tier, host_tier) X(partition_ctl, partition_ctl) \
     X(tuning, tuning) X(cache_flush, cache_flush) X(requests, requests) X(outbox, outbox) \
+    X(kv_publish, kv_publish) \
     X(stats, stats)
 /* clang-format on */
 
@@ -79,6 +83,9 @@ static const struct opt own_opts[] = {
     { "inspect", OPT_BOOL, OPT_AT(own_keys, inspect), "false", NULL, 0, 0, 0, NULL,
       "print as JSON what lagan would serve from --path and exit; reads the headers of the "
       "weight files only" },
+    { "held", OPT_BYTES, OPT_AT(own_keys, held), "0", NULL, 0, 0, 0, "BYTES",
+      "memory of the device that --inspect counts as free, because the workers that use it now "
+      "will free it or pass it on" },
     { "help", OPT_BOOL, OPT_AT(own_keys, help), "false", NULL, 0, 0, 0, NULL,
       "print this help and exit" },
     { 0 },
@@ -183,14 +190,15 @@ close_all(struct worker *w)
 }
 
 static int
-run_inspect(struct worker *w, enum log_level lowest)
+run_inspect(struct worker *w, const struct own_keys *own)
 {
     struct err e = { 0 };
     int r;
 
-    log_open("lagan-worker", lowest);
-    r = inspect_run(w, &e);
+    log_open("lagan-worker", parse_log_level(own->log_level));
+    r = inspect_run(w, own->held, &e);
     if (r < 0) log_err("%s", e.text);
+    if (r == -EACCES || r == -EPERM) return EXIT_NO_PERMISSION;
     return r == -EIO ? EXIT_DEVICE : r < 0 ? EXIT_CONFIG : 0;
 }
 
@@ -216,7 +224,7 @@ main(int argc, char **argv)
     }
     snprintf(w->name, sizeof w->name, "worker %.20s", own.worker);
     log_open(w->name, parse_log_level(own.log_level));
-    if (own.inspect) return run_inspect(w, parse_log_level(own.log_level));
+    if (own.inspect) return run_inspect(w, &own);
     w->loader->standby = own.as_standby;
     w->rank = own.rank;
     r = attach_channels(w, &e);

@@ -44,6 +44,7 @@ struct worker {
     struct requests *requests;
     struct intake *intake;
     struct outbox *outbox;
+    struct kv_publish *kv_publish;
     struct text_thread *text; /* NULL: the model has no tokenizer */
     char *text_buf; /* [text_cap] text that one token completes, held-back text included */
     size_t text_cap;

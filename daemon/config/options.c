@@ -5,9 +5,8 @@
 
 #include <sys/stat.h>
 
-#ifndef SYSCONFDIR
-#define SYSCONFDIR "/etc"
-#endif
+#include "config.h"
+
 const char config_default_file[] = SYSCONFDIR "/lagan/lagan.yaml";
 
 #define AT(field) OPT_AT(options, field)
@@ -32,7 +31,8 @@ const struct opt daemon_opts[] = {
     { "foreground", OPT_BOOL, AT(foreground), "false", NULL, 0, 0, 0, NULL,
       "no effect: lagand always runs in the foreground" },
     { "check", OPT_BOOL, AT(check), "false", NULL, 0, 0, 0, NULL,
-      "check the configuration, print every error and exit" },
+      "check what a start needs: the configuration, every model (files, device, memory), keys and "
+      "port; print every error and exit; root checks as the user of lagand.service" },
     { "api.max_inflight", OPT_U32, AT(max_inflight), "1024", NULL, 1, 65536, 0, "N",
       "maximum number of open requests of one client; lagand refuses further requests" },
     { "api.max_connections", OPT_U32, AT(max_connections), "1024", NULL, 1, MAX_CLIENTS, 0, "N",
@@ -75,6 +75,10 @@ const struct opt daemon_opts[] = {
       "time that open requests have to finish after a signal that stops lagand; then lagand exits" },
     { "log.level", OPT_ENUM, AT(log_level), "info", "err|warn|info|debug", 0, 0, 0, NULL,
       "lowest severity of the messages that lagand logs" },
+    { "held_memory", OPT_BYTES, AT(held_memory), "0", NULL, 0, 0, OPT_HIDDEN, "BYTES",
+      "for --check: bytes of the arenas of the lagand that asks for the check; 0: no lagand asks" },
+    { "held_tcp", OPT_STR, AT(held_tcp), "", NULL, 0, 0, OPT_HIDDEN, "ENDPOINT",
+      "for --check: api.tcp of the lagand that asks for the check" },
     { "worker", OPT_STR, AT(worker), "", NULL, 0, 0, OPT_HIDDEN, "PATH",
       "path of the program lagan-worker" },
     { "help", OPT_BOOL, AT(help), "false", NULL, 0, 0, 0, NULL, "print this help and exit" },
@@ -103,8 +107,9 @@ static bool
 only_on_command_line(const char *key)
 {
     static const char *const keys[] = {
-        "model", "device",  "set",    "config", "foreground",        "check",
-        "help",  "version", "manual", "worker", "remove_runtime_dir"
+        "model",   "device",  "set",    "config", "foreground",         "check",
+        "help",    "version", "manual", "worker", "remove_runtime_dir", "held_memory",
+        "held_tcp"
     };
 
     for (size_t i = 0; i < ARRAY_LEN(keys); i++)
@@ -189,7 +194,20 @@ command_line_model(struct config *c, struct problems *p)
     }
 }
 
-/* Checks path and name of each model; a model without a name is named after its directory. */
+/* Returns what to do about a model that the unit hides from lagand; "" for other paths. */
+static const char *
+hidden_home(const char *path)
+{
+    bool home = !strncmp(path, "/home/", 6) || !strncmp(path, "/root/", 6);
+
+    return home && getenv("INVOCATION_ID")
+               ? "; lagand.service hides /home and /root (ProtectHome=yes); move the model, for "
+                 "example to /var/lib/lagan/models"
+               : "";
+}
+
+/* Checks path, name and options of each model; a model without a name is named after its
+ * directory. */
 static void
 name_models(struct config *c, struct problems *p)
 {
@@ -198,6 +216,7 @@ name_models(struct config *c, struct problems *p)
         size_t n = strlen(k->path);
         const char *base;
         struct stat st;
+        struct err e;
 
         if (!n) {
             problem(p, "models: entry %u has no path", i + 1);
@@ -206,10 +225,18 @@ name_models(struct config *c, struct problems *p)
         while (n > 1 && k->path[n - 1] == '/') k->path[--n] = 0;
         base = strrchr(k->path, '/');
         if (!*k->name) snprintf(k->name, sizeof k->name, "%.63s", base ? base + 1 : k->path);
-        if (stat(k->path, &st) < 0)
-            problem(p, "model %s: %s: %s", k->name, k->path, strerror(errno));
-        else if (!S_ISDIR(st.st_mode))
-            problem(p, "model %s: %s is not a directory", k->name, k->path);
+        if (stat(k->path, &st) < 0) {
+            p->n_denied += errno == EACCES;
+            problem(p, "model %s: %s: %s%s", k->name, k->path, strerror(errno),
+                    hidden_home(k->path));
+        } else if (!S_ISDIR(st.st_mode)) {
+            problem(p, "model %s: %s is not a directory%s", k->name, k->path,
+                    n > 5 && !strcmp(k->path + n - 5, ".gguf")
+                        ? "; lagan does not read GGUF files, but directories with config.json and "
+                          "*.safetensors, as downloaded from Hugging Face"
+                        : "");
+        }
+        if (model_options_check(k, &e) < 0) problem(p, "model %s: %s", k->name, e.text);
         for (uint32_t j = 0; j < i; j++)
             if (strcmp(c->model[j].keys.name, k->name) == 0)
                 problem(p, "models: two models have the name %s; set the key `name` of one of them",
@@ -249,6 +276,7 @@ network(struct config *c, struct problems *p)
         problem(p, "api.tcp is set but api.keys is not: lagand serves tcp clients only with keys; "
                    "laganctl keygen --help tells how to make them");
     } else if (curve_read(&keys, c->o.keys, &e) < 0) {
+        p->n_denied += e.code == -EACCES;
         problem(p, "api.keys: %s", e.text);
     } else if (!*keys.secret) {
         problem(p, "api.keys: %s has no line with lagand's secret; laganctl keygen makes one",

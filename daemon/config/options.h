@@ -16,6 +16,8 @@ enum { MAX_TABLE_OPTIONS = 64 };
 struct options { /* values of daemon_opts */
     bool foreground, check, help, version, manual, remove_runtime_dir;
     char tcp[256], keys[1024];
+    char held_tcp[256];
+    uint64_t held_memory;
     char runtime_dir[256], config[1024], model[1024], device[64], set[4096], worker[1024];
     uint32_t max_inflight, max_user_inflight, max_queued_reqs;
     uint64_t max_queued_tokens, max_user_tokens, memory, tensor_bytes;

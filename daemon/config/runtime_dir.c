@@ -94,13 +94,11 @@ runtime_dir_open(struct runtime_dir *r, const char *dir, struct err *e)
     int k;
 
     *r = (struct runtime_dir){ .lock = -1 };
-    /* A control socket has the longest path in the directory. */
-    if (strlen(dir) + strlen("/w/63.4294967295") > SOCKET_PATH_MAX) {
+    if (strlen(dir) > RUNTIME_DIR_MAX)
         return err_set(e, -ENAMETOOLONG,
-                       "runtime directory %.160s: the path has %zu bytes; at most %zu are allowed, "
+                       "runtime directory %.160s: the path has %zu bytes; at most %d are allowed, "
                        "because sockets are made in it",
-                       dir, strlen(dir), SOCKET_PATH_MAX - strlen("/w/63.4294967295"));
-    }
+                       dir, strlen(dir), RUNTIME_DIR_MAX);
     snprintf(r->dir, sizeof r->dir, "%s", dir);
     if (mkdir(dir, 0750) == 0)
         r->made_dir = true;
@@ -121,6 +119,31 @@ runtime_dir_open(struct runtime_dir *r, const char *dir, struct err *e)
     }
     sweep(r);
     return 0;
+}
+
+/* Reads the first line of a file. Returns false if there is none. */
+static bool
+read_line(const char *path, char *line, size_t n)
+{
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+    ssize_t k = fd < 0 ? -1 : read(fd, line, n - 1);
+
+    if (fd >= 0) close(fd);
+    line[MAX(k, (ssize_t)0)] = 0;
+    line[strcspn(line, "\n")] = 0;
+    return k > 0;
+}
+
+int
+runtime_dir_owner(const char *dir)
+{
+    char path[RUNTIME_PATH], line[32];
+    int pid;
+
+    if (snprintf(path, sizeof path, "%s/lagand.lock", dir) >= (int)sizeof path) return 0;
+    pid = read_line(path, line, sizeof line) ? atoi(line) : 0;
+    snprintf(path, sizeof path, "/proc/%d/comm", pid);
+    return pid > 0 && read_line(path, line, sizeof line) && !strcmp(line, "lagand") ? pid : 0;
 }
 
 void

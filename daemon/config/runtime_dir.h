@@ -9,6 +9,8 @@
 #include "base/err.h"
 
 enum { RUNTIME_PATH = 320, SOCKET_PATH_MAX = 107 }; /* SOCKET_PATH_MAX: sun_path less its NUL */
+/* A control socket has the longest path in the directory. */
+enum { RUNTIME_DIR_MAX = SOCKET_PATH_MAX - (int)sizeof "/w/63.4294967295" + 1 };
 
 struct runtime_dir {
     char dir[256];
@@ -19,6 +21,8 @@ struct runtime_dir {
 /* Creates the directory if necessary, locks it and removes sockets of a killed lagand. -EBUSY:
  * another lagand, whose pid is in *e, has the lock. If DIR is not writable, no new file is left. */
 int runtime_dir_open(struct runtime_dir *r, const char *dir, struct err *e) MUST_USE;
+/* Returns the pid of the lagand that runs on the directory; 0: none. Does not take the lock. */
+int runtime_dir_owner(const char *dir);
 void runtime_dir_close(struct runtime_dir *r);
 void runtime_dir_path(const struct runtime_dir *r, const char *name, char path[RUNTIME_PATH]);
 /* Prepares DIR/name for bind(): removes a socket file on which no process listens. -EADDRINUSE: a

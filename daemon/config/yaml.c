@@ -281,6 +281,7 @@ yaml_read(const char *path, yaml_key *take, void *arg, struct problems *p)
     if (!f) {
         int r = -errno;
 
+        p->n_denied += r == -EACCES;
         if (r != -ENOENT) problem(p, "%s: %s", path, strerror(-r));
         return r;
     }

@@ -11,7 +11,8 @@
 enum { PROBLEMS_MAX = 32 };
 struct problems {
     uint32_t n, n_more; /* errors in text[]; further errors, not stored */
-    char text[PROBLEMS_MAX][300];
+    uint32_t n_denied;  /* errors that a permission caused: all of them, exit code 77 */
+    char text[PROBLEMS_MAX][480];
 };
 void problem(struct problems *p, const char *fmt, ...) PRINTF_LIKE(2, 3); /* adds an error */
 

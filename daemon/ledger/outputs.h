@@ -35,6 +35,7 @@ struct request_output {
     float score;
     uint16_t reason; /* why it ended; 0: the present worker has not sent FINISH for it */
     uint32_t cached, adopted, recomputed;
+    nsec token_at; /* when its last token came; changed by request/latency.c */
 };
 struct output_tensor {
     struct bytes value;               /* f32 values that are not delivered yet */

@@ -12,6 +12,7 @@
  *     delivery     request/deliver.c        how much of it its client has received
  *     dispatch     request/dispatch.c       the worker that has it
  *     notify       request/worker_notify.c  CANCEL and SUSPEND notices not yet sent to the worker
+ *     latency      request/latency.c        times of its tokens
  *     result       request/lifecycle.c      the reason of its end and the counters of DONE */
 #pragma once
 #include "daemon/ledger/ledger.h"
@@ -84,6 +85,11 @@ struct request_notify {
     uint16_t cancel_reason;
 };
 
+struct request_latency {
+    nsec first_token; /* when lagand received its first token; 0: none yet */
+    nsec token_at;    /* its last token; if it has several outputs: request_output.token_at */
+};
+
 struct request_result {
     uint16_t reason; /* enum lagan_reason, once the state is REQUEST_ENDED */
     nsec ended_at;
@@ -121,5 +127,6 @@ struct request {
     struct request_delivery delivery;
     struct request_dispatch dispatch;
     struct request_notify notify;
+    struct request_latency latency;
     struct request_result result;
 };

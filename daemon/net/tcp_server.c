@@ -6,11 +6,17 @@
 #include "daemon/net/zmq_router.h"
 #include "wire/curve.h"
 
+#include <netdb.h>
+#include <netinet/in.h>
+#include <stdio.h>
+#include <sys/socket.h>
+#include <unistd.h>
 #include <zmq.h>
 
 /* Messages queued in libzmq for each connection: to send; received and unread (libzmq keeps
  * RECEIVE_QUEUE + 1 frames, at most 37 MiB). */
 enum { SEND_QUEUE = 4096, RECEIVE_QUEUE = 8, LINGER_MS = 200 };
+enum { BACKLOG = 512 }; /* connections that the kernel has accepted and lagand has not */
 /* Budget of a round: frames, their bytes, connection events, time. */
 enum { ROUND_FRAMES = 64, ROUND_BYTES = 4 << 20, ROUND_EVENTS = 64 };
 static const nsec ROUND_TIME = 5 * NSEC_MS, LOG_EVERY = 10 * NSEC_S;
@@ -59,7 +65,6 @@ configure(void *s)
     r |= zmq_socket_set(s, ZMQ_LINGER, 0);
     r |= zmq_socket_set(s, ZMQ_SNDHWM, SEND_QUEUE);
     r |= zmq_socket_set(s, ZMQ_RCVHWM, RECEIVE_QUEUE);
-    r |= zmq_socket_set(s, ZMQ_BACKLOG, 512);
     r |= zmq_socket_set(s, ZMQ_HANDSHAKE_IVL, 5000);
     r |= zmq_socket_set(s, ZMQ_HEARTBEAT_IVL, 2000);
     r |= zmq_socket_set(s, ZMQ_HEARTBEAT_TIMEOUT, 6000);
@@ -111,12 +116,75 @@ open_auth(struct daemon *d, struct tcp_server *t)
 }
 
 static int
+cannot(const char *where, int code, const char *why, struct err *e)
+{
+    const char *hint = code == -EADDRINUSE ? "; another program uses the port"
+                       : code == -EAFNOSUPPORT
+                           ? "; under systemd lagand.service needs the drop-in for tcp that "
+                             "docs/operations.md shows"
+                           : "";
+
+    return err_set(e, code, "api.tcp: cannot bind %.100s: %s%s", where, why, hint);
+}
+
+/* Opens a listening socket at the first address of the list that the host has. */
+static int
+listen_at(const struct addrinfo *list)
+{
+    int code = -EADDRNOTAVAIL, on = 1, off = 0;
+
+    for (const struct addrinfo *a = list; a; a = a->ai_next) {
+        int fd = socket(a->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+
+        if (fd < 0) {
+            code = -errno;
+            continue;
+        }
+        setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+        if (a->ai_family == AF_INET6) setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof off);
+        if (bind(fd, a->ai_addr, a->ai_addrlen) == 0 && listen(fd, BACKLOG) == 0) return fd;
+        code = -errno;
+        close(fd);
+    }
+    return code;
+}
+
+int
+tcp_server_listen(const char *where, struct err *e)
+{
+    struct addrinfo hints = { .ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE | AI_NUMERICSERV },
+                    *list;
+    char host[256];
+    const char *port;
+    size_t n;
+    int r;
+
+    if (snprintf(host, sizeof host, "%s", where + strlen("tcp://")) >= (int)sizeof host ||
+        !strrchr(host, ':'))
+        return cannot(where, -EINVAL, "the form is tcp://HOST:PORT or tcp://*:PORT", e);
+    *strrchr(host, ':') = 0;
+    port = host + strlen(host) + 1;
+    n = strlen(host);
+    if (*host == '[' && host[n - 1] == ']') memmove(host, host + 1, n), host[n - 2] = 0;
+    /* A socket at :: has clients of IPv4 and IPv6. A host without IPv6 has 0.0.0.0 only. */
+    for (int any = strcmp(host, "*") == 0, v4 = 0;; v4++) {
+        hints.ai_family = !any ? AF_UNSPEC : v4 ? AF_INET : AF_INET6;
+        r = getaddrinfo(any ? NULL : host, strcmp(port, "*") ? port : "0", &hints, &list);
+        if (r) return cannot(where, -EINVAL, gai_strerror(r), e);
+        r = listen_at(list);
+        freeaddrinfo(list);
+        if (!any || v4 || (r != -EAFNOSUPPORT && r != -EADDRNOTAVAIL)) break;
+    }
+    return r < 0 ? cannot(where, r, strerror(-r), e) : r;
+}
+
+static int
 bind_it(struct daemon *d, struct tcp_server *t, struct err *e)
 {
     const char *where = d->config->o.tcp;
     char at[300] = "";
     size_t size = sizeof at;
-    int r;
+    int fd, r;
 
     t->in.socket = zmq_socket(d->zmq, ZMQ_ROUTER);
     if (!t->in.socket || configure(t->in.socket))
@@ -131,8 +199,13 @@ bind_it(struct daemon *d, struct tcp_server *t, struct err *e)
     if (encrypt(t->in.socket, t->keys))
         return err_set(e, -EIO, "api.tcp %s: libzmq cannot use CURVE encryption: %s", where,
                        zmq_strerror(errno));
-    if (zmq_bind(t->in.socket, where) < 0)
-        return err_set(e, -errno, "api.tcp: cannot bind %s: %s", where, zmq_strerror(errno));
+    fd = tcp_server_listen(where, e);
+    if (fd < 0) return fd;
+    if (zmq_socket_set(t->in.socket, ZMQ_USE_FD, fd) < 0 || zmq_bind(t->in.socket, where) < 0) {
+        r = cannot(where, -errno, zmq_strerror(errno), e);
+        close(fd);
+        return r;
+    }
     r = zmq_socket_watch(t->in.socket, d->event, &t->source, &t->look);
     if (r < 0) return err_set(e, r, "cannot watch the socket of api.tcp: %s", strerror(-r));
     zmq_getsockopt(t->in.socket, ZMQ_LAST_ENDPOINT, at, &size);

@@ -27,7 +27,11 @@ struct tcp_server_event {
     bool several; /* the message has further frames, which are dropped */
 };
 
-/* Binds api.tcp for the clients in keys, which must outlive the result. NULL: failed, see *e. */
+/* Opens a listening socket for tcp://HOST:PORT; HOST may be * and PORT * or 0 (any free one). Needs
+ * no netlink socket, which libzmq would ask for the addresses of the host. -EADDRINUSE: the port is
+ * in use. -EAFNOSUPPORT: the unit forbids TCP. */
+int tcp_server_listen(const char *where, struct err *e) MUST_USE;
+/* Serves api.tcp for the clients in keys, which must outlive the result. NULL: failed, see *e. */
 struct tcp_server *tcp_server_open(struct daemon *d, const struct curve_file *keys,
                                    struct err *e) MUST_USE;
 /* Closes t. linger: libzmq may send unsent messages for 0.2 s more. Accepts NULL; returns NULL. */

@@ -9,6 +9,7 @@
 #include "daemon/config/options.h"
 #include "daemon/config/runtime_dir.h"
 #include "daemon/net/frontend.h"
+#include "daemon/ops/ask.h"
 #include "daemon/ops/preflight.h"
 #include "daemon/persist/event_log.h"
 #include "daemon/request/admission.h"
@@ -24,46 +25,6 @@
 #ifndef PACKAGE_VERSION
 #include "config.h"
 #endif
-
-struct ask { /* one CALL */
-    struct daemon *d;
-    struct client *c;
-    uint64_t rid;
-    const char *verb;
-    const msgpack_object *args; /* a map; NULL: none given */
-    msgpack_packer p;
-    bool replied; /* cmd_ID() has packed a REPLY, which command_call() sends */
-};
-
-/* Starts the REPLY to the CALL `a`; the command then packs one value into the returned packer. */
-static msgpack_packer *
-reply(struct ask *a)
-{
-    frontend_reply(a->d, a->rid, &a->p);
-    a->replied = true;
-    return &a->p;
-}
-
-#define REFUSE(a, code, ...) \
-    do { \
-        if (frontend_error((a)->d, (a)->c, (a)->rid, code, 0, __VA_ARGS__) < 0) \
-            log_debug("cannot send an ERROR to a client, which does not read or is gone"); \
-    } while (0)
-
-static void
-put_u64(msgpack_packer *p, const char *key, uint64_t v)
-{
-    msg_key(p, key);
-    msgpack_pack_uint64(p, v);
-}
-
-static void
-put_text(msgpack_packer *p, const char *key, const char *v)
-{
-    msg_key(p, key);
-    /* Paths and texts of a worker may have any bytes; strings in a message must be UTF-8. */
-    msg_text(p, msg_utf8(v, strlen(v)) ? v : "(not UTF-8)");
-}
 
 static bool
 is(const struct msg_span *s, const char *text)
@@ -393,8 +354,7 @@ cmd_cancel(struct ask *a)
     }
 }
 
-/* Returns the worker whose name is args.worker. NULL: there is none, and an ERROR was sent. */
-static struct worker *
+struct worker *
 worker_named(struct ask *a)
 {
     const char *whose = NULL; /* if args.worker is a rank (w0.1) or standby: name of its worker */
@@ -515,12 +475,19 @@ cmd_loglevel(struct ask *a)
     reply_empty(a);
 }
 
+struct worker *
+worker_meant(struct ask *a)
+{
+    bool alone = a->d->n_workers == 1 && !(a->args && msg_get(a->args, "worker"));
+
+    return alone ? a->d->worker[0] : worker_named(a);
+}
+
 /* Returns the READY worker that args name, or the only worker. NULL: an ERROR was sent. */
 static struct worker *
 open_worker(struct ask *a)
 {
-    bool alone = a->d->n_workers == 1 && !(a->args && msg_get(a->args, "worker"));
-    struct worker *w = alone ? a->d->worker[0] : worker_named(a);
+    struct worker *w = worker_meant(a);
 
     if (!w || worker_open(w)) return w;
     if (worker_over(w))

@@ -2,9 +2,15 @@
 #include "daemon/ops/commands.h"
 
 #include "daemon/config/options.h"
+#include "daemon/ledger/histograms.h"
+#include "daemon/request/kv_watch.h"
 #include "daemon/supervise/worker.h"
 #include "ipc/stat.h"
 #include "wire/msg_reason.h"
+
+#ifndef PACKAGE_VERSION
+#include "config.h"
+#endif
 
 static void
 head(FILE *out, const char *name, const char *kind, const char *help)
@@ -82,6 +88,40 @@ print_group_stat(const struct daemon *d, const struct stat_row *stat, uint32_t i
         }
 }
 
+/* Prints a histogram of all models: cumulative buckets, then sum and count. */
+static void
+print_histogram(const struct daemon *d, enum histogram_id id, FILE *out)
+{
+    const struct histogram_row *row = &histogram_rows[id];
+    double unit = row->unit == HISTOGRAM_TIME ? 1e-4 : 1;
+    char name[64];
+
+    snprintf(name, sizeof name, "lagan_%s", row->name);
+    head(out, name, "histogram", row->sentence);
+    for (uint32_t m = 0; m < d->config->n_models; m++) {
+        const struct histogram *h = &d->histograms->of[m][id];
+        uint64_t below = 0;
+
+        for (uint32_t i = 0; i <= HISTOGRAM_BUCKETS; i++) {
+            below += h->bucket[i];
+            fprintf(out, "%s_bucket{model=\"", name);
+            label(out, d->config->model[m].keys.name);
+            if (i < HISTOGRAM_BUCKETS)
+                fprintf(out, "\",le=\"%.10g\"} ", unit * (double)histogram_limit(i));
+            else
+                fputs("\",le=\"+Inf\"} ", out);
+            fprintf(out, "%llu\n", (unsigned long long)below);
+        }
+        fprintf(out, "%s_sum{model=\"", name);
+        label(out, d->config->model[m].keys.name);
+        fprintf(out, "\"} %.10g\n",
+                row->unit == HISTOGRAM_TIME ? (double)h->sum / NSEC_S : (double)h->sum);
+        fprintf(out, "%s_count{model=\"", name);
+        label(out, d->config->model[m].keys.name);
+        fprintf(out, "\"} %llu\n", (unsigned long long)h->n);
+    }
+}
+
 static uint64_t
 n_suspended(const struct daemon *d)
 {
@@ -110,6 +150,7 @@ enum unit { UNIT_COUNT, UNIT_BYTES, UNIT_SECONDS };
     X(lagan_requests_suspended,         "gauge",   UNIT_COUNT, "open requests whose generation is suspended because their client does not acknowledge tokens", n_suspended(d)) \
     X(lagan_requests_bytes,          "gauge",   UNIT_BYTES, "memory reserved in lagand for open requests, in bytes; limited by api.memory", d->held_bytes) \
     X(lagan_requests_accepted_total, "counter", UNIT_COUNT, "requests accepted since lagand was started", d->n_requests) \
+    X(lagan_routed_hit_tokens_total, "counter", UNIT_COUNT, "prompt tokens that were expected in the prefix cache of the worker that lagand selected, where a model has several workers", kv_watch_hit_tokens(d)) \
     X(lagan_requests_refused_total,           "counter", UNIT_COUNT, "messages of clients (requests and all other types) that lagand refused with an ERROR", d->n_refused)
 
 /* The same columns for metrics of each worker w. */
@@ -137,6 +178,8 @@ print_daemon(const struct daemon *d, FILE *out)
     print_value(out, unit, (uint64_t)(value));
     DAEMON_METRICS(X)
 #undef X
+    head(out, "lagan_build_info", "gauge", "always 1; the label has the version of lagand");
+    fputs("lagan_build_info{version=\"" PACKAGE_VERSION "\"} 1\n", out);
 }
 
 static void
@@ -181,4 +224,5 @@ metrics_print(struct daemon *d, FILE *out)
     print_daemon(d, out);
     print_ended(d, out);
     print_workers(d, out);
+    for (uint32_t i = 0; i < N_HISTOGRAMS; i++) print_histogram(d, i, out);
 }

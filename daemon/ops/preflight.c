@@ -2,9 +2,11 @@
 #include "daemon/ops/preflight.h"
 
 #include "base/log.h"
+#include "daemon/config/options.h"
 #include "daemon/net/frontend.h"
 #include "daemon/net/session.h"
 #include "daemon/persist/event_log.h"
+#include "daemon/supervise/worker.h"
 
 #include <fcntl.h>
 #include <limits.h>
@@ -21,14 +23,13 @@ struct preflight {
     uint64_t rid;    /* of the client's CALL */
 };
 
-enum { MAX_ARGS = 256, MOST_S = 10 }; /* MOST_S: time limit of the check */
+/* MOST_S: time limit of the check, less than the 30 s that laganctl waits for the reply. */
+enum { MAX_ARGS = 256, MOST_S = 25, EXIT_NO_PERMISSION = 77 };
 
 static void
-refuse(struct daemon *d, struct client *c, uint64_t rid, const char *why)
+refuse(struct daemon *d, struct client *c, uint64_t rid, uint32_t code, const char *why)
 {
-    uint32_t code = d->draining ? LAGAN_E_DRAINING : LAGAN_E_INVALID_REQUEST;
-
-    if (d->draining) why = "lagand is stopping";
+    if (d->draining) code = LAGAN_E_DRAINING, why = "lagand is stopping";
     event_log_add(d, "operator", "", "daemon reexec is refused: %s", why);
     log_err("re-exec refused: %s; the running lagand continues", why);
     if (c && frontend_error(d, c, rid, code, 0, "%s%s", why,
@@ -36,22 +37,31 @@ refuse(struct daemon *d, struct client *c, uint64_t rid, const char *why)
         log_debug("cannot send an ERROR to a client, which does not read or is gone");
 }
 
-/* Logs all lines of the output at fd and copies the first one to buf, for the client. */
+/* Logs all lines of the output at fd. Copies the first ones, joined by "; ", to buf for the client;
+ * where they do not fit, their number follows. */
 static void
 log_output(int fd, char *buf, size_t n)
 {
-    char text[4096], *rest;
+    char text[16384], *rest;
     ssize_t len = read(fd, text, sizeof text - 1);
+    uint32_t n_more = 0;
 
     *buf = 0;
     text[MAX(len, (ssize_t)0)] = 0;
     for (char *line = strtok_r(text, "\n", &rest); line; line = strtok_r(NULL, "\n", &rest)) {
         const char *words = strstr(line, "lagand: ");
+        size_t used = strlen(buf);
 
         words = words ? words + strlen("lagand: ") : line;
-        if (!*buf) snprintf(buf, n, "%s", words);
         log_err("preflight of the installed lagand: %s", words);
+        if (used && used + strlen(words) + strlen("; and 99 more errors") >= n)
+            n_more++;
+        else
+            snprintf(buf + used, n - used, "%s%s", used ? "; " : "", words);
     }
+    if (n_more)
+        snprintf(buf + strlen(buf), n - strlen(buf), "; and %u more error%s", n_more,
+                 n_more == 1 ? "" : "s");
 }
 
 static int
@@ -61,7 +71,7 @@ on_end(sd_event_source *s, const siginfo_t *si, void *arg)
     struct preflight *r = d->preflight;
     struct client *c = session_find(d->sessions, r->client);
     bool would = si->si_code == CLD_EXITED && si->si_status == 0;
-    char words[300] = "";
+    char words[340] = "";
     msgpack_packer p;
 
     (void)s;
@@ -79,7 +89,11 @@ on_end(sd_event_source *s, const siginfo_t *si, void *arg)
         if (!*words)
             snprintf(words, sizeof words, "the installed lagand --check ended with %s %d",
                      si->si_code == CLD_EXITED ? "exit status" : "signal", si->si_status);
-        refuse(d, c, r->rid, words);
+        refuse(d, c, r->rid,
+               si->si_code == CLD_EXITED && si->si_status == EXIT_NO_PERMISSION
+                   ? LAGAN_E_UNAUTHORIZED
+                   : LAGAN_E_CONFIGURATION,
+               words);
     }
     preflight_end(d);
     return 0;
@@ -115,18 +129,36 @@ become(const char *path, char **argv, pid_t parent, int out)
     _exit(127);
 }
 
+/* Returns the bytes of all arenas, at least 1. */
+static uint64_t
+held_memory(const struct daemon *d)
+{
+    uint64_t bytes = 1;
+
+    for (uint32_t i = 0; i < d->n_workers; i++) {
+        struct worker *w;
+
+        for (uint32_t k = 0; (w = worker_rank(d->worker[i], k)); k++)
+            for (uint32_t j = 0; j < worker_arenas(w)->n; j++)
+                bytes += worker_arenas(w)->at[j].note.bytes;
+    }
+    return bytes;
+}
+
 static int
 start(struct daemon *d, struct err *e)
 {
-    char path[PATH_MAX], *argv[MAX_ARGS];
     static char check_only[] = "--check";
+    char path[PATH_MAX], held[64], tcp[300], *ours[] = { check_only, held, tcp }, *argv[MAX_ARGS];
     pid_t parent = getpid(), child;
     int pipe[2], n = 0, r;
 
     TRY(preflight_program(path, e));
-    while (n < MAX_ARGS - 2 && d->argv[n]) argv[n] = d->argv[n], n++;
-    argv[n] = check_only;
-    argv[n + 1] = NULL;
+    snprintf(held, sizeof held, "--held-memory=%llu", (unsigned long long)held_memory(d));
+    snprintf(tcp, sizeof tcp, "--held-tcp=%s", d->config->o.tcp);
+    while (n < MAX_ARGS - 4 && d->argv[n]) argv[n] = d->argv[n], n++;
+    for (size_t i = 0; i < ARRAY_LEN(ours); i++) argv[n++] = ours[i];
+    argv[n] = NULL;
     if (pipe2(pipe, O_CLOEXEC | O_NONBLOCK) < 0)
         return err_set(e, -errno, "cannot create a pipe: %s", strerror(errno));
     child = vfork();
@@ -149,12 +181,12 @@ preflight_start(struct daemon *d, struct client *c, uint64_t rid)
     struct err e;
 
     if (d->preflight || d->reexec_requested || d->draining) {
-        refuse(d, c, rid, "another re-exec is in progress");
+        refuse(d, c, rid, LAGAN_E_UNSUPPORTED, "another re-exec is in progress");
         return;
     }
     d->preflight = calloc(1, sizeof *d->preflight);
     if (!d->preflight) {
-        refuse(d, c, rid, "lagand has no memory for the preflight");
+        refuse(d, c, rid, LAGAN_E_OUT_OF_MEMORY, "lagand has no memory for the preflight");
         return;
     }
     d->preflight->client = c->handle;
@@ -162,7 +194,7 @@ preflight_start(struct daemon *d, struct client *c, uint64_t rid)
     if (start(d, &e) == 0) return;
     free(d->preflight);
     d->preflight = NULL;
-    refuse(d, c, rid, e.text);
+    refuse(d, c, rid, LAGAN_E_INTERNAL, e.text);
 }
 
 void

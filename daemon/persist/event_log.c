@@ -1,6 +1,8 @@
 /* event_log.c - see event_log.h. */
 #include "daemon/persist/event_log.h"
 
+#include "base/block_name.h"
+#include "daemon/config/options.h"
 #include "wire/msg.h"
 
 #include <fcntl.h>
@@ -8,15 +10,17 @@
 #include <stdatomic.h>
 #include <stdio.h>
 #include <sys/mman.h>
+#include <sys/random.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
-#define MAGIC "LAGANHS\1" /* the last byte is the version of the layout */
+#define MAGIC "LAGANHS\2" /* the last byte is the version of the layout */
 
 struct page { /* content of the memfd */
     char magic[8];
-    int64_t pid; /* pid of the lagand that writes it */
+    int64_t pid;           /* pid of the lagand that writes it */
+    uint64_t cache_key[4]; /* random; of it the names of KV blocks are made */
     struct tally {
         char model[64];
         uint32_t restarts;
@@ -129,6 +133,8 @@ event_log_new(int fd)
         h->fd = make();
         h->page = h->fd < 0 ? NULL : map(h->fd);
         if (!h->page) return event_log_free(h);
+        if (getrandom(h->page->cache_key, sizeof h->page->cache_key, 0) < 0)
+            return event_log_free(h);
         memcpy(h->page->magic, MAGIC, sizeof h->page->magic);
     }
     h->page->pid = getpid();
@@ -149,6 +155,17 @@ int
 event_log_fd(const struct event_log *h)
 {
     return h->fd;
+}
+
+void
+event_log_cache_key(const struct daemon *d, uint32_t model, uint64_t ret[4])
+{
+    const char *name = d->config->model[model].keys.name;
+
+    memset(ret, 0, 4 * sizeof ret[0]);
+    if (!d->event_log) return; /* in tests without a loop */
+    for (int i = 0; i < 4; i += 2)
+        block_name(d->event_log->page->cache_key + i, name, strlen(name), ret + i);
 }
 
 int64_t

@@ -4,7 +4,8 @@
  * Events and deaths are two rings of fixed size; a new entry overwrites the oldest. Events are
  * numbered from 1, so that a reader that asks for the next number sees all events, or sees a gap.
  *
- * A memfd that outlives lagand has the rings and the number of restarts of each worker. The number
+ * A memfd that outlives lagand has the rings, the number of restarts of each worker and the key of
+ * the names of KV blocks. The number
  * of an entry is cleared before the entry is rewritten and stored after it: if lagand is killed at
  * any instruction, an incomplete entry has no number. */
 #pragma once
@@ -39,6 +40,9 @@ struct event_log;
  * -1 or has another layout. Owns fd. NULL: no memory. */
 struct event_log *event_log_new(int fd) MUST_USE;
 struct event_log *event_log_free(struct event_log *h);
+/* The seed of the names of KV blocks (base/block_name.h) of a model: different for each model, equal
+ * in all lagands that pass on this log. All 0 without a log, in tests. */
+void event_log_cache_key(const struct daemon *d, uint32_t model, uint64_t ret[4]);
 int event_log_fd(const struct event_log *h); /* the memfd, which h owns, for the next lagand */
 int64_t event_log_previous_pid(const struct event_log *h); /* pid of the previous lagand; 0: none */
 void event_log_add(struct daemon *d, const char *kind, const char *subject, const char *fmt, ...)

@@ -217,8 +217,7 @@ defaults_fit(const struct model_facts *f, const struct rec_submit *s, struct err
         .n = s->n,
         .beams = s->beams,
         .temperature = (double)(s->absent & ABSENT_temperature ? f->temperature : s->temperature),
-        .logprobs = s->flags & SUBMIT_LOGPROBS,
-        .prompt_logprobs = s->flags & SUBMIT_PROMPT_LOGPROBS,
+        .logprobs = s->logprobs,
         .stop = s->n_stop > 0,
         .return_logits = s->flags & SUBMIT_LOGITS,
     };
@@ -477,7 +476,8 @@ check_message(struct daemon *d, struct client *c, const struct msg *m, struct ms
     if (msg_request(q, m, e) < 0) return LAGAN_E_INVALID_REQUEST;
     if (q->encoder_features)
         return REFUSED(e, UNSUPPORTED,
-                       "encoder_features: no model here takes features as input; give ids or text");
+                       "encoder_features is not served: no model family here takes features; give "
+                       "ids, text or messages");
     return 0;
 }
 

@@ -14,6 +14,7 @@
 #include "daemon/request/accounting.h"
 #include "daemon/request/admission.h"
 #include "daemon/request/deliver.h"
+#include "daemon/request/kv_watch.h"
 #include "daemon/request/lifecycle.h"
 #include "daemon/request/worker_notify.h"
 #include "ipc/ring.h"
@@ -110,13 +111,37 @@ fill_routes(struct daemon *d, struct route_worker *t)
     }
 }
 
+/* Returns true if at least two workers of the model have capacity: there is a choice. */
+static bool
+may_choose(const struct daemon *d, const struct route_worker *t, uint32_t model)
+{
+    uint32_t n = 0;
+
+    for (uint32_t i = 0; i < d->n_workers; i++)
+        n += t[i].open && t[i].model == model && t[i].n_seqs < t[i].max_seqs;
+    return n > 1;
+}
+
+/* Selects a worker by load and by the tokens of r that the workers have in their prefix caches;
+ * leaves the latter in t[].found. */
+static uint32_t
+pick(struct daemon *d, struct route_worker *t, const struct request *r)
+{
+    uint32_t worker[MAX_WORKERS], n = 0;
+    uint64_t found[MAX_WORKERS];
+
+    for (uint32_t i = 0; i < d->n_workers; i++) t[i].found = 0;
+    if (may_choose(d, t, r->terms.model)) n = kv_watch_find(d, r, worker, found, MAX_WORKERS);
+    for (uint32_t i = 0; i < n; i++) t[worker[i]].found = found[i];
+    return route_pick(t, d->n_workers, r->terms.model);
+}
+
 /* Returns the index of the worker for r. ROUTE_WAIT: r stays queued, because its previous worker
  * has its KV and is starting; ROUTE_NONE: no worker of the model accepts a request. */
 static uint32_t
-choose(const struct daemon *d, const struct route_worker *t, const struct request *r)
+choose(struct daemon *d, struct route_worker *t, const struct request *r)
 {
-    if (!r->dispatch.home || d->now >= r->dispatch.home_until)
-        return route_pick(t, d->n_workers, r->terms.model);
+    if (!r->dispatch.home || d->now >= r->dispatch.home_until) return pick(d, t, r);
     return route_home(t, d->n_workers, r->terms.model, r->dispatch.home - 1);
 }
 
@@ -148,6 +173,7 @@ send_to(struct daemon *d, struct route_worker *t, uint32_t i, struct request *r)
     struct worker *w = d->worker[i];
     const struct worker_requests *q = worker_requests(w);
 
+    kv_watch_sent(w, r, t[i].found);
     start_sending(w, r);
     t[i].n_seqs = q->n_seqs;
     t[i].tokens = q->tokens;

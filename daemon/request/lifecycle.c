@@ -8,6 +8,7 @@
 #include "daemon/ledger/request.h"
 #include "daemon/persist/event_log.h"
 #include "daemon/request/accounting.h"
+#include "daemon/request/latency.h"
 #include "daemon/request/worker_notify.h"
 #include "wire/msg_reason.h"
 
@@ -77,6 +78,7 @@ lifecycle_finish(struct daemon *d, struct request *r, const struct rec_finish *f
     r->result.adopted = f->adopted;
     r->result.recomputed = f->recomputed;
     r->result.n_prompt_tokens = f->n_prompt_tokens;
+    latency_finish(d, r, f);
     lifecycle_end(d, r, f->reason == LAGAN_FINISH_CANCELLED ? LAGAN_E_CANCELLED : f->reason, "%s",
                   msg_reason_sentence(f->reason));
 }

@@ -11,6 +11,8 @@
 #include "daemon/ledger/quarantine.h"
 #include "daemon/ledger/request.h"
 #include "daemon/request/dispatch.h"
+#include "daemon/request/kv_watch.h"
+#include "daemon/request/latency.h"
 #include "daemon/request/lifecycle.h"
 #include "daemon/request/worker_calls.h"
 #include "daemon/request/worker_notify.h"
@@ -104,6 +106,7 @@ keep_tokens(struct worker *w, struct request *r, const struct output_tokens *t)
         end_without_memory(d, r);
         return;
     }
+    latency_tokens(d, r, t->output, t->n);
     undelivered = t->logprob
                       ? (request_n_tokens(r) - r->delivery.n_tokens) * (4 + 8 * (size_t)t->n_top)
                       : 0;
@@ -408,8 +411,8 @@ take_ready(struct worker *w, struct rest *b, struct err *e)
         return err_set(e, -EBADMSG, "READY was sent twice");
     }
     if (!y.vocab || y.vocab > INT32_MAX || !y.max_len || !y.n_slots || y.n_slots > 65536 ||
-        y.beams > LAGAN_MAX_BEAMS || y.name_bytes > b->n || y.name_bytes >= sizeof f->family ||
-        b->n - y.name_bytes > 7 || !(y.temperature >= 0) ||
+        y.tokens_per_block > 65536 || y.beams > LAGAN_MAX_BEAMS || y.name_bytes > b->n ||
+        y.name_bytes >= sizeof f->family || b->n - y.name_bytes > 7 || !(y.temperature >= 0) ||
         !memchr(y.unserved, 0, sizeof y.unserved) || !msg_utf8(y.unserved, strlen(y.unserved))) {
         return err_set(
             e, -EBADMSG,
@@ -425,6 +428,7 @@ take_ready(struct worker *w, struct rest *b, struct err *e)
         .max_len = y.max_len,
         .max_source = y.max_source,
         .n_slots = y.n_slots,
+        .tokens_per_block = y.tokens_per_block,
         .has_text = y.has_text != 0,
         .beams = MAX(y.beams, 1u),
         .max_request_seqs = y.max_request_seqs ? y.max_request_seqs : y.n_slots,
@@ -464,6 +468,8 @@ receive_record(struct worker *w, const struct ring_record *rec, struct err *e)
         return take_prompt(w, &b, e);
     case REC_TENSOR:
         return take_tensor(w, &b, e);
+    case REC_KV_EVENTS:
+        return kv_watch_record(w, rec->data, rec->len, e);
     case REC_TEXT_DONE:
         return worker_calls_text_done(w, rec->data, rec->len, e);
     case REC_PHASE:
@@ -471,7 +477,7 @@ receive_record(struct worker *w, const struct ring_record *rec, struct err *e)
         memcpy(&phase, rec->data, sizeof phase);
         worker_loading(w, phase.done, phase.total);
         return 0;
-    default: /* ignored: records of other types, for example KV_EVENTS, have no reader in lagand */
+    default: /* records of other types have no reader in lagand */
         return 0;
     }
 }

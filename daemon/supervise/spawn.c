@@ -7,6 +7,7 @@
 #include "base/failpoint.h"
 
 #include <fcntl.h>
+#include <inttypes.h>
 #include <limits.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -16,9 +17,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#ifndef PKGLIBEXECDIR
-#define PKGLIBEXECDIR "/usr/libexec/lagan"
-#endif
+#include "config.h"
 
 enum { MAX_ARGS = 64, MAX_ENV = 64, ARG_BYTES = 16 << 10 };
 enum { PARK = 64 }; /* place_fds() copies inherited descriptors to numbers from here on first */
@@ -78,6 +77,8 @@ prepare(struct child *c, const struct spawn *s, struct err *e)
     ADD_ARG(c, "--worker=%s", s->name);
     ADD_ARG(c, "--log_level=%s", s->log_level);
     if (s->is_standby) ADD_ARG(c, "--as_standby");
+    if (s->inspect) ADD_ARG(c, "--inspect");
+    if (s->held) ADD_ARG(c, "--held=%llu", (unsigned long long)s->held);
     if (s->rank) ADD_ARG(c, "--rank=%u", s->rank);
     opt_defaults(model_opts, &plain);
     for (const struct opt *o = model_opts; o->key; o++) {
@@ -88,9 +89,14 @@ prepare(struct child *c, const struct spawn *s, struct err *e)
     }
     for (char **v = environ; *v; v++)
         if (passes(*v)) ADD_ENV(c, "%s", *v);
-    c->too_long |= heritage_env(&s->heritage, names, sizeof names) < 0;
-    ADD_ENV(c, "%s", names);
+    if (!s->inspect) {
+        c->too_long |= heritage_env(&s->heritage, names, sizeof names) < 0;
+        ADD_ENV(c, "%s", names);
+    }
     ADD_ENV(c, "LAGAN_EPOCH=%llu", (unsigned long long)s->heritage.epoch);
+    ADD_ENV(c, "LAGAN_CACHE_KEY=%016" PRIx64 "%016" PRIx64 "%016" PRIx64 "%016" PRIx64,
+            s->heritage.cache_key[0], s->heritage.cache_key[1], s->heritage.cache_key[2],
+            s->heritage.cache_key[3]);
     if (s->control) ADD_ENV(c, "LAGAN_CONTROL=%s", s->control);
     if (s->control) ADD_ENV(c, "LAGAN_TOKEN=%s", s->token);
     if (!c->too_long) return 0;
@@ -188,6 +194,47 @@ spawn_worker(const struct spawn *s, pid_t *pid, int *log, struct err *e)
     return 0;
 }
 
+int
+spawn_inspect(struct spawn *s, char *text, size_t n, struct err *e)
+{
+    static struct child c;
+    char line[512] = "", *words;
+    int pipe[2], status = 0;
+    pid_t child;
+    FILE *in;
+
+    s->name = "check";
+    s->log_level = "err";
+    s->inspect = true;
+    *text = 0;
+    c = (struct child){ .used = 0 };
+    TRY(prepare(&c, s, e));
+    if (pipe2(pipe, O_CLOEXEC) < 0 || !(in = fdopen(pipe[0], "r")))
+        return err_set(e, -errno, "cannot create a pipe: %s", strerror(errno));
+    child = fork();
+    if (child == 0) {
+        int null = open("/dev/null", O_RDWR | O_CLOEXEC);
+
+        dup2(null, STDIN_FILENO);
+        dup2(null, STDOUT_FILENO);
+        dup2(pipe[1], STDERR_FILENO);
+        execve(s->path, c.argv, c.envp);
+        dprintf(STDERR_FILENO, "lagan-worker: cannot execute %s: %s\n", s->path, strerror(errno));
+        _exit(127);
+    }
+    close(pipe[1]);
+    while (fgets(line, sizeof line, in)) {
+        line[strcspn(line, "\n")] = 0;
+        words = strstr(line, "lagan-worker: ");
+        if (!*text) snprintf(text, n, "%s", words ? words + strlen("lagan-worker: ") : line);
+    }
+    fclose(in);
+    while (child > 0 && waitpid(child, &status, 0) < 0 && errno == EINTR) {
+    }
+    if (child < 0) return err_set(e, -EAGAIN, "cannot create a process for %s", s->path);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : 256 + WTERMSIG(status);
+}
+
 void
 spawn_pass(struct heritage *h, const char *name, uint32_t rank, int fd)
 {
@@ -205,13 +252,15 @@ spawn_find(char *buf, size_t n, struct err *e)
 
     own[MAX(len, (ssize_t)0)] = 0;
     if (len > 0) *strrchr(own, '/') = 0;
-    for (size_t i = 0; i < ARRAY_LEN(places); i++) {
-        int k = snprintf(buf, n, "%s%s", own, places[i]);
+    for (size_t i = 0; i <= ARRAY_LEN(places); i++) {
+        int k = i < ARRAY_LEN(places) ? snprintf(buf, n, "%s%s", own, places[i])
+                                      : snprintf(buf, n, PKGLIBEXECDIR "/lagan-worker");
 
-        if (k > 0 && (size_t)k < n && access(buf, X_OK) == 0) return 0;
+        if (k <= 0 || (size_t)k >= n || access(buf, F_OK) < 0) continue;
+        if (access(buf, X_OK) == 0) return 0;
+        return err_set(e, -EACCES, "%s may not be executed: %s; run chmod 755 on it", buf,
+                       strerror(errno));
     }
-    snprintf(buf, n, "%s/lagan-worker", PKGLIBEXECDIR);
-    if (access(buf, X_OK) == 0) return 0;
     return err_set(e, -ENOENT,
                    "the program lagan-worker is neither in %.100s nor in " PKGLIBEXECDIR, own);
 }

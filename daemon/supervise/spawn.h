@@ -14,6 +14,8 @@ struct spawn {             /* arguments of spawn_worker() */
     const struct model_options *keys;
     uint32_t rank;
     bool is_standby;
+    bool inspect;                /* spawn_inspect() sets it */
+    uint64_t held;               /* for spawn_inspect(): lagan-worker --held */
     struct heritage heritage;    /* inherited descriptors, with their numbers in lagand */
     const char *control, *token; /* endpoint and token of the control channel; NULL: none */
 };
@@ -22,8 +24,13 @@ struct spawn {             /* arguments of spawn_worker() */
  * process inherits only s->heritage, gets SIGKILL when lagand ends, and leads a process group. */
 int spawn_worker(const struct spawn *s, pid_t *pid, int *log, struct err *e) MUST_USE;
 
+/* Runs lagan-worker --inspect with s->path, keys and held until it ends. Returns its exit status, or
+ * 256 + the signal that ended it; the first line that it logged at level err is in text[n]. */
+int spawn_inspect(struct spawn *s, char *text, size_t n, struct err *e) MUST_USE;
+
 /* Adds descriptor fd to h as `name`; if rank is above 0, the rank is appended ("plan1"). */
 void spawn_pass(struct heritage *h, const char *name, uint32_t rank, int fd);
 
-/* Writes the path of lagan-worker, beside the running program or installed. -ENOENT: neither. */
+/* Writes the path of lagan-worker, beside the running program or installed. -ENOENT: neither;
+ * -EACCES: the file may not be executed. */
 int spawn_find(char *buf, size_t n, struct err *e) MUST_USE;

@@ -106,6 +106,7 @@ cause_of(const struct super *s, int code, int status, bool has_panic)
         return has_panic ? DEATH_CHECK : DEATH_SIGNAL;
     }
     if (status == 0 && (stops || s->state == SUPER_DRAINING)) return DEATH_DRAINED;
+    if (status == EXIT_CONFIG && s->served) return DEATH_START;
     if (status == EXIT_CONFIG || status == EXIT_REFUSED) return DEATH_CONFIG;
     if (status == EXIT_DEVICE) return s->was_ready ? DEATH_DEVICE : DEATH_LOST;
     return s->was_ready ? DEATH_EXITED : DEATH_START;
@@ -157,9 +158,11 @@ after_death(struct super *s)
 {
     bool failed = s->death.fatal, crowded;
 
-    if (s->death.counts) {
+    if (s->death.counts && (!s->served || s->death.status != EXIT_CONFIG)) {
         failed |= too_often(s->counted, SUPER_DEATHS, &s->n_counted, s->now, WINDOW);
         if (s->death.early) failed |= too_often(s->early, SUPER_EARLY, &s->n_early, s->now, WINDOW);
+    }
+    if (s->death.counts) {
         if (s->was_ready && s->now - s->ready_at >= GOOD_TIME) s->streak = 0;
         s->streak++;
     }
@@ -179,7 +182,7 @@ after_death(struct super *s)
 static enum super_state
 serve(struct super *s)
 {
-    s->was_ready = true;
+    s->was_ready = s->served = true;
     s->ready_at = s->now;
     s->timer = NSEC_NEVER;
     return s->event == EV_READY ? SUPER_READY : SUPER_STANDBY;

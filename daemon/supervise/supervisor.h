@@ -94,7 +94,9 @@ struct super_ops {                    /* actions, implemented by worker.c and st
     void (*moved)(void *arg, enum super_state from, enum super_state to); /* state has changed */
 };
 
-/* A worker is FAILED at the 10th counted death, or the 5th early one, within 600 s. From the 21st
+/* A worker that has served is not FAILED if it then finds its model missing or wrong (exit status
+ * 78): the directory may be gone for a moment, and the weights are still in memory. It is started
+ * again with the backoff. Otherwise a worker is FAILED at the 10th counted death, or the 5th early one, within 600 s. From the 21st
  * restart within 10 s on, restarts are 0.1 s apart. */
 enum { SUPER_DEATHS = 10, SUPER_EARLY = 5, SUPER_SPAWNS = 21 };
 
@@ -108,6 +110,7 @@ struct super {
     nsec start_timeout, drain_timeout;
     nsec ready_at;            /* when the worker last became READY, or STANDBY */
     bool was_ready;           /* this incarnation has been READY, or STANDBY */
+    bool served;              /* an incarnation with the present settings has been READY */
     bool restart_wanted;      /* spawn again when the process has ended */
     enum death_cause suspect; /* why lagand kills the process; DEATH_NONE: lagand does not */
     struct death death;       /* of the last process that ended */

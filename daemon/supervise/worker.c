@@ -5,6 +5,7 @@
 #include "base/failpoint.h"
 #include "base/log.h"
 #include "daemon/config/options.h"
+#include "daemon/ledger/histograms.h"
 #include "daemon/ledger/ledger.h"
 #include "daemon/persist/event_log.h"
 #include "daemon/supervise/control_channel.h"
@@ -105,10 +106,24 @@ describe(const struct death *d, char *buf, size_t n)
         snprintf(buf, n, "exit status %d", d->status);
 }
 
+/* Copies the new step records of the process and counts their sizes. */
+static void
+read_steps(struct worker *w)
+{
+    uint64_t number = w->steps ? step_log_read(w->steps, shm_steps(&w->channel.w)) : 0;
+    const struct step_copy *c;
+
+    for (; w->steps && (c = step_log_at(w->steps, number)); number = c->number + 1)
+        histogram_add(w->d, w->info.model, HISTOGRAM_step_batched_tokens,
+                      (int64_t)c->r.prefill_tokens + c->r.decode_tokens);
+}
+
 void
 worker_look(struct worker *w)
 {
-    if (w->alive) stat_read(shm_ctl(&w->channel.w), &w->info.stats);
+    if (!w->alive) return;
+    stat_read(shm_ctl(&w->channel.w), &w->info.stats);
+    read_steps(w);
 }
 
 static void
@@ -156,6 +171,7 @@ reap(void *arg, const struct death *d)
     process_take_arenas(w);
     process_read_output(w);
     add_up(w);
+    read_steps(w);
     describe(d, how, sizeof how);
     if (wanted) {
         process_log(w, LOG_LEVEL_INFO, "pid %d ended, %s", (int)w->info.pid,
@@ -225,6 +241,7 @@ start(struct worker *w, struct err *e)
     };
     int doorbell = -1, fd_channel_sock[2] = { -1, -1 }, r;
 
+    event_log_cache_key(w->d, w->info.model, s.heritage.cache_key);
     w->info.epoch = s.heritage.epoch;
     w->prepare_sent = w->of && standby_may_prepare(w);
     r = channel_make(&w->channel, w->info.index, w->info.epoch, w->d->id, FP_RINGS, &doorbell, e);
@@ -288,6 +305,7 @@ worker_spawn(void *arg)
     w->heartbeat = 0;
     w->deadline = w->discount = 0;
     memset(&w->info.stats, 0, sizeof w->info.stats);
+    if (w->steps) step_log_restart(w->steps);
     if (standby_take(w)) {
         continue_standby(w);
         process_log(w, LOG_LEVEL_INFO, "the standby takes over, pid %d, epoch %llu",
@@ -377,6 +395,8 @@ worker_make(struct daemon *d, uint32_t index, uint32_t model, struct err *e)
     w = worker_new(d, index, model, name, &ops);
     if (!w) return err_set(e, -ENOMEM, "no memory for worker %u", index);
     d->worker[index] = w;
+    w->steps = calloc(1, sizeof *w->steps);
+    if (!w->steps) return err_set(e, -ENOMEM, "no memory for the steps of worker %u", index);
     w->info.restarts = event_log_restarts(d, index, d->config->model[model].keys.name);
     TRY(rank_group_new(w, e));
     return standby_new(w, e);
@@ -391,6 +411,7 @@ worker_free(struct worker *w)
     rank_group_free(w);
     process_release(w);
     arenas_close(&w->arenas);
+    free(w->steps);
     free(w);
     return NULL;
 }
@@ -542,7 +563,7 @@ worker_tick(struct worker *w, nsec now, nsec late)
     if (w->fd_channel_closed_at) w->fd_channel_closed_at = MIN(w->fd_channel_closed_at + late, now);
     if (now >= w->super.timer) worker_event(w, EV_TIMER);
     if (!w->alive || w->super.state == SUPER_DYING || w->super.state == SUPER_LOST) return;
-    stat_read(shm_ctl(&w->channel.w), &w->info.stats);
+    worker_look(w);
     measure_rate(w, now);
     rank_group_tick(w, now, late);
     if (w->alive) check_heartbeat(w, now, late);
@@ -627,6 +648,12 @@ struct arenas *
 worker_arenas(struct worker *w)
 {
     return &w->arenas;
+}
+
+const struct step_log *
+worker_steps(const struct worker *w)
+{
+    return w->steps;
 }
 
 const struct step_trace *

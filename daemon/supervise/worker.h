@@ -32,7 +32,9 @@ struct worker_info {
 };
 const struct worker_info *worker_info(const struct worker *w);
 struct daemon *worker_daemon(const struct worker *w);
-void worker_look(struct worker *w); /* updates info.stats */
+void worker_look(struct worker *w); /* updates info.stats and worker_steps() */
+struct step_log;
+const struct step_log *worker_steps(const struct worker *w); /* step_log.h: its last steps */
 
 /* Totals of a worker's open requests, which request/dispatch.c and worker_notify.c change. */
 struct worker_requests {

@@ -3,6 +3,7 @@
 #pragma once
 #include "daemon/persist/event_log.h"
 #include "daemon/supervise/cpu_starvation.h"
+#include "daemon/supervise/step_log.h"
 #include "daemon/supervise/worker.h"
 #include "ipc/channel.h"
 
@@ -50,6 +51,8 @@ struct worker {
     uint64_t signalled_records;            /* n_records at the last event of the doorbell */
     uint64_t storm_signals, storm_records; /* doorbell bytes, n_records at the last storm check */
     nsec storm_at;                         /* time of the last storm check */
+
+    struct step_log *steps; /* NULL in a standby and in a rank above 0 */
 
     uint64_t prompt_tokens; /* value of STAT_prompt_tokens at rate_at; see measure_rate() */
     nsec rate_at;

@@ -6,6 +6,8 @@
  */
 #include "gpu/cpu/cpu_ops.h"
 
+#include "base/cgroup.h"
+
 #ifdef __x86_64__
 #include <cpuid.h>
 #endif
@@ -249,32 +251,14 @@ cores(void)
     return (uint32_t)MAX(sysconf(_SC_NPROCESSORS_ONLN), 1L);
 }
 
-/* Reads the number of a line of /proc/meminfo and returns it in bytes; -EIO: no such line. */
-static int
-meminfo(const char *name, uint64_t *ret)
-{
-    FILE *f = fopen("/proc/meminfo", "re");
-    size_t len = strlen(name);
-    char line[128];
-    int r = -EIO;
-
-    if (!f) return -errno;
-    while (r < 0 && fgets(line, sizeof line, f))
-        if (strncmp(line, name, len) == 0) {
-            *ret = strtoull(line + len, NULL, 10) << 10;
-            r = 0;
-        }
-    fclose(f);
-    return r;
-}
-
 static int
 cpu_memory(const struct gpu *g, uint64_t *free, uint64_t *own, uint64_t *total)
 {
+    struct err e;
+
     (void)g;
     *own = 0;
-    TRY(meminfo("MemAvailable:", free));
-    return meminfo("MemTotal:", total);
+    return cgroup_host_memory(free, total, &e);
 }
 
 static void

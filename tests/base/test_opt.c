@@ -141,13 +141,15 @@ out_of_range_error_names_the_range(void **state)
 }
 
 static void
-auto_is_zero_even_below_min(void **state)
+zero_is_not_auto_where_min_is_above_0(void **state)
 {
     (void)state;
     assert_int_equal(set("kv.block", "16"), 0);
     assert_int_equal(set("kv.block", "auto"), 0);
     assert_int_equal(s.block, 0);
-    assert_int_equal(set("kv.block", "0"), 0);
+    assert_int_equal(set("kv.block", "0"), -EINVAL);
+    assert_non_null(strstr(e.text, "kv.block: 0 is out of range"));
+    assert_int_equal(set("kv.memory", "0"), -EINVAL);
     assert_int_equal(set("max_seqs", "auto"), -EINVAL);
 }
 
@@ -379,7 +381,7 @@ printed_values_parse_to_the_same_value(void **state)
     } v[] = {
         { "quiet", "yes", "true" },
         { "max_seqs", "0012", "12" },
-        { "kv.block", "0", "auto" },
+        { "kv.block", "auto", "auto" },
         { "kv.block", "64", "64" },
         { "kv.memory", "65536", "64KiB" },
         { "kv.memory", "1.5GiB", "1536MiB" },
@@ -489,7 +491,7 @@ main(void)
         cmocka_unit_test_setup(unsigned_numbers_accept_digits_only, setup),
         cmocka_unit_test_setup(signed_numbers_cover_their_whole_type, setup),
         cmocka_unit_test_setup(out_of_range_error_names_the_range, setup),
-        cmocka_unit_test_setup(auto_is_zero_even_below_min, setup),
+        cmocka_unit_test_setup(zero_is_not_auto_where_min_is_above_0, setup),
         cmocka_unit_test_setup(power_of_two_error_names_the_requirement, setup),
         cmocka_unit_test_setup(sizes_accept_binary_and_decimal_units_and_fractions, setup),
         cmocka_unit_test_setup(times_need_a_unit, setup),

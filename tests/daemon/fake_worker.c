@@ -398,19 +398,34 @@ die_early(const char *path)
     exit(70);
 }
 
+/* --inspect refuses the model if its directory has a file "bad". */
+static int
+inspect_model(const char *path)
+{
+    char bad[1100];
+
+    snprintf(bad, sizeof bad, "%s/bad", path);
+    if (access(bad, F_OK) < 0) return 0;
+    fprintf(stderr, "<3>lagan-worker: %s: the weights are cut short\n", path);
+    return 78;
+}
+
 int
 main(int argc, char **argv)
 {
     const char *path = "";
+    bool inspect = false;
     struct heritage h;
     struct shm_ctl *c;
 
     for (int i = 1; i < argc; i++) {
         if (strncmp(argv[i], "--path=", 7) == 0) path = argv[i] + 7;
         is_standby |= !strcmp(argv[i], "--as_standby");
+        inspect |= !strcmp(argv[i], "--inspect");
     }
     if (strrchr(path, '/')) mode = strrchr(path, '/') + 1;
     prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (inspect) return inspect_model(path);
     if (is("asked-early")) raise(SIGUSR2);
     check(heritage_take(&h, NULL) == 0);
     check(channel_attach(&l, heritage_fd(&h, "d"), heritage_fd(&h, "w"),

@@ -164,7 +164,7 @@ unsupported_keys_are_refused_by_name_unless_default(void **state)
     struct request *r;
 
     (void)state;
-    refused(LAGAN_E_UNSUPPORTED, "encoder_features: no model here takes features", 1, 1, NULL,
+    refused(LAGAN_E_UNSUPPORTED, "encoder_features is not served: no model family", 1, 1, NULL,
             "encoder_features", 1);
     assert_int_equal(submit(1, 1, NULL, &one, 1, &r, &e), 0);
 }
@@ -179,8 +179,8 @@ invalid_combinations_of_beams_and_n_are_refused(void **state)
         { { { "beams", 4 }, { "n", 4 }, { "no_repeat_ngram", 3 } }, NULL },
         { { { "n", 3 }, { "temperature", 1 }, { "logprobs", 2 } }, NULL },
         { { { "beams", 3 }, { "n", 4 }, { "seed", 1 } }, "n is 4" },
-        { { { "beams", 2 }, { "logprobs", 0 }, { "seed", 1 } },
-          "logprobs cannot be combined with beams" },
+        { { { "beams", 2 }, { "n", 2 }, { "logprobs", 0 } }, NULL },
+        { { { "beams", 2 }, { "logprobs", 1 }, { "seed", 1 } }, "with beams it must be 0" },
         { { { "beams", 2 }, { "temperature", 1 }, { "seed", 1 } },
           "temperature cannot be combined with beams" },
         { { { "n", 2 }, { "seed", 1 }, { "ack_window", 1 } }, "set temperature" },

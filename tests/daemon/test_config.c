@@ -163,6 +163,16 @@ invalid_yaml_is_reported_with_line_and_column(void **state)
 }
 
 static void
+options_without_effect_are_refused_by_lagand(void **state)
+{
+    (void)state;
+    assert_int_equal(READ(A "--model", dir, A "--device", A "cpu", A "--set", A "cuda.libs=/opt"),
+                     -EINVAL);
+    assert_int_equal(p.n, 1);
+    assert_non_null(strstr(p.text[0], "cuda.libs is /opt, which has no effect here"));
+}
+
+static void
 last_set_of_a_key_is_used(void **state)
 {
     (void)state;
@@ -210,6 +220,7 @@ main(void)
         cmocka_unit_test(all_errors_of_a_file_are_reported_with_position),
         cmocka_unit_test(invalid_yaml_is_reported_with_line_and_column),
         cmocka_unit_test(last_set_of_a_key_is_used),
+        cmocka_unit_test(options_without_effect_are_refused_by_lagand),
         cmocka_unit_test(invalid_command_lines_are_refused_by_name),
     };
 

@@ -7,9 +7,11 @@
 #include "daemon/supervise/process.h"
 #include "daemon/supervise/worker_struct.h"
 
+#include "daemon/ledger/histograms.h"
 #include "daemon/ledger/outputs.h"
 #include "daemon/ledger/request.h"
 #include "daemon/request/deliver.h"
+#include "daemon/request/kv_watch.h"
 #include "daemon/request/worker_calls.h"
 #include "tests/test.h"
 
@@ -322,7 +324,7 @@ finish_ends_the_request_and_its_figures_are_checked(void **state)
                               .n_tokens = 3 };
     lies(REC_FINISH, sizeof *f, "n_tokens is 3, expected 2");
     f->n_tokens = 2;
-    lies(REC_FINISH, sizeof *f - 8, "expected 40");
+    lies(REC_FINISH, sizeof *f - 8, "expected 48");
     f->reason = 7;
     lies(REC_FINISH, sizeof *f, "reason 7 is unknown");
     f->reason = LAGAN_FINISH_EOS;
@@ -828,11 +830,156 @@ random_records_do_no_harm(void **state)
     }
 }
 
+/* Makes KV_EVENTS with n events in buf: block i is { 1 + i, 9 } in group 0. Returns its bytes. */
+static size_t
+kv_events(uint32_t flags, uint64_t lost, uint32_t n, uint8_t op, struct rec_kv_event **event)
+{
+    struct rec_kv_events *h = (struct rec_kv_events *)buf.b;
+    struct rec_kv_event *v = (struct rec_kv_event *)(h + 1);
+
+    memset(buf.b, 0, sizeof buf.b);
+    *h = (struct rec_kv_events){ n, flags, lost };
+    for (uint32_t i = 0; i < n; i++)
+        v[i] = (struct rec_kv_event){ .name = { 1 + i, 9 }, .op = op, .n_tokens = 4 };
+    if (event) *event = v;
+    return sizeof *h + n * sizeof *v;
+}
+
+static void
+assert_events(uint64_t first, uint64_t next, uint32_t n_blocks)
+{
+    struct held_block b[64];
+    uint64_t has_first, has_next;
+    uint32_t at = 0;
+
+    kv_watch_range(&w, &has_first, &has_next);
+    assert_int_equal(has_first, first);
+    assert_int_equal(has_next, next);
+    assert_int_equal(kv_watch_blocks(&w, &at, b, 64), n_blocks);
+}
+
+static void
+watch(uint32_t n_kept)
+{
+    config.n_models = 1;
+    opt_defaults(model_opts, &config.model[0].keys);
+    config.model[0].keys.kv_reuse = true;
+    config.model[0].keys.kv_events = n_kept;
+    d.kv_watch = kv_watch_new(&config);
+    assert_non_null(d.kv_watch);
+}
+
+static void
+kv_events_are_kept_and_numbered(void **state)
+{
+    const uint32_t whole = KV_EVENTS_SNAPSHOT | KV_EVENTS_BEGIN | KV_EVENTS_END;
+    struct rec_kv_event *v;
+    struct err e;
+
+    (void)state;
+    watch(4);
+    assert_int_equal(record(REC_KV_EVENTS, kv_events(whole, 0, 2, 0, NULL), &e), 0);
+    assert_events(3, 3, 2); /* readers begin with the blocks */
+    assert_int_equal(record(REC_KV_EVENTS, kv_events(0, 0, 3, 0, NULL), &e), 0);
+    assert_events(3, 6, 3);
+    assert_int_equal(kv_watch_at(&w, 5)->e.name[0], 3);
+    assert_int_equal(record(REC_KV_EVENTS, kv_events(0, 0, 2, 1, &v), &e), 0);
+    assert_events(4, 8, 1); /* the log keeps 4 */
+    assert_int_equal(kv_watch_at(&w, 7)->e.op, 1);
+    /* 10 events were lost: two gaps and a snapshot in two parts, with a change in between */
+    assert_int_equal(
+        record(REC_KV_EVENTS, kv_events(KV_EVENTS_SNAPSHOT | KV_EVENTS_BEGIN, 10, 2, 0, NULL), &e),
+        0);
+    assert_events(19, 19, 2);
+    assert_int_equal(record(REC_KV_EVENTS, kv_events(0, 0, 1, 1, NULL), &e), 0);
+    assert_events(19, 20, 1);
+    assert_int_equal(
+        record(REC_KV_EVENTS, kv_events(KV_EVENTS_SNAPSHOT | KV_EVENTS_END, 0, 3, 0, NULL), &e), 0);
+    assert_events(21, 21, 3);
+    kv_watch_lost(&w);
+    assert_events(22, 22, 0);
+    d.kv_watch = kv_watch_free(d.kv_watch);
+}
+
+static void
+invalid_kv_events_are_found(void **state)
+{
+    struct rec_kv_event *v;
+    size_t n;
+
+    (void)state;
+    watch(0);
+    lies(REC_KV_EVENTS, kv_events(0, 0, 1, 0, NULL), "kv.events is 0");
+    d.kv_watch = kv_watch_free(d.kv_watch);
+    watch(4);
+    lies(REC_KV_EVENTS, 8, "too short");
+    n = kv_events(0, 0, 2, 0, NULL);
+    lies(REC_KV_EVENTS, n - 8, "of 88 bytes has 2 events");
+    lies(REC_KV_EVENTS, kv_events(8, 0, 0, 0, NULL), "flags 0x8");
+    lies(REC_KV_EVENTS, kv_events(KV_EVENTS_END, 0, 0, 0, NULL), "flags 0x4");
+    lies(REC_KV_EVENTS, kv_events(KV_EVENTS_SNAPSHOT, 0, 0, 0, NULL), "outside a snapshot");
+    lies(REC_KV_EVENTS, kv_events(0, 3, 0, 0, NULL), "lost 3");
+#define BAD(field, value, words) \
+    n = kv_events(0, 0, 2, 0, &v); \
+    v[1].field = value; \
+    lies(REC_KV_EVENTS, n, words)
+    BAD(op, 3, "op 3");
+    BAD(group, SHM_MAX_GROUPS, "group 8");
+    BAD(tier, 2, "tier 2");
+    BAD(why, 5, "why 5");
+    BAD(priority, 101, "priority 101");
+    BAD(n_tokens, 0, "0 tokens");
+    lies(REC_KV_EVENTS, kv_events(KV_EVENTS_SNAPSHOT | KV_EVENTS_BEGIN, 0, 1, 1, NULL),
+         "in a snapshot");
+    d.kv_watch = kv_watch_free(d.kv_watch);
+}
+
+static void
+latencies_are_counted_for_each_request(void **state)
+{
+    struct histograms *h = d.histograms = calloc(1, sizeof *h);
+    struct rec_finish *f = (struct rec_finish *)buf.b;
+    struct err e;
+    size_t n;
+
+    (void)state;
+    d.now = 10 * NSEC_S;
+    request->terms.accepted = 9 * NSEC_S;
+    step(request, 1, "", &n);
+    assert_int_equal(record(REC_STEP, n, &e), 0);
+    d.now += 3 * NSEC_MS;
+    step(request, 2, "", &n);
+    assert_int_equal(record(REC_STEP, n, &e), 0);
+    *f = (struct rec_finish){ .ledger_index = request->index,
+                              .gen = request->gen,
+                              .reason = LAGAN_FINISH_LENGTH,
+                              .n_tokens = 3,
+                              .n_prompt_tokens = 7,
+                              .scheduled_ns = 9 * NSEC_S + 100 * NSEC_MS };
+    assert_int_equal(record(REC_FINISH, sizeof *f, &e), 0);
+#define SUM(name) h->of[0][HISTOGRAM_##name].sum
+    assert_int_equal(SUM(time_to_first_token_seconds), NSEC_S);
+    assert_int_equal(SUM(inter_token_latency_seconds), 3 * NSEC_MS);
+    assert_int_equal(h->of[0][HISTOGRAM_inter_token_latency_seconds].n, 2);
+    /* limits: 0.1, 0.2, 0.5, 1, 2 ms: 1.5 ms is above the limit of bucket 3 */
+    assert_int_equal(h->of[0][HISTOGRAM_inter_token_latency_seconds].bucket[4], 2);
+    assert_int_equal(SUM(request_queue_time_seconds), 100 * NSEC_MS);
+    assert_int_equal(SUM(request_prefill_time_seconds), 900 * NSEC_MS);
+    assert_int_equal(SUM(e2e_request_latency_seconds), NSEC_S + 3 * NSEC_MS);
+    assert_int_equal(SUM(request_prompt_tokens), 7);
+    assert_int_equal(SUM(request_generation_tokens), 3);
+    free(h);
+    d.histograms = NULL;
+}
+
 int
 main(void)
 {
 #define T(f) cmocka_unit_test_setup_teardown(f, set_up, tear_down)
     const struct CMUnitTest tests[] = {
+        T(kv_events_are_kept_and_numbered),
+        T(invalid_kv_events_are_found),
+        T(latencies_are_counted_for_each_request),
         T(valid_steps_are_stored),
         T(every_invalid_step_is_found),
         T(token_ids_are_checked_against_the_workers_vocabulary),

@@ -4,6 +4,7 @@
 #include "tests/daemon/fake.h"
 #include "tests/daemon/lagand_fixture.h"
 
+#include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdio.h>
@@ -153,7 +154,7 @@ failed_reexec_is_reported_and_lagand_continues(void **state)
     assert_int_equal(rename(r.model, away), 0);
     for (uint64_t rid = 1; rid <= 2; rid++) {
         call(ctl, rid, "daemon reexec", NULL, NULL);
-        receive_error(ctl, rid, LAGAN_E_INVALID_REQUEST,
+        receive_error(ctl, rid, LAGAN_E_CONFIGURATION,
                       "No such file or directory; the running lagand", 5000);
     }
     /* Of two calls at once the second is refused, or comes after the reply to the first. */
@@ -171,6 +172,40 @@ failed_reexec_is_reported_and_lagand_continues(void **state)
     lagand_ready(&r);
     dealer_close(ctl);
     one_request(2);
+    assert_int_equal(lagand_stop(&r), 0);
+}
+
+/* Creates or removes the file that makes fake_worker refuse the model. */
+static void
+set_bad(bool bad)
+{
+    char path[200];
+
+    snprintf(path, sizeof path, "%s/bad", r.model);
+    if (bad)
+        assert_int_equal(close(creat(path, 0600)), 0);
+    else
+        assert_int_equal(unlink(path), 0);
+}
+
+static void
+reexec_is_refused_if_a_worker_could_not_open_its_model(void **state)
+{
+    struct dealer *c;
+
+    (void)state;
+    lagand_begin(&r, "slow", NULL);
+    c = dealer_open(&r, "ctl.sock");
+    set_bad(true);
+    call(c, 1, "daemon reexec", NULL, NULL);
+    receive_error(c, 1, LAGAN_E_CONFIGURATION,
+                  "the weights are cut short; the running lagand continues", 5000);
+    dealer_close(c);
+    one_request(2);
+    set_bad(false);
+    c = ask_reexec();
+    lagand_ready(&r);
+    dealer_close(c);
     assert_int_equal(lagand_stop(&r), 0);
 }
 
@@ -524,6 +559,7 @@ main(void)
         lagand_test(unused_descriptors_of_the_store_are_closed),
         lagand_test(reexec_keeps_the_pid_and_passes_everything),
         lagand_test(failed_reexec_is_reported_and_lagand_continues),
+        lagand_test(reexec_is_refused_if_a_worker_could_not_open_its_model),
         lagand_test(systemds_socket_is_served_by_each_lagand),
         lagand_test(gpu_standby_ends_with_lagand_and_is_started_again),
         lagand_test(reload_replaces_each_worker_while_streams_continue),

@@ -280,6 +280,31 @@ invalid_configuration_fails_at_once(void **state)
     }
 }
 
+/* A network file system may be gone for minutes. */
+static void
+missing_model_of_a_worker_that_served_is_retried(void **state)
+{
+    struct callbacks h;
+    struct super s;
+    nsec now = 0;
+
+    (void)state;
+    start(&s, &h, now);
+    super_event(&s, EV_READY, now);
+    die(&s, CLD_KILLED, SIGKILL, now);
+    for (int i = 0; i < 20; i++) {
+        assert_int_equal(s.state, SUPER_LOADING);
+        die(&s, CLD_EXITED, 78, now);
+        assert_int_equal(s.death.cause, DEATH_START);
+        if (s.state != SUPER_BACKOFF) continue;
+        assert_true(s.timer - now <= 30 * NSEC_S);
+        now = s.timer;
+        super_event(&s, EV_TIMER, now);
+    }
+    super_event(&s, EV_READY, now);
+    assert_int_equal(s.state, SUPER_READY);
+}
+
 static void
 cause_of_death_follows_the_table(void **state)
 {
@@ -476,6 +501,7 @@ main(void)
         cmocka_unit_test(five_early_deaths_within_an_hour_do_not_fail),
         cmocka_unit_test(ten_counted_deaths_within_ten_minutes_fail),
         cmocka_unit_test(invalid_configuration_fails_at_once),
+        cmocka_unit_test(missing_model_of_a_worker_that_served_is_retried),
         cmocka_unit_test(cause_of_death_follows_the_table),
         cmocka_unit_test(failed_spawn_is_retried_after_a_delay),
         cmocka_unit_test(restart_drains_and_starts_again),

@@ -5,10 +5,15 @@
 #include "wire/curve.h"
 
 #include <fcntl.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdio.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 #include <zmq.h>
 
@@ -241,7 +246,7 @@ tcp_needs_a_keys_file(void **state)
     lagand_wait(&r, 1000);
     chmod(keys, 0640);
     lagand_start(&r, "good", ARGS("--api.tcp", "tcp://127.0.0.1:*", "--api.keys", keys));
-    assert_int_equal(lagand_wait(&r, 3000), 78);
+    assert_int_equal(lagand_wait(&r, 3000), 77);
     assert_true(lagand_logged(&r, "mode 0640; run chmod 600", 0));
     lagand_start(&r, "good", ARGS("--api.tcp", "ipc:///tmp/x", "--api.keys", keys));
     assert_int_equal(lagand_wait(&r, 3000), 78);
@@ -516,6 +521,45 @@ message_with_many_frames_does_not_block_others(void **state)
     assert_int_equal(lagand_stop(&r), 0);
 }
 
+/* Forbids netlink sockets to this process and its children, like RestrictAddressFamilies= of the
+ * documented drop-in, with the same error. */
+static void
+forbid_netlink(void)
+{
+    struct sock_filter code[] = {
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_socket, 0, 3),
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, args[0])),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, AF_NETLINK, 0, 1),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EAFNOSUPPORT),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+    };
+    const struct sock_fprog filter = { ARRAY_LEN(code), code };
+
+    assert_int_equal(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
+    if (prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter) < 0) skip();
+    assert_true(socket(AF_NETLINK, SOCK_RAW, 0) < 0);
+}
+
+/* The last test, because the filter stays. */
+static void
+tcp_on_an_address_needs_no_netlink_socket(void **state)
+{
+    struct lagan_event ev = { sizeof ev };
+    struct lagan *c;
+
+    (void)state;
+    forbid_netlink();
+    start("good");
+    assert_true(strstr(at, "tcp://127.0.0.1:") == at);
+    c = connect_as(alices);
+    ask(c, 5);
+    assert_int_equal(lagan_next(c, &ev, 30000), 1);
+    assert_int_equal(ev.kind, LAGAN_EVENT_TOKENS);
+    lagan_close(c);
+    assert_int_equal(lagand_stop(&r), 0);
+}
+
 int
 main(void)
 {
@@ -535,6 +579,7 @@ main(void)
         T(clients_may_call_only_these_verbs),
         T(reload_applies_new_limits_to_open_connections),
         T(limits_of_a_key_cover_all_its_connections),
+        T(tcp_on_an_address_needs_no_netlink_socket),
     };
 
     if (!zmq_has("curve")) return 77;

@@ -1,10 +1,10 @@
 /* test_beams.c - beam searches and parallel samples through every process.
  *
  * Each recorded search of transformers (tests/data/golden, `beams`) is requested with all of its
- * sequences, many at once: ids in their order, scores within 1e-4 (the tolerance of the
- * goldens), with several settings of blocks, chunks, policy, reuse and lanes. Samples of one
- * seed are the same alone and among other requests. All of it runs again while the worker is
- * killed repeatedly: no token is delivered twice and the outputs are the same.
+ * sequences, many at once: ids in their order, scores within 1e-4 (the tolerance of the goldens),
+ * log-probabilities of tokens, with several settings of blocks, chunks, policy, reuse and lanes.
+ * Samples of one seed are the same alone and among other requests. All of it runs again while the
+ * worker is killed repeatedly: no token is delivered twice and the outputs are the same.
  */
 #include "tests/e2e/serve.h"
 #include "tests/test.h"
@@ -16,12 +16,14 @@
 #include <signal.h>
 #include <stdio.h>
 
-enum { MAX_CASES = 64, MAX_OUT = 16, MAX_IDS = 512, AT_ONCE = 12, KILLS = 10 };
+enum { MAX_CASES = 96, MAX_OUT = 16, MAX_IDS = 512, AT_ONCE = 12, KILLS = 10 };
 
 struct sequence {
     int32_t id[MAX_IDS];
+    float logprob[MAX_IDS];
     uint32_t n;
     double score;
+    bool has_logprobs; /* recorded */
 };
 
 struct asked { /* one search */
@@ -37,16 +39,14 @@ struct received {
     bool done;
 };
 
+/* Returns NULL if there is no such file. */
 static json_t *
-read_golden(const char *model)
+read_golden(const char *model, const char *file)
 {
     char path[256];
-    json_t *doc;
 
-    snprintf(path, sizeof path, "tests/data/golden/%s/expected.json", model);
-    doc = json_load_file(source_path(path), 0, NULL);
-    assert_non_null(doc);
-    return doc;
+    snprintf(path, sizeof path, "tests/data/golden/%s/%s", model, file);
+    return json_load_file(source_path(path), 0, NULL);
 }
 
 static uint32_t
@@ -106,15 +106,15 @@ set_params(struct lagan_request *r, const json_t *p, uint32_t n_given)
     }
 }
 
-/* Those with parameters of their own. How many. */
+/* Adds the searches of `recorded` with parameters of their own to the n in ret; returns their
+ * number. doc: the file with the prompts. */
 static uint32_t
-searches(const json_t *doc, struct asked *ret)
+searches(const json_t *doc, const json_t *recorded, struct asked *ret, uint32_t n)
 {
-    uint32_t n = 0;
     size_t i, k;
     const json_t *b, *p;
 
-    json_array_foreach(json_object_get(doc, "beams"), i, b)
+    json_array_foreach(json_object_get(recorded, "beams"), i, b)
     {
         const json_t *params = json_object_get(b, "params"), *sequences, *scores;
         int32_t ids[MAX_IDS], start;
@@ -145,6 +145,10 @@ searches(const json_t *doc, struct asked *ret)
         for (uint32_t o = 0; o < a->n; o++) {
             a->want[o].n = take_ids(json_array_get(sequences, o), source, a->want[o].id);
             a->want[o].score = json_number_value(json_array_get(scores, o));
+            p = json_array_get(json_object_get(b, "logprobs"), o);
+            a->want[o].has_logprobs = p;
+            for (k = 0; k < json_array_size(p); k++)
+                a->want[o].logprob[k] = (float)json_number_value(json_array_get(p, k));
         }
         n++;
     }
@@ -165,6 +169,7 @@ receive(struct received *h, uint32_t n, const struct lagan_event *ev)
             fail_msg("output %u: %u after %u tokens", ev->output, ev->first, s->n);
         assert_true(s->n + ev->n_ids <= MAX_IDS);
         memcpy(s->id + s->n, ev->ids, ev->n_ids * sizeof *ev->ids);
+        if (ev->logprob) memcpy(s->logprob + s->n, ev->logprob, ev->n_ids * sizeof *ev->logprob);
         s->n += ev->n_ids;
         break;
     case LAGAN_EVENT_PROMPT:
@@ -228,6 +233,11 @@ check_search(const char *model, uint32_t which, const struct asked *a, const str
         if (fabs(got->score - want->score) > 1e-4 * fabs(want->score))
             fail_msg("%s, search %u: score %u is %g, not %g", model, which, i, got->score,
                      want->score);
+        for (uint32_t k = 0; k < want->n && want->has_logprobs; k++)
+            if (!(fabsf(got->logprob[k] - want->logprob[k]) <= 2e-4f))
+                fail_msg("%s, search %u, sequence %u: the log-probability of token %u is %g, not "
+                         "%g",
+                         model, which, i, k, (double)got->logprob[k], (double)want->logprob[k]);
     }
 }
 
@@ -237,13 +247,20 @@ run_searches(const char *model, const char *const *set, uint32_t kill_after)
     static struct asked a[MAX_CASES];
     static struct received h[MAX_CASES];
     struct lagan_request *r[MAX_CASES] = { NULL };
-    json_t *doc = read_golden(model);
+    json_t *doc = read_golden(model, "expected.json"), *more = read_golden(model, "beams.json");
     char path[128];
     struct serve s;
-    uint32_t n = searches(doc, a);
+    uint32_t n;
 
+    assert_non_null(doc);
+    n = searches(doc, more, a, searches(doc, doc, a, 0));
     assert_true(n >= 20);
-    for (uint32_t i = 0; i < n; i++) r[i] = a[i].r;
+    for (uint32_t i = 0; i < n; i++) {
+        r[i] = a[i].r;
+        lagan_set_int(r[i], "logprobs", 0);
+        /* a request with prompt_logprobs does not survive its worker */
+        if (!kill_after && i % 3 == 0) lagan_set_int(r[i], "prompt_logprobs", i % 2);
+    }
     snprintf(path, sizeof path, "tests/data/golden/%s", model);
     assert_true(serve_start(&s, path, set));
     ask(&s, r, h, n, kill_after);
@@ -253,9 +270,11 @@ run_searches(const char *model, const char *const *set, uint32_t kill_after)
     }
     serve_stop(&s);
     json_decref(doc);
+    json_decref(more);
 }
 
-static const char *const models[] = { "llama3", "t5_relu", "t5_gated", "bart", "mbart" };
+static const char *const models[] = { "llama3", "t5_relu",        "t5_gated",   "bart",
+                                      "mbart",  "granite_hybrid", "nemotron_h", "bamba" };
 
 static void
 searches_end_with_transformers_sequences_and_scores(void **state)

@@ -508,6 +508,13 @@ serve_and_ask(struct golden *g, const char *model, const char *const *set, uint3
     serve_stop(&s);
 }
 
+/* Returns the setting as this model can have it: only an encoder can have a lane of its own. */
+static const char *
+suited(const struct golden *g, const char *set)
+{
+    return g->p[0].n_decoder || strcmp(set, "split.encoder=own") ? set : "split.encoder=shared";
+}
+
 static void
 on_the_cpu(struct golden *g, const char *model)
 {
@@ -534,7 +541,7 @@ on_the_cpu(struct golden *g, const char *model)
         const char *set[10] = { blocks[k % 3],
                                 budget[k / 3 % 2],
                                 way[0],
-                                way[1],
+                                suited(g, way[1]),
                                 k % 2 ? "kv.reuse=true" : "kv.reuse=false",
                                 "dtype=fp32",
                                 "max_num_seqs=16",
@@ -583,7 +590,7 @@ on_a_gpu(struct golden *g, const char *model)
         const char *set[] = { w[0],
                               w[1],
                               w[2],
-                              w[3],
+                              suited(g, w[3]),
                               w[4],
                               precise[0],
                               precise[1],

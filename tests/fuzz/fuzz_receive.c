@@ -12,6 +12,7 @@
 #include "daemon/ledger/outputs.h"
 #include "daemon/ledger/quarantine.h"
 #include "daemon/ledger/request.h"
+#include "daemon/request/kv_watch.h"
 #include "daemon/request/lifecycle.h"
 #include "daemon/request/receive.h"
 #include "daemon/request/worker_calls.h"
@@ -157,7 +158,7 @@ ref_step(const uint8_t *p, uint64_t n)
 static bool
 ref_finish(const uint8_t *p, uint64_t n)
 {
-    struct ref_row *t = n == 40 ? named(p) : NULL;
+    struct ref_row *t = n == 48 ? named(p) : NULL;
     struct ref_output *o;
 
     if (!t || word(p + 8, 2) >= t->n_outs || !is_reason(word(p + 10, 2))) return false;
@@ -243,6 +244,7 @@ ref_ready(const uint8_t *p, uint64_t n)
     name = word(p + 24, 4);
     if (!word(p, 4) || word(p, 4) > INT32_MAX || !word(p + 4, 4)) return false;
     if (!word(p + 12, 4) || word(p + 12, 4) > 65536 || word(p + 68, 4) > 16) return false;
+    if (word(p + 16, 4) > 65536) return false;
     if (name >= 64 || name > n - 136 || n - 136 - name > 7) return false;
     vocab = word(p, 4);
     loading = false;
@@ -260,6 +262,65 @@ ref_text(const uint8_t *p, uint64_t n)
     text = word(p + 16, 4);
     if (24 + ids + text > n || n - 24 - ids - text > 7) return false;
     return (!word(p + 8, 4) || is_reason(word(p + 8, 4))) && is_utf8(p + 24 + ids, text);
+}
+
+/* The blocks that the worker has, and the numbers of its events. */
+enum { EVENTS_KEPT = 7, MAX_HELD = 1 << 16 };
+static struct ref_held {
+    uint8_t name[16];
+    uint32_t group;
+} has[MAX_HELD];
+static uint32_t n_has;
+static uint64_t first_event, next_event;
+static bool in_snapshot;
+
+static void
+ref_event(const uint8_t *p, bool snapshot)
+{
+    uint32_t i = 0;
+
+    while (i < n_has && (memcmp(has[i].name, p, 16) || has[i].group != p[33])) i++;
+    if (p[32] == 1 && i < n_has) has[i] = has[--n_has];
+    if (p[32] != 1 && i == n_has) {
+        memcpy(has[n_has].name, p, 16);
+        has[n_has++].group = p[33];
+    }
+    if (!snapshot && ++next_event - first_event > EVENTS_KEPT) first_event++;
+}
+
+static bool
+ref_events(const uint8_t *p, uint64_t n)
+{
+    uint32_t some, flags;
+    uint64_t lost;
+
+    if (n < 16) return false;
+    some = word(p, 4);
+    flags = word(p + 4, 4);
+    lost = word(p + 8, 4) | (uint64_t)word(p + 12, 4) << 32;
+    if (some > 256 || n != 16 + 40 * (uint64_t)some) return false;
+    if (flags > 7 || (flags && flags % 2 == 0) || lost >> 32 || (lost && !(flags & 2)))
+        return false;
+    if (flags && (flags & 2) == 0 && !in_snapshot) return false;
+    if (flags & 2 && in_snapshot) return false;
+    if (flags & 2) {
+        n_has = 0;
+        first_event = next_event += lost + 1;
+        in_snapshot = true;
+    }
+    for (uint32_t i = 0; i < some; i++) {
+        const uint8_t *v = p + 16 + 40 * i;
+
+        if (v[32] > 2 || (flags && v[32]) || v[33] >= 8 || v[34] > 100 || v[35] > 1 || v[36] > 4 ||
+            !word(v + 38, 2))
+            return false;
+        ref_event(v, flags);
+    }
+    if (flags & 4) {
+        in_snapshot = false;
+        first_event = ++next_event;
+    }
+    return true;
 }
 
 static bool
@@ -283,8 +344,10 @@ ref_take(uint16_t type, uint16_t flags, const uint8_t *p, uint32_t n)
         return ref_tensor(p, n);
     case REC_PHASE:
         return n == 24;
+    case REC_KV_EVENTS:
+        return ref_events(p, n);
     default:
-        return type == REC_KV_EVENTS;
+        return false;
     }
 }
 
@@ -335,6 +398,30 @@ make_step(struct in *in, uint8_t *p)
         of->text_received += o.text_bytes;
     }
     return n;
+}
+
+static uint32_t
+make_events(struct in *in, uint8_t *p)
+{
+    uint32_t what = byte(in);
+    struct rec_kv_events h = { .n = what % 6 };
+
+    if (what & 64) h.flags = KV_EVENTS_SNAPSHOT | (what & 128 ? KV_EVENTS_END : 0);
+    if (h.flags && !in_snapshot) h.flags |= KV_EVENTS_BEGIN, h.lost = what / 8 % 4;
+    memcpy(p, &h, sizeof h);
+    for (uint32_t i = 0; i < h.n; i++) {
+        uint32_t which = byte(in), how = byte(in);
+        struct rec_kv_event v = { .name = { which % 8, 7 },
+                                  .op = (uint8_t)(h.flags ? 0 : how % 3),
+                                  .group = (uint8_t)(which / 8 % 8),
+                                  .priority = 35,
+                                  .tier = (uint8_t)(which / 64 % 2),
+                                  .why = (uint8_t)(how / 4 % 5),
+                                  .n_tokens = 16 };
+
+        memcpy(p + sizeof h + i * sizeof v, &v, sizeof v);
+    }
+    return (uint32_t)(sizeof h + h.n * sizeof(struct rec_kv_event));
 }
 
 static uint32_t
@@ -390,6 +477,7 @@ make(struct in *in, uint16_t type, uint8_t *p)
         memcpy(p, &d, sizeof d);
         return ROUND_UP((uint32_t)sizeof d + 4 * d.n_ids + d.text_bytes, 8u);
     }
+    if (type == REC_KV_EVENTS) return make_events(in, p);
     return type == REC_PHASE ? sizeof(struct rec_phase) : 8 * (byte(in) % 16);
 }
 
@@ -475,6 +563,15 @@ begin(struct in *in)
     d.sessions = sessions_new(1);
     d.calls = worker_calls_new();
     d.quarantine = quarantine_new();
+    config.n_models = 1;
+    opt_defaults(model_opts, &config.model[0].keys);
+    config.model[0].keys.kv_reuse = true;
+    config.model[0].keys.kv_events = EVENTS_KEPT;
+    d.kv_watch = kv_watch_new(&config);
+    first_event = next_event = 1;
+    n_has = 0;
+    in_snapshot = false;
+    check(d.kv_watch);
     check(d.ledger && d.sessions && d.calls);
     d.facts[0] =
         (struct model_facts){ .known = true, .vocab = VOCAB, .n_slots = 4, .max_request_seqs = 4 };
@@ -563,6 +660,26 @@ compare_outputs(const struct ref_row *t, const struct request *r)
     check(!r->outputs.each || (n == t->n && n_text == t->n_text));
 }
 
+/* Compares the blocks that lagand knows, and the numbers of the events that it keeps. */
+static void
+compare_events(void)
+{
+    struct held_block b[64];
+    uint64_t first, next;
+    uint32_t at = 0, n, sum = 0;
+
+    while ((n = kv_watch_blocks(&w, &at, b, 64))) {
+        for (uint32_t i = 0, j; i < n; i++) {
+            for (j = 0; j < n_has; j++)
+                if (!memcmp(has[j].name, b[i].name, 16) && has[j].group == b[i].group) break;
+            check(j < n_has);
+        }
+        sum += n;
+    }
+    kv_watch_range(&w, &first, &next);
+    check(sum == n_has && first == first_event && next == next_event);
+}
+
 /* Is every row what the ref says? */
 static void
 compare(void)
@@ -590,6 +707,7 @@ compare(void)
     }
     check(w.requests.n == held && d.facts[0].vocab == vocab && w.info.vocab == vocab);
     ledger_check(d.ledger);
+    compare_events();
 }
 
 int
@@ -623,5 +741,6 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     sessions_free(d.sessions);
     worker_calls_free(d.calls);
     quarantine_free(d.quarantine);
+    kv_watch_free(d.kv_watch);
     return 0;
 }

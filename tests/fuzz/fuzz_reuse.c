@@ -386,7 +386,7 @@ fork_slot(struct reuse_ref *t, struct in *in)
 
     if (a == b || !from->live || !from->started || to->live) return;
     if (from->pos >= from->len || step - t->done[lane] > 2) return;
-    need = kv_fork_need(t->kv, from->len, from->pos, 1);
+    need = kv_fork_need(t->kv, from->len, from->pos, 1, /* beam= */ false);
     r = kv_reserve(t->kv, b, &need);
     check(r == 0 || (r == -EAGAIN && (!ref_all_started(t) || !ref_fits(t, &need))));
     if (r < 0) return;

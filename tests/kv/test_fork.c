@@ -129,7 +129,7 @@ begin(struct search *s, uint32_t n_prompt, uint32_t len, uint32_t source)
 
     s->step = 1;
     assert_int_equal(kv_reserve(s->kv, 0, &need), 0);
-    need = kv_fork_need(s->kv, len, n_prompt, 1);
+    need = kv_fork_need(s->kv, len, n_prompt, 1, /* beam= */ true);
     for (uint32_t i = 1; i < BEAMS; i++) assert_int_equal(kv_reserve(s->kv, i, &need), 0);
     kv_cross(s->kv, 0, 0, source, &s->out);
     for (uint32_t i = 0; i < n_prompt; i++) s->token[0][i] = 1000 + i;
@@ -275,7 +275,7 @@ beams_reserve_the_blocks_they_do_not_share(void **state)
     s.mem = calloc(1, kv_bytes(&s.c));
     s.kv = kv_init(s.mem, &s.c, &(struct err){ 0 });
     need = kv_need(s.kv, 40, 0, 28);
-    fork = kv_fork_need(s.kv, 40, 28, 1);
+    fork = kv_fork_need(s.kv, 40, 28, 1, /* beam= */ true);
     assert_int_equal(kv_reserve(s.kv, 0, &need), 0);
     for (uint32_t i = 1; i < BEAMS; i++) assert_int_equal(kv_reserve(s.kv, i, &fork), 0);
     kv_check(s.kv);

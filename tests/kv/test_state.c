@@ -255,7 +255,7 @@ KV_TEST(beams_have_private_states, hybrid(INTERVAL, 400))
     need = kv_need(kv, 30, 0, 10);
     assert_int_equal(kv_reserve(kv, 0, &need), 0);
     start(b, 0);
-    need = kv_fork_need(kv, 30, 10, 1);
+    need = kv_fork_need(kv, 30, 10, 1, /* beam= */ true);
     for (uint32_t i = 1; i < 3; i++) assert_int_equal(kv_reserve(kv, i, &need), 0);
     b->out.n_edits = b->out.n_copies = 0;
     for (uint32_t i = 1; i < 3; i++) kv_fork(kv, 0, b->step + 1, 0, i, 10, 10, &b->out);

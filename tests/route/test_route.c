@@ -99,6 +99,13 @@ prefix_hit_counts_as_the_tokens_it_saves(void **state)
 }
 
 static void
+add(struct block_holders *h, uint32_t worker, const uint64_t name[2], uint8_t group)
+{
+    block_holders_add(h, worker,
+                      &(struct held_block){ .name = { name[0], name[1] }, .group = group });
+}
+
+static void
 worker_with_the_longest_prefix_is_found_first(void **state)
 {
     static const uint64_t name[][2] = { { 1, 10 }, { 2, 10 }, { 3, 10 }, { 66, 10 } };
@@ -107,9 +114,9 @@ worker_with_the_longest_prefix_is_found_first(void **state)
 
     (void)state;
     assert_int_equal(block_holders_find(h, name, 4, worker, found, 2), 0);
-    for (int i = 0; i < 3; i++) block_holders_add(h, 7, name[i]);
-    block_holders_add(h, 7, name[2]); /* present already */
-    block_holders_add(h, 5, name[0]);
+    for (int i = 0; i < 3; i++) add(h, 7, name[i], 0);
+    add(h, 7, name[2], 0); /* present already */
+    add(h, 5, name[0], 0);
     assert_int_equal(block_holders_find(h, name, 4, worker, found, 2), 2);
     assert_int_equal(worker[0], 7);
     assert_int_equal(found[0], 3);
@@ -117,9 +124,9 @@ worker_with_the_longest_prefix_is_found_first(void **state)
     assert_int_equal(found[1], 1);
     assert_int_equal(block_holders_find(h, name, 1, worker, found, 1),
                      0); /* both have it: it does not distinguish them */
-    block_holders_remove(h, 7, name[2]);
-    block_holders_remove(h, 7, name[2]);
-    block_holders_add(h, 3, name[3]); /* same bucket as name[1] */
+    block_holders_remove(h, 7, name[2], 0);
+    block_holders_remove(h, 7, name[2], 0);
+    add(h, 3, name[3], 0); /* same bucket as name[1] */
     assert_int_equal(block_holders_find(h, name, 3, worker, found, 2), 2);
     assert_int_equal(found[0], 2);
     block_holders_forget(h, 7);
@@ -137,11 +144,37 @@ full_table_ignores_further_blocks(void **state)
     uint32_t worker, found;
 
     (void)state;
-    for (int i = 0; i < 3; i++) block_holders_add(h, 0, name[i]);
+    for (int i = 0; i < 3; i++) add(h, 0, name[i], 0);
     assert_int_equal(block_holders_find(h, &name[2], 1, &worker, &found, 1), 0);
-    block_holders_remove(h, 0, name[0]);
-    block_holders_add(h, 0, name[2]);
+    block_holders_remove(h, 0, name[0], 0);
+    add(h, 0, name[2], 0);
     assert_int_equal(block_holders_find(h, &name[2], 1, &worker, &found, 1), 1);
+}
+
+static void
+block_is_held_while_one_group_has_it(void **state)
+{
+    static const uint64_t name[][2] = { { 1, 1 } };
+    CLEAN(block_holders_free_at) struct block_holders *h = block_holders_new(2);
+    uint32_t worker, found, at = 0;
+    struct held_block b[16];
+
+    (void)state;
+    add(h, 4, name[0], 0);
+    block_holders_add(h, 4, &(struct held_block){ { 1, 1 }, { 5, 6 }, 16, 3, true, 35 });
+    assert_int_equal(block_holders_list(h, 4, &at, b, 16), 2);
+    assert_int_equal(b[0].group, 0);
+    assert_false(b[0].on_host);
+    assert_int_equal(b[1].group, 3);
+    assert_true(b[1].on_host);
+    assert_int_equal(b[1].parent[1], 6);
+    assert_int_equal(block_holders_list(h, 4, &at, b, 16), 0);
+    block_holders_remove(h, 4, name[0], 0);
+    assert_int_equal(block_holders_find(h, name, 1, &worker, &found, 1), 1);
+    block_holders_remove(h, 4, name[0], 3);
+    assert_int_equal(block_holders_find(h, name, 1, &worker, &found, 1), 0);
+    at = 0;
+    assert_int_equal(block_holders_list(h, 4, &at, b, 16), 0);
 }
 
 int
@@ -151,6 +184,7 @@ main(void)
         cmocka_unit_test(prefix_hit_counts_as_the_tokens_it_saves),
         cmocka_unit_test(worker_with_the_longest_prefix_is_found_first),
         cmocka_unit_test(full_table_ignores_further_blocks),
+        cmocka_unit_test(block_is_held_while_one_group_has_it),
         cmocka_unit_test(worker_with_the_fewest_tokens_is_selected),
         cmocka_unit_test(equal_load_selects_fewer_requests_then_lower_index),
         cmocka_unit_test(closed_full_and_other_models_workers_are_skipped),

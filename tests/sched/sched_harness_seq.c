@@ -67,13 +67,14 @@ search_new(const struct seq *first, uint32_t n)
 
     s->n_left = n;
     s->done_token = calloc((size_t)n * max_new, sizeof s->done_token[0]);
-    s->total = calloc((size_t)n * max_new, sizeof s->total[0]);
+    s->total = calloc((size_t)2 * n * max_new, sizeof s->total[0]); /* live, then ended beams */
     s->beam = (struct beam){
         .n_beams = n, .max_new = max_new, .length_penalty = 1, .first = first->n_prompt
     };
     for (uint32_t i = 0; i < n; i++) {
         s->beam.done_token[i] = s->done_token + (size_t)i * max_new;
         s->beam.total[i] = s->total + (size_t)i * max_new;
+        s->beam.done_total[i] = s->total + (size_t)(n + i) * max_new;
     }
     return s;
 }

@@ -101,7 +101,7 @@ reference_step(struct ref *w, const struct beam *b, uint64_t seed, uint32_t cur,
 struct beam_fixture {
     struct beam b;
     token_id line[MAX_BEAMS][MAX_LEN], done_token[MAX_BEAMS][MAX_LEN], end_id[4];
-    float total[MAX_BEAMS][MAX_LEN];
+    float total[MAX_BEAMS][MAX_LEN], done_total[MAX_BEAMS][MAX_LEN];
     struct batch_top top[MAX_BEAMS][MOST];
     uint32_t n_given;
 };
@@ -136,6 +136,7 @@ open_fixture(struct beam_fixture *x)
         x->b.line[i] = x->line[i];
         x->b.done_token[i] = x->done_token[i];
         x->b.total[i] = x->total[i];
+        x->b.done_total[i] = x->done_total[i];
         for (uint32_t k = 0; k < x->n_given; k++) x->line[i][k] = (token_id)(1000 + k);
     }
     beam_start(&x->b, 0, 0);
@@ -207,6 +208,9 @@ search_ends_with_the_reference_sequences_and_scores(void **state)
             assert_int_equal(d.n, w.done[i].n);
             assert_memory_equal(d.token, w.done[i].token, d.n * sizeof *d.token);
             assert_true(fabsf(d.score - w.done[i].score) <= 1e-6f * fabsf(d.score));
+            assert_true(fabsf(d.total[d.n - 1] / powf((float)d.n, x.b.length_penalty) - d.score) <=
+                        1e-5f * fabsf(d.score));
+            for (uint32_t k = 1; k < d.n; k++) assert_true(d.total[k] < d.total[k - 1]);
             assert_memory_equal(d.token, settled, MIN(n_common, d.n) * sizeof *settled);
             assert_int_equal(d.reason == LAGAN_FINISH_LENGTH,
                              d.n == x.b.max_new && !(x.b.n_end && d.n > x.b.min_new &&
@@ -227,6 +231,7 @@ copy_fixture(struct beam_fixture *to, const struct beam_fixture *from)
         to->b.line[i] = to->line[i];
         to->b.done_token[i] = to->done_token[i];
         to->b.total[i] = to->total[i];
+        to->b.done_total[i] = to->done_total[i];
     }
     beam_start(&to->b, 0, 0);
 }

@@ -9,11 +9,15 @@
 #include "include/lagan_wire.h"
 
 enum { SLOTS = 24, ENTRIES = 40, BLOCK = 4, UNITS = 4096, UNIT = 128, VOCAB = 50, WINDOW = 6 };
-enum { MAX_LEN = 100, SEQ_GROUP = 8, OUT = 2 };
+enum { MAX_LEN = 100, SEQ_GROUP = 8, OUT = 2, LAYERS = 2, NO_GROUP = MAX_GROUPS };
 
 struct group_fixture {
     struct kv_config c;
     uint32_t units; /* blocks of the arena; 0: the maximum */
+    uint32_t sinks; /* of the window group */
+    bool
+        has_state; /* a group of LAYERS recurrent states; snapshots each `interval` positions */
+    uint32_t interval, state_group; /* NO_GROUP: none */
     struct scheduler_limits l;
     void *mem;
     struct kv *kv;
@@ -24,6 +28,7 @@ struct group_fixture {
 
     slice_id at[MAX_GROUPS][SLOTS][ENTRIES];
     token_id holds[UNITS][BLOCK]; /* token whose K and V are at that position; -1: none */
+    uint64_t recurrent[UNITS];    /* hash of the tokens that a block of state has read */
     token_id last[SLOTS];
     token_id drawn[OUT][SLOTS]; /* sampled token by segment */
     struct batch_top top[SLOTS * 128];
@@ -33,7 +38,7 @@ struct group_fixture {
 struct seq_group {
     struct seq seq[SEQ_GROUP];
     token_id token[SEQ_GROUP][MAX_LEN], done_token[SEQ_GROUP][MAX_LEN], source[16];
-    float total[SEQ_GROUP][MAX_LEN];
+    float total[SEQ_GROUP][MAX_LEN], done_total[SEQ_GROUP][MAX_LEN];
     struct beam beam;
     uint32_t n, n_back; /* members; members that were reaped */
 };
@@ -60,10 +65,14 @@ open_fixture(struct group_fixture *b)
                                .tokens_per_block = BLOCK,
                                .arena_bytes = (uint64_t)(b->units ? b->units : UNITS) * UNIT };
     b->c.group[0] = (struct kv_group){ .kind = KV_FULL };
-    b->c.group[1] = (struct kv_group){ .kind = KV_WINDOW, .window = WINDOW };
+    b->c.group[1] = (struct kv_group){ .kind = KV_WINDOW, .window = WINDOW, .sinks = b->sinks };
     if (b->l.n_enc_layers) b->c.group[b->c.n_groups++] = (struct kv_group){ .kind = KV_CROSS };
+    b->state_group = b->has_state ? b->c.n_groups++ : NO_GROUP;
+    if (b->has_state)
+        b->c.group[b->state_group] = (struct kv_group){ .kind = KV_STATE, .interval = b->interval };
     for (uint32_t g = 0; g < b->c.n_groups; g++) {
-        b->c.group[g].n_layers = b->c.group[g].n_parts = 1;
+        b->c.group[g].n_layers = g == b->state_group ? LAYERS : 1;
+        b->c.group[g].n_parts = 1;
         b->c.group[g].slice_bytes = UNIT;
         b->c.group[g].max_entries = ENTRIES;
     }
@@ -107,11 +116,37 @@ attend(struct group_fixture *b, const struct batch_segment *run, uint32_t pos)
     uint64_t h = 1;
 
     for (uint32_t i = 0; i <= pos; i++) h = mix(h, (uint64_t)*held(b, 0, run->slot, i));
-    for (uint32_t i = pos + 1 > WINDOW ? pos + 1 - WINDOW : 0; i <= pos; i++)
-        check(*held(b, 1, run->slot, i) == *held(b, 0, run->slot, i));
+    for (uint32_t l = 0; l < LAYERS && b->has_state; l++)
+        check(b->recurrent[b->at[b->state_group][run->slot][l]] == h);
+    for (uint32_t i = 0; i <= pos; i++)
+        check((i >= b->sinks && i + WINDOW <= pos) ||
+              *held(b, 1, run->slot, i) == *held(b, 0, run->slot, i));
     for (uint32_t i = 0; i < run->cross_tokens; i++)
         h = mix(h, (uint64_t)*held(b, 2, run->slot, i));
     return h;
+}
+
+static void
+copy(struct group_fixture *b, const struct batch *p, bool after)
+{
+    for (const struct kv_copy *c = p->copy; c < p->copy + p->n_copies; c++) {
+        if (c->after != after) continue;
+        check(c->n_tokens <= BLOCK && (c->group == b->state_group) == (c->n_tokens == 0));
+        memset(b->holds[c->to], 0xff, sizeof b->holds[0]);
+        memcpy(b->holds[c->to], b->holds[c->from], c->n_tokens * sizeof(token_id));
+        b->recurrent[c->to] = b->recurrent[c->from];
+    }
+}
+
+/* Advances the state of the segment's slot by the token at pos. */
+static void
+advance(struct group_fixture *b, const struct batch_segment *run, uint32_t pos, token_id t)
+{
+    for (uint32_t l = 0; l < LAYERS && b->has_state; l++) {
+        uint64_t *h = &b->recurrent[b->at[b->state_group][run->slot][l]];
+
+        *h = mix(pos ? *h : 1, (uint64_t)t);
+    }
 }
 
 static void
@@ -128,12 +163,7 @@ apply(struct group_fixture *b, const struct batch *p)
             b->at[e->group][e->slot][e->entry] = e->at;
         }
     }
-    for (uint32_t i = 0; i < p->n_copies; i++) {
-        check(p->copy[i].n_tokens <= BLOCK);
-        memset(b->holds[p->copy[i].to], 0xff, sizeof b->holds[0]);
-        memcpy(b->holds[p->copy[i].to], b->holds[p->copy[i].from],
-               p->copy[i].n_tokens * sizeof(token_id));
-    }
+    copy(b, p, /* after= */ false);
 }
 
 static token_id
@@ -192,6 +222,7 @@ plan(struct group_fixture *b)
             if (t == TOKEN_FROM_LAST) t = b->last[r->slot];
             check(!q->plan_after_commit || p->token[r->first_token + k] >= 0);
             for (uint32_t g = 0; g < 2; g++) *held(b, g, r->slot, (uint32_t)r->first_pos + k) = t;
+            advance(b, r, (uint32_t)r->first_pos + k, t);
         }
     }
     for (uint32_t i = 0; i < p->n_segments; i++) {
@@ -204,6 +235,7 @@ plan(struct group_fixture *b)
         if (!q->beam) h = mix(h, (uint64_t)(uintptr_t)q->owner); /* the sample's index */
         b->last[r->slot] = b->drawn[b->planned % OUT][i] = best_of(h);
     }
+    copy(b, p, /* after= */ true);
     return p;
 }
 
@@ -278,6 +310,7 @@ seq_group_new(req_id id, uint32_t n, bool beams, uint32_t n_prompt, uint32_t max
         f->beam.line[i] = f->token[i];
         f->beam.done_token[i] = f->done_token[i];
         f->beam.total[i] = f->total[i];
+        f->beam.done_total[i] = f->done_total[i];
         if (beams) q->beam = &f->beam;
         q->plan_after_commit = beams;
     }
@@ -293,7 +326,7 @@ check_seq_group(const struct seq_group *f)
 {
     const struct seq *first = &f->seq[0];
     static token_id line[SEQ_GROUP][MAX_LEN], done_token[SEQ_GROUP][MAX_LEN];
-    static float total[SEQ_GROUP][MAX_LEN];
+    static float total[SEQ_GROUP][MAX_LEN], done_total[SEQ_GROUP][MAX_LEN];
     static struct batch_top top[SEQ_GROUP][128];
     struct beam b = f->beam;
 
@@ -309,6 +342,7 @@ check_seq_group(const struct seq_group *f)
         b.line[i] = line[i];
         b.done_token[i] = done_token[i];
         b.total[i] = total[i];
+        b.done_total[i] = done_total[i];
     }
     if (!first->beam) return;
     beam_start(&b, 0, 0);
@@ -359,6 +393,15 @@ take_back(struct group_fixture *b, struct seq_group **f, uint32_t n, uint32_t *l
             --*left;
         }
     }
+}
+
+/* Draws groups besides full and window: sinks of the window, recurrent state. */
+static void
+draw_groups(struct group_fixture *b)
+{
+    b->sinks = test_below(2) ? 1 + test_below(9) : 0;
+    b->has_state = test_below(2);
+    b->interval = 8 * test_below(3);
 }
 
 /* Mixed requests at once, some cancelled, expired or suspended for a while, with steps planned
@@ -428,6 +471,7 @@ beams_samples_and_single_sequences_keep_their_tokens(void **state)
                                                 POLICY_STATIC };
         uint32_t slots = 8 + test_below(SLOTS - 7);
 
+        draw_groups(&b);
         run_many(&b, i % 2, policies[i % 3], slots + test_below(30), slots);
     }
 }
@@ -474,6 +518,7 @@ preempted_beams_and_samples_resume_with_the_same_tokens(void **state)
         uint32_t slots = 8 + test_below(SLOTS - 7);
 
         b.units = 100 + test_below(160);
+        draw_groups(&b);
         run_many(&b, i % 2, i % 8 ? POLICY_MAX_UTILIZATION : POLICY_NO_EVICT,
                  slots + test_below(30), slots);
     }
@@ -492,7 +537,8 @@ next_life(struct group_fixture *b, struct seq_group *f)
     for (uint32_t i = 0; i < f->n; i++)
         for (uint32_t g = 0; g < 2; g++) {
             memcpy(entry[i][g], b->at[g][slot[i]], sizeof entry[i][g]);
-            for (uint32_t k = 0; g == 1 && k < (written - WINDOW) / BLOCK; k++)
+            for (uint32_t k = CEIL_DIV(b->sinks, BLOCK); g == 1 && k < (written - WINDOW) / BLOCK;
+                 k++)
                 entry[i][g][k] = SLICE_NONE;
         }
     scheduler_free(b->s);
@@ -547,7 +593,8 @@ adopted_and_preempted_search_shares_only_the_common_prefix(void **state)
         uint32_t left = 2, steps = 4 + test_below(18), iterations = 0;
         struct err e;
 
-        b.units = 36 + test_below(20);
+        b.sinks = test_below(2) * 5;
+        b.units = 36 + test_below(20) + (b.sinks ? 8 : 0);
         b.l = (struct scheduler_limits){ .policy = POLICY_MAX_UTILIZATION,
                                          .max_seqs = 8,
                                          .max_tokens = 16,

@@ -4,6 +4,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "ipc/fd_channel.h"
+#include "ipc/heritage.h"
 #include "ipc/model_options.h"
 #include "ipc/stat.h"
 #include "worker/model/model.h"
@@ -149,6 +150,8 @@ adopt_secret(const struct worker *w, uint64_t ret[4], struct err *e)
         manifest_secret(&h, ret);
         return 0;
     }
+    memcpy(ret, w->heritage->cache_key, 4 * sizeof ret[0]);
+    if (ret[0]) return 0;
     TRY(adopt_new_id(&ret[0], e));
     return adopt_new_id(&ret[2], e);
 }
@@ -327,7 +330,7 @@ adopt_claim_search(struct worker *w, struct worker_request *r, const token_id *d
     uint32_t slot[MAX_BEAMS], n_steps, i = 0;
     struct beam *b = &r->beam;
 
-    if (!a->found || r->seq.wants_states) return false;
+    if (!a->found || r->seq.wants_states || r->seq.prompt_logprobs) return false;
     n_steps = manifest_claim_search(a->found, w->kv_config->n_slots, r->seq.id, b->n_beams,
                                     r->seq.token, b->first, r->seq.source, r->seq.n_source, slot);
     if (n_steps == 0) return false;

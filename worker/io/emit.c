@@ -72,8 +72,8 @@ emit_phase(struct worker *w, uint64_t done, uint64_t total)
     struct rec_phase p = { .phase = PHASE_LOAD, .done = done, .total = total };
 
     outbox_put(w->outbox, REC_PHASE, &p, sizeof p);
-    w->stats->v[STAT_load_done] = p.done;
-    w->stats->v[STAT_load_total] = p.total;
+    w->stats->v[STAT_weight_bytes_loaded] = p.done;
+    w->stats->v[STAT_weight_bytes] = p.total;
 }
 
 void
@@ -114,6 +114,7 @@ finish_output(struct worker *w, struct worker_request *r, uint16_t reason)
         .adopted = r->adopted + again,
         .recomputed = r->recomputed - again,
         .n_prompt_tokens = r->n_prompt_tokens,
+        .scheduled_ns = r->scheduled,
     };
 
     check(!r->finished && reason);
@@ -256,13 +257,13 @@ begin_step(struct worker *w, const struct batch *b, struct rec_step **head)
 }
 
 /* Adds one token of output r, with text and log-probabilities, to the open STEP record. row: the
- * logit row of the token in res, or NO_ROW; score: the score of r after this token. */
+ * logit row of the token in res, or NO_ROW; logprob: of the token; score: of r after this token. */
 static void
 emit_token(struct worker *w, struct rec_step **head, const struct batch *b,
            const struct batch_result *res, uint32_t row, struct worker_request *r, token_id token,
-           bool ended, float score)
+           bool ended, float logprob, float score)
 {
-    bool stopped, logprobs = r->want_logprobs && row != NO_ROW;
+    bool stopped, logprobs = r->want_logprobs;
     uint32_t len = detokenize(w, r, token, ended, &stopped);
     struct rec_out o = {
         .ledger_index = r->ledger_index,
@@ -289,7 +290,7 @@ emit_token(struct worker *w, struct rec_step **head, const struct batch *b,
     memcpy(to, &token, sizeof token);
     to += sizeof token;
     if (logprobs) {
-        memcpy(to, &res->logprob[row], 4);
+        memcpy(to, &logprob, 4);
         to = put_tops(to + 4, res, row, o.n_top);
     }
     if (len) memcpy(to, w->text_buf, len);
@@ -314,6 +315,14 @@ has_news(const struct seq *s, uint32_t n_before)
     return s->first_member == s && !r->finished && (s->beam->over || s->beam->n_common > r->n_sent);
 }
 
+/* Returns the log-probability of token i, as compute_transition_scores() of transformers: after
+ * penalties, not normalised again. NaN: beam_done.total does not have it. */
+static float
+beam_logprob(const float *total, uint32_t i)
+{
+    return total[i] > -1e8f ? total[i] - (i ? total[i - 1] : 0) : NAN;
+}
+
 /* Adds the tokens of a search that were not reported yet: those that all hypotheses share while the
  * search runs, all tokens of its outputs when the search is over. */
 static void
@@ -326,7 +335,7 @@ emit_search(struct worker *w, struct rec_step **head, const struct batch *b,
     if (!s->over) {
         while (r->n_sent < s->n_common)
             emit_token(w, head, b, NULL, NO_ROW, r, s->line[best][s->first + r->n_sent], false,
-                       s->total[best][r->n_sent]);
+                       beam_logprob(s->total[best], r->n_sent), s->total[best][r->n_sent]);
         return;
     }
     for (struct worker_request *m = r; m && m->output < r->n_outputs; m = m->next) {
@@ -334,7 +343,7 @@ emit_search(struct worker *w, struct rec_step **head, const struct batch *b,
 
         while (m->n_sent < d.n)
             emit_token(w, head, b, NULL, NO_ROW, m, d.token[m->n_sent], m->n_sent + 1 == d.n,
-                       d.score);
+                       beam_logprob(d.total, m->n_sent), d.score);
         m->score = d.score;
     }
 }
@@ -381,7 +390,7 @@ emit_step(struct worker *w, const struct batch *b, const struct batch_result *re
         row = segment->first_logit +
               (segment->flags & SEGMENT_PROMPT_LOGPROBS ? segment->n_tokens - 1 : 0);
         emit_token(w, &head, b, res, row, r, res->token[(size_t)i * (1 + MAX_DRAFT)],
-                   seq[i]->state == SEQ_ENDED, r->score + res->logprob[row]);
+                   seq[i]->state == SEQ_ENDED, res->logprob[row], r->score + res->logprob[row]);
     }
     outbox_end(w->outbox);
     for (uint32_t i = 0; i < b->n_segments; i++) {

@@ -270,11 +270,9 @@ most_delivered(const struct submit *q)
 static bool
 keys_combine(const struct rec_submit *s)
 {
-    uint8_t logs = SUBMIT_LOGPROBS | SUBMIT_PROMPT_LOGPROBS;
-
     if ((s->flags & SUBMIT_LOGITS) && n_slots(s) > 1) return false;
     if (s->beams == 1) return s->n == 1 || s->temperature > 0;
-    return s->n <= s->beams && s->temperature <= 0 && !(s->flags & logs) && !s->n_stop;
+    return s->n <= s->beams && s->temperature <= 0 && !s->logprobs && !s->n_stop;
 }
 
 /* Returns true if the request fits the facts that this worker has sent in READY. lagand has

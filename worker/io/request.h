@@ -52,6 +52,7 @@ struct worker_request {
     uint32_t max_length, min_length; /* the model's default lengths, prompt included; 0: none */
     uint32_t n_source, n_decoder;    /* tokens of encoder input and decoder in ids, once known */
     uint32_t n_prompt_tokens;        /* tokens of the encoder input or prompt, once known */
+    nsec scheduled;                  /* launch of the first step of the request; 0: none yet */
     /* Generated tokens and text bytes sent to lagand, by this worker or a previous one. */
     uint32_t n_sent, n_text_sent;
     float score;                           /* sum of log-probabilities of the generated tokens */

@@ -6,12 +6,16 @@
 enum { MAX_SLOTS = 16 };
 
 struct kv_need
-kv_fork_need(const struct kv *kv, uint32_t len, uint32_t n_prompt, uint32_t chunk)
+kv_fork_need(const struct kv *kv, uint32_t len, uint32_t n_prompt, uint32_t chunk, bool beam)
 {
     struct kv_need n = kv_need(kv, len, 0, chunk);
 
-    for (uint32_t g = 0; g < kv->c.n_groups; g++)
-        if (kv->c.group[g].kind == KV_FULL) n.n_blocks[g] -= n_prompt / kv->c.tokens_per_block;
+    for (uint32_t g = 0; g < kv->c.n_groups; g++) {
+        const struct kv_group *k = &kv->c.group[g];
+
+        if (k->kind == KV_FULL) n.n_blocks[g] -= n_prompt / kv->c.tokens_per_block;
+        if (k->kind == KV_STATE && beam) n.n_blocks[g] = k->n_layers;
+    }
     return n;
 }
 
@@ -45,13 +49,14 @@ fork_group(struct kv *kv, unsigned lane, seq_slot from, seq_slot to, uint32_t gr
     kv_add_edit(out, EDIT_SET, group, to, full, kv_slice(kv, group, block));
 }
 
-/* Gives slot `to` a copy of the live state of slot `from`; snapshots are not copied. */
+/* Gives slot `to` a copy of the live state of slot `from`; snapshots are not copied. At position 0
+ * no slot has a state yet. */
 static void
 fork_state(struct kv *kv, unsigned lane, seq_slot from, seq_slot to, uint32_t group,
            struct kv_out *out)
 {
     check(kv_seqs(kv)[to].live && kv_seqs(kv)[to].end[group] == 0);
-    check(kv_seqs(kv)[from].end[group] > 0);
+    if (kv_seqs(kv)[from].end[group] == 0) return;
     kv_state_grow(kv, lane, to, group, out);
     for (uint32_t i = 0; i < kv->c.group[group].n_layers; i++)
         kv_add_copy(kv, group, kv_table(kv, group, from)[i] - 1, kv_table(kv, group, to)[i] - 1,
@@ -70,7 +75,9 @@ has_reserved(const struct kv *kv, seq_slot from, seq_slot to, uint32_t n, uint32
         const struct kv_group *k = &kv->c.group[g];
         uint32_t first = MAX(f->first[g], kv_kind_first(k, tokens, done));
 
-        if (k->kind == KV_WINDOW && CEIL_DIV(n, tokens) > first + s->reserved[g]) return false;
+        if (k->kind == KV_WINDOW &&
+            CEIL_DIV(n, tokens) + MIN(first, kv->sinks[g]) > first + s->reserved[g])
+            return false;
     }
     return true;
 }
@@ -85,6 +92,7 @@ kv_fork(struct kv *kv, unsigned lane, uint64_t step, seq_slot from, seq_slot to,
     kv_trim(kv, from, has_reserved(kv, from, to, n, done) ? done : n, out);
     for (uint32_t g = 0; g < kv->c.n_groups; g++) {
         if (kv->c.group[g].kind == KV_STATE) {
+            check(n == 0 || kv_seqs(kv)[from].end[g] > 0);
             fork_state(kv, lane, from, to, g, out);
         } else {
             fork_group(kv, lane, from, to, g, n, out);

@@ -34,11 +34,11 @@
  *                    drops a shared block allocates another, while other slots hold the shared one.
  */
 #pragma once
+#include "base/block_name.h"
 #include "worker/kv/kv_event.h"
 #include "worker/kv/kv_reuse.h"
 
 enum block_state { BLOCK_FREE, BLOCK_HELD, BLOCK_CACHED, BLOCK_SCRATCH };
-enum { SECRET_BYTES = 192 };
 
 /* One block or host block. next, prev, more, node and owner are refs. A tail is a partial block of
  * a prefix hit, held from kv_admit() to kv_start() (kv_reuse.c). */
@@ -154,7 +154,7 @@ struct kv {
     struct kv_stats stats[MAX_GROUPS];
     uint32_t n_nodes, n_fresh_nodes, first_free_node, n_live_nodes, n_buckets;
     uint64_t host_block_bytes;
-    uint8_t secret[SECRET_BYTES];
+    struct block_key key; /* made of c.hash_secret */
     /* byte offsets of the arrays below from struct kv */
     uint64_t block_at, slab_at, slot_at, end_at, table_at[MAX_GROUPS];
     uint64_t node_at, bucket_at, token_at, extra_at, event_at;

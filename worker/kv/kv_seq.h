@@ -66,8 +66,9 @@ void kv_ends_sent(struct kv *kv, unsigned lane, uint64_t step);
  * request continues their tokens. */
 
 /* Returns the need (kv_need.h) of a slot that is forked at n_prompt positions, without the blocks
- * that it shares. len and chunk are as for kv_need(). */
-struct kv_need kv_fork_need(const struct kv *kv, uint32_t len, uint32_t n_prompt, uint32_t chunk);
+ * that it shares. len and chunk are as for kv_need(). beam: the slot takes no snapshots. */
+struct kv_need kv_fork_need(const struct kv *kv, uint32_t len, uint32_t n_prompt, uint32_t chunk,
+                            bool beam);
 /* Gives slot `to`, which holds no block, the first n positions of slot `from`. `step` of `lane` is
  * the next step of both slots. Adds edits of both rows and a copy of the last block. First trims
  * `from`: keeps the blocks that queries at `done` (the first position that may be computed again)

@@ -1,28 +1,12 @@
 /* kv_store.c - adds computed blocks to the prefix tree: see kv_reuse.h. */
 #include "worker/kv/kv_evict.h"
 
-#define XXH_INLINE_ALL
-#include <xxhash.h>
-
 void
 kv_namespace(const struct kv *kv, uint64_t salt, uint64_t lora, const token_id *source,
              uint32_t n_source, struct kv_namespace *ret)
 {
-    uint64_t in[4] = { salt, lora, n_source, 0 };
-    XXH3_state_t state;
-
-    for (int i = 0; i < 2; i++) {
-        uint64_t *name = i == 0 ? ret->self : ret->cross;
-        XXH128_hash_t h;
-
-        in[3] = (uint64_t)i;
-        XXH3_128bits_reset_withSecret(&state, kv->secret, sizeof kv->secret);
-        XXH3_128bits_update(&state, in, sizeof in);
-        if (source) XXH3_128bits_update(&state, source, n_source * sizeof *source);
-        h = XXH3_128bits_digest(&state);
-        name[0] = h.low64;
-        name[1] = h.high64;
-    }
+    block_root(&kv->key, salt, lora, source, n_source, 0, ret->self);
+    block_root(&kv->key, salt, lora, source, n_source, 1, ret->cross);
 }
 
 int

@@ -1,9 +1,6 @@
 /* kv_tree.c - the prefix tree of cached blocks: see kv_evict.h. */
 #include "worker/kv/kv_evict.h"
 
-#define XXH_INLINE_ALL
-#include <xxhash.h>
-
 uint64_t
 kv_tree_bytes(struct kv *kv, uint64_t at, uint64_t n_blocks)
 {
@@ -28,10 +25,7 @@ kv_tree_bytes(struct kv *kv, uint64_t at, uint64_t n_blocks)
 void
 kv_tree_init(struct kv *kv)
 {
-    uint8_t seed[sizeof kv->c.hash_secret];
-
-    memcpy(seed, kv->c.hash_secret, sizeof seed);
-    XXH3_generateSecret(kv->secret, sizeof kv->secret, seed, sizeof seed);
+    block_key_init(&kv->key, kv->c.hash_secret);
 }
 
 static uint32_t *
@@ -88,11 +82,14 @@ kv_piece(const struct kv *kv, const struct kv_text *t, uint32_t entry, uint32_t 
 void
 kv_tree_name(const uint64_t parent[2], const struct kv_piece *p, uint64_t ret[2])
 {
-    XXH128_hash_t h = XXH3_128bits_withSeed(p->token, p->n * sizeof *p->token, parent[0]);
+    uint64_t tokens[2];
 
-    if (p->extra) h = XXH3_128bits_withSeed(p->extra, p->n * sizeof *p->extra, h.low64 ^ h.high64);
-    ret[0] = h.low64;
-    ret[1] = h.high64 ^ (parent[1] << 1 | parent[1] >> 63);
+    block_name(parent, p->token, p->n * sizeof *p->token, ret);
+    if (!p->extra) return;
+    /* With extra ids: the name of the extra ids, behind a parent made of the tokens' name. */
+    tokens[0] = ret[0] ^ ret[1];
+    tokens[1] = parent[1];
+    block_name(tokens, p->extra, p->n * sizeof *p->extra, ret);
 }
 
 static bool

@@ -57,7 +57,7 @@ describe(const struct worker *w, uint64_t free, uint64_t total, uint64_t left)
 }
 
 int
-inspect_run(struct worker *w, struct err *e)
+inspect_run(struct worker *w, uint64_t held, struct err *e)
 {
     uint64_t weights = 0, beside = 0, free_bytes, own, total, taken;
     json_t *o;
@@ -66,6 +66,8 @@ inspect_run(struct worker *w, struct err *e)
     TRY(load_inspect(w, &weights, &beside, e));
     if (gpu_memory(w->gpu, &free_bytes, &own, &total) < 0)
         return err_set(e, -EIO, "%s", gpu_why(w->gpu));
+    /* A worker that runs now also has what is kept free beside weights and KV. */
+    if (held) free_bytes += MIN(held + beside, total - free_bytes);
     taken = weights + beside;
     if (free_bytes < taken + 2 * (uint64_t)w->kv_config->slab_bytes && !beside)
         return err_set(

@@ -49,9 +49,10 @@ void load_free(struct worker *w);
 int load_inspect(struct worker *w, uint64_t *weights, uint64_t *beside, struct err *e) MUST_USE;
 
 /* inspect.c: runs lagan-worker --inspect: prints one line of JSON on standard output, without
- * reading weights or allocating device memory for them. -ENOMEM: the model does not fit the device;
- * -EIO: the device failed; other errors as for a load. */
-int inspect_run(struct worker *w, struct err *e) MUST_USE;
+ * reading weights or allocating device memory for them. held: bytes of used device memory that
+ * count as free. -ENOMEM: the model does not fit the device; -EIO: the device failed; other errors
+ * as for a load. */
+int inspect_run(struct worker *w, uint64_t held, struct err *e) MUST_USE;
 
 /* kv_memory.c: makes or adopts the KV arena, makes the KV manager for it, and sends the arenas to
  * lagand for a replacement. Loader thread only. */

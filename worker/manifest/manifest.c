@@ -8,8 +8,8 @@
 #include <xxhash.h>
 
 /* Returns how many beam-search steps can be stored per slot: as many as it has positions. 0: no
- * beam search is possible, because the KV manager forks no sequence with recurrent state or
- * attention sinks, or because there is only one slot. */
+ * beam search can be adopted, because beams have no snapshots of their recurrent state, or because
+ * there is only one slot. */
 static uint32_t
 max_decisions(const struct kv_config *c)
 {
@@ -18,7 +18,7 @@ max_decisions(const struct kv_config *c)
     for (uint32_t g = 0; g < c->n_groups; g++) {
         const struct kv_group *k = &c->group[g];
 
-        if (k->kind == KV_STATE || k->sinks) return 0;
+        if (k->kind == KV_STATE) return 0;
         if (k->kind != KV_CROSS) n = MAX(n, k->max_entries * c->tokens_per_block);
     }
     return c->n_slots > 1 ? n : 0;

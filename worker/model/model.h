@@ -114,8 +114,9 @@ int model_groups(struct model *m, enum dtype kv_dtype, uint32_t tokens_per_block
                  struct kv_config *c, struct err *e) MUST_USE;
 
 /* Makes the first n positions of a sequence attention sinks, which queries attend to besides the
- * window, in all layers and groups with a window. c: from model_groups(). */
-void model_keep_first(struct model *m, uint32_t n, struct kv_config *c);
+ * window, in all layers and groups with a window. c: from model_groups(). Returns the number of
+ * groups with a window. */
+uint32_t model_keep_first(struct model *m, uint32_t n, struct kv_config *c);
 
 /* Sets the share of the KV arena of each group of c (from model_groups()). text, the option
  * kv.shares: KIND=SHARE,... with the kinds full, window, cross and state; groups of a kind share

@@ -76,7 +76,7 @@ member_slot(const struct scheduler *s, const struct seq *first, const struct seq
 bool
 reserve_members(struct scheduler *s, struct seq *first, uint32_t len, const struct admission *way)
 {
-    struct kv_need n = kv_fork_need(s->kv, len, first->n_shared, way->rows);
+    struct kv_need n = kv_fork_need(s->kv, len, first->n_shared, way->rows, first->beam);
     uint32_t i = 1;
 
     for (struct seq *m = first->next_member; m; m = m->next_member, i++) {
@@ -125,6 +125,18 @@ admit_kv(struct scheduler *s, struct seq *q)
     return true;
 }
 
+/* As kv_need(). A forked beam takes no snapshots of its state. */
+static struct kv_need
+need_of(const struct scheduler *s, const struct seq *q, uint32_t len, uint32_t rows)
+{
+    const struct kv_config *c = kv_config(s->kv);
+    struct kv_need n = kv_need(s->kv, len, q->n_source, rows);
+
+    for (uint32_t g = 0; q->beam && q->has_forked && g < c->n_groups; g++)
+        if (c->group[g].kind == KV_STATE) n.n_blocks[g] = c->group[g].n_layers;
+    return n;
+}
+
 /* A window group gets blocks for two prefill steps in flight, because a replacement worker resumes
  * before their positions. If these blocks are not free, one prefill step of q may be in flight. */
 bool
@@ -137,8 +149,8 @@ reserve_up_to(struct scheduler *s, struct seq *q, uint32_t end)
 
     if (end <= slot->len) return true;
     len = MIN(len, q->n_prompt + q->max_new);
-    most = kv_need(s->kv, len, q->n_source, tokens_in_flight(q, chunk));
-    least = kv_need(s->kv, len, q->n_source, tokens_in_flight(q, 0));
+    most = need_of(s, q, len, tokens_in_flight(q, chunk));
+    least = need_of(s, q, len, tokens_in_flight(q, 0));
     if (kv_raise(s->kv, q->slot, &most) < 0) {
         if (kv_raise(s->kv, q->slot, &least) < 0) return ask_reclaim(s);
         slot->one_step_window = true;

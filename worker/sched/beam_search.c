@@ -30,6 +30,7 @@ beam_start(struct beam *b, uint32_t n_new, float score)
         b->order[i] = b->parent[i] = (uint8_t)i;
         b->score[i] = i ? LOW : score;
         b->done[i].token = b->done_token[i];
+        b->done[i].total = b->done_total[i];
     }
 }
 
@@ -93,13 +94,15 @@ keep_hypothesis(struct beam *b, const struct beam_move *c)
     } else {
         b->n_done++;
     }
-    d = b->done[at]; /* its token storage is reused */
+    d = b->done[at]; /* its storage is reused */
     for (; at > 0 && score > b->done[at - 1].score; at--) b->done[at] = b->done[at - 1];
     d.score = score;
     d.n = b->n_new + 1;
     d.reason = c->reason;
     memcpy(d.token, b->line[c->slot] + b->first, b->n_new * sizeof(token_id));
     d.token[b->n_new] = c->token;
+    memcpy(d.total, b->total[c->slot], b->n_new * sizeof(float));
+    d.total[b->n_new] = c->score;
     b->done[at] = d;
 }
 
@@ -223,5 +226,6 @@ beam_result(const struct beam *b, uint32_t i)
     return (struct beam_done){ .score = penalised_score(b, b->score[slot], b->n_new),
                                .n = b->n_new,
                                .reason = LAGAN_FINISH_LENGTH,
-                               .token = b->line[slot] + b->first };
+                               .token = b->line[slot] + b->first,
+                               .total = b->total[slot] };
 }

@@ -23,6 +23,9 @@ struct beam_done {
     uint32_t n;  /* generated tokens */
     uint16_t reason;
     token_id *token; /* [n] */
+    /* [n] log-probability of the tokens up to each one; above -1e8, unless the search had too few
+     * continuations to choose from */
+    float *total;
 };
 
 /* A continuation of a beam by one token. A step's decision is the n_beams continuations that live
@@ -56,6 +59,7 @@ struct beam {
     token_id *line[MAX_BEAMS];       /* by slot: [first + max_new] prompt, then output */
     float *total[MAX_BEAMS];         /* by slot: [max_new] score after each output token */
     token_id *done_token[MAX_BEAMS]; /* [max_new] storage of done[].token */
+    float *done_total[MAX_BEAMS];    /* [max_new] storage of done[].total */
 
     uint32_t n_new, n_common;  /* generated tokens of live beams; their common prefix */
     float score[MAX_BEAMS];    /* by slot: sum of log-probabilities */

@@ -37,8 +37,10 @@ fork_edits(const struct scheduler *s, const struct seq *q)
 
     if (q->first_member != q || q->has_forked) return 0;
     for (uint32_t g = 0; g < c->n_groups; g++)
-        n += CEIL_DIV(c->group[g].kind == KV_CROSS ? q->n_source : q->n_shared,
-                      c->tokens_per_block);
+        n += c->group[g].kind == KV_STATE
+                 ? c->group[g].n_layers
+                 : CEIL_DIV(c->group[g].kind == KV_CROSS ? q->n_source : q->n_shared,
+                            c->tokens_per_block);
     return n * (q->n_members - 1);
 }
 
@@ -61,7 +63,7 @@ admission(const struct scheduler *s, const struct seq *q, uint32_t n_prompt, str
         struct kv_need n = kv_need(s->kv, len, q->n_source, way[i].rows);
 
         if (q->first_member) {
-            struct kv_need each = kv_fork_need(s->kv, len, q->n_shared, way[i].rows);
+            struct kv_need each = kv_fork_need(s->kv, len, q->n_shared, way[i].rows, q->beam);
 
             for (uint32_t g = 0; g < kv_config(s->kv)->n_groups; g++)
                 n.n_blocks[g] += (q->n_members - 1) * each.n_blocks[g];
@@ -175,12 +177,7 @@ check_group(const struct scheduler *s, const struct seq *q, struct err *e)
         check(m->cap >= (uint64_t)m->n_prompt + m->max_new && (m == q || !m->prompt_logprobs));
     }
     check(n == q->n_members && !q->has_forked && (!q->beam || q->n_prompt == q->n_shared + 1));
-    for (uint32_t g = 0; g < c->n_groups; g++) {
-        entries += c->group[g].max_entries;
-        if (c->group[g].kind == KV_STATE || c->group[g].sinks)
-            return err_set(e, -ENOTSUP, "beams and n > 1 are not possible with a model that has %s",
-                           c->group[g].sinks ? "sink tokens" : "recurrent state");
-    }
+    for (uint32_t g = 0; g < c->n_groups; g++) entries += c->group[g].max_entries;
     if (n > s->max_running)
         return err_set(
             e, -EMSGSIZE,

@@ -63,7 +63,7 @@ next_prompt(const struct step_plan *p, struct seq *q)
 static uint32_t
 last_end(const struct scheduler *s, const struct seq *q)
 {
-    return MIN(prompt_goal(q), kv_border(s->kv, q->n_planned, q->n_prompt));
+    return MIN(prompt_goal(q), next_snapshot(s, q, q->n_planned));
 }
 
 /* Returns how many tokens to add to q's next chunk, which has `have` tokens: up to its latest end,

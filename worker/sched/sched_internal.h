@@ -205,6 +205,14 @@ forks_now(const struct seq *q)
 {
     return q->first_member == q && !q->has_forked && q->n_planned == q->n_shared;
 }
+/* Returns the next position after pos at which a step of q must end for a snapshot of its recurrent
+ * state. UINT32_MAX: none. A beam that has forked takes no snapshots, because a later step may give
+ * its slot to another beam: a search restarts from its prompt. */
+static inline uint32_t
+next_snapshot(const struct scheduler *s, const struct seq *q, uint32_t pos)
+{
+    return q->beam && q->has_forked ? UINT32_MAX : kv_border(s->kv, pos, q->n_prompt);
+}
 /* True if a step of another lane that has q is in flight, so the planned step must wait for it. */
 static inline bool
 must_wait(const struct step_plan *p, const struct seq *q)

@@ -63,9 +63,12 @@ reorder_edits(const struct scheduler *s, const struct seq *q)
     const struct kv_config *c = kv_config(s->kv);
     uint32_t alike = MIN(q->n_same, q->n_planned), n = 0;
 
-    for (uint32_t g = 0; g < c->n_groups; g++)
-        if (c->group[g].kind != KV_CROSS)
+    for (uint32_t g = 0; g < c->n_groups; g++) {
+        if (c->group[g].kind == KV_STATE)
+            n += c->group[g].n_layers;
+        else if (c->group[g].kind != KV_CROSS)
             n += q->n_planned / c->tokens_per_block - alike / c->tokens_per_block + 1;
+    }
     return n * q->beam->n_beams;
 }
 

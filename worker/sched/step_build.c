@@ -47,7 +47,7 @@ set_quiet(const struct step_plan *p, const struct seq *q, uint32_t end)
     struct slot *slot = &p->s->slot[q->slot];
 
     kv_quiet(p->s->kv, q->slot, &slot->quiet_end, &slot->quiet_first);
-    slot->quiet_end = MIN(slot->quiet_end, kv_border(p->s->kv, end, q->n_prompt) - 1);
+    slot->quiet_end = MIN(slot->quiet_end, next_snapshot(p->s, q, end) - 1);
     slot->near_end = slot->reserve_lowered ? slot->quiet_end - MIN(slot->quiet_end, 1u) : 0;
     slot->near_first = slot->quiet_first - MIN(slot->quiet_first, 1u);
 }
@@ -68,7 +68,7 @@ change_blocks(struct step_plan *p, const struct seq *q, uint32_t end, uint32_t d
         slot->reserve_lowered = true;
     }
     if (end > slot->quiet_end) {
-        uint32_t border = kv_border(kv, q->n_planned, q->n_prompt);
+        uint32_t border = next_snapshot(p->s, q, q->n_planned);
 
         if (!kv_has_capacity(kv, q->slot, end))
             kv_trim(kv, q->slot, q->n_planned - q->n_draft_in_flight, &p->out);

@@ -1,0 +1,83 @@
+#!/bin/bash
+# check.sh - lagand --check names everything that would make a start fail, in one run, and exits
+# with 78, or with 77 if only permissions are missing.
+set -u
+build=$PWD
+top=$(cd "${srcdir:-$(dirname "$0")/../..}" && pwd)
+dir=$(mktemp -d) || exit 99
+trap 'rm -rf "$dir"' EXIT
+chmod 755 "$dir"
+cp -r "$top/models/recall-gemma3" "$dir/good"
+cp -r "$dir/good" "$dir/half"
+chmod -R u+w,go+rX "$dir"
+truncate -s 700000 "$dir/half/model.safetensors"
+mkdir "$dir/empty"
+
+check() { # CODE, arguments of lagand --check
+  want=$1
+  shift
+  "$build/lagand" --check "$@" >"$dir/out" 2>&1
+  code=$?
+  [ "$code" = "$want" ] || { cat "$dir/out"; echo "exit code $code, not $want: $*"; exit 1; }
+}
+says() { # TEXT that the last check printed
+  grep -qF -- "$1" "$dir/out" || { cat "$dir/out"; echo "not printed: $1"; exit 1; }
+}
+
+cat >"$dir/all.yaml" <<END
+api:
+  tcp: tcp://127.0.0.1:7
+  keys: $dir/none
+models:
+  - path: $dir/half
+    device: cpu
+  - name: odd
+    path: $dir/good
+    device: gpu
+  - path: $dir/empty
+    device: cpu
+  - name: big
+    path: $dir/good
+    device: cpu
+    kv.dtype: fp16
+END
+check 78 --config "$dir/all.yaml" --runtime-dir "$dir/none/run"
+says "$dir/all.yaml:5: model half: load $dir/half: model.safetensors: truncated"
+says "$dir/all.yaml:8: model odd: device \"gpu\" is not cpu, cuda"
+says "$dir/all.yaml:10: model empty:"
+says "$dir/all.yaml:13: model big: kv.dtype is fp16"
+says "api.keys: cannot open $dir/none"
+says "runtime_dir: lagand cannot create files in $dir/none"
+check 0 --model "$dir/good" --device cpu --runtime-dir "$dir/run"
+says 'the configuration is valid: 1 model, 1 worker'
+
+# The port: in use by another program.
+if command -v python3 >/dev/null; then
+  "$build/laganctl" keygen "$dir/keys" >/dev/null || exit 1
+  coproc PORT { exec timeout 60 python3 -c 'import socket, sys
+s = socket.create_server(("127.0.0.1", 0))
+print(s.getsockname()[1], flush=True)
+sys.stdin.read()'; }
+  read -r port <&"${PORT[0]}"
+  check 78 --model "$dir/good" --device cpu --runtime-dir "$dir/run" --api.keys "$dir/keys" \
+    --api.tcp "tcp://127.0.0.1:$port"
+  says "api.tcp: cannot bind tcp://127.0.0.1:$port: Address already in use"
+  kill "$PORT_PID"
+fi
+
+# Root checks as the user of the unit. A systemctl of the test's own answers.
+[ "$(id -u)" = 0 ] && getent passwd nobody >/dev/null || exit 0
+mkdir "$dir/bin"
+cat >"$dir/bin/systemctl" <<'END'
+#!/bin/sh
+printf 'User=nobody\nSupplementaryGroups=\nProtectHome=yes\nPrivateNetwork=yes\n'
+END
+chmod 755 "$dir/bin/systemctl"
+su nobody -s /bin/sh -c "test -x '$build/lagan-worker'" 2>/dev/null || exit 0
+PATH=$dir/bin:$PATH
+getent group lagan lagan-admin >/dev/null && code=77 || code=78 # 78: the groups are missing, too
+chmod 600 "$dir/good/config.json"
+check $code --model "$dir/good" --device cpu
+says 'checking as user nobody, as lagand.service has it'
+says 'config.json: Permission denied'
+exit 0
