@@ -12,7 +12,7 @@
  *                    if requested
  *     badlp          log-probabilities of a wrong size
  *     skip           tokens at 0, then at 5
- *     gap            chunk 1, then chunk 3
+ *     gap            chunk 1, then chunk 3 with the next token
  *     bye            BYE
  *     leave          BYE with retry_after_ms; the request stays open
  *     ping           PING; the verb "pongs" returns the number of PONGs
@@ -352,7 +352,7 @@ take_submit(const struct peer *from, const struct msg *m)
         send_done(from, m->rid, 2);
     } else if (!strcmp(text, "gap")) {
         send_chunk(from, m->rid, 1, 0, 'a', "a");
-        send_chunk(from, m->rid, 3, 2, 'c', "c");
+        send_chunk(from, m->rid, 3, 1, 'c', "c");
     } else if (!strcmp(text, "ping")) {
         begin(LAGAN_MSG_PING, 0, 1);
         msg_key(&p, "t"), msgpack_pack_int(&p, 77);

@@ -491,6 +491,32 @@ ping_is_answered_after_a_full_send_queue(void **state)
     lagan_close(c);
 }
 
+/* They would arrive before RESUME, or a second time. */
+static void
+frames_queued_for_a_lost_connection_are_dropped(void **state)
+{
+    struct lagan *c = connect_mock();
+    struct lagan_event ev = { sizeof ev };
+    uint64_t open = ask(c, "hang"), late;
+
+    (void)state;
+    kill(mock.pid, SIGSTOP);
+    for (int i = 0; i < 200000 && !c->n_out; i++) assert_int_equal(lagan_cancel(c, open), 0);
+    late = ask(c, "echo ab");
+    assert_true(c->n_out >= 2);
+    mock_kill(&mock);
+    while (!c->n_breaks) assert_int_equal(lagan_next(c, &ev, 20), 0);
+    assert_int_equal(c->n_out, 0);
+    mock_start(&mock, "1");
+    for (uint32_t n = 0; n < 2;) {
+        assert_int_equal(lagan_next(c, &ev, 30000), 1);
+        if (ev.id == open) assert_string_equal(ev.reason_name, "cancelled");
+        if (ev.id == late) assert_int_not_equal(ev.kind, LAGAN_EVENT_ERROR);
+        n += ev.kind == LAGAN_EVENT_DONE || ev.kind == LAGAN_EVENT_ERROR;
+    }
+    lagan_close(c);
+}
+
 static void
 invalid_chunk_fails_only_its_request(void **state)
 {
@@ -740,6 +766,7 @@ main(void)
         cmocka_unit_test(call_ends_when_the_connection_is_lost),
         cmocka_unit_test(timed_out_call_is_not_sent_after_a_late_connect),
         cmocka_unit_test(ping_is_answered_after_a_full_send_queue),
+        cmocka_unit_test(frames_queued_for_a_lost_connection_are_dropped),
         cmocka_unit_test(invalid_chunk_fails_only_its_request),
         cmocka_unit_test(log_probabilities_of_wrong_size_are_rejected),
         cmocka_unit_test(missing_chunk_is_detected),
