@@ -501,9 +501,9 @@ frames_queued_for_a_lost_connection_are_dropped(void **state)
 
     (void)state;
     kill(mock.pid, SIGSTOP);
-    for (int i = 0; i < 200000 && !c->n_out; i++) assert_int_equal(lagan_cancel(c, open), 0);
+    /* libzmq takes some more frames while it notices the loss. */
+    while (c->n_out < 4000) assert_int_equal(lagan_cancel(c, open), 0);
     late = ask(c, "echo ab");
-    assert_true(c->n_out >= 2);
     mock_kill(&mock);
     while (!c->n_breaks) assert_int_equal(lagan_next(c, &ev, 20), 0);
     assert_int_equal(c->n_out, 0);
