@@ -20,7 +20,7 @@ struct death; /* supervise/supervisor.h */
 struct event_log;
 struct frontend;
 struct histograms; /* ledger/histograms.h */
-struct kv_watch; /* request/kv_watch.h */
+struct kv_watch;   /* request/kv_watch.h */
 struct ledger;
 struct ledger_log;
 struct memory_guard;

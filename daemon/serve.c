@@ -416,8 +416,8 @@ open_daemon(struct daemon *d, struct err *e)
     fdstore_read(&given);
     d->event_log = event_log_new(fdstore_take(&given, "history"));
     d->zmq = zmq_ctx_new();
-    if (!d->ledger || !d->ledger_log || !d->quarantine || !d->kv_watch || !d->sessions || !d->calls ||
-        !d->histograms || !d->memory_guard || !d->event_log || !d->zmq)
+    if (!d->ledger || !d->ledger_log || !d->quarantine || !d->kv_watch || !d->sessions ||
+        !d->calls || !d->histograms || !d->memory_guard || !d->event_log || !d->zmq)
         return err_set(e, -ENOMEM, "no memory for lagand's tables of requests and clients");
     if (!event_log_previous_pid(d->event_log)) fdstore_put("history", event_log_fd(d->event_log));
     note_start(d);

@@ -29,8 +29,8 @@ enum {
     REC_PHASE = 5,  /* rec_phase */
     REC_PROMPT_LOGPROBS = 6, /* rec_prompt and tails; before the first token of the request */
     REC_TEXT_DONE = 7,       /* rec_text_done and tails */
-    REC_KV_EVENTS = 8, /* rec_kv_events, n rec_kv_event */
-    REC_TENSOR = 9, /* rec_tensor and values */
+    REC_KV_EVENTS = 8,       /* rec_kv_events, n rec_kv_event */
+    REC_TENSOR = 9,          /* rec_tensor and values */
 };
 
 /* The bytes that a tail of n bytes occupies: n rounded up to a multiple of 8. */
@@ -203,17 +203,17 @@ struct rec_tensor {
 };
 /* W 8: changes of the worker's prefix cache, or a part of a snapshot of it. */
 enum { KV_EVENTS_MAX = 256, KV_EVENTS_WHYS = 5 }; /* in one record; values of why */
-enum { /* rec_kv_events.flags */
-    KV_EVENTS_SNAPSHOT = 1, /* the events are blocks that the cache has (op 0) */
-    KV_EVENTS_BEGIN = 2,    /* first part of a snapshot: what was known of the cache is void */
-    KV_EVENTS_END = 4       /* last part of a snapshot */
+enum {                                            /* rec_kv_events.flags */
+       KV_EVENTS_SNAPSHOT = 1, /* the events are blocks that the cache has (op 0) */
+       KV_EVENTS_BEGIN = 2,    /* first part of a snapshot: what was known of the cache is void */
+       KV_EVENTS_END = 4       /* last part of a snapshot */
 };
 struct rec_kv_events {
     uint32_t n, flags;
     uint64_t lost; /* with KV_EVENTS_BEGIN: events that were overwritten before they were sent */
 };
-/* One block in one KV group. A worker that sends a snapshot also sends the changes meanwhile: before
- * each part, all changes up to it. */
+/* One block in one KV group. A worker that sends a snapshot also sends the changes meanwhile:
+ * before each part, all changes up to it. */
 struct rec_kv_event {
     uint64_t name[2], parent[2]; /* names of this block and of the block before it */
     uint8_t op;                  /* 0 stored, 1 removed, 2 updated */

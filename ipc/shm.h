@@ -152,9 +152,9 @@ struct step_record {
      * from the launch, if the lane was idle) to the end of the step. */
     uint64_t plan_ns, queue_ns, device_ns;
     uint32_t prefill_tokens, decode_tokens, encoder_tokens; /* batched tokens, by kind of work */
-    uint32_t n_segments;    /* sequences in the step */
-    uint32_t cached_tokens; /* prompt tokens that sequences starting here found in the cache */
-    uint32_t preempted;     /* sequences that the plan of the step preempted */
+    uint32_t n_segments;                                    /* sequences in the step */
+    uint32_t cached_tokens;    /* prompt tokens that sequences starting here found in the cache */
+    uint32_t preempted;        /* sequences that the plan of the step preempted */
     uint32_t running, waiting; /* sequences of the worker after the step */
     uint32_t prefill_units, decode_units; /* the partition; 0: the device is not divided */
     uint8_t lane, n_pools, pad[6];

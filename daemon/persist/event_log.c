@@ -19,7 +19,7 @@
 
 struct page { /* content of the memfd */
     char magic[8];
-    int64_t pid; /* pid of the lagand that writes it */
+    int64_t pid;           /* pid of the lagand that writes it */
     uint64_t cache_key[4]; /* random; of it the names of KV blocks are made */
     struct tally {
         char model[64];

@@ -411,9 +411,8 @@ take_ready(struct worker *w, struct rest *b, struct err *e)
         return err_set(e, -EBADMSG, "READY was sent twice");
     }
     if (!y.vocab || y.vocab > INT32_MAX || !y.max_len || !y.n_slots || y.n_slots > 65536 ||
-        y.tokens_per_block > 65536 ||
-        y.beams > LAGAN_MAX_BEAMS || y.name_bytes > b->n || y.name_bytes >= sizeof f->family ||
-        b->n - y.name_bytes > 7 || !(y.temperature >= 0) ||
+        y.tokens_per_block > 65536 || y.beams > LAGAN_MAX_BEAMS || y.name_bytes > b->n ||
+        y.name_bytes >= sizeof f->family || b->n - y.name_bytes > 7 || !(y.temperature >= 0) ||
         !memchr(y.unserved, 0, sizeof y.unserved) || !msg_utf8(y.unserved, strlen(y.unserved))) {
         return err_set(
             e, -EBADMSG,

@@ -7,9 +7,9 @@
 #include "daemon/supervise/process.h"
 #include "daemon/supervise/worker_struct.h"
 
+#include "daemon/ledger/histograms.h"
 #include "daemon/ledger/outputs.h"
 #include "daemon/ledger/request.h"
-#include "daemon/ledger/histograms.h"
 #include "daemon/request/deliver.h"
 #include "daemon/request/kv_watch.h"
 #include "daemon/request/worker_calls.h"
@@ -887,9 +887,9 @@ kv_events_are_kept_and_numbered(void **state)
     assert_events(4, 8, 1); /* the log keeps 4 */
     assert_int_equal(kv_watch_at(&w, 7)->e.op, 1);
     /* 10 events were lost: two gaps and a snapshot in two parts, with a change in between */
-    assert_int_equal(record(REC_KV_EVENTS,
-                            kv_events(KV_EVENTS_SNAPSHOT | KV_EVENTS_BEGIN, 10, 2, 0, NULL), &e),
-                     0);
+    assert_int_equal(
+        record(REC_KV_EVENTS, kv_events(KV_EVENTS_SNAPSHOT | KV_EVENTS_BEGIN, 10, 2, 0, NULL), &e),
+        0);
     assert_events(19, 19, 2);
     assert_int_equal(record(REC_KV_EVENTS, kv_events(0, 0, 1, 1, NULL), &e), 0);
     assert_events(19, 20, 1);

@@ -122,7 +122,6 @@ set_sizes(struct exec *x, const struct exec_config *c, const struct model *m,
     x->scratch_rows = MAX(x->c.max_tokens, x->c.max_enc_tokens);
     x->piece = MIN(MAX(MIN(most, x->n_slots), (uint32_t)LEAST_PIECE), x->c.max_tokens);
     x->top_most = MIN(s->vocab, (uint32_t)MAX_TOP);
-    x->seen_words = CEIL_DIV(s->vocab, 32);
 }
 
 static int
@@ -204,19 +203,15 @@ exec_set_sampling(struct exec *x, uint32_t slot, const struct sampling *s)
 void
 exec_mark_tokens(struct exec *x, uint32_t slot, const token_id *token, uint32_t n)
 {
-    uint32_t *bits = x->initial_seen + (size_t)slot * x->seen_words;
+    const struct token_history *h = &x->initial;
+    uint32_t *bits = h->seen + (size_t)slot * h->seen_words;
 
-    x->upload_seen[slot] = n > 0 && wants_history(&x->slot[slot]);
-    if (!x->upload_seen[slot]) return;
-    memset(bits, 0, x->seen_words * sizeof *bits);
+    check(n <= h->stride);
+    x->n_initial[slot] = wants_history(&x->slot[slot]) ? n : 0;
+    if (!x->n_initial[slot]) return;
+    memset(bits, 0, h->seen_words * sizeof *bits);
     for (uint32_t i = 0; i < n; i++) bits[(uint32_t)token[i] / 32] |= UINT32_C(1) << token[i] % 32;
-}
-
-bool
-exec_looks_back(const struct sampling *s)
-{
-    return s->n_candidates || s->no_repeat_ngram || s->presence_penalty != 0 ||
-           s->frequency_penalty != 0;
+    memcpy(h->token + (size_t)slot * h->stride, token, n * sizeof *token);
 }
 
 /* Returns true if every segment has one token and one logit row to sample from. */

@@ -41,7 +41,8 @@ stage_refuse(const struct exec *x, const struct batch *b, struct err *e)
 bool
 wants_history(const struct sampling *s)
 {
-    return s->repetition_penalty != 0 && s->repetition_penalty != 1;
+    return (s->repetition_penalty != 0 && s->repetition_penalty != 1) || s->no_repeat_ngram ||
+           s->presence_penalty != 0 || s->frequency_penalty != 0;
 }
 
 struct staged_tokens
