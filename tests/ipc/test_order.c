@@ -35,7 +35,7 @@ static struct side {
     struct late_store queue[QUEUE]; /* stores that the other side does not see yet */
     uint32_t n;
     uint8_t arrived[CAP]; /* bytes of the producer's ring, seen after the next acquire */
-    struct doorbell bell;
+    struct doorbell doorbell;
     bool asleep, fenced_ring; /* fenced_ring: executes doorbell_ring(), not doorbell_sleep() */
 } side[2];
 
@@ -120,7 +120,7 @@ set_up(void)
         memset(s, 0, sizeof *s);
         for (int k = 0; k < 2; k++)
             assert_int_equal(shm_make(&s->shm[k], SHM_D, 0, EPOCH, id, LOG2, &e), 0);
-        doorbell_init(&s->bell, fd[i], &s->shm[i], &s->shm[!i]);
+        doorbell_init(&s->doorbell, fd[i], &s->shm[i], &s->shm[!i]);
     }
     ring_writer(&out, &side[PRODUCER].shm[PRODUCER], &side[PRODUCER].shm[CONSUMER]);
     assert_int_equal(ring_reader(&in, &side[CONSUMER].shm[CONSUMER], &side[CONSUMER].shm[PRODUCER],
@@ -134,7 +134,7 @@ tear_down(void)
     ring_done(&in);
     ring_done(&out);
     for (int i = 0; i < 2; i++) {
-        close(side[i].bell.fd);
+        close(side[i].doorbell.fd);
         for (int k = 0; k < 2; k++) shm_close(&side[i].shm[k]);
     }
 }
@@ -159,8 +159,8 @@ fall_asleep(bool for_space, bool (*ready)(void *))
     struct side *s = &side[now];
 
     s->fenced_ring = false;
-    s->asleep = doorbell_sleep(&s->bell, for_space, ready, NULL) == 1;
-    if (!s->asleep) doorbell_wake(&s->bell);
+    s->asleep = doorbell_sleep(&s->doorbell, for_space, ready, NULL) == 1;
+    if (!s->asleep) doorbell_wake(&s->doorbell);
 }
 
 /* Returns true if the side is awake; a byte in its socket wakes it. */
@@ -170,10 +170,10 @@ awake(void)
     struct side *s = &side[now];
     char byte;
 
-    if (s->asleep && recv(s->bell.fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT) == 1) {
+    if (s->asleep && recv(s->doorbell.fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT) == 1) {
         s->asleep = false;
-        doorbell_set_readable(&s->bell);
-        doorbell_wake(&s->bell);
+        doorbell_set_readable(&s->doorbell);
+        doorbell_wake(&s->doorbell);
     }
     s->fenced_ring = true;
     return !s->asleep;
@@ -194,7 +194,7 @@ produce(uint32_t *n)
         ++*n;
     }
     ring_publish(&out);
-    doorbell_ring(&side[PRODUCER].bell);
+    doorbell_ring(&side[PRODUCER].doorbell);
     if (out.full) fall_asleep(true, has_space);
 }
 
@@ -213,7 +213,7 @@ consume(uint32_t *n)
         ++*n;
     }
     ring_release(&in);
-    doorbell_ring_space(&side[CONSUMER].bell);
+    doorbell_ring_space(&side[CONSUMER].doorbell);
     if (got == 0) fall_asleep(false, has_records);
     return got == 0;
 }
