@@ -26,6 +26,7 @@
 #include "daemon/request/lifecycle.h"
 #include "daemon/request/receive.h"
 #include "daemon/request/worker_calls.h"
+#include "daemon/supervise/oom.h"
 #include "daemon/supervise/rolling_restart.h"
 #include "daemon/supervise/spawn.h"
 #include "daemon/supervise/worker.h"
@@ -169,7 +170,7 @@ all_failed(struct daemon *d)
 
     if (d->was_ready || d->draining) return;
     d->exit_code = last->last_death == DEATH_CONFIG ? EXIT_CONFIG : EXIT_UNAVAILABLE;
-    log_err("no worker could be started; exiting: %s", last->why);
+    log_err("no worker could be started; exiting with %d", d->exit_code);
     sd_notifyf(0, "STATUS=no worker could be started: %s\nEXIT_STATUS=%d", last->why, d->exit_code);
     d->draining = true;
     d->drain_until = d->now;
@@ -207,7 +208,9 @@ on_worker_state(struct worker *w, enum super_state from, enum super_state to)
     for (uint32_t i = 0; i < d->n_workers; i++)
         failed += worker_state(d->worker[i]) == SUPER_FAILED;
     end_orphans(d, f->model,
-                f->last_death == DEATH_LOST ? LAGAN_E_DEVICE_LOST : LAGAN_E_WORKER_LOST,
+                f->last_death == DEATH_LOST  ? LAGAN_E_DEVICE_LOST
+                : f->last_death == DEATH_OOM ? LAGAN_E_OUT_OF_MEMORY
+                                             : LAGAN_E_WORKER_LOST,
                 *f->why ? f->why : super_state_name(to));
     if (failed == d->n_workers) all_failed(d);
 }
@@ -413,11 +416,12 @@ open_daemon(struct daemon *d, struct err *e)
     d->calls = worker_calls_new();
     d->histograms = calloc(1, sizeof *d->histograms);
     d->memory_guard = calloc(1, sizeof *d->memory_guard);
+    d->oom = oom_watch_new(d->config->o.cgroup_root);
     fdstore_read(&given);
     d->event_log = event_log_new(fdstore_take(&given, "history"));
     d->zmq = zmq_ctx_new();
     if (!d->ledger || !d->ledger_log || !d->quarantine || !d->kv_watch || !d->sessions ||
-        !d->calls || !d->histograms || !d->memory_guard || !d->event_log || !d->zmq)
+        !d->calls || !d->histograms || !d->memory_guard || !d->oom || !d->event_log || !d->zmq)
         return err_set(e, -ENOMEM, "no memory for lagand's tables of requests and clients");
     if (!event_log_previous_pid(d->event_log)) fdstore_put("history", event_log_fd(d->event_log));
     note_start(d);
@@ -448,6 +452,7 @@ close_daemon(struct daemon *d)
     d->calls = worker_calls_free(d->calls);
     d->kv_watch = kv_watch_free(d->kv_watch);
     free(d->memory_guard);
+    free(d->oom);
     free(d->histograms);
     d->event_log = event_log_free(d->event_log);
     d->event = sd_event_unref(d->event);

@@ -66,8 +66,10 @@ const struct opt model_opts[] = {
       "invariant: no bit of an output depends on the other requests in its batch; fast: outputs "
       "may differ slightly with the batch. On the CPU both mean invariant" },
     { "kv.memory", OPT_BYTES, AT(kv_memory), "auto", NULL, 1 << 16, 0, RESTART | OPT_AUTO, "SIZE",
-      "memory for the KV cache in each process of a worker; auto: the device memory that is free "
-      "after the weights were loaded, less kv.reserve" },
+      "memory for the KV cache in each process of a worker; auto: the GPU memory that is free "
+      "after the weights were loaded, less kv.reserve; on the CPU 1/4 of the free memory of the "
+      "host, or 1/2 of what the limit of a cgroup leaves, shared by all workers of the model, and "
+      "never more than max_num_seqs sequences of maximum length need" },
     { "kv.reserve", OPT_BYTES, AT(kv_reserve), "1GiB", NULL, 0, 0, RESTART, "SIZE",
       "device memory that lagan leaves free for other programs; has an effect only if kv.memory "
       "is auto" },
@@ -89,6 +91,13 @@ const struct opt model_opts[] = {
     { "kv.reuse", OPT_BOOL, AT(kv_reuse), "false", NULL, 0, 0, RESTART, "BOOL",
       "prefix caching. true: keep the KV blocks of ended requests, and reuse them for requests "
       "that have the same first tokens or the same encoder input" },
+    { "kv.reuse_scope", OPT_ENUM, AT(kv_reuse_scope), "user", "user|all", 0, 0, RESTART, NULL,
+      "with kv.reuse: whose requests may share KV blocks. user: those of one user (uid or API "
+      "key), so that no user learns from times or from cached what others sent; all: those of "
+      "all users. The request key cache_salt divides further" },
+    { "kv.partial_reuse", OPT_BOOL, AT(kv_partial_reuse), "true", NULL, 0, 0, RESTART, "BOOL",
+      "with kv.reuse: also reuse the first tokens of one more cached block, if the prompt has only "
+      "some of its tokens; false: reuse full blocks only, and never copy a part of a block" },
     { "kv.events", OPT_U32, AT(kv_events), "4096", NULL, 0, 1 << 20, RESTART, "N",
       "number of the latest changes of the prefix cache (KV events) that a worker and lagand keep; "
       "lagand routes by them where a model has several workers, and `laganctl kv events` prints "

@@ -1,6 +1,7 @@
 /* options.c - see options.h. */
 #include "daemon/config/options.h"
 
+#include "base/cgroup.h"
 #include "wire/curve.h"
 
 #include <sys/stat.h>
@@ -73,6 +74,9 @@ const struct opt daemon_opts[] = {
       "lagand kills a worker that is not ready to serve within this time after its start" },
     { "supervisor.shutdown_timeout", OPT_NSEC, AT(shutdown_timeout), "30s", NULL, 1e6, 0, 0, "TIME",
       "time that open requests have to finish after a signal that stops lagand; then lagand exits" },
+    { "cgroup_root", OPT_STR, AT(cgroup_root), CGROUP_ROOT, NULL, 0, 0, 0, "DIR",
+      "directory of the mounted cgroup file systems, from which lagand and its workers read limits "
+      "of memory and the number of OOM kills" },
     { "log.level", OPT_ENUM, AT(log_level), "info", "err|warn|info|debug", 0, 0, 0, NULL,
       "lowest severity of the messages that lagand logs" },
     { "held_memory", OPT_BYTES, AT(held_memory), "0", NULL, 0, 0, OPT_HIDDEN, "BYTES",
@@ -115,6 +119,16 @@ only_on_command_line(const char *key)
     for (size_t i = 0; i < ARRAY_LEN(keys); i++)
         if (strcmp(key, keys[i]) == 0) return true;
     return false;
+}
+
+bool
+config_has_value(const struct opt *o)
+{
+    static const char *const actions[] = { "check", "help", "version" };
+
+    for (size_t i = 0; i < ARRAY_LEN(actions); i++)
+        if (strcmp(o->key, actions[i]) == 0) return false;
+    return !(o->flags & OPT_HIDDEN);
 }
 
 /* Sets one option of a table and its origin; an invalid value is added to *p. */

@@ -114,7 +114,9 @@ check_model(const struct config *c, uint32_t i, const char *program, uint64_t he
             struct problems *p)
 {
     const struct config_model *m = &c->model[i];
-    struct spawn s = { .path = program, .keys = &m->keys, .held = held };
+    struct spawn s = {
+        .path = program, .keys = &m->keys, .held = held, .cgroup_root = c->o.cgroup_root
+    };
     char from[1200], text[400];
     struct err e;
     struct stat st;

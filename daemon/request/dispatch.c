@@ -279,7 +279,7 @@ survive(struct worker *w, struct request *r, const struct death *death, bool nam
         lifecycle_end(d, r, LAGAN_E_POISONED, "three workers died (%s) running this request",
                       cause);
     } else if (v == QUARANTINE_LOST) {
-        lifecycle_end(d, r, LAGAN_E_WORKER_LOST,
+        lifecycle_end(d, r, death->cause == DEATH_OOM ? LAGAN_E_OUT_OF_MEMORY : LAGAN_E_WORKER_LOST,
                       "%u workers died (%s) before they generated another token of this request",
                       r->suspicion.n_stuck, cause);
     } else if (!lifecycle_finish_complete(d, r)) {

@@ -13,6 +13,8 @@ struct spawn {             /* arguments of spawn_worker() */
     const char *log_level; /* "info" */
     const struct model_options *keys;
     uint32_t rank;
+    const char *cgroup_root;
+    uint64_t max_kv; /* limit of its KV memory, in bytes; 0: none */
     bool is_standby;
     bool inspect;                /* spawn_inspect() sets it */
     uint64_t held;               /* for spawn_inspect(): lagan-worker --held */

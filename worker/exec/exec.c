@@ -374,6 +374,21 @@ exec_scratch_bytes(const struct exec *x)
     return x->arena.bytes;
 }
 
+uint64_t
+exec_scratch_need(const struct exec_config *c, const struct model *m, const struct kv_config *kv)
+{
+    struct exec *x = calloc(1, sizeof *x);
+    uint64_t bytes = 0;
+
+    if (x) {
+        set_sizes(x, c, m, kv);
+        bytes = scratch_size(x, kv);
+        bytes += x->host_bytes;
+    }
+    free(x);
+    return bytes;
+}
+
 void
 exec_graphs(const struct exec *x, uint64_t *n, uint64_t *bytes)
 {

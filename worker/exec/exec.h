@@ -130,6 +130,11 @@ uint32_t exec_n_states(const struct exec *x, const struct batch_result *r, uint3
 void exec_states(const struct exec *x, const struct batch_result *r, uint32_t i, uint32_t first,
                  uint32_t n, float *to);
 uint64_t exec_scratch_bytes(const struct exec *x);
+/* Returns the memory that exec_open() would allocate, on the device and on the host, except pages
+ * that only requests with special outputs (logits, many log-probabilities) touch. m: its weights
+ * need not be loaded. */
+uint64_t exec_scratch_need(const struct exec_config *c, const struct model *m,
+                           const struct kv_config *kv);
 /* Calls lane.tune() (gpu.h) for the first lane that has a shape to measure and returns its result.
  * Call it only while no step is in flight. If a faster algorithm was found, drops the captured
  * graphs of the lane, because graphs contain the old one. */

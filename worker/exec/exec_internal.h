@@ -171,7 +171,9 @@ struct exec {
     struct exec_partition_times divided;
 };
 
-/* scratch.c: allocates all memory of x, whose sizes must be set. */
+/* scratch.c: allocates all memory of x, whose sizes must be set. scratch_size() sets only x's
+ * host_bytes and far_bytes and returns the size of its device arena. */
+uint64_t scratch_size(struct exec *x, const struct kv_config *kv);
 int scratch_open(struct exec *x, const struct kv_config *kv, struct err *e) MUST_USE;
 void scratch_close(struct exec *x);
 

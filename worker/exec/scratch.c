@@ -182,23 +182,31 @@ map(uint64_t bytes)
     return p == MAP_FAILED ? NULL : p;
 }
 
+uint64_t
+scratch_size(struct exec *x, const struct kv_config *kv)
+{
+    struct plan p = { 0 };
+
+    lay_out(x, kv, &p);
+    x->host_bytes = p.host.taken;
+    x->far_bytes = p.far.taken;
+    return p.dev.taken;
+}
+
 int
 scratch_open(struct exec *x, const struct kv_config *kv, struct err *e)
 {
-    struct plan p = { 0 };
-    int r;
+    uint64_t dev_bytes = scratch_size(x, kv);
+    struct plan p;
+    int r = x->op->mem.arena_make(x->gpu, "scratch", dev_bytes, &x->arena, e);
 
-    lay_out(x, kv, &p);
-    r = x->op->mem.arena_make(x->gpu, "scratch", p.dev.taken, &x->arena, e);
     if (r < 0)
         return err_while(
             e, r,
             "cannot allocate %llu MiB of device memory for %u lanes of %u tokens and encoder "
             "inputs of %u tokens; lower max_num_batched_tokens",
-            (unsigned long long)(p.dev.taken >> 20), x->c.n_lanes, x->c.max_tokens,
+            (unsigned long long)(dev_bytes >> 20), x->c.n_lanes, x->c.max_tokens,
             x->c.max_enc_tokens);
-    x->host_bytes = p.host.taken;
-    x->far_bytes = p.far.taken;
     x->host = map(x->host_bytes);
     x->far = map(x->far_bytes);
     if (!x->host || (x->far_bytes && !x->far))

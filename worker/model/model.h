@@ -82,6 +82,10 @@ struct model_source {
     int weights_fd;         /* arena of the previous worker, or -1; the model owns it afterwards */
     uint64_t weights_bytes, weights_fingerprint[2];
     void (*progress)(void *arg, uint64_t done, uint64_t total); /* may be NULL */
+    /* Called by model_load() when dtype, act and weight_bytes of the model are known, before memory
+     * for the weights is allocated. arena_bytes: that memory, 0 if it is adopted. An error ends the
+     * load. May be NULL */
+    int (*planned)(void *arg, uint64_t arena_bytes, struct err *e);
     void *arg;
 };
 
