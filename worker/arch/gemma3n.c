@@ -374,6 +374,7 @@ const struct arch arch_gemma3n = {
     .cfg_bytes = sizeof(struct gemma3n_cfg),
     .top_bytes = sizeof(struct gemma3n),
     .layer_bytes = sizeof(struct gemma3n_layer),
+    .exceeds_fp16 = true,
     .weights = weights,
     .divide = divide,
     .prefixes = gemma_prefixes,

@@ -120,6 +120,7 @@ struct arch {
     const char *name;            /* as in logs: "llama" */
     const char *const *hf_types; /* "model_type" values of config.json, NULL-ended */
     bool by_layer;               /* configure() reads the key per_layer_config */
+    bool exceeds_fp16;           /* activations exceed the range of fp16: fp16 is refused */
     size_t cfg_bytes, top_bytes, layer_bytes, encoder_bytes; /* of the family's structs */
     const struct weight_rule *weights;
     const char *const *prefixes; /* of tensor names, tried in order; NULL-ended */

@@ -352,6 +352,12 @@ weights_plan_make(struct weights_plan *p, struct err *e)
     TRY(plan_home(p, IN_ENCODER, s->n_encoder_layers, p->m->encoder, a->encoder_bytes, e));
     TRY(plan_home(p, IN_LAYER, s->n_layers, p->m->layer, a->layer_bytes, e));
     p->m->act = gpu_act_dtype(p->m->gpu, p->m->dtype);
+    if (a->exceeds_fp16 && (p->m->act == DT_F16 || p->from->src->dtype == DT_F16))
+        return err_set(
+            e, -ENOTSUP,
+            "fp16: activations of %s exceed the largest number of fp16, 65504; set dtype "
+            "to bf16 or fp32",
+            a->name);
     if (p->arena_bytes == 0) return 0;
     p->weights_checksum_at = p->arena_bytes;
     p->arena_bytes += ROUND_UP(weights_checksum_bytes(p->n_fields), (uint64_t)FIELD);
