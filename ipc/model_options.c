@@ -19,7 +19,8 @@ const struct opt model_opts[] = {
       "where the weights come from. checkpoint: the files in path; random:SEED: random numbers "
       "from this seed, to measure speed without weight files" },
     { "dtype", OPT_ENUM, AT(dtype), "auto", "auto|fp32|bf16|fp16", 0, 0, RESTART, NULL,
-      "data type of weights and activations; auto: the data type of the checkpoint" },
+      "data type of weights and activations; auto: the data type of the checkpoint. Gemma is "
+      "refused in fp16, because its activations exceed the largest number of fp16" },
     { "workers", OPT_U32, AT(workers), "1", NULL, 1, 64, 0, "N",
       "number of workers that serve this model; each has its own copy of the weights, and lagand "
       "distributes the requests over them" },
