@@ -43,6 +43,10 @@ sizes_check_settings(const struct model_options *k, struct err *e)
     if (k->kv_host_memory && !k->kv_reuse)
         return err_set(e, -EINVAL,
                        "kv.host_memory needs kv.reuse: the host tier holds reusable blocks only");
+    if ((k->kv_host_bandwidth || k->kv_prefill_rate) && !k->kv_host_memory)
+        return err_set(e, -EINVAL,
+                       "%s is set, but kv.host_memory is 0: there is no host tier to copy from",
+                       k->kv_host_bandwidth ? "kv.host_bandwidth" : "kv.prefill_rate");
     return 0;
 }
 
