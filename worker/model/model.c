@@ -188,8 +188,9 @@ begin(struct model *m, const struct model_source *src, const struct arch *const 
     code = configure(m, r, families, e);
     if (code < 0) return err_while(e, code, CONFIG);
     if (src->max_len > m->shape.max_len)
-        return err_set(e, -EINVAL, "max_len is %u, the model has only %u positions", src->max_len,
-                       m->shape.max_len);
+        return err_set(e, -EINVAL,
+                       "max_model_len is %u, the model has only %u positions (config.json)",
+                       src->max_len, m->shape.max_len);
     if (src->max_len) m->shape.max_len = src->max_len;
     TRY(generation_read(m, r->generation, r->whole, r->config, e));
     return m->arch->tables ? m->arch->tables(m, e) : 0;
