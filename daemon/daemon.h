@@ -20,10 +20,11 @@ struct death; /* supervise/supervisor.h */
 struct event_log;
 struct frontend;
 struct histograms; /* ledger/histograms.h */
-struct kv_watch; /* request/kv_watch.h */
+struct kv_watch;   /* request/kv_watch.h */
 struct ledger;
 struct ledger_log;
 struct memory_guard;
+struct oom_watch;
 struct preflight;
 struct ring_record; /* ipc/ring.h */
 struct quarantine;
@@ -65,11 +66,14 @@ struct daemon_events {
 struct model_facts {
     bool known; /* a worker of the model has sent READY */
     uint32_t vocab, max_len, max_source, n_slots, has_text, tokens_per_block;
+    bool has_chat, tokenizer_fault;
     uint32_t beams;            /* default of the request key `beams`; 1: no beam search */
     uint32_t max_request_seqs; /* limit of the sequences of one request */
+    uint32_t max_text_bytes;   /* limit of the request key `text` */
     float temperature;         /* default of the request key `temperature` */
     int32_t decoder_start;     /* decoder_start_token_id; -1: none */
     uint64_t max_tokens, weight_bytes, kv_bytes;
+    char dtype[8];                 /* of the weights */
     char family[64], unserved[48]; /* architecture name; key of generation_config.json not served */
 };
 
@@ -91,12 +95,15 @@ struct daemon {
     struct model_facts facts[MAX_MODELS];
     struct fair_queue fair_queues[MAX_MODELS]; /* order of the queued requests, for each model */
     char worker_path[1024];                    /* program file of the workers */
+    uint64_t worker_inode;                     /* of that file when lagand started or reloaded; */
+    nsec worker_changed_at;                    /* and its time of modification */
 
     struct ledger_log *ledger_log;
     struct quarantine *quarantine;
     struct kv_watch *kv_watch;
 
-    nsec retry_at; /* deliver.c: when to try a blocked send again; 0: none is blocked */
+    nsec retry_at;         /* deliver.c: when to try a blocked send again; 0: none is blocked */
+    struct oom_watch *oom; /* supervise/oom.h */
     struct memory_guard *memory_guard;
     nsec look_at; /* when to call memory_guard_look(); NSEC_NEVER: with the next tick */
 
@@ -107,6 +114,7 @@ struct daemon {
     bool reexec_requested;       /* ops sets it, serve.c acts on it in the next loop iteration */
     struct preflight *preflight; /* the running preflight; NULL: none */
     uint32_t rolling;      /* rolling restart: 1 + index of the worker being replaced; 0: none */
+    uint64_t rolling_set;  /* bit i: the rolling restart replaces worker i */
     uint64_t rolled_epoch; /* epoch of the process of worker[rolling - 1] that is replaced */
     nsec drain_until;
     int exit_code;

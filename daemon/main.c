@@ -1,7 +1,8 @@
 /* main.c - main() of lagand: reads the configuration and serves.
  *
  * Exit codes: 0 stopped on request, or --check found no error · 1 other failure · 2 wrong command
- * line · 69 no worker could be started, or another process uses the runtime directory or port · 77 no permission · 78 configuration or model files. */
+ * line · 69 no worker could be started, or another process uses the runtime directory or port · 77
+ * no permission · 78 configuration or model files. */
 #include "base/log.h"
 #include "daemon/config/options.h"
 #include "daemon/ops/check.h"
@@ -28,7 +29,8 @@ help(void)
          "Options, with the default in []; a name with a dot is also a key of the "
          "configuration file:");
     opt_help(daemon_opts, OPT_TYPED, stdout);
-    puts("\nSettings of a model, for --set and for each entry of models in the file:");
+    puts("\nSettings of a model, for --set and for each entry of models in the file. A setting\n"
+         "that has no effect on the device or the model, or without another setting, is refused:");
     opt_help(model_opts, OPT_KEYS, stdout);
 }
 
@@ -63,7 +65,8 @@ manual(void)
          "each value, and\n.Ql laganctl daemon reexec\napplies a changed file while requests "
          "continue.");
     puts(".Sh SETTINGS OF A MODEL\nFor\n.Fl -set\nand for the entries of\n.Cm models:\nin the "
-         "file.");
+         "file.\nA setting that has no effect on the device or the model, or without another "
+         "setting, is refused by name.");
     opt_manual(model_opts, OPT_KEYS, stdout);
     printf(".Sh FILES\n.Bl -tag -width Ds\n.It Pa %s\nThe configuration.\n", config_default_file);
     puts(
@@ -141,8 +144,6 @@ check_only(struct config *c, int argc, char **argv, struct problems *p)
 int
 main(int argc, char **argv)
 {
-    static const enum log_level levels[] = { LOG_LEVEL_ERR, LOG_LEVEL_WARN, LOG_LEVEL_INFO,
-                                             LOG_LEVEL_DEBUG };
     static struct config config;
     static struct problems problems;
     struct err e = { 0 };
@@ -169,7 +170,7 @@ main(int argc, char **argv)
         return 0;
     }
     if (config.o.check) return check_only(&config, argc, argv, &problems);
-    log_level_set(levels[config.o.log_level]);
+    log_level_set(config_log_level(&config));
     log_never_wait();
     raise_files();
     /* malloc() keeps the memory of freed frames for reuse; memory_guard.c returns it if unused. */

@@ -19,6 +19,7 @@
 #include "daemon/net/frontend.h"
 #include "daemon/ops/memory_guard.h"
 #include "daemon/ops/preflight.h"
+#include "daemon/ops/reload.h"
 #include "daemon/persist/event_log.h"
 #include "daemon/request/deliver.h"
 #include "daemon/request/dispatch.h"
@@ -26,6 +27,7 @@
 #include "daemon/request/lifecycle.h"
 #include "daemon/request/receive.h"
 #include "daemon/request/worker_calls.h"
+#include "daemon/supervise/oom.h"
 #include "daemon/supervise/rolling_restart.h"
 #include "daemon/supervise/spawn.h"
 #include "daemon/supervise/worker.h"
@@ -119,16 +121,11 @@ static int
 on_hangup(sd_event_source *s, const struct signalfd_siginfo *si, void *arg)
 {
     struct daemon *d = arg;
-    struct err e;
 
     (void)s;
     (void)si;
     d->now = clock_now();
-    if (frontend_reload_keys(d, &e) < 0)
-        log_err("reload by SIGHUP refused because of api.keys: %s; the previous keys stay valid",
-                e.text);
-    else if (rolling_restart_start(d, ", by SIGHUP") < 0)
-        log_info("reload by SIGHUP ignored: another reload is in progress, or lagand is stopping");
+    preflight_start(d, NULL, 0, PREFLIGHT_RELOAD);
     return 0;
 }
 
@@ -139,12 +136,14 @@ send_status(struct clockwork *k)
 {
     struct daemon *d = k->d;
     const struct worker_info *loading = NULL;
-    uint32_t n_ready = 0;
+    uint32_t n = 0, n_ready = 0;
     char text[sizeof k->status];
 
     if (d->now < k->status_at || d->draining) return;
     k->status_at = d->now + NSEC_S;
     for (uint32_t i = 0; i < d->n_workers; i++) {
+        if (worker_info(d->worker[i])->retired) continue;
+        n++;
         n_ready += worker_open(d->worker[i]);
         if (worker_state(d->worker[i]) == SUPER_LOADING) loading = worker_info(d->worker[i]);
     }
@@ -155,7 +154,7 @@ send_status(struct clockwork *k)
         return;
     }
     snprintf(text, sizeof text, "STATUS=%s%u of %u workers ready, %u requests, %u of them queued",
-             d->rolling ? "reloading, " : "", n_ready, d->n_workers, ledger_n(d->ledger),
+             d->rolling ? "reloading, " : "", n_ready, n, ledger_n(d->ledger),
              ledger_n_queued(d->ledger));
     if (strcmp(text, k->status)) sd_notify(0, text);
     memcpy(k->status, text, sizeof text);
@@ -169,7 +168,7 @@ all_failed(struct daemon *d)
 
     if (d->was_ready || d->draining) return;
     d->exit_code = last->last_death == DEATH_CONFIG ? EXIT_CONFIG : EXIT_UNAVAILABLE;
-    log_err("no worker could be started; exiting: %s", last->why);
+    log_err("no worker could be started; exiting with %d", d->exit_code);
     sd_notifyf(0, "STATUS=no worker could be started: %s\nEXIT_STATUS=%d", last->why, d->exit_code);
     d->draining = true;
     d->drain_until = d->now;
@@ -205,9 +204,11 @@ on_worker_state(struct worker *w, enum super_state from, enum super_state to)
     }
     if (!worker_over(w)) return;
     for (uint32_t i = 0; i < d->n_workers; i++)
-        failed += worker_state(d->worker[i]) == SUPER_FAILED;
+        failed += worker_state(d->worker[i]) == SUPER_FAILED || worker_hidden(d->worker[i]);
     end_orphans(d, f->model,
-                f->last_death == DEATH_LOST ? LAGAN_E_DEVICE_LOST : LAGAN_E_WORKER_LOST,
+                f->last_death == DEATH_LOST  ? LAGAN_E_DEVICE_LOST
+                : f->last_death == DEATH_OOM ? LAGAN_E_OUT_OF_MEMORY
+                                             : LAGAN_E_WORKER_LOST,
                 *f->why ? f->why : super_state_name(to));
     if (failed == d->n_workers) all_failed(d);
 }
@@ -405,6 +406,7 @@ open_daemon(struct daemon *d, struct err *e)
         memcpy(d->worker_path, d->config->o.worker, sizeof d->worker_path);
     else
         TRY(spawn_find(d->worker_path, sizeof d->worker_path, e));
+    reload_note_program(d);
     d->ledger = ledger_new(MAX_REQUESTS, seed[0]);
     d->ledger_log = ledger_log_new(d->ledger, d->config);
     d->quarantine = quarantine_new();
@@ -413,11 +415,12 @@ open_daemon(struct daemon *d, struct err *e)
     d->calls = worker_calls_new();
     d->histograms = calloc(1, sizeof *d->histograms);
     d->memory_guard = calloc(1, sizeof *d->memory_guard);
+    d->oom = oom_watch_new(d->config->o.cgroup_root);
     fdstore_read(&given);
     d->event_log = event_log_new(fdstore_take(&given, "history"));
     d->zmq = zmq_ctx_new();
-    if (!d->ledger || !d->ledger_log || !d->quarantine || !d->kv_watch || !d->sessions || !d->calls ||
-        !d->histograms || !d->memory_guard || !d->event_log || !d->zmq)
+    if (!d->ledger || !d->ledger_log || !d->quarantine || !d->kv_watch || !d->sessions ||
+        !d->calls || !d->histograms || !d->memory_guard || !d->oom || !d->event_log || !d->zmq)
         return err_set(e, -ENOMEM, "no memory for lagand's tables of requests and clients");
     if (!event_log_previous_pid(d->event_log)) fdstore_put("history", event_log_fd(d->event_log));
     note_start(d);
@@ -448,6 +451,7 @@ close_daemon(struct daemon *d)
     d->calls = worker_calls_free(d->calls);
     d->kv_watch = kv_watch_free(d->kv_watch);
     free(d->memory_guard);
+    free(d->oom);
     free(d->histograms);
     d->event_log = event_log_free(d->event_log);
     d->event = sd_event_unref(d->event);

@@ -321,13 +321,13 @@ checked_resolve_tokens(struct lane *l, struct step_tokens r, const int32_t *last
 }
 
 static int
-checked_mark_tokens(struct lane *l, uint32_t *seen, uint32_t seen_words, struct step_tokens r,
+checked_mark_tokens(struct lane *l, struct token_history h, struct step_tokens r,
                     const struct segment *segment, uint32_t n_segments)
 {
     if (n_segments == 0) return 0;
-    if (!seen || !seen_words || !segment || !r.token)
+    if (!h.seen || !h.seen_words || !segment || !r.token)
         REFUSE("mark_tokens: seen, segment or token is NULL");
-    return l->gpu->device->step.mark_tokens(l, seen, seen_words, r, segment, n_segments);
+    return l->gpu->device->step.mark_tokens(l, h, r, segment, n_segments);
 }
 
 static int

@@ -284,13 +284,21 @@ struct block_size {
     size_t bytes, pitch, used;
 };
 
+/* The tokens that the sequences in the slots have read, in device memory. mark_tokens() writes
+ * them, sample() reads them. */
+struct token_history {
+    uint32_t *seen; /* [n_slots][seen_words] a bit for each token of the vocabulary */
+    uint32_t seen_words, stride;
+    int32_t *token; /* [n_slots][stride] by position; NULL: not stored */
+};
+
 /* Parameters of one row of logits; the array is in device memory. A call has at most one sampled
  * row per slot and any number of target rows (which return the log-probability of a given token). A
  * forced token has log-probability 0, as in transformers. A NaN is never chosen. A row of only NaN
  * and suppressed tokens makes lane.error() -EIO, unless it is padding (no slot and no target).
  * top_k keeps exactly k tokens. */
 struct sample_row {
-    uint32_t slot; /* slot whose last token is stored and whose seen[] is read; SLOT_NONE: none */
+    uint32_t slot; /* slot whose last token is stored and whose history is read; SLOT_NONE: none */
     uint64_t seed;
     uint32_t output,
         /* random numbers depend on seed, output, position only */
@@ -303,12 +311,19 @@ struct sample_row {
     /* Range of suppressed[] (end tokens before min_tokens): their logits become -inf. */
     uint32_t first_suppressed, n_suppressed;
     uint32_t first_logit_bias,
-        n_logit_bias; /* entries of logit_bias[], added after the penalty; an id at most once */
+        n_logit_bias; /* entries of logit_bias[], added after the penalties; an id at most once */
+    /* Subtracted from the logit of each token that the history has from first_new to position - 1,
+     * after the repetition penalty: presence + frequency * number of occurrences. Off: 0. */
+    float presence_penalty, frequency_penalty;
+    uint32_t first_new;
+    /* Tokens that would complete a sequence of this many tokens for the second time get -inf; the
+     * history before `position` counts. 0: off. */
+    uint32_t no_repeat_ngram;
     uint32_t allowed; /* row of struct sample.allowed, or ALLOW_ALL */
     /* Range of top[] for the best tokens. n_top 0 with want_logprob: only logprob is set. */
     uint32_t n_top, first_top;
     bool want_logprob;
-    /* Beam search: log-probabilities are computed first, from the raw logits. Then penalty, logit
+    /* Beam search: log-probabilities are computed first, from the raw logits. Then penalties, logit
      * bias, suppressed tokens and a forced token change them, and the best are returned without
      * normalizing again. struct sample.beams must be set. */
     bool beam;
@@ -337,12 +352,10 @@ struct sample {
     const uint32_t *allowed;
     uint32_t allowed_words;
     uint32_t n;
-    /* [n_slots][seen_words] bits of the tokens that a slot has seen, for the repetition penalty */
-    const uint32_t *seen;
-    uint32_t seen_words;
-    int32_t *last;  /* [n_slots] output: the sampled token of row.slot */
-    int32_t *token; /* [n] output: sampled, forced or target token of each row */
-    float *logprob; /* [n] output, natural log, after penalties, before temperature */
+    struct token_history history; /* all members 0: no row has penalties or no_repeat_ngram */
+    int32_t *last;                /* [n_slots] output: the sampled token of row.slot */
+    int32_t *token;               /* [n] output: sampled, forced or target token of each row */
+    float *logprob;               /* [n] output, natural log, after penalties, before temperature */
     /* Output: the n_top (<= 1,024) best tokens of row i at row[i].first_top, best first, lower id
      * on ties; id -1 beyond the vocabulary. */
     struct top *top;
@@ -469,7 +482,8 @@ struct gpu_ops {
         void (*drop)(struct lane *l, struct graph *g);
     } graph;
     struct {
-        /* Named, nested ranges of host time for a profiler. CPU: no effect. */
+        /* Named, nested ranges of host time for a profiler: a step has the name of its phase (prefill,
+         * decode, mixed, encode), its parts are stage, encode, forward and sample. CPU: no effect. */
         void (*range_begin)(struct lane *l, const char *name);
         void (*range_end)(struct lane *l);
         /* Queue the start and the end of an interval of device work. lane_gaps() returns number and

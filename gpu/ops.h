@@ -43,15 +43,15 @@
  *                 last[r.slot[i]]. It also waits until all earlier work of the lane is complete.
  *                 CUDA kernels may start while the previous kernel runs; because of this wait,
  *                 every kernel after resolve_tokens may read the results of work before it.
- * mark_tokens     seen[slot] |= the tokens of these segments; a segment at position 0 clears the
- *                 bits of the slot first. */
+ * mark_tokens     adds the tokens of these segments to the history of their slots; a segment at
+ *                 position 0 clears the slot's seen bits first. */
 #define GPU_STEP_OPS(X, p) \
     X(p, update_tables, (struct tables t, const struct table_edit *edit, uint32_t n), \
       (t, edit, n)) \
     X(p, resolve_tokens, (struct step_tokens r, const int32_t *last), (r, last)) \
-    X(p, mark_tokens, (uint32_t *seen, uint32_t seen_words, struct step_tokens r, \
+    X(p, mark_tokens, (struct token_history h, struct step_tokens r, \
                        const struct segment *segment, uint32_t n_segments), \
-      (seen, seen_words, r, segment, n_segments))
+      (h, r, segment, n_segments))
 
 /* The computation.
  *

@@ -25,7 +25,7 @@ struct heritage {
 };
 
 /* Reads the variables, checks that each named descriptor is open, and sets close-on-exec.
- * -EBADMSG: malformed. -ENOENT: the first two are not set, so lagand has not started this process. */
+ * -EBADMSG: malformed. -ENOENT: the first two are not set: lagand has not started this process. */
 int heritage_take(struct heritage *h, struct err *e) MUST_USE;
 int heritage_fd(const struct heritage *h, const char *name); /* -1: not inherited */
 /* Writes "LAGAN_FDNAMES=..." into buf, for a child that gets the descriptors of h->at as 3, 4, ...

@@ -53,8 +53,10 @@
     LAYOUT4(rec_ready, tokens_per_block, n_groups, name_bytes, has_text) \
     LAYOUT4(rec_ready, kv_bytes, weight_bytes, max_tokens, load_ns) \
     LAYOUT4(rec_ready, adopted, beams, temperature, decoder_start) \
-    LAYOUT2(rec_ready, max_request_seqs, unserved) LAYOUT2(rec_step, step, lane) \
-    LAYOUT(rec_step, n_ent) LAYOUT4(rec_out, ledger_index, gen, output, n_tokens) \
+    LAYOUT4(rec_ready, max_request_seqs, device_bytes, has_chat, tokenizer_fault) \
+    LAYOUT2(rec_ready, unserved, dtype) LAYOUT(rec_ready, max_text_bytes) \
+    LAYOUT2(rec_step, step, lane) LAYOUT(rec_step, n_ent) \
+    LAYOUT4(rec_out, ledger_index, gen, output, n_tokens) \
     LAYOUT4(rec_out, has_logprobs, first, text_bytes, text_first) LAYOUT2(rec_out, n_top, score) \
     LAYOUT4(rec_finish, ledger_index, gen, output, reason) \
     LAYOUT4(rec_finish, score, n_tokens, cached, adopted) \
@@ -80,7 +82,8 @@
     LAYOUT4(shm_ctl, hb_mono_ns, state, phase, phase_deadline_ns) \
     LAYOUT2(shm_ctl, stat_seq, stat) LAYOUT(shm_ctl, group_stat) \
     LAYOUT4(panic_message, state, signal, address, step) \
-    LAYOUT4(panic_message, n_frames, text_bytes, frame, text) LAYOUT2(step_trace, n, retired) \
+    LAYOUT4(panic_message, n_frames, text_bytes, frame, text) \
+    LAYOUT2(panic_message, module, module_name) LAYOUT2(step_trace, n, retired) \
     LAYOUT(step_trace, entry) LAYOUT4(step_entry, seq, step, lane, n_ids) LAYOUT(step_entry, id) \
     LAYOUT2(step_records, n, entry) LAYOUT4(step_record, seq, step, at_ns, plan_ns) \
     LAYOUT4(step_record, queue_ns, device_ns, prefill_tokens, decode_tokens) \

@@ -19,7 +19,8 @@ const struct opt model_opts[] = {
       "where the weights come from. checkpoint: the files in path; random:SEED: random numbers "
       "from this seed, to measure speed without weight files" },
     { "dtype", OPT_ENUM, AT(dtype), "auto", "auto|fp32|bf16|fp16", 0, 0, RESTART, NULL,
-      "data type of weights and activations; auto: the data type of the checkpoint" },
+      "data type of weights and activations; auto: the data type of the checkpoint. Gemma is "
+      "refused in fp16, because its activations exceed the largest number of fp16" },
     { "workers", OPT_U32, AT(workers), "1", NULL, 1, 64, 0, "N",
       "number of workers that serve this model; each has its own copy of the weights, and lagand "
       "distributes the requests over them" },
@@ -66,8 +67,10 @@ const struct opt model_opts[] = {
       "invariant: no bit of an output depends on the other requests in its batch; fast: outputs "
       "may differ slightly with the batch. On the CPU both mean invariant" },
     { "kv.memory", OPT_BYTES, AT(kv_memory), "auto", NULL, 1 << 16, 0, RESTART | OPT_AUTO, "SIZE",
-      "memory for the KV cache in each process of a worker; auto: the device memory that is free "
-      "after the weights were loaded, less kv.reserve" },
+      "memory for the KV cache in each process of a worker; auto: the GPU memory that is free "
+      "after the weights were loaded, less kv.reserve; on the CPU 1/4 of the free memory of the "
+      "host, or 1/2 of what the limit of a cgroup leaves, shared by all workers of the model, and "
+      "never more than max_num_seqs sequences of maximum length need" },
     { "kv.reserve", OPT_BYTES, AT(kv_reserve), "1GiB", NULL, 0, 0, RESTART, "SIZE",
       "device memory that lagan leaves free for other programs; has an effect only if kv.memory "
       "is auto" },
@@ -181,4 +184,64 @@ bool
 model_options_on_gpu(const struct model_options *k)
 {
     return strcmp(model_options_device(k), "cpu") != 0;
+}
+
+static bool
+on_cpu(const struct model_options *k)
+{
+    return !model_options_on_gpu(k);
+}
+
+static bool
+is_fixed(const struct model_options *k)
+{
+    return k->split_mode == SPLIT_FIXED;
+}
+
+static bool
+reuses(const struct model_options *k)
+{
+    return k->kv_reuse;
+}
+
+static bool
+has_host_tier(const struct model_options *k)
+{
+    return k->kv_host_memory > 0;
+}
+
+int
+model_options_check(const struct model_options *k, struct err *e)
+{
+    static const struct {
+        const char *key;
+        bool (*has_effect)(const struct model_options *);
+        const char *needs;
+    } rows[] = {
+        { "isa", on_cpu, "device cpu" },
+        { "graphs.memory", model_options_on_gpu, "a GPU as device" },
+        { "cuda.libs", model_options_on_gpu, "a GPU as device" },
+        { "cuda.tuning_file", model_options_on_gpu, "a GPU as device" },
+        { "kernels", model_options_on_gpu, "a GPU as device" },
+        { "step_timing", model_options_on_gpu, "a GPU as device" },
+        { "split.context_sm", is_fixed, "split.mode=fixed" },
+        { "kv.host_memory", reuses, "kv.reuse=true; only reusable blocks are kept there" },
+        { "kv.host_bandwidth", has_host_tier, "kv.host_memory" },
+        { "kv.prefill_rate", has_host_tier, "kv.host_memory" },
+    };
+    struct model_options def;
+
+    opt_defaults(model_opts, &def);
+    for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
+        const struct opt *o = opt_find(model_opts, rows[i].key, strlen(rows[i].key));
+        char value[1100], otherwise[1100];
+
+        check(o);
+        opt_text(o, k, value, sizeof value);
+        if (strcmp(value, opt_text(o, &def, otherwise, sizeof otherwise)) == 0) continue;
+        if (rows[i].has_effect(k)) continue;
+        return err_set(e, -EINVAL, "%s is %s, which has no effect here: it needs %s", o->key, value,
+                       rows[i].needs);
+    }
+    return 0;
 }

@@ -55,3 +55,7 @@ extern const struct opt model_opts[];
  * The text is a field of k or static. */
 const char *model_options_device(const struct model_options *k);
 bool model_options_on_gpu(const struct model_options *k);
+/* Checks that each option that differs from its default has an effect on this device and beside the
+ * other options. Options whose effect depends on the model are checked when the model is opened.
+ * -EINVAL: one has none; the sentence names its key, its value and what the option needs. */
+int model_options_check(const struct model_options *k, struct err *e) MUST_USE;

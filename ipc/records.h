@@ -126,6 +126,7 @@ struct rec_text {       /* D 5 */
     /* i32 id[n_ids], text, packed */
 };
 
+enum { READY_DEVICE = 64 };                       /* limit of device_bytes, excluded */
 struct rec_ready {                                /* W 1 */
     uint32_t vocab, max_len, max_source, n_slots; /* max_source 0: a decoder-only model */
     /* has_text: the model has a tokenizer */
@@ -138,9 +139,15 @@ struct rec_ready {                                /* W 1 */
     float temperature;         /* value for requests with ABSENT_temperature */
     int32_t decoder_start;     /* decoder_start_token_id; -1: none */
     uint32_t max_request_seqs; /* maximum number of sequences of a request; 0: n_slots */
-    uint32_t pad;
-    char unserved[48]; /* key of generation_config.json whose value is not served; "": none */
-    /* tail: name of the architecture, name_bytes long */
+    uint16_t device_bytes;
+    uint8_t has_chat;        /* 1: conversations are served */
+    uint8_t tokenizer_fault; /* 1: tokenizer.json exists but could not be loaded; has_text is 0 */
+    char unserved[48];       /* key of generation_config.json whose value is not served; "": none */
+    char dtype[8];           /* of the weights: "bf16" */
+    /* max_text_bytes: most bytes of text that a prompt can need, above which `text` never fits */
+    uint32_t max_text_bytes, pad;
+    /* tail: name of the architecture, name_bytes long, and the device in use, device_bytes long, as
+     * "cpu (2 cores, avx2)"; each padded to 8 */
 };
 
 struct rec_step { /* W 2 */
@@ -219,8 +226,8 @@ struct rec_kv_events {
     uint32_t n, flags;
     uint64_t lost; /* with KV_EVENTS_BEGIN: events that were overwritten before they were sent */
 };
-/* One block in one KV group. A worker that sends a snapshot also sends the changes meanwhile: before
- * each part, all changes up to it. */
+/* One block in one KV group. A worker that sends a snapshot also sends the changes meanwhile:
+ * before each part, all changes up to it. */
 struct rec_kv_event {
     uint64_t name[2], parent[2]; /* names of this block and of the block before it */
     uint8_t op;                  /* 0 stored, 1 removed, 2 updated */
@@ -241,7 +248,7 @@ struct rec_text_done { /* W 7 */
 _Static_assert(sizeof(struct rec_submit) == 160, "rec_submit");
 _Static_assert(sizeof(struct rec_notice) == 16, "rec_notice");
 _Static_assert(sizeof(struct rec_text) == 24, "rec_text");
-_Static_assert(sizeof(struct rec_ready) == 136, "rec_ready");
+_Static_assert(sizeof(struct rec_ready) == 152, "rec_ready");
 _Static_assert(sizeof(struct rec_step) == 16, "rec_step");
 _Static_assert(sizeof(struct rec_out) == 32, "rec_out");
 _Static_assert(sizeof(struct rec_finish) == 64, "rec_finish");

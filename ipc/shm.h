@@ -25,7 +25,7 @@
 
 #define SHM_MAGIC "LAGANSH\1"
 /* the value of SHM_LAYOUT_SUM (ipc/layout.h) for this SHM_ABI_MAJOR */
-#define SHM_LAYOUT UINT64_C(8438121698970)
+#define SHM_LAYOUT UINT64_C(10872066593167)
 enum { SHM_ABI_MAJOR = 5, SHM_ABI_MINOR = 0, SHM_PAGE = 4096, SHM_REC_ALIGN = 32 };
 enum shm_kind { SHM_D = 1, SHM_W = 2, SHM_P = 3 };
 enum {
@@ -110,14 +110,19 @@ _Static_assert(offsetof(struct shm_ctl, stat) == 520, "shm_ctl");
 _Static_assert(offsetof(struct shm_ctl, group_stat) == 1016, "shm_ctl");
 _Static_assert(sizeof(struct shm_ctl) == 4096, "shm_ctl");
 
-/* Written by a dying worker, possibly in a signal handler; read by lagand afterwards. */
+/* Written by a dying worker, possibly in a signal handler; read by lagand afterwards. Frame i of
+ * the stack is in the file module_name[module[i]], at the address frame[i] minus the address at which
+ * the file is mapped, as addr2line takes it; module PANIC_MODULES: frame[i] is an address. */
+enum { PANIC_FRAMES = 64, PANIC_MODULES = 16, PANIC_NAME = 32 };
 struct panic_message {
     _Atomic uint32_t state; /* 0 none, 1 being written, 2 complete; release / acquire */
     int32_t signal;
     uint64_t address, step;
     uint32_t n_frames, text_bytes;
-    uint64_t frame[64];
-    char text[65536 - 32 - 64 * 8];
+    uint64_t frame[PANIC_FRAMES];
+    uint8_t module[PANIC_FRAMES];
+    char module_name[PANIC_MODULES][PANIC_NAME]; /* name of the file, without its folder */
+    char text[65536 - 32 - PANIC_FRAMES * 9 - PANIC_MODULES * PANIC_NAME];
 };
 _Static_assert(sizeof(struct panic_message) == 65536, "panic_message");
 
@@ -152,9 +157,9 @@ struct step_record {
      * from the launch, if the lane was idle) to the end of the step. */
     uint64_t plan_ns, queue_ns, device_ns;
     uint32_t prefill_tokens, decode_tokens, encoder_tokens; /* batched tokens, by kind of work */
-    uint32_t n_segments;    /* sequences in the step */
-    uint32_t cached_tokens; /* prompt tokens that sequences starting here found in the cache */
-    uint32_t preempted;     /* sequences that the plan of the step preempted */
+    uint32_t n_segments;                                    /* sequences in the step */
+    uint32_t cached_tokens;    /* prompt tokens that sequences starting here found in the cache */
+    uint32_t preempted;        /* sequences that the plan of the step preempted */
     uint32_t running, waiting; /* sequences of the worker after the step */
     uint32_t prefill_units, decode_units; /* the partition; 0: the device is not divided */
     uint8_t lane, n_pools, pad[6];

@@ -15,11 +15,11 @@ struct worker_lane {
     struct batch *batch[STEPS_IN_FLIGHT]; /* index: step number % STEPS_IN_FLIGHT; rank 0 only */
     uint64_t started, finished;           /* number of the last step started, finished; from 1 */
     nsec since;                           /* start of the oldest step in flight */
-    struct step_launch { /* index as batch[]; rank 0 only */
+    struct step_launch {                  /* index as batch[]; rank 0 only */
         nsec plan, queue;   /* time to plan the step, to queue its work on the device */
         uint32_t preempted; /* sequences that the plan preempted */
     } launch[STEPS_IN_FLIGHT];
-    struct step_wait wait;                /* predicts step durations; rank 0 only */
+    struct step_wait wait; /* predicts step durations; rank 0 only */
 };
 
 /* Returns the result of the oldest step in flight of lane number i; NULL: no step is in flight, or

@@ -194,7 +194,8 @@ max_record_bytes(const struct worker *w)
         sizeof(float);
 
     return (size_t)l->max_tokens * (64 + 8 * (LAGAN_MAX_TOP + 1)) +
-           l->max_seqs * ((32u << 10) + (size_t)shape->max_len * token) + 2 * tensors + (8u << 20);
+           l->max_seqs * ((32u << 10) + (size_t)shape->max_len * token) + 2 * tensors +
+           8 * (size_t)LAGAN_MAX_STR;
 }
 
 static int
@@ -591,13 +592,14 @@ log_ready(const struct worker *w)
     const struct loader *l = w->loader;
 
     log_info("ready in %.2f s (device %.2f s, weights %.2f s, step buffers %.2f s, KV %.2f s) on "
-             "%s; %.1f MiB of weights%s; %.1f MiB of KV in %u group%s with blocks of %u tokens",
+             "%s; %.1f MiB of weights%s; %.1f MiB of KV in %u group%s with blocks of %u tokens%s",
              (double)l->load_ns / NSEC_S, (double)l->phase_ns[LOAD_DEVICE] / NSEC_S,
              (double)l->phase_ns[LOAD_WEIGHTS] / NSEC_S, (double)l->phase_ns[LOAD_STEPS] / NSEC_S,
              (double)l->phase_ns[LOAD_KV] / NSEC_S, gpu_describe(w->gpu),
              (double)w->model->weight_bytes / (1 << 20), w->model->adopted ? " (adopted)" : "",
              (double)w->adopt->kv_arena.bytes / (1 << 20), w->kv_config->n_groups,
-             w->kv_config->n_groups == 1 ? "" : "s", w->kv_config->tokens_per_block);
+             w->kv_config->n_groups == 1 ? "" : "s", w->kv_config->tokens_per_block,
+             w->tokenizer ? "" : "; ids only, no text");
 }
 
 int

@@ -2,7 +2,9 @@
  *
  * Only lagand starts it. Exit codes: 0 drained, or lagand has exited; 2 invalid options; 70
  * internal fault, no memory or corrupt ring; 74 device failure; 77 --inspect: no permission; 78
- * options or model files that a restart cannot repair. The last line on standard error (a pipe to lagand) gives the reason. */
+ * options, model files or memory limits that a restart cannot repair. The last line on standard
+ * error (a pipe to lagand) gives the reason. */
+#include "base/cgroup.h"
 #include "base/failpoint.h"
 #include "base/log.h"
 #include "base/opt.h"
@@ -44,7 +46,8 @@ enum { EXIT_CONFIG = 78 };
 struct own_keys {
     char worker[32], log_level[8];
     uint32_t rank;
-    uint64_t held;
+    uint64_t kv_max, held;
+    char cgroup_root[256];
     bool as_standby, inspect, help;
 };
 
@@ -54,9 +57,8 @@ struct own_keys {
     X(model_options, keys) X(heritage, heritage) X(channel, channel) X(chat, chat) \
     X(kv_config, kv_config) X(exec_config, steps) X(scheduler_limits, limits) X(loader, loader) \
     X(plan_ring, plan) X(adopt, adopt) X(host_tier, host_tier) X(partition_ctl, partition_ctl) \
-    X(tuning, tuning) X(cache_flush, cache_flush) X(cache_pin, cache_pin) X(requests, requests) X(outbox, outbox) \
-    X(kv_publish, kv_publish) \
-    X(stats, stats)
+    X(tuning, tuning) X(cache_flush, cache_flush) X(cache_pin, cache_pin) X(requests, requests) \
+    X(outbox, outbox) X(kv_publish, kv_publish) X(stats, stats) X(cgroup, cgroup)
 /* clang-format on */
 
 static struct {
@@ -81,6 +83,11 @@ static const struct opt own_opts[] = {
     { "as_standby", OPT_BOOL, OPT_AT(own_keys, as_standby), "false", NULL, 0, 0, 0, NULL,
       "start as the second process of a worker (see --standby): prepare, then wait until the "
       "running process of the worker has exited" },
+    { "kv_max", OPT_BYTES, OPT_AT(own_keys, kv_max), "0", NULL, 0, 0, 0, "SIZE",
+      "most KV memory, whatever kv.memory is: lagand sets it after the kernel has killed earlier "
+      "processes of the worker because memory ran out; 0: no limit" },
+    { "cgroup_root", OPT_STR, OPT_AT(own_keys, cgroup_root), CGROUP_ROOT, NULL, 0, 0, 0, "DIR",
+      "directory of the mounted cgroup file systems, from which memory limits are read" },
     { "inspect", OPT_BOOL, OPT_AT(own_keys, inspect), "false", NULL, 0, 0, 0, NULL,
       "print as JSON what lagan would serve from --path and exit; reads the headers of the "
       "weight files only" },
@@ -197,6 +204,7 @@ run_inspect(struct worker *w, const struct own_keys *own)
     int r;
 
     log_open("lagan-worker", parse_log_level(own->log_level));
+    log_to_parent();
     r = inspect_run(w, own->held, &e);
     if (r < 0) log_err("%s", e.text);
     if (r == -EACCES || r == -EPERM) return EXIT_NO_PERMISSION;
@@ -214,6 +222,7 @@ main(int argc, char **argv)
     FP(worker_main);
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     log_open("worker", LOG_LEVEL_INFO);
+    log_to_parent();
     r = read_argv(&parts.keys, &own, argc, argv, &e);
     if (r < 0) {
         log_err("%s", e.text);
@@ -225,6 +234,9 @@ main(int argc, char **argv)
     }
     snprintf(w->name, sizeof w->name, "worker %.20s", own.worker);
     log_open(w->name, parse_log_level(own.log_level));
+    log_to_parent();
+    cgroup_find(&parts.cgroup, own.cgroup_root);
+    w->max_kv = own.kv_max;
     if (own.inspect) return run_inspect(w, &own);
     w->loader->standby = own.as_standby;
     w->rank = own.rank;

@@ -30,13 +30,11 @@ static const nsec LOAD_SLEEP = 10 * NSEC_MS, IDLE_SLEEP = 500 * NSEC_MS;
 enum { POLL_NS = 20000 }; /* nanoseconds between two polls of a lane without an fd */
 
 /* State of the loop, with the sequences in the slots as rank 0 has sent them. token[]: the tokens
- * of a sequence before its first step and, if looks_back[slot], of later steps too. Sampling
- * looks back if it reads earlier tokens (beam search, no_repeat_ngram, some penalties). */
+ * of a sequence before its first step; with prompt log-probabilities the whole prompt. */
 struct rank_loop {
     struct worker *w;
     struct worker_lane lane[MAX_LANES]; /* batch[] is not used */
     token_id *token;                    /* [slots][max_len] */
-    bool *looks_back;                   /* [slots] exec_looks_back(): sampling uses old tokens */
     struct logit_bias *bias;            /* [slots][EXEC_MAX_BIAS] */
     struct batch *batch;                /* the step that was received last */
     struct batch_limits bounds;
@@ -71,7 +69,6 @@ take_slot(struct rank_loop *f, const struct ring_record *rec, struct err *e)
     memcpy(bias, (const char *)rec->data + sizeof s, s.n_bias * sizeof *bias);
     s.how.bias = bias;
     s.how.prompt = f->token + (size_t)s.slot * f->max_len;
-    f->looks_back[s.slot] = exec_looks_back(&s.how);
     exec_set_sampling(f->w->exec, s.slot, &s.how);
     return 0;
 }
@@ -171,19 +168,6 @@ await_free_step(struct rank_loop *f, unsigned lane, struct err *e)
     return 0;
 }
 
-/* Stores the tokens of step b in token[] for sequences whose sampling looks back. */
-static void
-keep_tokens(struct rank_loop *f, const struct batch *b)
-{
-    for (uint32_t i = 0; i < b->n_segments; i++) {
-        const struct batch_segment *segment = &b->segment[i];
-        token_id *to = f->token + (size_t)segment->slot * f->max_len + segment->first_pos;
-
-        for (uint32_t k = 0; f->looks_back[segment->slot] && k < segment->n_tokens; k++)
-            if (b->token[segment->first_token + k] >= 0) to[k] = b->token[segment->first_token + k];
-    }
-}
-
 /* Appends one part of a step that is split over several records. */
 static int
 take_more(struct rank_loop *f, const struct ring_record *rec, struct err *e)
@@ -218,7 +202,6 @@ take_step(struct rank_loop *f, const struct ring_record *rec, struct err *e)
         return err_set(e, -EBADMSG,
                        "rank 0 sent step %llu of lane %u out of order (internal error)",
                        (unsigned long long)b->step, b->lane);
-    keep_tokens(f, b);
     TRY(await_free_step(f, b->lane, e));
     f->lane[b->lane].started++;
     FP(rank_planned);
@@ -300,7 +283,6 @@ open_buffers(struct rank_loop *f, struct err *e)
     f->token = mmap(NULL, f->token_bytes, PROT_READ | PROT_WRITE,
                     MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (f->token == MAP_FAILED) f->token = NULL;
-    f->looks_back = calloc(w->limits->max_seqs, sizeof *f->looks_back);
     f->bias = calloc((size_t)w->limits->max_seqs * EXEC_MAX_BIAS, sizeof *f->bias);
     f->bounds = (struct batch_limits){
         .kv = w->kv_config,
@@ -318,7 +300,7 @@ open_buffers(struct rank_loop *f, struct err *e)
     f->batch = batch_new(n_tokens, w->limits->max_seqs, x->max_edits, x->max_copies);
     f->packed_bytes = f->batch ? batch_most_bytes(f->batch) : 0;
     f->packed = malloc(f->packed_bytes);
-    if (f->token && f->looks_back && f->bias && f->batch && f->packed) return 0;
+    if (f->token && f->bias && f->batch && f->packed) return 0;
     return err_set(e, -ENOMEM, "no memory for the steps that rank 0 sends");
 }
 
@@ -342,7 +324,6 @@ rank_loop_run(struct worker *w, struct err *e)
     }
     while (r == 0) r = iteration(&f, e);
     if (f.token) munmap(f.token, f.token_bytes);
-    free(f.looks_back);
     free(f.bias);
     free(f.packed);
     batch_free(f.batch);

@@ -16,6 +16,8 @@ struct worker {
     struct heritage *heritage;
     struct channel *channel;
     int fd_channel;
+    const struct cgroup *cgroup; /* where the memory limits of the process are */
+    uint64_t max_kv;             /* limit of the KV memory after OOM kills, in bytes; 0: none */
 
     /* The model's objects: used by the loader thread while it runs, then by the engine thread. */
     struct gpu *gpu;
@@ -23,7 +25,8 @@ struct worker {
     struct tokenizer *tokenizer; /* NULL: the model has none; why_no_text gives the reason */
     struct chat *chat;           /* chat template; valid if tokenizer is not NULL */
     char why_no_text[200];
-    uint32_t max_source; /* most tokens of encoder input; 0: a decoder-only model */
+    bool tokenizer_fault; /* tokenizer.json exists but cannot be loaded */
+    uint32_t max_source;  /* most tokens of encoder input; 0: a decoder-only model */
     struct kv_config *kv_config;
     struct kv *kv;
     void *kv_memory; /* memory in which kv allocates its structures */

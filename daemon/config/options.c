@@ -1,6 +1,7 @@
 /* options.c - see options.h. */
 #include "daemon/config/options.h"
 
+#include "base/cgroup.h"
 #include "wire/curve.h"
 
 #include <sys/stat.h>
@@ -73,6 +74,9 @@ const struct opt daemon_opts[] = {
       "lagand kills a worker that is not ready to serve within this time after its start" },
     { "supervisor.shutdown_timeout", OPT_NSEC, AT(shutdown_timeout), "30s", NULL, 1e6, 0, 0, "TIME",
       "time that open requests have to finish after a signal that stops lagand; then lagand exits" },
+    { "cgroup_root", OPT_STR, AT(cgroup_root), CGROUP_ROOT, NULL, 0, 0, 0, "DIR",
+      "directory of the mounted cgroup file systems, from which lagand and its workers read limits "
+      "of memory and the number of OOM kills" },
     { "log.level", OPT_ENUM, AT(log_level), "info", "err|warn|info|debug", 0, 0, 0, NULL,
       "lowest severity of the messages that lagand logs" },
     { "held_memory", OPT_BYTES, AT(held_memory), "0", NULL, 0, 0, OPT_HIDDEN, "BYTES",
@@ -117,14 +121,30 @@ only_on_command_line(const char *key)
     return false;
 }
 
+bool
+config_has_value(const struct opt *o)
+{
+    static const char *const actions[] = { "check", "help", "version" };
+
+    for (size_t i = 0; i < ARRAY_LEN(actions); i++)
+        if (strcmp(o->key, actions[i]) == 0) return false;
+    return !(o->flags & OPT_HIDDEN);
+}
+
 /* Sets one option of a table and its origin; an invalid value is added to *p. */
 static void
 set_key(struct problems *p, const struct opt *table, void *values, int *from, const char *key,
         const char *value, const char *where, int origin)
 {
+    size_t n = strlen(key);
+    bool known = false;
     struct err e;
 
-    if (opt_set(table, values, key, value, where, &e) < 0)
+    for (const struct opt *o = table; !value && o->key; o++)
+        known |= !strncmp(o->key, key, n) && (!o->key[n] || o->key[n] == '.');
+    if (known)
+        problem(p, "%s: %s must be one value, but is a list", where, key);
+    else if (opt_set(table, values, key, value ? value : "", where, &e) < 0)
         problem(p, "%s", e.text);
     else
         from[option_index(table, key)] = origin;
@@ -206,7 +226,8 @@ hidden_home(const char *path)
                : "";
 }
 
-/* Checks path and name of each model; a model without a name is named after its directory. */
+/* Checks path, name and options of each model; a model without a name is named after its
+ * directory. */
 static void
 name_models(struct config *c, struct problems *p)
 {
@@ -215,6 +236,7 @@ name_models(struct config *c, struct problems *p)
         size_t n = strlen(k->path);
         const char *base;
         struct stat st;
+        struct err e;
 
         if (!n) {
             problem(p, "models: entry %u has no path", i + 1);
@@ -234,6 +256,7 @@ name_models(struct config *c, struct problems *p)
                           "*.safetensors, as downloaded from Hugging Face"
                         : "");
         }
+        if (model_options_check(k, &e) < 0) problem(p, "model %s: %s", k->name, e.text);
         for (uint32_t j = 0; j < i; j++)
             if (strcmp(c->model[j].keys.name, k->name) == 0)
                 problem(p, "models: two models have the name %s; set the key `name` of one of them",
@@ -347,6 +370,28 @@ config_from(const struct config *c, int from, char *buf, size_t n)
     else
         snprintf(buf, n, "%s:%d", c->o.config, from);
     return buf;
+}
+
+uint32_t
+config_n_served(const struct config *c, uint32_t *only)
+{
+    uint32_t n = 0;
+
+    for (uint32_t i = 0; i < c->n_models; i++) {
+        if (c->model[i].removed) continue;
+        if (only) *only = i;
+        n++;
+    }
+    return n;
+}
+
+enum log_level
+config_log_level(const struct config *c)
+{
+    static const enum log_level levels[] = { LOG_LEVEL_ERR, LOG_LEVEL_WARN, LOG_LEVEL_INFO,
+                                             LOG_LEVEL_DEBUG };
+
+    return levels[c->o.log_level];
 }
 
 uint32_t

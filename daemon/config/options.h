@@ -6,6 +6,7 @@
  * models of the file and reads no default file. */
 #pragma once
 #include "base/base.h"
+#include "base/log.h"
 #include "base/opt.h"
 #include "daemon/config/yaml.h"
 #include "daemon/daemon.h"
@@ -19,6 +20,7 @@ struct options { /* values of daemon_opts */
     char held_tcp[256];
     uint64_t held_memory;
     char runtime_dir[256], config[1024], model[1024], device[64], set[4096], worker[1024];
+    char cgroup_root[256];
     uint32_t max_inflight, max_user_inflight, max_queued_reqs;
     uint64_t max_queued_tokens, max_user_tokens, memory, tensor_bytes;
     uint32_t max_connections;
@@ -40,11 +42,19 @@ struct config {
     struct config_model {
         struct model_options keys;
         int from[MAX_TABLE_OPTIONS]; /* origin of each value, by index in model_opts */
+        bool removed; /* by a reload (ops/reload.h): not served, the entry stays for its requests */
     } model[MAX_MODELS];
 };
 
 /* Reads command line and file. -EINVAL: *p has all errors; *usage is true for an invalid option. */
 int config_read(struct config *c, int argc, char **argv, struct problems *p, bool *usage) MUST_USE;
+/* Returns true if an option has a value that `config show` prints: it is not hidden, and no action
+ * such as --version. */
+bool config_has_value(const struct opt *o);
 /* Formats an origin into buf and returns buf: "default", "lagan.yaml:12", "command line". */
 const char *config_from(const struct config *c, int from, char *buf, size_t n);
+/* Returns the number of served models, without removed ones; *only (NULL: nowhere) gets the index
+ * of one of them. */
+uint32_t config_n_served(const struct config *c, uint32_t *only);
+enum log_level config_log_level(const struct config *c);
 uint32_t config_n_workers(const struct config *c);

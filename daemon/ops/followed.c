@@ -113,16 +113,17 @@ put_block(msgpack_packer *p, const uint64_t name[2], const uint64_t parent[2], u
 }
 
 static void
-put_event(msgpack_packer *p, const struct daemon *d, uint64_t number, const struct kv_row *row)
+put_event(msgpack_packer *p, const struct daemon *d, uint64_t number,
+          const struct kv_log_entry *entry)
 {
     static const char *const ops[] = { "stored", "removed", "updated" };
     static const char *const whys[KV_EVENTS_WHYS] = { "asked", "pressure", "orphan", "lost",
                                                       "flushed" };
-    const struct rec_kv_event *v = &row->e;
+    const struct rec_kv_event *v = &entry->e;
 
     msgpack_pack_map(p, 10);
     put_u64(p, "number", number);
-    put_u64(p, "at_ms", wall_ms(d, row->at));
+    put_u64(p, "at_ms", wall_ms(d, entry->at));
     put_text(p, "op", ops[v->op]);
     put_text(p, "why", whys[v->why]);
     put_block(p, v->name, v->parent, v->group, v->tier, v->n_tokens, v->priority);

@@ -8,22 +8,22 @@
 
 /* MAX_BLOCKS: blocks of all workers, 14 MiB if all are used; with 16 tokens a block 4 million
  * tokens. MAX_NAMES: blocks of one prompt that are looked up. */
-enum { MAX_BLOCKS = 1 << 18, MAX_PIECES = 1 << 15, MAX_NAMES = 4096, PIECE_BYTES = 256 };
+enum { MAX_BLOCKS = 1 << 18, MAX_PARTS = 1 << 15, MAX_NAMES = 4096, PART_BYTES = 256 };
 enum { TEXT_TOKEN_BYTES = 4 }; /* as ledger_prompt_tokens() estimates */
 enum { OP_STORED, OP_REMOVED, OP_UPDATED };
 enum { WHY_FLUSHED = 4, MAX_PRIORITY = 100 };
 
 struct kv_watch {
     struct block_holders *blocks; /* NULL: no model has kv.events and kv.reuse */
-    struct block_holders *pieces; /* of texts that were sent to a worker */
-    uint32_t n_pieces;            /* added since the table was emptied; at most MAX_PIECES */
+    struct block_holders *parts;  /* of texts that were sent to a worker */
+    uint32_t n_parts;             /* added since the table was emptied; at most MAX_PARTS */
     uint64_t hit_tokens;
     uint64_t name[MAX_NAMES][2]; /* scratch of kv_watch_find(), and of kv_watch_sent() */
     struct watched {
-        uint32_t cap;         /* size of row[]: kv.events of the model */
-        bool in_snapshot;     /* BEGIN has come, END has not */
-        uint64_t first, next; /* numbers of the first event kept and of the next one */
-        struct kv_row *row;   /* [cap]; event number n is row[n % cap] */
+        uint32_t cap;               /* size of entry[]: kv.events of the model */
+        bool in_snapshot;           /* BEGIN has come, END has not */
+        uint64_t first, next;       /* numbers of the first event kept and of the next one */
+        struct kv_log_entry *entry; /* [cap]; event number n is entry[n % cap] */
     } of[MAX_WORKERS];
     struct named {
         bool made; /* key has a value */
@@ -31,36 +31,39 @@ struct kv_watch {
     } key[MAX_MODELS];
 };
 
+bool
+kv_watch_add(struct kv_watch *k, uint32_t worker, const struct model_options *keys)
+{
+    struct watched *t = &k->of[worker];
+
+    t->first = t->next = 1;
+    t->cap = keys->kv_reuse ? keys->kv_events : 0;
+    if (!t->cap) return true;
+    t->entry = calloc(t->cap, sizeof *t->entry);
+    if (!k->blocks) k->blocks = block_holders_new(MAX_BLOCKS);
+    if (!k->parts) k->parts = block_holders_new(MAX_PARTS);
+    return t->entry && k->blocks && k->parts;
+}
+
 struct kv_watch *
 kv_watch_new(const struct config *c)
 {
     struct kv_watch *k = calloc(1, sizeof *k);
-    uint32_t i = 0, n_on = 0;
+    uint32_t i = 0;
 
     for (uint32_t m = 0; k && m < c->n_models; m++)
-        for (uint32_t j = 0; j < c->model[m].keys.workers; j++, i++) {
-            struct watched *t = &k->of[i];
-
-            t->first = t->next = 1;
-            t->cap = c->model[m].keys.kv_reuse ? c->model[m].keys.kv_events : 0;
-            if (!t->cap) continue;
-            n_on++;
-            t->row = calloc(t->cap, sizeof *t->row);
-            if (!t->row) return kv_watch_free(k);
-        }
-    if (!n_on) return k;
-    k->blocks = block_holders_new(MAX_BLOCKS);
-    k->pieces = block_holders_new(MAX_PIECES);
-    return k->blocks && k->pieces ? k : kv_watch_free(k);
+        for (uint32_t j = 0; j < c->model[m].keys.workers; j++)
+            if (!kv_watch_add(k, i++, &c->model[m].keys)) return kv_watch_free(k);
+    return k;
 }
 
 struct kv_watch *
 kv_watch_free(struct kv_watch *k)
 {
     if (!k) return NULL;
-    for (uint32_t i = 0; i < MAX_WORKERS; i++) free(k->of[i].row);
+    for (uint32_t i = 0; i < MAX_WORKERS; i++) free(k->of[i].entry);
     block_holders_free(k->blocks);
-    block_holders_free(k->pieces);
+    block_holders_free(k->parts);
     free(k);
     return NULL;
 }
@@ -111,8 +114,8 @@ apply(struct daemon *d, uint32_t worker, const struct rec_kv_event *v, bool snap
         block_holders_add(d->kv_watch->blocks, worker, &b);
     if (snapshot) return;
     if (v->op == OP_REMOVED && v->why == WHY_FLUSHED)
-        block_holders_forget(d->kv_watch->pieces, worker);
-    t->row[t->next % t->cap] = (struct kv_row){ d->now, *v };
+        block_holders_forget(d->kv_watch->parts, worker);
+    t->entry[t->next % t->cap] = (struct kv_log_entry){ d->now, *v };
     t->next++;
     if (t->next - t->first > t->cap) t->first = t->next - t->cap;
 }
@@ -176,7 +179,7 @@ kv_watch_lost(struct worker *w)
 
     if (!k || !k->of[index].cap) return;
     block_holders_forget(k->blocks, index);
-    block_holders_forget(k->pieces, index);
+    block_holders_forget(k->parts, index);
     k->of[index].in_snapshot = false;
     skip(&k->of[index], 0);
 }
@@ -196,22 +199,22 @@ key_of(struct daemon *d, uint32_t model)
     return &k->key;
 }
 
-/* Writes the names of the pieces of r's prompt to name[]; returns how many. *piece: tokens of one;
+/* Writes the names of the parts of r's prompt to name[]; returns how many. *part: tokens of one;
  * *whole: only a hit of all of them is one, because an encoder input is reused whole. */
 static uint32_t
-name_prompt(struct daemon *d, const struct request *r, uint32_t *piece, bool *whole)
+name_prompt(struct daemon *d, const struct request *r, uint32_t *part, bool *whole)
 {
     const struct model_facts *f = &d->facts[r->terms.model];
     const struct rec_submit *s = r->submit;
     bool text = s->text_bytes > 0;
-    size_t size = text ? PIECE_BYTES : f->tokens_per_block * sizeof(token_id), at = 0, bytes;
+    size_t size = text ? PART_BYTES : f->tokens_per_block * sizeof(token_id), at = 0, bytes;
     const char *p = (const char *)(s + 1), *end = (const char *)s + r->submit_bytes;
     const struct block_key *key = key_of(d, r->terms.model);
     uint64_t root[2];
     uint32_t n = 0;
 
     *whole = !text && f->max_source;
-    *piece = text ? PIECE_BYTES / TEXT_TOKEN_BYTES : f->tokens_per_block;
+    *part = text ? PART_BYTES / TEXT_TOKEN_BYTES : f->tokens_per_block;
     if (!size) return 0;
     bytes = text ? s->text_bytes : s->n_prompt * sizeof(token_id);
     /* The KV of the last token is always computed; an encoder input is not. */
@@ -232,16 +235,16 @@ kv_watch_find(struct daemon *d, const struct request *r, uint32_t *worker, uint6
               uint32_t max)
 {
     struct kv_watch *k = d->kv_watch;
-    uint32_t n, piece, n_found, blocks[MAX_WORKERS];
+    uint32_t n, part, n_found, blocks[MAX_WORKERS];
     bool whole;
 
     if (!k || !k->blocks || !d->config->model[r->terms.model].keys.kv_reuse) return 0;
-    n = name_prompt(d, r, &piece, &whole);
-    n_found = block_holders_find(r->submit->text_bytes ? k->pieces : k->blocks,
+    n = name_prompt(d, r, &part, &whole);
+    n_found = block_holders_find(r->submit->text_bytes ? k->parts : k->blocks,
                                  (const uint64_t(*)[2])k->name, n, worker, blocks,
                                  MIN(max, (uint32_t)MAX_WORKERS));
     for (uint32_t i = 0; i < n_found; i++)
-        found[i] = whole ? (blocks[i] == n ? r->submit->n_prompt : 0) : (uint64_t)blocks[i] * piece;
+        found[i] = whole ? (blocks[i] == n ? r->submit->n_prompt : 0) : (uint64_t)blocks[i] * part;
     return n_found;
 }
 
@@ -250,19 +253,19 @@ kv_watch_sent(struct worker *w, const struct request *r, uint64_t found)
 {
     struct daemon *d = worker_daemon(w);
     struct kv_watch *k = d->kv_watch;
-    uint32_t n, piece;
+    uint32_t n, part;
     bool whole;
 
     if (!k || !watched(w)->cap) return;
     k->hit_tokens += found;
     if (!r->submit->text_bytes) return;
-    n = name_prompt(d, r, &piece, &whole);
+    n = name_prompt(d, r, &part, &whole);
     for (uint32_t i = 0; i < n; i++) {
-        if (k->n_pieces++ >= MAX_PIECES) { /* old texts are forgotten all at once */
-            for (uint32_t j = 0; j < d->n_workers; j++) block_holders_forget(k->pieces, j);
-            k->n_pieces = 0;
+        if (k->n_parts++ >= MAX_PARTS) { /* old texts are forgotten all at once */
+            for (uint32_t j = 0; j < d->n_workers; j++) block_holders_forget(k->parts, j);
+            k->n_parts = 0;
         }
-        block_holders_add(k->pieces, worker_info(w)->index,
+        block_holders_add(k->parts, worker_info(w)->index,
                           &(struct held_block){ .name = { k->name[i][0], k->name[i][1] } });
     }
 }
@@ -282,13 +285,13 @@ kv_watch_range(const struct worker *w, uint64_t *first, uint64_t *next)
     *next = watched(w)->next;
 }
 
-const struct kv_row *
+const struct kv_log_entry *
 kv_watch_at(const struct worker *w, uint64_t number)
 {
     const struct watched *t = watched(w);
 
     check(number >= t->first && number < t->next);
-    return &t->row[number % t->cap];
+    return &t->entry[number % t->cap];
 }
 
 uint32_t

@@ -41,6 +41,16 @@ arenas_drop_kv(struct arenas *a)
     }
 }
 
+uint64_t
+arenas_bytes(const struct arenas *a, const char *name)
+{
+    uint64_t bytes = 0;
+
+    for (uint32_t i = 0; i < a->n; i++)
+        if (!name || !strcmp(a->at[i].note.name, name)) bytes += a->at[i].note.bytes;
+    return bytes;
+}
+
 void
 arenas_close(struct arenas *a)
 {
@@ -121,11 +131,13 @@ arenas_give(struct arenas *a, int sock, nsec now, struct err *e)
 void
 arenas_after_death(struct arenas *a, const struct death *d, nsec now)
 {
-    if (d->fault) {
+    if (d->fault || d->cause == DEATH_OOM) {
         bool soon = a->adopted && now - a->adopted_at <= STRIKE_TIME;
 
         a->strikes = soon ? a->strikes + 1 : 1;
-        a->verify_contents = true;
+        a->verify_contents |= d->fault;
+        /* Weights are needed as they are: only KV memory is dropped to free memory. */
+        if (!d->fault) a->strikes = MIN(a->strikes, 2u);
     }
     /* Without its manifest KV is not adopted; its memory is kept, because allocating it is slow. */
     if (!d->adopt_kv) arenas_drop(a, "manifest");

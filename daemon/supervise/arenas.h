@@ -21,7 +21,7 @@ struct arenas {
     uint32_t n_taken; /* fd channel messages from the present process, at most MAX_HANDED */
     bool adopted;     /* the present process got at least one arena at its start, at adopted_at */
     nsec adopted_at;
-    uint32_t strikes;     /* successive faults, each within a minute of an adoption */
+    uint32_t strikes;     /* successive faults or OOM kills, each within a minute of an adoption */
     bool verify_contents; /* a stray write is possible: arenas are sent with FD_CHANNEL_VERIFY */
 };
 
@@ -37,10 +37,12 @@ int arenas_send(const struct arenas *a, const char *name, int sock, struct err *
 /* Sends all complete arenas to the replacement process and notes the adoption. Returns how many. */
 int arenas_give(struct arenas *a, int sock, nsec now, struct err *e) MUST_USE;
 /* Drops the arenas that the replacement must not get after death d: the manifest if KV may not be
- * adopted (DEATH_CAUSES), KV at the 2nd strike, all arenas if arenas_given_up(). */
+ * adopted (DEATH_CAUSES), KV at the 2nd strike, all arenas if arenas_given_up(). An OOM kill is a
+ * strike, but never the 3rd one. */
 void arenas_after_death(struct arenas *a, const struct death *d, nsec now);
 /* Returns true at the 3rd strike, or if the device is lost: a standby must be stopped then too. */
 bool arenas_given_up(const struct arenas *a, const struct death *d);
+uint64_t arenas_bytes(const struct arenas *a, const char *name); /* name NULL: of all */
 /* Closes the arena `name` (NULL: all) and removes its copy from the fd store. */
 void arenas_drop(struct arenas *a, const char *name);
 void arenas_drop_kv(struct arenas *a); /* drops KV, its host tier and its manifest */

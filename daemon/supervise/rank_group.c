@@ -3,6 +3,8 @@
 
 #include "base/clock.h"
 #include "daemon/config/options.h"
+#include "daemon/persist/event_log.h"
+#include "daemon/supervise/oom.h"
 #include "daemon/supervise/process.h"
 #include "daemon/supervise/spawn.h"
 #include "daemon/supervise/standby.h"
@@ -178,11 +180,11 @@ rank_group_reap(struct worker *w, const struct death *d)
 {
     for (uint32_t i = 0; i < w->n_others; i++) {
         struct worker *o = w->other[i];
-        char panic[400];
+        struct death_entry x = { 0 };
 
         process_take_arenas(o);
         process_read_output(o);
-        if (o->info.pid) process_read_panic(o, panic, sizeof panic);
+        if (o->info.pid) process_read_panic(o, &x);
         process_drop_pid(o);
         arenas_after_death(&o->arenas, d, o->d->now);
         process_release(o);
@@ -246,7 +248,8 @@ rank_group_check_exit(struct worker *w, nsec now)
         now - w->end.at < w->d->config->o.stall_timeout)
         return;
     /* The cause of the first end stays the cause of death; super_broken() starts the 10 s timer. */
-    super_died(&w->super, w->end.code, w->end.status, w->end.has_panic);
+    super_died(&w->super, w->end.code, w->end.status, w->end.has_panic,
+               oom_killed(w->d->oom, w->end.code, w->end.status));
     process_log(w, LOG_LEVEL_ERR,
                 "a rank of its rank group did not exit after SIGKILL; waiting 10 s longer, then "
                 "the worker counts as lost");

@@ -4,6 +4,7 @@
  * change its own descriptors, signals and limits; prepare() does everything else before vfork(). */
 #include "daemon/supervise/spawn.h"
 
+#include "base/cgroup.h"
 #include "base/failpoint.h"
 
 #include <fcntl.h>
@@ -77,6 +78,8 @@ prepare(struct child *c, const struct spawn *s, struct err *e)
     ADD_ARG(c, "--worker=%s", s->name);
     ADD_ARG(c, "--log_level=%s", s->log_level);
     if (s->is_standby) ADD_ARG(c, "--as_standby");
+    if (strcmp(s->cgroup_root, CGROUP_ROOT)) ADD_ARG(c, "--cgroup_root=%s", s->cgroup_root);
+    if (s->max_kv) ADD_ARG(c, "--kv_max=%llu", (unsigned long long)s->max_kv);
     if (s->inspect) ADD_ARG(c, "--inspect");
     if (s->held) ADD_ARG(c, "--held=%llu", (unsigned long long)s->held);
     if (s->rank) ADD_ARG(c, "--rank=%u", s->rank);

@@ -8,7 +8,7 @@
 #include "base/base.h"
 #include "ipc/shm.h"
 
-struct step_log { /* zeroed: empty */
+struct step_log {   /* zeroed: empty */
     uint64_t next;  /* number of the next record, minus 1 */
     uint64_t taken; /* records of the present process that were read or lost */
     struct step_copy {

@@ -95,14 +95,14 @@ too_often(nsec *ring, uint32_t size, uint32_t *n, nsec now, nsec window)
 }
 
 static enum death_cause
-cause_of(const struct super *s, int code, int status, bool has_panic)
+cause_of(const struct super *s, int code, int status, bool has_panic, bool oom)
 {
     bool stops = s->state == SUPER_STOPPING;
 
     if (s->suspect != DEATH_NONE) return s->suspect;
     if (code != CLD_EXITED) {
         if (stops && status == SIGTERM) return DEATH_OPERATOR;
-        if (status == SIGKILL) return DEATH_KILLED;
+        if (status == SIGKILL) return oom ? DEATH_OOM : DEATH_KILLED;
         return has_panic ? DEATH_CHECK : DEATH_SIGNAL;
     }
     if (status == 0 && (stops || s->state == SUPER_DRAINING)) return DEATH_DRAINED;
@@ -113,9 +113,9 @@ cause_of(const struct super *s, int code, int status, bool has_panic)
 }
 
 void
-super_died(struct super *s, int code, int status, bool has_panic)
+super_died(struct super *s, int code, int status, bool has_panic, bool oom)
 {
-    enum death_cause c = cause_of(s, code, status, has_panic);
+    enum death_cause c = cause_of(s, code, status, has_panic, oom);
 
     s->death = (struct death){
         .cause = c,

@@ -54,8 +54,8 @@ enum super_event {
     X(NONE, "none", 1, 0, 0, "the process is running") \
     X(DRAINED, "drained", 1, 0, 0, "it finished its requests and exited") \
     X(OPERATOR, "operator", 1, 0, 0, "stopped on request") \
-    X(KILLED, "killed", 1, 0, 0, \
-      "killed from outside (an operator, or the kernel because of low memory)") \
+    X(KILLED, "killed", 1, 0, 0, "killed from outside, for example by an operator") \
+    X(OOM, "oom", 1, 0, 1, "the kernel killed it because memory ran out") \
     X(SILENT, "silent", 1, 0, 1, "its loop stopped without an overdue step") \
     X(OVERDUE, "overdue", 0, 1, 1, "a step exceeded its deadline") \
     X(SIGNAL, "signal", 0, 1, 1, "ended by a signal that its own code caused") \
@@ -96,8 +96,8 @@ struct super_ops {                    /* actions, implemented by worker.c and st
 
 /* A worker that has served is not FAILED if it then finds its model missing or wrong (exit status
  * 78): the directory may be gone for a moment, and the weights are still in memory. It is started
- * again with the backoff. Otherwise a worker is FAILED at the 10th counted death, or the 5th early one, within 600 s. From the 21st
- * restart within 10 s on, restarts are 0.1 s apart. */
+ * again with the backoff. Otherwise a worker is FAILED at the 10th counted death, or the 5th early
+ * one, within 600 s. From the 21st restart within 10 s on, restarts are 0.1 s apart. */
 enum { SUPER_DEATHS = 10, SUPER_EARLY = 5, SUPER_SPAWNS = 21 };
 
 struct super {
@@ -125,8 +125,9 @@ void super_init(struct super *s, const struct super_ops *ops, void *arg, uint64_
 /* Runs the action of the table for ev in the present state; no effect if the table has none. */
 void super_event(struct super *s, enum super_event ev, nsec now);
 /* Sets s->death from the end that the kernel reports: code is si_code (CLD_*), status is si_status.
- * has_panic: a failed check left a panic message. EV_EXIT then changes the state. */
-void super_died(struct super *s, int code, int status, bool has_panic);
+ * has_panic: a failed check left a panic message. oom: a SIGKILL came from the kernel, because
+ * memory ran out (oom.h). EV_EXIT then changes the state. */
+void super_died(struct super *s, int code, int status, bool has_panic, bool oom);
 /* Kills a process that hangs or made a protocol error: EV_BROKEN with that cause of death. A later
  * call with another cause does not replace the first cause. */
 void super_broken(struct super *s, enum death_cause cause, nsec now);

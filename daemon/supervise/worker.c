@@ -9,6 +9,7 @@
 #include "daemon/ledger/ledger.h"
 #include "daemon/persist/event_log.h"
 #include "daemon/supervise/control_channel.h"
+#include "daemon/supervise/oom.h"
 #include "daemon/supervise/process.h"
 #include "daemon/supervise/rank_group.h"
 #include "daemon/supervise/spawn.h"
@@ -25,6 +26,7 @@ static const nsec DOORBELL_GRACE = NSEC_S; /* time from a closed doorbell to SIG
 /* A worker that has closed its fd channel is killed after stall_timeout + FD_CHANNEL_GRACE, because
  * the GPU driver of an exiting process may first have to unpin much memory. */
 static const nsec FD_CHANNEL_GRACE = NSEC_S;
+static const nsec LOW_MEMORY_TIME = 60 * NSEC_S; /* of service, until an OOM kill is forgotten */
 static const nsec DEATH_TIME = 2 * NSEC_MS; /* usual duration of an exit without a GPU driver */
 
 /* ---- the fd channel */
@@ -78,7 +80,8 @@ worker_ended(struct worker *w, int code, int status, bool has_panic)
     /* SIGUSR2, sent to a silent worker for a panic message, has ended it: it had no handler. */
     if (w->asked && status == SIGUSR2 && w->super.suspect == DEATH_NONE)
         w->super.suspect = DEATH_SILENT;
-    super_died(&w->super, code, status, has_panic);
+    super_died(&w->super, code, status, has_panic,
+               w->super.suspect == DEATH_NONE && oom_killed(w->d->oom, code, status));
     worker_event(w, EV_EXIT);
 }
 
@@ -140,7 +143,7 @@ add_up(struct worker *w)
 }
 
 static void
-note_death(const struct worker *w, const struct death *d, const char *how, const char *panic)
+note_death(struct worker *w, const struct death *d, const char *how)
 {
     struct death_entry x = { .epoch = w->info.epoch,
                              .pid = w->info.pid,
@@ -152,7 +155,7 @@ note_death(const struct worker *w, const struct death *d, const char *how, const
     snprintf(x.worker, sizeof x.worker, "%s", w->info.name);
     snprintf(x.cause, sizeof x.cause, "%s", death_name(d->cause));
     snprintf(x.how, sizeof x.how, "%s", how);
-    snprintf(x.panic, sizeof x.panic, "%s", panic);
+    process_read_panic(w, &x);
     for (uint32_t i = 0; i < x.n_lines; i++)
         memcpy(x.line[i], w->last_line[(w->n_lines - x.n_lines + i) % LOG_LINES], LOG_LINE);
     event_log_death(w->d, &x);
@@ -164,7 +167,8 @@ reap(void *arg, const struct death *d)
 {
     struct worker *w = arg;
     bool wanted = d->cause == DEATH_DRAINED || d->cause == DEATH_OPERATOR;
-    char how[96], panic[400];
+    uint64_t kv_bytes;
+    char how[96], requeued[48] = "";
 
     FP(reap_began);
     worker_receive_rest(w);
@@ -177,11 +181,11 @@ reap(void *arg, const struct death *d)
         process_log(w, LOG_LEVEL_INFO, "pid %d ended, %s", (int)w->info.pid,
                     death_sentence(d->cause));
     } else {
-        process_log(w, LOG_LEVEL_ERR, "pid %d died of %s: %s, %s; requeuing %u requests",
-                    (int)w->info.pid, death_name(d->cause), how, death_sentence(d->cause),
-                    w->requests.n);
-        process_read_panic(w, panic, sizeof panic);
-        note_death(w, d, how, panic);
+        if (w->requests.n)
+            snprintf(requeued, sizeof requeued, "; requeuing %u requests", w->requests.n);
+        process_log(w, LOG_LEVEL_ERR, "pid %d died (%s): %s, %s%s", (int)w->info.pid,
+                    death_name(d->cause), how, death_sentence(d->cause), requeued);
+        note_death(w, d, how);
         for (uint32_t i = w->n_lines - MIN(w->n_lines, (uint32_t)LOG_LINES); i < w->n_lines; i++)
             process_log(w, LOG_LEVEL_DEBUG, "earlier output: %s", w->last_line[i % LOG_LINES]);
     }
@@ -191,8 +195,10 @@ reap(void *arg, const struct death *d)
     w->d->events->worker_dead(w, d);
     process_drop_pid(w);
     rank_group_reap(w, d);
+    kv_bytes = arenas_bytes(&w->arenas, "kv");
     arenas_after_death(&w->arenas, d, w->d->now);
-    if (arenas_given_up(&w->arenas, d)) worker_event(w->standby, EV_STOP);
+    if (arenas_given_up(&w->arenas, d) || (d->cause == DEATH_OOM && oom_worker_died(w, kv_bytes)))
+        worker_event(w->standby, EV_STOP);
     process_release(w);
     if (!wanted) {
         w->info.restarts++;
@@ -237,6 +243,8 @@ start(struct worker *w, struct err *e)
         .log_level = levels[c->o.log_level],
         .keys = &c->model[w->info.model].keys,
         .is_standby = w->of != NULL,
+        .cgroup_root = c->o.cgroup_root,
+        .max_kv = place->max_kv,
         .heritage = { .epoch = ++place->last_epoch },
     };
     int doorbell = -1, fd_channel_sock[2] = { -1, -1 }, r;
@@ -299,6 +307,7 @@ worker_spawn(void *arg)
     w->n_lines = 0;
     w->info.why[0] = 0;
     w->info.load_done = w->info.load_total = 0;
+    w->info.device[0] = 0;
     w->warned = w->asked = w->protocol_error = false;
     w->n_records = w->storm_signals = w->storm_records = 0;
     w->spawned_at = w->heartbeat_at = w->storm_at = clock_now();
@@ -337,6 +346,13 @@ worker_kill(void *arg, int sig)
                     strerror(errno));
 }
 
+/* Frees what lagand keeps for a replacement, which a retired worker will not have. */
+static void
+drop_arenas(struct worker *w)
+{
+    for (uint32_t k = 0; worker_rank(w, k); k++) arenas_drop(&worker_rank(w, k)->arenas, NULL);
+}
+
 static void
 op_moved(void *arg, enum super_state from, enum super_state to)
 {
@@ -349,7 +365,9 @@ op_moved(void *arg, enum super_state from, enum super_state to)
         process_log(w, LOG_LEVEL_WARN, "restarting in %.2f s",
                     (double)(w->super.timer - w->d->now) / NSEC_S);
     } else if (to == SUPER_FAILED) {
-        process_log(w, LOG_LEVEL_ERR, "failed for good: %s", w->info.why);
+        process_log(w, LOG_LEVEL_ERR,
+                    "failed for good; it is started again only by `laganctl restart %s`",
+                    w->info.name);
     } else if (to == SUPER_LOST) {
         process_log(w, LOG_LEVEL_ERR,
                     "pid %d did not exit after SIGKILL; starting no other process on its device",
@@ -357,11 +375,36 @@ op_moved(void *arg, enum super_state from, enum super_state to)
         w->d->events->worker_dead(w, &(struct death){ .cause = w->super.suspect });
     }
     standby_worker_state(w, to);
+    if (worker_hidden(w)) drop_arenas(w);
     w->d->events->worker_state(w, from, to);
 }
 
 static const struct super_ops ops = { worker_spawn, worker_send_drain, worker_kill, reap,
                                       op_moved };
+
+void
+worker_take_timeouts(struct worker *w)
+{
+    w->super.start_timeout = w->d->config->o.start_timeout;
+    w->super.drain_timeout = w->d->config->o.shutdown_timeout;
+    if (w->standby) worker_take_timeouts(w->standby);
+}
+
+void
+worker_new_settings(struct worker *w)
+{
+    w->super.served = w->standby->super.served = false;
+    worker_event(w->standby, EV_STOP);
+}
+
+void
+worker_retire(struct worker *w, bool retired)
+{
+    w->info.retired = retired;
+    if (!retired) worker_new_settings(w);
+    worker_event(w, retired ? EV_STOP : EV_START);
+    if (worker_hidden(w)) drop_arenas(w);
+}
 
 struct worker *
 worker_new(struct daemon *d, uint32_t index, uint32_t model, const char *name,
@@ -380,8 +423,7 @@ worker_new(struct daemon *d, uint32_t index, uint32_t model, const char *name,
     w->requests.sending = w->requests.alone = REQUEST_NONE;
     snprintf(w->info.name, sizeof w->info.name, "%s", name);
     super_init(&w->super, hands, w, seed);
-    w->super.start_timeout = d->config->o.start_timeout;
-    w->super.drain_timeout = d->config->o.shutdown_timeout;
+    worker_take_timeouts(w);
     return w;
 }
 
@@ -437,9 +479,10 @@ worker_stop(struct worker *w, nsec drain_timeout)
 }
 
 void
-worker_ready(struct worker *w, uint32_t vocab)
+worker_ready(struct worker *w, uint32_t vocab, const char *device, size_t n)
 {
     w->info.vocab = vocab;
+    snprintf(w->info.device, sizeof w->info.device, "%.*s", (int)n, device);
     w->info.start_took = w->d->now - w->spawned_at;
     worker_event(w, EV_READY);
 }
@@ -454,6 +497,7 @@ worker_loading(struct worker *w, uint64_t done, uint64_t total)
 void
 worker_event(struct worker *w, enum super_event ev)
 {
+    if (ev == EV_START || ev == EV_RESTART || ev == EV_REPLACE) oom_worker_recovered(w);
     super_event(&w->super, ev, w->d->now);
 }
 
@@ -569,6 +613,8 @@ worker_tick(struct worker *w, nsec now, nsec late)
     if (w->alive) check_heartbeat(w, now, late);
     if (w->alive) worker_check_storm(w, now);
     check_phase(w);
+    if (w->super.state == SUPER_READY && now - w->super.ready_at >= LOW_MEMORY_TIME && !w->max_kv)
+        oom_worker_recovered(w);
     if (w->doorbell_closed_at && now - w->doorbell_closed_at > DOORBELL_GRACE) {
         process_broken(w, DEATH_CORRUPTION, "closed its doorbell but did not exit within %.1f s",
                        (double)DOORBELL_GRACE / NSEC_S);
@@ -597,6 +643,12 @@ worker_over(const struct worker *w)
 {
     return w->super.state == SUPER_DOWN || w->super.state == SUPER_FAILED ||
            w->super.state == SUPER_LOST;
+}
+
+bool
+worker_hidden(const struct worker *w)
+{
+    return w->info.retired && worker_over(w);
 }
 
 bool

@@ -17,6 +17,7 @@ struct worker {
     struct daemon *d;
     struct super super;
     struct arenas arenas;
+    uint64_t max_kv;        /* limit of the KV memory of its processes, in bytes; 0: none (oom.h) */
     uint64_t last_epoch;    /* last epoch given to a process of this worker or its standby */
     struct worker *standby; /* in a worker: its standby; NULL in a standby, in a rank above 0 */
     struct worker *of;      /* in a standby: its worker; else NULL */

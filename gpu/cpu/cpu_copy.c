@@ -174,10 +174,10 @@ cpu_resolve_tokens(struct lane *l, struct step_tokens r, const int32_t *last)
 }
 
 struct see_args {
-    uint32_t *seen;
+    struct token_history h;
     struct step_tokens r;
     const struct segment *segment;
-    uint32_t seen_words, n_segments;
+    uint32_t n_segments;
 };
 
 CPU_JOB(run_see)
@@ -186,24 +186,27 @@ CPU_JOB(run_see)
 
     for (uint32_t i = 0; i < a->n_segments; i++) {
         const struct segment *segment = &a->segment[i];
-        uint32_t *seen;
+        const int32_t *token = a->r.token + segment->first_token;
+        uint32_t first = (uint32_t)segment->first_pos, *seen;
 
         if (segment->slot == SLOT_NONE) continue;
-        seen = a->seen + (size_t)segment->slot * a->seen_words;
-        if (segment->first_pos == 0) memset(seen, 0, a->seen_words * sizeof *seen);
+        seen = a->h.seen + (size_t)segment->slot * a->h.seen_words;
+        if (first == 0) memset(seen, 0, a->h.seen_words * sizeof *seen);
         for (uint32_t k = 0; k < segment->n_tokens; k++) {
-            uint32_t t = (uint32_t)a->r.token[segment->first_token + k];
+            uint32_t t = (uint32_t)token[k];
 
-            if (t / 32 < a->seen_words) seen[t / 32] |= 1u << t % 32;
+            if (t / 32 < a->h.seen_words) seen[t / 32] |= 1u << t % 32;
         }
+        for (uint32_t k = 0; k < segment->n_tokens && first + k < a->h.stride && a->h.token; k++)
+            a->h.token[(size_t)segment->slot * a->h.stride + first + k] = token[k];
     }
 }
 
 int
-cpu_mark_tokens(struct lane *l, uint32_t *seen, uint32_t seen_words, struct step_tokens r,
+cpu_mark_tokens(struct lane *l, struct token_history h, struct step_tokens r,
                 const struct segment *segment, uint32_t n_segments)
 {
-    struct see_args a = { seen, r, segment, seen_words, n_segments };
+    struct see_args a = { h, r, segment, n_segments };
 
     return cpu_queue(l, run_see, &a, sizeof a, 1);
 }

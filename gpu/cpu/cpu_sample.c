@@ -1,7 +1,7 @@
 /* cpu_sample.c - the op sample (gpu.h): from a row of logits to a token and log-probabilities.
  *
  * The order follows the processors and warpers of transformers: log-probabilities of beam rows;
- * repetition penalty, logit bias, suppressed and disallowed tokens, forced token; log-probabilities
+ * repetition, presence and frequency penalty, logit bias, suppressed and disallowed tokens, forced token; log-probabilities
  * of other rows; then temperature, top_k, top_p, min_p and the draw. All passes work in place on
  * the row of logits; nothing is sorted. A "cut" is a limit below which values are not drawn (top_k,
  * top_p). It is found by radix: a histogram of the highest bits of the values, then of the next
@@ -261,14 +261,61 @@ cut_mass(const float *x, uint32_t n, struct cut k, struct heat h, double share, 
     return (struct cut){ prefix, each ? MAX((uint32_t)CEIL_DIV(left, each), 1u) : 1 };
 }
 
+/* Returns the tokens of the row's slot, or NULL. */
+static const int32_t *
+history_of(const struct sample *s, const struct sample_row *r)
+{
+    if (r->slot == SLOT_NONE || !s->history.token) return NULL;
+    return s->history.token + (size_t)r->slot * s->history.stride;
+}
+
+/* Subtracts presence and frequency penalties. Counts occurrences for BUCKETS tokens of the
+ * vocabulary at a time. */
+static void
+penalise_generated(const struct sample *s, const struct sample_row *r, float *x, uint32_t n,
+                   uint32_t *count)
+{
+    const int32_t *token = history_of(s, r);
+
+    if ((r->presence_penalty == 0 && r->frequency_penalty == 0) || !token) return;
+    for (uint32_t first = 0; first < n && r->first_new < r->position; first += BUCKETS) {
+        uint32_t end = MIN(n - first, (uint32_t)BUCKETS);
+
+        memset(count, 0, end * sizeof *count);
+        for (uint32_t i = r->first_new; i < r->position; i++)
+            if ((uint32_t)token[i] - first < end) count[(uint32_t)token[i] - first]++;
+        for (uint32_t i = 0; i < end; i++)
+            if (count[i])
+                x[first + i] -= r->presence_penalty + (float)count[i] * r->frequency_penalty;
+    }
+}
+
+/* Forbids tokens that would repeat an n-gram, as no_repeat_ngram_size of transformers. */
+static void
+forbid_repeats(const struct sample *s, const struct sample_row *r, float *x, uint32_t n)
+{
+    const int32_t *token = history_of(s, r);
+    uint32_t size = r->no_repeat_ngram;
+
+    for (uint32_t i = 0; size && token && i + size <= r->position; i++) {
+        uint32_t id = (uint32_t)token[i + size - 1];
+
+        if (id < n &&
+            !memcmp(token + i, token + r->position - (size - 1), (size - 1) * sizeof *token))
+            x[id] = -INFINITY;
+    }
+}
+
 static void
 penalise(const struct sample *s, const struct sample_row *r, float *x, uint32_t n)
 {
+    uint32_t words = s->history.seen_words;
     const uint32_t *seen;
 
-    if (r->repetition == 1 || r->repetition == 0 || r->slot == SLOT_NONE || !s->seen) return;
-    seen = s->seen + (size_t)r->slot * s->seen_words;
-    for (uint32_t w = 0; w < s->seen_words; w++)
+    if (r->repetition == 1 || r->repetition == 0 || r->slot == SLOT_NONE || !s->history.seen)
+        return;
+    seen = s->history.seen + (size_t)r->slot * words;
+    for (uint32_t w = 0; w < words; w++)
         for (uint32_t bits = seen[w]; bits; bits &= bits - 1) {
             uint32_t i = 32 * w + (uint32_t)__builtin_ctz(bits);
 
@@ -305,13 +352,16 @@ forbid(const struct sample *s, const struct sample_row *r, float *x, uint32_t n)
 /* Applies penalty, bias, suppression and force to a row; then it has no NaN and no +inf. Returns
  * the id with the best logit, -1 if all are -inf. */
 static int32_t
-process(const struct sample *s, const struct sample_row *r, float *x, uint32_t n)
+process(const struct sample *s, const struct sample_row *r, float *x, uint32_t n,
+        struct scratch *scratch)
 {
     int32_t best = -1;
 
     penalise(s, r, x, n);
+    penalise_generated(s, r, x, n, scratch->count);
     logit_bias(s, r, x, n);
     forbid(s, r, x, n);
+    forbid_repeats(s, r, x, n);
     if (r->force >= 0 && r->target < 0) {
         for (uint32_t i = 0; i < n; i++) x[i] = -INFINITY;
         if ((uint32_t)r->force < n) x[r->force] = 0;
@@ -457,7 +507,7 @@ sample_one(const struct sample_args *a, uint32_t i, struct scratch *scratch)
 
     check(r->target < (int32_t)n);
     if (r->beam) normalise(x, n);
-    best = process(s, r, x, n);
+    best = process(s, r, x, n, scratch);
     if (best < 0) {
         if (r->slot != SLOT_NONE || r->target >= 0) cpu_lane_fail(a->lane);
         best = 0;

@@ -5,7 +5,8 @@
  * directory selects the misbehaviour: good, slow, slow-once (as slow; its replacement never becomes
  * ready), brisk (a token each millisecond), segv, bus, check, hang, deaf, overdue, storm, exit,
  * bad-token, bad-row, bad-first, bad-text, bad-finish, bad-seq, bad-fd-channel, shut-doorbell,
- * shut-fd-channel, asked-early, loading, die-config, die-model, die-once, poison.
+ * shut-fd-channel, asked-early, loading, die-config, die-model, die-once, poison; oom (killed after
+ * 2 tokens, as by the kernel), oom-restart (as oom; its replacements are killed while they load).
  */
 #include "base/clock.h"
 #include "include/lagan_wire.h"
@@ -46,6 +47,7 @@ static bool draining;
 static bool is_standby; /* waits until its worker has ended */
 static bool may_begin;  /* a standby may open the device before its worker has ended */
 static int fd_socket;
+static const char *cgroup_root = "";
 
 static bool
 is(const char *word)
@@ -90,6 +92,25 @@ report_prompt(struct active *a)
     };
     for (uint32_t i = 0; i < n; i++) lp[i] = i ? -(float)i : 0.0f / 1.0f;
     a->prompt_reported = true;
+}
+
+/* Ends the process as an OOM kill does: the kernel counts it in memory.events, then sends SIGKILL.
+ */
+static void
+be_killed_for_memory(void)
+{
+    unsigned n = 0;
+    char path[300];
+    FILE *f;
+
+    channel_publish(&l);
+    snprintf(path, sizeof path, "%s/memory.events", cgroup_root);
+    f = fopen(path, "r+");
+    check(f && fscanf(f, "oom_kill %u", &n) == 1);
+    rewind(f);
+    fprintf(f, "oom_kill %u\n", n + 1);
+    fclose(f);
+    raise(SIGKILL);
 }
 
 /* Writes one token of one request as a STEP record of its own. */
@@ -285,6 +306,22 @@ launch(void)
     atomic_store(&e->seq, 2 * n_steps + 2);
 }
 
+/* Writes the record of the step, as the real worker does after it. */
+static void
+record_step(uint32_t n)
+{
+    struct step_records *all = shm_steps(&l.w);
+    struct step_record *r = &all->entry[n_steps % STEP_RECORDS];
+
+    atomic_store(&r->seq, 2 * n_steps + 1);
+    r->step = n_steps + 1;
+    r->decode_tokens = r->running = n;
+    r->n_pools = 1;
+    r->free[0] = 100 - n;
+    atomic_store(&r->seq, 2 * n_steps + 2);
+    atomic_store(&all->n, n_steps + 1);
+}
+
 static uint32_t
 step(void)
 {
@@ -302,9 +339,11 @@ step(void)
         }
         if ((a->s.flags & SUBMIT_PROMPT_LOGPROBS) && !a->prompt_reported) report_prompt(a);
         report_token(a);
+        if ((is("oom") || is("oom-restart")) && n_step_records == 2) be_killed_for_memory();
         if (a->n == MISBEHAVE_AT + 1) misbehave();
         if (a->n == a->s.max_tokens) finish(a, LAGAN_FINISH_LENGTH);
     }
+    record_step(n);
     stats.v[STAT_running] = n;
     stats.v[STAT_blocks] = 100;
     stats.v[STAT_blocks_used] = n;
@@ -376,7 +415,7 @@ exchange_arenas(uint64_t epoch)
 }
 
 static void
-die_early(const char *path)
+die_early(const char *path, uint64_t epoch)
 {
     char once[1100];
     FILE *f;
@@ -389,6 +428,7 @@ die_early(const char *path)
         fprintf(stderr, "<3>fake: %s/config.json: no such file\n", path);
         exit(78);
     }
+    if (is("oom-restart") && epoch > 1) be_killed_for_memory();
     if (!is("die-once")) return;
     snprintf(once, sizeof once, "%s/died", path);
     if (access(once, F_OK) == 0) return;
@@ -420,6 +460,9 @@ main(int argc, char **argv)
 
     for (int i = 1; i < argc; i++) {
         if (strncmp(argv[i], "--path=", 7) == 0) path = argv[i] + 7;
+        if (strncmp(argv[i], "--cgroup_root=", 14) == 0) cgroup_root = argv[i] + 14;
+        if (strncmp(argv[i], "--kv_max=", 9) == 0)
+            fprintf(stderr, "<6>fake: at most %s bytes of KV\n", argv[i] + 9);
         is_standby |= !strcmp(argv[i], "--as_standby");
         inspect |= !strcmp(argv[i], "--inspect");
     }
@@ -434,7 +477,7 @@ main(int argc, char **argv)
     c = shm_ctl(&l.w);
     atomic_fetch_add(&c->hb_count, 1);
     report_phase();
-    die_early(path);
+    die_early(path, h.epoch);
     fd_socket = heritage_fd(&h, "fd_channel");
     exchange_arenas(h.epoch);
     while (is("loading") || (is("slow-once") && h.epoch > 1)) {
@@ -442,8 +485,11 @@ main(int argc, char **argv)
         poll(NULL, 0, 20);
     }
     plain_ready(&l, "fake",
-                (struct rec_ready){
-                    .vocab = FAKE_VOCAB, .max_len = FAKE_MAX_LEN, .n_slots = 64, .has_text = 1 });
+                (struct rec_ready){ .vocab = FAKE_VOCAB,
+                                    .max_len = FAKE_MAX_LEN,
+                                    .n_slots = 64,
+                                    .has_text = 1,
+                                    .max_text_bytes = FAKE_TEXT });
     for (;;) {
         uint32_t busy;
 

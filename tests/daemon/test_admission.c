@@ -195,7 +195,7 @@ unsupported_keys_are_refused_by_name_unless_default(void **state)
     struct request *r;
 
     (void)state;
-    refused(LAGAN_E_UNSUPPORTED, "encoder_features: no model here takes features", 1, 1, NULL,
+    refused(LAGAN_E_UNSUPPORTED, "encoder_features is not served: no model family", 1, 1, NULL,
             "encoder_features", 1);
     assert_int_equal(submit(1, 1, NULL, &one, 1, &r, &e), 0);
 }
@@ -354,6 +354,9 @@ decoder_limits_bound_a_request(void **state)
     refused(LAGAN_E_UNSUPPORTED, "no tokenizer", 1, 0, "hello", NULL, 0);
     refused(LAGAN_E_TOO_LONG, "maximum sequence length of 100", 1, 100, NULL, NULL, 0);
     refused(LAGAN_E_TOO_LONG, "the KV cache holds at most 60", 1, 60, NULL, NULL, 0);
+    d.facts[0].has_text = 1;
+    d.facts[0].max_text_bytes = 4;
+    refused(LAGAN_E_TOO_LONG, "text has 5 bytes", 1, 0, "hello", NULL, 0);
 }
 
 static void

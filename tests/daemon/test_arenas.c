@@ -193,6 +193,30 @@ kv_is_dropped_after_two_faults_soon_after_adoption(void **state)
 }
 
 static void
+oom_kills_drop_kv_at_the_second_and_never_the_weights(void **state)
+{
+    static const struct death oom = { .cause = DEATH_OOM, .adopt_kv = true, .counts = true };
+    struct arenas a = { 0 };
+    int up[2], down[2];
+
+    (void)state;
+    pair(up);
+    pair(down);
+    send_arena(up[1], "weights", 4096, 4096, FD_CHANNEL_COMPLETE);
+    send_arena(up[1], "kv", 8192, 8192, FD_CHANNEL_COMPLETE);
+    assert_int_equal(arenas_take(&a, up[0], NULL), 0);
+    for (int i = 0; i < 5; i++) {
+        assert_int_equal(arenas_give(&a, down[0], i * NSEC_S, NULL), i < 2 ? 2 : 1);
+        arenas_after_death(&a, &oom, i * NSEC_S + NSEC_MS);
+        assert_int_equal(arenas_bytes(&a, "kv"), i < 1 ? 8192 : 0);
+        assert_int_equal(arenas_bytes(&a, "weights"), 4096);
+        assert_false(a.verify_contents);
+    }
+    arenas_drop(&a, NULL);
+    close(up[0]), close(up[1]), close(down[0]), close(down[1]);
+}
+
+static void
 arenas_of_a_lost_device_are_dropped(void **state)
 {
     static const struct death lost = { .cause = DEATH_LOST, .counts = true };
@@ -219,6 +243,7 @@ main(void)
         cmocka_unit_test(too_many_arena_names_are_refused),
         cmocka_unit_test(faults_drop_manifest_then_kv_then_all_arenas),
         cmocka_unit_test(kv_is_dropped_after_two_faults_soon_after_adoption),
+        cmocka_unit_test(oom_kills_drop_kv_at_the_second_and_never_the_weights),
         cmocka_unit_test(arenas_of_a_lost_device_are_dropped),
     };
 

@@ -144,6 +144,9 @@ invalid_yaml_is_reported_with_line_and_column(void **state)
         const char *text, *words;
     } t[] = {
         { "a: [1\nb: 2\n", "lagan.yaml:2:" },
+        { "a: [1\nb: 2\n", "the list [ that begins in line 1, column 4 is not closed" },
+        { "x: [1,2\n", "lagan.yaml:1:4: unknown key \"x\"" },
+        { "log:\n\tlevel: info\n", "lagan.yaml:2:1: a tab indents this line" },
         { "- 1\n", "the file must be a mapping" },
         { "models: 3\n", "models must be a list" },
         { "models: { path: x }\n", "models must be a list" },
@@ -160,6 +163,16 @@ invalid_yaml_is_reported_with_line_and_column(void **state)
         assert_int_equal(READ(A "--config", file), -22);
         says(t[i].words);
     }
+}
+
+static void
+options_without_effect_are_refused_by_lagand(void **state)
+{
+    (void)state;
+    assert_int_equal(READ(A "--model", dir, A "--device", A "cpu", A "--set", A "cuda.libs=/opt"),
+                     -EINVAL);
+    assert_int_equal(p.n, 1);
+    assert_non_null(strstr(p.text[0], "cuda.libs is /opt, which has no effect here"));
 }
 
 static void
@@ -210,6 +223,7 @@ main(void)
         cmocka_unit_test(all_errors_of_a_file_are_reported_with_position),
         cmocka_unit_test(invalid_yaml_is_reported_with_line_and_column),
         cmocka_unit_test(last_set_of_a_key_is_used),
+        cmocka_unit_test(options_without_effect_are_refused_by_lagand),
         cmocka_unit_test(invalid_command_lines_are_refused_by_name),
     };
 

@@ -6,6 +6,8 @@
 
 #include <poll.h>
 #include <signal.h>
+#include <stdio.h>
+#include <sys/wait.h>
 
 static struct lagand_fixture r;
 
@@ -42,7 +44,7 @@ requests_of_a_dead_worker_continue_at_its_replacement(void **state)
     assert_int_equal(rest(c, 1, 0, 100, 1), 1);
     submit(c, 2, 3, 2, 9); /* too short to crash another worker */
     assert_int_equal(rest(c, 2, 0, 2, 9), 0);
-    assert_true(lagand_logged(&r, "died of signal: signal 11", 1000));
+    assert_true(lagand_logged(&r, "died (signal): signal 11", 1000));
     /* A stray write is possible: weights are verified, and of KV only the memory is reused
      * (test_arenas.c). */
     assert_true(lagand_logged(&r, "adopted weights of epoch 1, verified", 2000));
@@ -165,7 +167,7 @@ external_death_is_recognised_and_not_counted(void **state)
         } while (number(w, "restarts") != i - 1 || strcmp(text_of(w, "state"), "ready"));
         kill((pid_t)number(w, "pid"), SIGKILL);
     }
-    assert_true(lagand_logged(&r, "died of killed: signal 9", 2000));
+    assert_true(lagand_logged(&r, "died (killed): signal 9", 2000));
     assert_false(lagand_logged(&r, "restarting in", 0));
     assert_true(lagand_logged(&r, "adopted kv of epoch 5", 2000));
     assert_false(lagand_logged(&r, "verified", 0));
@@ -198,7 +200,7 @@ closed_fd_channel_starts_a_standby_that_gets_arenas_later(void **state)
     submit(c, 2, 3, 3, 1); /* the worker serves */
     assert_int_equal(rest(c, 2, 0, 3, 1), 0);
     kill(pid_of_worker(ctl), SIGKILL);
-    assert_true(lagand_logged(&r, "died of killed: signal 9", 5000));
+    assert_true(lagand_logged(&r, "died (killed): signal 9", 5000));
     assert_true(lagand_logged(&r, "the standby takes over", 5000));
     assert_true(lagand_logged(&r, "adopted kv of epoch 1", 5000));
     submit(c, 3, 3, 3, 1);
@@ -319,7 +321,7 @@ worker_that_closes_its_fd_channel_without_exit_is_killed(void **state)
     submit(c, 1, 3, 4, 1);
     assert_int_equal(rest(c, 1, 0, 4, 1), 0);
     assert_true(lagand_logged(&r, "closed its fd channel but did not exit", 8000));
-    assert_true(lagand_logged(&r, "died of corruption", 5000));
+    assert_true(lagand_logged(&r, "died (corruption)", 5000));
     assert_true(lagand_logged(&r, "adopted weights of epoch 1, verified", 5000));
     submit(c, 2, 3, 3, 1);
     assert_int_equal(rest(c, 2, 0, 3, 1), 0);
@@ -336,15 +338,15 @@ protocol_errors_end_worker_and_finally_the_request(void **state)
     } t[] = {
         { "bad-token", "token id 1000, but the vocabulary has 1000", LAGAN_E_POISONED },
         { "bad-row", "request 4000000", LAGAN_E_POISONED },
-        { "bad-first", "first is 4 instead of 3", LAGAN_E_POISONED },
+        { "bad-first", "first is 4, expected 3", LAGAN_E_POISONED },
         { "bad-text", "is not UTF-8", LAGAN_E_POISONED },
         { "bad-seq", "sequence", LAGAN_E_POISONED },
-        { "bad-finish", "n_tokens is 9 instead of 8", 0 },
+        { "bad-finish", "n_tokens is 9, expected 8", 0 },
         { "shut-doorbell", "closed its doorbell", 0 },
         { "storm", "signalled the doorbell", 0 },
-        { "exit", "died of exited: exit status 3", 0 },
+        { "exit", "died (exited): exit status 3", 0 },
         { "check", "check(sky is blue) failed", 0 },
-        { "bus", "died of signal: signal 7", 0 },
+        { "bus", "died (signal): signal 7", 0 },
     };
 
     (void)state;
@@ -374,7 +376,7 @@ worker_that_sends_invalid_arenas_never_becomes_ready(void **state)
     (void)state;
     lagand_start(&r, "bad-fd-channel", NULL);
     assert_true(lagand_logged(&r, "fd channel: the peer sent a malformed message", 3000));
-    assert_true(lagand_logged(&r, "died of corruption", 3000));
+    assert_true(lagand_logged(&r, "died (corruption)", 3000));
     kill(r.pid, SIGTERM);
     assert_true(lagand_wait(&r, 5000) >= 0);
 }
@@ -384,9 +386,9 @@ silent_worker_and_overdue_step_are_killed_in_time(void **state)
 {
     static const struct {
         const char *mode, *words;
-    } t[] = { { "hang", "died of silent: signal 9" },
-              { "deaf", "died of silent: signal" }, /* 12, or 9 if a tick was late */
-              { "overdue", "died of overdue: signal 9" } };
+    } t[] = { { "hang", "died (silent): signal 9" },
+              { "deaf", "died (silent): signal" }, /* 12, or 9 if a tick was late */
+              { "overdue", "died (overdue): signal 9" } };
 
     (void)state;
     for (size_t i = 0; i < ARRAY_LEN(t); i++) {
@@ -412,9 +414,9 @@ worker_that_cannot_start_makes_lagand_exit_with_the_reason(void **state)
     (void)state;
     lagand_start(&r, "die-config", NULL);
     assert_int_equal(lagand_wait(&r, 5000), 78);
-    assert_true(lagand_logged(&r, "exiting: kv.memory is not what it should be", 0));
-    assert_true(
-        lagand_logged(&r, "worker w0: failed for good: kv.memory is not what it should be", 0));
+    assert_int_equal(lagand_count(&r, "kv.memory is not what it should be"), 1);
+    assert_true(lagand_logged(&r, "worker w0: failed for good; it is started again only by", 0));
+    assert_true(lagand_logged(&r, "no worker could be started; exiting with 78", 0));
     lagand_start(&r, "die-model", NULL);
     assert_int_equal(lagand_wait(&r, 8000), 78);
     assert_true(lagand_logged(&r, "config.json: no such file", 0));
@@ -428,7 +430,7 @@ worker_that_fails_to_start_once_is_restarted(void **state)
 {
     (void)state;
     lagand_begin(&r, "die-once", NULL);
-    assert_true(lagand_logged(&r, "died of start: exit status 70", 1000));
+    assert_true(lagand_logged(&r, "died (start): exit status 70", 1000));
     assert_int_equal(lagand_stop(&r), 0);
 }
 
@@ -439,7 +441,7 @@ sigusr2_before_the_handler_does_not_kill_a_worker(void **state)
 {
     (void)state;
     lagand_begin(&r, "asked-early", NULL);
-    assert_false(lagand_logged(&r, "died of", 0));
+    assert_false(lagand_logged(&r, "died (", 0));
     assert_int_equal(lagand_stop(&r), 0);
 }
 
@@ -486,11 +488,11 @@ lagand_ticks_and_reads_clients_between_deaths_of_workers(void **state)
     for (int i = 0; i < N; i++) {
         char words[32];
 
-        snprintf(words, sizeof words, "pid %d died of killed", (int)pid[i]);
+        snprintf(words, sizeof words, "pid %d died (killed)", (int)pid[i]);
         assert_true(lagand_logged(&r, words, 5000));
     }
-    assert_true(log_line("did not run for", false) < log_line("died of killed", true));
-    assert_true(log_line("reload: 16 workers", false) < log_line("died of killed", true));
+    assert_true(log_line("did not run for", false) < log_line("died (killed)", true));
+    assert_true(log_line("reload: replacing the workers", false) < log_line("died (killed)", true));
     assert_int_equal(lagand_stop(&r), 0);
 }
 
@@ -504,6 +506,125 @@ killed_lagand_leaves_no_worker_and_the_next_starts(void **state)
     assert_int_equal(lagand_wait(&r, 2000), 256 + SIGKILL);
     lagand_await_workers(&r, 0);
     lagand_begin(&r, "good", ARGS("--remove-runtime-dir"));
+    assert_int_equal(lagand_stop(&r), 0);
+}
+
+/* Makes a cgroup of version 2 with a limit of 64 MiB, as files of a new directory. */
+static const char *
+fake_cgroup(void)
+{
+    static const char *const files[][2] = { { "cgroup.controllers", "memory\n" },
+                                            { "memory.max", "67108864\n" },
+                                            { "memory.current", "0\n" },
+                                            { "memory.events", "oom_kill 0\n" } };
+    static char root[64];
+
+    strcpy(root, "/tmp/lagand-cgroup-XXXXXX");
+    assert_non_null(mkdtemp(root));
+    for (size_t i = 0; i < ARRAY_LEN(files); i++) {
+        char path[128];
+        FILE *f;
+
+        snprintf(path, sizeof path, "%s/%s", root, files[i][0]);
+        f = fopen(path, "w");
+        assert_non_null(f);
+        fputs(files[i][1], f);
+        fclose(f);
+    }
+    return root;
+}
+
+static void
+remove_cgroup(const char *root)
+{
+    char command[96];
+
+    snprintf(command, sizeof command, "rm -rf %s", root);
+    assert_int_equal(system(command), 0);
+}
+
+/* Returns the exit code of laganctl status. */
+static int
+status_code(void)
+{
+    char ctl[600], command[800];
+
+    test_program(ctl, sizeof ctl, "laganctl");
+    snprintf(command, sizeof command, "%s --connect ipc://%s/api.sock status", ctl, r.run);
+    return WEXITSTATUS(system(command));
+}
+
+static void
+oom_kills_back_off_lower_the_kv_and_degrade_the_status(void **state)
+{
+    const char *root = fake_cgroup();
+    const msgpack_object *w;
+    const struct msg *m;
+    struct dealer *c;
+
+    (void)state;
+    lagand_begin(&r, "oom", ARGS("--cgroup-root", root));
+    assert_int_equal(status_code(), 0);
+    c = dealer_open(&r, "api.sock");
+    submit(c, 1, 3, 8, 1); /* 4 processes generate 2 tokens each */
+    assert_int_equal(rest(c, 1, 0, 8, 1), 3);
+    assert_true(lagand_logged(&r, "died of oom: signal 9", 1000));
+    assert_true(lagand_logged(&r, "adopted kv of epoch 1", 1000)); /* after the first kill */
+    assert_true(lagand_logged(&r, "restarting in", 1000));
+    assert_true(lagand_logged(&r, "fake: at most 2048 bytes of KV", 1000)); /* after the second */
+    lagand_await_workers(&r, 1);
+    call(c, 2, "workers list", NULL, NULL);
+    m = receive_type(c, LAGAN_MSG_REPLY, 2000);
+    w = msg_get(&m->map, "result")->via.array.ptr;
+    assert_int_equal(number(w, "restarts"), 4);
+    assert_non_null(strstr(text_of(w, "why"), "out of memory: cgroup / has 64.0 MiB"));
+    assert_non_null(strstr(text_of(w, "why"), "laganctl restart w0"));
+    assert_int_equal(status_code(), 7);
+    dealer_close(c);
+    assert_int_equal(lagand_stop(&r), 0);
+    remove_cgroup(root);
+}
+
+static void
+oom_kills_while_loading_end_requests_with_out_of_memory(void **state)
+{
+    const char *root = fake_cgroup();
+    const struct msg *m;
+    struct dealer *c;
+
+    (void)state;
+    lagand_begin(&r, "oom-restart", ARGS("--cgroup-root", root));
+    c = dealer_open(&r, "api.sock");
+    submit(c, 1, 3, 100, 1);
+    do m = receive(c, 10000);
+    while (m->type == LAGAN_MSG_CHUNK);
+    assert_int_equal(m->type, LAGAN_MSG_ERROR);
+    assert_int_equal(number(&m->map, "code"), LAGAN_E_OUT_OF_MEMORY);
+    assert_non_null(strstr(text_of(&m->map, "message"), "cgroup / has 64.0 MiB"));
+    assert_true(lagand_logged(&r, "loading 1.0 of 2.0 MiB of weights, kv.memory auto", 1000));
+    assert_true(lagand_logged(&r, "failed for good", 1000));
+    assert_int_equal(status_code(), 7);
+    dealer_close(c);
+    assert_int_equal(lagand_stop(&r), 0);
+    remove_cgroup(root);
+}
+
+static void
+drain_ends_after_supervisor_shutdown_timeout(void **state)
+{
+    nsec since = clock_now();
+    struct dealer *c, *ctl;
+
+    (void)state;
+    lagand_begin(&r, "slow", ARGS("--supervisor.shutdown-timeout", "100ms"));
+    c = dealer_open(&r, "api.sock");
+    ctl = dealer_open(&r, "ctl.sock");
+    submit(c, 1, 3, 10000, 1); /* takes minutes */
+    call(ctl, 1, "restart", "worker", "w0");
+    receive_type(ctl, LAGAN_MSG_REPLY, 2000);
+    assert_true(lagand_logged(&r, "stopped on request", 5000));
+    assert_true(clock_now() - since < 20 * NSEC_S); /* the default is 30 s */
+    dealer_close(c);
     assert_int_equal(lagand_stop(&r), 0);
 }
 
@@ -528,6 +649,9 @@ main(void)
         lagand_test(sigusr2_before_the_handler_does_not_kill_a_worker),
         lagand_test(lagand_ticks_and_reads_clients_between_deaths_of_workers),
         lagand_test(killed_lagand_leaves_no_worker_and_the_next_starts),
+        lagand_test(oom_kills_back_off_lower_the_kv_and_degrade_the_status),
+        lagand_test(oom_kills_while_loading_end_requests_with_out_of_memory),
+        lagand_test(drain_ends_after_supervisor_shutdown_timeout),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

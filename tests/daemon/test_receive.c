@@ -7,9 +7,9 @@
 #include "daemon/supervise/process.h"
 #include "daemon/supervise/worker_struct.h"
 
+#include "daemon/ledger/histograms.h"
 #include "daemon/ledger/outputs.h"
 #include "daemon/ledger/request.h"
-#include "daemon/ledger/histograms.h"
 #include "daemon/request/deliver.h"
 #include "daemon/request/kv_watch.h"
 #include "daemon/request/worker_calls.h"
@@ -74,7 +74,7 @@ dispatched(uint64_t rid, uint32_t logprobs, uint8_t flags)
     r->dispatch.held = true;
     r->delivery.ack_window = 4;
     w.requests.n++, w.requests.n_seqs++;
-    w.requests.tokens += r->accounting.n_tokens;
+    w.requests.tokens += r->dispatch.load = r->accounting.n_tokens;
     return r;
 }
 
@@ -415,7 +415,18 @@ ready_comes_once_and_is_validated(void **state)
     y->beams = LAGAN_MAX_BEAMS + 1;
     lies(REC_READY, sizeof *y + 8, "beams 17");
     READY;
-    assert_int_equal(record(REC_READY, sizeof *y + 8, &e), 0);
+    y->device_bytes = 20;
+    lies(REC_READY, sizeof *y + 8, "device_bytes 20");
+    READY;
+    memset(y->dtype, 'x', sizeof y->dtype);
+    lies(REC_READY, sizeof *y + 8, "dtype");
+    READY;
+    y->device_bytes = 4;
+    memcpy((char *)(y + 1) + 8, "cpu!", 4);
+    strcpy(y->dtype, "fp32");
+    assert_int_equal(record(REC_READY, sizeof *y + 16, &e), 0);
+    assert_string_equal(w.info.device, "cpu!");
+    assert_string_equal(d.facts[0].dtype, "fp32");
     assert_int_equal(w.super.state, SUPER_READY);
     assert_int_equal(w.info.vocab, 50);
     assert_int_equal(d.facts[0].vocab, 50);
@@ -480,7 +491,7 @@ requests_of_a_dead_worker_continue_after_received_tokens(void **state)
         request_move(d.ledger, request, REQUEST_DISPATCHED);
         request->dispatch.held = true;
         w.requests.n++, w.requests.n_seqs++;
-        w.requests.tokens += request->accounting.n_tokens;
+        w.requests.tokens += request->dispatch.load = request->accounting.n_tokens;
         dispatch_worker_lost(&w, &from_outside);
         assert_int_equal(request->state, REQUEST_QUEUED);
     }
@@ -624,7 +635,7 @@ prompt_logprobs_are_delivered_once(void **state)
     request_move(d.ledger, r, REQUEST_DISPATCHED);
     r->dispatch.held = true;
     w.requests.n++, w.requests.n_seqs++;
-    w.requests.tokens += r->accounting.n_tokens;
+    w.requests.tokens += r->dispatch.load = r->accounting.n_tokens;
     for (uint32_t i = 0; i < 5; i++) memcpy((char *)(p + 1) + 4 * i, &i, 4);
     assert_int_equal(record(REC_PROMPT_LOGPROBS, n, &e), 0);
     assert_int_equal(r->outputs.n_prompt_received, 5);
@@ -819,7 +830,7 @@ random_records_do_no_harm(void **state)
             request->dispatch.held = false;
             w.requests.n = w.requests.n_seqs = 1;
             request = dispatched(1000 + (uint64_t)i, 0, 0);
-            w.requests.tokens = request->accounting.n_tokens;
+            w.requests.tokens = request->dispatch.load = request->accounting.n_tokens;
             w.requests.n = w.requests.n_seqs = 1;
         }
         free(exact);
@@ -887,9 +898,9 @@ kv_events_are_kept_and_numbered(void **state)
     assert_events(4, 8, 1); /* the log keeps 4 */
     assert_int_equal(kv_watch_at(&w, 7)->e.op, 1);
     /* 10 events were lost: two gaps and a snapshot in two parts, with a change in between */
-    assert_int_equal(record(REC_KV_EVENTS,
-                            kv_events(KV_EVENTS_SNAPSHOT | KV_EVENTS_BEGIN, 10, 2, 0, NULL), &e),
-                     0);
+    assert_int_equal(
+        record(REC_KV_EVENTS, kv_events(KV_EVENTS_SNAPSHOT | KV_EVENTS_BEGIN, 10, 2, 0, NULL), &e),
+        0);
     assert_events(19, 19, 2);
     assert_int_equal(record(REC_KV_EVENTS, kv_events(0, 0, 1, 1, NULL), &e), 0);
     assert_events(19, 20, 1);

@@ -63,7 +63,7 @@ start(struct super *s, struct callbacks *h, nsec now)
 static void
 die(struct super *s, int code, int status, nsec now)
 {
-    super_died(s, code, status, /* has_panic= */ false);
+    super_died(s, code, status, /* has_panic= */ false, /* oom= */ false);
     super_event(s, EV_EXIT, now);
 }
 
@@ -263,6 +263,36 @@ ten_counted_deaths_within_ten_minutes_fail(void **state)
 }
 
 static void
+oom_kills_back_off_and_fail_after_ten(void **state)
+{
+    struct super s;
+    struct callbacks h;
+    nsec now = 0;
+    int n = 0;
+
+    (void)state;
+    start(&s, &h, 0);
+    while (s.state != SUPER_FAILED && n < 50) {
+        if (s.state == SUPER_BACKOFF) now = s.timer;
+        super_event(&s, EV_TIMER, now);
+        super_event(&s, EV_READY, now);
+        super_died(&s, CLD_KILLED, SIGKILL, /* has_panic= */ false, /* oom= */ true);
+        super_event(&s, EV_EXIT, now);
+        n++;
+    }
+    assert_int_equal(n, 10);
+    assert_in_range(now, 15 * NSEC_S, 40 * NSEC_S);
+
+    start(&s, &h, 0);
+    for (n = 0; s.state != SUPER_FAILED && n < 50; n++) { /* before READY */
+        if (s.state == SUPER_BACKOFF) super_event(&s, EV_TIMER, s.timer);
+        super_died(&s, CLD_KILLED, SIGKILL, /* has_panic= */ false, /* oom= */ true);
+        super_event(&s, EV_EXIT, s.now);
+    }
+    assert_int_equal(n, 5);
+}
+
+static void
 invalid_configuration_fails_at_once(void **state)
 {
     static const int codes[] = { 78, 125 };
@@ -314,9 +344,16 @@ cause_of_death_follows_the_table(void **state)
         int code, status;
         bool words;
         enum death_cause want;
-        bool adopt, fault, counts;
+        bool adopt, fault, counts, oom;
     } t[] = {
         { SUPER_READY, DEATH_NONE, CLD_KILLED, SIGKILL, false, DEATH_KILLED, true, false, false },
+        { SUPER_READY, DEATH_NONE, CLD_KILLED, SIGKILL, false, DEATH_OOM, true, false, true, true },
+        { SUPER_LOADING, DEATH_NONE, CLD_KILLED, SIGKILL, false, DEATH_OOM, true, false, true,
+          true },
+        { SUPER_READY, DEATH_SILENT, CLD_KILLED, SIGKILL, false, DEATH_SILENT, true, false, true,
+          true },
+        { SUPER_READY, DEATH_NONE, CLD_DUMPED, SIGSEGV, false, DEATH_SIGNAL, false, true, true,
+          true },
         { SUPER_READY, DEATH_SILENT, CLD_KILLED, SIGKILL, false, DEATH_SILENT, true, false, true },
         { SUPER_READY, DEATH_OVERDUE, CLD_KILLED, SIGKILL, false, DEATH_OVERDUE, false, true,
           true },
@@ -347,7 +384,7 @@ cause_of_death_follows_the_table(void **state)
         s.state = t[i].in;
         s.suspect = t[i].suspect;
         s.was_ready = t[i].in != SUPER_LOADING;
-        super_died(&s, t[i].code, t[i].status, t[i].words);
+        super_died(&s, t[i].code, t[i].status, t[i].words, t[i].oom);
         assert_string_equal(death_name(s.death.cause), death_name(t[i].want));
         assert_int_equal(s.death.adopt_kv, t[i].adopt);
         assert_int_equal(s.death.fault, t[i].fault);
@@ -500,6 +537,7 @@ main(void)
         cmocka_unit_test(five_early_deaths_within_ten_minutes_fail),
         cmocka_unit_test(five_early_deaths_within_an_hour_do_not_fail),
         cmocka_unit_test(ten_counted_deaths_within_ten_minutes_fail),
+        cmocka_unit_test(oom_kills_back_off_and_fail_after_ten),
         cmocka_unit_test(invalid_configuration_fails_at_once),
         cmocka_unit_test(missing_model_of_a_worker_that_served_is_retried),
         cmocka_unit_test(cause_of_death_follows_the_table),

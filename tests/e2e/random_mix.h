@@ -68,8 +68,8 @@ struct model {
     const char *path;
     uint32_t vocab, most; /* most: positions */
     bool encoder, text;
-    bool windows; /* and layers without */
-    bool odd;     /* an odd number of heads: two ranks cannot divide them */
+    bool windows, only_windows; /* windows: and layers without */
+    bool odd;                   /* an odd number of heads: two ranks cannot divide them */
 };
 
 extern const struct model mix_models[];

@@ -25,7 +25,7 @@ const struct model mix_models[] = {
     { "tests/data/golden/llama2", 320, 256, false, false },
     { "tests/data/golden/llama3", 512, 512, false, false },
     { "tests/data/golden/mbart", 400, 200, true, false },
-    { "tests/data/golden/mistral", 320, 512, false, false },
+    { "tests/data/golden/mistral", 320, 512, false, false, .only_windows = true },
     { "tests/data/golden/nemotron_h", 320, 512, false, false },
     { "tests/data/golden/qwen2", 320, 512, false, false },
     { "tests/data/golden/qwen3", 320, 512, false, false },
@@ -64,7 +64,8 @@ draw_numbers(struct settings *s, const struct model *m)
     mix_set(s, "numerics=invariant");
     mix_set(s, "kv.dtype=%s", type[test_below(ARRAY_LEN(type))]);
     if (mix_one_in(3)) mix_set(s, "dtype=bf16");
-    if (mix_one_in(3)) mix_set(s, "kv.sink_tokens=%u", 1 + test_below(20));
+    if ((m->windows || m->only_windows) && mix_one_in(3))
+        mix_set(s, "kv.sink_tokens=%u", 1 + test_below(20));
     length = mix_one_in(3) ? 40 + test_below(m->most - 40) : m->most;
     if (length < m->most) mix_set(s, "max_model_len=%u", length);
     if (!m->odd && !serve_on_gpu() && mix_one_in(4)) mix_set(s, "tensor_parallel=2");
@@ -308,13 +309,15 @@ mix_draw_worker(struct settings *s, const struct model *m, uint64_t longest)
             mix_one_in(5) ? 1 + test_below(8) : 8 + test_below(120));
     if (mix_one_in(2)) mix_set(s, "chunk_policy=equal_progress");
     if (mix_one_in(3)) mix_set(s, "prefill_batch_tokens=%u", 1 + test_below(200));
-    if (mix_one_in(3)) mix_set(s, "encoder_batch_size=%u", 1 + test_below(4));
+    if (m->encoder && mix_one_in(3)) mix_set(s, "encoder_batch_size=%u", 1 + test_below(4));
     if (mix_one_in(3)) mix_set(s, "batch_wait_timeout=%ums", test_below(40));
     if (mix_one_in(3)) mix_set(s, "fairness_quantum=%u", test_below(200));
     mix_set(s, "threads=%u", threads);
     if (threads > 1 || serve_on_gpu()) {
-        mix_set(s, "split.mode=%s", mode[test_below(4)]);
-        if (mix_one_in(4)) mix_set(s, "split.context_sm=0.%u", 1 + test_below(9));
+        uint32_t which = test_below(4);
+
+        mix_set(s, "split.mode=%s", mode[which]);
+        if (which == 3 && !mix_one_in(4)) mix_set(s, "split.context_sm=0.%u", 1 + test_below(9));
     }
     if (m->windows && mix_one_in(3)) draw_shares(s);
     if (!serve_on_gpu() && mix_one_in(4)) mix_set(s, "workers=2");

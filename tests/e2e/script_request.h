@@ -6,7 +6,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum { SCRIPT_TOKENS = 1024 }; /* of output 0 */
+enum { SCRIPT_TOKENS = 5120 }; /* of output 0 */
 
 struct script_request {
     char name[32];

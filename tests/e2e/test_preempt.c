@@ -145,7 +145,7 @@ with_and_without_preemption(const char *model, const char *memory, uint32_t n_so
     set[1] = memory;
     set[11] = "chunk_policy=equal_progress";
     set[12] = "prefill_batch_tokens=60";
-    set[13] = "encoder_batch_size=3";
+    if (n_source) set[13] = "encoder_batch_size=3";
     for (int way = 0; way < 4; way++) {
         uint64_t n_preempted;
 

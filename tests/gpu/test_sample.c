@@ -28,10 +28,12 @@ struct drawn {
     int error;
 };
 
-/* logits: of a fixture; row and suppressed: host memory; seen: of a fixture, or NULL. */
+static const struct token_history none;
+
+/* logits: of a fixture; row and suppressed: host memory; history: of a fixture, or none. */
 static struct drawn
 sample_with(const char *isa, uint32_t threads, struct tensor logits, const struct sample_row *row,
-            const int32_t *suppressed, const uint32_t *seen, uint32_t seen_words)
+            const int32_t *suppressed, struct token_history history)
 {
     struct drawn d, *there;
     struct fixture r;
@@ -54,8 +56,7 @@ sample_with(const char *isa, uint32_t threads, struct tensor logits, const struc
                                                                  N_SUPPRESSED * sizeof *suppressed)
                                                   : NULL,
                          .n = n,
-                         .seen = seen,
-                         .seen_words = seen_words,
+                         .history = history,
                          .last = there->last,
                          .token = there->token,
                          .logprob = there->logprob,
@@ -72,7 +73,7 @@ sample_with(const char *isa, uint32_t threads, struct tensor logits, const struc
 static struct drawn
 sample(struct tensor logits, const struct sample_row *row, const int32_t *suppressed)
 {
-    return sample_with("auto", 2, logits, row, suppressed, NULL, 0);
+    return sample_with("auto", 2, logits, row, suppressed, none);
 }
 
 static const float *order_by;
@@ -110,6 +111,45 @@ ref_candidates(const float *x, uint32_t n, const struct sample_row *r, uint32_t 
     for (uint32_t i = 0; i < keep; i++) total += p[id[i]];
     for (uint32_t i = 0; i < n; i++) p[id[i]] = i < keep ? p[id[i]] / total : 0;
     return keep;
+}
+
+/* Of 2^i equal tokens, top_p 2^-j keeps the 2^(i-j) lowest ids: their share is exactly top_p. */
+static void
+top_p_keeps_no_tie_beyond_an_exact_share(void **state)
+{
+    (void)state;
+    for (uint32_t i = 1; i < 8; i++)
+        for (uint32_t j = 0; j <= i; j++) {
+            uint32_t vocab = 1u << i, keep = vocab >> j;
+            bool drawn[128] = { false };
+            struct sample_row row[64];
+            struct fixture r;
+            struct tensor x;
+
+            fixture_open(&r, "auto", 1);
+            x = fixture_tensor(&r, DT_F32, 64, vocab, vocab, 2);
+            for (uint32_t k = 0; k < 64 * vocab; k++) ((float *)HOST(x.data))[k] = 1.5f;
+            for (uint32_t part = 0; part < 16; part++) {
+                struct drawn d;
+
+                for (uint32_t k = 0; k < 64; k++) {
+                    row[k] = plain;
+                    row[k].temperature = 1;
+                    row[k].top_p = 1 / (float)(1u << j);
+                    row[k].position = 64 * part + k;
+                }
+                d = sample(x, row, NULL);
+                for (uint32_t k = 0; k < 64; k++) {
+                    if ((uint32_t)d.token[k] >= keep)
+                        fail_msg("token %d of %u: top_p %g keeps %u", d.token[k], vocab,
+                                 (double)row[k].top_p, keep);
+                    drawn[d.token[k]] = true;
+                }
+            }
+            /* 1,024 draws miss one of 16 tokens with a probability below 1e-27. */
+            for (uint32_t k = 0; k < keep && keep <= 16; k++) assert_true(drawn[k]);
+            fixture_close(&r);
+        }
 }
 
 static void
@@ -181,6 +221,7 @@ the_repetition_penalty_divides_positive_and_multiplies_negative_logits_of_seen_t
     struct segment segment[] = { { .slot = 1, .first_token = 0, .n_tokens = 4, .first_pos = 0 },
                                  { .slot = 0, .first_token = 4, .n_tokens = 1, .first_pos = 7 } };
     struct step_tokens rows = { .n_tokens = 5 };
+    struct token_history h;
     struct drawn d;
     float *f;
 
@@ -191,10 +232,11 @@ the_repetition_penalty_divides_positive_and_multiplies_negative_logits_of_seen_t
     rows.slot = fixture_copy(&r, slot, sizeof slot);
     seen = fixture_bytes(&r, 2 * 3 * sizeof *seen);
     memset(HOST(seen), 0, 12);
+    h = (struct token_history){ .seen = seen, .seen_words = 3 };
     const struct segment *segments = fixture_copy(&r, segment, sizeof segment);
 
     fixture_send(&r);
-    assert_int_equal(r.op->step.mark_tokens(r.lane, seen, 3, rows, segments, 2), 0);
+    assert_int_equal(r.op->step.mark_tokens(r.lane, h, rows, segments, 2), 0);
     fixture_wait(&r);
     assert_int_equal(HOST(seen)[0], 1 << 5);          /* from position 7 on: added */
     assert_int_equal(HOST(seen)[3], 1 << 3 | 1 << 9); /* from position 0: cleared first */
@@ -208,15 +250,89 @@ the_repetition_penalty_divides_positive_and_multiplies_negative_logits_of_seen_t
     row[0].slot = row[1].slot = 1;
     row[0].repetition = row[1].repetition = 1.5f;
     row[0].want_logprob = true;
-    d = sample_with("auto", 1, x, row, NULL, seen, 3);
+    d = sample_with("auto", 1, x, row, NULL, h);
     assert_int_equal(d.token[0], 10);
     assert_int_equal(d.token[1], 65);
     row[1].repetition = 1;
     row[0].slot = SLOT_NONE;
-    d = sample_with("auto", 1, x, row, NULL, seen, 3);
+    d = sample_with("auto", 1, x, row, NULL, h);
     assert_int_equal(d.token[0], 9);
     assert_int_equal(d.token[1], 64);
     fixture_close(&r);
+}
+
+enum { READ = 600 };
+
+/* Draws the n tokens that a slot has read, from few different ones, and a row's use of them. */
+static void
+draw_history(struct sample_row *row, int32_t *read, uint32_t n, uint32_t vocab)
+{
+    uint32_t some = 1 + test_below(test_below(2) ? 6 : 300), step = 1 + test_below(vocab);
+
+    for (uint32_t i = 0; i < n; i++) read[i] = (int32_t)(test_below(some) * step % vocab);
+    row->position = test_below(n + 1);
+    row->first_new = test_below(row->position + 1);
+    if (test_below(2)) row->presence_penalty = 0.5f * (float)test_below(5) - 1;
+    if (test_below(2)) row->frequency_penalty = 0.3f * (float)test_below(5) - 0.6f;
+    if (vocab > 2 * some && test_below(2)) row->no_repeat_ngram = 1 + test_below(4);
+}
+
+static void
+penalties_and_suppressed_ngrams_follow_the_history_of_the_slot(void **state)
+{
+    enum { VOCAB = 9000, TOPS = 300 };
+    static float x[VOCAB], want[VOCAB];
+
+    (void)state;
+    for (int n = 0; n < fixture_rounds(40); n++) {
+        static int32_t read[2][READ];
+        uint32_t id[VOCAB], size;
+        struct sample_row row = plain;
+        double total = 0;
+        struct fixture r;
+        struct sample s;
+
+        row.slot = 1;
+        row.n_top = TOPS;
+        draw_history(&row, read[1], READ, VOCAB);
+        for (uint32_t i = 0; i < VOCAB; i++) x[i] = want[i] = fixture_normal();
+        for (uint32_t i = 0; i < VOCAB; i++) {
+            uint32_t times = 0;
+
+            for (uint32_t k = row.first_new; k < row.position; k++)
+                times += read[1][k] == (int32_t)i;
+            if (times) want[i] -= row.presence_penalty + (float)times * row.frequency_penalty;
+        }
+        size = row.no_repeat_ngram;
+        for (uint32_t i = 0; size && i + size <= row.position; i++)
+            if (!memcmp(read[1] + i, read[1] + row.position + 1 - size, (size - 1) * 4))
+                want[read[1][i + size - 1]] = -INFINITY;
+        fixture_open(&r, "auto", 1);
+        s = (struct sample){ .logits = { .data = fixture_copy(&r, x, sizeof x),
+                                         .dtype = DT_F32,
+                                         .dim = { 1, VOCAB, 1, 1 },
+                                         .stride = VOCAB },
+                             .row = fixture_copy(&r, &row, sizeof row),
+                             .n = 1,
+                             .history = { .token = fixture_copy(&r, read, sizeof read),
+                                          .stride = READ },
+                             .last = fixture_bytes(&r, 2 * sizeof(int32_t)),
+                             .token = fixture_bytes(&r, sizeof(int32_t)),
+                             .logprob = fixture_bytes(&r, sizeof(float)),
+                             .top = fixture_bytes(&r, TOPS * sizeof(struct top)) };
+        fixture_send(&r);
+        assert_int_equal(r.op->sample(r.lane, &s), 0);
+        fixture_wait(&r);
+        for (uint32_t i = 0; i < VOCAB; i++) id[i] = i, total += exp((double)want[i]);
+        order_by = want;
+        qsort(id, VOCAB, sizeof *id, better_first);
+        for (uint32_t i = 0; i < TOPS; i++) {
+            assert_int_equal(HOST(s.top)[i].id, id[i]);
+            assert_true(fabs((double)HOST(s.top)[i].logprob - ((double)want[id[i]] - log(total))) <
+                        2e-5);
+        }
+        fixture_close(&r);
+    }
 }
 
 static void
@@ -446,19 +562,19 @@ equal_seed_output_and_position_draw_the_same_token(void **state)
         row[i].n_top = 4;
         row[i].first_top = 4 * i;
     }
-    all = sample_with("auto", 4, x, row, NULL, NULL, 0);
-    ref = sample_with("scalar", 1, x, row, NULL, NULL, 0);
+    all = sample_with("auto", 4, x, row, NULL, none);
+    ref = sample_with("scalar", 1, x, row, NULL, none);
     assert_memory_equal(&all, &ref, sizeof all);
     for (uint32_t i = 0; i < 64; i++) {
         struct sample_row one = row[i];
 
         one.first_top = 0;
-        alone = sample_with("auto", 1, tensor_rows(x, i, 1), &one, NULL, NULL, 0);
+        alone = sample_with("auto", 1, tensor_rows(x, i, 1), &one, NULL, none);
         assert_int_equal(alone.token[0], all.token[i]);
         assert_int_equal(bits_of_float(alone.logprob[0]), bits_of_float(all.logprob[i]));
         assert_memory_equal(alone.top, all.top + 4 * i, 4 * sizeof *all.top);
         one.output += 4; /* another stream of the same request */
-        alone = sample_with("auto", 1, tensor_rows(x, i, 1), &one, NULL, NULL, 0);
+        alone = sample_with("auto", 1, tensor_rows(x, i, 1), &one, NULL, none);
         same_seed += alone.token[0] == all.token[i];
     }
     assert_true(same_seed < 8);
@@ -559,8 +675,8 @@ a_beams_candidates_are_log_probabilities_that_are_changed_and_not_normalised_aga
                              .logit_bias = fixture_copy(&r, logit_bias, sizeof logit_bias),
                              .beams = true,
                              .n = ROWS,
-                             .seen = fixture_copy(&r, seen, sizeof seen),
-                             .seen_words = VOCAB / 32 + 1,
+                             .history = { .seen = fixture_copy(&r, seen, sizeof seen),
+                                          .seen_words = VOCAB / 32 + 1 },
                              .last = fixture_bytes(&r, ROWS * sizeof(int32_t)),
                              .token = fixture_bytes(&r, ROWS * sizeof(int32_t)),
                              .logprob = fixture_bytes(&r, ROWS * sizeof(float)),
@@ -606,6 +722,7 @@ every_device_samples_the_same_token_for_any_parameters(void **state)
     static float x[ROWS * (WIDEST + 4)];
     static struct top top[2][ROWS * 1024];
     static uint32_t seen[ROWS * WORDS], allowed[3 * WORDS];
+    static int32_t read[ROWS][READ];
     struct gpu *cpu;
     struct lane *lane;
     struct err e;
@@ -646,6 +763,9 @@ every_device_samples_the_same_token_for_any_parameters(void **state)
             random_row(x + i * stride, vocab, &row[i], N_SUPPRESSED);
             if (test_below(5)) row[i].slot = i;
             if (test_below(3) == 0) row[i].allowed = test_below(3);
+            draw_history(&row[i], read[i], READ, vocab);
+            /* a token must be left */
+            if (row[i].allowed != ALLOW_ALL || vocab < 100) row[i].no_repeat_ngram = 0;
             row[i].n_logit_bias = vocab < 100 || test_below(3) ? 0 : test_below(N_SUPPRESSED + 1);
             row[i].n_top = test_below(2) ? 0 : test_below(test_below(2) ? 20 : 1025);
             row[i].first_top = n_top;
@@ -662,8 +782,10 @@ every_device_samples_the_same_token_for_any_parameters(void **state)
                              .allowed = fixture_copy(&r, allowed, sizeof allowed),
                              .allowed_words = words,
                              .n = ROWS,
-                             .seen = fixture_copy(&r, seen, sizeof seen),
-                             .seen_words = WORDS,
+                             .history = { .seen = fixture_copy(&r, seen, sizeof seen),
+                                          .seen_words = WORDS,
+                                          .token = fixture_copy(&r, read, sizeof read),
+                                          .stride = READ },
                              .last = fixture_copy(&r, last, sizeof last),
                              .token = fixture_bytes(&r, sizeof token),
                              .logprob = fixture_bytes(&r, sizeof logprob),
@@ -671,7 +793,8 @@ every_device_samples_the_same_token_for_any_parameters(void **state)
         t = s;
         t.logits.data = x;
         t.row = row, t.suppressed = suppressed, t.logit_bias = logit_bias, t.allowed = allowed,
-        t.seen = seen, t.last = last, t.token = token;
+        t.history.seen = seen, t.history.token = read[0];
+        t.last = last, t.token = token;
         t.logprob = logprob, t.top = top[1];
         fixture_send(&r);
         assert_int_equal(r.op->sample(r.lane, &s), 0);
@@ -720,9 +843,11 @@ main(int argc, char **argv)
         fixture_test(a_nan_is_never_chosen_and_an_all_nan_row_fails),
         fixture_test(
             the_repetition_penalty_divides_positive_and_multiplies_negative_logits_of_seen_tokens),
+        fixture_test(penalties_and_suppressed_ngrams_follow_the_history_of_the_slot),
         fixture_test(suppressed_tokens_are_never_chosen_and_forced_tokens_always),
         fixture_test(a_disallowed_token_is_not_chosen_and_has_no_probability),
         fixture_test(logprobs_are_listed_best_first_lowest_id_on_ties),
+        fixture_test(top_p_keeps_no_tie_beyond_an_exact_share),
         fixture_test(draws_follow_top_k_top_p_and_min_p_of_transformers),
         fixture_test(equal_seed_output_and_position_draw_the_same_token),
         fixture_test(

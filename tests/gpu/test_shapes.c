@@ -143,7 +143,9 @@ copies_refuse_null_addresses_and_overlap(void **state)
     t.n = 1;
     refused(r.op->step.update_tables(r.lane, t, &edit, 1), "table 0 is NULL");
     refused(r.op->step.resolve_tokens(r.lane, rows, &last), "resolve_tokens:");
-    refused(r.op->step.mark_tokens(r.lane, &seen, 0, rows, &segment, 1), "mark_tokens:");
+    refused(
+        r.op->step.mark_tokens(r.lane, (struct token_history){ .seen = &seen }, rows, &segment, 1),
+        "mark_tokens:");
     refused(r.op->lane.after(r.lane, NULL, 1), "lane_after");
 }
 

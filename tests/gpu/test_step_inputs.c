@@ -120,12 +120,16 @@ seen_tokens_start_at_position_0_and_include_every_token(void **state)
         uint32_t words = between(1, round < 5 ? 9 : 3000), n_segments = between(1, 12), rows = 0;
         size_t bits = (size_t)13 * words;
         uint32_t *seen, *want;
+        int32_t *token;
         struct segment *segment;
         struct step_tokens all = { 0 };
+        struct token_history h;
         struct fixture r;
 
         fixture_open(&r, "auto", 1);
         seen = fixture_bytes(&r, bits * sizeof *seen);
+        token = fixture_bytes(&r, 13 * 300 * sizeof *token);
+        for (uint32_t i = 0; i < 13 * 300; i++) HOST(token)[i] = -7;
         segment = fixture_bytes(&r, n_segments * sizeof *segment);
         for (uint32_t i = 0; i < n_segments; i++) {
             HOST(segment)
@@ -155,9 +159,22 @@ seen_tokens_start_at_position_0_and_include_every_token(void **state)
             }
         }
         fixture_send(&r);
-        assert_int_equal(r.op->step.mark_tokens(r.lane, seen, words, all, segment, n_segments), 0);
+        h = (struct token_history){
+            .seen = seen, .seen_words = words, .token = token, .stride = 300
+        };
+        assert_int_equal(r.op->step.mark_tokens(r.lane, h, all, segment, n_segments), 0);
         fixture_wait(&r);
         assert_memory_equal(HOST(seen), want, bits * sizeof *want);
+        for (uint32_t i = 0; i < n_segments; i++) {
+            struct segment u = HOST(segment)[i];
+            uint32_t first = (uint32_t)u.first_pos;
+
+            for (uint32_t pos = 0; pos < 300 && u.slot != SLOT_NONE; pos++)
+                assert_int_equal(HOST(token)[u.slot * 300 + pos],
+                                 pos < first || pos - first >= u.n_tokens
+                                     ? -7
+                                     : HOST(all.token)[u.first_token + pos - first]);
+        }
         test_free(want);
         fixture_close(&r);
     }

@@ -102,7 +102,7 @@ tokens_per_block_is_a_power_of_two_from_4_to_128(void **state)
     (void)state;
     for (uint32_t i = 0; i < 260; i++) {
         char text[16];
-        bool ok = i == 0 || (i >= 4 && i <= 128 && (i & (i - 1)) == 0);
+        bool ok = i >= 4 && i <= 128 && (i & (i - 1)) == 0;
 
         snprintf(text, sizeof text, "%u", i);
         assert_int_equal(set("kv.tokens_per_block", text), ok ? 0 : -EINVAL);
@@ -146,6 +146,59 @@ every_row_has_a_unique_key_and_a_sentence(void **state)
     }
 }
 
+/* Returns the result of model_options_check() with the options of a line "KEY=VALUE KEY=VALUE". */
+static int
+check_line(const char *line)
+{
+    char text[200], *rest = text, *word;
+
+    snprintf(text, sizeof text, "%s", line);
+    opt_defaults(model_opts, &k);
+    while ((word = strsep(&rest, " "))) {
+        char *value = strchr(word, '=');
+
+        *value++ = 0;
+        if (set(word, value) < 0) fail_msg("%s", e.text);
+    }
+    return model_options_check(&k, &e);
+}
+
+static void
+an_option_without_effect_is_refused_by_name(void **state)
+{
+    static const struct {
+        const char *line, *refusal; /* NULL: accepted */
+    } cases[] = {
+        { "device=cpu", NULL },
+        { "device=cpu isa=scalar", NULL },
+        { "device=cuda isa=scalar",
+          "isa is scalar, which has no effect here: it needs device cpu" },
+        { "device=cpu graphs.memory=1GiB", "graphs.memory is 1GiB, which has no effect here: it "
+                                           "needs a GPU as device" },
+        { "device=cpu graphs.memory=0", "graphs.memory is 0, " },
+        { "device=cuda:1 graphs.memory=0", NULL },
+        { "device=cpu cuda.libs=/opt", "cuda.libs is /opt, " },
+        { "device=cpu cuda.tuning_file=/tmp/t", "cuda.tuning_file is /tmp/t, " },
+        { "device=cuda cuda.libs=/opt cuda.tuning_file=/tmp/t", NULL },
+        { "device=cpu kernels=attend=generic", "kernels is attend=generic, " },
+        { "device=cuda kernels=attend=generic step_timing=true", NULL },
+        { "device=cpu step_timing=true", "step_timing is true, " },
+        { "device=cpu split.context_sm=0.5", "it needs split.mode=fixed" },
+        { "device=cpu split.mode=auto split.context_sm=x", "split.context_sm is x, " },
+        { "device=cpu split.mode=fixed split.context_sm=0.5", NULL },
+        { "device=cpu kv.host_memory=1MiB", "it needs kv.reuse=true" },
+        { "device=cpu kv.host_memory=1MiB kv.reuse=true", NULL },
+    };
+
+    (void)state;
+    for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
+        int want = cases[i].refusal ? -EINVAL : 0, got = check_line(cases[i].line);
+
+        if (got != want || (want && !strstr(e.text, cases[i].refusal)))
+            fail_msg("%s: %d %s", cases[i].line, got, got ? e.text : "");
+    }
+}
+
 int
 main(void)
 {
@@ -154,6 +207,7 @@ main(void)
         cmocka_unit_test_setup(every_documented_option_is_accepted, setup),
         cmocka_unit_test_setup(tokens_per_block_is_a_power_of_two_from_4_to_128, setup),
         cmocka_unit_test_setup(every_option_reaches_the_worker_unchanged, setup),
+        cmocka_unit_test_setup(an_option_without_effect_is_refused_by_name, setup),
         cmocka_unit_test_setup(every_row_has_a_unique_key_and_a_sentence, setup),
     };
 

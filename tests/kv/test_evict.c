@@ -467,15 +467,15 @@ fill(struct kv_fixture *b, token_id first, uint32_t n)
 
 KV_TEST(pinned_prefix_stays_until_it_is_unpinned, cache(6))
 {
-    static const struct kv_need room = { { 4 } };
+    static const struct kv_need longest = { { 4 } };
     uint32_t n = 0;
     struct kv_hit hit;
     struct err e;
 
     prompt_of(b, 1, 0, 10, NULL);
-    assert_int_equal(kv_pin(kv, &b->slot[1].text, &room, &n, &e), -ENOENT);
+    assert_int_equal(kv_pin(kv, &b->slot[1].text, &longest, &n, &e), -ENOENT);
     fill(b, 0, 1);
-    assert_int_equal(kv_pin(kv, &b->slot[1].text, &room, &n, &e), 1);
+    assert_int_equal(kv_pin(kv, &b->slot[1].text, &longest, &n, &e), 1);
     assert_int_equal(n, 8);
     assert_int_equal(kv_n_pinned(kv), 2);
     kv_check(kv);
@@ -485,7 +485,8 @@ KV_TEST(pinned_prefix_stays_until_it_is_unpinned, cache(6))
     assert_int_equal(add(b, 1, 0), 8); /* a request shares the blocks */
     release(b, 1);
     prompt_of(b, 1, 148, 8, NULL);
-    assert_int_equal(kv_pin(kv, &b->slot[1].text, &room, &n, &e), -EMSGSIZE); /* room for 4 of 6 */
+    assert_int_equal(kv_pin(kv, &b->slot[1].text, &longest, &n, &e),
+                     -EMSGSIZE); /* longest for 4 of 6 */
     prompt_of(b, 1, 0, 10, NULL);
     assert_false(kv_unpin(kv, 2));
     assert_true(kv_unpin(kv, 1));
@@ -499,7 +500,7 @@ KV_TEST(pinned_prefix_stays_until_it_is_unpinned, cache(6))
 
 KV_TEST(at_most_eight_prefixes_are_pinned, cache(40))
 {
-    static const struct kv_need room = { { 4 } };
+    static const struct kv_need longest = { { 4 } };
     struct err e;
     uint32_t n;
 
@@ -507,7 +508,8 @@ KV_TEST(at_most_eight_prefixes_are_pinned, cache(40))
     for (uint32_t i = 0; i < 9; i++) {
         prompt_of(b, 1, (token_id)(16 * i), 8, NULL);
         gen(b, 1, 99);
-        assert_int_equal(kv_pin(kv, &b->slot[1].text, &room, &n, &e), i < 8 ? (int)i + 1 : -ENOSPC);
+        assert_int_equal(kv_pin(kv, &b->slot[1].text, &longest, &n, &e),
+                         i < 8 ? (int)i + 1 : -ENOSPC);
         kv_check(kv);
     }
     for (uint32_t i = 1; i <= 8; i++) assert_true(kv_unpin(kv, i));

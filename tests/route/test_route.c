@@ -161,8 +161,7 @@ block_is_held_while_one_group_has_it(void **state)
 
     (void)state;
     add(h, 4, name[0], 0);
-    block_holders_add(h, 4,
-                      &(struct held_block){ { 1, 1 }, { 5, 6 }, 16, 3, true, 35 });
+    block_holders_add(h, 4, &(struct held_block){ { 1, 1 }, { 5, 6 }, 16, 3, true, 35 });
     assert_int_equal(block_holders_list(h, 4, &at, b, 16), 2);
     assert_int_equal(b[0].group, 0);
     assert_false(b[0].on_host);

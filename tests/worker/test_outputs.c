@@ -91,13 +91,6 @@ emit_ended(struct worker *of, struct worker_request *r)
     ended_with = r->cancelled;
 }
 
-bool
-exec_looks_back(const struct sampling *s)
-{
-    (void)s;
-    return false;
-}
-
 int
 detok_add(struct detok *d, token_id id, char *buf, size_t cap, bool *stopped)
 {

@@ -12,6 +12,7 @@
 #include <poll.h>
 #include <signal.h>
 #include <stdatomic.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -367,6 +368,23 @@ worker_exits_when_lagand_has_exited(void **state)
     assert_int_equal(WEXITSTATUS(status), 0);
 }
 
+/* The first frame is in lagan-worker, so the offset is smaller than its file. */
+static void
+expect_offsets(const struct panic_message *panic)
+{
+    struct stat st;
+
+    assert_int_equal(stat("lagan-worker", &st), 0);
+    assert_true(panic->module[0] < PANIC_MODULES);
+    assert_string_equal(panic->module_name[panic->module[0]], "lagan-worker");
+    for (uint32_t i = 0; i < panic->n_frames; i++) {
+        const char *name = panic->module[i] < PANIC_MODULES ? panic->module_name[panic->module[i]]
+                                                            : "";
+
+        if (!strcmp(name, "lagan-worker")) assert_in_range(panic->frame[i], 1, st.st_size);
+    }
+}
+
 static void
 fatal_signal_leaves_a_panic_message(void **state)
 {
@@ -389,6 +407,7 @@ fatal_signal_leaves_a_panic_message(void **state)
         assert_int_equal(atomic_load(&panic->state), 2);
         assert_int_equal(panic->signal, fatal[k]);
         assert_true(panic->n_frames > 2);
+        expect_offsets(panic);
         harness_close(&p);
     }
 }

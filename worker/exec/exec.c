@@ -122,7 +122,6 @@ set_sizes(struct exec *x, const struct exec_config *c, const struct model *m,
     x->scratch_rows = MAX(x->c.max_tokens, x->c.max_enc_tokens);
     x->piece = MIN(MAX(MIN(most, x->n_slots), (uint32_t)LEAST_PIECE), x->c.max_tokens);
     x->top_most = MIN(s->vocab, (uint32_t)MAX_TOP);
-    x->seen_words = CEIL_DIV(s->vocab, 32);
 }
 
 static int
@@ -204,19 +203,15 @@ exec_set_sampling(struct exec *x, uint32_t slot, const struct sampling *s)
 void
 exec_mark_tokens(struct exec *x, uint32_t slot, const token_id *token, uint32_t n)
 {
-    uint32_t *bits = x->initial_seen + (size_t)slot * x->seen_words;
+    const struct token_history *h = &x->initial;
+    uint32_t *bits = h->seen + (size_t)slot * h->seen_words;
 
-    x->upload_seen[slot] = n > 0 && wants_history(&x->slot[slot]);
-    if (!x->upload_seen[slot]) return;
-    memset(bits, 0, x->seen_words * sizeof *bits);
+    check(n <= h->stride);
+    x->n_initial[slot] = wants_history(&x->slot[slot]) ? n : 0;
+    if (!x->n_initial[slot]) return;
+    memset(bits, 0, h->seen_words * sizeof *bits);
     for (uint32_t i = 0; i < n; i++) bits[(uint32_t)token[i] / 32] |= UINT32_C(1) << token[i] % 32;
-}
-
-bool
-exec_looks_back(const struct sampling *s)
-{
-    return s->n_candidates || s->no_repeat_ngram || s->presence_penalty != 0 ||
-           s->frequency_penalty != 0;
+    memcpy(h->token + (size_t)slot * h->stride, token, n * sizeof *token);
 }
 
 /* Returns true if every segment has one token and one logit row to sample from. */
@@ -265,7 +260,8 @@ stage_step(struct exec *x, struct exec_lane *l, struct stage *st, const struct b
 {
     enum graphs_kind kind = kind_of(b);
 
-    if (b->bucket && l->graphs.capacity && n_longer_segments(b) <= GRAPHS_SEGMENTS &&
+    if (b->bucket && l->graphs.capacity && n_longer_segments(b) <= graphs_segments(b->bucket) &&
+        (kind != GRAPHS_PREFILL || b->bucket <= GRAPHS_PREFILL_ROWS) &&
         !(kind == GRAPHS_DECODE && tensor_output_wanted(x, b)))
         t->decode = graphs_use(&l->graphs, kind, b->bucket, b->partition, b->step);
     if (t->decode) t->n_single_token = MIN(b->bucket, x->n_slots);
@@ -292,7 +288,7 @@ exec_start(struct exec *x, const struct batch *b, struct err *e)
     check(b->lane < x->c.n_lanes && l->started - l->finished < STAGES);
     check(b->partition < MAX_PARTITIONS);
     TRY(stage_refuse(x, b, e));
-    x->op->profile.range_begin(l->lane, "step");
+    x->op->profile.range_begin(l->lane, batch_phase(b->work));
     x->op->profile.range_begin(l->lane, "stage");
     stage_step(x, l, st, b, o, &t);
     x->op->profile.range_end(l->lane);
@@ -377,6 +373,21 @@ uint64_t
 exec_scratch_bytes(const struct exec *x)
 {
     return x->arena.bytes;
+}
+
+uint64_t
+exec_scratch_need(const struct exec_config *c, const struct model *m, const struct kv_config *kv)
+{
+    struct exec *x = calloc(1, sizeof *x);
+    uint64_t bytes = 0;
+
+    if (x) {
+        set_sizes(x, c, m, kv);
+        bytes = scratch_size(x, kv);
+        bytes += x->host_bytes;
+    }
+    free(x);
+    return bytes;
 }
 
 void

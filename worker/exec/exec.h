@@ -41,9 +41,7 @@ struct exec_config {
     bool brief; /* true: clients wait for this replacement worker, so only decoding is warmed up */
 };
 
-/* EXEC_LOOK_BACK: most tokens of a sequence if exec_looks_back() is true. EXEC_MAX_BIAS: most
- * logit_bias entries of a request. */
-enum { EXEC_LOOK_BACK = 4096, EXEC_MAX_BIAS = 256 };
+enum { EXEC_MAX_BIAS = 256 /* most logit_bias entries of a request */ };
 
 /* Sampling parameters of the sequence in a slot. exec_set_sampling() copies the struct; the arrays
  * prompt and bias must stay valid while the slot is in use. */
@@ -58,7 +56,7 @@ struct sampling {
     bool want_states, want_logits;
     uint32_t output;
     uint32_t n_prompt;         /* tokens of the prompt, for prompt_logprobs */
-    const token_id *prompt;    /* the prompt; if exec_looks_back(), then the generated tokens */
+    const token_id *prompt;    /* [n_prompt], for prompt_logprobs */
     uint32_t first_new;        /* position of generated token 0: n_prompt - delivered tokens */
     uint32_t min_new, max_new; /* limits of generated tokens, those delivered before included */
     int32_t forced_bos, forced_eos; /* forced as generated token 0, as the last token; -1: none */
@@ -71,9 +69,6 @@ struct sampling {
     const struct logit_bias *bias; /* [n_bias], sorted by id, no id twice */
     uint32_t n_candidates;         /* beam: number of best tokens to return; 0: sample a token */
 };
-/* Returns true if sampling needs all previous tokens: the next step of the sequence can then be
- * planned only after the result of its previous step. */
-bool exec_looks_back(const struct sampling *s);
 
 /* Allocates all memory (scratch in an arena of its own) and runs every kernel once. kv: groups from
  * model_groups(). -ENOMEM: the message says how much memory was requested for what. */
@@ -111,8 +106,9 @@ int exec_set_partition(struct exec *x, unsigned partition, const struct exec_par
 const struct exec_part *exec_parts(const struct exec *x, unsigned partition);
 /* Sets the sampling parameters of a slot; call it before the first step of the sequence. */
 void exec_set_sampling(struct exec *x, uint32_t slot, const struct sampling *s);
-/* Marks n tokens of an adopted sequence as seen (for the repetition penalty), because no step will
- * contain these tokens. Call it after exec_set_sampling(). */
+/* Makes the first n tokens of the slot's sequence its history, for penalties and no_repeat_ngram:
+ * before the first step of a sequence, because no step has the tokens of a cache hit, and before
+ * each step of a beam, which may have become another beam. Call it after exec_set_sampling(). */
 void exec_mark_tokens(struct exec *x, uint32_t slot, const token_id *token, uint32_t n);
 /* Queues a step; the caller may reuse b at once. -ENOTSUP: the batch needs a feature that is not
  * implemented. -EINVAL, -EIO: the device failed and the worker must exit. */
@@ -139,6 +135,11 @@ uint32_t exec_n_states(const struct exec *x, const struct batch_result *r, uint3
 void exec_states(const struct exec *x, const struct batch_result *r, uint32_t i, uint32_t first,
                  uint32_t n, float *to);
 uint64_t exec_scratch_bytes(const struct exec *x);
+/* Returns the memory that exec_open() would allocate, on the device and on the host, except pages
+ * that only requests with special outputs (logits, many log-probabilities) touch. m: its weights
+ * need not be loaded. */
+uint64_t exec_scratch_need(const struct exec_config *c, const struct model *m,
+                           const struct kv_config *kv);
 /* Calls lane.tune() (gpu.h) for the first lane that has a shape to measure and returns its result.
  * Call it only while no step is in flight. If a faster algorithm was found, drops the captured
  * graphs of the lane, because graphs contain the old one. */

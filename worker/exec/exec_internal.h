@@ -31,15 +31,10 @@
 #include "worker/exec/graphs.h"
 
 enum { STAGES = 2, OUTCOMES = 3, MAX_TOP = 1024 };
-/* NEAR_TOPS: pinned entries for the best tokens of logit rows. NEAR_CHANGES: for suppressed tokens,
- * and for logit biases. A step with more entries uses pageable memory, and its copies block the
- * caller; pinning more would add about 1 s to every start. */
-enum { NEAR_TOPS = 128 << 10, NEAR_CHANGES = 16 << 10 };
-/* Most entries per logit row. */
-enum {
-    MAX_SUPPRESSED = ARRAY_LEN(((struct sampling *)0)->eos) + EXEC_LOOK_BACK,
-    MAX_LOGIT_BIAS = EXEC_MAX_BIAS + EXEC_LOOK_BACK
-};
+/* Pinned entries for the best tokens of logit rows. A step with more entries uses pageable memory,
+ * and its copies block the caller; pinning more would add about 1 s to every start. */
+enum { NEAR_TOPS = 128 << 10 };
+enum { MAX_SUPPRESSED = ARRAY_LEN(((struct sampling *)0)->eos) /* of a logit row */ };
 
 /* An image: arrays that are written on the host and copied to the device with one call. Arrays that
  * a graph reads come first and have the size of its bucket, so their addresses stay the same. */
@@ -61,10 +56,8 @@ void *image_take(struct image *im, size_t bytes, void **dev);
 /* The arrays of one step on the host, by piece. */
 struct stage {
     struct image step, encode, project;
-    /* suppressed [n_slots * MAX_SUPPRESSED], logit_bias [n_slots * MAX_LOGIT_BIAS]: pageable;
-     * near_suppressed, near_logit_bias [NEAR_CHANGES]: pinned */
-    int32_t *suppressed, *near_suppressed;
-    struct logit_bias *logit_bias, *near_logit_bias;
+    int32_t *suppressed;           /* [n_slots * MAX_SUPPRESSED] */
+    struct logit_bias *logit_bias; /* [n_slots * EXEC_MAX_BIAS] */
 };
 
 /* The result of one step. The arrays of r are in the host mapping. */
@@ -92,7 +85,7 @@ struct todo {
     /* copies of table rows, then of blocks: those before the step, then those after the step */
     const struct block_copy *move;
     struct block_copy *move_host; /* the copies of `move`, on the host */
-    const struct segment *marked; /* segments whose tokens are marked as seen */
+    const struct segment *marked; /* segments whose tokens enter the history */
     /* [n_sample_rows] index of each logit row among the decoder tokens; NULL: row i is token i */
     const uint32_t *which;
     /* step.few: `which`, if the last layer computes only logit rows; else NULL */
@@ -162,21 +155,25 @@ struct exec {
     struct {
         size_t head, token;
     } per[MAX_GROUPS];
-    int32_t *last;  /* [n_slots] */
-    uint32_t *seen; /* [n_slots][seen_words] */
-    uint32_t seen_words;
+    int32_t *last; /* [n_slots] */
+    /* tokens of the slots for which wants_history() is true; stride: max_len of the model */
+    struct token_history history;
     /* [max_enc_tokens, hidden] encoder states: enc_state between layers, enc_out after the last */
     struct tensor enc_state, enc_out;
     struct sampling *slot; /* [n_slots], host */
-    bool *upload_seen; /* [n_slots], host: true: the next step of the slot uploads initial_seen */
-    uint32_t *initial_seen; /* [n_slots][seen_words], host: from exec_mark_tokens() */
+    /* Host, from exec_mark_tokens(). n_initial[slot]: tokens of `initial` that the next step of the
+     * slot uploads to the device's history */
+    struct token_history initial;
+    uint32_t *n_initial;
     struct exec_lane lane[MAX_LANES];
     struct exec_part part[MAX_PARTITIONS][MAX_LANES];
     struct exec_rate rate[MAX_PARTITIONS][MAX_LANES];
     struct exec_partition_times divided;
 };
 
-/* scratch.c: allocates all memory of x, whose sizes must be set. */
+/* scratch.c: allocates all memory of x, whose sizes must be set. scratch_size() sets only x's
+ * host_bytes and far_bytes and returns the size of its device arena. */
+uint64_t scratch_size(struct exec *x, const struct kv_config *kv);
 int scratch_open(struct exec *x, const struct kv_config *kv, struct err *e) MUST_USE;
 void scratch_close(struct exec *x);
 
@@ -194,9 +191,9 @@ int stage_refuse(const struct exec *x, const struct batch *b, struct err *e) MUS
  * stages into st->step, because graphs read these arrays at fixed addresses. */
 void stage_decoder(struct exec *x, struct exec_lane *l, struct stage *st, const struct batch *b,
                    const struct todo *t);
-/* Returns true if the request has a repetition penalty; 0 and 1 mean none. */
+/* Returns true if sampling reads the earlier tokens: penalties, no_repeat_ngram. */
 bool wants_history(const struct sampling *s);
-/* Stages the segments whose tokens are marked as seen. Graphs do not read them. */
+/* Stages the segments whose tokens enter the history. Graphs do not read them. */
 void stage_marked(const struct exec *x, struct image *im, const struct batch *b, struct todo *t);
 
 /* kv_moves.c */

@@ -67,32 +67,34 @@ queue_rows(struct exec *x, struct exec_lane *l, const struct todo *t)
     s->logit_x = l->logit_x;
     if (t->n_marked) {
         TRY(op->step.resolve_tokens(l->lane, s->rows, x->last));
-        TRY(op->step.mark_tokens(l->lane, x->seen, x->seen_words, s->rows, t->marked, t->n_marked));
+        TRY(op->step.mark_tokens(l->lane, x->history, s->rows, t->marked, t->n_marked));
     }
     TRY(queue_projections(x, l, t));
     return queue_decoder(x, l, t);
-}
-
-/* Uploads the seen tokens of adopted sequences, before their first step. */
-static int
-queue_seen_tokens(struct exec *x, struct exec_lane *l, const struct batch *b)
-{
-    for (uint32_t i = 0; i < b->n_segments; i++) {
-        uint32_t slot = b->segment[i].slot;
-        size_t at = (size_t)slot * x->seen_words;
-
-        if (!x->upload_seen[slot]) continue;
-        x->upload_seen[slot] = false;
-        TRY(x->op->mem.put(l->lane, x->seen + at, x->initial_seen + at,
-                           x->seen_words * sizeof *x->seen));
-    }
-    return 0;
 }
 
 static int
 put(struct exec *x, struct exec_lane *l, void *dev, const void *host, size_t bytes)
 {
     return bytes ? x->op->mem.put(l->lane, dev, host, bytes) : 0;
+}
+
+/* Uploads what exec_mark_tokens() has stored for the slots of the step. */
+static int
+queue_initial_tokens(struct exec *x, struct exec_lane *l, const struct batch *b)
+{
+    const struct token_history *to = &x->history, *from = &x->initial;
+
+    for (uint32_t i = 0; i < b->n_segments; i++) {
+        uint32_t slot = b->segment[i].slot, n = x->n_initial[slot];
+        size_t bits = (size_t)slot * to->seen_words, at = (size_t)slot * to->stride;
+
+        if (!n) continue;
+        x->n_initial[slot] = 0;
+        TRY(put(x, l, to->seen + bits, from->seen + bits, to->seen_words * sizeof *to->seen));
+        TRY(put(x, l, to->token + at, from->token + at, n * sizeof *to->token));
+    }
+    return 0;
 }
 
 static bool
@@ -131,7 +133,7 @@ queue_step(struct exec *x, struct exec_lane *l, const struct stage *st, const st
     TRY(put(x, l, st->step.dev, st->step.host, st->step.used));
     TRY(put(x, l, st->encode.dev, st->encode.host, st->encode.used));
     TRY(put(x, l, st->project.dev, st->project.host, st->project.used));
-    TRY(queue_seen_tokens(x, l, b));
+    TRY(queue_initial_tokens(x, l, b));
     TRY(put(x, l, l->suppressed, t->suppressed, t->n_suppressed * sizeof *t->suppressed));
     TRY(put(x, l, l->logit_bias, t->logit_bias, t->n_logit_bias * sizeof *t->logit_bias));
     op->profile.work_begin(l->lane);

@@ -3,8 +3,7 @@
  *
  * A segment has one logit row, for its last token. If the request wants prompt log-probabilities,
  * the segment has a logit row for each token: the row at position p reports token p + 1 of the
- * prompt, and only the last row samples. Suppressed n-grams and presence and frequency penalties
- * depend on all previous tokens and are computed here on the host (exec_looks_back()).
+ * prompt, and only the last row samples.
  */
 #include "worker/exec/exec_internal.h"
 #include "worker/model/blocks.h"
@@ -40,56 +39,6 @@ suppress_token(struct draw *d, struct sample_row *row, token_id id)
     row->n_suppressed++;
 }
 
-/* Suppresses tokens that would repeat n tokens, like no_repeat_ngram_size of transformers. */
-static void
-suppress_repeats(struct draw *d, struct sample_row *row, const token_id *token, uint32_t n_tokens,
-                 uint32_t n)
-{
-    const token_id *last = token + n_tokens - (n - 1);
-
-    for (uint32_t i = 0; i + n <= n_tokens; i++)
-        if (!memcmp(token + i, last, (n - 1) * sizeof *token))
-            suppress_token(d, row, token[i + n - 1]);
-}
-
-static int
-by_id(const void *a, const void *b)
-{
-    token_id x = ((const struct logit_bias *)a)->id, y = ((const struct logit_bias *)b)->id;
-
-    return (x > y) - (x < y);
-}
-
-/* Adds biases of the request and penalties of generated tokens to the row, no id twice. */
-static void
-add_logit_bias(struct draw *d, struct sample_row *row, const struct sampling *s, uint32_t position)
-{
-    struct logit_bias *to = d->logit_bias + d->t->n_logit_bias;
-    bool penalty = s->presence_penalty != 0 || s->frequency_penalty != 0;
-    uint32_t n = 0, n_new = penalty ? position - s->first_new : 0;
-
-    row->first_logit_bias = d->t->n_logit_bias;
-    for (uint32_t i = 0; i < n_new; i++)
-        to[n++] = (struct logit_bias){ s->prompt[s->first_new + i], -s->frequency_penalty };
-    qsort(to, n, sizeof *to, by_id);
-    for (uint32_t i = n = 0; i < n_new; i++) {
-        if (n && to[n - 1].id == to[i].id)
-            to[n - 1].add -= s->frequency_penalty;
-        else
-            to[n++] = (struct logit_bias){ to[i].id, -s->presence_penalty - s->frequency_penalty };
-    }
-    for (uint32_t i = 0, n_penalties = n; i < s->n_bias; i++) {
-        struct logit_bias *same = bsearch(&s->bias[i], to, n_penalties, sizeof *to, by_id);
-
-        if (same)
-            same->add += s->bias[i].add;
-        else
-            to[n++] = s->bias[i];
-    }
-    row->n_logit_bias = n;
-    d->t->n_logit_bias += n;
-}
-
 static struct sample_row
 sampled_row(struct draw *d, const struct sampling *s, uint32_t slot, uint32_t position)
 {
@@ -103,10 +52,16 @@ sampled_row(struct draw *d, const struct sampling *s, uint32_t slot, uint32_t po
         .top_p = s->top_p,
         .min_p = s->min_p,
         .repetition = s->repetition_penalty,
+        .presence_penalty = s->presence_penalty,
+        .frequency_penalty = s->frequency_penalty,
+        .first_new = s->first_new,
+        .no_repeat_ngram = s->no_repeat_ngram,
         .top_k = s->top_k,
         .force = -1,
         .target = -1,
         .first_suppressed = d->t->n_suppressed,
+        .first_logit_bias = d->t->n_logit_bias,
+        .n_logit_bias = s->n_bias,
         .allowed = ALLOW_ALL,
         .n_top = s->logprobs,
         .want_logprob = s->want_logprobs || s->logprobs,
@@ -117,10 +72,8 @@ sampled_row(struct draw *d, const struct sampling *s, uint32_t slot, uint32_t po
         row.n_top = s->n_candidates;
         row.want_logprob = false;
     }
-    if (s->n_bias || s->presence_penalty != 0 || s->frequency_penalty != 0)
-        add_logit_bias(d, &row, s, position);
-    if (s->no_repeat_ngram && position + 1 >= s->no_repeat_ngram)
-        suppress_repeats(d, &row, s->prompt, position, s->no_repeat_ngram);
+    if (s->n_bias) memcpy(d->logit_bias + d->t->n_logit_bias, s->bias, s->n_bias * sizeof *s->bias);
+    d->t->n_logit_bias += s->n_bias;
     if (s->forced_bos >= 0 && made == 0) row.force = s->forced_bos;
     if (s->forced_eos >= 0 && made + 1 == s->max_new)
         row.force = s->forced_eos; /* overrides forced_bos, as in transformers */
@@ -207,12 +160,8 @@ sampling_stage(struct exec *x, struct stage *st, const struct batch *b, struct o
     for (; next < t->n_sample_rows; next++) d.row[next] = sampling_padding;
     if (ends_with_logit_rows(x, b, t)) t->few = t->which;
     if (d.in_order || t->few) t->which = NULL;
-    t->suppressed = t->n_suppressed <= NEAR_CHANGES ? memcpy(st->near_suppressed, d.suppressed,
-                                                             t->n_suppressed * sizeof *d.suppressed)
-                                                    : d.suppressed;
-    t->logit_bias = t->n_logit_bias <= NEAR_CHANGES ? memcpy(st->near_logit_bias, d.logit_bias,
-                                                             t->n_logit_bias * sizeof *d.logit_bias)
-                                                    : d.logit_bias;
+    t->suppressed = d.suppressed;
+    t->logit_bias = d.logit_bias;
 }
 
 int
@@ -232,8 +181,7 @@ sampling_queue(struct exec *x, struct exec_lane *l, const struct todo *t)
             .logit_bias = l->logit_bias,
             .beams = t->beams,
             .n = n,
-            .seen = x->seen,
-            .seen_words = x->seen_words,
+            .history = x->history,
             .last = x->last,
             .token = l->drawn + i,
             .logprob = (float *)l->drawn + t->n_sample_rows + i,

@@ -91,21 +91,19 @@ lay_out_lane(struct exec *x, struct exec_lane *l, struct plan *p)
     l->logits = matrix(p, DT_F32, x->piece, x->m->shape.vocab);
     l->drawn = take(&p->dev, 2 * (uint64_t)rows, sizeof *l->drawn);
     l->suppressed = take(&p->dev, (uint64_t)x->n_slots * MAX_SUPPRESSED, sizeof *l->suppressed);
-    l->logit_bias = take(&p->dev, (uint64_t)x->n_slots * MAX_LOGIT_BIAS, sizeof *l->logit_bias);
+    l->logit_bias = take(&p->dev, (uint64_t)x->n_slots * EXEC_MAX_BIAS, sizeof *l->logit_bias);
     l->top = take(&p->dev, tops, sizeof *l->top);
     for (unsigned i = 0; i < STAGES; i++) {
         struct stage *st = &l->stage[i], *first = &l->stage[0];
 
         lay_out_image(&st->step, &first->step, step_bytes(x), p);
         lay_out_image(&st->encode, &first->encode,
-                      source_bytes(x, x->n_slots + (size_t)GRAPHS_SEGMENTS), p);
+                      source_bytes(x, x->n_slots + (size_t)GRAPHS_SOURCES), p);
         lay_out_image(&st->project, &first->project, source_bytes(x, 0), p);
-        st->suppressed = take(&p->far, (uint64_t)x->n_slots * MAX_SUPPRESSED,
+        st->suppressed = take(&p->host, (uint64_t)x->n_slots * MAX_SUPPRESSED,
                               sizeof *st->suppressed);
-        st->logit_bias = take(&p->far, (uint64_t)x->n_slots * MAX_LOGIT_BIAS,
+        st->logit_bias = take(&p->host, (uint64_t)x->n_slots * EXEC_MAX_BIAS,
                               sizeof *st->logit_bias);
-        st->near_suppressed = take(&p->host, NEAR_CHANGES, sizeof *st->near_suppressed);
-        st->near_logit_bias = take(&p->host, NEAR_CHANGES, sizeof *st->near_logit_bias);
     }
     for (unsigned i = 0; i < OUTCOMES; i++) {
         struct outcome *o = &l->outcome[i];
@@ -126,6 +124,15 @@ lay_out_lane(struct exec *x, struct exec_lane *l, struct plan *p)
 }
 
 static void
+lay_out_history(const struct exec *x, struct token_history *h, struct region *r)
+{
+    h->stride = x->m->shape.max_len;
+    h->seen_words = CEIL_DIV(x->m->shape.vocab, 32);
+    h->seen = take(r, (uint64_t)x->n_slots * h->seen_words, sizeof *h->seen);
+    h->token = take(r, (uint64_t)x->n_slots * h->stride, sizeof *h->token);
+}
+
+static void
 lay_out(struct exec *x, const struct kv_config *kv, struct plan *p)
 {
     x->tables.n = kv->n_groups;
@@ -135,13 +142,13 @@ lay_out(struct exec *x, const struct kv_config *kv, struct plan *p)
                                   sizeof(slice_id));
     }
     x->last = take(&p->dev, x->n_slots, sizeof *x->last);
-    x->seen = take(&p->dev, (uint64_t)x->n_slots * x->seen_words, sizeof *x->seen);
+    lay_out_history(x, &x->history, &p->dev);
     x->enc_state = matrix(p, DT_F32, x->c.max_enc_tokens, x->m->shape.hidden);
     x->enc_out = matrix(p, x->m->act, x->c.max_enc_tokens, x->m->shape.hidden);
     x->slot = take(&p->host, x->n_slots, sizeof *x->slot);
     x->place = take(&p->far, x->c.max_copies, sizeof *x->place);
-    x->upload_seen = take(&p->host, x->n_slots, sizeof *x->upload_seen);
-    x->initial_seen = take(&p->far, (uint64_t)x->n_slots * x->seen_words, sizeof *x->initial_seen);
+    x->n_initial = take(&p->host, x->n_slots, sizeof *x->n_initial);
+    lay_out_history(x, &x->initial, &p->far);
     for (uint32_t i = 0; i < x->c.n_lanes; i++) lay_out_lane(x, &x->lane[i], p);
 }
 
@@ -175,23 +182,31 @@ map(uint64_t bytes)
     return p == MAP_FAILED ? NULL : p;
 }
 
+uint64_t
+scratch_size(struct exec *x, const struct kv_config *kv)
+{
+    struct plan p = { 0 };
+
+    lay_out(x, kv, &p);
+    x->host_bytes = p.host.taken;
+    x->far_bytes = p.far.taken;
+    return p.dev.taken;
+}
+
 int
 scratch_open(struct exec *x, const struct kv_config *kv, struct err *e)
 {
-    struct plan p = { 0 };
-    int r;
+    uint64_t dev_bytes = scratch_size(x, kv);
+    struct plan p;
+    int r = x->op->mem.arena_make(x->gpu, "scratch", dev_bytes, &x->arena, e);
 
-    lay_out(x, kv, &p);
-    r = x->op->mem.arena_make(x->gpu, "scratch", p.dev.taken, &x->arena, e);
     if (r < 0)
         return err_while(
             e, r,
             "cannot allocate %llu MiB of device memory for %u lanes of %u tokens and encoder "
             "inputs of %u tokens; lower max_num_batched_tokens",
-            (unsigned long long)(p.dev.taken >> 20), x->c.n_lanes, x->c.max_tokens,
+            (unsigned long long)(dev_bytes >> 20), x->c.n_lanes, x->c.max_tokens,
             x->c.max_enc_tokens);
-    x->host_bytes = p.host.taken;
-    x->far_bytes = p.far.taken;
     x->host = map(x->host_bytes);
     x->far = map(x->far_bytes);
     if (!x->host || (x->far_bytes && !x->far))

@@ -39,7 +39,8 @@ int adopt_give_arena(struct worker *w, const char *name, const struct arena *a,
 /* Draws a random KV id for an empty KV arena. -EIO: getrandom() failed. */
 int adopt_new_id(uint64_t id[2], struct err *e) MUST_USE;
 /* Returns the hash secret of the prefix tree in *ret: the previous worker's if it left a manifest,
- * else lagand's cache key (equal in all workers of the model), else a random one. Loader thread, before kv_init(). */
+ * else lagand's cache key (equal in all workers of the model), else a random one. Loader thread,
+ * before kv_init(). */
 int adopt_secret(const struct worker *w, uint64_t ret[4], struct err *e) MUST_USE;
 /* Adopts the blocks that the previous worker's manifest proves valid, or makes an empty manifest.
  * host_kept: the host tier's old contents are valid. Loader thread, before scheduler_new(). */

@@ -17,6 +17,7 @@
 #include "worker/model/model.h"
 #include "worker/sched/beam_search.h"
 #include "worker/sched/scheduler.h"
+#include "worker/text/chat.h"
 #include "worker/text/tokenizer.h"
 
 #include <float.h>
@@ -33,7 +34,9 @@ emit_token_text_bytes(const struct worker *w)
 void
 emit_ready(struct worker *w, nsec load_ns)
 {
-    const char *name = w->model->arch->name;
+    const char *name = w->model->arch->name, *device = gpu_describe(w->gpu);
+    uint32_t max_prompt = w->max_source ? w->max_source : w->model->shape.max_len;
+    uint64_t max_text = w->tokenizer ? tokenizer_max_text(w->tokenizer, max_prompt) : 0;
     struct rec_ready r = {
         .vocab = w->model->shape.vocab,
         .max_len = w->model->shape.max_len,
@@ -52,14 +55,19 @@ emit_ready(struct worker *w, nsec load_ns)
         .temperature = w->model->generation.temperature,
         .decoder_start = w->model->decoder_start,
         .max_request_seqs = MIN(w->limits->max_seqs, w->limits->max_tokens),
+        .max_text_bytes = (uint32_t)MIN(max_text, (uint64_t)LAGAN_MAX_STR),
+        .device_bytes = (uint16_t)MIN(strlen(device), (size_t)READY_DEVICE - 1),
+        .has_chat = w->tokenizer && w->chat->template,
+        .tokenizer_fault = w->tokenizer_fault,
     };
 
     _Static_assert(sizeof r.unserved == sizeof w->model->generation.unserved, "rec_ready.unserved");
     memcpy(r.unserved, w->model->generation.unserved, sizeof r.unserved);
-
+    snprintf(r.dtype, sizeof r.dtype, "%s", dtype_name(w->model->dtype));
     outbox_begin(w->outbox, REC_READY);
     outbox_add(w->outbox, &r, sizeof r);
     outbox_add(w->outbox, name, r.name_bytes);
+    outbox_add(w->outbox, device, r.device_bytes);
     outbox_end(w->outbox);
 }
 

@@ -117,28 +117,19 @@ set_lengths(struct worker *w, struct worker_request *r, uint32_t n_done)
     r->sampling.max_new = n_done + s->max_new;
     r->n_ids = first + r->n_decoder + s->max_new;
     r->state = REQUEST_LIVE;
-    s->plan_after_commit = exec_looks_back(&r->sampling);
 }
 
-/* Refuses r and returns false if penalties or no_repeat_ngram do not allow its greatest length. */
+/* Refuses r and returns false if no_repeat_ngram does not allow its greatest length. */
 static bool
 sampling_fits(struct worker *w, struct worker_request *r)
 {
     uint32_t vocab = w->model->shape.vocab, longest = r->seq.n_prompt + r->seq.max_new;
 
-    if (exec_looks_back(&r->sampling) && longest > EXEC_LOOK_BACK)
-        intake_refuse(
-            w, r, LAGAN_E_UNSUPPORTED,
-            "with no_repeat_ngram, presence_penalty or frequency_penalty, prompt and output may "
-            "have %u tokens together; this request may reach %u: lower max_tokens",
-            EXEC_LOOK_BACK, longest);
-    else if (may_suppress_all(&r->sampling, longest, vocab))
-        intake_refuse(w, r, LAGAN_E_UNSUPPORTED,
-                      "no_repeat_ngram, with min_tokens, could suppress the whole vocabulary (%u "
-                      "tokens) before prompt and output reach %u tokens; lower max_tokens",
-                      vocab, longest);
-    else
-        return true;
+    if (!may_suppress_all(&r->sampling, longest, vocab)) return true;
+    intake_refuse(w, r, LAGAN_E_UNSUPPORTED,
+                  "no_repeat_ngram, with min_tokens, could suppress the whole vocabulary (%u "
+                  "tokens) before prompt and output reach %u tokens; lower max_tokens",
+                  vocab, longest);
     return false;
 }
 

@@ -6,7 +6,6 @@
  *     reason of the refusal                         limit or check
  *     a text has no, too many or unknown tokens     length and vocabulary of the model
  *     the prompt alone reaches max_length           max_length of generation_config.json
- *     penalties need too many previous tokens       EXEC_LOOK_BACK
  *     all tokens of the vocabulary are suppressed   no_repeat_ngram, min_tokens: sampling_fits()
  *     the KV cache is too small or cannot fork      scheduler_add()
  *

@@ -217,7 +217,7 @@ outputs_add(struct worker *w, struct worker_request *r, nsec now, struct err *e)
     for (struct worker_request *m = r->next; m; m = m->next) copy_to_output(w, m, r);
     for (struct worker_request *m = r; m; m = m->next) {
         m->n_ids = n_ids;
-        m->seq.plan_after_commit = exec_looks_back(&m->sampling) || search;
+        m->seq.plan_after_commit = search;
         if (search || m->n_sent == 0) continue;
         extend_prompt(m, delivered_of(w, m), m->n_sent);
         m->cancelled = request_had_ended(m, m->seq.token[m->n_decoder - 1],

@@ -221,9 +221,9 @@ kv_init(void *mem, struct kv_config *c, struct err *e)
     for (uint32_t p = 0; p < kv->n_pools; p++)
         slabs += CEIL_DIV(2 * kv->pool[p].n_scratch, kv->pool[p].per_slab);
     if (slabs > kv->n_slabs) {
-        err_set(e, -ENOMEM,
+        err_set(e, -EINVAL,
                 "kv.memory is %llu bytes, too small: 2 blocks of each KV group need %llu bytes "
-                "(%llu slabs of %u bytes)",
+                "(%llu slabs of %u bytes); raise kv.memory",
                 (unsigned long long)c->arena_bytes, (unsigned long long)slabs * kv->c.slab_bytes,
                 (unsigned long long)slabs, kv->c.slab_bytes);
         return NULL;

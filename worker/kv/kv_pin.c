@@ -25,11 +25,11 @@ blocks_of(const struct kv *kv, const struct kv_text *t, const struct kv_found *f
     return n;
 }
 
-/* Checks that the room and all pins fit the empty arena, with the new pin's blocks. */
+/* Checks that the longest request and all pins fit the empty arena, with the new pin's blocks. */
 static int
-leaves_room(const struct kv *kv, const struct kv_need *more, const struct kv_need *room)
+fits_beside(const struct kv *kv, const struct kv_need *more, const struct kv_need *longest)
 {
-    struct kv_need all = *room;
+    struct kv_need all = *longest;
 
     for (uint32_t p = 1; p <= KV_PINS; p++) add_pin(kv, p, &all);
     for (uint32_t g = 0; g < kv->c.n_groups; g++) all.n_blocks[g] += more->n_blocks[g];
@@ -37,7 +37,7 @@ leaves_room(const struct kv *kv, const struct kv_need *more, const struct kv_nee
 }
 
 int
-kv_pin(struct kv *kv, const struct kv_text *t, const struct kv_need *room, uint32_t *n_tokens,
+kv_pin(struct kv *kv, const struct kv_text *t, const struct kv_need *longest, uint32_t *n_tokens,
        struct err *e)
 {
     struct kv_stats stats[MAX_GROUPS];
@@ -57,7 +57,7 @@ kv_pin(struct kv *kv, const struct kv_text *t, const struct kv_need *room, uint3
     full.n = f.depth * tokens + 1; /* a hit excludes the last token */
     f.tail = f.part = 0;
     n = blocks_of(kv, &full, &f);
-    if (leaves_room(kv, &n, room) < 0)
+    if (fits_beside(kv, &n, longest) < 0)
         return err_set(e, -EMSGSIZE, "the longest request would not fit beside the pinned blocks");
     memcpy(stats, kv->stats, sizeof stats);
     r = kv_admit(kv, kv->c.n_slots + pin - 1, &n, &full, &hit);

@@ -86,7 +86,7 @@ kv_tree_name(const uint64_t parent[2], const struct kv_piece *p, uint64_t ret[2]
 
     block_name(parent, p->token, p->n * sizeof *p->token, ret);
     if (!p->extra) return;
-    /* The name of a piece with extra ids: the extra ids behind a parent made of its tokens' name. */
+    /* With extra ids: the name of the extra ids, behind a parent made of the tokens' name. */
     tokens[0] = ret[0] ^ ret[1];
     tokens[1] = parent[1];
     block_name(tokens, p->extra, p->n * sizeof *p->extra, ret);

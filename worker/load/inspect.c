@@ -1,14 +1,16 @@
 /* inspect.c - lagan-worker --inspect: prints the model and its memory needs as JSON (load.h).
  *
  * Sizes are in bytes. The key kv has one object per KV group, whose bytes are per token, or per
- * sequence for a group of recurrent state. The key left has the bytes that remain for KV and the
- * scratch of steps after weights and reserved memory.
+ * sequence for a group of recurrent state. The key left has the bytes that remain for KV after
+ * weights and reserved memory (GPU: for KV and the scratch of steps).
  */
 #include "worker/load/load.h"
 
+#include "base/cgroup.h"
 #include "gpu/gpu.h"
 #include "worker/exec/exec.h"
 #include "worker/kv/kv.h"
+#include "worker/load/host_memory.h"
 #include "worker/load/sizes.h"
 #include "worker/model/arch.h"
 #include "worker/model/model.h"
@@ -56,14 +58,47 @@ describe(const struct worker *w, uint64_t free, uint64_t total, uint64_t left)
         w->tokenizer ? NULL : w->why_no_text, "no_chat", w->tokenizer ? no_chat : w->why_no_text);
 }
 
+/* Prints and frees *o, and frees the objects of w. */
+static void
+print(struct worker *w, json_t *o)
+{
+    char *text = json_dumps(o, JSON_COMPACT);
+
+    puts(text);
+    free(text);
+    json_decref(o);
+    load_free(w);
+}
+
+/* inspect_run() on the CPU. */
+static int
+inspect_host(struct worker *w, uint64_t weights, uint64_t held, struct err *e)
+{
+    struct host_memory_need need;
+    struct memory_free m;
+    uint64_t taken;
+    json_t *o;
+
+    host_memory_need(w, weights, &need);
+    TRY(cgroup_memory(w->cgroup, &m, e));
+    TRY(host_memory_check(w, &need, held, e));
+    m.free = MIN(m.free + held, m.limit);
+    taken = need.weights + need.tier + need.steps + need.process;
+    o = describe(w, m.free, m.limit, m.free - MIN(m.free, taken));
+    json_object_update_new(o, json_pack("{s:s,s:I,s:I}", "limiter", m.limiter, "mapped",
+                                        (json_int_t)need.mapped, "steps", (json_int_t)need.steps));
+    print(w, o);
+    return 0;
+}
+
 int
 inspect_run(struct worker *w, uint64_t held, struct err *e)
 {
     uint64_t weights = 0, beside = 0, free_bytes, own, total, taken;
-    json_t *o;
-    char *text;
 
     TRY(load_inspect(w, &weights, &beside, e));
+    TRY(kv_memory_check(w, e));
+    if (!sizes_on_gpu(w)) return inspect_host(w, weights, held, e);
     if (gpu_memory(w->gpu, &free_bytes, &own, &total) < 0)
         return err_set(e, -EIO, "%s", gpu_why(w->gpu));
     /* A worker that runs now also has what is kept free beside weights and KV. */
@@ -80,11 +115,6 @@ inspect_run(struct worker *w, uint64_t held, struct err *e)
                        "GiB; graphs, lanes, a replacement worker and kv.reserve need %.2f GiB more",
                        gpu_describe(w->gpu), GIB(free_bytes), GIB(total), GIB(weights),
                        GIB(beside));
-    o = describe(w, free_bytes, total, free_bytes - taken);
-    text = json_dumps(o, JSON_COMPACT);
-    puts(text);
-    free(text);
-    json_decref(o);
-    load_free(w);
+    print(w, describe(w, free_bytes, total, free_bytes - taken));
     return 0;
 }

@@ -2,12 +2,14 @@
 #include "worker/load/load.h"
 
 #include "base/failpoint.h"
+#include "base/log.h"
 #include "gpu/gpu.h"
 #include "ipc/model_options.h"
 #include "worker/exec/exec.h"
 #include "worker/handover/adopt.h"
 #include "worker/handover/host_tier.h"
 #include "worker/kv/kv.h"
+#include "worker/load/host_memory.h"
 #include "worker/load/sizes.h"
 #include "worker/model/model.h"
 #include "worker/sched/scheduler.h"
@@ -15,16 +17,6 @@
 
 #include <sys/mman.h>
 #include <unistd.h>
-
-/* On the CPU device, kv.memory auto is at most 1/4 of the available memory of the host. */
-enum { AUTO_KV_SHARE = 4 };
-
-/* Returns how many bytes of KV all slots hold if every sequence has the model's maximum length. */
-static uint64_t
-longest_kv_bytes(const struct kv_config *c)
-{
-    return kv_table_bytes(c) * c->n_slots + (uint64_t)c->slab_bytes * (c->n_groups + 1);
-}
 
 /* Computes kv.memory auto on a GPU: the free memory minus the memory that is allocated later. */
 static int
@@ -52,14 +44,26 @@ gpu_kv_bytes(struct worker *w, uint64_t free, uint64_t total, uint64_t *ret, str
 static int
 automatic_bytes(struct worker *w, uint64_t *ret, struct err *e)
 {
-    uint64_t free, own, total, bytes;
+    uint64_t free, own, total, bytes = 0;
 
+    if (!sizes_on_gpu(w)) return host_memory_auto_kv(w, ret, e);
     if (gpu_memory(w->gpu, &free, &own, &total) < 0)
         return err_set(e, -EIO, "kv.memory auto: the free device memory is unknown: %s",
                        gpu_why(w->gpu));
-    bytes = free / AUTO_KV_SHARE / w->keys->tensor_parallel;
-    if (sizes_on_gpu(w)) TRY(gpu_kv_bytes(w, free + w->adopt->old_kv.bytes, total, &bytes, e));
-    *ret = MIN(longest_kv_bytes(w->kv_config), MAX(bytes, (uint64_t)w->kv_config->slab_bytes * 2));
+    TRY(gpu_kv_bytes(w, free + w->adopt->old_kv.bytes, total, &bytes, e));
+    *ret = MIN(host_memory_longest_kv(w->kv_config),
+               MAX(bytes, (uint64_t)w->kv_config->slab_bytes * 2));
+    return 0;
+}
+
+/* Sets the size of the KV arena: kv.memory, or less after OOM kills of previous processes. */
+static int
+choose_bytes(struct worker *w, uint64_t *ret, struct err *e)
+{
+    uint64_t wanted = w->keys->kv_memory;
+
+    if (!wanted) return automatic_bytes(w, ret, e);
+    *ret = w->max_kv ? MIN(wanted, w->max_kv) : wanted;
     return 0;
 }
 
@@ -90,6 +94,12 @@ make_arena(struct worker *w, struct err *e)
     return gpu_ops(w->gpu)->mem.arena_make(w->gpu, "kv", c->arena_bytes, &w->adopt->kv_arena, e);
 }
 
+static void
+free_kv(void **mem)
+{
+    free(*mem);
+}
+
 /* Asks for huge pages: with 4 KiB pages, large tables cost a page walk at each block border. */
 static void
 prefer_huge_pages(void *mem, size_t bytes)
@@ -100,24 +110,48 @@ prefer_huge_pages(void *mem, size_t bytes)
         madvise((void *)first, (uintptr_t)mem + bytes - first, MADV_HUGEPAGE);
 }
 
+static void
+set_reuse(const struct model_options *k, struct kv_config *c)
+{
+    c->reuse = c->copy_partial = k->kv_reuse;
+    c->whole_blocks = !k->kv_partial_reuse;
+    if (c->reuse) c->max_events = k->kv_events;
+}
+
+int
+kv_memory_check(const struct worker *w, struct err *e)
+{
+    struct kv_config c = *w->kv_config;
+    CLEAN(free_kv) void *mem = NULL;
+
+    set_reuse(w->keys, &c);
+    c.arena_bytes = w->keys->kv_memory;
+    if (!c.arena_bytes) return 0;
+    mem = calloc(1, kv_bytes(&c));
+    if (!mem)
+        return err_set(e, -ENOMEM, "out of memory: %zu bytes for the KV manager", kv_bytes(&c));
+    return kv_init(mem, &c, e) ? 0 : err_while(e, -EINVAL, "KV cache");
+}
+
 int
 kv_memory_open(struct worker *w, struct err *e)
 {
     struct kv_config *c = w->kv_config;
 
-    c->reuse = c->copy_partial = w->keys->kv_reuse;
-    c->whole_blocks = !w->keys->kv_partial_reuse;
-    if (c->reuse) c->max_events = w->keys->kv_events;
+    set_reuse(w->keys, c);
     TRY(adopt_secret(w, c->hash_secret, e));
-    c->arena_bytes = w->keys->kv_memory;
-    if (!c->arena_bytes) TRY(automatic_bytes(w, &c->arena_bytes, e));
+    TRY(choose_bytes(w, &c->arena_bytes, e));
+    if (w->max_kv)
+        log_warn("the KV memory is %.1f MiB, because the kernel killed processes of this worker "
+                 "when memory ran out",
+                 (double)c->arena_bytes / (1 << 20));
     TRY(make_arena(w, e));
     w->kv_memory = calloc(1, kv_bytes(c) + CACHE_LINE);
     if (!w->kv_memory)
         return err_set(e, -ENOMEM, "out of host memory: %zu bytes for the KV manager", kv_bytes(c));
     prefer_huge_pages(w->kv_memory, kv_bytes(c));
     w->kv = kv_init((void *)ROUND_UP((uintptr_t)w->kv_memory, (uintptr_t)CACHE_LINE), c, e);
-    if (!w->kv) return err_while(e, -ENOMEM, "kv.memory");
+    if (!w->kv) return err_while(e, w->keys->kv_memory ? -EINVAL : -ENOMEM, "KV cache");
     if (w->host_tier->map_later) kv_host_tier_away(w->kv);
     if (w->host_tier->host.base)
         kv_host_tier_set_size(w->kv, w->host_tier->host.n_mapped * w->host_tier->host.piece);

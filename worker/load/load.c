@@ -13,6 +13,7 @@
 #include "worker/exec/exec.h"
 #include "worker/handover/adopt.h"
 #include "worker/handover/host_tier.h"
+#include "worker/load/host_memory.h"
 #include "worker/load/sizes.h"
 #include "worker/ops/partition_ctl.h"
 #include "worker/process/health.h"
@@ -33,6 +34,29 @@ on_progress(void *arg, uint64_t done, uint64_t total)
 
     atomic_store_explicit(&w->loader->bytes_done, done, memory_order_relaxed);
     atomic_store_explicit(&w->loader->bytes_total, total, memory_order_relaxed);
+}
+
+/* model_source.planned: refuses a model that does not fit the host, before its weights are loaded.
+ * A replacement that gets KV memory starts even if other programs have used up the free memory. A
+ * standby is not checked, because its worker still has the memory that the standby inherits. */
+static int
+on_planned(void *arg, uint64_t arena_bytes, struct err *e)
+{
+    struct worker *w = arg;
+    struct host_memory_need need;
+    uint64_t resident = host_memory_resident(w->adopt->old_kv.fd);
+    int r;
+
+    if (sizes_on_gpu(w) || w->loader->standby) return 0;
+    w->model = w->loader->begun;
+    r = sizes_set(w, e);
+    if (r == 0) host_memory_need(w, arena_bytes, &need);
+    w->model = NULL;
+    TRY(r);
+    r = host_memory_check(w, &need, resident, e);
+    if (r != -ENOMEM || w->adopt->old_kv.fd < 0) return r;
+    log_warn("%s; continuing with the KV memory of the previous worker", e->text);
+    return 0;
 }
 
 /* Takes all messages that have arrived on the fd channel: arenas of the previous worker, and
@@ -89,6 +113,7 @@ read_source(struct worker *w, struct err *e)
         .n_ranks = w->keys->tensor_parallel,
         .weights_fd = -1,
         .progress = on_progress,
+        .planned = on_planned,
         .arg = w,
     };
     if (!strncmp(weights, "random:", 7)) {
@@ -362,8 +387,12 @@ open_text(void *arg)
             log_info("cannot cache the vocabulary: %s; the next start parses it again", e.text);
         return NULL;
     }
+    w->tokenizer_fault = r != -ENOENT;
     snprintf(w->why_no_text, sizeof w->why_no_text, "serving ids only, no text: %.170s", e.text);
-    log_info("%s", w->why_no_text);
+    if (w->tokenizer_fault)
+        log_warn("%s", w->why_no_text);
+    else
+        log_info("%s", w->why_no_text);
     return NULL;
 }
 
@@ -383,6 +412,10 @@ load_inspect(struct worker *w, uint64_t *weights, uint64_t *beside, struct err *
     TRY(model_inspect(w->model, &w->loader->source, w->gpu, weights, e));
     TRY(sizes_set(w, e));
     open_text(w);
+    if (w->tokenizer_fault)
+        return err_set(e, -EBADMSG,
+                       "%s; correct the file, or remove it to serve token ids without text",
+                       w->why_no_text);
     *beside = 0;
     if (sizes_on_gpu(w))
         *beside = (gpu_graphs(w->gpu) ? k->graphs_memory : 0) + SIZES_REPLACEMENT_BYTES +

@@ -44,14 +44,14 @@ int load_poll(struct worker *w, struct err *e) MUST_USE;
 void load_free(struct worker *w);
 
 /* Opens device, model and tokenizer for inspect.c and sets the sizes; opens no weights, KV memory
- * or steps. *weights: bytes of device memory for weights; *beside: bytes that are kept free besides
- * weights, KV memory and the scratch of steps. */
+ * or steps. *weights: bytes of the weights arena; *beside: bytes of a GPU that are kept free
+ * besides weights, KV memory and the scratch of steps. */
 int load_inspect(struct worker *w, uint64_t *weights, uint64_t *beside, struct err *e) MUST_USE;
 
 /* inspect.c: runs lagan-worker --inspect: prints one line of JSON on standard output, without
  * reading weights or allocating device memory for them. held: bytes of used device memory that
- * count as free. -ENOMEM: the model does not fit the device; -EIO: the device failed; other errors
- * as for a load. */
+ * count as free. -ENOMEM, -EINVAL: the model does not fit the device; -EIO: the device failed;
+ * other errors as for a load. */
 int inspect_run(struct worker *w, uint64_t held, struct err *e) MUST_USE;
 
 /* kv_memory.c: makes or adopts the KV arena, makes the KV manager for it, and sends the arenas to
@@ -61,5 +61,8 @@ int inspect_run(struct worker *w, uint64_t held, struct err *e) MUST_USE;
  * from the device's free memory; the previous worker's arena is adopted if its size fits. Call
  * after host_tier_open(), exec_open() and sizes_set(). -ENOMEM: there is too little memory. */
 int kv_memory_open(struct worker *w, struct err *e) MUST_USE;
+/* Checks that a kv.memory which is not auto has space for 2 blocks of each KV group, for inspect.c.
+ * Call after sizes_set(). -EINVAL: it has not; e names the smallest value. */
+int kv_memory_check(const struct worker *w, struct err *e) MUST_USE;
 /* Opens a higher rank's KV memory with rank 0's arena size and KV id; blocks until they arrive. */
 int kv_memory_open_rank(struct worker *w, struct err *e) MUST_USE;

@@ -7,6 +7,7 @@
 #include "worker/exec/exec.h"
 #include "worker/exec/graphs.h"
 #include "worker/handover/adopt.h"
+#include "worker/model/arch.h"
 #include "worker/model/model.h"
 #include "worker/ops/partition_ctl.h"
 #include "worker/process/health.h"
@@ -40,14 +41,7 @@ sizes_check_settings(const struct model_options *k, struct err *e)
     if (k->tensor_parallel > MAX_RANKS)
         return err_set(e, -EINVAL, "tensor_parallel is %u; the limit is %d ranks",
                        k->tensor_parallel, MAX_RANKS);
-    if (k->kv_host_memory && !k->kv_reuse)
-        return err_set(e, -EINVAL,
-                       "kv.host_memory needs kv.reuse: the host tier holds reusable blocks only");
-    if ((k->kv_host_bandwidth || k->kv_prefill_rate) && !k->kv_host_memory)
-        return err_set(e, -EINVAL,
-                       "%s is set, but kv.host_memory is 0: there is no host tier to copy from",
-                       k->kv_host_bandwidth ? "kv.host_bandwidth" : "kv.prefill_rate");
-    return 0;
+    return model_options_check(k, e);
 }
 
 static uint32_t
@@ -68,7 +62,11 @@ set_kv(struct worker *w, struct err *e)
     w->kv_config->host_bandwidth = k->kv_host_bandwidth;
     w->kv_config->token_time = k->kv_prefill_rate ? NSEC_S / k->kv_prefill_rate : 0;
     TRY(model_groups(w->model, w->steps->kv_dtype, k->kv_tokens_per_block, w->kv_config, e));
-    model_keep_first(w->model, k->kv_sink_tokens, w->kv_config);
+    if (model_keep_first(w->model, k->kv_sink_tokens, w->kv_config) == 0 && k->kv_sink_tokens)
+        return err_set(e, -EINVAL,
+                       "kv.sink_tokens is %u, which has no effect here: no layer of %s has a "
+                       "sliding window",
+                       k->kv_sink_tokens, w->model->arch->name);
     TRY(model_shares(k->kv_shares, k->cross_kv_cache_fraction, w->kv_config, e));
     for (uint32_t i = 0; i < w->kv_config->n_groups; i++)
         if (w->kv_config->group[i].kind == KV_STATE)
@@ -136,6 +134,22 @@ set_steps(struct worker *w)
     x->max_copies = scheduler_copies(w->limits, w->kv_config);
 }
 
+/* Refuses the settings of an encoder, which this model lacks. */
+static int
+check_no_encoder(const struct worker *w, struct err *e)
+{
+    const char *arch = w->model->arch->name;
+
+    if (w->keys->split_encoder == SPLIT_ENCODER_OWN)
+        return err_set(e, -EINVAL,
+                       "split.encoder is own, which has no effect here: %s has no encoder", arch);
+    if (w->keys->encoder_batch_size)
+        return err_set(e, -EINVAL,
+                       "encoder_batch_size is %u, which has no effect here: %s has no encoder",
+                       w->keys->encoder_batch_size, arch);
+    return 0;
+}
+
 int
 sizes_set(struct worker *w, struct err *e)
 {
@@ -153,6 +167,7 @@ sizes_set(struct worker *w, struct err *e)
                         ? MIN(k->max_source_tokens, w->model->shape.max_source)
                         : 0;
     w->model->shape.max_source = w->max_source;
+    if (!w->max_source) TRY(check_no_encoder(w, e));
     TRY(set_kv(w, e));
     set_limits(w);
     TRY(set_lanes(w, e));

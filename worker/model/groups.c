@@ -137,13 +137,19 @@ model_groups(struct model *m, enum dtype kv_dtype, uint32_t tokens, struct kv_co
     return 0;
 }
 
-void
+uint32_t
 model_keep_first(struct model *m, uint32_t n, struct kv_config *c)
 {
+    uint32_t windows = 0;
+
     for (uint32_t i = 0; i < m->shape.n_layers; i++)
         if (m->shape.layer[i].window) m->shape.layer[i].kept = n;
     for (uint32_t i = 0; i < c->n_groups; i++)
-        if (c->group[i].kind == KV_WINDOW) c->group[i].sinks = n;
+        if (c->group[i].kind == KV_WINDOW) {
+            c->group[i].sinks = n;
+            windows++;
+        }
+    return windows;
 }
 
 static uint32_t

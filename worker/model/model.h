@@ -82,6 +82,10 @@ struct model_source {
     int weights_fd;         /* arena of the previous worker, or -1; the model owns it afterwards */
     uint64_t weights_bytes, weights_fingerprint[2];
     void (*progress)(void *arg, uint64_t done, uint64_t total); /* may be NULL */
+    /* Called by model_load() when dtype, act and weight_bytes of the model are known, before memory
+     * for the weights is allocated. arena_bytes: that memory, 0 if it is adopted. An error ends the
+     * load. May be NULL */
+    int (*planned)(void *arg, uint64_t arena_bytes, struct err *e);
     void *arg;
 };
 
@@ -114,8 +118,9 @@ int model_groups(struct model *m, enum dtype kv_dtype, uint32_t tokens_per_block
                  struct kv_config *c, struct err *e) MUST_USE;
 
 /* Makes the first n positions of a sequence attention sinks, which queries attend to besides the
- * window, in all layers and groups with a window. c: from model_groups(). */
-void model_keep_first(struct model *m, uint32_t n, struct kv_config *c);
+ * window, in all layers and groups with a window. c: from model_groups(). Returns the number of
+ * groups with a window. */
+uint32_t model_keep_first(struct model *m, uint32_t n, struct kv_config *c);
 
 /* Sets the share of the KV arena of each group of c (from model_groups()). text, the option
  * kv.shares: KIND=SHARE,... with the kinds full, window, cross and state; groups of a kind share

@@ -150,6 +150,8 @@ weights_load(struct model *m, const struct weights_from *from, struct err *e)
     TRY(list_unused(m, e));
     TRY(fingerprint_make(m, from, e));
     m->adopted = p.arena_bytes && adopt_arena(&p);
+    if (from->src->planned)
+        TRY(from->src->planned(from->src->arg, m->adopted ? 0 : p.arena_bytes, e));
     if (!m->adopted) TRY(check_copies(&p, e)); /* of an adopted arena: done when it was filled */
     if (p.arena_bytes) {
         TRY(m->adopted ? rebuild_damaged(&p, e) : make_arena(&p, e));

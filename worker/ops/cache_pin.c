@@ -38,7 +38,7 @@ static int
 pin(struct worker *w, struct cache_pin *p)
 {
     struct kv_namespace space;
-    struct kv_need room = scheduler_room(w->sched, w->max_source);
+    struct kv_need longest = scheduler_longest(w->sched, w->max_source);
     uint64_t salt = kv_salt(w->kv, p->salt, p->salt_bytes);
     struct kv_text t = { .token = p->ids, .n = p->n_ids + 1, .namespace = &space };
 
@@ -48,7 +48,7 @@ pin(struct worker *w, struct cache_pin *p)
         t.n_source = p->n_ids;
     }
     kv_namespace(w->kv, salt, 0, t.source, t.n_source, &space);
-    return kv_pin(w->kv, &t, &room, &p->n_tokens, &p->why);
+    return kv_pin(w->kv, &t, &longest, &p->n_tokens, &p->why);
 }
 
 void

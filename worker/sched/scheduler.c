@@ -228,7 +228,7 @@ scheduler_n_waiting(const struct scheduler *s)
 }
 
 struct kv_need
-scheduler_room(const struct scheduler *s, uint32_t n_source)
+scheduler_longest(const struct scheduler *s, uint32_t n_source)
 {
     uint32_t len = (uint32_t)MIN(s->l.max_len, kv_longest(s->kv, n_source));
     struct kv_need n = kv_need(s->kv, len, n_source, kv_config(s->kv)->tokens_per_block);

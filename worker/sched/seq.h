@@ -38,8 +38,8 @@ struct seq {
     token_id *token;    /* intake. [cap] prompt, then generated tokens */
     uint64_t lane_step; /* number of the last planned step that has the sequence */
     uint8_t lane;       /* lane of lane_step */
-    /* Intake. The sampling of the next token needs all earlier tokens on the host (penalties,
-     * masks), so the next step is planned after the sequence's last step is committed. */
+    /* Intake. The next step is planned after the sequence's last step is committed, because its
+     * tokens are decided on the host (beam search). */
     bool plan_after_commit;
     bool is_suspended; /* excluded from planning */
     bool has_forked;   /* member whose own block-table row refers to the prompt's blocks */

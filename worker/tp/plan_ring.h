@@ -48,7 +48,7 @@ struct plan_ring_slot {
     struct sampling how;   /* its pointers prompt and bias are NULL */
 };
 /* Record TOKENS: followed by token_id [n], the slot's tokens from position `first` on. Record SEEN
- * has no tokens: the slot's first n tokens count as seen tokens (repetition penalty). */
+ * has no tokens: the slot's first n tokens are its history (penalties, no_repeat_ngram). */
 struct plan_ring_tokens {
     uint32_t slot, first, n, zero;
 };
@@ -92,9 +92,8 @@ int plan_ring_ready(struct worker *w, const struct plan_ring_kv *kv, struct err 
 int plan_ring_alloc(struct plan_ring *p, const struct batch *longest, struct err *e) MUST_USE;
 /* Sends how a sequence is sampled, and the tokens before its first chunk, because no step contains
  * these tokens. Call before plan_ring_step() for each sequence whose first chunk is in the step.
- * Ranks collect later tokens that sampling depends on (n-grams, frequencies) from the steps. For
- * prompt log-probabilities all prompt tokens are sent, because a rank needs the token that follows
- * the last token of a step. Blocks like plan_ring_step(). */
+ * For prompt log-probabilities all prompt tokens are sent, because a rank needs the token that
+ * follows the last token of a step. Blocks like plan_ring_step(). */
 int plan_ring_sequence(struct worker *w, const struct batch_segment *first, const struct seq *seq,
                        const struct sampling *how, struct err *e) MUST_USE;
 /* Sends b to every other rank; call directly before exec_start(b). Blocks while a ring is full, and

@@ -52,22 +52,24 @@ __launch_bounds__(THREADS)
 /* A thread block marks the tokens of one segment. */
 __global__ void
 __launch_bounds__(THREADS)
-    mark_tokens(uint32_t *seen, uint32_t seen_words, const int32_t *token,
-                const struct segment *all)
+    mark_tokens(const struct token_history h, const int32_t *token, const struct segment *all)
 {
     join_previous();
     struct segment segment = all[blockIdx.x];
+    uint32_t first = (uint32_t)segment.first_pos, *seen;
 
     if (segment.slot == SLOT_NONE) return;
-    seen += (size_t)segment.slot * seen_words;
-    if (segment.first_pos == 0) {
-        for (uint32_t i = threadIdx.x; i < seen_words; i += THREADS) seen[i] = 0;
+    seen = h.seen + (size_t)segment.slot * h.seen_words;
+    if (first == 0) {
+        for (uint32_t i = threadIdx.x; i < h.seen_words; i += THREADS) seen[i] = 0;
         __syncthreads();
     }
     for (uint32_t i = threadIdx.x; i < segment.n_tokens; i += THREADS) {
         uint32_t t = (uint32_t)token[segment.first_token + i];
 
-        if (t / 32 < seen_words) atomicOr(&seen[t / 32], 1u << t % 32);
+        if (t / 32 < h.seen_words) atomicOr(&seen[t / 32], 1u << t % 32);
+        if (h.token && first + i < h.stride)
+            h.token[(size_t)segment.slot * h.stride + first + i] = (int32_t)t;
     }
 }
 
@@ -151,11 +153,10 @@ k_resolve_tokens(const struct k_launch *l, struct step_tokens r, const int32_t *
 }
 
 cudaError_t
-k_mark_tokens(const struct k_launch *l, uint32_t *seen, uint32_t seen_words, struct step_tokens r,
+k_mark_tokens(const struct k_launch *l, struct token_history h, struct step_tokens r,
               const struct segment *segment, uint32_t n_segments)
 {
-    return launch(mark_tokens, n_segments, THREADS, 0, l->st, seen, seen_words,
-                  (const int32_t *)r.token, segment);
+    return launch(mark_tokens, n_segments, THREADS, 0, l->st, h, (const int32_t *)r.token, segment);
 }
 
 cudaError_t

@@ -13,11 +13,13 @@
  *
  * "Cuts" are top_k, top_p and min_p; a "list" is a list of the best tokens, for cuts or n_top. Two
  * kernels, and one before them if there are beam rows. The first reads every row once, in thread
- * blocks (CTAs) of 8,192 logits, and completes rows without cuts and lists: greedy, temperature and
- * forced tokens with log-probability, and the log-probability of a given token (target). The second
- * has one CTA per row, which returns at once for those rows. A row of only NaN and suppressed
- * tokens sets *fault, unless it is padding (no slot, no target). Padding with force >= 0 reads no
- * logits. Deterministic; a row's bits do not depend on other rows. */
+ * blocks (CTAs) of 8,192 logits. A CTA also reads the history of the slot if the row has presence
+ * or frequency penalties or suppressed n-grams. The first kernel completes rows without cuts and
+ * lists: greedy, temperature and forced tokens with log-probability, and the log-probability of a
+ * given token (target). The second has one CTA per row, which returns at once for those rows. A
+ * row of only NaN and suppressed tokens sets *fault, unless it is padding (no slot, no target).
+ * Padding with force >= 0 reads no logits. Deterministic; a row's bits do not depend on other
+ * rows. */
 K_API k_sample_kernel k_sample;
 
 /* sample() for ranks that each have their own columns of the logits (sample.parts). Rows without

@@ -2,7 +2,7 @@
  *
  *     row  |  CTA: 8 warps, a block of 1,024 logits each  |  CTA  |  ...
  *
- * A warp loads its block into registers, 32 values per lane, and applies penalty, logit bias,
+ * A warp loads its block into registers, 32 values per lane, and applies penalties, logit bias,
  * suppressed and disallowed tokens and force (and writes changed logits back). It stores the
  * block's best, its sum of exp and its mass of weights. The row's last CTA combines the blocks into
  * the row's best, total, log-probability and the block that contains the drawn token; it scans this
@@ -21,51 +21,100 @@ constexpr uint32_t CHUNK = WARPS * BLOCK;
 
 struct shared {
     union {
-        uint32_t suppressed[CHUNK / 32];
+        struct {
+            uint32_t suppressed[CHUNK / 32];
+            uint32_t count[CHUNK]; /* occurrences of each token among the generated ones */
+        };
         struct block_stat stat[MAX_BLOCKS];
     };
     bool last;
 };
 
-/* Marks which of this CTA's logits, from `first` on, are suppressed: one bit each. */
-__device__ void
-mark_suppressed(struct shared &sh, const struct sample &s, const struct sample_row &r,
-                uint32_t first)
-{
-    for (uint32_t i = threadIdx.x; i < CHUNK / 32; i += THREADS) sh.suppressed[i] = 0;
-    __syncthreads();
-    for (uint32_t i = threadIdx.x; i < r.n_suppressed; i += THREADS) {
-        uint32_t at = (uint32_t)s.suppressed[r.first_suppressed + i] - first;
+/* What changes the logits of a row. */
+struct changes {
+    bool penalty, counts, repeats, masked, forced;
+};
 
-        if (at < CHUNK) atomicOr(&sh.suppressed[at / 32], 1u << at % 32);
+__device__ struct changes
+changes_of(const struct sample &s, const struct sample_row &r)
+{
+    bool has_slot = r.slot != SLOT_NONE, has_tokens = has_slot && s.history.token;
+
+    return { .penalty = r.repetition != 1 && r.repetition != 0 && has_slot && s.history.seen,
+             .counts = (r.presence_penalty != 0 || r.frequency_penalty != 0) && has_tokens,
+             .repeats = r.no_repeat_ngram != 0 && has_tokens,
+             .masked = s.allowed && r.allowed != ALLOW_ALL,
+             .forced = r.force >= 0 && r.target < 0 };
+}
+
+__device__ void
+suppress(struct shared &sh, int32_t token, uint32_t first)
+{
+    uint32_t at = (uint32_t)token - first;
+
+    if (at < CHUNK) atomicOr(&sh.suppressed[at / 32], 1u << at % 32);
+}
+
+/* Returns true if the n tokens from a on equal those from b on. */
+__device__ bool
+equal(const int32_t *a, const int32_t *b, uint32_t n)
+{
+    while (n > 0 && __ldcg(a) == __ldcg(b)) a++, b++, n--;
+    return n == 0;
+}
+
+/* Marks which of this CTA's logits, from `first` on, are suppressed (one bit each), and counts the
+ * generated tokens among them. Each CTA of the row reads the whole history. */
+__device__ void
+mark(struct shared &sh, const struct sample &s, const struct sample_row &r, const struct changes &c,
+     uint32_t first)
+{
+    const int32_t *token = s.history.token + (size_t)r.slot * s.history.stride;
+    uint32_t size = r.no_repeat_ngram;
+
+    for (uint32_t i = threadIdx.x; i < CHUNK / 32; i += THREADS) sh.suppressed[i] = 0;
+    for (uint32_t i = threadIdx.x; c.counts && i < CHUNK; i += THREADS) sh.count[i] = 0;
+    __syncthreads();
+    for (uint32_t i = threadIdx.x; i < r.n_suppressed; i += THREADS)
+        suppress(sh, s.suppressed[r.first_suppressed + i], first);
+    for (uint32_t i = threadIdx.x; c.repeats && i + size <= r.position; i += THREADS)
+        if (equal(token + i, token + r.position - (size - 1), size - 1))
+            suppress(sh, __ldcg(token + i + size - 1), first);
+    for (uint32_t i = r.first_new + threadIdx.x; c.counts && i < r.position; i += THREADS) {
+        uint32_t at = (uint32_t)__ldcg(token + i) - first;
+
+        if (at < CHUNK) atomicAdd(&sh.count[at], 1);
     }
     __syncthreads();
 }
 
-/* Applies penalty, suppressed and disallowed tokens and force to v and to the row in memory. */
+/* Applies penalties, suppressed and disallowed tokens and force to v and to the row in memory. */
 __device__ void
 change(float (&v)[LANE], struct shared &sh, const struct sample &s, const struct sample_row &r,
-       bool penalty, bool masked, float *x, uint32_t block, uint32_t n)
+       const struct changes &ch, bool marked, float *x, uint32_t block, uint32_t n)
 {
     uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32;
 
     UNROLL for (uint32_t it = 0; it < 8; it++) {
         uint32_t word = it * 4 + lane / 8, shift = lane * 4 % 32,
                  at = block * BLOCK + it * 128 + lane * 4;
-        uint32_t seen = 0,
-                 suppressed = r.n_suppressed ? sh.suppressed[warp * 32 + word] >> shift : 0;
+        const uint32_t *count = sh.count + warp * BLOCK + it * 128 + lane * 4;
+        uint32_t seen = 0, suppressed = marked ? sh.suppressed[warp * 32 + word] >> shift : 0;
 
         word += block * (BLOCK / 32);
-        if (penalty && word < s.seen_words)
-            seen = __ldcg(s.seen + (size_t)r.slot * s.seen_words + word) >> shift;
-        if (masked && word < s.allowed_words)
+        if (ch.penalty && word < s.history.seen_words)
+            seen = __ldcg(s.history.seen + (size_t)r.slot * s.history.seen_words + word) >> shift;
+        if (ch.masked && word < s.allowed_words)
             suppressed |= ~__ldcg(s.allowed + (size_t)r.allowed * s.allowed_words + word) >> shift;
-        else if (masked)
+        else if (ch.masked)
             suppressed = ~0u;
         UNROLL for (uint32_t c = 0; c < 4; c++) {
             float &f = v[it * 4 + c];
 
             if (seen >> c & 1) f = f > 0 ? __fdiv_rn(f, r.repetition) : __fmul_rn(f, r.repetition);
+            if (ch.counts && count[c])
+                f = __fsub_rn(f, __fadd_rn(r.presence_penalty,
+                                           __fmul_rn((float)count[c], r.frequency_penalty)));
             if (suppressed >> c & 1) f = -CUDART_INF_F; /* logit bias must not undo this */
             if (r.force >= 0 && r.target < 0)
                 f = at + c == (uint32_t)r.force && at + c < n ? 0 : -CUDART_INF_F;
@@ -328,28 +377,27 @@ __launch_bounds__(THREADS, 4)
              warp = threadIdx.x / 32;
     uint32_t block = blockIdx.x * WARPS + warp;
     float *x = (float *)s.logits.data + (size_t)row * s.logits.stride;
-    bool forced, penalty, masked, parts;
+    bool marked, parts;
 
     after_previous();
     const struct sample_row r = s.row[row];
     const struct wish w = wish_of(r, n);
-    penalty = r.repetition != 1 && r.repetition != 0 && r.slot != SLOT_NONE && s.seen;
-    masked = s.allowed && r.allowed != ALLOW_ALL;
-    forced = r.force >= 0 && r.target < 0;
+    const struct changes c = changes_of(s, r);
+    marked = r.n_suppressed || c.repeats || c.counts;
     parts = PARTS && in_parts(r, n);
     if (is_forced(r, n)) {
         if (blockIdx.x == 0 && threadIdx.x == 0) put(s, r, row, (uint32_t)r.force, 0);
         return;
     }
-    if (r.n_suppressed) mark_suppressed(sh, s, r, blockIdx.x * CHUNK);
+    if (marked) mark(sh, s, r, c, blockIdx.x * CHUNK);
     if (block < scratch.n_blocks && (!parts || has_block(e, n, block))) {
         struct block_stat stat = { -CUDART_INF_F, 0, 0 };
         float v[LANE];
 
         load_block<VEC>(v, x, block, n, lane);
-        if (penalty || r.n_suppressed || masked || forced || r.n_logit_bias)
-            change(v, sh, s, r, penalty, masked, x, block, n);
-        if (r.n_logit_bias && !forced) {
+        if (c.penalty || marked || c.masked || c.forced || r.n_logit_bias)
+            change(v, sh, s, r, c, marked, x, block, n);
+        if (r.n_logit_bias && !c.forced) {
             logit_bias(s, r, x, block, n);
             load_block<VEC>(v, x, block, n, lane);
         }

@@ -1,0 +1,81 @@
+/* oom.c - see oom.h. */
+#include "daemon/supervise/oom.h"
+
+#include "daemon/config/options.h"
+#include "daemon/supervise/process.h"
+#include "daemon/supervise/worker_struct.h"
+
+#include <signal.h>
+#include <stdio.h>
+#include <sys/wait.h>
+
+struct oom_watch *
+oom_watch_new(const char *root)
+{
+    struct oom_watch *o = calloc(1, sizeof *o);
+
+    if (!o) return NULL;
+    cgroup_find(&o->cgroup, root);
+    o->n_kills = cgroup_oom_kills(&o->cgroup);
+    return o;
+}
+
+bool
+oom_killed(struct oom_watch *o, int code, int status)
+{
+    if (code == CLD_EXITED || status != SIGKILL) return false;
+    if (cgroup_oom_kills(&o->cgroup) <= o->n_kills) return false;
+    o->n_kills++;
+    return true;
+}
+
+static double
+mib(uint64_t bytes)
+{
+    return (double)bytes / (1 << 20);
+}
+
+/* Formats what the process had or wanted: of a loading process its progress, else its KV memory. */
+static void
+describe_use(const struct worker *w, uint64_t kv_bytes, char *buf, size_t n)
+{
+    const struct model_options *k = &w->d->config->model[w->info.model].keys;
+    char kv[32] = "auto";
+
+    if (k->kv_memory) snprintf(kv, sizeof kv, "%.1f MiB", mib(k->kv_memory));
+    if (w->super.death.early)
+        snprintf(buf, n, "loading %.1f of %.1f MiB of weights, kv.memory %s",
+                 mib(w->info.load_done), mib(w->info.load_total), kv);
+    else
+        snprintf(buf, n, "KV memory %.1f MiB", mib(kv_bytes));
+}
+
+bool
+oom_worker_died(struct worker *w, uint64_t kv_bytes)
+{
+    struct memory_free m = { .limiter = "the host" };
+    char use[100], lowered[48] = "", limit[48] = "";
+    bool ours;
+    struct err e;
+
+    if (cgroup_memory(&w->d->oom->cgroup, &m, &e) == 0)
+        snprintf(limit, sizeof limit, " has %.1f MiB", mib(m.limit));
+    ours = strncmp(m.limiter, "cgroup", 6) == 0 && kv_bytes && !arenas_bytes(&w->arenas, "kv");
+    if (ours) w->max_kv = (w->max_kv ? MIN(kv_bytes, w->max_kv) : kv_bytes) / 2;
+    if (w->max_kv)
+        snprintf(lowered, sizeof lowered, ", now at most %.1f MiB of KV", mib(w->max_kv));
+    describe_use(w, kv_bytes, use, sizeof use);
+    snprintf(w->info.low_memory, sizeof w->info.low_memory,
+             "out of memory: %.50s%s; the kernel killed pid %d (%s)%s; raise the limit or lower "
+             "kv.memory, then `laganctl restart %s`",
+             m.limiter, limit, (int)w->info.pid, use, lowered, w->info.name);
+    snprintf(w->info.why, sizeof w->info.why, "%s", w->info.low_memory);
+    return ours;
+}
+
+void
+oom_worker_recovered(struct worker *w)
+{
+    w->max_kv = 0;
+    w->info.low_memory[0] = 0;
+}
