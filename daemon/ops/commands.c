@@ -218,15 +218,17 @@ cmd_kv_stats(struct ask *a)
         const uint64_t *v = f->stats.v;
 
         if (worker_hidden(d->worker[i])) continue;
-        msgpack_pack_map(p, 7);
+        msgpack_pack_map(p, 8);
         put_text(p, "worker", f->name);
         put_device_pool(p, f);
         put_u64(p, "bytes", d->facts[f->model].kv_bytes);
+        put_u64(p, "pinned", v[STAT_blocks_pinned]);
         if (!v[STAT_host_blocks]) continue;
-        msgpack_pack_map(p, 7);
+        msgpack_pack_map(p, 8);
         put_text(p, "worker", f->name);
         put_pool(p, "host", v[STAT_host_blocks], v[STAT_host_blocks_loading], v[STAT_host_cached]);
         put_u64(p, "bytes", d->config->model[f->model].keys.kv_host_memory);
+        put_u64(p, "pinned", 0); /* counted with the device's blocks */
     }
 }
 
@@ -715,6 +717,8 @@ cmd_metrics(struct ask *a)
 #define cmd_drain control_worker
 #define cmd_restart control_worker
 #define cmd_kv_flush ask_open
+#define cmd_kv_pin ask_open
+#define cmd_kv_unpin ask_open
 #define cmd_tune ask_open
 #define cmd_tune_status ask_open
 #define cmd_split_show ask_open
