@@ -1,7 +1,7 @@
 /* print.c - prints errors, tables, JSON, numbers and progress; see ctl.h. */
 #include "ctl/ctl.h"
 
-#include "wire/msg.h"
+#include "base/utf8.h"
 
 #include <math.h>
 #include <stdarg.h>
@@ -29,7 +29,7 @@ ctl_fail(int code, const char *fmt, ...)
 int
 ctl_need_utf8(const char *option, const char *value)
 {
-    if (msg_utf8(value, strlen(value))) return 0;
+    if (!value[utf8_valid(value, strlen(value))]) return 0;
     return ctl_fail(CTL_USAGE, "--%s: the text is not UTF-8", option);
 }
 

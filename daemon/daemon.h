@@ -69,6 +69,7 @@ struct model_facts {
     bool has_chat, tokenizer_fault;
     uint32_t beams;            /* default of the request key `beams`; 1: no beam search */
     uint32_t max_request_seqs; /* limit of the sequences of one request */
+    uint32_t max_text_bytes;   /* limit of the request key `text` */
     float temperature;         /* default of the request key `temperature` */
     int32_t decoder_start;     /* decoder_start_token_id; -1: none */
     uint64_t max_tokens, weight_bytes, kv_bytes;

@@ -193,7 +193,8 @@ max_record_bytes(const struct worker *w)
         sizeof(float);
 
     return (size_t)l->max_tokens * (64 + 8 * (LAGAN_MAX_TOP + 1)) +
-           l->max_seqs * ((32u << 10) + (size_t)shape->max_len * token) + 2 * tensors + (8u << 20);
+           l->max_seqs * ((32u << 10) + (size_t)shape->max_len * token) + 2 * tensors +
+           8 * (size_t)LAGAN_MAX_STR;
 }
 
 static int

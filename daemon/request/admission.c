@@ -170,6 +170,13 @@ fits_in_length(const struct model_facts *f, const struct rec_submit *s, struct e
                        : s->text_bytes ? "text"
                                        : "stop");
     }
+    if (!s->chat && s->text_bytes > f->max_text_bytes) {
+        return REFUSED(
+            e, TOO_LONG,
+            "text has %u bytes; the %u tokens that a prompt of this model may have stand "
+            "for at most %u bytes",
+            s->text_bytes, f->max_source ? f->max_source : f->max_len, f->max_text_bytes);
+    }
     if (f->max_source && !s->n_decoder && f->decoder_start < 0)
         return REFUSED(e, INVALID_REQUEST,
                        "the model has no decoder_start_token_id: set decoder_ids");

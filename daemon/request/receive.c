@@ -443,6 +443,9 @@ take_ready(struct worker *w, struct rest *b, struct err *e)
         .tokenizer_fault = y.tokenizer_fault != 0,
         .beams = MAX(y.beams, 1u),
         .max_request_seqs = y.max_request_seqs ? y.max_request_seqs : y.n_slots,
+        .max_text_bytes = !y.has_text        ? 0
+                          : y.max_text_bytes ? MIN(y.max_text_bytes, LAGAN_MAX_STR)
+                                             : LAGAN_MAX_STR,
         .temperature = y.temperature,
         .decoder_start = y.decoder_start,
         .max_tokens = y.max_tokens,

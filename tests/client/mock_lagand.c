@@ -12,8 +12,9 @@
  *                    if requested
  *     badlp          log-probabilities of a wrong size
  *     skip           tokens at 0, then at 5
- *     gap            chunk 1, then chunk 3
+ *     gap            chunk 1, then chunk 3 with the next token
  *     bye            BYE
+ *     leave          BYE with retry_after_ms; the request stays open
  *     ping           PING; the verb "pongs" returns the number of PONGs
  *     lp             like echo "ab"
  *     last           "ab" whose last chunk has `end`, and no DONE
@@ -351,14 +352,18 @@ take_submit(const struct peer *from, const struct msg *m)
         send_done(from, m->rid, 2);
     } else if (!strcmp(text, "gap")) {
         send_chunk(from, m->rid, 1, 0, 'a', "a");
-        send_chunk(from, m->rid, 3, 2, 'c', "c");
+        send_chunk(from, m->rid, 3, 1, 'c', "c");
     } else if (!strcmp(text, "ping")) {
         begin(LAGAN_MSG_PING, 0, 1);
         msg_key(&p, "t"), msgpack_pack_int(&p, 77);
         send_out(from);
-    } else if (!strcmp(text, "bye")) {
-        begin(LAGAN_MSG_BYE, 0, 1);
+    } else if (!strcmp(text, "bye") || !strcmp(text, "leave")) {
+        bool leave = *text == 'l';
+
+        if (leave) new_row(from, m->rid, q.ack_window)->hang = true;
+        begin(LAGAN_MSG_BYE, 0, 1 + leave);
         msg_key(&p, "reason"), msg_text(&p, "draining");
+        if (leave) msg_key(&p, "retry_after_ms"), msgpack_pack_int(&p, 0);
         send_out(from);
     } else {
         send_error(from, m->rid, LAGAN_E_INVALID_REQUEST, "the mock does not know this text");

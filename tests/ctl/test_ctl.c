@@ -348,7 +348,7 @@ every_error_has_its_exit_code(void **state)
         { "$L drain w0 w1", 2, "usage: laganctl drain WORKER|all\n" },
         { "$L keygen", 2, "usage: laganctl keygen FILE\n" },
         { "./laganctl --connect ipc:///tmp/lagan-no-such/api.sock status", 3, "no lagand at" },
-        { "./laganctl --connect nonsense status", 3, "connect to nonsense" },
+        { "./laganctl --connect nonsense status", 2, "expected ipc://PATH or tcp://HOST:PORT" },
         { "./laganctl --keys /no/keys --connect tcp://localhost:1 status", 78,
           "/no/keys: No such" },
         { "./laganctl --connect", 2, "--connect needs a value: ENDPOINT" },

@@ -484,8 +484,11 @@ main(int argc, char **argv)
         poll(NULL, 0, 20);
     }
     plain_ready(&l, "fake",
-                (struct rec_ready){
-                    .vocab = FAKE_VOCAB, .max_len = FAKE_MAX_LEN, .n_slots = 64, .has_text = 1 });
+                (struct rec_ready){ .vocab = FAKE_VOCAB,
+                                    .max_len = FAKE_MAX_LEN,
+                                    .n_slots = 64,
+                                    .has_text = 1,
+                                    .max_text_bytes = FAKE_TEXT });
     for (;;) {
         uint32_t busy;
 
