@@ -73,8 +73,9 @@ hello(struct daemon *d, struct client *c, const struct msg *m)
     for (uint32_t i = 0; i < d->config->n_models; i++)
         msgpack_pack_uint32(&p, d->facts[i].max_text_bytes);
     msg_key(&p, "models");
-    msgpack_pack_array(&p, d->config->n_models);
-    for (uint32_t i = 0; i < d->config->n_models; i++) msg_text(&p, d->config->model[i].keys.name);
+    msgpack_pack_array(&p, config_n_served(d->config, NULL));
+    for (uint32_t i = 0; i < d->config->n_models; i++)
+        if (!d->config->model[i].removed) msg_text(&p, d->config->model[i].keys.name);
     msg_key(&p, "state");
     msg_text(&p, command_state(d));
     frontend_send_or_drop(d, c);

@@ -330,8 +330,9 @@ enum lagan_reason {
       "finishes them and gets no new requests") \
     X(restart, "restart", 1, "worker", "{requests: requests that it still has}; the worker " \
       "finishes them and is replaced") \
-    X(reload, "reload", 1, "", "{}; all workers are replaced one after the other; requests " \
-      "continue") \
+    X(reload, "reload", 1, "", "{workers: number of replaced, taken: [changes that are valid now], " \
+      "replaced: [workers that are replaced, started or stopped], kept: [changes that need " \
+      "more]}; takes a changed configuration; requests continue") \
     X(daemon_reexec, "daemon reexec", 1, "", "{}; lagand replaces itself by the installed program; requests " \
       "and device memory are kept") \
     X(tune, "tune", 1, "worker, required if there are several", \

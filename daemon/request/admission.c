@@ -286,12 +286,14 @@ admission_fits_done(const struct model_facts *f, const void *ids, uint32_t n, ui
 static int
 find_model(const struct config *c, const struct msg_request *q, uint32_t *ret, struct err *e)
 {
-    *ret = 0;
-    if (!q->model.p && c->n_models == 1) return 0;
-    if (!q->model.p) return REFUSED(e, INVALID_REQUEST, MODEL_MISSING, c->n_models);
-    for (; *ret < c->n_models; ++*ret) {
+    uint32_t n = config_n_served(c, ret);
+
+    if (!q->model.p && n == 1) return 0;
+    if (!q->model.p) return REFUSED(e, INVALID_REQUEST, MODEL_MISSING, n);
+    for (*ret = 0; *ret < c->n_models; ++*ret) {
         const char *name = c->model[*ret].keys.name;
 
+        if (c->model[*ret].removed) continue;
         if (strlen(name) == q->model.n && !memcmp(name, q->model.p, q->model.n)) return 0;
     }
     return REFUSED(e, MODEL_NOT_FOUND,

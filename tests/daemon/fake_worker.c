@@ -94,7 +94,8 @@ report_prompt(struct active *a)
     a->prompt_reported = true;
 }
 
-/* Ends the process as an OOM kill does: the kernel counts it in memory.events, then sends SIGKILL. */
+/* Ends the process as an OOM kill does: the kernel counts it in memory.events, then sends SIGKILL.
+ */
 static void
 be_killed_for_memory(void)
 {
