@@ -13,6 +13,12 @@ block_key_init(struct block_key *k, const uint64_t seed[4])
     XXH3_generateSecret(k->secret, sizeof k->secret, bytes, sizeof bytes);
 }
 
+uint64_t
+block_salt(const struct block_key *k, const void *bytes, size_t n)
+{
+    return n ? XXH3_64bits_withSecret(bytes, n, k->secret, sizeof k->secret) : 0;
+}
+
 void
 block_root(const struct block_key *k, uint64_t salt, uint64_t lora, const token_id *source,
            uint32_t n_source, uint64_t which, uint64_t ret[2])

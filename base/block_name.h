@@ -16,6 +16,8 @@ struct block_key {
 };
 
 void block_key_init(struct block_key *k, const uint64_t seed[4]);
+/* The salt that stands for n bytes (ipc/records.h); 0 if n is 0. */
+uint64_t block_salt(const struct block_key *k, const void *bytes, size_t n);
 /* The name of a root. which: distinguishes roots of equal namespace (0 decoder, 1 encoder input). */
 void block_root(const struct block_key *k, uint64_t salt, uint64_t lora, const token_id *source,
                 uint32_t n_source, uint64_t which, uint64_t ret[2]);

@@ -12,6 +12,7 @@
 #include <sys/stat.h>
 #include <sys/uio.h>
 #include <sys/un.h>
+#include <time.h>
 #include <unistd.h>
 
 #define SD_JOURNAL_SUPPRESS_LOCATION
@@ -22,7 +23,7 @@ enum { MAX_TEXT = 2048, MAX_FIELDS = 16 };
 static struct {
     char subject[32];
     _Atomic int most;
-    bool journal, terminal;
+    bool journal, terminal, to_parent;
     int watched;   /* descriptor to poll() for writing before each message; -1: may block */
     uint64_t lost; /* number of messages dropped since the last written one */
 } out = { .subject = "lagan", .most = LOG_LEVEL_INFO, .watched = -1 };
@@ -47,6 +48,7 @@ log_open(const char *subject, enum log_level most)
     snprintf(out.subject, sizeof out.subject, "%s", subject);
     out.journal = stderr_is_journal();
     out.terminal = isatty(STDERR_FILENO);
+    out.to_parent = false;
     out.watched = -1;
     log_level_set(most);
 }
@@ -55,6 +57,47 @@ void
 log_level_set(enum log_level most)
 {
     atomic_store_explicit(&out.most, (int)most, memory_order_relaxed);
+}
+
+void
+log_to_parent(void)
+{
+    out.journal = false;
+    out.to_parent = true;
+}
+
+static const char *const level_names[] = { [LOG_LEVEL_ERR] = "err",
+                                           [LOG_LEVEL_WARN] = "warn",
+                                           [LOG_LEVEL_INFO] = "info",
+                                           [LOG_LEVEL_DEBUG] = "debug" };
+
+const char *
+log_level_name(enum log_level l)
+{
+    return level_names[l];
+}
+
+enum { TIME_BYTES = 25 }; /* 2026-11-24T19:28:31.123Z and a space */
+
+enum log_level
+log_line_level(const char *line, size_t n, size_t *skip)
+{
+    *skip = 0;
+    if (n >= 3 && line[0] == '<' && line[1] >= '0' && line[1] <= '7' && line[2] == '>') {
+        *skip = 3;
+        return (enum log_level)(line[1] - '0');
+    }
+    if (n < TIME_BYTES || line[10] != 'T' || line[TIME_BYTES - 2] != 'Z') return LOG_LEVEL_NONE;
+    for (size_t i = 0; i < ARRAY_LEN(level_names); i++) {
+        size_t len = level_names[i] ? strlen(level_names[i]) : n;
+
+        if (n <= TIME_BYTES + len || line[TIME_BYTES + len] != ' ' ||
+            memcmp(line + TIME_BYTES, level_names[i], len))
+            continue;
+        *skip = TIME_BYTES + len + 1;
+        return (enum log_level)i;
+    }
+    return LOG_LEVEL_NONE;
 }
 
 /* Opens a socket to the journal, to poll it (libsystemd hides its own). Returns -1 on failure. */
@@ -109,11 +152,21 @@ to_journal(enum log_level level, const char *const *fields, const char *text)
 static void
 to_stderr(enum log_level level, const char *text)
 {
-    char line[MAX_TEXT + 64], priority[16] = "";
+    char line[MAX_TEXT + 96], prefix[48] = "";
+    struct timespec t;
+    struct tm tm;
+    size_t used;
     int n;
 
-    if (!out.terminal) snprintf(priority, sizeof priority, "<%d>", (int)level);
-    n = snprintf(line, sizeof line, "%s%s: %s\n", priority, out.subject, text);
+    if (out.to_parent) {
+        snprintf(prefix, sizeof prefix, "<%d>", (int)level);
+    } else if (!out.terminal) {
+        clock_gettime(CLOCK_REALTIME, &t);
+        used = strftime(prefix, sizeof prefix, "%FT%T", gmtime_r(&t.tv_sec, &tm));
+        snprintf(prefix + used, sizeof prefix - used, ".%03ldZ %s ", t.tv_nsec / 1000000,
+                 log_level_name(level));
+    }
+    n = snprintf(line, sizeof line, "%s%s: %s\n", prefix, out.subject, text);
     /* A failure to write the log is ignored, because there is no place to report it. */
     if (write(STDERR_FILENO, line, (size_t)n) < 0) return;
 }

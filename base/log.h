@@ -2,9 +2,9 @@
  *
  * Programs log (daemon/, worker/ *.c, ctl/); lower floors return errors and may only call
  * log_debug(). Under systemd (JOURNAL_STREAM names standard error) a message goes to the journal
- * with its fields. Otherwise standard error gets "<priority>subject: text", without "<priority>" on
- * a terminal. A worker always writes the form with "<priority>" to its pipe; lagand adds WORKER=
- * and EPOCH= and forwards the line.
+ * with its fields. A terminal gets "subject: text", a file or pipe the same after a time and a
+ * level: "2026-11-24T19:28:31.123Z info lagand: text". A worker writes "<priority>subject: text" to
+ * its pipe (log_to_parent()); lagand adds WORKER= and EPOCH= and forwards the line.
  *
  * Events per token or per record are counters (ipc/stat.h), not messages. Any thread may log.
  *
@@ -14,13 +14,24 @@
 #pragma once
 #include "base/base.h"
 
-enum log_level { LOG_LEVEL_ERR = 3, LOG_LEVEL_WARN = 4, LOG_LEVEL_INFO = 6, LOG_LEVEL_DEBUG = 7 };
+enum log_level {
+    LOG_LEVEL_NONE = -1,
+    LOG_LEVEL_ERR = 3,
+    LOG_LEVEL_WARN = 4,
+    LOG_LEVEL_INFO = 6,
+    LOG_LEVEL_DEBUG = 7
+};
 
 /* Sets the subject of each line ("lagand", "worker w0"; copied, at most 31 bytes) and the lowest
  * severity that is logged. Call before the first thread starts. */
 void log_open(const char *subject, enum log_level most);
 void log_level_set(enum log_level most); /* changes the lowest severity that is logged */
-void log_never_wait(void);               /* see above; only in a program with one thread */
+void log_to_parent(void); /* from now on "<priority>subject: text" on standard error */
+const char *log_level_name(enum log_level l); /* "err", "warn", "info", "debug" */
+/* Returns the level at the start of a line of n bytes, which log_fields() wrote to a file or pipe,
+ * and sets *skip to the bytes before its subject. Another line: LOG_LEVEL_NONE, *skip is 0. */
+enum log_level log_line_level(const char *line, size_t n, size_t *skip);
+void log_never_wait(void); /* see above; only in a program with one thread */
 
 /* fields: NULL, or a NULL-terminated list of "NAME=value" strings with upper-case names. */
 void log_fields(enum log_level level, const char *const *fields, const char *fmt, ...)

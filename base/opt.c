@@ -97,7 +97,7 @@ parse_units(const char *s, const struct unit *u, uint64_t *ret)
     memcpy(number, s, all);
     number[all] = 0;
     if (!parse_double(number, &v) || v * u->times >= 0x1p63) return false;
-    *ret = (uint64_t)llround(v * u->times);
+    *ret = (uint64_t)(v * u->times + 0.5);
     return true;
 }
 
@@ -327,12 +327,15 @@ int
 opt_argv(const struct opt *table, void *to, uint64_t *given, int argc, char **argv, int *at,
          struct err *e)
 {
-    for (; *at < argc && strncmp(argv[*at], "--", 2) == 0; ++*at) {
-        const char *arg = argv[*at] + 2, *value;
-        size_t len = strcspn(arg, "=");
+    for (; *at < argc; ++*at) {
+        const char *arg = strcmp(argv[*at], "-h") ? argv[*at] : "--help", *value;
+        size_t len;
         char key[64];
         const struct opt *o;
 
+        if (strncmp(arg, "--", 2)) break;
+        arg += 2;
+        len = strcspn(arg, "=");
         if (!*arg) { /* "--" */
             ++*at;
             break;
@@ -346,6 +349,8 @@ opt_argv(const struct opt *table, void *to, uint64_t *given, int argc, char **ar
             value = arg + len + 1;
         } else if (o->type == OPT_BOOL) {
             value = "true";
+        } else if (o->flags & OPT_BARE) {
+            value = "0";
         } else if (*at + 1 < argc) {
             value = argv[++*at];
         } else {
@@ -451,8 +456,11 @@ opt_help(const struct opt *table, enum opt_form form, FILE *out)
         size_t left;
 
         if (o->flags & OPT_HIDDEN) continue;
-        left = (size_t)fprintf(out, "  %s%s%s", written_key(o, form, text, sizeof text),
-                               *arg_of(o) ? " " : "", arg_of(o));
+        left = (size_t)fprintf(out,
+                               o->flags & OPT_BARE ? "  %s[=%s]"
+                               : *arg_of(o)        ? "  %s %s"
+                                                   : "  %s",
+                               written_key(o, form, text, sizeof text), arg_of(o));
         if (left > SENTENCE_AT - 2) {
             fputc('\n', out);
             left = 0;
@@ -495,8 +503,13 @@ manual_value(const struct opt *o, enum opt_form form, FILE *out)
 
     if (kind) {
         fputs("The value is ", out);
-        opt_roff(out, form_of(o));
-        if (*range_of(o, range, sizeof range)) {
+        if (!*range_of(o, range, sizeof range)) {
+            opt_roff(out, form_of(o));
+        } else if (o->type == OPT_U32 || o->type == OPT_U64) { /* the range replaces "0 or more" */
+            fprintf(out, "a whole number%s ", o->flags & OPT_POW2 ? "," : "");
+            opt_roff(out, range);
+        } else {
+            opt_roff(out, form_of(o));
             fputs(", ", out);
             opt_roff(out, range);
         }
@@ -520,7 +533,7 @@ opt_manual(const struct opt *table, enum opt_form form, FILE *out)
         fputs(".It Cm ", out);
         opt_roff(out, written_key(o, form, key, sizeof key));
         if (*arg_of(o)) {
-            fputs(" Ar ", out);
+            fputs(o->flags & OPT_BARE ? " Op Ar =" : " Ar ", out);
             opt_roff(out, arg_of(o));
         }
         fputc('\n', out);

@@ -36,7 +36,8 @@ enum {
     OPT_HIDDEN = 2,  /* absent from help, manual and suggestions */
     OPT_AUTO = 4,    /* numbers: "auto" is accepted and stored as 0; min must be above 0 */
     OPT_POW2 = 8,    /* numbers: must be a power of two */
-    OPT_REPEAT = 16  /* STR: may be repeated; the values are joined with newlines */
+    OPT_REPEAT = 16, /* STR: may be repeated; the values are joined with newlines */
+    OPT_BARE = 32    /* numbers: --key without =VALUE is accepted and means 0 */
 };
 
 struct opt {
@@ -72,8 +73,8 @@ int opt_give(const struct opt *table, void *to, uint64_t *given, const char *key
              struct err *e) MUST_USE;
 
 /* Parses the options in argv from index *at; the first argument without "--", or after "--" alone,
- * ends them. *at becomes the index of the first operand. -EINVAL, -ENOENT. The table must
- * have rows for --help and --version. */
+ * ends them. -h is --help. *at becomes the index of the first operand. -EINVAL, -ENOENT. The table
+ * must have rows for --help and --version. */
 int opt_argv(const struct opt *table, void *to, uint64_t *given, int argc, char **argv, int *at,
              struct err *e) MUST_USE;
 

@@ -230,6 +230,7 @@ set_reason(struct lagan_event *ev, uint32_t reason, const char *unknown)
 static int
 take_output(const msgpack_object *o, struct lagan_event *ev)
 {
+    const msgpack_object *blocks;
     double score = 0;
 
     if (o->type != MSGPACK_OBJECT_MAP) return -EBADMSG;
@@ -245,6 +246,12 @@ take_output(const msgpack_object *o, struct lagan_event *ev)
     ev->adopted = small(o, "adopted");
     ev->recomputed = small(o, "recomputed");
     ev->n_prompt_tokens = small(o, "n_prompt_tokens");
+    blocks = msg_get(o, "kv_blocks");
+    if (!blocks || blocks->type != MSGPACK_OBJECT_MAP) return 0;
+    ev->blocks_allocated = small(blocks, "allocated");
+    ev->blocks_allocated_new = small(blocks, "allocated_new");
+    ev->blocks_reused = small(blocks, "reused");
+    ev->blocks_missed = small(blocks, "missed");
     return 0;
 }
 

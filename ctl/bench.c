@@ -6,6 +6,7 @@
 
 #include <math.h>
 #include <stdio.h>
+#include <time.h>
 
 struct bench_opts {
     uint32_t prompts, input, output, concurrency, below;
@@ -67,6 +68,8 @@ struct bench {
     uint32_t open, completed, failed;
     int code; /* exit code of the first failure */
     uint64_t n_out;
+    char model[256];           /* name of the measured model */
+    nsec shown;                /* when the progress was printed last */
     struct values time[TIMES]; /* measured times in ms, by kind */
 };
 
@@ -140,6 +143,19 @@ take(struct bench *b, const struct lagan_event *ev)
     while (b->oldest < b->next && b->shot[b->oldest].over) b->oldest++;
 }
 
+/* Shows on a terminal how many of n requests have ended and how many tokens arrive per second. */
+static void
+show_progress(struct bench *b, size_t n, nsec start)
+{
+    nsec now = clock_now();
+    double seconds = (double)(now - start) / NSEC_S;
+
+    if (n == 1 || now - b->shown < 200 * NSEC_MS) return;
+    b->shown = now;
+    progress_line("%u of %zu requests, %u open, %.0f s, %.0f tokens/s", b->completed, n - 1,
+                  b->open, seconds, seconds > 0 ? (double)b->n_out / seconds : 0);
+}
+
 /* Runs n requests. Returns 0, or an exit code after printing the error. */
 static int
 run(struct bench *b, size_t n, nsec start)
@@ -149,6 +165,7 @@ run(struct bench *b, size_t n, nsec start)
         int wait = -1, r;
 
         if (ctl_signal) return 128 + ctl_signal;
+        show_progress(b, n, start);
         while (b->next < n && b->open < b->o.concurrency) {
             nsec left = start + b->shot[b->next].due - clock_now();
 
@@ -194,7 +211,7 @@ add_time(json_t *o, const char *what, const char *name, double ms)
     char key[40];
 
     snprintf(key, sizeof key, "%s_%s_ms", what, name);
-    json_object_set_new(o, key, json_real(ms));
+    json_object_set_new(o, key, json_measured(ms));
 }
 
 static void
@@ -206,6 +223,7 @@ add_times(json_t *o, const char *name, struct values *s)
     for (size_t i = 0; i < s->n; i++) sum += s->v[i];
     add_time(o, "mean", name, s->n ? sum / (double)s->n : 0);
     add_time(o, "median", name, at(s, .5));
+    add_time(o, "p90", name, at(s, .9));
     add_time(o, "p99", name, at(s, .99));
 }
 
@@ -213,12 +231,20 @@ static json_t *
 result(struct bench *b, double seconds)
 {
     json_int_t n_in = (json_int_t)b->completed * b->o.input, n_out = (json_int_t)b->n_out;
-    json_t *o = json_pack("{s:f,s:i,s:i,s:I,s:I,s:f,s:f,s:f}", "duration", seconds, "completed",
-                          (int)b->completed, "failed", (int)b->failed, "total_input_tokens", n_in,
-                          "total_output_tokens", n_out, "request_throughput",
-                          b->completed / seconds, "output_throughput", (double)n_out / seconds,
-                          "total_token_throughput", (double)(n_in + n_out) / seconds);
+    char date[24];
+    time_t now = time(NULL);
+    struct tm tm;
+    json_t *o;
 
+    strftime(date, sizeof date, "%Y%m%d-%H%M%S", localtime_r(&now, &tm)); /* as vLLM writes it */
+    o = json_pack("{s:s,s:s,s:i,s:o,s:o,s:i,s:i,s:I,s:I,s:o,s:o,s:o}", "date", date, "model_id",
+                  b->model, "num_prompts", (int)b->o.prompts, "request_rate",
+                  b->o.rate > 0 ? json_measured(b->o.rate) : json_string("inf"), "duration",
+                  json_measured(seconds), "completed", (int)b->completed, "failed", (int)b->failed,
+                  "total_input_tokens", n_in, "total_output_tokens", n_out, "request_throughput",
+                  json_measured(b->completed / seconds), "output_throughput",
+                  json_measured((double)n_out / seconds), "total_token_throughput",
+                  json_measured((double)(n_in + n_out) / seconds));
     check(o);
     for (int i = 0; i < TIMES; i++) add_times(o, time_names[i], &b->time[i]);
     return o;
@@ -232,7 +258,9 @@ print(json_t *o)
 
     json_object_foreach(o, key, v)
     {
-        if (json_is_integer(v))
+        if (json_is_string(v))
+            printf("%-24s %12s\n", key, json_string_value(v));
+        else if (json_is_integer(v))
             printf("%-24s %12lld\n", key, (long long)json_integer_value(v));
         else
             printf("%-24s %14.2f\n", key, json_real_value(v));
@@ -261,6 +289,7 @@ measure(struct bench *b, bool json)
     for (int i = 0; i < TIMES; i++) b->time[i].n = 0;
     start = clock_now();
     r = run(b, 1 + (size_t)b->o.prompts, start);
+    progress_line(NULL);
     if (r) return r;
     o = result(b, (double)(clock_now() - start) / NSEC_S);
     json ? print_json(o) : print(o);
@@ -268,12 +297,29 @@ measure(struct bench *b, bool json)
     return b->failed ? b->code : 0;
 }
 
+/* Sets b->model to --model, or to the only model that is served. */
+static int
+find_model(struct bench *b, struct ctl *ctl)
+{
+    json_t *status;
+    int r = ctl_ask(ctl, "status", NULL, /* json= */ false, &status);
+    const json_t *models = json_object_get(status, "models");
+    const char *only = json_string_value(json_array_get(models, 0));
+
+    snprintf(b->model, sizeof b->model, "%s", *b->o.model ? b->o.model : only ? only : "");
+    json_decref(status);
+    return r;
+}
+
 int
 cmd_bench(struct ctl *ctl)
 {
     const struct bench_opts *o = ctl->opts;
     struct bench b = { .c = ctl->api, .o = *o, .rng = o->seed };
-    int r = measure(&b, ctl->json);
+    int r = ctl_need_utf8("model", o->model);
+
+    if (r == 0) r = find_model(&b, ctl);
+    if (r == 0) r = measure(&b, ctl->json);
 
     free(b.shot);
     free(b.ids);

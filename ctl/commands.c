@@ -17,12 +17,6 @@ cmd_list(struct ctl *ctl)
     return r;
 }
 
-static json_t *
-string_of(const char *s)
-{
-    return json_stringn(s, strlen(s));
-}
-
 /* Calls one() for each worker. Returns the combined exit code (ctl_worst()). */
 static int
 each_worker(struct ctl *ctl, int (*one)(struct ctl *ctl, const char *worker, void *arg), void *arg)
@@ -36,177 +30,6 @@ each_worker(struct ctl *ctl, int (*one)(struct ctl *ctl, const char *worker, voi
     return worst;
 }
 
-/* ---- workers */
-
-/* Adds a cell with the used share of each pool, as "62% / 48%". */
-static void
-cell_kv(struct table *t, const json_t *worker, const char *key)
-{
-    json_t *pools = json_object_get(worker, key), *p;
-    char buf[64] = "-";
-    size_t i, at = 0;
-
-    json_array_foreach(pools, i, p)
-    {
-        long long blocks = json_number(p, "blocks");
-
-        at += (size_t)snprintf(buf + at, sizeof buf - at, "%s%lld%%", i ? " / " : "",
-                               blocks ? 100 * json_number(p, "used") / blocks : 0);
-        if (at + 16 > sizeof buf) break;
-    }
-    table_cell(t, true, "%s", buf);
-}
-
-/* Adds a cell with the state of a worker and of its standby process, as "ready, standby", or
- * "loading 37%" once the number of bytes to load is known. */
-static void
-cell_state(struct table *t, const json_t *worker, const char *key)
-{
-    const json_t *load = json_object_get(worker, "load");
-    const char *state = json_word(worker, key);
-    const char *standby = json_string_value(json_object_get(worker, "standby"));
-    long long total = json_number(load, "total");
-
-    if (!strcmp(state, "loading") && total > 0)
-        table_cell(t, false, "loading %lld%%", 100 * json_number(load, "done") / total);
-    else
-        table_cell(t, false, "%s%s%s", state, standby && *standby ? ", " : "",
-                   standby ? standby : "");
-}
-
-static void
-cell_arenas(struct table *t, const json_t *worker, const char *key)
-{
-    json_t *a;
-    long long sum = 0;
-    char buf[32];
-    size_t i;
-
-    json_array_foreach(json_object_get(worker, key), i, a) sum += json_number(a, "bytes");
-    table_cell(t, true, "%s", text_bytes(buf, sizeof buf, (double)sum));
-}
-
-/* Adds "-", not 0, if the worker has no process: kill 0 signals one's own process group. */
-static void
-cell_pid(struct table *t, const json_t *o, const char *key)
-{
-    if (json_number(o, key))
-        cell_number(t, o, key);
-    else
-        table_cell(t, true, "-");
-}
-
-/* Adds the other ranks of a rank group below rank 0. */
-static void
-add_ranks(struct table *t, const json_t *worker)
-{
-    json_t *r;
-    size_t i;
-
-    json_array_foreach(json_object_get(worker, "ranks"), i, r)
-    {
-        cell_word(t, r, "name");
-        cell_pid(t, r, "pid");
-        table_cell(t, false, "rank %zu", i + 1);
-        for (int k = 0; k < 2; k++) table_cell(t, false, "%s", "");
-        for (int k = 0; k < 3; k++) table_cell(t, true, "%s", "");
-        cell_bytes(t, r, "bytes");
-        table_cell(t, true, "%s", "");
-    }
-}
-
-static void
-print_workers(const json_t *workers)
-{
-    static const struct column columns[] = {
-        { "WORKER", "name", cell_word },
-        { "PID", "pid", cell_pid },
-        { "MODEL", "model", cell_word },
-        { "DEVICE", "device", cell_word },
-        { "STATE", "state", cell_state },
-        { "RUNNING", "running", cell_number },
-        { "WAITING", "waiting", cell_number },
-        { "KV USED", "kv", cell_kv },
-        { "ARENAS", "arenas", cell_arenas },
-        { "RESTARTS", "restarts", cell_number },
-        { 0 },
-    };
-    struct table *t = table_new(columns);
-    json_t *w;
-    size_t i;
-
-    json_array_foreach(workers, i, w)
-    {
-        table_row(t, w);
-        add_ranks(t, w);
-    }
-    table_print(t);
-    json_array_foreach(workers, i, w)
-    {
-        const char *why = json_string_value(json_object_get(w, "why"));
-        const char *name = json_word(w, "name"), *state = json_word(w, "state");
-
-        if (why && *why) printf("%s: %s\n", name, why);
-        if (!strcmp(state, "failed"))
-            printf("%s is not started again automatically; `laganctl restart %s` starts it\n", name,
-                   name);
-        else if (!strcmp(state, "down"))
-            printf("%s stays stopped; `laganctl restart %s` starts it\n", name, name);
-        else if (!strcmp(state, "backoff"))
-            printf("%s will be started again; `laganctl restart %s` starts it now; `laganctl "
-                   "panic` has its panic message\n",
-                   name, name);
-    }
-}
-
-static int
-cmd_workers(struct ctl *ctl)
-{
-    json_t *workers;
-    int r = ctl_ask(ctl, "workers list", NULL, ctl->json, &workers);
-
-    if (workers) print_workers(workers);
-    json_decref(workers);
-    return r;
-}
-
-static void
-print_status(const json_t *s)
-{
-    json_t *workers = json_object_get(s, "workers"), *w;
-    size_t i, n_ready = 0;
-    char up[32];
-
-    json_array_foreach(workers, i, w) n_ready += !strcmp(json_word(w, "state"), "ready");
-    printf("lagand %s  pid %lld  up %s  %s  %zu of %zu workers ready\n", json_word(s, "version"),
-           json_number(s, "pid"), text_duration(up, sizeof up, json_real_number(s, "uptime_s")),
-           json_word(s, "state"), n_ready, json_array_size(workers));
-    printf("requests %lld of %lld\n\n", json_number(s, "requests"), json_number(s, "max_requests"));
-    print_workers(workers);
-}
-
-static int
-cmd_status(struct ctl *ctl)
-{
-    const char *state;
-    char *reply;
-    json_t *s;
-    int r = ctl_call(ctl, "status", NULL, &reply);
-
-    if (r) return r;
-    s = json_loads(reply, 0, NULL); /* for the exit code, also with --json */
-    if (ctl->json) puts(reply);
-    free(reply);
-    if (!s) return ctl_fail(CTL_FAILED, "the reply of lagand to status is not JSON");
-    if (!ctl->json) print_status(s);
-    state = json_word(s, "state");
-    r = !strcmp(state, "degraded")   ? CTL_DEGRADED
-        : !strcmp(state, "draining") ? CTL_UNAVAILABLE
-                                     : 0;
-    json_decref(s);
-    return r;
-}
-
 /* ---- requests */
 
 static void
@@ -218,15 +41,11 @@ cell_age(struct table *t, const json_t *o, const char *key)
 }
 
 static const struct column request_columns[] = {
-    { "ID", "id", cell_number },
-    { "CLIENT", "client", cell_word },
-    { "MODEL", "model", cell_word },
-    { "WORKER", "worker", cell_word },
-    { "STATE", "state", cell_word },
-    { "PROMPT", "prompt", cell_number },
-    { "GENERATED", "generated", cell_number },
-    { "AGE", "age_ms", cell_age },
-    { 0 },
+    { "ID", "id", cell_number },         { "USER", "user", cell_word },
+    { "CLIENT", "client", cell_word },   { "MODEL", "model", cell_word },
+    { "WORKER", "worker", cell_word },   { "STATE", "state", cell_word },
+    { "PROMPT", "prompt", cell_number }, { "GENERATED", "generated", cell_number },
+    { "AGE", "age_ms", cell_age },       { 0 },
 };
 
 static int
@@ -341,33 +160,7 @@ cmd_config_check(struct ctl *ctl)
     return r;
 }
 
-/* ---- drain, restart, reload */
-
-static int
-order(struct ctl *ctl, const char *worker, void *arg)
-{
-    const char *verb = arg;
-    json_t *done, *args = json_pack("{s:o}", "worker", string_of(worker));
-    int r = ctl_ask(ctl, verb, args, ctl->json, &done);
-
-    if (done && !strcmp(json_word(done, "state"), "down"))
-        printf("%s  is stopped\n", worker);
-    else if (done && !strcmp(json_word(done, "state"), "loading"))
-        printf("%s  starting\n", worker);
-    else if (done)
-        printf("%s  %sing, %lld requests to finish\n", worker, verb, json_number(done, "requests"));
-    json_decref(done);
-    return r;
-}
-
-/* Runs drain or restart, for one worker or for all. */
-static int
-cmd_order(struct ctl *ctl)
-{
-    void *verb = (void *)(uintptr_t)ctl->command->words;
-
-    return strcmp(*ctl->argv, "all") ? order(ctl, *ctl->argv, verb) : each_worker(ctl, order, verb);
-}
+/* ---- reload */
 
 static int
 cmd_reload(struct ctl *ctl)
@@ -522,6 +315,9 @@ cmd_text(struct ctl *ctl)
     struct err e;
     json_t *ids;
 
+    if (ctl_need_utf8("text", o->text) || ctl_need_utf8("messages", o->messages) ||
+        ctl_need_utf8("model", o->model))
+        return CTL_USAGE;
     if (*o->requests) return text_lines(ctl, o->requests);
     if (*o->messages) return text_call(ctl, json_pack("{s:s}", "messages", o->messages));
     if (!ctl->first_given) /* a text may be empty */
@@ -577,9 +373,12 @@ const struct command commands[] = {
       "sufficient.\n",
       .run = cmd_model_verify, .alone = true },
     { "status", "",
-      "show lagand, its workers and their load on one screen; exit code 7 if a worker has failed",
-      "  laganctl status && echo all is well\n",
-      .run = cmd_status },
+      "show lagand, its workers and their load on one screen; exit code 0 if every worker is ready",
+      "  laganctl status --wait && echo all is well\n"
+      "  laganctl status --wait=60 --json\n\n"
+      "The exit code is 0 only if every worker is ready: 7 if a worker has failed or is stopped,\n"
+      "69 while lagand starts or stops, 3 without a lagand, 6 if the time of --wait is over.\n",
+      status_wait_opts, .run = cmd_status, .connects = true },
     { "bench", "",
       "measure throughput and latency with random prompts; --json has the keys of vLLM's benchmark",
       "  laganctl bench --input 1000 --output 200 --prompts 500 --concurrency 64\n"
@@ -587,8 +386,8 @@ const struct command commands[] = {
       "The first request is a warm-up and is not counted. Times are measured in this client:\n"
       "ttft, time to the first token; tpot, time from the first to the last token divided by\n"
       "the tokens after the first; itl, time between two batches of tokens; e2el, time of a\n"
-      "whole request. Every output has the requested length. A model with fewer than 256 token\n"
-      "ids needs --below.\n",
+      "whole request; p90 and p99 are percentiles. A terminal shows the progress. Every output\n"
+      "has the requested length. A model with fewer than 256 token ids needs --below.\n",
       bench_opts, .run = cmd_bench },
     { "top", "", "show the state and the token rates of each worker, repeatedly",
       "  laganctl top\n"
@@ -611,14 +410,15 @@ const struct command commands[] = {
       .run = cmd_cancel },
     { "drain", "WORKER|all", "let a worker finish its requests and give it no new ones",
       "  laganctl drain w0\n"
-      "  laganctl drain all\n\n"
+      "  laganctl drain all --wait=300\n\n"
       "The worker then exits and stays down until `laganctl restart` or a restart of lagand.\n",
-      .run = cmd_order },
+      order_wait_opts, .run = cmd_order },
     { "restart", "WORKER|all", "let a worker finish its requests, then replace its process",
-      "  laganctl restart w0\n\n"
+      "  laganctl restart w0\n"
+      "  laganctl restart all --wait\n\n"
       "With all, the workers restart at the same time; `laganctl reload` replaces one after the\n"
       "other.\n",
-      .run = cmd_order },
+      order_wait_opts, .run = cmd_order },
     { "reload", "", "replace all workers by the installed program, one after the other",
       "  laganctl reload\n\n"
       "Open requests continue on the replacement. Weights and KV cache stay in device memory.\n",
@@ -672,7 +472,9 @@ const struct command commands[] = {
       events_opts, .run = cmd_events },
     { "panic", "", "print why workers failed: cause, panic message and last log lines",
       "  laganctl panic\n\n"
-      "lagand keeps the last 32 failures, as long as the events of `laganctl events`.\n",
+      "lagand keeps the last 32 failures, as long as the events of `laganctl events`. Frames are\n"
+      "the calls at the time of the failure; `addr2line -fe lagan-worker 0x1234` names the\n"
+      "function of lagan-worker+0x1234.\n",
       .run = cmd_panic },
     { "steps", "[WORKER]", "print the last steps (batches) of the workers, one line each",
       "  laganctl steps\n"
@@ -739,6 +541,10 @@ const struct command commands[] = {
       .run = cmd_keygen, .alone = true },
     { "config show", "", "print the configuration in use, and where each value was set",
       .run = cmd_list, .columns = config_columns },
+    { "help", "[COMMAND] [WORD]", "print the commands, or describe one; the same as --help",
+      "  laganctl help kv\n"
+      "  laganctl help kv flush\n",
+      .run = cmd_help, .alone = true },
     { "config check", "[FILE]", "check a configuration file; exit code 78 if it has errors",
       "  laganctl config check /etc/lagan/lagan.yaml\n",
       .run = cmd_config_check, .alone = true },

@@ -14,6 +14,8 @@ int
 ctl_exit_of(uint32_t reason)
 {
     switch (reason) {
+    case LAGAN_E_INVALID_REQUEST:
+        return CTL_USAGE;
     case LAGAN_E_QUEUE_FULL:
         return CTL_QUEUE_FULL;
     case LAGAN_E_UNAUTHORIZED:
@@ -33,6 +35,12 @@ ctl_exit_of(uint32_t reason)
     default:
         return CTL_FAILED;
     }
+}
+
+int
+ctl_exit_of_line(uint32_t reason)
+{
+    return reason == LAGAN_E_INVALID_REQUEST ? CTL_FAILED : ctl_exit_of(reason);
 }
 
 int
@@ -91,6 +99,14 @@ ctl_listens(const struct ctl *ctl)
     char endpoint[sizeof ctl->endpoint];
 
     return ctl_endpoint(ctl->endpoint, endpoint, sizeof endpoint) && probe(endpoint) == 0;
+}
+
+bool
+ctl_may_listen(const struct ctl *ctl)
+{
+    int r = probe(ctl->endpoint);
+
+    return r != -ENOENT && r != -ECONNREFUSED;
 }
 
 int
@@ -160,7 +176,7 @@ ctl_call(struct ctl *ctl, const char *verb, json_t *args, char **reply)
         if (r < 0 && ctl_signal)
             r = 128 + ctl_signal;
         else if (r == -EREMOTEIO && ctl->line)
-            r = ctl_fail(ctl_exit_of(code), "%s: line %zu: %s", ctl->file, ctl->line,
+            r = ctl_fail(ctl_exit_of_line(code), "%s: line %zu: %s", ctl->file, ctl->line,
                          lagan_errmsg(c));
         else if (r == -EREMOTEIO)
             r = ctl_fail(ctl_exit_of(code), "%s", lagan_errmsg(c));

@@ -22,7 +22,8 @@
     X(5, REFUSED, "refused: not possible in the present state, by a limit, or with this version") \
     X(6, TIMEOUT, "the command did not finish in time") \
     X(7, DEGRADED, "lagand works, but a part of it has failed") \
-    X(69, UNAVAILABLE, "lagand accepts no requests: it is stopping, or a device is lost") \
+    X(69, UNAVAILABLE, \
+      "lagand serves no requests: it is starting or stopping, or a device is lost") \
     X(75, QUEUE_FULL, "the queue is full; try again later") \
     X(77, NO_PERMISSION, "this user is not allowed to do that") \
     X(78, CONFIG, "the configuration has errors")
@@ -62,6 +63,7 @@ struct command {
     int (*run)(struct ctl *ctl);  /* returns the exit code */
     const struct column *columns; /* of the table that cmd_list() prints */
     bool alone;                   /* the command needs no connection to lagand */
+    bool connects;                /* run() opens ctl->api itself, unless --spawn has opened it */
     bool parses_argv;             /* run() parses the options, not main.c */
 };
 extern const struct command commands[]; /* the last entry has words NULL */
@@ -69,23 +71,33 @@ extern const struct command commands[]; /* the last entry has words NULL */
 /* help.c: --help, --help of a command, and laganctl(1) in mdoc. */
 void help(void);
 void command_help(const struct command *c);
+/* Prints the commands that begin with this word; returns false if there is none. */
+bool group_help(const char *word);
 void manual(void);
 
 /* main.c */
 extern const struct opt global_opts[];
+int cmd_help(struct ctl *ctl);
 
 /* connect.c */
 /* Connects to api.sock, or if privileged to ctl.sock. Returns 0, or an exit code with a message. */
 int ctl_connect(struct ctl *ctl, struct lagan **ret, bool privileged);
 /* Returns true if lagand listens on ctl.sock; prints no error. */
 bool ctl_listens(const struct ctl *ctl);
+/* Returns false if the socket of the endpoint is absent or no process listens on it. */
+bool ctl_may_listen(const struct ctl *ctl);
 /* Calls a verb, on ctl.sock if it is for operators. args: freed by the call; NULL: none. Returns 0
  * and the reply as JSON text in *reply, or an exit code after printing the error. */
 int ctl_call(struct ctl *ctl, const char *verb, json_t *args, char **reply);
 /* ctl_call(), but if json is true it prints the reply and sets *ret to NULL; else it parses the
  * reply into *ret, which the caller frees. */
 int ctl_ask(struct ctl *ctl, const char *verb, json_t *args, bool json, json_t **ret);
-int ctl_exit_of(uint32_t reason); /* exit code for enum lagan_reason */
+/* Returns the exit code for an enum lagan_reason. The request was made from the command line, whose
+ * errors are CTL_USAGE, or from a line of a file. */
+int ctl_exit_of(uint32_t reason);
+int ctl_exit_of_line(uint32_t reason);
+/* Returns 0 if the value of an option is UTF-8, else CTL_USAGE with a message. */
+int ctl_need_utf8(const char *option, const char *value);
 /* Finds a program in the directory of laganctl or in libexec. Returns 0, or -ENOENT. */
 int sibling_path(char *buf, size_t n, const char *program);
 
@@ -129,6 +141,12 @@ int cmd_kv_events(struct ctl *ctl);
 /* keygen.c */
 int cmd_keygen(struct ctl *ctl);
 
+/* workers.c */
+extern const struct opt status_wait_opts[], order_wait_opts[];
+int cmd_workers(struct ctl *ctl);
+int cmd_status(struct ctl *ctl);
+int cmd_order(struct ctl *ctl); /* drain, restart */
+
 /* top.c */
 extern const struct opt top_opts[];
 int cmd_top(struct ctl *ctl);
@@ -163,15 +181,20 @@ void print_table(const struct column *columns, const json_t *rows);
 void cell_word(struct table *t, const json_t *o, const char *key);
 void cell_number(struct table *t, const json_t *o, const char *key);
 void cell_bytes(struct table *t, const json_t *o, const char *key);
-void print_json(const json_t *o);                        /* one line */
-const char *json_word(const json_t *o, const char *key); /* a string member, or "-" */
+void print_json(const json_t *o);                             /* one line */
+const char *json_string_of(const json_t *o, const char *key); /* a string member; "": none */
+const char *json_word(const json_t *o, const char *key);      /* the same, but "-" for "" */
 /* Returns a number member as an integer; 0: o has no such member. */
 long long json_number(const json_t *o, const char *key);
+/* Returns a new JSON number with 6 significant digits, for a time or a rate. */
+json_t *json_measured(double v);
 double json_real_number(const json_t *o, const char *key);
 void print_json_string(FILE *out, const char *s, size_t n);
 void print_float(FILE *out, float v); /* shortest text that parses to the same float */
 const char *text_bytes(char *buf, size_t n, double bytes);
 const char *text_duration(char *buf, size_t n, double seconds);
+/* Draws one line on standard error again if it is a terminal. NULL: removes the line. */
+void progress_line(const char *fmt, ...) PRINTF_LIKE(1, 2);
 /* Shows the progress of loading a model in bytes; total 0: ends the display. */
 void progress(const char *what, double done, double total, nsec since);
 

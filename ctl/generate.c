@@ -99,7 +99,7 @@ finish_output(struct generate *g, struct running_request *j, const struct lagan_
 static void
 say_failed(struct generate *g, struct running_request *j, const struct lagan_event *ev)
 {
-    note_failure(g, j, ctl_exit_of(ev->reason));
+    note_failure(g, j, g->from_file ? ctl_exit_of_line(ev->reason) : ctl_exit_of(ev->reason));
     if (g->o.json || g->o.stream) {
         running_request_print_final(j, ev, stdout);
     } else {

@@ -9,7 +9,7 @@ static const char about[] =
     "Command line client of lagand: send requests, show state, control workers.";
 static const char examples[] = "  laganctl --spawn models/gemma generate --text \"a=1;b=2;a?\"\n"
                                "  laganctl generate --ids 1,2,3 --max-tokens 8 --json\n"
-                               "  laganctl status\n";
+                               "  laganctl status --wait && echo all is well\n";
 static const char interrupted[] = "interrupted by a signal; open requests are cancelled";
 
 /* Options of every command. */
@@ -29,24 +29,43 @@ print_exit_codes(void)
     printf("  130  %s\n", interrupted);
 }
 
+static void
+print_command(const struct command *c)
+{
+    enum { LEFT = 26 };
+    char left[64];
+
+    snprintf(left, sizeof left, "%s%s%s", c->words, *c->operands ? " " : "", c->operands);
+    if (strlen(left) > LEFT) printf("  %s\n", left), *left = 0;
+    printf("  %-*s  %s\n", LEFT, left, c->sentence);
+}
+
 void
 help(void)
 {
-    enum { LEFT = 26 };
-    const struct command *c;
-
     printf("Usage: laganctl [OPTION]... COMMAND [ARGUMENT]...\n%s\n\nCommands:\n", about);
-    for (c = commands; c->words; c++) {
-        char left[64];
-
-        snprintf(left, sizeof left, "%s%s%s", c->words, *c->operands ? " " : "", c->operands);
-        if (strlen(left) > LEFT) printf("  %s\n", left), *left = 0;
-        printf("  %-*s  %s\n", LEFT, left, c->sentence);
-    }
+    for (const struct command *c = commands; c->words; c++) print_command(c);
     puts("\nOptions, which precede the command, with the default in []:");
     opt_help(global_opts, OPT_TYPED, stdout);
     printf("\nExamples:\n%s\n`laganctl COMMAND --help` describes one command.\n", examples);
     print_exit_codes();
+}
+
+bool
+group_help(const char *word)
+{
+    size_t len = strlen(word);
+    bool found = false;
+
+    for (const struct command *c = commands; c->words; c++) {
+        if (strncmp(c->words, word, len) || c->words[len] != ' ') continue;
+        if (!found)
+            printf("Usage: laganctl [OPTION]... %s WORD [ARGUMENT]...\n\nCommands:\n", word);
+        print_command(c);
+        found = true;
+    }
+    if (found) printf("\n`laganctl %s WORD --help` describes one command.\n", word);
+    return found;
 }
 
 void

@@ -116,7 +116,8 @@ print_panic(const json_t *x)
     printf("%s  %s  pid %lld  %s: %s, with %lld requests\n", clock_text(x, at, sizeof at),
            json_word(x, "worker"), json_number(x, "pid"), json_word(x, "cause"),
            json_word(x, "how"), json_number(x, "requests"));
-    if (*json_word(x, "words")) printf("  panic message: %s\n", json_word(x, "words"));
+    if (*json_string_of(x, "words")) printf("  panic message: %s\n", json_word(x, "words"));
+    if (*json_string_of(x, "frames")) printf("  frames: %s\n", json_word(x, "frames"));
     json_array_foreach(json_object_get(x, "log"), i, line)
     {
         printf("  | %s\n", json_string_value(line));

@@ -1,6 +1,8 @@
 /* main.c - laganctl: the command line and the exit code; see ctl.h. */
 #include "ctl/ctl.h"
 
+#include "base/similar.h"
+
 #include "config.h"
 
 #include <stdio.h>
@@ -47,20 +49,44 @@ words_match(const char *words, int argc, char **argv)
     return n;
 }
 
-static int
-no_such_command(const char *word)
+static const struct command *
+command_of(int argc, char **argv, int *n_words)
 {
-    size_t len = strlen(word);
-    bool group = false;
+    const struct command *c = commands;
 
+    while (c->words && !(*n_words = words_match(c->words, argc, argv))) c++;
+    return c->words ? c : NULL;
+}
+
+/* Explains that argv is no command: lists those of a group, or suggests a similar one. */
+static int
+no_such_command(int argc, char **argv)
+{
+    struct similar near = { 0 };
+    size_t len = strlen(argv[0]);
+    bool group = false;
+    char words[60];
+
+    for (const struct command *c = commands; c->words; c++)
+        if (!strncmp(c->words, argv[0], len) && c->words[len] == ' ') group = true;
+    /* compares the first word of single commands, the first two of others */
     for (const struct command *c = commands; c->words; c++) {
-        if (strncmp(c->words, word, len) || c->words[len] != ' ') continue;
-        if (!group) fprintf(stderr, "laganctl: '%s' needs one of these words after it:", word);
-        fprintf(stderr, " %s", c->words + len + 1);
-        group = true;
+        bool two = strchr(c->words, ' ') && argc > 1;
+
+        snprintf(words, sizeof words, "%s%s%s", argv[0], two ? " " : "", two ? argv[1] : "");
+        similar_compare(&near, words, strlen(words), c->words);
     }
-    if (group) return fputc('\n', stderr), CTL_USAGE;
-    return ctl_fail(CTL_USAGE, "no command '%s'; `laganctl --help` lists them", word);
+    if (group && argc < 2) {
+        fprintf(stderr, "laganctl: '%s' needs one of these words after it:", argv[0]);
+        for (const struct command *c = commands; c->words; c++)
+            if (!strncmp(c->words, argv[0], len) && c->words[len] == ' ')
+                fprintf(stderr, " %s", c->words + len + 1);
+        return fputc('\n', stderr), CTL_USAGE;
+    }
+    snprintf(words, sizeof words, "%s%s%s", argv[0], group ? " " : "", group ? argv[1] : "");
+    if (near.word)
+        return ctl_fail(CTL_USAGE, "no command '%s'; did you mean '%s'?", words, near.word);
+    return ctl_fail(CTL_USAGE, "no command '%s'; `laganctl --help` lists them", words);
 }
 
 static bool
@@ -132,18 +158,9 @@ bytes_of(const struct opt *table)
 static int
 run_command(struct ctl *ctl)
 {
-    int r;
-
-    if (ctl->command->parses_argv) return ctl->command->run(ctl);
-    ctl->opts = calloc(1, bytes_of(ctl->command->opts));
-    check(ctl->opts);
-    r = parse_args(ctl);
-    if (r == 0) r = ctl->command->run(ctl);
-    free(ctl->opts);
-    return r;
+    return ctl->command->run(ctl);
 }
 
-/* run() handles --help first, because --help must not connect to or start a lagand. */
 static bool
 asks_help(int argc, char **argv)
 {
@@ -152,18 +169,45 @@ asks_help(int argc, char **argv)
     return false;
 }
 
+/* laganctl help [COMMAND]: equal to --help, and to COMMAND --help. */
+int
+cmd_help(struct ctl *ctl)
+{
+    int n;
+    const struct command *c = ctl->argc ? command_of(ctl->argc, ctl->argv, &n) : NULL;
+
+    if (!ctl->argc) return help(), 0;
+    if (c && n == ctl->argc) return command_help(c), 0;
+    if (ctl->argc == 1 && group_help(ctl->argv[0])) return 0;
+    return no_such_command(ctl->argc, ctl->argv);
+}
+
+/* Runs the command with its connection, after its options were parsed. */
 static int
 run(struct ctl *ctl)
 {
-    int r;
+    int r = 0;
 
-    if (asks_help(ctl->argc, ctl->argv)) return command_help(ctl->command), 0;
     if (ctl->command->alone) return run_command(ctl);
     if (*ctl->o.spawn) return spawn_run(ctl, run_command);
     snprintf(ctl->endpoint, sizeof ctl->endpoint, "%s", ctl->o.connect);
-    r = ctl_connect(ctl, &ctl->api, /* privileged= */ false);
+    if (!ctl->command->connects) r = ctl_connect(ctl, &ctl->api, /* privileged= */ false);
     if (r == 0) r = run_command(ctl);
     lagan_close(ctl->api);
+    return r;
+}
+
+static int
+parse_and_run(struct ctl *ctl)
+{
+    int r = 0;
+
+    if (ctl->command->parses_argv) return run(ctl);
+    ctl->opts = calloc(1, bytes_of(ctl->command->opts));
+    check(ctl->opts);
+    r = parse_args(ctl);
+    if (r == 0) r = run(ctl);
+    free(ctl->opts);
     return r;
 }
 
@@ -191,14 +235,15 @@ command_line(int argc, char **argv)
         !words_match("model verify", argc - at, argv + at))
         return ctl_fail(CTL_USAGE, "--device and --set need --spawn; a running lagand has its own "
                                    "configuration");
-    for (ctl.command = commands; ctl.command->words; ctl.command++) {
-        n = words_match(ctl.command->words, argc - at, argv + at);
-        if (!n) continue;
-        ctl.argc = argc - at - n;
-        ctl.argv = argv + at + n;
-        return run(&ctl);
-    }
-    return no_such_command(argv[at]);
+    ctl.command = command_of(argc - at, argv + at, &n);
+    if (!ctl.command && argc - at == 2 && asks_help(1, argv + at + 1) && group_help(argv[at]))
+        return 0;
+    if (!ctl.command) return no_such_command(argc - at, argv + at);
+    ctl.argc = argc - at - n;
+    ctl.argv = argv + at + n;
+    /* before the options are parsed: --help needs neither operands nor a lagand */
+    if (asks_help(ctl.argc, ctl.argv)) return command_help(ctl.command), 0;
+    return parse_and_run(&ctl);
 }
 
 /* Flushes standard output. A failure changes exit code 0, because the output is incomplete. */

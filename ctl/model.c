@@ -5,26 +5,45 @@
 
 /* ---- list */
 
-/* Returns {model, device, workers, ready, weights: bytes} for all workers of a model. */
+/* Returns {model, device, workers, ready, weights: bytes, dtype, max_len, text, chat} for all the
+ * workers of a model. */
 static json_t *
 served(const char *model, const json_t *workers)
 {
-    const char *device = "-";
-    json_int_t n = 0, n_ready = 0, weights = 0;
+    const char *device = "", *dtype = "", *text = "", *chat = "";
+    json_int_t n = 0, n_ready = 0, weights = 0, max_len = 0;
     const json_t *w, *a;
     size_t i, k;
 
     json_array_foreach(workers, i, w)
     {
         if (strcmp(json_word(w, "model"), model)) continue;
-        device = n++ && strcmp(device, json_word(w, "device")) ? "several" : json_word(w, "device");
+        if (*json_string_of(w, "device"))
+            device = *device && strcmp(device, json_string_of(w, "device"))
+                         ? "several"
+                         : json_string_of(w, "device");
+        n++;
+        dtype = json_string_of(w, "dtype");
+        text = json_string_of(w, "text");
+        chat = json_string_of(w, "chat");
+        max_len = json_number(w, "max_len");
         n_ready += !strcmp(json_word(w, "state"), "ready");
         json_array_foreach(json_object_get(w, "arenas"), k,
                            a) if (!strcmp(json_word(a, "name"), "weights"))
             weights = json_integer_value(json_object_get(a, "bytes"));
     }
-    return json_pack("{s:s,s:s,s:I,s:I,s:I}", "model", model, "device", device, "workers", n,
-                     "ready", n_ready, "weights", weights);
+    return json_pack("{s:s,s:s,s:I,s:I,s:I,s:s,s:I,s:s,s:s}", "model", model, "device", device,
+                     "workers", n, "ready", n_ready, "weights", weights, "dtype", dtype, "max_len",
+                     max_len, "text", text, "chat", chat);
+}
+
+/* Adds what text a model serves. fault: it has a tokenizer that cannot be loaded. */
+static void
+cell_text(struct table *t, const json_t *o, const char *key)
+{
+    bool fault = !strcmp(json_word(o, key), "fault");
+
+    table_cell(t, false, "%s", fault ? "ids only (fault)" : json_word(o, key));
 }
 
 int
@@ -33,7 +52,9 @@ cmd_model_list(struct ctl *ctl)
     static const struct column columns[] = {
         { "MODEL", "model", cell_word },       { "DEVICE", "device", cell_word },
         { "WORKERS", "workers", cell_number }, { "READY", "ready", cell_number },
-        { "WEIGHTS", "weights", cell_bytes },  { 0 },
+        { "WEIGHTS", "weights", cell_bytes },  { "DTYPE", "dtype", cell_word },
+        { "LENGTH", "max_len", cell_number },  { "TEXT", "text", cell_text },
+        { "CHAT", "chat", cell_word },         { 0 },
     };
     json_t *status, *list;
     const json_t *name;

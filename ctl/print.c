@@ -1,6 +1,8 @@
 /* print.c - prints errors, tables, JSON, numbers and progress; see ctl.h. */
 #include "ctl/ctl.h"
 
+#include "base/utf8.h"
+
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -22,6 +24,13 @@ ctl_fail(int code, const char *fmt, ...)
     va_end(ap);
     fputc('\n', stderr);
     return code;
+}
+
+int
+ctl_need_utf8(const char *option, const char *value)
+{
+    if (!value[utf8_valid(value, strlen(value))]) return 0;
+    return ctl_fail(CTL_USAGE, "--%s: the text is not UTF-8", option);
 }
 
 int
@@ -162,16 +171,24 @@ print_table(const struct column *columns, const json_t *rows)
 void
 print_json(const json_t *o)
 {
-    json_dumpf(o, stdout, JSON_COMPACT);
+    json_dumpf(o, stdout, JSON_COMPACT | JSON_REAL_PRECISION(15));
     putchar('\n');
 }
 
 const char *
 json_word(const json_t *o, const char *key)
 {
+    const char *s = json_string_of(o, key);
+
+    return *s ? s : "-";
+}
+
+const char *
+json_string_of(const json_t *o, const char *key)
+{
     const char *s = json_string_value(json_object_get(o, key));
 
-    return s ? s : "-";
+    return s ? s : "";
 }
 
 long long
@@ -180,6 +197,15 @@ json_number(const json_t *o, const char *key)
     const json_t *v = json_object_get(o, key);
 
     return json_is_real(v) ? (long long)json_real_value(v) : json_integer_value(v);
+}
+
+json_t *
+json_measured(double v)
+{
+    char buf[32];
+
+    snprintf(buf, sizeof buf, "%.6g", v);
+    return json_real(strtod(buf, NULL));
 }
 
 double
@@ -253,18 +279,33 @@ text_duration(char *buf, size_t n, double seconds)
     return buf;
 }
 
+void
+progress_line(const char *fmt, ...)
+{
+    static bool drawn;
+    va_list ap;
+
+    if (!isatty(2)) return;
+    if (fmt || drawn) fputs("\r\033[K", stderr);
+    drawn = fmt != NULL;
+    if (!fmt) return;
+    va_start(ap, fmt);
+    vfprintf(stderr, fmt, ap);
+    va_end(ap);
+    fflush(stderr);
+}
+
 /* Prints the progress: on a terminal a bar that is drawn again, elsewhere a line for each 10 %. */
 void
 progress(const char *what, double done, double total, nsec since)
 {
     static int tenth = -1;
-    static bool drawn;
     char have[32], all[32], rate[32];
     double seconds = (double)(clock_now() - since) / (double)NSEC_S;
     int part;
 
     if (total <= 0) {
-        if (drawn && isatty(2)) fprintf(stderr, "\r\033[K");
+        progress_line(NULL);
         return;
     }
     part = (int)(MIN(done / total, 1.0) * 30);
@@ -272,9 +313,8 @@ progress(const char *what, double done, double total, nsec since)
     text_bytes(all, sizeof all, total);
     text_bytes(rate, sizeof rate, seconds > 0 ? done / seconds : 0);
     if (isatty(2)) {
-        fprintf(stderr, "\rloading %s  [%.*s%*s] %s of %s  %s/s \033[K", what, part,
-                "##############################", 30 - part, "", have, all, rate);
-        drawn = true;
+        progress_line("loading %s  [%.*s%*s] %s of %s  %s/s ", what, part,
+                      "##############################", 30 - part, "", have, all, rate);
     } else if (part / 3 > tenth) {
         tenth = part / 3;
         fprintf(stderr, "loading %s: %d %%, %s of %s, %s/s\n", what, tenth * 10, have, all, rate);

@@ -246,7 +246,10 @@ running_request_print_final(const struct running_request *j, const struct lagan_
     for (uint32_t i = 0; i < LAGAN_N_TENSORS; i++)
         if (j->tensor[i].n) print_tensor(out, tensor_name[i], &j->tensor[i]);
     print_error(out, ev);
-    fprintf(out, ",\"seed\":%" PRIu64 ",\"resumed\":%u,\"adopted\":%u,\"recomputed\":%u}\n",
-            ev->seed, ev->resumed, ev->adopted, ev->recomputed);
+    fprintf(out, ",\"seed\":%" PRIu64 ",\"resumed\":%u,\"adopted\":%u,\"recomputed\":%u", ev->seed,
+            ev->resumed, ev->adopted, ev->recomputed);
+    fprintf(out,
+            ",\"kv_blocks\":{\"allocated\":%u,\"allocated_new\":%u,\"reused\":%u,\"missed\":%u}}\n",
+            ev->blocks_allocated, ev->blocks_allocated_new, ev->blocks_reused, ev->blocks_missed);
     fflush(out);
 }

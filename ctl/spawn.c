@@ -7,6 +7,8 @@
  * failed. */
 #include "ctl/ctl.h"
 
+#include "base/log.h"
+
 #include <dirent.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -87,33 +89,30 @@ remove_dir(const struct spawn *s)
 
 /* ---- the log */
 
-/* Prints the last log lines of lagand with severity up to `most`, without their prefix "<n>". */
+/* Prints the last log lines of lagand with severity up to `most`, without time and level. */
 static void
 show_log(const struct spawn *s, int most)
 {
     struct stat st;
     char *text, *from, *end;
-    int skip = -SHOW_LINES;
+    int skip = -SHOW_LINES, level;
 
     if (fstat(s->log, &st) < 0 || !st.st_size) return;
     text = mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_PRIVATE, s->log, 0);
     if (text == MAP_FAILED) return;
     end = text + st.st_size;
     for (int pass = 0; pass < 2; pass++) {
-        int level = 3;
-
         for (from = text; from < end;) {
             char *eol = memchr(from, '\n', (size_t)(end - from));
-            bool marked = end - from > 3 && from[0] == '<' && from[2] == '>';
+            size_t prefix;
 
             if (!eol) eol = end;
-            /* a line without "<n>" was not written by the logger of lagan */
-            level = marked ? from[1] - '0' : 3;
-            if (level <= most) {
+            level = (int)log_line_level(from, (size_t)(eol - from), &prefix);
+            if (level <= most) { /* also lines that the logger of lagan has not written */
                 if (!pass)
                     skip++;
                 else if (skip-- <= 0)
-                    fprintf(stderr, "%.*s\n", (int)(eol - from) - 3 * marked, from + 3 * marked);
+                    fprintf(stderr, "%.*s\n", (int)(eol - from - (ptrdiff_t)prefix), from + prefix);
             }
             from = eol + 1;
         }

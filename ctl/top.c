@@ -53,10 +53,10 @@ row_of(const json_t *w, const json_t *before, double seconds)
     for (size_t i = 0; i < ARRAY_LEN(rates); i++) {
         double n = (double)(json_number(stats, rates[i][0]) - json_number(then, rates[i][0]));
 
-        json_object_set_new(row, rates[i][1], same ? json_real(n / seconds) : json_null());
+        json_object_set_new(row, rates[i][1], same ? json_measured(n / seconds) : json_null());
     }
     json_object_set_new(row, "step_tokens", json_integer(json_number(stats, "step_tokens")));
-    json_object_set_new(row, "step_ms", json_real((double)json_number(stats, "step_ns") / 1e6));
+    json_object_set_new(row, "step_ms", json_measured((double)json_number(stats, "step_ns") / 1e6));
     return row;
 }
 

@@ -66,11 +66,13 @@ struct daemon_events {
 struct model_facts {
     bool known; /* a worker of the model has sent READY */
     uint32_t vocab, max_len, max_source, n_slots, has_text, tokens_per_block;
+    bool has_chat, tokenizer_fault;
     uint32_t beams;            /* default of the request key `beams`; 1: no beam search */
     uint32_t max_request_seqs; /* limit of the sequences of one request */
     float temperature;         /* default of the request key `temperature` */
     int32_t decoder_start;     /* decoder_start_token_id; -1: none */
     uint64_t max_tokens, weight_bytes, kv_bytes;
+    char dtype[8];                 /* of the weights */
     char family[64], unserved[48]; /* architecture name; key of generation_config.json not served */
 };
 

@@ -170,7 +170,7 @@ all_failed(struct daemon *d)
 
     if (d->was_ready || d->draining) return;
     d->exit_code = last->last_death == DEATH_CONFIG ? EXIT_CONFIG : EXIT_UNAVAILABLE;
-    log_err("no worker could be started; exiting: %s", last->why);
+    log_err("no worker could be started; exiting with %d", d->exit_code);
     sd_notifyf(0, "STATUS=no worker could be started: %s\nEXIT_STATUS=%d", last->why, d->exit_code);
     d->draining = true;
     d->drain_until = d->now;

@@ -108,6 +108,9 @@ struct lagan_event {
     /* OUTPUT: tokens of the prompt, of an encoder-decoder model those of the encoder input;
      * 0: unknown */
     uint32_t n_prompt_tokens;
+    /* OUTPUT: KV blocks that were allocated; of these, never used before; prompt blocks found in
+     * the prefix cache; prompt blocks computed */
+    uint32_t blocks_allocated, blocks_allocated_new, blocks_reused, blocks_missed;
 };
 
 /* ---- connections */

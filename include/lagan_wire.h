@@ -41,7 +41,9 @@
       "C: n: all chunks up to this number were received; ack_window: optional, new window") \
     X(7, DONE, \
       "D: outputs: a list of {o, reason, reason_name, n_tokens, score, cached, seed, resumed, " \
-      "adopted, recomputed, n_prompt_tokens: tokens of the prompt or encoder input, 0: unknown}") \
+      "adopted, recomputed, n_prompt_tokens: tokens of the prompt or encoder input, 0: unknown, " \
+      "kv_blocks: {allocated, allocated_new: of these, never used before, reused: prompt blocks " \
+      "found in the prefix cache, missed: prompt blocks computed}}") \
     X(8, ERROR, \
       "D: code, reason_name, message, retryable, delivered: tokens sent before. rid 0: lagand " \
       "could not read the rid of the rejected message") \
@@ -220,6 +222,13 @@ enum lagan_reason {
       "tokens at its position; default: none are reported") \
     X(F64,   priority,                 0, 1, 0.5, WORKER, FIXED, \
       "priority from 0 to 1; requests with a higher priority are scheduled first") \
+    X(STR,   cache_salt,               1, LAGAN_MAX_SALT, 0, LAGAND, FIXED, \
+      "take cached KV only from requests with this cache_salt, of the same user unless the " \
+      "model's option kv.reuse_scope is all; default: from those without a cache_salt") \
+    X(U32,   cache_priority,           0, 100, 35, WORKER, FIXED, \
+      "how long the prefix cache keeps the KV blocks of the prompt and the output: blocks of " \
+      "lower priority are evicted first; those below 30 are not copied to the host tier. 35: " \
+      "blocks that are cached already keep their priority") \
     X(U64,   deadline_ms,              0, 0, 0, LAGAND, FIXED, \
       "milliseconds after which an unfinished request ends with error deadline; 0: no limit") \
     X(U32,   ack_window,               1, LAGAN_MAX_ACK_WINDOW, LAGAN_DEFAULT_ACK_WINDOW, LAGAND, FIXED, \
@@ -258,16 +267,19 @@ enum lagan_reason {
 /* The verbs of CALL: identifier, name, 1 if only ctl.sock serves it, args, result. args is a list
  * of "key" and "key: sentence", separated by commas or semicolons; lagand rejects other keys. Verbs
  * are the commands of laganctl; function cmd_ID() of daemon/ops/commands.c serves verb ID. A worker
- * is {name, pid, device, model, state, running, waiting, restarts, arenas: [{name, bytes}], kv:
- * [{pool, blocks, used, cached, free}], load: {phase, done, total} while it loads, why: a sentence
- * if it has failed}. Token ids are lists of numbers or a bin of i32 LE, in both directions. */
+ * is {name, pid, device: in use, "" before it is known, model, dtype, max_len, text: yes|no|fault
+ * (the tokenizer could not be loaded), chat: yes|no, state, running, waiting, restarts, epoch:
+ * number of its process, arenas: [{name, bytes}], kv: [{pool, blocks, used, cached, free}], load:
+ * {done, total} in bytes, why: a sentence if it has failed}. Token ids are lists of numbers or a
+ * bin of i32 LE, in both directions. */
 /* clang-format off */
 #define LAGAN_VERBS(X) \
     X(status, "status", 0, "", "{version, pid, uptime_s, state: " \
       "starting|ready|degraded|draining, models: [name], requests, max_requests, queued, " \
       "workers: [a worker]}") \
     X(workers_list, "workers list", 0, "", "[a worker]") \
-    X(requests_list, "requests list", 0, "", "[{id, client, model, worker, state: " \
+    X(requests_list, "requests list", 0, "", "[{id, client, user: uid:1000 or key:alice, model, " \
+      "worker, state: " \
       "queued|dispatched|streaming|suspended|ended, prompt, generated, age_ms}]: " \
       "the caller's requests on api.sock, all requests on ctl.sock") \
     X(cancel, "cancel", 0, "id: of requests list", "{}; on api.sock only requests of the caller") \
@@ -278,7 +290,8 @@ enum lagan_reason {
     X(kv_stats, "kv stats", 0, "", "[{worker, pool, blocks, used, cached, free, bytes}]") \
     X(kv_pools, "kv pools", 0, "", "[{worker, group, kind: full|window|cross|state, window, pool, " \
       "bytes: of one block, used, cached, allocated, allocated_new, reused_full, reused_copied, " \
-      "reused_moved, missed, evicted, offloaded, onboarded, host_evicted}]") \
+      "reused_moved, missed, evicted, offloaded, onboarded, host_evicted, trimmed: freed behind the " \
+      "window}]") \
     X(kv_flush, "kv flush", 1, "worker, required if there are several", \
       "{blocks, bytes, host_blocks, host_bytes}: removed from the prefix cache; blocks of " \
       "running requests stay") \
@@ -301,8 +314,8 @@ enum lagan_reason {
     X(events, "events", 1, "from: number of the first event", \
       "{next, events: [{number, at_ms, kind, worker, text}]}: at most 256 events from that " \
       "number on") \
-    X(panic, "panic", 1, "", "[{at_ms, worker, pid, epoch, cause, how, requests, words, log: " \
-      "[line]}]: failed workers, the latest first") \
+    X(panic, "panic", 1, "", "[{at_ms, worker, pid, epoch, cause, how, requests, words, " \
+      "frames: of the stack, as lagan-worker+0x1234, log: [line]}]: failed workers, the latest first") \
     X(version, "version", 0, "", "{version: of lagand, protocol: version of the wire protocol}") \
     X(loglevel, "loglevel", 1, "level: err|warn|info|debug, worker: empty for lagand itself", \
       "{}; messages below that severity are not logged any more") \
@@ -339,6 +352,7 @@ enum lagan_reason {
 #define LAGAN_MAX_NODES 4096                       /* values, not counting integers in lists */
 #define LAGAN_MAX_KEYS 64
 #define LAGAN_MAX_KEY 64
+#define LAGAN_MAX_SALT 128
 #define LAGAN_MAX_STR (1u << 20)
 #define LAGAN_MAX_IDS (1u << 20)    /* tokens in one prompt, as a bin of i32 LE */
 #define LAGAN_MAX_TOKENS (1u << 24) /* in one output */

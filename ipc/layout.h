@@ -43,6 +43,8 @@
     LAYOUT4(rec_submit, n_stop_ids, n_stop, n_bias, chat) \
     LAYOUT4(rec_submit, flags, salt_bytes, client, lora) LAYOUT(rec_submit, absent))
 
+#define KV_BLOCKS_LAYOUT LAYOUT4(rec_kv_blocks, allocated, allocated_new, reused, missed)
+
 /* The number for all other records. */
 #define RECORDS_LAYOUT_SUM (0 \
     LAYOUT2(rec_notice, ledger_index, gen) LAYOUT(rec_notice, flags) \
@@ -51,12 +53,14 @@
     LAYOUT4(rec_ready, tokens_per_block, n_groups, name_bytes, has_text) \
     LAYOUT4(rec_ready, kv_bytes, weight_bytes, max_tokens, load_ns) \
     LAYOUT4(rec_ready, adopted, beams, temperature, decoder_start) \
-    LAYOUT2(rec_ready, max_request_seqs, unserved) LAYOUT2(rec_step, step, lane) \
+    LAYOUT4(rec_ready, max_request_seqs, device_bytes, has_chat, tokenizer_fault) \
+    LAYOUT2(rec_ready, unserved, dtype) LAYOUT2(rec_step, step, lane) \
     LAYOUT(rec_step, n_ent) LAYOUT4(rec_out, ledger_index, gen, output, n_tokens) \
     LAYOUT4(rec_out, has_logprobs, first, text_bytes, text_first) LAYOUT2(rec_out, n_top, score) \
     LAYOUT4(rec_finish, ledger_index, gen, output, reason) \
     LAYOUT4(rec_finish, score, n_tokens, cached, adopted) \
-    LAYOUT2(rec_finish, recomputed, n_prompt_tokens) LAYOUT(rec_finish, scheduled_ns) \
+    LAYOUT2(rec_finish, recomputed, n_prompt_tokens) \
+    LAYOUT2(rec_finish, scheduled_ns, kv_blocks) KV_BLOCKS_LAYOUT \
     LAYOUT4(rec_reject, ledger_index, gen, reason, text_bytes) LAYOUT2(rec_phase, phase, done) \
     LAYOUT(rec_phase, total) LAYOUT4(rec_prompt, ledger_index, gen, first, n) \
     LAYOUT(rec_prompt, n_top) \
@@ -77,7 +81,8 @@
     LAYOUT4(shm_ctl, hb_mono_ns, state, phase, phase_deadline_ns) \
     LAYOUT2(shm_ctl, stat_seq, stat) LAYOUT(shm_ctl, group_stat) \
     LAYOUT4(panic_message, state, signal, address, step) \
-    LAYOUT4(panic_message, n_frames, text_bytes, frame, text) LAYOUT2(step_trace, n, retired) \
+    LAYOUT4(panic_message, n_frames, text_bytes, frame, text) \
+    LAYOUT2(panic_message, module, module_name) LAYOUT2(step_trace, n, retired) \
     LAYOUT(step_trace, entry) LAYOUT4(step_entry, seq, step, lane, n_ids) LAYOUT(step_entry, id) \
     LAYOUT2(step_records, n, entry) LAYOUT4(step_record, seq, step, at_ns, plan_ns) \
     LAYOUT4(step_record, queue_ns, device_ns, prefill_tokens, decode_tokens) \

@@ -91,6 +91,13 @@ const struct opt model_opts[] = {
     { "kv.reuse", OPT_BOOL, AT(kv_reuse), "false", NULL, 0, 0, RESTART, "BOOL",
       "prefix caching. true: keep the KV blocks of ended requests, and reuse them for requests "
       "that have the same first tokens or the same encoder input" },
+    { "kv.reuse_scope", OPT_ENUM, AT(kv_reuse_scope), "user", "user|all", 0, 0, RESTART, NULL,
+      "with kv.reuse: whose requests may share KV blocks. user: those of one user (uid or API "
+      "key), so that no user learns from times or from cached what others sent; all: those of "
+      "all users. The request key cache_salt divides further" },
+    { "kv.partial_reuse", OPT_BOOL, AT(kv_partial_reuse), "true", NULL, 0, 0, RESTART, "BOOL",
+      "with kv.reuse: also reuse the first tokens of one more cached block, if the prompt has only "
+      "some of its tokens; false: reuse full blocks only, and never copy a part of a block" },
     { "kv.events", OPT_U32, AT(kv_events), "4096", NULL, 0, 1 << 20, RESTART, "N",
       "number of the latest changes of the prefix cache (KV events) that a worker and lagand keep; "
       "lagand routes by them where a model has several workers, and `laganctl kv events` prints "

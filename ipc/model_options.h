@@ -11,6 +11,7 @@ enum { DTYPE_AUTO, DTYPE_FP32, DTYPE_BF16, DTYPE_FP16 };
 enum { SPLIT_OFF, SPLIT_AUTO, SPLIT_FIXED };
 enum { SPLIT_ENCODER_SHARED, SPLIT_ENCODER_OWN };
 enum { NUMERICS_FAST, NUMERICS_INVARIANT };
+enum { REUSE_SCOPE_USER, REUSE_SCOPE_ALL };
 
 struct model_options {
     char path[1024];
@@ -27,7 +28,8 @@ struct model_options {
     uint64_t kv_host_bandwidth;                     /* bytes per second; 0: unknown */
     uint32_t kv_prefill_rate;                       /* prompt tokens per second; 0: unknown */
     uint32_t kv_tokens_per_block, kv_sink_tokens, kv_snapshot_interval, kv_dtype;
-    bool kv_reuse;
+    bool kv_reuse, kv_partial_reuse;
+    uint32_t kv_reuse_scope; /* used by lagand alone: it sets the salt of each request */
     uint32_t kv_events;
     char kv_shares[80];
     double cross_kv_cache_fraction;

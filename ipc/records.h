@@ -65,17 +65,18 @@ struct rec_submit { /* D 1, REC_SUBMIT */
     uint16_t n_eos, n_stop_ids, n_stop, n_bias; /* n_eos 0xffff: the eos ids of the model */
     uint8_t chat;                               /* 1: the text is a conversation */
     uint8_t flags;                              /* SUBMIT_ */
-    uint16_t salt_bytes;                        /* prepared, not served yet: cache salt */
+    uint16_t salt_bytes;                        /* bytes of the cache salt; 0: none */
     uint16_t client; /* number of the client for fair scheduling, from 1 */
     uint16_t pad;
     uint32_t lora;   /* prepared, not served yet: slot of the adapter; 0: none */
     uint32_t absent; /* ABSENT_: keys to take from generation_config.json */
-    uint32_t pad2;
     /* Tails in this order, each padded to 8: prompt ids, ids of the decoder prefix, generated ids,
      * prompt text, generated text, eos ids, stop ids, stop strings (u32 length and bytes each,
      * padded together), bias (i32 id and f32 each), salt; if n > 1 also u8[n_done], the output
      * index of each generated id, and f32[n], the score of each output. chat 1: the prompt text is
-     * a date (YYYY-MM-DD), a newline and a conversation as JSON. */
+     * a date (YYYY-MM-DD), a newline and a conversation as JSON. Requests share cached KV only if
+     * their salts are equal: the user's name (empty with kv.reuse_scope all), 0, cache_salt. The
+     * salt is the last tail of lagand's copy. */
 };
 /* rec_submit.flags. LOGPROBS: report the log-probability of each token, even if logprobs (the
  * number of alternatives) is 0. SUSPENDED: the request starts suspended, as if REC_SUSPEND
@@ -125,6 +126,7 @@ struct rec_text {       /* D 5 */
     /* i32 id[n_ids], text, packed */
 };
 
+enum { READY_DEVICE = 64 };                       /* limit of device_bytes, excluded */
 struct rec_ready {                                /* W 1 */
     uint32_t vocab, max_len, max_source, n_slots; /* max_source 0: a decoder-only model */
     /* has_text: the model has a tokenizer */
@@ -137,9 +139,13 @@ struct rec_ready {                                /* W 1 */
     float temperature;         /* value for requests with ABSENT_temperature */
     int32_t decoder_start;     /* decoder_start_token_id; -1: none */
     uint32_t max_request_seqs; /* maximum number of sequences of a request; 0: n_slots */
-    uint32_t pad;
-    char unserved[48]; /* key of generation_config.json whose value is not served; "": none */
-    /* tail: name of the architecture, name_bytes long */
+    uint16_t device_bytes;
+    uint8_t has_chat;        /* 1: conversations are served */
+    uint8_t tokenizer_fault; /* 1: tokenizer.json exists but could not be loaded; has_text is 0 */
+    char unserved[48];       /* key of generation_config.json whose value is not served; "": none */
+    char dtype[8];           /* of the weights: "bf16" */
+    /* tail: name of the architecture, name_bytes long, and the device in use, device_bytes long, as
+     * "cpu (2 cores, avx2)"; each padded to 8 */
 };
 
 struct rec_step { /* W 2 */
@@ -162,6 +168,11 @@ struct rec_out {
     /* Tails: i32 token[n_tokens]; if has_logprobs f32 logprob[n_tokens] and {i32 id, f32 logprob}
      * top[n_tokens][n_top]; the text; all padded to 8. */
 };
+/* KV blocks of one output, of all KV groups: allocated; of these, never used before; prompt blocks
+ * found in the prefix cache, whole or in part; prompt blocks that were computed. */
+struct rec_kv_blocks {
+    uint32_t allocated, allocated_new, reused, missed;
+};
 struct rec_finish { /* W 3 */
     uint32_t ledger_index, gen;
     uint16_t output, reason; /* enum lagan_reason */
@@ -170,6 +181,7 @@ struct rec_finish { /* W 3 */
     uint32_t n_prompt_tokens; /* tokens of the prompt, or of the encoder input */
     uint32_t pad;
     int64_t scheduled_ns; /* CLOCK_MONOTONIC, launch of the first step of the request; 0: none */
+    struct rec_kv_blocks kv_blocks;
 };
 struct rec_reject { /* W 4 */
     uint32_t ledger_index, gen;
@@ -234,10 +246,10 @@ struct rec_text_done { /* W 7 */
 _Static_assert(sizeof(struct rec_submit) == 160, "rec_submit");
 _Static_assert(sizeof(struct rec_notice) == 16, "rec_notice");
 _Static_assert(sizeof(struct rec_text) == 24, "rec_text");
-_Static_assert(sizeof(struct rec_ready) == 136, "rec_ready");
+_Static_assert(sizeof(struct rec_ready) == 144, "rec_ready");
 _Static_assert(sizeof(struct rec_step) == 16, "rec_step");
 _Static_assert(sizeof(struct rec_out) == 32, "rec_out");
-_Static_assert(sizeof(struct rec_finish) == 48, "rec_finish");
+_Static_assert(sizeof(struct rec_finish) == 64, "rec_finish");
 _Static_assert(sizeof(struct rec_reject) == 16, "rec_reject");
 _Static_assert(sizeof(struct rec_phase) == 24, "rec_phase");
 _Static_assert(sizeof(struct rec_prompt) == 24, "rec_prompt");

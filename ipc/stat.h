@@ -29,6 +29,10 @@
     X(COUNTER, blocks_onboarded, "blocks", "KV blocks copied from the host tier to the device") \
     X(COUNTER, host_blocks_evicted, "blocks", \
       "KV blocks removed from the host tier because it was full") \
+    X(COUNTER, prefix_cache_queries, "tokens", \
+      "tokens of the prompts that were looked up in the prefix cache") \
+    X(COUNTER, prefix_cache_hits, "tokens", \
+      "tokens of these prompts whose KV was found there; hits / queries is the hit rate") \
     X(GAUGE,   step_tokens, "tokens", "decoder tokens in the last step") \
     X(GAUGE,   step_ns, "ns", "duration of the last step") \
     X(COUNTER, device_gaps, "", \
@@ -85,7 +89,9 @@
     X(COUNTER, onboarded, "blocks", \
       "KV blocks of the group copied from the host tier to the device") \
     X(COUNTER, host_evicted, "blocks", \
-      "KV blocks of the group removed from the host tier because it was full")
+      "KV blocks of the group removed from the host tier because it was full") \
+    X(COUNTER, trimmed, "blocks", \
+      "KV blocks that sequences freed because they had left the sliding window")
 /* clang-format on */
 
 enum stat_kind { STAT_COUNTER, STAT_GAUGE };

@@ -4,6 +4,8 @@
 #include "sim/soak.h"
 #include "sim/trace_run.h"
 
+#include "config.h"
+
 #include <stdio.h>
 
 enum { EXIT_USAGE = 2 };
@@ -77,7 +79,8 @@ int
 main(int argc, char **argv)
 {
     if (argc < 2) return print_help(stderr);
-    if (strcmp(argv[1], "--help") == 0) return print_help(stdout);
+    if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0) return print_help(stdout);
+    if (strcmp(argv[1], "--version") == 0) return puts("lagan-sim " PACKAGE_VERSION), 0;
     for (size_t i = 0; i < ARRAY_LEN(commands); i++)
         if (strcmp(argv[1], commands[i].name) == 0) return commands[i].run(argc - 2, argv + 2);
     fprintf(stderr, "lagan-sim: unknown command %s\n", argv[1]);

@@ -538,6 +538,7 @@ iteration(struct loop *p, struct err *e)
     adopt_log_tree(w);
     busy += kv_publish_run(w);
     TRY(publish(w, e));
+    if (outbox_empty(w->outbox)) adopt_log_ends(w);
     /* If publish() has emptied the outbox, does not sleep: steps may have ended in the meantime. */
     busy |= was_blocked && outbox_empty(w->outbox);
     partition_ctl_stats(w->partition_ctl, w->stats);
@@ -585,13 +586,14 @@ log_ready(const struct worker *w)
     const struct loader *l = w->loader;
 
     log_info("ready in %.2f s (device %.2f s, weights %.2f s, step buffers %.2f s, KV %.2f s) on "
-             "%s; %.1f MiB of weights%s; %.1f MiB of KV in %u group%s with blocks of %u tokens",
+             "%s; %.1f MiB of weights%s; %.1f MiB of KV in %u group%s with blocks of %u tokens%s",
              (double)l->load_ns / NSEC_S, (double)l->phase_ns[LOAD_DEVICE] / NSEC_S,
              (double)l->phase_ns[LOAD_WEIGHTS] / NSEC_S, (double)l->phase_ns[LOAD_STEPS] / NSEC_S,
              (double)l->phase_ns[LOAD_KV] / NSEC_S, gpu_describe(w->gpu),
              (double)w->model->weight_bytes / (1 << 20), w->model->adopted ? " (adopted)" : "",
              (double)w->adopt->kv_arena.bytes / (1 << 20), w->kv_config->n_groups,
-             w->kv_config->n_groups == 1 ? "" : "s", w->kv_config->tokens_per_block);
+             w->kv_config->n_groups == 1 ? "" : "s", w->kv_config->tokens_per_block,
+             w->tokenizer ? "" : "; ids only, no text");
 }
 
 int

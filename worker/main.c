@@ -203,6 +203,7 @@ run_inspect(struct worker *w, const struct own_keys *own)
     int r;
 
     log_open("lagan-worker", parse_log_level(own->log_level));
+    log_to_parent();
     r = inspect_run(w, own->held, &e);
     if (r < 0) log_err("%s", e.text);
     if (r == -EACCES || r == -EPERM) return EXIT_NO_PERMISSION;
@@ -220,6 +221,7 @@ main(int argc, char **argv)
     FP(worker_main);
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     log_open("worker", LOG_LEVEL_INFO);
+    log_to_parent();
     r = read_argv(&parts.keys, &own, argc, argv, &e);
     if (r < 0) {
         log_err("%s", e.text);
@@ -231,6 +233,7 @@ main(int argc, char **argv)
     }
     snprintf(w->name, sizeof w->name, "worker %.20s", own.worker);
     log_open(w->name, parse_log_level(own.log_level));
+    log_to_parent();
     cgroup_find(&parts.cgroup, own.cgroup_root);
     w->max_kv = own.kv_max;
     if (own.inspect) return run_inspect(w, &own);

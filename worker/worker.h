@@ -25,7 +25,8 @@ struct worker {
     struct tokenizer *tokenizer; /* NULL: the model has none; why_no_text gives the reason */
     struct chat *chat;           /* chat template; valid if tokenizer is not NULL */
     char why_no_text[200];
-    uint32_t max_source; /* most tokens of encoder input; 0: a decoder-only model */
+    bool tokenizer_fault; /* tokenizer.json exists but cannot be loaded */
+    uint32_t max_source;  /* most tokens of encoder input; 0: a decoder-only model */
     struct kv_config *kv_config;
     struct kv *kv;
     void *kv_memory; /* memory in which kv allocates its structures */

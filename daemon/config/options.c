@@ -121,6 +121,16 @@ only_on_command_line(const char *key)
     return false;
 }
 
+bool
+config_has_value(const struct opt *o)
+{
+    static const char *const actions[] = { "check", "help", "version" };
+
+    for (size_t i = 0; i < ARRAY_LEN(actions); i++)
+        if (strcmp(o->key, actions[i]) == 0) return false;
+    return !(o->flags & OPT_HIDDEN);
+}
+
 /* Sets one option of a table and its origin; an invalid value is added to *p. */
 static void
 set_key(struct problems *p, const struct opt *table, void *values, int *from, const char *key,

@@ -46,6 +46,9 @@ struct config {
 
 /* Reads command line and file. -EINVAL: *p has all errors; *usage is true for an invalid option. */
 int config_read(struct config *c, int argc, char **argv, struct problems *p, bool *usage) MUST_USE;
+/* Returns true if an option has a value that `config show` prints: it is not hidden, and no action
+ * such as --version. */
+bool config_has_value(const struct opt *o);
 /* Formats an origin into buf and returns buf: "default", "lagan.yaml:12", "command line". */
 const char *config_from(const struct config *c, int from, char *buf, size_t n);
 uint32_t config_n_workers(const struct config *c);

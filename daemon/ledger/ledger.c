@@ -616,6 +616,7 @@ request_info(const struct request *r)
         .client = r->client,
         .worker = r->dispatch.worker,
         .model = r->terms.model,
+        .user = r->accounting.user,
         .seed = r->submit->seed,
         .n_prompt_tokens = r->n_prompt_tokens,
         .accepted = r->terms.accepted,

@@ -135,6 +135,7 @@ struct request_info {
     uint32_t client; /* handle of the client that it is, or was last, attached to */
     uint32_t worker; /* index of the worker that has it, or had it last */
     uint32_t model;
+    uint32_t user;                  /* number, for session_user_at() */
     uint64_t seed, n_prompt_tokens; /* n_prompt_tokens: an estimate if the prompt is text */
     nsec accepted;
     bool attached, retained, held, suspended;

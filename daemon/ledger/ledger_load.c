@@ -15,7 +15,7 @@ submit_fits(const struct rec_submit *s, uint32_t bytes)
     n += REC_PAD((uint64_t)s->n_prompt * 4);
     n += REC_PAD((uint64_t)s->n_decoder * 4);
     n += REC_PAD(s->text_bytes);
-    n += REC_PAD(n_eos * 4) + REC_PAD(s->n_stop_ids * 4u);
+    n += REC_PAD(n_eos * 4) + REC_PAD(s->n_stop_ids * 4u) + REC_PAD(s->salt_bytes);
     return n <= bytes && s->n <= LAGAN_MAX_OUTPUTS && !s->n_done && !s->done_text &&
            s->max_tokens && s->max_tokens <= LAGAN_MAX_TOKENS && s->logprobs <= LAGAN_MAX_TOP &&
            !(s->flags & LEDGER_NOT_SAVED);
@@ -206,6 +206,7 @@ read_ends(struct request *r, const char *p, uint16_t reason)
         to->cached = o.cached;
         to->adopted = o.adopted;
         to->recomputed = o.recomputed;
+        to->kv_blocks = o.kv_blocks;
     }
 }
 
@@ -229,6 +230,7 @@ read_end(const struct record *x)
     r->result.adopted = k.adopted;
     r->result.recomputed = k.recomputed;
     r->result.n_prompt_tokens = k.n_prompt_tokens;
+    r->result.kv_blocks = k.kv_blocks;
     memcpy(r->result.message, k.message, sizeof r->result.message);
     r->result.message[sizeof r->result.message - 1] = 0;
     if (!msg_utf8(r->result.message, strlen(r->result.message))) r->result.message[0] = 0;

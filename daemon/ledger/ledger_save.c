@@ -157,6 +157,7 @@ put_end(struct ledger_log *g, const struct request *r)
         .recomputed = r->result.recomputed,
         .reason = r->result.reason,
         .n_prompt_tokens = r->result.n_prompt_tokens,
+        .kv_blocks = r->result.kv_blocks,
     };
     memcpy(k->message, r->result.message, sizeof k->message);
     if (outputs) memcpy(k + 1, r->outputs.each, outputs);

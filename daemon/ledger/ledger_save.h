@@ -60,6 +60,7 @@ struct saved_end {
     uint32_t cached, adopted, recomputed;
     uint16_t reason, pad;
     uint32_t n_prompt_tokens;
+    struct rec_kv_blocks kv_blocks;
     char message[200];
     /* then, if the request has several outputs, struct request_output[n] */
 };
@@ -75,7 +76,7 @@ struct saved_rid {
 _Static_assert(sizeof(struct saved_request) == 200, "saved_request");
 _Static_assert(sizeof(struct saved_tokens) == 40, "saved_tokens");
 _Static_assert(sizeof(struct saved_state) == 32, "saved_state");
-_Static_assert(sizeof(struct saved_end) == 240, "saved_end");
+_Static_assert(sizeof(struct saved_end) == 256, "saved_end");
 
 /* A checksum of the offsets of all fields in the log (ipc/layout.h); changes with the layout. */
 /* clang-format off */
@@ -104,7 +105,8 @@ _Static_assert(sizeof(struct saved_end) == 240, "saved_end");
     LAYOUT(output_span, score) LAYOUT(request_output, n_received) \
     LAYOUT(request_output, n_text_received) LAYOUT(request_output, score) \
     LAYOUT(request_output, reason) LAYOUT(request_output, cached) LAYOUT(request_output, adopted) \
-    LAYOUT(request_output, recomputed))
+    LAYOUT(request_output, recomputed) LAYOUT(request_output, kv_blocks) \
+    LAYOUT(saved_end, kv_blocks) KV_BLOCKS_LAYOUT)
 /* clang-format on */
 
 /* In ledger_load.c: applies one record of n bytes at data, 8-aligned, to l. Validates every field,

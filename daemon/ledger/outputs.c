@@ -306,6 +306,7 @@ outputs_finish(struct request *r, const struct rec_finish *f)
     o->cached = f->cached;
     o->adopted = f->adopted;
     o->recomputed = f->recomputed;
+    o->kv_blocks = f->kv_blocks;
     for (uint32_t i = 0; i < r->submit->n; i++)
         if (!r->outputs.each[i].reason) return false;
     return true;

@@ -35,6 +35,7 @@ struct request_output {
     float score;
     uint16_t reason; /* why it ended; 0: the present worker has not sent FINISH for it */
     uint32_t cached, adopted, recomputed;
+    struct rec_kv_blocks kv_blocks;
     nsec token_at; /* when its last token came; changed by request/latency.c */
 };
 struct output_tensor {

@@ -95,6 +95,7 @@ struct request_result {
     nsec ended_at;
     uint32_t cached, adopted, recomputed; /* tokens whose KV was reused, adopted, recomputed */
     uint32_t n_prompt_tokens;             /* counted by the worker; 0: unknown */
+    struct rec_kv_blocks kv_blocks;
     char message[200];
 };
 

@@ -108,6 +108,19 @@ open_auth(struct daemon *d, struct tcp_server *t)
     return zmq_socket_watch(t->auth, d->event, &t->on_auth, NULL);
 }
 
+/* Replaces [::ffff:1.2.3.4] in an endpoint by 1.2.3.4; returns the endpoint. */
+static char *
+plain_ipv4(char *endpoint)
+{
+    static const char mapped[] = "[::ffff:";
+    char *from = strstr(endpoint, mapped), *end = from ? strchr(from, ']') : NULL;
+
+    if (!end || !strchr(from, '.')) return endpoint;
+    memmove(end, end + 1, strlen(end));
+    memmove(from, from + strlen(mapped), strlen(from + strlen(mapped)) + 1);
+    return endpoint;
+}
+
 static int
 cannot(const char *where, int code, const char *why, struct err *e)
 {
@@ -202,7 +215,7 @@ bind_it(struct daemon *d, struct tcp_server *t, struct err *e)
     r = zmq_socket_watch(t->in.socket, d->event, &t->source, &t->look);
     if (r < 0) return err_set(e, r, "cannot watch the socket of api.tcp: %s", strerror(-r));
     zmq_getsockopt(t->in.socket, ZMQ_LAST_ENDPOINT, at, &size);
-    log_info("listening at %s for clients with one of %u keys", at, t->keys->n_peers);
+    log_info("listening at %s for clients with one of %u keys", plain_ipv4(at), t->keys->n_peers);
     return 0;
 }
 

@@ -35,15 +35,15 @@ is(const struct msg_span *s, const char *text)
 const char *
 command_state(const struct daemon *d)
 {
-    bool low_memory = false;
-    uint32_t n_ready = 0;
+    uint32_t n_ready = 0, n_faults = 0;
 
     for (uint32_t i = 0; i < d->n_workers; i++) {
         n_ready += worker_open(d->worker[i]);
-        low_memory |= *worker_info(d->worker[i])->low_memory != 0;
+        n_faults += *worker_info(d->worker[i])->low_memory != 0;
     }
+    for (uint32_t i = 0; i < d->config->n_models; i++) n_faults += d->facts[i].tokenizer_fault;
     if (d->draining) return "draining";
-    if (n_ready == d->n_workers) return low_memory ? "degraded" : "ready";
+    if (n_ready == d->n_workers) return n_faults ? "degraded" : "ready";
     if (n_ready) return "degraded";
     return d->was_ready ? "degraded" : "starting";
 }
@@ -90,16 +90,25 @@ put_worker(msgpack_packer *p, const struct config *c, struct worker *w)
 {
     const struct worker_info *f = worker_info(w);
     const struct model_options *k = &c->model[f->model].keys;
+    const struct model_facts *facts = &worker_daemon(w)->facts[f->model];
     const struct arenas *a = worker_arenas(w);
     bool has_kv = f->stats.v[STAT_blocks] > 0;
     uint32_t n_ranks = 1;
 
     while (worker_rank(w, n_ranks)) n_ranks++;
-    msgpack_pack_map(p, 16);
+    msgpack_pack_map(p, 20);
     put_text(p, "name", f->name);
     put_u64(p, "pid", (uint64_t)f->pid);
-    put_text(p, "device", k->device);
+    put_text(p, "device", f->pid ? f->device : "");
     put_text(p, "model", k->name);
+    put_text(p, "dtype", facts->dtype);
+    put_u64(p, "max_len", facts->max_len);
+    put_text(p, "text",
+             !facts->known            ? ""
+             : facts->has_text        ? "yes"
+             : facts->tokenizer_fault ? "fault"
+                                      : "no");
+    put_text(p, "chat", !facts->known ? "" : facts->has_chat ? "yes" : "no");
     put_text(p, "state", super_state_name(worker_state(w)));
     put_u64(p, "running", f->stats.v[STAT_running]);
     put_u64(p, "waiting", f->stats.v[STAT_waiting]);
@@ -261,9 +270,10 @@ cmd_requests_list(struct ask *a)
             n += !pass;
             if (!pass) continue;
             if (f.attached) snprintf(client, sizeof client, "c%u", f.client);
-            msgpack_pack_map(p, 8);
+            msgpack_pack_map(p, 9);
             put_u64(p, "id", f.id);
             put_text(p, "client", client);
+            put_text(p, "user", session_user_at(d->sessions, f.user)->name);
             put_text(p, "model", d->config->model[f.model].keys.name);
             put_text(p, "worker", f.held ? worker_info(d->worker[f.worker])->name : "");
             put_text(p, "state",
@@ -282,7 +292,7 @@ put_table(msgpack_packer *p, const struct config *c, const struct opt *table, co
     for (const struct opt *o = table; o->key; o++) {
         char key[96], value[4200], where[1200];
 
-        if (o->flags & OPT_HIDDEN) continue;
+        if (!config_has_value(o)) continue;
         snprintf(key, sizeof key, "%s%s", prefix, o->key);
         msgpack_pack_map(p, 3);
         put_text(p, "key", key);
@@ -296,7 +306,7 @@ n_shown(const struct opt *table)
 {
     uint32_t n = 0;
 
-    for (const struct opt *o = table; o->key; o++) n += !(o->flags & OPT_HIDDEN);
+    for (const struct opt *o = table; o->key; o++) n += config_has_value(o);
     return n;
 }
 
@@ -655,7 +665,7 @@ cmd_panic(struct ask *a)
     for (uint32_t i = 0; i < n; i++) {
         const struct death_entry *x = event_log_dead(h, i);
 
-        msgpack_pack_map(p, 9);
+        msgpack_pack_map(p, 10);
         put_u64(p, "at_ms", (uint64_t)x->at_ms);
         put_text(p, "worker", x->worker);
         put_u64(p, "pid", (uint64_t)x->pid);
@@ -664,6 +674,7 @@ cmd_panic(struct ask *a)
         put_text(p, "how", x->how);
         put_u64(p, "requests", x->n_requests);
         put_text(p, "words", x->panic);
+        put_text(p, "frames", x->frames);
         msg_key(p, "log");
         msgpack_pack_array(p, x->n_lines);
         for (uint32_t k = 0; k < x->n_lines; k++) {

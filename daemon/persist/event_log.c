@@ -94,7 +94,7 @@ death_is_valid(const struct death_entry *x, uint32_t slot)
 {
     bool holds = x->number && x->number < UINT64_MAX / 2 &&
                  (x->number - 1) % EVENT_LOG_DEATHS == slot && ENDS(x->worker) && ENDS(x->cause) &&
-                 ENDS(x->how) && ENDS(x->panic) && x->n_lines <= LOG_LINES;
+                 ENDS(x->how) && ENDS(x->panic) && ENDS(x->frames) && x->n_lines <= LOG_LINES;
 
     for (uint32_t i = 0; holds && i < x->n_lines; i++) holds = ENDS(x->line[i]);
     return holds;

@@ -28,6 +28,7 @@ struct death_entry {
     uint64_t number; /* from 1; 0: empty. event_log_death() sets it, and at_ms. */
     int64_t at_ms;   /* wall clock */
     char worker[16], cause[32], how[96], panic[400];
+    char frames[400]; /* of the stack, as "lagan-worker+0x1234 libc.so.6+0x3c050"; "": none */
     uint64_t epoch;
     int64_t pid;
     uint32_t n_requests, n_lines;

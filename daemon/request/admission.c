@@ -63,12 +63,13 @@ admission_day(char day[ADMISSION_DAY])
 }
 
 struct rec_submit *
-admission_record(const struct msg_request *q, uint64_t seed, uint32_t *bytes)
+admission_record(const struct msg_request *q, uint64_t seed, const char *user, uint32_t *bytes)
 {
-    size_t bias = q->n_logit_bias * sizeof q->logit_bias[0];
+    size_t bias = q->n_logit_bias * sizeof q->logit_bias[0], user_bytes = strlen(user);
+    size_t salt = user_bytes || q->cache_salt.n ? user_bytes + 1 + q->cache_salt.n : 0;
     size_t n = sizeof(struct rec_submit) + REC_PAD(q->ids.n * 4) + REC_PAD(q->decoder_ids.n * 4) +
                REC_PAD(text_bytes(q)) + REC_PAD(q->eos_ids.n * 4) + REC_PAD(q->stop_ids.n * 4) +
-               stop_bytes(q) + bias;
+               stop_bytes(q) + bias + REC_PAD(salt);
     /* A client with generated_ids already has the prompt log-probabilities and encoder output. */
     bool first = !q->generated_ids.n;
     struct rec_submit *s = calloc(1, n);
@@ -86,6 +87,7 @@ admission_record(const struct msg_request *q, uint64_t seed, uint32_t *bytes)
         .n_stop_ids = (uint16_t)q->stop_ids.n,
         .n_stop = (uint16_t)q->n_stop,
         .n_bias = (uint16_t)q->n_logit_bias,
+        .salt_bytes = (uint16_t)salt,
         .flags = (uint8_t)((q->ignore_eos ? SUBMIT_IGNORE_EOS : 0) |
                            (q->want_logprobs ? SUBMIT_LOGPROBS : 0) |
                            (q->return_logits ? SUBMIT_LOGITS : 0) |
@@ -114,7 +116,11 @@ admission_record(const struct msg_request *q, uint64_t seed, uint32_t *bytes)
         memcpy(at + 4, q->stop[i].p, q->stop[i].n);
         at += 4 + q->stop[i].n;
     }
-    put((char *)s + n - bias, q->logit_bias, bias);
+    at = put((char *)s + n - REC_PAD(salt) - bias, q->logit_bias, bias);
+    if (salt) {
+        memcpy(at, user, user_bytes + 1);
+        put(at + user_bytes + 1, q->cache_salt.p, q->cache_salt.n);
+    }
     *bytes = (uint32_t)n;
     return s;
 }
@@ -500,12 +506,14 @@ static int
 make_record(struct daemon *d, struct client *c, struct candidate *k, struct err *e)
 {
     const struct model_facts *f = &d->facts[k->model];
+    bool one_user = d->config->model[k->model].keys.kv_reuse_scope == REUSE_SCOPE_USER;
     struct msg_request *q = &k->q;
     int code;
 
     if ((q->absent & ABSENT_max_tokens) && f->known) q->max_tokens = MIN(q->max_tokens, f->max_len);
     if ((q->absent & ABSENT_beams) && f->known) q->beams = f->beams;
-    k->submit = admission_record(q, q->has_seed ? q->seed : any_seed(), &k->bytes);
+    k->submit = admission_record(q, q->has_seed ? q->seed : any_seed(),
+                                 one_user ? c->user->name : "", &k->bytes);
     if (!k->submit || copy_ids(&k->ids, &q->generated_ids) < 0)
         return REFUSED(e, OUT_OF_MEMORY, NO_MEMORY);
     code = admission_fits(f, k->submit, d->config->o.tensor_bytes, e);

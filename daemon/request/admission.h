@@ -30,5 +30,7 @@ void admission_day(char day[ADMISSION_DAY]);
 #define MODEL_MISSING \
     "model is missing: %u models are served here; `laganctl model list` shows them"
 
-/* Returns the record of q with its tails, from malloc, and its size in *bytes. NULL: no memory. */
-struct rec_submit *admission_record(const struct msg_request *q, uint64_t seed, uint32_t *bytes);
+/* Returns the record of q with its tails, from malloc, and its size in *bytes. user: the name in
+ * the cache salt; "": the request shares cached KV with those of all users. NULL: no memory. */
+struct rec_submit *admission_record(const struct msg_request *q, uint64_t seed, const char *user,
+                                    uint32_t *bytes);

@@ -107,10 +107,11 @@ put_output(msgpack_packer *p, const struct request *r, uint32_t output)
         .cached = r->result.cached,
         .adopted = r->result.adopted,
         .recomputed = r->result.recomputed,
+        .kv_blocks = r->result.kv_blocks,
     };
 
     if (r->outputs.each) o = r->outputs.each[output];
-    msgpack_pack_map(p, 11);
+    msgpack_pack_map(p, 12);
     put_u64(p, "o", output);
     put_u64(p, "reason", o.reason);
     msg_key(p, "reason_name");
@@ -124,6 +125,12 @@ put_output(msgpack_packer *p, const struct request *r, uint32_t output)
     put_u64(p, "adopted", o.adopted);
     put_u64(p, "recomputed", o.recomputed);
     put_u64(p, "n_prompt_tokens", r->result.n_prompt_tokens);
+    msg_key(p, "kv_blocks");
+    msgpack_pack_map(p, 4);
+    put_u64(p, "allocated", o.kv_blocks.allocated);
+    put_u64(p, "allocated_new", o.kv_blocks.allocated_new);
+    put_u64(p, "reused", o.kv_blocks.reused);
+    put_u64(p, "missed", o.kv_blocks.missed);
 }
 
 /* Returns the undelivered tokens and text that the next chunk may have: those of one output. */

@@ -205,7 +205,8 @@ name_prompt(struct daemon *d, const struct request *r, uint32_t *part, bool *who
     const struct rec_submit *s = r->submit;
     bool text = s->text_bytes > 0;
     size_t size = text ? PART_BYTES : f->tokens_per_block * sizeof(token_id), at = 0, bytes;
-    const char *p = (const char *)(s + 1);
+    const char *p = (const char *)(s + 1), *end = (const char *)s + r->submit_bytes;
+    const struct block_key *key = key_of(d, r->terms.model);
     uint64_t root[2];
     uint32_t n = 0;
 
@@ -217,7 +218,7 @@ name_prompt(struct daemon *d, const struct request *r, uint32_t *part, bool *who
     if (!text && !*whole) bytes -= MIN(bytes, sizeof(token_id));
     if (text)
         p += REC_PAD(s->n_prompt * sizeof(token_id)) + REC_PAD(s->n_decoder * sizeof(token_id));
-    block_root(key_of(d, r->terms.model), /* salt= */ 0, s->lora,
+    block_root(key, block_salt(key, end - REC_PAD(s->salt_bytes), s->salt_bytes), s->lora,
                *whole ? (const token_id *)(const void *)p : NULL, *whole ? s->n_prompt : 0,
                text ? 2 : *whole, root);
     for (; n < MAX_NAMES && (at + size <= bytes || (*whole && at < bytes)); n++, at += size)

@@ -77,6 +77,7 @@ lifecycle_finish(struct daemon *d, struct request *r, const struct rec_finish *f
     r->result.cached = f->cached;
     r->result.adopted = f->adopted;
     r->result.recomputed = f->recomputed;
+    r->result.kv_blocks = f->kv_blocks;
     r->result.n_prompt_tokens = f->n_prompt_tokens;
     latency_finish(d, r, f);
     lifecycle_end(d, r, f->reason == LAGAN_FINISH_CANCELLED ? LAGAN_E_CANCELLED : f->reason, "%s",

@@ -399,6 +399,13 @@ take_reject(struct worker *w, struct rest *b, struct err *e)
     return 0;
 }
 
+/* Returns true if the field of n bytes is a NUL-terminated UTF-8 string. */
+static bool
+is_text(const char *field, size_t n)
+{
+    return memchr(field, 0, n) && msg_utf8(field, strlen(field));
+}
+
 static int
 take_ready(struct worker *w, struct rest *b, struct err *e)
 {
@@ -411,16 +418,18 @@ take_ready(struct worker *w, struct rest *b, struct err *e)
         return err_set(e, -EBADMSG, "READY was sent twice");
     }
     if (!y.vocab || y.vocab > INT32_MAX || !y.max_len || !y.n_slots || y.n_slots > 65536 ||
-        y.tokens_per_block > 65536 || y.beams > LAGAN_MAX_BEAMS || y.name_bytes > b->n ||
-        y.name_bytes >= sizeof f->family || b->n - y.name_bytes > 7 || !(y.temperature >= 0) ||
-        !memchr(y.unserved, 0, sizeof y.unserved) || !msg_utf8(y.unserved, strlen(y.unserved))) {
+        y.tokens_per_block > 65536 || y.beams > LAGAN_MAX_BEAMS ||
+        y.name_bytes >= sizeof f->family || y.device_bytes >= READY_DEVICE ||
+        REC_PAD(y.name_bytes) + REC_PAD(y.device_bytes) != b->n || !(y.temperature >= 0) ||
+        !is_text(y.unserved, sizeof y.unserved) || !is_text(y.dtype, sizeof y.dtype)) {
         return err_set(
             e, -EBADMSG,
             "READY: a field is invalid: vocab %u and max_len %u (expected above 0), n_slots %u "
             "(1 to 65536), beams %u (at most %d), temperature %g (0 or more), "
-            "name_bytes %u (at most %zu), or `unserved` is not UTF-8",
+            "name_bytes %u (at most %zu), device_bytes %u (at most %d), or `unserved` or `dtype` "
+            "is not UTF-8",
             y.vocab, y.max_len, y.n_slots, y.beams, LAGAN_MAX_BEAMS, (double)y.temperature,
-            y.name_bytes, sizeof f->family - 1);
+            y.name_bytes, sizeof f->family - 1, y.device_bytes, READY_DEVICE - 1);
     }
     *f = (struct model_facts){
         .known = true,
@@ -430,6 +439,8 @@ take_ready(struct worker *w, struct rest *b, struct err *e)
         .n_slots = y.n_slots,
         .tokens_per_block = y.tokens_per_block,
         .has_text = y.has_text != 0,
+        .has_chat = y.has_chat != 0,
+        .tokenizer_fault = y.tokenizer_fault != 0,
         .beams = MAX(y.beams, 1u),
         .max_request_seqs = y.max_request_seqs ? y.max_request_seqs : y.n_slots,
         .temperature = y.temperature,
@@ -439,8 +450,9 @@ take_ready(struct worker *w, struct rest *b, struct err *e)
         .kv_bytes = y.kv_bytes,
     };
     memcpy(f->unserved, y.unserved, sizeof f->unserved);
+    memcpy(f->dtype, y.dtype, sizeof f->dtype);
     if (msg_utf8(b->p, y.name_bytes)) memcpy(f->family, b->p, y.name_bytes);
-    worker_ready(w, y.vocab);
+    worker_ready(w, y.vocab, b->p + REC_PAD(y.name_bytes), y.device_bytes);
     return 0;
 }
 

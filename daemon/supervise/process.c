@@ -2,9 +2,11 @@
 #include "daemon/supervise/process.h"
 
 #include "base/log.h"
+#include "daemon/persist/event_log.h"
 #include "daemon/persist/fdstore.h"
 #include "daemon/supervise/control_channel.h"
 #include "daemon/supervise/worker_struct.h"
+#include "wire/msg.h"
 
 #include <signal.h>
 #include <stdarg.h>
@@ -60,14 +62,13 @@ static void
 take_line(struct worker *w)
 {
     const char *text = w->line, *kept;
-    enum log_level level = LOG_LEVEL_INFO;
+    size_t skip;
+    enum log_level level = log_line_level(text, w->n_line, &skip);
 
     w->line[w->n_line] = 0;
     w->n_line = 0;
-    if (text[0] == '<' && text[1] >= '0' && text[1] <= '7' && text[2] == '>') {
-        level = (enum log_level)(text[1] - '0');
-        text += 3;
-    }
+    text += skip;
+    if (level == LOG_LEVEL_NONE) level = LOG_LEVEL_INFO;
     if (!*text) return;
     kept = without_subject(w, text);
     snprintf(w->last_line[w->n_lines++ % LOG_LINES], LOG_LINE, "%s", kept);
@@ -122,35 +123,44 @@ process_on_log(sd_event_source *s, int fd, uint32_t revents, void *arg)
 
 /* ---- panic message of an ended process */
 
+/* Appends frame i to buf, as " lagan-worker+0x1234", or as an address. */
+static void
+add_frame(const struct panic_message *p, uint32_t i, char *buf, size_t n)
+{
+    char name[PANIC_NAME] = "";
+    size_t used = strlen(buf);
+    uint64_t at;
+    uint8_t module;
+
+    shm_copy_in(&at, &p->frame[i], sizeof at);
+    shm_copy_in(&module, &p->module[i], 1);
+    if (module < PANIC_MODULES) shm_copy_in(name, p->module_name[module], sizeof name - 1);
+    if (!msg_utf8(name, strlen(name))) *name = 0;
+    snprintf(buf + used, n - used, "%s%s%s%#llx", used ? " " : "", name, *name ? "+" : "",
+             (unsigned long long)at);
+}
+
 /* A panic message may be damaged: clamps its lengths. The log replaces unprintable bytes. */
 void
-process_read_panic(struct worker *w, char *ret, size_t n_ret)
+process_read_panic(struct worker *w, struct death_entry *x)
 {
-    struct panic_message *p = shm_panic_message(&w->channel.w);
-    uint32_t state = atomic_load_explicit(&p->state, memory_order_acquire);
-    char text[400], frames[400];
-    uint32_t n, n_frames;
-    size_t used = 0;
+    enum { SHOWN = 12 };
+    const struct panic_message *p = shm_panic_message(&w->channel.w);
+    uint32_t state = atomic_load_explicit(&p->state, memory_order_acquire), n, n_frames;
+    char address[40] = "";
 
-    *ret = 0;
     if (state == 0) return;
-    n = MIN(p->text_bytes, (uint32_t)sizeof text - 1);
-    shm_copy_in(text, p->text, n);
-    text[n] = 0;
-    n_frames = MIN(p->n_frames, (uint32_t)12);
-    frames[0] = 0;
-    for (uint32_t i = 0; i < n_frames && used < sizeof frames; i++) {
-        uint64_t f;
-
-        shm_copy_in(&f, &p->frame[i], sizeof f);
-        used += (size_t)snprintf(frames + used, sizeof frames - used, " %#llx",
-                                 (unsigned long long)f);
-    }
-    process_log(w, LOG_LEVEL_ERR, "panic message%s: signal %d, step %llu: %s; frames%s",
-                state == 2 ? "" : " (incomplete)", p->signal, (unsigned long long)p->step,
-                n ? text : "none", frames);
-    if (n) snprintf(w->info.why, sizeof w->info.why, "%.239s", text);
-    snprintf(ret, n_ret, "%s", text);
+    n = MIN(p->text_bytes, (uint32_t)sizeof x->panic - 1);
+    shm_copy_in(x->panic, p->text, n);
+    x->panic[n] = 0;
+    n_frames = MIN(p->n_frames, (uint32_t)SHOWN);
+    for (uint32_t i = 0; i < n_frames; i++) add_frame(p, i, x->frames, sizeof x->frames);
+    if (p->address)
+        snprintf(address, sizeof address, ", address %#llx", (unsigned long long)p->address);
+    process_log(w, LOG_LEVEL_ERR, "panic message%s: signal %d%s, step %llu%s%s; frames %s",
+                state == 2 ? "" : " (incomplete)", p->signal, address, (unsigned long long)p->step,
+                n ? ": " : "", x->panic, x->frames);
+    if (n) snprintf(w->info.why, sizeof w->info.why, "%.239s", x->panic);
 }
 
 void

@@ -19,8 +19,9 @@ void process_log(const struct worker *w, enum log_level level, const char *fmt, 
 int process_on_log(sd_event_source *s, int fd, uint32_t revents, void *arg);
 /* Logs the remaining output of the ended process, at most its last 256 lines. */
 void process_read_output(struct worker *w);
-/* Logs the panic message of the ended process and copies it to ret [n_ret]; "": there is none. */
-void process_read_panic(struct worker *w, char *ret, size_t n_ret);
+struct death_entry;
+/* Logs the panic message of the ended process and copies its text and frames to *x; "": none. */
+void process_read_panic(struct worker *w, struct death_entry *x);
 
 /* Returns true if w is a standby or a rank of a standby's rank group. */
 bool process_is_standby(const struct worker *w);

@@ -3,6 +3,7 @@
 
 #include "base/clock.h"
 #include "daemon/config/options.h"
+#include "daemon/persist/event_log.h"
 #include "daemon/supervise/oom.h"
 #include "daemon/supervise/process.h"
 #include "daemon/supervise/spawn.h"
@@ -179,11 +180,11 @@ rank_group_reap(struct worker *w, const struct death *d)
 {
     for (uint32_t i = 0; i < w->n_others; i++) {
         struct worker *o = w->other[i];
-        char panic[400];
+        struct death_entry x = { 0 };
 
         process_take_arenas(o);
         process_read_output(o);
-        if (o->info.pid) process_read_panic(o, panic, sizeof panic);
+        if (o->info.pid) process_read_panic(o, &x);
         process_drop_pid(o);
         arenas_after_death(&o->arenas, d, o->d->now);
         process_release(o);

@@ -51,7 +51,7 @@ reap(void *arg, const struct death *d)
     if (d->cause == DEATH_DRAINED || d->cause == DEATH_OPERATOR) {
         log_info("standby %s: pid %d ended", s->info.name, (int)s->info.pid);
     } else {
-        log_warn("standby %s: pid %d died of %s: %s; no request is affected", s->info.name,
+        log_warn("standby %s: pid %d died (%s): %s; no request is affected", s->info.name,
                  (int)s->info.pid, death_name(d->cause), death_sentence(d->cause));
         s->info.restarts++;
     }

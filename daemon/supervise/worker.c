@@ -143,7 +143,7 @@ add_up(struct worker *w)
 }
 
 static void
-note_death(const struct worker *w, const struct death *d, const char *how, const char *panic)
+note_death(struct worker *w, const struct death *d, const char *how)
 {
     struct death_entry x = { .epoch = w->info.epoch,
                              .pid = w->info.pid,
@@ -155,7 +155,7 @@ note_death(const struct worker *w, const struct death *d, const char *how, const
     snprintf(x.worker, sizeof x.worker, "%s", w->info.name);
     snprintf(x.cause, sizeof x.cause, "%s", death_name(d->cause));
     snprintf(x.how, sizeof x.how, "%s", how);
-    snprintf(x.panic, sizeof x.panic, "%s", panic);
+    process_read_panic(w, &x);
     for (uint32_t i = 0; i < x.n_lines; i++)
         memcpy(x.line[i], w->last_line[(w->n_lines - x.n_lines + i) % LOG_LINES], LOG_LINE);
     event_log_death(w->d, &x);
@@ -168,7 +168,7 @@ reap(void *arg, const struct death *d)
     struct worker *w = arg;
     bool wanted = d->cause == DEATH_DRAINED || d->cause == DEATH_OPERATOR;
     uint64_t kv_bytes;
-    char how[96], panic[400];
+    char how[96], requeued[48] = "";
 
     FP(reap_began);
     worker_receive_rest(w);
@@ -181,11 +181,11 @@ reap(void *arg, const struct death *d)
         process_log(w, LOG_LEVEL_INFO, "pid %d ended, %s", (int)w->info.pid,
                     death_sentence(d->cause));
     } else {
-        process_log(w, LOG_LEVEL_ERR, "pid %d died of %s: %s, %s; requeuing %u requests",
-                    (int)w->info.pid, death_name(d->cause), how, death_sentence(d->cause),
-                    w->requests.n);
-        process_read_panic(w, panic, sizeof panic);
-        note_death(w, d, how, panic);
+        if (w->requests.n)
+            snprintf(requeued, sizeof requeued, "; requeuing %u requests", w->requests.n);
+        process_log(w, LOG_LEVEL_ERR, "pid %d died (%s): %s, %s%s", (int)w->info.pid,
+                    death_name(d->cause), how, death_sentence(d->cause), requeued);
+        note_death(w, d, how);
         for (uint32_t i = w->n_lines - MIN(w->n_lines, (uint32_t)LOG_LINES); i < w->n_lines; i++)
             process_log(w, LOG_LEVEL_DEBUG, "earlier output: %s", w->last_line[i % LOG_LINES]);
     }
@@ -307,6 +307,7 @@ worker_spawn(void *arg)
     w->n_lines = 0;
     w->info.why[0] = 0;
     w->info.load_done = w->info.load_total = 0;
+    w->info.device[0] = 0;
     w->warned = w->asked = w->protocol_error = false;
     w->n_records = w->storm_signals = w->storm_records = 0;
     w->spawned_at = w->heartbeat_at = w->storm_at = clock_now();
@@ -357,7 +358,9 @@ op_moved(void *arg, enum super_state from, enum super_state to)
         process_log(w, LOG_LEVEL_WARN, "restarting in %.2f s",
                     (double)(w->super.timer - w->d->now) / NSEC_S);
     } else if (to == SUPER_FAILED) {
-        process_log(w, LOG_LEVEL_ERR, "failed for good: %s", w->info.why);
+        process_log(w, LOG_LEVEL_ERR,
+                    "failed for good; it is started again only by `laganctl restart %s`",
+                    w->info.name);
     } else if (to == SUPER_LOST) {
         process_log(w, LOG_LEVEL_ERR,
                     "pid %d did not exit after SIGKILL; starting no other process on its device",
@@ -445,9 +448,10 @@ worker_stop(struct worker *w, nsec drain_timeout)
 }
 
 void
-worker_ready(struct worker *w, uint32_t vocab)
+worker_ready(struct worker *w, uint32_t vocab, const char *device, size_t n)
 {
     w->info.vocab = vocab;
+    snprintf(w->info.device, sizeof w->info.device, "%.*s", (int)n, device);
     w->info.start_took = w->d->now - w->spawned_at;
     worker_event(w, EV_READY);
 }

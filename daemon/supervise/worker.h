@@ -25,10 +25,11 @@ struct worker_info {
     char low_memory[320];           /* sentence about an OOM kill; "": none lately (oom.h) */
     uint64_t load_done, load_total; /* bytes of weights: loaded, to load */
     uint32_t vocab;                 /* from its own READY: another worker may have an older model */
-    nsec start_took;                /* duration of the last start, from spawn to READY */
-    uint64_t prefill_rate;          /* highest rate measured so far, in prompt tokens/s */
-    struct stats stats;             /* as of the last worker_look() or worker_tick() */
-    struct stats former;            /* counters of previous incarnations */
+    char device[64];       /* from its READY, as "cpu (2 cores, avx2)"; "": not ready yet */
+    nsec start_took;       /* duration of the last start, from spawn to READY */
+    uint64_t prefill_rate; /* highest rate measured so far, in prompt tokens/s */
+    struct stats stats;    /* as of the last worker_look() or worker_tick() */
+    struct stats former;   /* counters of previous incarnations */
     struct control_channel *control; /* NULL: none */
 };
 const struct worker_info *worker_info(const struct worker *w);
@@ -69,8 +70,9 @@ const char *worker_standby(const struct worker *w); /* standby_stage() of the st
 bool worker_open(const struct worker *w);    /* READY and not being killed: may get requests */
 bool worker_over(const struct worker *w);    /* down, failed or lost: has no process to come */
 bool worker_returns(const struct worker *w); /* gets requests now, or after a restart */
-/* Handle the worker's records READY (vocab: its vocabulary size) and PHASE (bytes of weights). */
-void worker_ready(struct worker *w, uint32_t vocab);
+/* Handle the worker's records READY (vocab: its vocabulary size; device: name of n bytes, below
+ * READY_DEVICE) and PHASE (bytes of weights). */
+void worker_ready(struct worker *w, uint32_t vocab, const char *device, size_t n);
 void worker_loading(struct worker *w, uint64_t done, uint64_t total);
 
 /* ---- rings */

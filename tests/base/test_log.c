@@ -78,6 +78,7 @@ line_has_priority_subject_and_text(void **state)
     (void)state;
     look();
     log_open("worker w0", LOG_LEVEL_DEBUG);
+    log_to_parent();
     log_err("no %s", "memory");
     log_warn("slow");
     log_info("ready in %d s", 14);
@@ -87,11 +88,62 @@ line_has_priority_subject_and_text(void **state)
 }
 
 static void
+line_in_a_file_has_time_and_level(void **state)
+{
+    static const enum log_level levels[] = { LOG_LEVEL_ERR, LOG_LEVEL_WARN, LOG_LEVEL_INFO };
+    const char *line;
+    size_t skip;
+
+    (void)state;
+    look();
+    log_open("lagand", LOG_LEVEL_INFO);
+    log_err("a");
+    log_warn("b");
+    log_info("c");
+    line = seen();
+    for (int i = 0; i < 3; i++) {
+        char want[32], format[] = "0000-00-00T00:00:00.000Z ";
+
+        for (size_t k = 0; format[k]; k++)
+            if (format[k] == '0' ? line[k] < '0' || line[k] > '9' : line[k] != format[k])
+                fail_msg("'%s'", line);
+        assert_int_equal(log_line_level(line, strcspn(line, "\n"), &skip), levels[i]);
+        snprintf(want, sizeof want, "lagand: %c\n", 'a' + i);
+        assert_memory_equal(line + skip, want, strlen(want));
+        line += strcspn(line, "\n") + 1;
+    }
+    assert_string_equal(line, "");
+}
+
+static void
+line_without_prefix_has_no_level(void **state)
+{
+    static const char *const lines[] = { "",
+                                         "<",
+                                         "<8>x",
+                                         "Killed",
+                                         "2026-11-24T19:28:31.123Z",
+                                         "2026-11-24T19:28:31.123Z info",
+                                         "2026-11-24T19:28:31.123Z note lagand: x",
+                                         "2026-11-24 19:28:31.123Z info lagand: x" };
+    size_t skip;
+
+    (void)state;
+    for (size_t i = 0; i < ARRAY_LEN(lines); i++) {
+        assert_int_equal(log_line_level(lines[i], strlen(lines[i]), &skip), LOG_LEVEL_NONE);
+        assert_int_equal(skip, 0);
+    }
+    assert_int_equal(log_line_level("<3>x", 4, &skip), LOG_LEVEL_ERR);
+    assert_int_equal(skip, 3);
+}
+
+static void
 messages_above_the_level_are_not_written(void **state)
 {
     (void)state;
     look();
     log_open("lagand", LOG_LEVEL_INFO);
+    log_to_parent();
     log_debug("hidden");
     log_level_set(LOG_LEVEL_ERR);
     log_warn("hidden");
@@ -107,6 +159,7 @@ control_bytes_cannot_start_a_second_line(void **state)
     (void)state;
     look();
     log_open("lagand", LOG_LEVEL_INFO);
+    log_to_parent();
     log_info("a\n<2>forged: b\r\t\x1b[31m\x7f");
     assert_string_equal(seen(), "<6>lagand: a <2>forged: b   [31m \n");
 }
@@ -133,6 +186,7 @@ long_subject_is_truncated(void **state)
     (void)state;
     look();
     log_open("a subject of more than thirty-one bytes", LOG_LEVEL_INFO);
+    log_to_parent();
     log_info("x");
     assert_string_equal(seen(), "<6>a subject of more than thirty-o: x\n");
 }
@@ -172,9 +226,11 @@ journal_stream_of_another_process_is_ignored(void **state)
     look();
     journal_stream(1);
     log_open("lagand", LOG_LEVEL_INFO);
+    log_to_parent();
     log_fields(LOG_LEVEL_INFO, NULL, "here");
     setenv("JOURNAL_STREAM", "nonsense", 1);
     log_open("lagand", LOG_LEVEL_INFO);
+    log_to_parent();
     log_info("and here");
     unsetenv("JOURNAL_STREAM");
     assert_string_equal(seen(), "<6>lagand: here\n<6>lagand: and here\n");
@@ -196,6 +252,7 @@ unread_pipe_drops_lines_and_reports_their_number(void **state)
     saved = dup(STDERR_FILENO);
     dup2(ends[1], STDERR_FILENO);
     log_open("lagand", LOG_LEVEL_INFO);
+    log_to_parent();
     log_never_wait();
     alarm(10);
     for (uint32_t i = 0; i < 2000; i++) log_info("line %u of %0100u", i, 0u);
@@ -260,6 +317,8 @@ main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(line_has_priority_subject_and_text),
+        cmocka_unit_test(line_in_a_file_has_time_and_level),
+        cmocka_unit_test(line_without_prefix_has_no_level),
         cmocka_unit_test(messages_above_the_level_are_not_written),
         cmocka_unit_test(control_bytes_cannot_start_a_second_line),
         cmocka_unit_test(long_text_is_truncated_to_one_line),

@@ -335,6 +335,28 @@ command_line_errors_name_option_and_value(void **state)
 }
 
 static void
+bare_option_takes_only_a_value_after_an_equals_sign(void **state)
+{
+    static const struct opt bare[] = {
+        { "wait", OPT_U32, AT(seqs), "7", NULL, 0, 600, OPT_BARE, "SECONDS", "how long to wait" },
+        { "quiet", OPT_BOOL, AT(quiet), "false", NULL, 0, 0, 0, NULL, "say less" },
+        { NULL },
+    };
+    char option[] = "--wait", five[] = "5", with_value[] = "--wait=5";
+    char *argv[] = { option, five }, *with[] = { with_value, five };
+    int at = 0;
+
+    (void)state;
+    assert_int_equal(opt_argv(bare, &s, &given, 2, argv, &at, &e), 0);
+    assert_int_equal(s.seqs, 0);
+    assert_int_equal(at, 1); /* 5 is an operand */
+    at = 0;
+    given = 0;
+    assert_int_equal(opt_argv(bare, &s, &given, 2, with, &at, &e), 0);
+    assert_int_equal(s.seqs, 5);
+}
+
+static void
 option_without_repeat_rejects_a_second_value(void **state)
 {
     static const struct {
@@ -457,7 +479,7 @@ manual_has_type_range_and_default(void **state)
 
     (void)state;
     assert_non_null(strstr(text, ".It Cm kv.block Ar N\n"));
-    assert_non_null(strstr(text, "The value is a whole number of 0 or more, a power of two from 4 "
+    assert_non_null(strstr(text, "The value is a whole number, a power of two from 4 "
                                  "to 128, or auto; the default is auto.\n"
                                  "A change needs a restart of the worker.\n"));
     assert_non_null(strstr(text,
@@ -503,6 +525,7 @@ main(void)
         cmocka_unit_test_setup(command_line_accepts_values_flags_and_dashes, setup),
         cmocka_unit_test_setup(two_dashes_end_the_options, setup),
         cmocka_unit_test_setup(command_line_errors_name_option_and_value, setup),
+        cmocka_unit_test_setup(bare_option_takes_only_a_value_after_an_equals_sign, setup),
         cmocka_unit_test_setup(option_without_repeat_rejects_a_second_value, setup),
         cmocka_unit_test_setup(printed_values_parse_to_the_same_value, setup),
         cmocka_unit_test_setup(help_is_aligned_within_80_columns, setup),

@@ -374,7 +374,11 @@ pack_worker(const char *worker)
     const char *model = getenv("MOCK_MODEL"),
                *down = getenv("MOCK_DOWN"); /* worker state: no process */
 
-    msgpack_pack_map(&p, 11);
+    msgpack_pack_map(&p, 15);
+    msg_key(&p, "dtype"), msg_text(&p, "bf16");
+    msg_key(&p, "max_len"), msgpack_pack_int(&p, 4096);
+    msg_key(&p, "text"), msg_text(&p, getenv("MOCK_TEXT") ? getenv("MOCK_TEXT") : "yes");
+    msg_key(&p, "chat"), msg_text(&p, "no");
     msg_key(&p, "load"), msgpack_pack_map(&p, 2);
     msg_key(&p, "done"), msgpack_pack_int(&p, 3 << 20);
     msg_key(&p, "total"), msgpack_pack_int(&p, 8 << 20);

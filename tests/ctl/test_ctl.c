@@ -80,9 +80,11 @@ setup(void **state)
         "done\n"
         "echo $args >%s/args; echo $dir >%s/rundir\n"
         "case $FAKE in\n"
-        "config) echo '<3>lagand: lagan.yaml:3: no such key \"colour\"' >&2; exit 78 ;;\n"
-        "crash) echo '<3>lagand: something broke' >&2; kill -SEGV $$ ;;\n"
-        "deaf) mkdir $dir; echo '<4>lagand: about to hang' >&2; exec sleep 600 ;;\n"
+        "config) echo '2026-11-24T19:28:31.123Z err lagand: lagan.yaml:3: no such key \"colour\"' "
+        ">&2; exit 78 ;;\n"
+        "crash) echo '2026-11-24T19:28:31.123Z err lagand: something broke' >&2; kill -SEGV $$ ;;\n"
+        "deaf) mkdir $dir; echo '2026-11-24T19:28:31.123Z warn lagand: about to hang' >&2; exec "
+        "sleep 600 ;;\n"
         "*) exec tests/client/mock_lagand $dir ;;\n"
         "esac\n",
         mock.dir, mock.dir);
@@ -236,6 +238,34 @@ requests_file_keeps_tags_and_continues_after_errors(void **state)
 }
 
 static void
+exit_code_of_many_requests_is_1_if_their_failures_differ(void **state)
+{
+    static const struct {
+        const char *texts; /* of the requests, one after the other */
+        int code;
+    } cases[] = {
+        { "'echo a' 'error 34'", 75 },
+        { "'error 34' 'echo a' 'error 34'", 75 },
+        { "'error 34' 'error 39'", 1 },
+        { "'error 39' 'error 34'", 1 },
+        { "'error 34' 'error 39' 'error 39'", 1 },
+        { "'echo a' 'echo b'", 0 },
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char line[256];
+        int code;
+
+        snprintf(line, sizeof line,
+                 "printf '{\"text\":\"%%s\"}\\n' %s | $L generate --requests - --json",
+                 cases[i].texts);
+        code = sh(line);
+        if (code != cases[i].code) fail_msg("%s: exit code %d", cases[i].texts, code);
+    }
+}
+
+static void
 each_output_is_printed_before_the_next_input_line(void **state)
 {
     (void)state;
@@ -263,13 +293,19 @@ every_error_has_its_exit_code(void **state)
         { "$L generate --text 'error 35'", 6, "deadline" },
         { "$L generate --text 'error 33'", 1, "too_long" },
         { "$L generate --text 'error 45'", 1, "internal" },
-        { "$L generate --text x --max-tokens 0", 1, "max_tokens is 0" },
-        { "$L generate --text x --max-tokens 2147483648", 1, "max_tokens is 2147483648" },
-        { "$L generate --text x --ids 1", 1, "both ids and text" },
-        { "$L generate --text ''", 1, "text is empty" },
-        { "$L generate --ids ''", 1, "ids is empty" },
-        { "$L generate --text x --beams 4 --n 5", 1, "n is 5" },
-        { "$L generate --text x --n 2", 1, "set temperature" },
+        { "$L generate --text x --max-tokens 0", 2, "max_tokens is 0" },
+        { "$L generate --text x --max-tokens 2147483648", 2, "max_tokens is 2147483648" },
+        { "$L generate --text x --ids 1", 2, "both ids and text" },
+        { "$L generate --text ''", 2, "text is empty" },
+        { "$L generate --ids ''", 2, "ids is empty" },
+        { "$L generate --text x --beams 4 --n 5", 2, "n is 5" },
+        { "$L generate --text x --n 2", 2, "set temperature" },
+        { "$L generate --text $(printf 'caf\\351')", 2, "text: the text is not UTF-8" },
+        { "$L generate --text x --stop $(printf '\\351')", 2, "stop: the text is not UTF-8" },
+        { "$L tokenize --text $(printf 'caf\\351')", 2, "--text: the text is not UTF-8" },
+        { "$L bench --model $(printf 'caf\\351')", 2, "--model: the text is not UTF-8" },
+        { "echo '{\"text\":\"x\",\"max_tokens\":0}' | $L generate --requests -", 1,
+          "max_tokens is 0" },
         { "$L generate --text x --logit-bias 5:a", 2, "a list TOKEN_ID:BIAS" },
         { "$L generate --text bye", 69, "draining" },
         { "$L generate --text 'raw c1'", 3, "invalid message" },
@@ -286,7 +322,12 @@ every_error_has_its_exit_code(void **state)
         { "./laganctl config check /no/such/file", 78,
           "lagand: --config /no/such/file: No such file" },
         { "$L generate --requests /no/such/file", 2, "/no/such/file: No such file" },
-        { "$L nonsense", 2, "no command 'nonsense'" },
+        { "$L nonsense", 2, "no command 'nonsense'; `laganctl --help` lists them" },
+        { "$L staus", 2, "no command 'staus'; did you mean 'status'?" },
+        { "$L kv flsh", 2, "no command 'kv flsh'; did you mean 'kv flush'?" },
+        { "$L workers now", 2, "no command 'workers now'" },
+        { "$L help nonsense", 2, "no command 'nonsense'" },
+        { "$L status --wait=x", 2, "\"x\" is not a whole number" },
         { "$L workers", 2, "'workers' needs one of these words after it: list" },
         { "$L cancel x", 2, "is not a request id" },
         { "$L cancel", 2, "usage: laganctl cancel ID" },
@@ -409,11 +450,16 @@ tables_are_aligned_and_json_is_the_reply(void **state)
     assert_int_equal(sh("$L workers list --json"), 0);
     assert_int_equal(out[0], '[');
     assert_int_equal(sh("$L model list"), 0);
-    assert_string_equal(out, "MODEL  DEVICE  WORKERS  READY  WEIGHTS\n"
-                             "mock   cpu           1      1      0 B\n");
+    assert_string_equal(out, "MODEL  DEVICE  WORKERS  READY  WEIGHTS  DTYPE  LENGTH  TEXT  CHAT\n"
+                             "mock   cpu           1      1      0 B  bf16     4096  yes   no\n");
     assert_int_equal(sh("$L model list --json"), 0);
-    assert_has(out,
-               "[{\"model\":\"mock\",\"device\":\"cpu\",\"workers\":1,\"ready\":1,\"weights\":0}]");
+    assert_has(out, "[{\"model\":\"mock\",\"device\":\"cpu\",\"workers\":1,\"ready\":1,"
+                    "\"weights\":0,\"dtype\":\"bf16\",\"max_len\":4096,\"text\":\"yes\","
+                    "\"chat\":\"no\"}]");
+    assert_int_equal(sh("MOCK_TEXT=fault $D/bin/laganctl --spawn models/x model list"), 0);
+    assert_has(out, "  ids only (fault)  no\n");
+    assert_int_equal(sh("MOCK_TEXT=fault $D/bin/laganctl --spawn models/x status"), 0);
+    assert_has(out, "w0: ids only, no text: the tokenizer of model mock could not be loaded;");
     assert_int_equal(sh("$L status"), 0);
     assert_has(out, "lagand 0.1.0  pid 42  up 3d04h  ready  1 of 1 workers ready\n");
     assert_has(out, "requests 15 of 1024\n");
@@ -491,6 +537,56 @@ status_shows_load_progress_or_advice(void **state)
 }
 
 static void
+status_exits_with_0_only_if_every_worker_is_ready(void **state)
+{
+    static const struct {
+        const char *state, *worker, *options;
+        int code;
+    } cases[] = {
+        { "ready", NULL, "", 0 },
+        { "ready", NULL, "--wait", 0 },
+        { "degraded", "failed", "", 7 },
+        { "degraded", "failed", "--wait", 7 },
+        { "degraded", "down", "--json --wait", 7 },
+        { "starting", "loading", "", 69 },
+        { "starting", "loading", "--wait=1", 6 },
+        { "draining", "stopping", "--wait", 69 },
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct mock other;
+        char line[160];
+        int code;
+
+        mock_dir(&other);
+        setenv("MOCK_STATE", cases[i].state, 1);
+        if (cases[i].worker) setenv("MOCK_DOWN", cases[i].worker, 1);
+        mock_start(&other, "1");
+        unsetenv("MOCK_STATE");
+        unsetenv("MOCK_DOWN");
+        snprintf(line, sizeof line, "./laganctl --connect %s status %s", other.endpoint,
+                 cases[i].options);
+        code = sh(line);
+        if (code != cases[i].code)
+            fail_msg("%s %s: exit code %d", cases[i].state, cases[i].options, code);
+        mock_done(&other);
+    }
+}
+
+static void
+status_waits_for_a_lagand_that_starts(void **state)
+{
+    (void)state;
+    assert_int_equal(sh("{ sleep 0.5; exec tests/client/mock_lagand $D/late; } & "
+                        "./laganctl --connect ipc://$D/late/api.sock status --wait; r=$?; "
+                        "kill $!; wait $!; exit $r"),
+                     0);
+    assert_has(out, "1 of 1 workers ready");
+    assert_int_equal(sh("./laganctl --connect ipc://$D/late/api.sock status --wait=1"), 3);
+}
+
+static void
 top_refreshes_and_shows_rates_from_the_second_sample(void **state)
 {
     json_t *o;
@@ -519,7 +615,8 @@ static void
 bench_counts_and_times_requests(void **state)
 {
     static const char *const keys[] = { "request_throughput", "output_throughput", "mean_ttft_ms",
-                                        "p99_ttft_ms",        "mean_tpot_ms",      "p99_itl_ms" };
+                                        "p90_ttft_ms",        "p99_ttft_ms",       "mean_tpot_ms",
+                                        "p90_itl_ms",         "p99_itl_ms" };
     json_t *o;
 
     (void)state;
@@ -532,6 +629,15 @@ bench_counts_and_times_requests(void **state)
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
         assert_true(json_real_value(json_object_get(o, keys[i])) >= 0 &&
                     json_is_real(json_object_get(o, keys[i])));
+    assert_string_equal(json_string_value(json_object_get(o, "model_id")), "mock");
+    assert_int_equal(strlen(json_string_value(json_object_get(o, "date"))), 15);
+    /* a time has at most 6 digits: 4.9148481960000003 shows more than was measured */
+    for (const char *p = out; *p; p++) {
+        size_t n = strspn(p, "0123456789.");
+
+        if (n > 11 && memchr(p, '.', n)) fail_msg("%.*s in %s", (int)n, p, out);
+        p += n ? n - 1 : 0;
+    }
     assert_true(json_real_value(json_object_get(o, "duration")) > .15); /* usually 0.5 */
     assert_true(json_real_value(json_object_get(o, "request_throughput")) < 20 / .15);
     json_decref(o);
@@ -761,6 +867,16 @@ help_names_every_command_option_and_exit_code(void **state)
     }
     assert_int_equal(sh("./laganctl generate --help"), 0);
     assert_has(out, "--repetition-penalty");
+    assert_int_equal(sh("./laganctl help generate"), 0);
+    assert_has(out, "--repetition-penalty");
+    assert_int_equal(sh("./laganctl help"), 0);
+    assert_has(out, "Commands:\n  generate ");
+    assert_int_equal(sh("./laganctl kv --help && ./laganctl help kv"), 0);
+    assert_has(out, "\n  kv flush ");
+    assert_has(out, "`laganctl kv WORD --help` describes one command.\n");
+    assert_int_equal(sh("./laganctl -h && ./lagand -h && ./lagan-sim -h"), 0);
+    assert_int_equal(sh("./lagan-sim --version"), 0);
+    assert_has(out, "lagan-sim 0.1.0\n");
     assert_int_equal(sh("./laganctl"), 2);
     assert_int_equal(sh("./laganctl --version"), 0);
     assert_has(out, "laganctl 0.1.0\n");
@@ -858,6 +974,7 @@ main(void)
         cmocka_unit_test(stream_prints_token_batches_then_the_final_line),
         cmocka_unit_test(skipped_token_index_is_an_error),
         cmocka_unit_test(requests_file_keeps_tags_and_continues_after_errors),
+        cmocka_unit_test(exit_code_of_many_requests_is_1_if_their_failures_differ),
         cmocka_unit_test(each_output_is_printed_before_the_next_input_line),
         cmocka_unit_test(every_error_has_its_exit_code),
         cmocka_unit_test(single_value_options_reject_a_second_value),
@@ -868,6 +985,8 @@ main(void)
         cmocka_unit_test(failed_write_to_standard_output_is_a_failure),
         cmocka_unit_test(control_characters_in_names_are_escaped),
         cmocka_unit_test(status_shows_load_progress_or_advice),
+        cmocka_unit_test(status_exits_with_0_only_if_every_worker_is_ready),
+        cmocka_unit_test(status_waits_for_a_lagand_that_starts),
         cmocka_unit_test(top_refreshes_and_shows_rates_from_the_second_sample),
         cmocka_unit_test(bench_counts_and_times_requests),
         cmocka_unit_test(kv_flush_reports_freed_blocks_of_each_worker),

@@ -99,20 +99,34 @@ lagand_notified(struct lagand_fixture *r, const char *word, int ms)
     }
 }
 
+/* Returns the content of the log; "": there is none. */
+static const char *
+log_text(const struct lagand_fixture *r)
+{
+    static char text[1 << 20];
+    FILE *f = fopen(r->log, "r");
+
+    text[f ? fread(text, 1, sizeof text - 1, f) : 0] = 0;
+    if (f) fclose(f);
+    return text;
+}
+
+int
+lagand_count(struct lagand_fixture *r, const char *words)
+{
+    int n = 0;
+
+    for (const char *at = log_text(r); (at = strstr(at, words)); at++) n++;
+    return n;
+}
+
 bool
 lagand_logged(struct lagand_fixture *r, const char *words, int ms)
 {
-    static char text[1 << 20];
     nsec until = clock_now() + (ms ? MAX(ms, TIMEOUT_MS) : 0) * NSEC_MS;
 
     do {
-        FILE *f = fopen(r->log, "r");
-
-        if (f) {
-            text[fread(text, 1, sizeof text - 1, f)] = 0;
-            fclose(f);
-            if (strstr(text, words)) return true;
-        }
+        if (strstr(log_text(r), words)) return true;
         poll(NULL, 0, 10);
     } while (clock_now() < until);
     return false;

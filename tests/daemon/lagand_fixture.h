@@ -26,6 +26,8 @@ void lagand_begin(struct lagand_fixture *r, const char *mode, const char *const 
 /* Times in ms; 0: now. A wait for an expected event is extended, so that only a hang fails. */
 bool lagand_notified(struct lagand_fixture *r, const char *text, int ms); /* see systemd_notified */
 bool lagand_logged(struct lagand_fixture *r, const char *text, int ms);
+/* Returns how often the log has the text. */
+int lagand_count(struct lagand_fixture *r, const char *text);
 int lagand_wait(struct lagand_fixture *r, int ms); /* exit code; 256 + signal; -1: still running */
 int lagand_stop(
     struct lagand_fixture *r); /* SIGTERM and wait; checks that no file or process is left */

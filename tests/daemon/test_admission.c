@@ -72,6 +72,8 @@ submit(uint64_t rid, uint32_t n_ids, const char *text, const struct extra *more,
             msgpack_pack_int64(&p, more[i].v);
         } else if (!strcmp(more[i].key, "model_defaults")) {
             msgpack_pack_true(&p);
+        } else if (!strcmp(more[i].key, "cache_salt")) {
+            msg_text(&p, "s0");
         } else {
             msgpack_pack_int64(&p, more[i].v);
         }
@@ -112,18 +114,47 @@ submit_record_has_each_tail_at_its_offset(void **state)
     assert_int_equal(submit(1, 3, NULL, more, ARRAY_LEN(more), &r, &e), 0);
     s = r->submit;
     p = (const int32_t *)(const void *)(s + 1);
-    assert_int_equal(r->submit_bytes, sizeof *s + 16 + 8 + 8 + 8);
+    assert_int_equal(r->submit_bytes, sizeof *s + 16 + 8 + 8 + 8 + 8);
     assert_int_equal(s->n_prompt, 3);
     assert_int_equal(p[2], 2);
     assert_int_equal(p[4], 6);
     assert_int_equal(p[6], 8);
     assert_int_equal(p[8], 7);
+    assert_int_equal(s->salt_bytes, 6);
+    assert_string_equal((const char *)(p + 10), "uid:7");
     assert_int_equal(s->max_tokens, 9);
     assert_int_equal(s->seed, 77);
     assert_int_equal(s->flags, SUBMIT_LOGPROBS);
     assert_int_equal(s->forced_bos, -2);
     assert_int_equal(r->delivery.ack_window, 3);
     assert_int_equal(r->terms.deadline, NSEC_NEVER);
+}
+
+/* Returns the salt tail, which is the last. */
+static const char *
+salt_of(const struct request *r)
+{
+    return (const char *)r->submit + r->submit_bytes - REC_PAD(r->submit->salt_bytes);
+}
+
+static void
+salt_has_the_user_unless_all_users_share_and_the_key_cache_salt(void **state)
+{
+    const struct extra more = { "cache_salt", 0 };
+    struct request *r;
+    struct err e;
+
+    (void)state;
+    assert_int_equal(submit(1, 3, NULL, &more, 1, &r, &e), 0);
+    assert_int_equal(r->submit->salt_bytes, 8);
+    assert_memory_equal(salt_of(r), "uid:7\0s0", 8);
+    config.model[0].keys.kv_reuse_scope = REUSE_SCOPE_ALL;
+    assert_int_equal(submit(2, 3, NULL, &more, 1, &r, &e), 0);
+    assert_int_equal(r->submit->salt_bytes, 3);
+    assert_memory_equal(salt_of(r), "\0s0", 3);
+    assert_int_equal(submit(3, 3, NULL, NULL, 0, &r, &e), 0);
+    assert_int_equal(r->submit->salt_bytes, 0);
+    config.model[0].keys.kv_reuse_scope = REUSE_SCOPE_USER;
 }
 
 static void
@@ -358,6 +389,7 @@ main(void)
 #define T(f) cmocka_unit_test_setup_teardown(f, set_up, tear_down)
     const struct CMUnitTest tests[] = {
         T(submit_record_has_each_tail_at_its_offset),
+        T(salt_has_the_user_unless_all_users_share_and_the_key_cache_salt),
         T(defaults_are_the_models_eos_ids_and_a_random_seed),
         T(invalid_submit_is_refused_without_model_facts),
         T(max_tokens_error_names_the_limit),

@@ -324,7 +324,7 @@ finish_ends_the_request_and_its_figures_are_checked(void **state)
                               .n_tokens = 3 };
     lies(REC_FINISH, sizeof *f, "n_tokens is 3, expected 2");
     f->n_tokens = 2;
-    lies(REC_FINISH, sizeof *f - 8, "expected 48");
+    lies(REC_FINISH, sizeof *f - 8, "expected 64");
     f->reason = 7;
     lies(REC_FINISH, sizeof *f, "reason 7 is unknown");
     f->reason = LAGAN_FINISH_EOS;
@@ -415,7 +415,18 @@ ready_comes_once_and_is_validated(void **state)
     y->beams = LAGAN_MAX_BEAMS + 1;
     lies(REC_READY, sizeof *y + 8, "beams 17");
     READY;
-    assert_int_equal(record(REC_READY, sizeof *y + 8, &e), 0);
+    y->device_bytes = 20;
+    lies(REC_READY, sizeof *y + 8, "device_bytes 20");
+    READY;
+    memset(y->dtype, 'x', sizeof y->dtype);
+    lies(REC_READY, sizeof *y + 8, "dtype");
+    READY;
+    y->device_bytes = 4;
+    memcpy((char *)(y + 1) + 8, "cpu!", 4);
+    strcpy(y->dtype, "fp32");
+    assert_int_equal(record(REC_READY, sizeof *y + 16, &e), 0);
+    assert_string_equal(w.info.device, "cpu!");
+    assert_string_equal(d.facts[0].dtype, "fp32");
     assert_int_equal(w.super.state, SUPER_READY);
     assert_int_equal(w.info.vocab, 50);
     assert_int_equal(d.facts[0].vocab, 50);

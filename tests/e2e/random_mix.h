@@ -13,7 +13,7 @@ enum {
     MOST_NEW = 160,
     OUTPUTS = 6,
     TOPS = 3,
-    MOST_SET = 48
+    MOST_SET = 50
 };
 
 struct output {

@@ -233,6 +233,13 @@ draw_ask(struct ask *a, const struct model *m, uint32_t number, bool tensors)
     a->may_continue = !a->search && a->n == 1 && !strstr(a->line, "prompt_logprobs") &&
                       !strstr(a->line, "return_");
     if (mix_one_in(3)) FLOAT(a, "priority", 0.25 * test_below(5));
+    if (mix_one_in(3)) INT(a, "cache_priority", test_below(101));
+    if (mix_one_in(3)) { /* like two users: the key and the user are one salt */
+        static const char *const salt[] = { "a", "b" };
+
+        lagan_set_str(a->r, "cache_salt", salt[test_below(2)], 1);
+        SET(a, "cache_salt");
+    }
     if (mix_one_in(3)) INT(a, "ack_window", 1 + test_below(4));
     a->may_be_lost = strstr(a->line, "prompt_logprobs") || strstr(a->line, "return_");
     if (!a->may_be_lost && mix_one_in(6)) {
@@ -289,6 +296,8 @@ mix_draw_worker(struct settings *s, const struct model *m, uint64_t longest)
     mix_set(s, "policy=%s", policy[mix_one_in(2) ? 1 : test_below(mix_one_in(8) ? 4 : 3)]);
     mix_set(s, "kv.tokens_per_block=%u", 4u << test_below(5));
     mix_set(s, "kv.reuse=%s", reuse ? "true" : "false");
+    if (mix_one_in(4)) mix_set(s, "kv.partial_reuse=false");
+    if (mix_one_in(4)) mix_set(s, "kv.reuse_scope=all");
     if (reuse && mix_one_in(2)) mix_set(s, "kv.host_memory=%uKiB", 256u << test_below(4));
     if (mix_one_in(4)) mix_set(s, "kv.host_bandwidth=%uKiB", 1u << test_below(20));
     if (mix_one_in(2)) mix_set(s, "kv.prefill_rate=%u", 1000u << test_below(8));

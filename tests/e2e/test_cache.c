@@ -11,7 +11,10 @@
 #include "tests/e2e/serve.h"
 #include "tests/test.h"
 
+#include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
 
 enum { DIALOGS = 12, ROUNDS = 3, ASKED = 12, NEW = 36, SOURCE = 30, MOST = 256, FLUSH_EVERY = 40 };
 
@@ -299,6 +302,251 @@ outputs_keep_their_bits_while_the_cache_is_flushed(void **state)
     }
 }
 
+/* Returns the sum of a counter of the cross groups. */
+static uint64_t
+cross_counter(const struct serve *s, const char *name)
+{
+    char output[16384], *save = NULL;
+    uint64_t n = 0;
+
+    assert_int_equal(serve_ask(s, "metrics", output, sizeof output), 0);
+    for (char *l = strtok_r(output, "\n", &save); l; l = strtok_r(NULL, "\n", &save))
+        if (strstr(l, "kind=\"cross\"")) n = metric(l, name, n);
+    return n;
+}
+
+/* The decoder prefix of these requests is one token, so their outputs share no decoder position. */
+static void
+searches_and_samples_of_one_source_encode_it_once(void **state)
+{
+    static const char *const set[] = { "kv.reuse=true", "kv.tokens_per_block=8", "threads=2",
+                                       NULL };
+    static const char *const how[] = { "--beams 4", "--beams 3 --n 2", "--n 3 --temperature 1",
+                                       "--n 2 --temperature 1" };
+    struct serve s;
+
+    (void)state;
+    assert_true(serve_start(&s, "tests/data/golden/t5_relu", set));
+    for (uint32_t i = 0; i < ARRAY_LEN(how); i++) {
+        char command[200], output[4096];
+
+        snprintf(command, sizeof command,
+                 "generate --ids 5,6,7,8,9,10,11,12,13,14,15,16 --max-tokens 6 %s", how[i]);
+        if (serve_ctl(&s, command, output, sizeof output) != 0) fail_msg("%s: %s", command, output);
+    }
+    assert_int_equal(cross_counter(&s, "lagan_kv_missed"), 2);
+    assert_int_equal(cross_counter(&s, "lagan_kv_reused_full"), 6);
+    serve_stop(&s);
+}
+
+enum { TENANTS = 2 };
+
+/* lagand with an API key for each of two users. */
+struct tenants {
+    struct serve s;
+    char endpoint[64], key[TENANTS][96];
+};
+
+static void
+open_tenants(struct tenants *t, const char *scope)
+{
+    char keys[120], command[1200];
+    const char *set[] = { "kv.reuse=true",
+                          "kv.tokens_per_block=8",
+                          "threads=2",
+                          scope,
+                          "--api.tcp=tcp://127.0.0.1:*",
+                          keys,
+                          NULL };
+    char dir[] = "/tmp/lagan-tenants-XXXXXX", line[512], *at;
+    FILE *log;
+
+    assert_non_null(mkdtemp(dir));
+    snprintf(keys, sizeof keys, "--api.keys=%s/lagand", dir);
+    snprintf(command, sizeof command,
+             "cd %s; pub() { %s keygen $1 --json | sed 's/.*\"public\":\"\\([^\"]*\\).*/\\1/'; };"
+             "S=$(pub lagand); A=$(pub 0); B=$(pub 1); echo client $A alice >>lagand;"
+             "echo client $B bob >>lagand; echo server $S >>0; echo server $S >>1",
+             dir, program_path("laganctl"));
+    assert_int_equal(system(command), 0);
+    for (int i = 0; i < TENANTS; i++) snprintf(t->key[i], sizeof t->key[i], "%s/%d", dir, i);
+    assert_true(serve_start(&t->s, "tests/data/golden/llama2", set));
+    log = fopen(t->s.log, "r");
+    assert_non_null(log);
+    t->endpoint[0] = 0;
+    while (fgets(line, sizeof line, log))
+        if ((at = strstr(line, "tcp://"))) sscanf(at, "%63[^ ,;\n]", t->endpoint);
+    fclose(log);
+    assert_true(*t->endpoint);
+}
+
+static void
+close_tenants(struct tenants *t)
+{
+    char command[160];
+
+    serve_stop(&t->s);
+    snprintf(command, sizeof command, "rm -r $(dirname %s)", t->key[0]);
+    assert_int_equal(system(command), 0);
+}
+
+/* Sends the same prompt of 40 tokens. Returns how many of them came from the cache. */
+static uint64_t
+cached_for(const struct tenants *t, int user, const char *more)
+{
+    char command[600], output[4096];
+
+    snprintf(command, sizeof command,
+             "%s --connect %s --keys %s generate --json --max-tokens 4 --ids "
+             "$(seq -s, 3 42) %s",
+             program_path("laganctl"), t->endpoint, t->key[user], more);
+    if (serve_shell(command, output, sizeof output) != 0) fail_msg("%s: %s", command, output);
+    return number(output, "\"cached\":");
+}
+
+static void
+users_find_only_what_they_sent_themselves(void **state)
+{
+    struct tenants t;
+    char output[16384];
+    const char *hits, *queries;
+
+    (void)state;
+    open_tenants(&t, "kv.reuse_scope=user");
+    assert_int_equal(cached_for(&t, 0, ""), 0);
+    assert_int_equal(cached_for(&t, 1, ""), 0); /* its whole prompt is computed: it takes as long */
+    assert_int_equal(cached_for(&t, 0, ""), 39);
+    assert_int_equal(cached_for(&t, 1, ""), 39);
+    assert_int_equal(cached_for(&t, 1, "--cache-salt a"), 0);
+    assert_int_equal(cached_for(&t, 1, "--cache-salt a"), 39);
+    assert_int_equal(cached_for(&t, 1, "--cache-salt b"), 0);
+    assert_int_equal(cached_for(&t, 0, "--cache-salt a"), 0);
+    assert_int_equal(serve_ask(&t.s, "metrics", output, sizeof output), 0);
+    assert_non_null(hits = strstr(output, "\nlagan_worker_prefix_cache_hits"));
+    assert_int_equal(strtoull(strchr(hits, ' '), NULL, 10), 3 * 39);
+    assert_non_null(queries = strstr(output, "\nlagan_worker_prefix_cache_queries"));
+    assert_int_equal(strtoull(strchr(queries, ' '), NULL, 10), 8 * 40);
+    kill(serve_worker(&t.s), SIGKILL); /* the replacement finds the same entries for each user */
+    assert_int_equal(serve_ask(&t.s, "kv stats", output, sizeof output), 0);
+    assert_int_equal(cached_for(&t, 1, "--cache-salt b"), 39);
+    assert_int_equal(cached_for(&t, 0, "--cache-salt b"), 0);
+    close_tenants(&t);
+}
+
+static void
+users_share_cached_prompts_if_the_scope_is_all(void **state)
+{
+    struct tenants t;
+
+    (void)state;
+    open_tenants(&t, "kv.reuse_scope=all");
+    assert_int_equal(cached_for(&t, 0, ""), 0);
+    assert_int_equal(cached_for(&t, 1, ""), 39);
+    assert_int_equal(cached_for(&t, 1, "--cache-salt a"), 0);
+    assert_int_equal(cached_for(&t, 0, "--cache-salt a"), 39);
+    close_tenants(&t);
+}
+
+/* The worker drains after the last request: no later step removes the entries of its sequences. */
+static void
+finished_requests_hold_no_blocks_after_a_restart(void **state)
+{
+    static const char *const set[] = { "threads=2", NULL };
+    struct lagan_event ev = { .size = sizeof ev };
+    char output[4096];
+    uint64_t id;
+    struct lagan *c;
+    struct serve s;
+
+    (void)state;
+    assert_true(serve_start(&s, "tests/data/golden/llama2", set));
+    assert_int_equal(lagan_open(&c, s.endpoint, 5000), 0);
+    for (int round = 0, refused; round < 3; round++) {
+        struct lagan_request *r = serve_request("{\"ids\":[5,6,7,8,9,10,11,12,13,14,15,16,17,18],"
+                                                "\"max_tokens\":90,\"ignore_eos\":true}",
+                                                &refused);
+        pid_t worker = serve_worker(&s);
+        bool restarted = false;
+
+        assert_int_equal(refused, 0);
+        assert_int_equal(lagan_submit(c, r, &id), 0);
+        lagan_request_free(r);
+        for (ev.kind = 0; ev.kind != LAGAN_EVENT_DONE;) {
+            assert_true(lagan_next(c, &ev, 30000) > 0);
+            if (ev.kind == LAGAN_EVENT_ERROR) fail_msg("%s", ev.message);
+            if (ev.kind != LAGAN_EVENT_TOKENS || restarted) continue;
+            restarted = true;
+            assert_int_equal(serve_ctl(&s, "restart w0", output, sizeof output), 0);
+        }
+        while (serve_worker(&s) == worker) usleep(20000);
+        assert_true(serve_wait_ready(&s, 20));
+        assert_int_equal(serve_ask(&s, "kv stats --json", output, sizeof output), 0);
+        assert_int_equal(number(output, "\"used\":"), 0);
+    }
+    lagan_close(c);
+    serve_stop(&s);
+}
+
+/* Sends a prompt of n tokens from `first` on. Returns the JSON line of its output. */
+static const char *
+generate(const struct serve *s, uint32_t first, uint32_t n, const char *more)
+{
+    static char output[4096];
+    char command[600];
+
+    snprintf(
+        command, sizeof command,
+        "%s --connect %s generate --json --max-tokens 4 --ignore-eos --ids $(seq -s, %u %u) %s",
+        program_path("laganctl"), s->endpoint, first, first + n - 1, more);
+    if (serve_shell(command, output, sizeof output) != 0) fail_msg("%s: %s", command, output);
+    return output;
+}
+
+static void
+done_counts_the_blocks_that_a_request_found_and_missed(void **state)
+{
+    (void)state;
+    for (int partial = 0; partial < 2; partial++) {
+        const char *set[] = { "kv.reuse=true", "kv.tokens_per_block=8", "threads=2",
+                              partial ? "kv.partial_reuse=true" : "kv.partial_reuse=false", NULL };
+        const char *line;
+        struct serve s;
+
+        assert_true(serve_start(&s, "tests/data/golden/llama2", set));
+        line = generate(&s, 3, 40, "");
+        assert_int_equal(number(line, "\"allocated\":"), 6); /* of 43 positions */
+        assert_int_equal(number(line, "\"allocated_new\":"), 6);
+        assert_int_equal(number(line, "\"reused\":"), 0);
+        assert_int_equal(number(line, "\"missed\":"), 5);
+        line = generate(&s, 3, 40, "");
+        assert_int_equal(number(line, "\"cached\":"), partial ? 39 : 32);
+        assert_int_equal(number(line, "\"reused\":"), partial ? 5 : 4);
+        assert_int_equal(number(line, "\"missed\":"), partial ? 0 : 1);
+        serve_stop(&s);
+    }
+}
+
+static void
+cache_priority_decides_which_prompt_stays(void **state)
+{
+    static const char *const set[] = {
+        "kv.reuse=true",    "kv.tokens_per_block=8", "threads=2", "kv.memory=320KiB",
+        "max_model_len=64", "max_num_seqs=2",        NULL
+    };
+    struct serve s;
+
+    (void)state;
+    assert_true(serve_start(&s, "tests/data/golden/llama2", set));
+    for (uint32_t high = 0; high < 2; high++) {
+        const char *key = high ? "--cache-salt high --cache-priority 90" : "--cache-salt low";
+
+        generate(&s, 3, 40, key);
+        for (uint32_t i = 0; i < 12; i++) generate(&s, 4 + i, 40, "");
+        assert_int_equal(number(generate(&s, 3, 40, key), "\"cached\":"), high ? 39 : 0);
+    }
+    serve_stop(&s);
+}
+
 int
 main(int argc, char **argv)
 {
@@ -308,6 +556,12 @@ main(int argc, char **argv)
         cmocka_unit_test(windows_that_keep_their_first_positions_are_found_again),
         cmocka_unit_test(encoder_inputs_and_their_outputs_are_found_again),
         cmocka_unit_test(outputs_keep_their_bits_while_the_cache_is_flushed),
+        cmocka_unit_test(searches_and_samples_of_one_source_encode_it_once),
+        cmocka_unit_test(users_find_only_what_they_sent_themselves),
+        cmocka_unit_test(users_share_cached_prompts_if_the_scope_is_all),
+        cmocka_unit_test(finished_requests_hold_no_blocks_after_a_restart),
+        cmocka_unit_test(done_counts_the_blocks_that_a_request_found_and_missed),
+        cmocka_unit_test(cache_priority_decides_which_prompt_stays),
     };
 
     serve_args(argc, argv);

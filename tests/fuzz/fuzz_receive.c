@@ -158,7 +158,7 @@ ref_step(const uint8_t *p, uint64_t n)
 static bool
 ref_finish(const uint8_t *p, uint64_t n)
 {
-    struct ref_row *t = n == 48 ? named(p) : NULL;
+    struct ref_row *t = n == 64 ? named(p) : NULL;
     struct ref_output *o;
 
     if (!t || word(p + 8, 2) >= t->n_outs || !is_reason(word(p + 10, 2))) return false;

@@ -262,6 +262,8 @@ value_ok(const char *k, uint32_t n, const msgpack_object *v)
     if (KEY("disconnect_timeout_ms")) return whole(v, 0, 600000);
     if (KEY("text") || KEY("messages")) return string(v, 1048576);
     if (KEY("model")) return string(v, 256);
+    if (KEY("cache_salt")) return string(v, 128);
+    if (KEY("cache_priority")) return whole(v, 0, 100);
     if (KEY("idempotency_key")) return string(v, 64);
     if (KEY("stop")) return stop(v);
     if (KEY("max_tokens")) return whole(v, 1, 16777216);

@@ -5,7 +5,7 @@
  * From these it derives the length of each hit. Before every step it checks that each position that
  * the step sees, through the tables as edits and copies set them, holds what the sequence needs.
  * For recurrent state it keeps the tokens before the state, for live states and snapshots. Slots
- * may be forked and reordered; the tokens of such a sequence group are not stored.
+ * may be forked and reordered, and are stored like others.
  */
 #include "tests/fuzz/ref_reuse.h"
 
@@ -126,6 +126,8 @@ apply_tier(struct reuse_ref *t, const struct kv_copy *c, unsigned lane, uint64_t
         for (i = 0; i < t->n_records; i++)
             if (t->record[i].group == c->group && t->record[i].at == at) break;
         check(i < t->n_records && !t->record[i].host_block);
+        /* a partial block of decoder positions would not be found in the host tier */
+        check(t->c.group[c->group].kind == KV_CROSS || t->record[i].n == t->c.tokens_per_block);
         t->record[i].host_block = host_block + 1;
     } else {
         ref_acquire(t, c->group, at, lane, step);
@@ -400,11 +402,14 @@ fork_slot(struct reuse_ref *t, struct in *in)
     memset(to->row, 0, sizeof to->row);
     memset(to->planned_at, 0, sizeof to->planned_at);
     memset(to->snapshot, 0, sizeof to->snapshot);
-    to->n_snapshots = to->hit = 0;
-    to->hit_cross = false;
+    to->n_snapshots = to->hit = to->n_stored = 0;
+    to->hit_cross = to->cross_stored = false;
+    /* this step copies the last block */
+    to->done = MIN(from->done, from->pos / t->c.tokens_per_block * t->c.tokens_per_block);
     to->chunk = 1;
     to->need = need;
     launch_step(t, &out, lane, step);
+    to->planned_at[lane][step % STEPS] = to->pos;
     for (uint32_t i = 0; i < out.n_copies; i++)
         if (t->copy[i].to_tier == TIER_HOST) apply_tier(t, &t->copy[i], lane, step);
     for (uint32_t i = 0; i < out.n_edits; i++) {
@@ -476,6 +481,15 @@ reorder_group(struct reuse_ref *t, struct in *in)
         memcpy(s->token, was[slot[parent[i]]].token, s->pos * sizeof s->token[0]);
         memcpy(s->extra, was[slot[parent[i]]].extra, s->pos * sizeof s->extra[0]);
         ref_name(s);
+        if (parent[i] == i) continue;
+        /* its blocks are the parent's, and the last one is copied in this step; its snapshots are
+         * those of the tokens that it had before */
+        s->n_stored = 0;
+        memset(s->snapshot, 0, sizeof s->snapshot);
+        memset(s->planned_at, 0, sizeof s->planned_at);
+        s->planned_at[lane][step % STEPS] = s->pos;
+        s->done = MIN(was[slot[parent[i]]].done,
+                      s->pos / t->c.tokens_per_block * t->c.tokens_per_block);
     }
 }
 
@@ -586,10 +600,6 @@ store_slot(struct reuse_ref *t, struct in *in, bool drop, bool release)
     struct reuse_slot *s = &t->slot[slot];
 
     if (!s->live || (!s->started && !drop)) return;
-    if (s->group_id) { /* a sequence group is not stored */
-        release = false;
-        if (!drop) return;
-    }
     n = s->done > less ? s->done - less : 0;
     if (s->started && n > 0 && (release || !drop)) {
         if (!s->cross_stored) record_blocks(t, s, 0, s->text.n_source, true);

@@ -122,7 +122,7 @@ KV_TEST(full_host_tier_evicts_its_oldest_block_for_an_offload, cache_with_host(4
     prompt_of(b, 1, 100, 4, NULL), add(b, 1, 0);
     expect(b, 1, 3);
     assert_int_equal(n_free(b), 0);
-    release(b, 0);
+    release_at(b, 0, 12); /* its last block is full too */
     assert_int_equal(n_free(b), 3);
     need = kv_need(kv, 9, 0, 4);
     assert_int_equal(kv_raise(kv, 1, &need), 0);
@@ -158,7 +158,7 @@ unmapped_host_memory_is_not_used(void **state)
         store(b, 0, 4);
         for (token_id t = 4; t < 12; t++) gen_plus(b, 0, t);
         prompt_of(b, 1, 100, 4, NULL), add(b, 1, 0);
-        release(b, 0);
+        release_at(b, 0, 12);
         need = kv_need(b->kv, 9, 0, 4);
         assert_int_equal(kv_raise(b->kv, 1, &need), 0);
         gen_plus(b, 1, 104);

@@ -321,6 +321,35 @@ KV_TEST(holding_a_block_keeps_its_children_in_the_tree, cache(6)) /* P-06 */
     assert_int_equal(add(b, 0, 0), 23);
 }
 
+/* Slots 0 and 1 fork and diverge; then slot 0 continues the tokens of slot 1, as a beam does. */
+KV_TEST(reordered_slot_is_stored_after_its_new_tokens, cache(32))
+{
+    static const uint32_t slots[] = { 0, 1 };
+    struct kv_need need;
+    struct kv_hit hit;
+
+    prompt_of(b, 0, 0, 4, NULL), add(b, 0, 12);
+    need = kv_fork_need(kv, 16, 4, 1, /* beam= */ true);
+    assert_int_equal(kv_reserve(kv, 1, &need), 0);
+    b->out = empty_out(b);
+    kv_fork(kv, 0, ++b->step, 0, 1, 4, 4, &b->out);
+    prompt_of(b, 1, 0, 4, NULL);
+    b->slot[1].cached = 4;
+    for (token_id t = 10; t < 14; t++) gen_plus(b, 0, t);
+    for (token_id t = 20; t < 24; t++) gen_plus(b, 1, t);
+    store(b, 0, 8), store(b, 1, 8);
+    kv_reorder(kv, 0, ++b->step, slots, (const uint8_t[]){ 1, 1 }, 2, 8, &b->out);
+    memcpy(b->slot[0].token, b->slot[1].token, 8 * sizeof(token_id));
+    for (token_id t = 30; t < 34; t++) gen_plus(b, 0, t);
+    store(b, 0, 12);
+    prompt_of(b, 2, 0, 4, TOKENS(10, 11, 12, 13, 30, 31, 32, 33, 99));
+    kv_lookup(kv, &b->slot[2].text, &hit);
+    assert_int_equal(hit.n_tokens, 8);
+    prompt_of(b, 2, 0, 4, TOKENS(20, 21, 22, 23, 30, 31, 32, 33, 99));
+    kv_lookup(kv, &b->slot[2].text, &hit);
+    assert_int_equal(hit.n_tokens, 12);
+}
+
 int
 main(void)
 {
@@ -337,6 +366,7 @@ main(void)
         cmocka_unit_test(last_slot_takes_over_a_tail_and_others_copy),
         cmocka_unit_test(borrowed_tail_is_returned_for_the_next_blocks),
         cmocka_unit_test(holding_a_block_keeps_its_children_in_the_tree),
+        cmocka_unit_test(reordered_slot_is_stored_after_its_new_tokens),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -156,7 +156,8 @@ step_fixture(struct beam_fixture *x, uint64_t seed)
         for (uint32_t k = VOCAB; k < width; k++) x->top[i][k] = (struct batch_top){ -1, -INFINITY };
         list[i] = (struct beam_list){ x->top[i], width };
     }
-    beam_step(&x->b, list);
+    beam_decide(&x->b, list);
+    beam_advance(&x->b);
 }
 
 static void
@@ -320,10 +321,12 @@ equal_scores_prefer_better_beams_then_lower_ids(void **state)
     for (uint32_t i = 0; i < 2; i++)
         x.b.line[i] = x.line[i], x.b.done_token[i] = x.done_token[i], x.b.total[i] = x.total[i];
     beam_start(&x.b, 0, 0);
-    beam_step(&x.b, list);
+    beam_decide(&x.b, list);
+    beam_advance(&x.b);
     assert_int_equal(x.line[x.b.order[0]][x.n_given], 2);
     assert_int_equal(x.line[x.b.order[1]][x.n_given], 5);
-    beam_step(&x.b, list);
+    beam_decide(&x.b, list);
+    beam_advance(&x.b);
     assert_int_equal(x.line[x.b.order[0]][x.n_given], 2);
     assert_int_equal(x.line[x.b.order[1]][x.n_given], 2);
     assert_int_equal(x.line[x.b.order[0]][x.n_given + 1], 2);

@@ -112,6 +112,40 @@ prefill_waits_for_blocks_and_resumes_when_one_is_free(void **state) /* D-06 */
     run_finish(&r, q, 3);
 }
 
+/* A window of 5 in blocks of 2. The arena has 4 blocks, too few to keep the window of a step in
+ * flight: step 6 frees the block of positions 0 and 1, which step 5 reads. */
+static void
+prefill_waits_for_the_step_that_reads_a_trimmed_block(void **state)
+{
+    struct seq *q[3] = { seq_new(1, 1, 20, 0), seq_new(2, 1, 1, 0), seq_new(3, 1, 1, 0) };
+    const struct batch *b;
+    uint32_t first;
+
+    (void)state;
+    split();
+    r.l.chunk_unit = 0;
+    r.c.tokens_per_block = 2;
+    r.c.group[0] = run_group(KV_WINDOW, 5, 128, 0);
+    r.c.arena_bytes = 5 * kv_block_bytes(&r.c.group[0]);
+    run_open_with(&r, q, 1);
+    run_step(&r, 0);
+    for (uint32_t step = 1; step < 5; step++) run_step(&r, 1);
+    run_add(&r, q[1]); /* uses the fourth block and frees it: step 6 takes that one */
+    run_step(&r, 0);
+    run_plan(&r, 1);
+    kv_held(r.kv, q[0]->slot, 0, &first);
+    assert_int_equal(first, 0);
+    run_plan(&r, 1);
+    kv_held(r.kv, q[0]->slot, 0, &first);
+    run_add(&r, q[2]);
+    b = run_plan(&r, 0); /* takes the block that step 6 has freed */
+    assert_non_null(b);
+    assert_int_equal(b->n_waits, 1);
+    assert_int_equal(b->wait[0].lane, 1);
+    assert_int_equal(b->wait[0].step, 5);
+    run_finish(&r, q, 3);
+}
+
 static void
 request_of_one_token_never_uses_the_decode_lane(void **state)
 {
@@ -589,6 +623,7 @@ main(void)
         cmocka_unit_test(decode_never_waits_for_another_sequences_prompt),
         cmocka_unit_test(decoder_waits_for_an_encoder_on_another_lane),
         cmocka_unit_test(prefill_waits_for_blocks_and_resumes_when_one_is_free),
+        cmocka_unit_test(prefill_waits_for_the_step_that_reads_a_trimmed_block),
         cmocka_unit_test(request_of_one_token_never_uses_the_decode_lane),
         cmocka_unit_test(slot_cancelled_between_two_lanes_leaves_both),
         cmocka_unit_test(finished_lane_names_the_lane_to_commit_first),

@@ -14,9 +14,9 @@ enum { MAX_LEN = 100, SEQ_GROUP = 8, OUT = 2, LAYERS = 2, NO_GROUP = MAX_GROUPS 
 struct group_fixture {
     struct kv_config c;
     uint32_t units; /* blocks of the arena; 0: the maximum */
+    bool reuse;
     uint32_t sinks; /* of the window group */
-    bool
-        has_state; /* a group of LAYERS recurrent states; snapshots each `interval` positions */
+    bool has_state; /* a group of LAYERS recurrent states; snapshots each `interval` positions */
     uint32_t interval, state_group; /* NO_GROUP: none */
     struct scheduler_limits l;
     void *mem;
@@ -63,6 +63,8 @@ open_fixture(struct group_fixture *b)
                                .n_slots = SLOTS,
                                .n_lanes = 1,
                                .tokens_per_block = BLOCK,
+                               .reuse = b->reuse,
+                               .copy_partial = b->reuse,
                                .arena_bytes = (uint64_t)(b->units ? b->units : UNITS) * UNIT };
     b->c.group[0] = (struct kv_group){ .kind = KV_FULL };
     b->c.group[1] = (struct kv_group){ .kind = KV_WINDOW, .window = WINDOW, .sinks = b->sinks };
@@ -303,7 +305,7 @@ seq_group_new(req_id id, uint32_t n, bool beams, uint32_t n_prompt, uint32_t max
                            .deadline = NSEC_NEVER,
                            .owner = (void *)(uintptr_t)(1000 * id + i) };
         for (uint32_t k = 0; k < n_prompt; k++)
-            f->token[i][k] = (token_id)((id * 7 + k * 3) % VOCAB);
+            f->token[i][k] = (token_id)((id % 6 * 7 + k * 3) % VOCAB); /* some prompts are equal */
         if (n == 1) continue;
         q->first_member = f->seq;
         q->next_member = i + 1 < n ? q + 1 : NULL;
@@ -357,7 +359,8 @@ check_seq_group(const struct seq_group *f)
             list[i] = (struct beam_list){ top[i], beam_width(f->n, 1) };
             list_of(top[i], h, list[i].n);
         }
-        beam_step(&b, list);
+        beam_decide(&b, list);
+        beam_advance(&b);
     }
     for (uint32_t i = 0; i < f->n; i++) {
         struct beam_done want = beam_result(&b, i), got = beam_result(&f->beam, i);
@@ -426,6 +429,7 @@ run_many(struct group_fixture *b, bool sources, enum policy policy, uint32_t max
         .max_enc_tokens = sources ? 24 : 0,
         .beam_tokens = test_below(2) ? test_below(30) : 0,
     };
+    b->reuse = test_below(2);
     open_fixture(b);
     for (uint32_t i = 0; i < N; i++) {
         uint32_t n = test_below(3) ? 1 + test_below(MIN(slots, (uint32_t)SEQ_GROUP)) : 1;
@@ -708,6 +712,132 @@ few_searches_without_streams_merge_into_one_step(void **state)
     assert_int_equal(most_runs(6, true), 4);
 }
 
+static void
+adopted_search_never_exceeds_max_num_seqs(void **state)
+{
+    static struct group_fixture b;
+    struct seq_group *all[2] = { seq_group_new(2, 3, true, 6, 30, 0),
+                                 seq_group_new(1, 1, false, 5, 60, 0) };
+    uint32_t left = 1;
+    struct err e;
+
+    (void)state;
+    b.units = 0;
+    b.reuse = false;
+    b.l = (struct scheduler_limits){ .max_seqs = 3,
+                                     .max_tokens = 16,
+                                     .max_len = MAX_LEN,
+                                     .n_lanes = 1,
+                                     .lane_work = { WORK_PREFILL | WORK_DECODE } };
+    open_fixture(&b);
+    for (uint32_t k = 0; k < 3; k++) all[0]->seq[k].n_end = all[0]->seq[k].n_eos = 0;
+    all[0]->beam.n_end = all[0]->beam.n_eos = 0;
+    assert_int_equal(scheduler_add(b.s, all[0]->seq, 0, &e), 0);
+    while (all[0]->beam.n_new <= WINDOW) {
+        plan(&b);
+        commit(&b);
+    }
+    next_life(&b, all[0]);
+    assert_int_equal(scheduler_add(b.s, all[1]->seq, 0, &e), 0);
+    assert_non_null(plan(&b)); /* 1 of 3 sequences runs */
+    assert_int_equal(scheduler_add(b.s, all[0]->seq, 0, &e), -EAGAIN);
+    assert_int_equal(scheduler_n_running(b.s), 1);
+    scheduler_cancel(b.s, 1, LAGAN_E_CANCELLED);
+    commit(&b);
+    take_back(&b, &all[1], 1, &left);
+    assert_int_equal(left, 0);
+    free(all[0]);
+    close_fixture(&b);
+}
+
+/* Runs one request to its end; the caller frees it. Returns the cached positions of its prompt. */
+static uint32_t
+run_alone(struct group_fixture *b, struct seq_group *f)
+{
+    struct err e;
+
+    assert_int_equal(scheduler_add(b->s, f->seq, b->now, &e), 0);
+    for (uint32_t n = 0; n < f->n;) {
+        if (b->planned == b->done) assert_non_null(plan(b));
+        commit(b);
+        while (scheduler_reap(b->s)) n++;
+    }
+    return f->seq[0].n_cached;
+}
+
+/* Opens a fixture with reuse in which single requests run one after the other. */
+static void
+open_reuse(struct group_fixture *b, bool sources)
+{
+    b->units = 0;
+    b->reuse = true;
+    b->l = (struct scheduler_limits){ .max_seqs = 8,
+                                      .max_tokens = 64,
+                                      .max_len = MAX_LEN,
+                                      .n_lanes = 1,
+                                      .lane_work = { WORK_ENCODER | WORK_PREFILL | WORK_DECODE },
+                                      .n_enc_layers = sources ? 2 : 0,
+                                      .max_enc_tokens = sources ? 24 : 0 };
+    open_fixture(b);
+}
+
+/* A prompt of one token, as usual for encoder-decoder models: no position is shared. */
+static void
+encoder_input_of_beams_and_samples_is_encoded_once(void **state)
+{
+    static struct group_fixture b;
+
+    (void)state;
+    for (uint32_t beams = 0; beams < 2; beams++) {
+        struct kv_stats cross;
+
+        open_reuse(&b, true);
+        for (uint32_t i = 0; i < 3; i++) {
+            struct seq_group *f = seq_group_new(14, i ? 3 : 4, beams, 1, 6, 11);
+
+            run_alone(&b, f);
+            check_seq_group(f);
+            free(f);
+        }
+        kv_stats(b.kv, 2, &cross);
+        assert_int_equal(cross.missed, 3);
+        assert_int_equal(cross.shared, 6);
+        close_fixture(&b);
+    }
+}
+
+static void
+later_prompt_finds_the_outputs_of_beams_and_samples(void **state)
+{
+    static struct group_fixture b;
+
+    (void)state;
+    for (uint32_t beams = 0; beams < 2; beams++)
+        for (uint32_t i = 0; i < 3; i++) {
+            struct seq_group *f = seq_group_new(1, 3, beams, 10, 21, 0), *next;
+            const token_id *output = f->token[i];
+            uint32_t n;
+
+            open_reuse(&b, false);
+            for (uint32_t k = 0; k < 3; k++)
+                f->seq[k].n_end = f->seq[k].n_eos = f->beam.n_end = f->beam.n_eos = 0;
+            run_alone(&b, f);
+            n = f->seq[i].n_tokens;
+            if (beams) n = 10 + beam_result(&f->beam, i).n;
+            next = seq_group_new(1, 1, false, n + 2, 5, 0);
+            if (beams)
+                memcpy(next->token[0] + 10, beam_result(&f->beam, i).token, 21 * sizeof(int));
+            if (!beams) memcpy(next->token[0], output, n * sizeof *output);
+            assert_int_equal(n, 31);
+            /* 30 positions are computed; the last block of a beam is not full, so not stored */
+            assert_int_equal(run_alone(&b, next), beams ? 28 : 30);
+            check_seq_group(next);
+            free(next);
+            free(f);
+            close_fixture(&b);
+        }
+}
+
 int
 main(void)
 {
@@ -718,6 +848,9 @@ main(void)
         cmocka_unit_test(adopted_and_preempted_search_shares_only_the_common_prefix),
         cmocka_unit_test(group_is_admitted_whole_waits_or_is_refused),
         cmocka_unit_test(few_searches_without_streams_merge_into_one_step),
+        cmocka_unit_test(adopted_search_never_exceeds_max_num_seqs),
+        cmocka_unit_test(encoder_input_of_beams_and_samples_is_encoded_once),
+        cmocka_unit_test(later_prompt_finds_the_outputs_of_beams_and_samples),
     };
 
     return cmocka_run_group_tests(tests, test_seed_group, NULL);

@@ -367,14 +367,14 @@ stopped_rank_ends_its_group_and_its_kv_is_adopted(void **state)
     repeat_load_run(&load, 0, true);
     repeat_load_run(&load, 50, true);
     kill(another_rank(), SIGSTOP);
-    while (!last_line("worker w0: pid ", " died of silent", line, sizeof line)) {
+    while (!last_line("worker w0: pid ", " died (silent)", line, sizeof line)) {
         repeat_load_run(&load, 20, true);
         if (service_now(&v) >= until) fail_msg("lagand did not notice the stopped rank");
     }
     repeat_load_settle(&load);
     assert_true(load.resumed > 0);
     assert_true(service_logged(&v, "worker w0: adopted") > 0);
-    assert_false(last_line("worker w0: pid ", " died of overdue", line, sizeof line));
+    assert_false(last_line("worker w0: pid ", " died (overdue)", line, sizeof line));
     repeat_load_stop(&load);
 }
 

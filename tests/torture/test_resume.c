@@ -263,8 +263,8 @@ nothing_is_adopted_after_a_stray_device_write(void **state)
     await(FP_step_queued, NULL);
     repeat_load_settle(&load);
     assert_int_equal(service_logged(&v, strcmp(torture_device, "cpu")
-                                            ? "died of device: exit status 74"
-                                            : "died of signal: signal 11"),
+                                            ? "died (device): exit status 74"
+                                            : "died (signal): signal 11"),
                      1);
     assert_true(load.resumed > 0);
     assert_int_equal(load.adopted, 0);
@@ -369,7 +369,7 @@ standby_replacing_a_faulty_worker_changes_no_bit(void **state)
         assert_int_equal(service_logged(&v, "the standby takes over"), faults);
         if (!service_all_ready(&v, SETTLE_MS)) fail_msg("workers or standbys are missing");
     }
-    assert_int_equal(service_logged(&v, "died of signal"), 2);
+    assert_int_equal(service_logged(&v, "died (signal)"), 2);
     assert_true(load.resumed > 0);
     assert_int_equal(load.adopted, 0);
     /* A restart uses the installed program and files, so it must not use a standby that has opened
@@ -414,7 +414,7 @@ standby_without_device_memory_waits_for_its_worker(void **state)
         /* More if a worker without CPU time was treated as hung. */
         assert_true(service_logged(&v, "the standby takes over") >= 2 * (i + 1));
     }
-    assert_int_equal(service_logged(&v, "died of killed"), 2 * ROUNDS);
+    assert_int_equal(service_logged(&v, "died (killed)"), 2 * ROUNDS);
     assert_int_equal(service_logged(&v, "w0.standby: pid"), 0); /* no standby has died */
     repeat_load_stop(&load);
 }

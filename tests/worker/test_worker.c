@@ -12,6 +12,7 @@
 #include <poll.h>
 #include <signal.h>
 #include <stdatomic.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -367,6 +368,23 @@ worker_exits_when_lagand_has_exited(void **state)
     assert_int_equal(WEXITSTATUS(status), 0);
 }
 
+/* The first frame is in lagan-worker, so the offset is smaller than its file. */
+static void
+expect_offsets(const struct panic_message *panic)
+{
+    struct stat st;
+
+    assert_int_equal(stat("lagan-worker", &st), 0);
+    assert_true(panic->module[0] < PANIC_MODULES);
+    assert_string_equal(panic->module_name[panic->module[0]], "lagan-worker");
+    for (uint32_t i = 0; i < panic->n_frames; i++) {
+        const char *name = panic->module[i] < PANIC_MODULES ? panic->module_name[panic->module[i]]
+                                                            : "";
+
+        if (!strcmp(name, "lagan-worker")) assert_in_range(panic->frame[i], 1, st.st_size);
+    }
+}
+
 static void
 fatal_signal_leaves_a_panic_message(void **state)
 {
@@ -389,6 +407,7 @@ fatal_signal_leaves_a_panic_message(void **state)
         assert_int_equal(atomic_load(&panic->state), 2);
         assert_int_equal(panic->signal, fatal[k]);
         assert_true(panic->n_frames > 2);
+        expect_offsets(panic);
         harness_close(&p);
     }
 }
@@ -449,6 +468,100 @@ results_of_calls_wait_for_a_reader_that_hangs(void **state)
     harness_close(&p);
 }
 
+/* The previous worker sent the token that completes the stop string and died before FINISH. */
+static void
+stop_string_in_delivered_tokens_ends_the_resumed_request(void **state)
+{
+    enum { PROMPT = 6, TOKENS = 3 };
+    struct rec_submit s = { .gen = 1,
+                            .id = 1000,
+                            .n_prompt = PROMPT,
+                            .max_tokens = 12,
+                            .top_p = 1,
+                            .repetition_penalty = 1,
+                            .priority = 0.5f,
+                            .forced_bos = -1,
+                            .forced_eos = -1,
+                            .n_eos = 0xffff,
+                            .flags = SUBMIT_IGNORE_EOS };
+    struct {
+        int32_t prompt[PROMPT], generated[TOKENS + 1];
+        uint32_t stop_bytes;
+        char stop[44];
+    } tail = { .prompt = { 2, 60, 61, 62, 63, 64 } };
+    const struct ring_record *r;
+    const struct rec_finish *f;
+    struct harness p;
+    uint32_t n = 0, at;
+    struct rec_ready ready;
+
+    (void)state;
+    harness_start(&p, "models/recall-gemma3", options, NULL);
+    harness_wait_ready(&p, &ready);
+    harness_submit(&p, &s, tail.prompt, sizeof tail.prompt);
+    for (r = harness_next(&p); r && r->type != REC_FINISH; r = harness_next(&p)) {
+        const struct rec_out *o = (const struct rec_out *)((const struct rec_step *)r->data + 1);
+
+        assert_int_equal(r->type, REC_STEP);
+        for (uint32_t i = 0; i < o->n_tokens && n < TOKENS; i++)
+            tail.generated[n++] = ((const int32_t *)(o + 1))[i];
+        at = (uint32_t)sizeof *o + 4u * o->n_tokens;
+        if (o->text_first + o->text_bytes > sizeof tail.stop || n > TOKENS || tail.stop_bytes)
+            continue;
+        memcpy(tail.stop + o->text_first, (const char *)o + at, o->text_bytes);
+        if (n == TOKENS) tail.stop_bytes = o->text_first + o->text_bytes;
+    }
+    assert_non_null(r);
+    assert_int_equal(n, TOKENS);
+    assert_in_range(tail.stop_bytes, 1, sizeof tail.stop);
+    s.ledger_index = 1;
+    s.n_done = TOKENS;
+    s.n_stop = 1;
+    harness_submit(&p, &s, &tail,
+                   (uint32_t)offsetof(typeof(tail), stop) + ROUND_UP(4 + tail.stop_bytes, 8u) - 4);
+    r = harness_next(&p);
+    assert_non_null(r);
+    assert_int_equal(r->type, REC_FINISH);
+    f = r->data;
+    assert_int_equal(f->reason, LAGAN_FINISH_STOP);
+    assert_int_equal(f->n_tokens, TOKENS);
+    harness_kill(&p, &(struct harness_arenas){ 0 });
+    harness_close(&p);
+}
+
+/* lagand suspects the requests that the trace lists if the worker fails in this step. */
+static void
+step_trace_names_the_request_whose_input_is_encoded(void **state)
+{
+    struct rec_submit s = { .gen = 1,
+                            .id = 1000,
+                            .n_prompt = 6,
+                            .max_tokens = 2,
+                            .top_p = 1,
+                            .repetition_penalty = 1,
+                            .priority = 0.5f,
+                            .forced_bos = -1,
+                            .forced_eos = -1,
+                            .n_eos = 0xffff,
+                            .flags = SUBMIT_IGNORE_EOS };
+    static const int32_t source[6] = { 5, 6, 7, 8, 9, 1 };
+    const struct step_trace *t;
+    struct rec_ready ready;
+    struct harness p;
+    uint32_t n;
+
+    (void)state;
+    harness_start(&p, "tests/data/golden/t5_relu", options, NULL);
+    harness_wait_ready(&p, &ready);
+    harness_submit(&p, &s, source, sizeof source);
+    harness_finish(&p, &n);
+    t = shm_trace(&p.channel.w);
+    assert_int_equal(t->entry[0].n_ids, 1); /* the first step has the encoder input alone */
+    assert_int_equal(t->entry[0].id[0], 1000);
+    harness_kill(&p, &(struct harness_arenas){ 0 });
+    harness_close(&p);
+}
+
 int
 main(void)
 {
@@ -464,6 +577,8 @@ main(void)
         cmocka_unit_test(results_of_calls_wait_for_a_reader_that_hangs),
         cmocka_unit_test(worker_exits_when_lagand_has_exited),
         cmocka_unit_test(fatal_signal_leaves_a_panic_message),
+        cmocka_unit_test(stop_string_in_delivered_tokens_ends_the_resumed_request),
+        cmocka_unit_test(step_trace_names_the_request_whose_input_is_encoded),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

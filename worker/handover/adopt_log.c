@@ -86,6 +86,15 @@ adopt_log_tree(struct worker *w)
 }
 
 void
+adopt_log_ends(struct worker *w)
+{
+    struct kv_edit clear = { .op = EDIT_CLEAR };
+
+    for (uint32_t i = 0; kv_end(w->kv, i, &clear.slot); i++)
+        manifest_launch(&w->adopt->manifest, &clear, 1, NULL, 0);
+}
+
+void
 adopt_log_commit(struct worker *w, const struct batch *b)
 {
     for (uint32_t i = 0; i < b->n_segments; i++) {

@@ -45,3 +45,6 @@ void adopt_log_commit(struct worker *w, const struct batch *b);
 void adopt_log_beams(struct worker *w, const struct seq *first);
 /* Publishes the changes of the prefix tree. Call once per loop iteration. */
 void adopt_log_tree(struct worker *w);
+/* Clears the entries of ended sequences without waiting for the next step, which a worker that
+ * drains does not have. Call it when lagand has the end of every such sequence. */
+void adopt_log_ends(struct worker *w);

@@ -17,6 +17,7 @@
 #include "worker/model/model.h"
 #include "worker/sched/beam_search.h"
 #include "worker/sched/scheduler.h"
+#include "worker/text/chat.h"
 #include "worker/text/tokenizer.h"
 
 #include <float.h>
@@ -33,7 +34,7 @@ emit_token_text_bytes(const struct worker *w)
 void
 emit_ready(struct worker *w, nsec load_ns)
 {
-    const char *name = w->model->arch->name;
+    const char *name = w->model->arch->name, *device = gpu_describe(w->gpu);
     struct rec_ready r = {
         .vocab = w->model->shape.vocab,
         .max_len = w->model->shape.max_len,
@@ -52,14 +53,18 @@ emit_ready(struct worker *w, nsec load_ns)
         .temperature = w->model->generation.temperature,
         .decoder_start = w->model->decoder_start,
         .max_request_seqs = MIN(w->limits->max_seqs, w->limits->max_tokens),
+        .device_bytes = (uint16_t)MIN(strlen(device), (size_t)READY_DEVICE - 1),
+        .has_chat = w->tokenizer && w->chat->template,
+        .tokenizer_fault = w->tokenizer_fault,
     };
 
     _Static_assert(sizeof r.unserved == sizeof w->model->generation.unserved, "rec_ready.unserved");
     memcpy(r.unserved, w->model->generation.unserved, sizeof r.unserved);
-
+    snprintf(r.dtype, sizeof r.dtype, "%s", dtype_name(w->model->dtype));
     outbox_begin(w->outbox, REC_READY);
     outbox_add(w->outbox, &r, sizeof r);
     outbox_add(w->outbox, name, r.name_bytes);
+    outbox_add(w->outbox, device, r.device_bytes);
     outbox_end(w->outbox);
 }
 
@@ -100,6 +105,7 @@ finish_output(struct worker *w, struct worker_request *r, uint16_t reason)
     /* For a resumed request (recomputed > 0) the prefix cache has KV of the previous worker: tokens
      * found there are reported as adopted, not as cached. */
     uint32_t found = r->seq.n_cached, again = MIN(found, r->recomputed);
+    const struct kv_use *use = &r->seq.kv_use;
     struct rec_finish f = {
         .ledger_index = r->ledger_index,
         .gen = r->gen,
@@ -111,6 +117,7 @@ finish_output(struct worker *w, struct worker_request *r, uint16_t reason)
         .adopted = r->adopted + again,
         .recomputed = r->recomputed - again,
         .n_prompt_tokens = r->n_prompt_tokens,
+        .kv_blocks = { use->allocated, use->allocated_new, use->reused, use->missed },
         .scheduled_ns = r->scheduled,
     };
 

@@ -74,6 +74,8 @@ apply_defaults(const struct generation *g, struct rec_submit *s, struct err *e)
     LAGAN_FIELDS(X)
 #undef X
     if (!s->max_tokens || s->max_tokens > most) s->max_tokens = most;
+    if (s->cache_priority > KV_PRIORITY_MAX)
+        return record_tail_corrupt(e, "SUBMIT has a cache_priority above 100");
     if (s->n > INTAKE_MAX_OUTPUTS || s->beams > MAX_BEAMS || s->early_stopping > BEAM_EARLY_NEVER)
         return record_tail_corrupt(e, "SUBMIT has an invalid number of beams or outputs");
     /* Valid: several outputs with all tokens delivered, so that only FINISH is missing. */
@@ -109,6 +111,9 @@ read_numbers(struct worker *w, struct worker_request *r, const struct rec_submit
     r->seq.min_new = s->min_tokens;
     r->seq.prompt_logprobs = s->flags & SUBMIT_PROMPT_LOGPROBS;
     r->seq.wants_states = s->flags & SUBMIT_ENCODER_OUTPUT;
+    r->keep = (struct kv_keep){ 0, UINT32_MAX, (uint8_t)s->cache_priority };
+    r->seq.n_keep = s->cache_priority != KV_PRIORITY;
+    r->seq.keep = r->seq.n_keep ? &r->keep : NULL;
     r->suspended = s->flags & SUBMIT_SUSPENDED;
     r->n_outputs = s->n;
     r->beam = (struct beam){
@@ -227,6 +232,17 @@ read_bias(struct worker *w, struct worker_request *r, const struct rec_submit *s
     return 0;
 }
 
+static int
+read_salt(struct worker *w, struct worker_request *r, const struct rec_submit *s,
+          struct record_tail *t, struct err *e)
+{
+    const void *salt = record_tail_take(t, s->salt_bytes);
+
+    if (t->broken) return record_tail_corrupt(e, "SUBMIT ends inside its cache salt");
+    r->seq.salt = kv_salt(w->kv, salt, s->salt_bytes);
+    return 0;
+}
+
 /* Reads the output of each delivered token and the score of each output. */
 static int
 read_outputs(struct submit *q, struct err *e)
@@ -250,6 +266,7 @@ read_tails(struct worker *w, struct worker_request *r, struct submit *q, struct 
     TRY(read_ends(w, r, &q->s, &q->rest, e));
     TRY(read_stop_strings(r, q->s.n_stop, &q->rest, e));
     TRY(read_bias(w, r, &q->s, &q->rest, e));
+    TRY(read_salt(w, r, &q->s, &q->rest, e));
     q->output_of = NULL;
     q->scores = NULL;
     return q->s.n > 1 ? read_outputs(q, e) : 0;

@@ -101,6 +101,8 @@ copy_to_output(struct worker *w, struct worker_request *m, const struct worker_r
     m->want_logprobs = r->want_logprobs;
     m->seq = r->seq;
     m->seq.owner = m;
+    m->keep = r->keep; /* a copy, because slot r may be freed earlier */
+    if (r->seq.keep) m->seq.keep = &m->keep;
     m->seq.token = m->ids + first;
     if (r->seq.source) m->seq.source = memcpy(m->ids, r->ids, r->n_source * sizeof(token_id));
     m->seq.prompt_logprobs = false;

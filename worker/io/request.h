@@ -58,6 +58,7 @@ struct worker_request {
     float score;                           /* sum of log-probabilities of the generated tokens */
     struct beam beam;                      /* the beam search; used in its first slot only */
     struct logit_bias bias[EXEC_MAX_BIAS]; /* storage of sampling.bias */
+    struct kv_keep keep;                   /* storage of seq.keep: cache_priority */
     uint32_t adopted, recomputed;          /* tokens whose KV was adopted; is computed again */
 };
 

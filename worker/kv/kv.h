@@ -60,6 +60,7 @@ struct kv_config {
     bool fifo;           /* tests only: caches all released blocks, reuses them in release order */
     bool reuse;          /* keep the blocks of ended sequences in the prefix cache: kv_reuse.h */
     bool copy_partial;   /* a hit may copy the leading tokens of a block that a sequence holds */
+    bool whole_blocks;   /* hits have full blocks only; partial blocks are not stored */
     bool extra_ids;      /* tokens may have extra ids that distinguish them: kv_text.extra */
     uint32_t max_events; /* capacity of the event ring: kv_event.h */
     /* A host block is onboarded only if copying it takes less time than computing its tokens. If

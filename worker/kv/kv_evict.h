@@ -77,8 +77,9 @@ void kv_tree_check(const struct kv *kv);
  * a hit.
  *
  * The step that takes over the memory of an evicted block first copies the block to a host block,
- * except if the block's retention priority is below KV_OFFLOAD or it is a snapshot. A block that
- * has KV_SAVE_HITS hits is offloaded at once, so that its eviction needs no copy. An onboarded
+ * except if the block's retention priority is below KV_OFFLOAD, or it is a snapshot or a partial
+ * block of decoder positions, because kv_find() finds partial blocks in the arena only. A block
+ * that has KV_SAVE_HITS hits is offloaded at once, so that its eviction needs no copy. An onboarded
  * block keeps its host block, so that its eviction needs no copy either. A full host tier evicts in
  * the same order as a pool. */
 
@@ -86,8 +87,8 @@ enum { KV_OFFLOAD = 30, KV_SAVE_HITS = 2 };
 
 void kv_host_tier_init(struct kv *kv);
 /* Plans the copy of a block of the tree to the host tier. Has no effect if the tier has the block
- * already, is away or has only blocks in use, if too many copies are planned, or if the block is a
- * snapshot or has a priority below KV_OFFLOAD. */
+ * already, is away or has only blocks in use, if too many copies are planned, or if the block is
+ * one that is not offloaded (see above). */
 void kv_host_tier_offload(struct kv *kv, uint32_t block, unsigned lane, struct kv_out *out);
 /* Adds a reference to a host block, which is not evicted until kv_host_tier_give() drops it. */
 void kv_host_tier_hold(struct kv *kv, uint32_t host_block);
@@ -112,6 +113,9 @@ uint32_t kv_host_tier_flush(struct kv *kv, uint32_t max, enum kv_why why, uint64
 /* Returns a block of the group for the planned step of the lane; never fails, because the caller
  * has reserved it. Raises out->wait[] to the steps to wait for. May add the copy of an offload. */
 uint32_t kv_pool_take(struct kv *kv, uint32_t group, unsigned lane, struct kv_out *out);
+/* kv_pool_take() for a slot, which counts the block. */
+uint32_t kv_pool_take_for(struct kv *kv, seq_slot slot, uint32_t group, unsigned lane,
+                          struct kv_out *out);
 /* Adds one reference to a held or cached block. */
 void kv_pool_share(struct kv *kv, uint32_t block);
 /* Does kv_pool_share() and raises the group's reserved_blocks by what the reference costs besides

@@ -46,7 +46,7 @@ find_part(const struct kv *kv, const struct kv_text *t, struct kv_found *f)
     uint32_t rest = MIN(t->n - 1 - f->depth * tokens, tokens);
     struct kv_piece p;
 
-    if (rest == 0 || !f->node || kv->has_state) return;
+    if (rest == 0 || !f->node || kv->has_state || kv->c.whole_blocks) return;
     p = kv_piece(kv, t, f->depth, rest);
     for (uint32_t i = kv_node(kv, f->node)->child; i && n < MAX_CHILDREN;
          i = kv_node(kv, i)->next, n++) {

@@ -1,8 +1,9 @@
 /* kv_find.h - finds the longest prefix of a token sequence that is cached in every group.
  *
  * A hit has every block of the prefix in a full group, and the blocks that the next query sees in a
- * window group. After these full blocks the leading tokens of one more block may match. The KV of
- * an encoder input is found whole or not at all. kv_internal.h defines ref.
+ * window group. After these full blocks the leading tokens of one more block may match, if that
+ * block is in the arena; of a host block, all tokens must match. The KV of an encoder input is
+ * found whole or not at all. kv_internal.h defines ref.
  */
 #pragma once
 #include "worker/kv/kv_internal.h"

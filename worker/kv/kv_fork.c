@@ -42,7 +42,7 @@ fork_group(struct kv *kv, unsigned lane, seq_slot from, seq_slot to, uint32_t gr
     }
     if (cross || n % kv->c.tokens_per_block == 0) return;
     check(full < f->end[group] && kv_n_entries(kv, s, group) < s->reserved[group]);
-    block = kv_pool_take(kv, group, lane, out);
+    block = kv_pool_take_for(kv, to, group, lane, out);
     kv_table(kv, group, to)[s->end[group]++] = block + 1;
     kv_add_copy(kv, group, row[full] - 1, block, out)->n_tokens =
         (uint16_t)(n % kv->c.tokens_per_block);
@@ -213,5 +213,15 @@ kv_reorder(struct kv *kv, unsigned lane, uint64_t step, const seq_slot *slot, co
             copy_entry(kv, &t, 0);
         }
     }
-    for (uint32_t i = 0; i < n_slots; i++) kv_fence(kv, slot[i], lane, step);
+    for (uint32_t i = 0; i < n_slots; i++) {
+        struct kv_seq *s = &kv_seqs(kv)[slot[i]];
+
+        kv_fence(kv, slot[i], lane, step);
+        if (parent[i] == i) continue;
+        /* The slot has other tokens now: kv_store() begins at the root and stores no snapshot that
+         * was taken before. */
+        s->n_stored = 0;
+        kv_tree_pin(kv, 0, &s->cursor);
+        memset(s->snapshot, 0, sizeof s->snapshot);
+    }
 }

@@ -110,6 +110,7 @@ kv_host_tier_offload(struct kv *kv, uint32_t block, unsigned lane, struct kv_out
     uint32_t node = b->node, host_block;
 
     if (kv->c.group[b->group].kind == KV_STATE) return;
+    if (kv_is_self(kv, b->group) && kv_node(kv, node)->n_tokens < kv->c.tokens_per_block) return;
     if (kv->n_host_blocks == 0 || kv->host_tier_away) return;
     if (b->priority < KV_OFFLOAD || kv_node(kv, node)->host[b->group]) return;
     if (out->n_copies >= out->max_copies / 2) return; /* the others are for kv_start() */

@@ -121,7 +121,8 @@ struct kv_seq {
     uint32_t part;
     uint32_t snapshot[KV_SNAPSHOTS], next_snapshot; /* positions; index of the next to write */
     uint32_t cursor, n_stored; /* n_stored blocks are in the tree; cursor: the node of the last */
-    req_id adopted;            /* during adoption: the request of the slot's manifest entry */
+    struct kv_use use;
+    req_id adopted; /* during adoption: the request of the slot's manifest entry */
 };
 
 struct kv {

@@ -436,6 +436,18 @@ kv_pool_take(struct kv *kv, uint32_t group, unsigned lane, struct kv_out *out)
     return block;
 }
 
+uint32_t
+kv_pool_take_for(struct kv *kv, seq_slot slot, uint32_t group, unsigned lane, struct kv_out *out)
+{
+    struct kv_use *use = &kv_seqs(kv)[slot].use;
+    uint64_t n_new = kv->stats[group].allocated_new;
+    uint32_t block = kv_pool_take(kv, group, lane, out);
+
+    use->allocated++;
+    use->allocated_new += kv->stats[group].allocated_new > n_new;
+    return block;
+}
+
 void
 kv_pool_share(struct kv *kv, uint32_t block)
 {

@@ -126,11 +126,14 @@ hold_hit(struct kv *kv, seq_slot slot, const struct kv_need *n, const struct kv_
                 b->n_hits = MIN(b->n_hits + 1, 15);
             }
             if (kv_is_positions(kv, g)) kv_tree_set_priority(kv, t, block, w.entry);
+            if (!kv_is_self(kv, g)) kv_tree_set_priority(kv, t, block, 0);
             if (kv->c.group[g].kind == KV_STATE) kv_tree_set_priority(kv, t, block, f->depth - 1);
             kv_table(kv, g, slot)[w.entry] = block + 1;
             kv->stats[g].shared++;
+            s->use.reused++;
         }
         if (f->tail && kv_is_self(kv, g)) hold_tail(kv, slot, t, f, g, borrow);
+        s->use.reused += f->tail && kv_is_self(kv, g);
     }
     s->live = true;
     s->starting = f->depth || f->part || f->cross;
@@ -164,14 +167,16 @@ fit_hit(struct kv *kv, const struct kv_need *n, const struct kv_text *t, struct 
 }
 
 static void
-count_missed(struct kv *kv, const struct kv_text *t, const struct kv_found *f)
+count_missed(struct kv *kv, seq_slot slot, const struct kv_text *t, const struct kv_found *f)
 {
     for (uint32_t g = 0; t && g < kv->c.n_groups; g++) {
         uint32_t all = kv_is_self(kv, g) ? CEIL_DIV(t->n, kv->c.tokens_per_block)
                                          : kv_find_cross_entries(kv, t);
         uint32_t hit = kv_is_self(kv, g) ? f->depth + (f->tail != 0) : f->cross ? all : 0;
 
-        if (kv->c.group[g].kind != KV_STATE) kv->stats[g].missed += all - hit;
+        if (kv->c.group[g].kind == KV_STATE) continue;
+        kv->stats[g].missed += all - hit;
+        kv_seqs(kv)[slot].use.missed += all - hit;
     }
 }
 
@@ -186,7 +191,7 @@ kv_admit(struct kv *kv, seq_slot slot, const struct kv_need *n, const struct kv_
     if (!fit_hit(kv, n, t, &f, &borrow)) return -EAGAIN;
     kv_find_describe(kv, t, &f, ret);
     hold_hit(kv, slot, n, t, &f, borrow);
-    count_missed(kv, t, &f);
+    count_missed(kv, slot, t, &f);
     return 0;
 }
 
@@ -204,7 +209,7 @@ copy_tail(struct kv *kv, seq_slot slot, uint32_t group, unsigned lane, uint64_t 
           struct kv_out *out)
 {
     struct kv_seq *s = &kv_seqs(kv)[slot];
-    uint32_t from = s->tail[group] - 1, to = kv_pool_take(kv, group, lane, out);
+    uint32_t from = s->tail[group] - 1, to = kv_pool_take_for(kv, slot, group, lane, out);
 
     kv_table(kv, group, slot)[s->end[group]++] = to + 1;
     kv_add_copy(kv, group, from, to, out)->n_tokens = (uint16_t)s->part;
@@ -254,10 +259,10 @@ start_tail(struct kv *kv, seq_slot slot, uint32_t group, unsigned lane, uint64_t
 
 /* Plans the copy of a host block to a new block and adds the new block to the tree. */
 static uint32_t
-onboard_block(struct kv *kv, uint32_t host_block, unsigned lane, struct kv_out *out)
+onboard_block(struct kv *kv, seq_slot slot, uint32_t host_block, unsigned lane, struct kv_out *out)
 {
     const struct kv_block *c = &kv_blocks(kv)[host_block];
-    uint32_t block = kv_pool_take(kv, c->group, lane, out);
+    uint32_t block = kv_pool_take_for(kv, slot, c->group, lane, out);
     struct kv_block *b = &kv_blocks(kv)[block];
 
     kv_wait_block(kv, lane, host_block, out);
@@ -290,7 +295,7 @@ onboard_group(struct kv *kv, unsigned lane, uint64_t step, seq_slot slot, uint32
             if (kv_counts_once(kv, group)) kv_charge(kv, group, -1);
             row[i] = there;
         } else {
-            row[i] = onboard_block(kv, host_block, lane, out) + 1;
+            row[i] = onboard_block(kv, slot, host_block, lane, out) + 1;
         }
         kv_host_tier_give(kv, host_block, lane, step);
     }
@@ -338,6 +343,17 @@ kv_flush(struct kv *kv, uint32_t max, struct kv_flushed *ret)
     ret->blocks += n;
     ret->host_blocks += host;
     return n + host;
+}
+
+void
+kv_add_use(const struct kv *kv, seq_slot slot, struct kv_use *sum)
+{
+    const struct kv_use *u = &kv_seqs(kv)[slot].use;
+
+    sum->allocated += u->allocated;
+    sum->allocated_new += u->allocated_new;
+    sum->reused += u->reused;
+    sum->missed += u->missed;
 }
 
 void

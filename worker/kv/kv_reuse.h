@@ -34,9 +34,13 @@ struct kv_namespace {
     uint64_t self[2];  /* root of the decoder's blocks */
     uint64_t cross[2]; /* root of the encoder input's blocks; each input has a root of its own */
 };
+/* Returns the salt that stands for n bytes, 0 if n is 0. The hash has the secret of the cache, so a
+ * client cannot find bytes with the salt of another client. */
+uint64_t kv_salt(const struct kv *kv, const void *bytes, size_t n);
 void kv_namespace(const struct kv *kv, uint64_t salt, uint64_t lora, const token_id *source,
                   uint32_t n_source, struct kv_namespace *ret);
-/* The retention priority of the blocks that begin at tokens start .. end - 1. Blocks of priority 0
+/* The retention priority of the blocks that begin at tokens start .. end - 1; all blocks of the
+ * encoder input have the priority of token 0. Blocks of priority 0
  * are evicted first, of KV_PRIORITY_MAX last. Ranges are sorted and do not overlap; new blocks
  * outside of all ranges have KV_PRIORITY. */
 struct kv_keep {
@@ -98,6 +102,8 @@ int kv_admit(struct kv *kv, seq_slot slot, const struct kv_need *n, const struct
 void kv_start(struct kv *kv, unsigned lane, uint64_t step, seq_slot slot, struct kv_out *out);
 /* Adds the full blocks of the first n computed positions, and the encoder input, to the tree. */
 void kv_store(struct kv *kv, seq_slot slot, const struct kv_text *t, uint32_t n);
+/* Adds the encoder input alone; call it after the slot's first step. kv_store() does this too. */
+void kv_store_cross(struct kv *kv, seq_slot slot, const struct kv_text *t);
 /* Does kv_store(), adds the last, partial block to the tree too, and then does kv_drop(). */
 void kv_release(struct kv *kv, seq_slot slot, const struct kv_text *t, uint32_t n);
 struct kv_flushed { /* what kv_flush() evicted from the arena and from the host tier */
@@ -116,6 +122,15 @@ struct kv_stats { /* block counts of one group; all but the last two since the s
     uint64_t evicted;                  /* cached blocks evicted from the arena */
     uint64_t offloaded, onboarded;     /* blocks copied to the host tier, and from it */
     uint64_t host_evicted;             /* host blocks evicted because the host tier was full */
+    uint64_t trimmed;                  /* blocks freed because they left the window */
     uint64_t held, cached;             /* blocks held and cached now */
 };
 void kv_stats(const struct kv *kv, uint32_t group, struct kv_stats *ret);
+
+/* Blocks of all groups: allocated for a slot; of these, never allocated before; prompt blocks of
+ * its hit; prompt blocks that its hit lacks (not of KV_STATE). */
+struct kv_use {
+    uint32_t allocated, allocated_new, reused, missed;
+};
+/* Adds the counts of the slot since it was reserved to *sum. */
+void kv_add_use(const struct kv *kv, seq_slot slot, struct kv_use *sum);

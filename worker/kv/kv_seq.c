@@ -72,7 +72,7 @@ grow_group(struct kv *kv, unsigned lane, seq_slot slot, uint32_t group, uint32_t
         uint32_t entry = s->end[group]++, block;
 
         check(kv_n_entries(kv, s, group) <= s->reserved[group]);
-        block = kv_pool_take(kv, group, lane, out);
+        block = kv_pool_take_for(kv, slot, group, lane, out);
         row[entry] = block + 1;
         kv_add_edit(out, EDIT_SET, group, slot, entry, kv_slice(kv, group, block));
     }
@@ -116,6 +116,7 @@ kv_trim(struct kv *kv, seq_slot slot, uint32_t first_pos, struct kv_out *out)
             if (s->first[g] < sinks) continue;
             kv_pool_give(kv, row[s->first[g]] - 1, s->lane, s->step);
             row[s->first[g]] = 0;
+            kv->stats[g].trimmed++;
             kv_add_edit(out, EDIT_SET, g, slot, s->first[g], SLICE_NONE);
         }
     }
@@ -270,6 +271,14 @@ kv_ends(const struct kv *kv, unsigned lane, struct kv_out *out)
         kv_wait_row(kv, lane, slot, out);
         kv_add_edit(out, EDIT_CLEAR, 0, slot, 0, SLICE_NONE);
     }
+}
+
+bool
+kv_end(const struct kv *kv, uint32_t i, seq_slot *ret)
+{
+    if (i >= kv->n_ends) return false;
+    *ret = kv_end_ring(kv)[(kv->first_end + i) % kv->c.n_slots];
+    return true;
 }
 
 void

@@ -53,6 +53,8 @@ void kv_drop(struct kv *kv, seq_slot slot);
  * planned step's other edits. Call kv_ends_sent() only when the step is launched. */
 void kv_ends(const struct kv *kv, unsigned lane, struct kv_out *out);
 void kv_ends_sent(struct kv *kv, unsigned lane, uint64_t step);
+/* Sets *ret to the i-th slot whose EDIT_CLEAR is not sent yet. Returns false if there are fewer. */
+bool kv_end(const struct kv *kv, uint32_t i, seq_slot *ret);
 
 /* ---- kv_fork.c: forks sequences that share a prefix: beams of a search, samples of a request.
  *
@@ -62,8 +64,8 @@ void kv_ends_sent(struct kv *kv, unsigned lane, uint64_t step);
  *
  * Full blocks and the encoder input's blocks are shared; each slot has its own last block. All
  * slots reserve before the first one starts: kv_reserve() with kv_fork_need(), then kv_fork() after
- * the prompt is computed. End forked slots with kv_drop(), not kv_release(), because no other
- * request continues their tokens. */
+ * the prompt is computed. kv_store() and kv_release() of a forked slot cache its own blocks beside
+ * those that it shares. */
 
 /* Returns the need (kv_need.h) of a slot that is forked at n_prompt positions, without the blocks
  * that it shares. len and chunk are as for kv_need(). beam: the slot takes no snapshots. */

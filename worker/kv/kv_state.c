@@ -28,7 +28,7 @@ take_layers(struct kv *kv, unsigned lane, seq_slot slot, uint32_t group, uint32_
     uint32_t *row = kv_table(kv, group, slot);
 
     for (uint32_t i = first; i < first + kv->c.group[group].n_layers; i++) {
-        uint32_t block = kv_pool_take(kv, group, lane, out);
+        uint32_t block = kv_pool_take_for(kv, slot, group, lane, out);
 
         row[i] = block + 1;
         kv_add_edit(out, EDIT_SET, group, slot, i, kv_slice(kv, group, block));
@@ -68,7 +68,7 @@ kv_state_start(struct kv *kv, unsigned lane, seq_slot slot, uint32_t group, stru
     s->first[group] = 0;
     check(s->end[group] <= s->reserved[group]);
     for (uint32_t i = 0; i < n; i++)
-        kv_table(kv, group, slot)[i] = kv_pool_take(kv, group, lane, out) + 1;
+        kv_table(kv, group, slot)[i] = kv_pool_take_for(kv, slot, group, lane, out) + 1;
     copy_layers(kv, slot, group, n, 0, false, out);
 }
 

@@ -1,6 +1,12 @@
 /* kv_store.c - adds computed blocks to the prefix tree: see kv_reuse.h. */
 #include "worker/kv/kv_evict.h"
 
+uint64_t
+kv_salt(const struct kv *kv, const void *bytes, size_t n)
+{
+    return block_salt(&kv->key, bytes, n);
+}
+
 void
 kv_namespace(const struct kv *kv, uint64_t salt, uint64_t lora, const token_id *source,
              uint32_t n_source, struct kv_namespace *ret)
@@ -58,7 +64,7 @@ store_entry(struct kv *kv, seq_slot slot, const struct kv_text *t, uint32_t node
         if (!kv_has_entry(kv, s, g, entry)) continue;
         block = kv_table(kv, g, slot)[entry] - 1;
         if (kv_blocks(kv)[block].node || kv_node(kv, node)->slot[g]) continue;
-        if (self) kv_tree_set_priority(kv, t, block, entry);
+        kv_tree_set_priority(kv, t, block, self ? entry : 0);
         kv_tree_attach(kv, node, block);
     }
 }
@@ -85,12 +91,16 @@ open_root(struct kv *kv, const uint64_t root_name[2], uint32_t *cursor)
     return root;
 }
 
-static void
-store_cross(struct kv *kv, seq_slot slot, const struct kv_text *t)
+void
+kv_store_cross(struct kv *kv, seq_slot slot, const struct kv_text *t)
 {
     struct kv_text source = { .token = t->source, .n = t->n_source };
     uint32_t tokens = kv->c.tokens_per_block, cursor = 0;
+    struct kv_seq *s = &kv_seqs(kv)[slot];
 
+    if (!kv->c.reuse || !s->live || s->cross_stored || !t->source) return;
+    check(!s->starting);
+    s->cross_stored = true;
     if (!open_root(kv, t->namespace->cross, &cursor)) return;
     for (uint32_t at = 0; at < t->n_source; at += tokens) {
         struct kv_piece p = kv_piece(kv, &source, at / tokens, MIN(tokens, t->n_source - at));
@@ -111,8 +121,7 @@ kv_store(struct kv *kv, seq_slot slot, const struct kv_text *t, uint32_t n)
 
     if (!kv->c.reuse || !s->live || s->tree_full || n == 0 || kv_text_of_features(t)) return;
     check(n <= t->n && !s->starting);
-    if (!s->cross_stored && t->n_source) store_cross(kv, slot, t);
-    s->cross_stored = true;
+    kv_store_cross(kv, slot, t);
     if (n / tokens <= s->n_stored) return;
     if (!s->cursor && !open_root(kv, t->namespace->self, &s->cursor)) s->tree_full = true;
     while (!s->tree_full && s->n_stored < n / tokens) {
@@ -136,7 +145,8 @@ store_rest(struct kv *kv, seq_slot slot, const struct kv_text *t, uint32_t n)
     uint32_t tokens = kv->c.tokens_per_block, node;
     struct kv_piece p = kv_piece(kv, t, s->n_stored, n % tokens);
 
-    if (n % tokens == 0 || n / tokens != s->n_stored || kv->has_state) return;
+    if (n % tokens == 0 || n / tokens != s->n_stored) return;
+    if (kv->has_state || kv->c.whole_blocks) return;
     if (!s->cursor && !open_root(kv, t->namespace->self, &s->cursor)) return;
     node = next_node(kv, s->cursor, &p);
     if (!node) return;

@@ -130,6 +130,7 @@ kv_memory_open(struct worker *w, struct err *e)
     struct kv_config *c = w->kv_config;
 
     c->reuse = c->copy_partial = w->keys->kv_reuse;
+    c->whole_blocks = !w->keys->kv_partial_reuse;
     if (c->reuse) c->max_events = w->keys->kv_events;
     TRY(adopt_secret(w, c->hash_secret, e));
     TRY(choose_bytes(w, &c->arena_bytes, e));

@@ -386,8 +386,12 @@ open_text(void *arg)
             log_info("cannot cache the vocabulary: %s; the next start parses it again", e.text);
         return NULL;
     }
+    w->tokenizer_fault = r != -ENOENT;
     snprintf(w->why_no_text, sizeof w->why_no_text, "serving ids only, no text: %.170s", e.text);
-    log_info("%s", w->why_no_text);
+    if (w->tokenizer_fault)
+        log_warn("%s", w->why_no_text);
+    else
+        log_info("%s", w->why_no_text);
     return NULL;
 }
 
@@ -407,6 +411,10 @@ load_inspect(struct worker *w, uint64_t *weights, uint64_t *beside, struct err *
     TRY(model_inspect(w->model, &w->loader->source, w->gpu, weights, e));
     TRY(sizes_set(w, e));
     open_text(w);
+    if (w->tokenizer_fault)
+        return err_set(e, -EBADMSG,
+                       "%s; correct the file, or remove it to serve token ids without text",
+                       w->why_no_text);
     *beside = 0;
     if (sizes_on_gpu(w))
         *beside = (gpu_graphs(w->gpu) ? k->graphs_memory : 0) + SIZES_REPLACEMENT_BYTES +

@@ -1,8 +1,7 @@
 /* health.c - heartbeat, statistics, step trace and panic message: see health.h.
  *
  * A signal handler writes the panic message with async-signal-safe calls only: it copies text into
- * the mapped page. backtrace() is called once at start, because its first call loads a library.
- */
+ * the mapped page. backtrace() is called once at start, because its first call loads a library. */
 #include "worker/process/health.h"
 
 #include "base/failpoint.h"
@@ -13,6 +12,7 @@
 #include "worker/sched/scheduler.h"
 
 #include <execinfo.h>
+#include <fcntl.h>
 #include <signal.h>
 #include <unistd.h>
 
@@ -26,6 +26,86 @@ append_text(const char *text)
 
     while (*text && n < sizeof words->text - 1) words->text[n++] = *text++;
     words->text_bytes = n;
+}
+
+/* ---- frames, by module and offset */
+
+/* Parses a hexadecimal number at *s and moves *s behind it. */
+static uint64_t
+take_hex(const char **s)
+{
+    uint64_t v = 0;
+
+    for (;; ++*s) {
+        if (**s >= '0' && **s <= '9')
+            v = v << 4 | (uint64_t)(**s - '0');
+        else if (**s >= 'a' && **s <= 'f')
+            v = v << 4 | (uint64_t)(**s - 'a' + 10);
+        else
+            return v;
+    }
+}
+
+/* Returns the index of a file name in module_name, which it may add; PANIC_MODULES: no space. */
+static uint8_t
+module_index(const char *name)
+{
+    size_t n = MIN(strlen(name), (size_t)PANIC_NAME - 1);
+    uint8_t i = 0;
+
+    while (i < PANIC_MODULES && *words->module_name[i] &&
+           (strlen(words->module_name[i]) != n || memcmp(words->module_name[i], name, n)))
+        i++;
+    if (i < PANIC_MODULES && !*words->module_name[i]) memcpy(words->module_name[i], name, n);
+    return i;
+}
+
+/* Replaces the addresses of a mapping, which is a line of /proc/self/maps, by offsets. *base: where
+ * the file of the line before, *file, is mapped. */
+static void
+take_mapping(const char *line, char *file, uint64_t *base)
+{
+    const char *s = line, *slash = strrchr(line, '/');
+    uint64_t start = take_hex(&s), end;
+
+    s++;
+    end = take_hex(&s);
+    if (!slash || strlen(slash) >= 256) return;
+    if (strcmp(file, slash + 1)) {
+        strcpy(file, slash + 1);
+        *base = start;
+    }
+    for (uint32_t i = 0; i < words->n_frames; i++) {
+        if (words->module[i] < PANIC_MODULES || words->frame[i] < start || words->frame[i] >= end)
+            continue;
+        words->module[i] = module_index(file);
+        if (words->module[i] < PANIC_MODULES) words->frame[i] -= *base;
+    }
+}
+
+/* Calls take_mapping() for each mapping. open() and read() are async-signal-safe. */
+static void
+find_modules(void)
+{
+    static char line[512], file[256];
+    char buf[1024];
+    uint64_t base = 0;
+    size_t used = 0;
+    ssize_t n;
+    int fd = open("/proc/self/maps", O_RDONLY | O_CLOEXEC);
+
+    *file = 0;
+    while (fd >= 0 && (n = read(fd, buf, sizeof buf)) > 0)
+        for (ssize_t i = 0; i < n; i++) {
+            if (buf[i] == '\n') {
+                line[used] = 0;
+                take_mapping(line, file, &base);
+                used = 0;
+            } else if (used < sizeof line - 1) {
+                line[used++] = buf[i];
+            }
+        }
+    if (fd >= 0) close(fd);
 }
 
 /* Writes the panic message, with a sentence, a signal or both. Keeps a message that was written
@@ -56,6 +136,9 @@ write_panic(int sig, const void *address, const char *sentence)
     n = backtrace(frame, ARRAY_LEN(words->frame));
     for (int i = 0; i < n; i++) words->frame[i] = (uint64_t)(uintptr_t)frame[i];
     words->n_frames = (uint32_t)n;
+    memset(words->module, PANIC_MODULES, sizeof words->module);
+    memset(words->module_name, 0, sizeof words->module_name);
+    find_modules();
     atomic_store_explicit(&words->state, 2, memory_order_release);
 }
 
@@ -69,7 +152,7 @@ static void
 on_fatal(int sig, siginfo_t *info, void *context)
 {
     (void)context;
-    write_panic(sig, info->si_addr, NULL);
+    write_panic(sig, info->si_code > 0 ? info->si_addr : NULL, NULL);
     raise(sig); /* SA_RESETHAND: ends the process, with a core dump if enabled */
 }
 
@@ -156,6 +239,7 @@ count_blocks(struct worker *w)
         of[GROUP_STAT_offloaded] = s.offloaded;
         of[GROUP_STAT_onboarded] = s.onboarded;
         of[GROUP_STAT_host_evicted] = s.host_evicted;
+        of[GROUP_STAT_trimmed] = s.trimmed;
     }
 }
 
@@ -170,6 +254,8 @@ health_heartbeat(struct worker *w, nsec now)
         w->stats->v[STAT_running] = scheduler_n_running(w->sched);
         w->stats->v[STAT_waiting] = scheduler_n_waiting(w->sched);
         w->stats->v[STAT_preemptions] = scheduler_n_preemptions(w->sched);
+        scheduler_lookups(w->sched, &w->stats->v[STAT_prefix_cache_queries],
+                          &w->stats->v[STAT_prefix_cache_hits]);
         count_blocks(w);
         exec_graphs(w->exec, &w->stats->v[STAT_graphs], &w->stats->v[STAT_graph_bytes]);
     }

@@ -121,7 +121,11 @@ admit_kv(struct scheduler *s, struct seq *q)
     memcpy(s->slot[slot].making, hit.next, sizeof hit.next);
     s->slot[slot].making_at = hit.n_tokens;
     q->n_planned = q->n_done = hit.n_tokens;
-    if (q->n_preemptions == 0) q->n_cached = hit.n_tokens;
+    if (q->n_preemptions == 0) {
+        q->n_cached = hit.n_tokens;
+        s->n_looked_up += text ? q->n_prompt : 0;
+        s->n_found += hit.n_tokens;
+    }
     return true;
 }
 

@@ -174,7 +174,7 @@ apply_decision(struct beam *b)
 }
 
 void
-beam_step(struct beam *b, const struct beam_list *list)
+beam_decide(struct beam *b, const struct beam_list *list)
 {
     struct beam_move all[MAX_WIDTH];
     uint32_t n = merge_lists(b, list, all, beam_width(b->n_beams, b->n_end)), n_next = 0,
@@ -193,8 +193,14 @@ beam_step(struct beam *b, const struct beam_list *list)
         t->next[n_next] = all[i];
         t->next[n_next++].score += LOW;
     }
+    b->all_ended = n_ended == n;
+}
+
+void
+beam_advance(struct beam *b)
+{
     apply_decision(b);
-    b->over = cannot_improve(b) || n_ended == n ||
+    b->over = cannot_improve(b) || b->all_ended ||
               (b->early == BEAM_EARLY_TRUE && b->n_done == b->n_beams);
 }
 

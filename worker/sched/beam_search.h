@@ -68,6 +68,7 @@ struct beam {
     struct beam_decision last; /* decision of the last step */
     struct beam_done done[MAX_BEAMS];
     uint32_t n_done;
+    bool all_ended; /* of beam_decide(): no continuation lives on */
     bool over;
 };
 
@@ -75,8 +76,10 @@ struct beam {
 uint32_t beam_width(uint32_t n_beams, uint32_t n_end);
 /* Starts the search after n_new generated tokens, equal in all beams, which have this score. */
 void beam_start(struct beam *b, uint32_t n_new, float score);
-/* Decides one step; list: by slot. Appends a token to each live beam, or sets b->over. */
-void beam_step(struct beam *b, const struct beam_list *list);
+/* Decides one step, into b->last; list: by slot. The lines of the beams do not change. */
+void beam_decide(struct beam *b, const struct beam_list *list);
+/* Applies the decision: appends a token to each live beam, or sets b->over. */
+void beam_advance(struct beam *b);
 /* Repeats a step that another process decided and that did not end the search. -EBADMSG: *t is not
  * a possible decision of this search. */
 int beam_redo(struct beam *b, const struct beam_decision *t) MUST_USE;

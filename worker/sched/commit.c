@@ -58,11 +58,13 @@ store_filled_blocks(struct scheduler *s, const struct seq *q, const struct batch
 {
     uint32_t tokens = kv_config(s->kv)->tokens_per_block;
     struct kv_text t = text_of(q, q->n_tokens);
+    bool beam = q->beam && q->has_forked; /* of its own positions, only ended hypotheses are kept */
 
     if (s->slot[segment->slot].seq != q) return; /* q has left its slot and blocks */
     if (first / tokens == q->n_done / tokens && !(segment->flags & SEGMENT_FIRST_CHUNK)) return;
-    if (q->has_forked && q->n_members == 0) return;
-    kv_store(s->kv, segment->slot, &t, MIN(q->n_done, q->has_forked ? q->n_shared : q->n_tokens));
+    if (q->n_done == 0 || (beam && q->first_member != q)) return;
+    if (segment->flags & SEGMENT_FIRST_CHUNK) kv_store_cross(s->kv, segment->slot, &t);
+    kv_store(s->kv, segment->slot, &t, MIN(q->n_done, beam ? q->n_shared : q->n_tokens));
 }
 
 /* Frees the slot of an ended or preempted sequence that is no longer in flight. */

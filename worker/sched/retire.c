@@ -74,8 +74,10 @@ leave_slot(struct scheduler *s, struct seq *q)
     check((preempted || q->state == SEQ_ENDED) && q->in_flight == 0 && s->slot[q->slot].seq == q);
     free_enc_tokens(s, q->slot);
     give_pages(s, q->slot);
-    /* blocks of forked members are not cached, because no other request continues them */
-    if (s->reuse && q->n_done > 0 && q->reason != LAGAN_E_INTERNAL && !q->has_forked) {
+    kv_add_use(s->kv, q->slot, &q->kv_use);
+    /* the blocks of a beam are those of its line before the last decision: commit_beams() has
+     * cached the ended hypotheses */
+    if (s->reuse && q->n_done > 0 && q->reason != LAGAN_E_INTERNAL && !(q->beam && q->has_forked)) {
         struct kv_text t = text_of(q, q->n_tokens);
 
         kv_release(s->kv, q->slot, &t, MIN(q->n_done, q->n_tokens));

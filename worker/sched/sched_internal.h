@@ -99,6 +99,7 @@ struct scheduler {
     /* Time until which the lane delays new sequences to batch them; NSEC_NEVER: no delay. */
     nsec waited_for[MAX_LANES];
     uint64_t arrival_number, n_preemptions;
+    uint64_t n_looked_up, n_found;      /* prompt tokens: scheduler_lookups() */
     unsigned partition, next_partition; /* of steps planned now; as requested last */
     uint8_t work[MAX_LANES];            /* mask of enum work that each lane does now */
     bool lanes_merged;                  /* the prefill lane also decodes */
@@ -169,13 +170,21 @@ tokens_unreported(const struct seq *q)
 {
     return UNREPORTED_STEPS * (1 + q->n_draft);
 }
+/* Returns the position whose window a beam keeps: the end of its last full block, because the
+ * prefix cache gets the full blocks of an ended hypothesis, and a hit needs the window before their
+ * end. */
+static inline uint32_t
+beam_window(const struct scheduler *s, const struct seq *q)
+{
+    return q->n_planned - q->n_planned % kv_config(s->kv)->tokens_per_block;
+}
 /* Returns the first position that a replacement worker may compute again; it also needs the window
- * of positions before this one. For a beam that is not in flight this is the current position,
+ * of positions before this one. A beam that is not in flight resumes at its current position,
  * because a search has one step in flight and reports each decision at once. */
 static inline uint32_t
-first_recomputed(const struct seq *q)
+first_recomputed(const struct scheduler *s, const struct seq *q)
 {
-    if (q->beam && q->in_flight == 0) return q->n_planned;
+    if (q->beam && q->in_flight == 0) return beam_window(s, q);
     return q->n_done - MIN(q->n_done, tokens_unreported(q));
 }
 /* Returns the first member of q's sequence group; q itself if it has no group. */

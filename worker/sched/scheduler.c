@@ -101,6 +101,7 @@ init_seq(struct scheduler *s, struct seq *q, nsec now)
     q->arrived = now;
     q->arrival_number = s->arrival_number++;
     q->n_cached = 0;
+    q->kv_use = (struct kv_use){ 0 };
     q->cross_kv_cached = false;
     q->must_encode = q->wants_states;
     q->behind.slot = 0;
@@ -224,6 +225,13 @@ uint32_t
 scheduler_n_waiting(const struct scheduler *s)
 {
     return s->waiting.n;
+}
+
+void
+scheduler_lookups(const struct scheduler *s, uint64_t *tokens, uint64_t *hits)
+{
+    *tokens = s->n_looked_up;
+    *hits = s->n_found;
 }
 
 uint64_t

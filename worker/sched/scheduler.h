@@ -148,5 +148,7 @@ struct seq *scheduler_seq_at(const struct scheduler *s, uint32_t slot); /* NULL:
 uint32_t scheduler_n_running(const struct scheduler *s);
 uint32_t scheduler_n_waiting(const struct scheduler *s);
 uint64_t scheduler_n_preemptions(const struct scheduler *s); /* since scheduler_new() */
+/* Prompt tokens that were looked up in the prefix cache at a first admission; of these, found. */
+void scheduler_lookups(const struct scheduler *s, uint64_t *tokens, uint64_t *hits);
 /* Recomputes every counter and list of s and aborts the process if an invariant does not hold. */
 void scheduler_check(const struct scheduler *s);

@@ -94,6 +94,7 @@ struct seq {
     uint32_t n_same;   /* first member: positions whose full blocks all beams share */
     uint32_t n_passed; /* requests with an adapter that started while this one waited for pages */
     uint32_t n_cached; /* prompt positions found in the cache at the first admission */
+    struct kv_use kv_use; /* of all its slots */
     uint32_t enc_token;
     uint32_t n_enc_layers; /* encoder layers planned so far */
     uint64_t fork_step;    /* step of fork_lane in which the member forked; 0: none */

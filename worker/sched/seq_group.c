@@ -90,7 +90,7 @@ step_beams(struct step_plan *p, struct seq *q)
     bool moved = false;
 
     for (const struct seq *m = q; m; m = m->next_member) {
-        kv_trim(p->s->kv, m->slot, m->n_planned, &p->out);
+        kv_trim(p->s->kv, m->slot, beam_window(p->s, m), &p->out);
         moved = moved || b->parent[n] != n;
         slot[n++] = m->slot;
     }
@@ -99,6 +99,23 @@ step_beams(struct step_plan *p, struct seq *q)
     check(p->out.n_edits - before <= reorder_edits(p->s, q)); /* budgeted by may_step_beams() */
     /* after preemption each beam has blocks of its own from n_shared on, even for equal tokens */
     if (q->n_preemptions == 0) q->n_same = b->first + b->n_common;
+}
+
+/* Puts the full blocks of each hypothesis that ends into the prefix cache: a later prompt may
+ * continue it. The lines and blocks of the beams are still those of the committed step. */
+static void
+store_ended(struct scheduler *s, struct seq *first)
+{
+    const struct beam_decision *last = &first->beam->last;
+
+    for (uint32_t i = 0; i < last->n_ended; i++) {
+        struct seq *m = first;
+        struct kv_text t;
+
+        for (uint32_t k = 0; k < last->ended[i].slot; k++) m = m->next_member;
+        t = text_of(m, m->n_tokens);
+        kv_store(s->kv, m->slot, &t, MIN(m->n_done, m->n_tokens));
+    }
 }
 
 void
@@ -116,7 +133,9 @@ commit_beams(struct scheduler *s, struct seq *first, const struct batch_segment 
         list[n] = (struct beam_list){ r->top + at, r->first_top[segment->first_logit + 1] - at };
     }
     check(n == b->n_beams);
-    beam_step(b, list);
+    beam_decide(b, list);
+    if (s->reuse) store_ended(s, first);
+    beam_advance(b);
     for (struct seq *m = first; m; m = m->next_member) m->n_tokens++;
     if (b->over) scheduler_end(s, first, beam_result(b, 0).reason);
 }

@@ -18,7 +18,7 @@ static void
 fork_members(struct step_plan *p, struct seq *first)
 {
     struct scheduler *s = p->s;
-    uint32_t done = first_recomputed(first);
+    uint32_t done = first_recomputed(s, first);
     struct seq *next;
 
     if (first->lane_step > s->done[first->lane])
@@ -160,7 +160,7 @@ add_segment(struct step_plan *p, struct seq *q, unsigned work, uint32_t n_tokens
     uint32_t end = q->n_planned + n_tokens, n_logits = 0;
     struct batch_segment *r = &b->segment[b->n_segments++];
     const struct slot *slot = &p->s->slot[q->slot];
-    uint32_t done = first_recomputed(q);
+    uint32_t done = first_recomputed(p->s, q);
 
     *r = (struct batch_segment){
         .slot = q->slot,
