@@ -1,9 +1,9 @@
 /* client.h - internals of liblagan: one connection, its open requests, received frames.
  *
- * open.c makes connections; client.c runs them: HELLO, send, receive, pings, loss; submit.c sends
- * requests; resume.c moves requests to another connection; event.c converts frames to events;
- * call.c is lagan_call(). All code runs in the caller's thread, inside the caller's calls; the
- * thread of libzmq only moves bytes. */
+ * endpoint.c checks endpoints; open.c makes connections; client.c runs them: HELLO, send, receive,
+ * pings, loss; submit.c sends requests; resume.c moves requests to another connection; event.c
+ * converts frames to events; call.c is lagan_call(). All code runs in the caller's thread, inside
+ * the caller's calls; the thread of libzmq only moves bytes. */
 #pragma once
 #include "base/clock.h"
 #include "include/lagan.h"
@@ -100,9 +100,11 @@ struct lagan {
     uint32_t n_breaks, n_sockets; /* lost connections; sockets made */
     uint64_t resume_rid;          /* rid of a RESUME without a REPLY; 0: none */
     nsec ack_at;                  /* latest time to send pending ACKs; 0: none pending */
-    bool reporting_loss; /* lagan_next() must end every request, then report DISCONNECTED */
-    bool rejected;       /* lagand rejects us; errmsg has the reason */
-    bool key_rejected;   /* rejected, because lagand does not know our key */
+    bool reporting_loss;   /* lagan_next() must end every request, then report DISCONNECTED */
+    bool rejected;         /* lagand rejects us; errmsg has the reason */
+    bool key_rejected;     /* rejected, because lagand does not know our key */
+    bool connected;        /* libzmq has made a connection, with or without WELCOME */
+    bool handshake_failed; /* and its last CURVE handshake has failed; lost_why says so */
     char lost_why[240];
     uint32_t lost_code;
 
@@ -154,6 +156,13 @@ void client_drop_out(struct lagan *c);
 void client_queue_received(struct lagan *c, struct frame *f);
 struct frame *client_take_received(struct lagan *c); /* NULL: empty */
 void client_drop_received(struct lagan *c);
+
+/* endpoint.c */
+/* -EPROTONOSUPPORT: the endpoint is neither ipc://PATH nor tcp://HOST:PORT. -ENAMETOOLONG. */
+int client_check_endpoint(struct lagan *c, const char *endpoint);
+/* Says why there was no WELCOME within timeout_ms; blocks for the name server. Returns -EACCES,
+ * -EHOSTUNREACH, -ECONNREFUSED, another errno of connect(), or -ETIMEDOUT. */
+int client_explain_silence(struct lagan *c, int timeout_ms);
 
 /* open.c */
 /* Stores the sentence for lagan_errmsg(NULL) of this thread and returns code. */

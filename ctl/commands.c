@@ -162,6 +162,15 @@ cmd_config_check(struct ctl *ctl)
 
 /* ---- reload */
 
+static void
+print_list(const char *title, const json_t *list)
+{
+    const json_t *text;
+    size_t i;
+
+    json_array_foreach(list, i, text) printf("%s%s\n", title, json_string_value(text));
+}
+
 static int
 cmd_reload(struct ctl *ctl)
 {
@@ -169,9 +178,12 @@ cmd_reload(struct ctl *ctl)
     int r = ctl_ask(ctl, "reload", NULL, ctl->json, &done);
     long long n = json_number(done, "workers");
 
-    if (done && n)
-        printf("replacing %lld worker%s\n", n, n == 1 ? "" : "s, one after the other");
-    else if (done)
+    if (done) {
+        print_list("taken: ", json_object_get(done, "taken"));
+        print_list("kept: ", json_object_get(done, "kept"));
+        print_list("replaced: ", json_object_get(done, "replaced"));
+    }
+    if (done && !n && !json_array_size(json_object_get(done, "taken")))
         puts("no worker runs that could be replaced; `laganctl restart all` starts them");
     json_decref(done);
     return r;
@@ -419,17 +431,22 @@ const struct command commands[] = {
       "With all, the workers restart at the same time; `laganctl reload` replaces one after the\n"
       "other.\n",
       order_wait_opts, .run = cmd_order },
-    { "reload", "", "replace all workers by the installed program, one after the other",
+    { "reload", "", "take a changed configuration, or replace the workers by the installed program",
       "  laganctl reload\n\n"
-      "Open requests continue on the replacement. Weights and KV cache stay in device memory.\n",
+      "Options, client keys, and models that were added or removed are valid at once; workers with\n"
+      "changed settings are replaced, one after the other. All workers are replaced if another\n"
+      "lagan-worker is installed, or if nothing has changed. The reply lists what was taken, which\n"
+      "workers are replaced, and what needs `laganctl daemon reexec`. Open requests continue on the\n"
+      "replacement. Everything is tested first, as by lagand --check; if that finds an error, the\n"
+      "command prints it, exits with 78, and nothing changes. systemctl reload runs this command.\n",
       .run = cmd_reload },
     { "daemon reexec", "",
       "let lagand replace itself by the installed program, or reread its configuration",
       "  laganctl daemon reexec\n\n"
       "Clients of liblagan reconnect automatically and their requests continue. Weights and KV\n"
       "cache stay in device memory. Drained workers are started again. The installed program is\n"
-      "tested first with --check; if the test fails, the command prints the reason and the\n"
-      "running lagand continues.\n",
+      "tested first with --check, models included; if the test fails, the command prints the\n"
+      "first errors, exits with 78, and the running lagand continues.\n",
       .run = cmd_reexec },
     { "tune", "[WORKER]", "measure the matmuls of a GPU worker and store the fastest algorithms",
       "  laganctl tune\n"
@@ -537,6 +554,7 @@ const struct command commands[] = {
       "The file of a client has its own secret key and the public key of lagand:\n\n"
       "  secret KEY\n"
       "  server KEY\n\n"
+      "The file of lagand.service must belong to the user of the service: chown lagan FILE.\n"
       "lagand reads its file at start, at `laganctl reload` and on SIGHUP.\n",
       .run = cmd_keygen, .alone = true },
     { "config show", "", "print the configuration in use, and where each value was set",

@@ -193,7 +193,8 @@ max_record_bytes(const struct worker *w)
         sizeof(float);
 
     return (size_t)l->max_tokens * (64 + 8 * (LAGAN_MAX_TOP + 1)) +
-           l->max_seqs * ((32u << 10) + (size_t)shape->max_len * token) + 2 * tensors + (8u << 20);
+           l->max_seqs * ((32u << 10) + (size_t)shape->max_len * token) + 2 * tensors +
+           8 * (size_t)LAGAN_MAX_STR;
 }
 
 static int
@@ -366,6 +367,8 @@ measure(struct loop *p, struct worker_lane *l, const struct batch *b, nsec now)
 
         p->ns_per_token = p->ns_per_token > 0 ? 0.9 * p->ns_per_token + 0.1 * ns : ns;
     }
+    if (b->work & WORK_PREFILL && b->n_tokens >= w->kv_config->tokens_per_block)
+        host_tier_learn(w, (double)took / b->n_tokens);
     w->stats->v[STAT_steps]++;
     if (w->keys->step_timing) count_gaps(p, b->step);
     w->stats->v[STAT_step_tokens] = b->n_tokens;

@@ -37,9 +37,22 @@ slurp(const char *dir, const char *name, size_t *n)
     return text;
 }
 
+static void
+open_tensors(struct golden_tensors *to, const char *dir, const char *name)
+{
+    json_error_t why;
+    uint64_t head;
+    size_t n;
+
+    to->data = slurp(dir, name, &n);
+    memcpy(&head, to->data, sizeof head);
+    to->header = json_loadb(to->data + 8, head, 0, &why);
+    assert_non_null(to->header);
+}
+
 /* p<i>.<what>, or NULL. */
 static const float *
-logits(const struct golden *g, uint32_t i, const char *what, uint64_t n)
+logits(const struct golden_tensors *g, uint32_t i, const char *what, uint64_t n)
 {
     char name[64];
     const json_t *t, *at;
@@ -52,8 +65,8 @@ logits(const struct golden *g, uint32_t i, const char *what, uint64_t n)
     assert_int_equal(json_integer_value(json_array_get(at, 1)) -
                          json_integer_value(json_array_get(at, 0)),
                      n * sizeof(float));
-    memcpy(&head, g->tensors, sizeof head);
-    return (const float *)(const void *)(g->tensors + 8 + head +
+    memcpy(&head, g->data, sizeof head);
+    return (const float *)(const void *)(g->data + 8 + head +
                                          json_integer_value(json_array_get(at, 0)));
 }
 
@@ -74,8 +87,9 @@ read_prompt(struct golden *g, uint32_t i, const json_t *p)
         to->logprob[k] = json_number_value(json_array_get(json_object_get(greedy, "logprob"), k));
     }
     rows = to->decoder ? to->n_decoder : to->n_input;
-    to->last = logits(g, i, "logits_last", g->vocab);
-    to->all = logits(g, i, "logits_all", (uint64_t)rows * g->vocab);
+    to->last = logits(&g->logits, i, "logits_last", g->vocab);
+    to->all = logits(&g->logits, i, "logits_all", (uint64_t)rows * g->vocab);
+    to->last_fp8 = g->fp8.data ? logits(&g->fp8, i, "logits_last", g->vocab) : NULL;
     assert_non_null(to->last);
 }
 
@@ -83,8 +97,7 @@ void
 golden_open(struct golden *g, const char *name)
 {
     const char *srcdir = getenv("srcdir");
-    char *text;
-    uint64_t head;
+    char *text, fp8[600];
     size_t n;
     json_error_t why;
 
@@ -94,10 +107,9 @@ golden_open(struct golden *g, const char *name)
     g->expected = json_loadb(text, n, 0, &why);
     free(text);
     assert_non_null(g->expected);
-    g->tensors = slurp(g->dir, "expected.safetensors", &n);
-    memcpy(&head, g->tensors, sizeof head);
-    g->header = json_loadb(g->tensors + 8, head, 0, &why);
-    assert_non_null(g->header);
+    open_tensors(&g->logits, g->dir, "expected.safetensors");
+    snprintf(fp8, sizeof fp8, "%s/fp8.safetensors", g->dir);
+    if (!access(fp8, R_OK)) open_tensors(&g->fp8, g->dir, "fp8.safetensors");
     g->vocab = (uint32_t)json_integer_value(json_object_get(g->expected, "vocab_size"));
     g->n = (uint32_t)json_array_size(json_object_get(g->expected, "prompts"));
     assert_true(g->n > 0 && g->n <= GOLDEN_PROMPTS);
@@ -112,8 +124,10 @@ golden_close(struct golden *g)
         free(g->prompt[i].input);
         free(g->prompt[i].decoder);
     }
-    free(g->tensors);
-    json_decref(g->header);
+    free(g->logits.data);
+    json_decref(g->logits.header);
+    free(g->fp8.data);
+    json_decref(g->fp8.header);
     json_decref(g->expected);
 }
 

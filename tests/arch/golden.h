@@ -12,14 +12,20 @@ struct golden_prompt {
     token_id greedy[GOLDEN_NEW];
     double margin[GOLDEN_NEW], logprob[GOLDEN_NEW];
     const float *last, *all; /* logits [vocab], [n_input or n_decoder][vocab] or NULL */
+    const float *last_fp8;   /* last, with the KV cache in fp8; NULL: not recorded */
+};
+
+struct golden_tensors { /* a safetensors file */
+    char *data;
+    json_t *header;
 };
 
 struct golden {
     char dir[400];
     uint32_t n, vocab;
     struct golden_prompt prompt[GOLDEN_PROMPTS];
-    json_t *expected, *header;
-    char *tensors;
+    json_t *expected;
+    struct golden_tensors logits, fp8; /* fp8: all members NULL if there is no such file */
 };
 
 /* Fails the test if the fixture cannot be read. */

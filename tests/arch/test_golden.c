@@ -252,7 +252,8 @@ check_older_dialect(const char *name, const char *config)
     golden_close(&g);
 }
 
-/* fp8 has 3 fraction bits: a larger error is allowed, but all runs must be equal. */
+/* The expected logits have rounded K and V. Where the last bits of a K or V differ, its rounded
+ * value may differ by 1/8, because fp8 has 3 fraction bits: a larger error is allowed. */
 static void
 fp8_kv_is_accurate_and_batch_invariant(void **state)
 {
@@ -262,12 +263,11 @@ fp8_kv_is_accurate_and_batch_invariant(void **state)
         { "scalar", 64, 7, 1, 0, .alone = true, .kv = DT_E4M3 },
     };
     static const char *const name[] = {
-        "llama2",         "llama3",     "mistral",      "qwen2",    "qwen3",
-        "gemma3",         "gemma3n",    "gemma4_dense", "gemma4_e", "bamba",
-        "granite_hybrid", "nemotron_h", "t5_relu",      "t5_gated", "bart",
-        "mbart",          "gpt_oss",    "gemma4_big", /* experts: near ties select other experts */
+        "llama2",         "llama3",     "mistral",      "qwen2",      "qwen3",
+        "gemma3",         "gemma3n",    "gemma4_dense", "gemma4_e",   "bamba",
+        "granite_hybrid", "nemotron_h", "t5_relu",      "t5_gated",   "bart",
+        "mbart",          "gpt_oss",    "gemma4_moe",   "gemma4_big",
     };
-    enum { EXPERTS = 2 };
 
     (void)state;
     for (size_t i = 0; i < ARRAY_LEN(name); i++) {
@@ -280,11 +280,11 @@ fp8_kv_is_accurate_and_batch_invariant(void **state)
         for (uint32_t p = 0; p < g.n; p++) {
             uint32_t n = g.prompt[p].decoder ? g.prompt[p].n_decoder : g.prompt[p].n_input;
 
-            worst = fmax(worst,
-                         row_error(t.lp[p] + (size_t)(n - 1) * g.vocab, g.prompt[p].last, g.vocab));
+            worst = fmax(worst, row_error(t.lp[p] + (size_t)(n - 1) * g.vocab, g.prompt[p].last_fp8,
+                                          g.vocab));
         }
         print_message("%s: %.2g of the largest logit\n", name[i], worst);
-        assert_true(worst > 1e-3 && (worst < 0.5 || i >= ARRAY_LEN(name) - EXPERTS));
+        assert_true(worst < 0.02); /* K and V off by a factor of 1.06: above 0.09 */
         for (size_t w = 1; w < ARRAY_LEN(way); w++) {
             segment(&u, &g, g.dir, way[w], g.prompt[0].decoder != NULL);
             assert_same_bits(&g, &t, &u);
@@ -314,11 +314,13 @@ fp8_kv_is_accurate_and_batch_invariant(void **state)
     }
 MODEL(llama2)
 MODEL(llama3)
+MODEL(llama_longrope)
 MODEL(mistral)
 MODEL(qwen2)
 MODEL(qwen3)
 MODEL(gemma3)
 MODEL(gemma3n)
+MODEL(gemma3n_streams)
 MODEL(gemma4_dense)
 MODEL(gemma4_e)
 MODEL(gemma4_moe)
@@ -355,6 +357,8 @@ main(void)
         cmocka_unit_test(qwen3_equals_transformers),
         cmocka_unit_test(gemma3_equals_transformers),
         cmocka_unit_test(gemma3n_equals_transformers),
+        cmocka_unit_test(gemma3n_streams_equals_transformers),
+        cmocka_unit_test(llama_longrope_equals_transformers),
         cmocka_unit_test(gemma4_dense_equals_transformers),
         cmocka_unit_test(gemma4_e_equals_transformers),
         cmocka_unit_test(gemma4_moe_equals_transformers),
@@ -387,6 +391,8 @@ main(void)
         cmocka_unit_test(qwen3_is_batch_invariant),
         cmocka_unit_test(gemma3_is_batch_invariant),
         cmocka_unit_test(gemma3n_is_batch_invariant),
+        cmocka_unit_test(gemma3n_streams_is_batch_invariant),
+        cmocka_unit_test(llama_longrope_is_batch_invariant),
         cmocka_unit_test(gemma4_dense_is_batch_invariant),
         cmocka_unit_test(gemma4_e_is_batch_invariant),
         cmocka_unit_test(gemma4_moe_is_batch_invariant),

@@ -186,7 +186,7 @@ with_and_without(const char *model, const char *memory, const char *roomier, boo
                           "kv.host_memory=0",
                           "policy=no_evict",
                           "kv.host_bandwidth=0",
-                          "kv.prefill_rate=100000",
+                          "kv.prefill_rate=0",
                           "kv.tokens_per_block=8",
                           "max_num_seqs=12",
                           "max_num_batched_tokens=48",
@@ -200,6 +200,7 @@ with_and_without(const char *model, const char *memory, const char *roomier, boo
     assert_int_equal(n.offloaded + n.onboarded + n.preemptions, 0);
     set[1] = "kv.reuse=true";
     set[2] = "kv.host_memory=16MiB";
+    set[5] = "kv.prefill_rate=100000";
     for (int way = 0; way < 3; way++) {
         uint32_t cached = 0;
 

@@ -260,19 +260,32 @@ captured_encoder_inputs_equal_plain_ones(void **state)
 }
 
 static void
-step_with_too_many_prefill_segments_runs_plain(void **state)
+many_short_prompts_are_captured_and_a_long_step_runs_plain(void **state)
 {
-    struct harness_options o = {
-        .twice = true, .buckets = true, .opened = captures, .graphs_memory = 1 << 20
-    };
+    static const struct {
+        uint32_t n, prompt;
+        bool captured;
+    } rows[] = { { 17, 2, true }, { HARNESS_SLOTS, 3, true }, { 2, 150, false } };
+    struct harness_options o = { .twice = true,
+                                 .buckets = true,
+                                 .opened = captures,
+                                 .graphs_memory = 1 << 20,
+                                 .max_tokens = 320 };
 
     (void)state;
-    for (uint32_t n = GRAPHS_SEGMENTS; n <= GRAPHS_SEGMENTS + 1; n++) {
+    for (uint32_t k = 0; k < ARRAY_LEN(rows); k++) {
+        o.opened = captures;
         open_model(LLAMA, o);
-        for (uint32_t i = 0; i < n; i++) start_slot(i, 2, 1);
+        for (uint32_t i = 0; i < rows[k].n; i++) start_slot(i, rows[k].prompt, 1);
         for (int step = 0; step < 3; step++) harness_run(&h);
-        harness_close(&h);
-        assert_int_equal(n_replayed, n <= GRAPHS_SEGMENTS ? 2 : 0);
+        take(&a);
+        assert_int_equal(n_replayed, rows[k].captured ? 2 : 0);
+        o.opened = NULL;
+        open_model(LLAMA, o);
+        for (uint32_t i = 0; i < rows[k].n; i++) start_slot(i, rows[k].prompt, 1);
+        for (int step = 0; step < 3; step++) harness_run(&h);
+        take(&b);
+        assert_memory_equal(&a, &b, sizeof a);
     }
 }
 
@@ -455,7 +468,7 @@ main(void)
         cmocka_unit_test(captured_prefill_step_equals_a_plain_step),
         cmocka_unit_test(beams_with_joined_cross_attention_equal_separate_beams),
         cmocka_unit_test(captured_encoder_inputs_equal_plain_ones),
-        cmocka_unit_test(step_with_too_many_prefill_segments_runs_plain),
+        cmocka_unit_test(many_short_prompts_are_captured_and_a_long_step_runs_plain),
         cmocka_unit_test(graphs_that_do_not_both_fit_never_alternate),
         cmocka_unit_test(piece_that_cannot_be_captured_always_runs_plain),
         cmocka_unit_test(graphs_memory_0_disables_capturing),

@@ -35,7 +35,7 @@ buckets_ascend_and_end_at_the_largest_step(void **state)
     uint32_t bucket[GRAPHS_BUCKETS];
 
     (void)state;
-    for (uint32_t most = 1; most < 400; most++) {
+    for (uint32_t most = 1; most < 1200; most++) {
         uint32_t n = graphs_buckets(bucket, most);
 
         assert_in_range(n, 1, GRAPHS_BUCKETS);

@@ -85,7 +85,7 @@ is_utf8(const uint8_t *p, uint64_t n)
 static bool
 is_reason(uint32_t r)
 {
-    return (r >= 1 && r <= 5) || (r >= 32 && r <= 47);
+    return (r >= 1 && r <= 5) || (r >= 32 && r <= 48);
 }
 
 static struct ref_row *
@@ -626,7 +626,7 @@ take_row(uint32_t i, struct in *in)
     r->dispatch.worker = t->other;
     w.requests.n++;
     w.requests.n_seqs += request_n_seqs(r);
-    w.requests.tokens += r->accounting.n_tokens;
+    w.requests.tokens += r->dispatch.load = r->accounting.n_tokens;
     t->index = r->index;
     t->gen = r->gen;
     if (t->partly) w.requests.sending = r->index;

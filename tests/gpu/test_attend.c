@@ -25,7 +25,7 @@ rope_store_normalizes_rotates_and_stores(void **state)
     (void)state;
     for (int n = 0; n < fixture_rounds(2 * ROUNDS); n++) {
         bool whole = wide();
-        uint32_t d = whole ? 64u << test_below(3) : 2 * between(1, 40);
+        uint32_t d = whole ? 64u << test_below(4) : 2 * between(1, 40);
         uint32_t rot = whole ? d : 2 * between(1, d / 2), rows = between(1, 9), pad = whole ? 1 : 9;
         uint32_t n_kv = between(1, 3), n_heads = n_kv * between(1, 3), max_pos = 40;
         bool norms = test_below(2), rotates = test_below(3), stores = test_below(4);
@@ -78,7 +78,7 @@ rope_store_normalizes_rotates_and_stores(void **state)
                 bool is_k = h >= n_heads;
                 uint32_t head = is_k ? h - n_heads : h;
                 struct tensor from = is_k ? k_old : q_old, w = is_k ? kn : qn;
-                double x[256], sum = 0;
+                double x[512], sum = 0;
                 uint32_t here = (uint32_t)HOST(pos)[i], whose = HOST(slot)[i];
 
                 for (uint32_t e = 0; e < d; e++) {
@@ -125,7 +125,7 @@ rope_store_normalizes_rotates_and_stores(void **state)
     }
 }
 
-static const uint32_t fast_dim[] = { 64, 128, 256 };
+static const uint32_t wide_dim[] = { 64, 128, 256, 512 };
 
 /* A tree of draft tokens: every row sees itself and some earlier rows. */
 static void
@@ -224,7 +224,7 @@ attend_is_softmax_over_the_visible_keys(void **state)
     for (int n = 0; n < fixture_rounds(4 * ROUNDS); n++) {
         bool whole = wide();
         uint32_t n_kv = between(1, 3), n_heads = n_kv * between(1, whole ? 8 : 4);
-        uint32_t d = whole ? fast_dim[test_below(3)] : between(fixture_cuda() ? 3 : 1, 12) * 6;
+        uint32_t d = whole ? wide_dim[test_below(4)] : between(fixture_cuda() ? 3 : 1, 12) * 6;
         uint32_t tpb = whole ? 16u << test_below(3) : 4u << test_below(5);
         uint32_t kind = test_below(4), rows = 0, pad = whole ? 1 : 9, far = whole ? 900 : 180;
         struct segment segment[SLOTS] = { { 0 } }, all[4 * SLOTS + 3] = { { 0 } };
@@ -325,7 +325,7 @@ decode_sees_all_keys_with_any_number_of_sequences(void **state)
     for (uint32_t n = 0; n < 3 * ARRAY_LEN(count); n++) {
         uint32_t seqs = count[n % ARRAY_LEN(count)], far = 4000 / seqs + 20;
         uint32_t n_kv = between(1, 3), n_heads = n_kv * between(1, 10);
-        uint32_t d = fixture_cuda() ? 64u << test_below(3) : 12, width = n_heads * d;
+        uint32_t d = fixture_cuda() ? 64u << test_below(4) : 12, width = n_heads * d;
         struct segment segment[MOST] = { { 0 } };
         struct fixture r;
         struct paged p;

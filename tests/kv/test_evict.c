@@ -1,4 +1,5 @@
 /* test_evict.c - eviction order, the host tier and events: scenarios P, O and V. */
+#include "base/clock.h"
 #include "tests/kv/kv_fixture.h"
 
 #include "worker/kv/kv_event.h"
@@ -435,6 +436,26 @@ KV_TEST(late_event_reader_gets_the_loss_and_a_snapshot, cache_with_events(8, 1))
     assert_memory_equal(e[2].parent, e[1].name, 16);
 }
 
+KV_TEST(host_blocks_are_found_while_copying_them_is_faster, cache_with_host(4, 8))
+{
+    struct kv_hit hit;
+
+    prompt_of(b, 0, 0, 16, NULL), add(b, 0, 0), release(b, 0);
+    prompt_of(b, 0, 100, 16, NULL), add(b, 0, 0), release(b, 0); /* offloads them */
+    prompt_of(b, 1, 0, 16, NULL);
+    kv_lookup(kv, &b->slot[1].text, &hit);
+    assert_int_equal(hit.n_host[0], 3);          /* nothing is known */
+    kv_host_tier_rates(kv, 256000, NSEC_MS / 5); /* a block: 1 ms to copy, 0.8 ms to compute */
+    kv_lookup(kv, &b->slot[1].text, &hit);
+    assert_int_equal(hit.n_tokens, 0);
+    kv_host_tier_rates(kv, 256000, NSEC_MS / 3); /* 1.3 ms to compute */
+    kv_lookup(kv, &b->slot[1].text, &hit);
+    assert_int_equal(hit.n_host[0], 3);
+    kv_host_tier_rates(kv, 256000, 0);
+    kv_lookup(kv, &b->slot[1].text, &hit);
+    assert_int_equal(hit.n_host[0], 3);
+}
+
 int
 main(void)
 {
@@ -458,6 +479,7 @@ main(void)
         cmocka_unit_test(priority_change_is_an_event),
         cmocka_unit_test(events_have_the_reason),
         cmocka_unit_test(late_event_reader_gets_the_loss_and_a_snapshot),
+        cmocka_unit_test(host_blocks_are_found_while_copying_them_is_faster),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -312,6 +312,7 @@ write_panic(void)
     struct panic_message *w = shm_panic_message(&l.w);
 
     scribble(shm_trace(&l.w), sizeof(struct step_trace));
+    scribble(shm_steps(&l.w), sizeof(struct step_records));
     scribble(w, 8192);
     w->text_bytes = odd_number();
     w->n_frames = odd_number();

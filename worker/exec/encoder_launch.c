@@ -36,7 +36,7 @@ together(const struct exec *x, const struct batch *b)
 {
     for (uint32_t i = 1; i < b->n_encode; i++)
         if (!follows(b, i)) return false;
-    return b->n_encode && b->n_encode <= GRAPHS_SEGMENTS && b->encode[0].first_layer == 0 &&
+    return b->n_encode && b->n_encode <= GRAPHS_SOURCES && b->encode[0].first_layer == 0 &&
            b->encode[0].n_layers == x->m->shape.n_encoder_layers;
 }
 
@@ -51,7 +51,7 @@ stage_encoder(const struct exec *x, struct image *im, const struct batch *b, uin
     uint32_t *place;
 
     check(n <= x->c.max_enc_tokens && b->n_encode <= x->n_slots);
-    r->n_segments = t->encode ? (uint32_t)GRAPHS_SEGMENTS : b->n_encode;
+    r->n_segments = t->encode ? (uint32_t)GRAPHS_SOURCES : b->n_encode;
     to = stage_tokens(im, r, n, t->encode ? t->encode->rows : n);
     segment = TAKE_ARRAY(im, struct segment, r->n_segments, &r->segment);
     place = TAKE_ARRAY(im, uint32_t, t->encode ? n : 0, &t->enc_place);

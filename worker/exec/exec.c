@@ -260,7 +260,8 @@ stage_step(struct exec *x, struct exec_lane *l, struct stage *st, const struct b
 {
     enum graphs_kind kind = kind_of(b);
 
-    if (b->bucket && l->graphs.capacity && n_longer_segments(b) <= GRAPHS_SEGMENTS &&
+    if (b->bucket && l->graphs.capacity && n_longer_segments(b) <= graphs_segments(b->bucket) &&
+        (kind != GRAPHS_PREFILL || b->bucket <= GRAPHS_PREFILL_ROWS) &&
         !(kind == GRAPHS_DECODE && tensor_output_wanted(x, b)))
         t->decode = graphs_use(&l->graphs, kind, b->bucket, b->partition, b->step);
     if (t->decode) t->n_single_token = MIN(b->bucket, x->n_slots);
@@ -287,7 +288,7 @@ exec_start(struct exec *x, const struct batch *b, struct err *e)
     check(b->lane < x->c.n_lanes && l->started - l->finished < STAGES);
     check(b->partition < MAX_PARTITIONS);
     TRY(stage_refuse(x, b, e));
-    x->op->profile.range_begin(l->lane, "step");
+    x->op->profile.range_begin(l->lane, batch_phase(b->work));
     x->op->profile.range_begin(l->lane, "stage");
     stage_step(x, l, st, b, o, &t);
     x->op->profile.range_end(l->lane);

@@ -1,11 +1,11 @@
 /* graphs.c - decides which pieces of steps run as captured graphs; see graphs.h. */
 #include "worker/exec/graphs.h"
 
-/* The buckets. From 16 rows on at most 1/3 of a bucket is padding, from 128 on at most 1/5. The
- * decoder uses the first GRAPHS_BUCKETS. */
-static const uint32_t bucket_rows[GRAPHS_SOURCE_BUCKETS] = { 1,   2,   4,   8,   16,  24,  32,
-                                                             48,  64,  96,  128, 160, 192, 224,
-                                                             256, 320, 384, 448, 512 };
+/* The buckets. From 16 rows on at most 1/3 of a bucket is padding, from 128 on at most 1/5.
+ * Encoders use the first GRAPHS_SOURCE_BUCKETS. */
+static const uint32_t bucket_rows[GRAPHS_BUCKETS - 1] = { 1,   2,   4,   8,   16,  24,  32,  48,
+                                                          64,  96,  128, 160, 192, 224, 256, 320,
+                                                          384, 448, 512, 640, 768, 896, 1024 };
 
 uint32_t
 graphs_buckets(uint32_t bucket[GRAPHS_BUCKETS], uint32_t most)
@@ -20,7 +20,7 @@ graphs_buckets(uint32_t bucket[GRAPHS_BUCKETS], uint32_t most)
 uint32_t
 graphs_source_bucket(uint32_t rows)
 {
-    for (uint32_t i = 0; i < ARRAY_LEN(bucket_rows); i++)
+    for (uint32_t i = 0; i < GRAPHS_SOURCE_BUCKETS; i++)
         if (bucket_rows[i] >= rows) return bucket_rows[i];
     return 0;
 }

@@ -5,7 +5,9 @@
  *
  *     DECODE     decoder of a step with one token and one logit row per segment, including sampling
  *     PREFILL    decoder of a step with longer segments, to the end of the last layer; sampling is
- *                queued after the graph, because the number of logit rows varies
+ *                queued after the graph, because the number of logit rows varies. Up to
+ *                GRAPHS_PREFILL_ROWS: a larger step takes longer on the device than its launches
+ *                take on the host, and padding would only add to it
  *     BEAMS      as PREFILL, but every segment has one token. Cross attention joins the beams of a
  *                search into one segment, which reads the encoder input's keys once: at most
  *                rows / 2 segments of at most GRAPHS_BEAM_ROWS rows
@@ -22,16 +24,19 @@
 #pragma once
 #include "gpu/gpu.h"
 
-/* GRAPHS_SEGMENTS: most segments with several tokens, or encoder inputs, in a graph. GRAPHS_AGAIN:
- * plain uses of a piece before its next capture, after its graph was dropped or did not fit. */
+/* GRAPHS_SOURCES: most encoder inputs in a graph. GRAPHS_SEGMENTS: most segments with several
+ * tokens; graphs_segments() returns the number for a bucket. GRAPHS_AGAIN: plain uses of a piece
+ * before its next capture, after its graph was dropped or did not fit. */
 enum {
-    GRAPHS_BUCKETS = 16,        /* buckets of decoders */
+    GRAPHS_BUCKETS = 24,        /* buckets of decoders */
     GRAPHS_SOURCE_BUCKETS = 19, /* buckets of encoders and projections */
     GRAPHS_MAX_PARTITIONS = 5,
     GRAPHS_MOST = GRAPHS_MAX_PARTITIONS * (3 * GRAPHS_BUCKETS + 2 * GRAPHS_SOURCE_BUCKETS),
-    GRAPHS_ROWS = 256,
+    GRAPHS_ROWS = 1024,
+    GRAPHS_PREFILL_ROWS = 256,
     GRAPHS_SOURCE_ROWS = 512,
-    GRAPHS_SEGMENTS = 16,
+    GRAPHS_SOURCES = 16,
+    GRAPHS_SEGMENTS = 64,
     GRAPHS_BEAM_ROWS = 8,
     GRAPHS_AGAIN = 64
 };
@@ -54,9 +59,15 @@ struct graphs {
     struct graphs_slot slot[GRAPHS_MOST];
 };
 
-/* Sets the ascending buckets of decoders with at most `most` rows; most < 256 is a bucket itself.
- * Returns the number of buckets. */
+/* Sets the ascending buckets of decoders with at most `most` rows; most < GRAPHS_ROWS is a bucket
+ * itself. Returns the number of buckets. */
 uint32_t graphs_buckets(uint32_t bucket[GRAPHS_BUCKETS], uint32_t most);
+/* Returns how many segments with several tokens the graph of a bucket has. */
+static inline uint32_t
+graphs_segments(uint32_t bucket)
+{
+    return MIN(bucket / 2, (uint32_t)GRAPHS_SEGMENTS);
+}
 
 /* Returns the bucket for encoder inputs of `rows` rows in total; 0: too many for a graph. */
 uint32_t graphs_source_bucket(uint32_t rows);

@@ -98,7 +98,7 @@ lay_out_lane(struct exec *x, struct exec_lane *l, struct plan *p)
 
         lay_out_image(&st->step, &first->step, step_bytes(x), p);
         lay_out_image(&st->encode, &first->encode,
-                      source_bytes(x, x->n_slots + (size_t)GRAPHS_SEGMENTS), p);
+                      source_bytes(x, x->n_slots + (size_t)GRAPHS_SOURCES), p);
         lay_out_image(&st->project, &first->project, source_bytes(x, 0), p);
         st->suppressed = take(&p->host, (uint64_t)x->n_slots * MAX_SUPPRESSED,
                               sizeof *st->suppressed);

@@ -63,7 +63,7 @@ stage_tokens(struct image *im, struct step_tokens *r, uint32_t n_used, uint32_t 
 
 /* If the decoder may run as a graph, the arrays have the number of tokens and segments of the
  * graph: one-token segments at the first t->n_single_token indexes, longer segments at the next
- * GRAPHS_SEGMENTS, empty segments at the others. Tokens keep the order of the batch, padding is
+ * graphs_segments(), empty segments at the others. Tokens keep the order of the batch, padding is
  * last. Cross attention joins the beams of a search into one segment, so that the keys of the
  * encoder input are read once; not in a GRAPHS_PREFILL graph, which has no entries for them. */
 void
@@ -79,7 +79,7 @@ stage_decoder(struct exec *x, struct exec_lane *l, struct stage *st, const struc
     struct staged_tokens to;
 
     for (uint32_t i = 0; i < b->n_segments; i++) n += b->segment[i].n_tokens;
-    if (graph && graph->kind == GRAPHS_PREFILL) n_segments += GRAPHS_SEGMENTS;
+    if (graph && graph->kind == GRAPHS_PREFILL) n_segments += graphs_segments(graph->rows);
     n_tokens = graph ? graph->rows : n;
     check(n <= n_tokens && n <= b->n_tokens && n_tokens <= x->c.max_tokens);
     check(b->n_segments <= x->n_slots);

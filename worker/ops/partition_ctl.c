@@ -220,6 +220,27 @@ partition_ctl_retired(struct partition_ctl *s, const struct batch *b, nsec now)
     c->ns += (uint64_t)partition_choose_retired(&s->split, b, now);
 }
 
+/* Sets e to the change of the configuration that a worker with one lane needs for the selection. */
+static int
+refuse_one_lane(const struct partition_ctl *s, uint32_t mode, uint32_t prefill_units,
+                uint32_t decode_units, struct err *e)
+{
+    uint64_t units = (uint64_t)prefill_units + decode_units;
+    char share[48] = "";
+
+    if (s->state.partition_list.n == 1)
+        return err_set(e, -ENOTSUP, "the %u units of this worker's device cannot be divided",
+                       s->state.partition_list.units);
+    if (mode == SPLIT_FIXED && units)
+        snprintf(share, sizeof share, " and split.context_sm: %.3f",
+                 (double)prefill_units / (double)units);
+    return err_set(e, -ENOTSUP,
+                   "this worker was started with split.mode: off and has one lane; write "
+                   "split.mode: %s%s for its model in the configuration file, then run `laganctl "
+                   "daemon reexec`",
+                   mode == SPLIT_FIXED ? "fixed" : "auto", share);
+}
+
 int
 partition_ctl_select(struct partition_ctl *s, uint32_t mode, uint32_t prefill_units,
                      uint32_t decode_units, struct err *e)
@@ -229,11 +250,7 @@ partition_ctl_select(struct partition_ctl *s, uint32_t mode, uint32_t prefill_un
     int r = 0;
 
     if (!s->lanes && mode == SPLIT_OFF) return 0; /* already off */
-    if (!s->lanes)
-        return err_set(
-            e, -ENOTSUP,
-            "split.mode is off, so this worker has one lane: set split.mode to fixed or auto in "
-            "the configuration, then `laganctl daemon reexec`");
+    if (!s->lanes) return refuse_one_lane(s, mode, prefill_units, decode_units, e);
     pthread_mutex_lock(&s->lock);
     copy = s->state.partition_list;
     if (mode == SPLIT_FIXED)

@@ -60,7 +60,8 @@ void partition_ctl_update(struct partition_ctl *s);
 void partition_ctl_launched(struct partition_ctl *s, const struct batch *b, nsec now);
 void partition_ctl_retired(struct partition_ctl *s, const struct batch *b, nsec now);
 /* Records an operator's selection. prefill_units, decode_units: for SPLIT_FIXED only. -ENOTSUP: the
- * worker has one lane; -EINVAL: the device has no such partition. Control thread. */
+ * worker has one lane; e names the change of the configuration and the command for two. -EINVAL:
+ * the device has no such partition. Control thread. */
 int partition_ctl_select(struct partition_ctl *s, uint32_t mode, uint32_t prefill_units,
                          uint32_t decode_units, struct err *e) MUST_USE;
 struct partition_ctl_state partition_ctl_state(struct partition_ctl *s);
