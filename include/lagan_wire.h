@@ -312,7 +312,7 @@ enum lagan_reason {
       "at 0, then with the `at` of the reply until that is null; blocks are in a reply only if " \
       "all events are") \
     X(metrics, "metrics", 0, "", "{text: all metrics in the Prometheus text format}") \
-    X(steps, "steps", 0, "worker, required if there are several; from: number of the first step", \
+    X(steps, "steps", 1, "worker, required if there are several; from: number of the first step", \
       "{next, end: number after the last step, lost: steps from that number on that lagand has " \
       "not kept, steps: [{number, at_ms, step, lane, prefill_tokens, decode_tokens, " \
       "encoder_tokens, sequences, cached_tokens, preempted, running, waiting, plan_ns, queue_ns, " \
