@@ -472,7 +472,8 @@ make(struct in *in, uint16_t type, uint8_t *p)
 
         y.name_bytes = byte(in) % 80;
         y.beams = y.name_bytes % 18;
-        y.device_bytes = (uint16_t)(y.name_bytes / 2);
+        y.device_bytes = byte(in) % 80;
+        memcpy(y.dtype, "bf16", 4);
         memcpy(p, &y, sizeof y);
         return (uint32_t)sizeof y + ROUND_UP(y.name_bytes, 8u) + ROUND_UP(y.device_bytes, 8u);
     }
