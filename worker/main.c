@@ -24,6 +24,7 @@
 #include "worker/load/load.h"
 #include "worker/loop.h"
 #include "worker/ops/cache_flush.h"
+#include "worker/ops/cache_pin.h"
 #include "worker/ops/control.h"
 #include "worker/ops/partition_ctl.h"
 #include "worker/ops/tuning.h"
@@ -62,8 +63,8 @@ struct own_keys {
     X(model_options, keys) X(heritage, heritage) X(channel, channel) X(chat, chat) \
     X(kv_config, kv_config) X(exec_config, steps) X(scheduler_limits, limits) X(loader, loader) \
     X(plan_ring, plan) X(adopt, adopt) X(host_tier, host_tier) X(partition_ctl, partition_ctl) \
-    X(tuning, tuning) X(cache_flush, cache_flush) X(requests, requests) X(outbox, outbox) \
-    X(kv_publish, kv_publish) X(stats, stats) X(cgroup, cgroup)
+    X(tuning, tuning) X(cache_flush, cache_flush) X(cache_pin, cache_pin) X(requests, requests) \
+    X(outbox, outbox) X(kv_publish, kv_publish) X(stats, stats) X(cgroup, cgroup)
 /* clang-format on */
 
 static struct {
