@@ -35,6 +35,9 @@ file_open(char path[FILE_PATH], const char *dir, const char *name, struct err *e
     return err_set(e, -EINVAL, "%.180s is not a regular file", path);
 }
 
+/* Begin of the file that git stores in place of a large one. */
+static const char LFS[] = "version https://git-lfs.github.com/spec/";
+
 int
 file_read(char **ret, size_t *n, const char *dir, const char *name, size_t most, struct err *e)
 {
@@ -59,6 +62,11 @@ file_read(char **ret, size_t *n, const char *dir, const char *name, size_t most,
         have += (size_t)got;
     }
     text[have] = 0;
+    if (!strncmp(text, LFS, sizeof LFS - 1))
+        return err_set(e, -EBADMSG,
+                       "%.150s is a git-lfs pointer, not the file; run git lfs pull in its "
+                       "directory",
+                       path);
     *n = have;
     *ret = TAKE(text);
     return 0;

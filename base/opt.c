@@ -259,11 +259,11 @@ no_such_key(const struct opt *table, const char *key, size_t len, const char *wh
 
     for (const struct opt *o = table; o->key; o++)
         if (!(o->flags & OPT_HIDDEN)) similar_compare(&near, key, len, o->key);
-    if (!near.word) {
+    if (!near.name) {
         return err_set(e, -ENOENT, "%s: unknown key \"%.*s\"", where, (int)MIN(len, 60u), key);
     }
     return err_set(e, -ENOENT, "%s: unknown key \"%.*s\"; did you mean %s?", where,
-                   (int)MIN(len, 60u), key, near.word);
+                   (int)MIN(len, 60u), key, near.name);
 }
 
 void

@@ -27,10 +27,10 @@ distance(const char *a, size_t n, const char *b)
 }
 
 void
-similar_compare(struct similar *best, const char *key, size_t len, const char *word)
+similar_compare(struct similar *best, const char *unknown, size_t len, const char *name)
 {
-    uint32_t edits = len < 64 ? distance(key, len, word) : UINT32_MAX;
+    uint32_t edits = len < 64 ? distance(unknown, len, name) : UINT32_MAX;
 
-    if (edits > (len + 1) / 2 || (best->word && edits >= best->edits)) return;
-    *best = (struct similar){ word, edits };
+    if (edits > (len + 1) / 2 || (best->name && edits >= best->edits)) return;
+    *best = (struct similar){ name, edits };
 }

@@ -356,6 +356,17 @@ watch_monitor(struct lagan *c)
             client_lose(c, LAGAN_E_UNAUTHORIZED, why);
             return;
         }
+        c->connected |= event == ZMQ_EVENT_CONNECTED;
+        if (*c->secret_key && (event == ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL ||
+                               event == ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL)) {
+            snprintf(why, sizeof why,
+                     "the CURVE handshake with %.80s failed: `server` of the key file is not the "
+                     "key of that lagand, or another program listens there",
+                     c->endpoint);
+            c->handshake_failed = true;
+            connection_lost(c, why);
+            return;
+        }
         if (event == ZMQ_EVENT_CLOSED) schedule_socket(c); /* libzmq may omit DISCONNECTED */
         if (event != ZMQ_EVENT_DISCONNECTED) continue;
         snprintf(why, sizeof why, "lagand at %.180s closed the connection", c->endpoint);
@@ -427,6 +438,10 @@ take_bye(struct lagan *c, const struct msg *m)
     snprintf(why, sizeof why, "lagand at %.100s %s: %.*s", c->endpoint,
              m->type == LAGAN_MSG_BYE ? "closes the connection" : "rejects the connection",
              (int)MIN(s.n, 100u), s.p);
+    if (m->type == LAGAN_MSG_BYE && msg_get(&m->map, "retry_after_ms")) {
+        connection_lost(c, why); /* the next one resumes the requests */
+        return;
+    }
     if (!c->welcome) c->rejected = true;
     /* until there is a WELCOME on the next connection */
     if (m->type == LAGAN_MSG_BYE) c->welcome = false;

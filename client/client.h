@@ -1,11 +1,12 @@
 /* client.h - internals of liblagan: one connection, its open requests, received frames.
  *
- * open.c makes connections; client.c runs them: HELLO, send, receive, pings, loss; submit.c sends
- * requests; resume.c moves requests to another connection; event.c converts frames to events;
- * call.c is lagan_call(). All code runs in the caller's thread, inside the caller's calls; the
- * thread of libzmq only moves bytes. */
+ * open.c makes connections; client.c runs them: HELLO, send, receive,
+ * pings, loss; submit.c sends requests; resume.c moves requests to another connection; event.c
+ * converts frames to events; call.c is lagan_call(). All code runs in the caller's thread, inside
+ * the caller's calls; the thread of libzmq only moves bytes. */
 #pragma once
 #include "base/clock.h"
+#include "client/endpoint.h"
 #include "include/lagan.h"
 #include "wire/curve.h"
 #include "wire/msg.h"
@@ -77,7 +78,7 @@ struct open_request { /* an element of struct lagan.requests, which is sorted by
 struct lagan {
     struct lagan *self; /* lets lagan_fd(), whose argument is const, set watched */
     void *ctx, *sock, *mon;
-    char endpoint[256];
+    char endpoint[CLIENT_ENDPOINT];
     char server_key[CURVE_KEY + 1], public_key[CURVE_KEY + 1], secret_key[CURVE_KEY + 1];
     char errmsg[320];
 
@@ -100,9 +101,11 @@ struct lagan {
     uint32_t n_breaks, n_sockets; /* lost connections; sockets made */
     uint64_t resume_rid;          /* rid of a RESUME without a REPLY; 0: none */
     nsec ack_at;                  /* latest time to send pending ACKs; 0: none pending */
-    bool reporting_loss; /* lagan_next() must end every request, then report DISCONNECTED */
-    bool rejected;       /* lagand rejects us; errmsg has the reason */
-    bool key_rejected;   /* rejected, because lagand does not know our key */
+    bool reporting_loss;   /* lagan_next() must end every request, then report DISCONNECTED */
+    bool rejected;         /* lagand rejects us; errmsg has the reason */
+    bool key_rejected;     /* rejected, because lagand does not know our key */
+    bool connected;        /* libzmq has made a connection, with or without WELCOME */
+    bool handshake_failed; /* and its last CURVE handshake has failed; lost_why says so */
     char lost_why[240];
     uint32_t lost_code;
 

@@ -83,8 +83,10 @@ client_open_socket(struct lagan *c)
     }
     snprintf(mon, sizeof mon, "inproc://monitor-%u", ++c->n_sockets);
     if (zmq_socket_monitor(c->sock, mon,
-                           ZMQ_EVENT_CLOSED | ZMQ_EVENT_DISCONNECTED |
-                               ZMQ_EVENT_HANDSHAKE_FAILED_AUTH) < 0)
+                           ZMQ_EVENT_CONNECTED | ZMQ_EVENT_CLOSED | ZMQ_EVENT_DISCONNECTED |
+                               ZMQ_EVENT_HANDSHAKE_FAILED_AUTH |
+                               ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL |
+                               ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL) < 0)
         return -errno;
     if (zmq_connect(c->mon, mon) < 0) return -errno;
     TRY(watch(c, c->sock, EPOLL_CTL_ADD));
@@ -146,11 +148,10 @@ static int
 open_endpoint(struct lagan *c, const char *endpoint, const char *keys)
 {
     bool tcp = !strncmp(endpoint, "tcp://", 6);
+    struct err e;
     int r;
 
-    if (strlen(endpoint) >= sizeof c->endpoint)
-        return client_fail(c, -ENAMETOOLONG, "the endpoint has %zu bytes; the maximum is %zu",
-                           strlen(endpoint), sizeof c->endpoint - 1);
+    if (client_check_endpoint(endpoint, &e) < 0) return client_fail(c, e.code, "%s", e.text);
     snprintf(c->endpoint, sizeof c->endpoint, "%s", endpoint);
     if (tcp && !keys)
         return client_fail(c, -EINVAL, "%s: a tcp endpoint needs keys; use lagan_open_keys()",
@@ -158,6 +159,23 @@ open_endpoint(struct lagan *c, const char *endpoint, const char *keys)
     if (tcp) TRY(take_keys(c, keys));
     r = open_all(c);
     return r < 0 ? client_fail(c, r, "cannot connect to %s: %s", endpoint, zmq_strerror(-r)) : 0;
+}
+
+/* Says why there was no WELCOME within timeout_ms. */
+static int
+explain_silence(struct lagan *c, int timeout_ms)
+{
+    bool tcp = !strncmp(c->endpoint, "tcp://", 6);
+    struct err e;
+
+    if (c->handshake_failed) return client_fail(c, -EACCES, "%s", c->lost_why);
+    if (tcp && !c->connected && client_explain_tcp(c->endpoint, &e) < 0)
+        return client_fail(c, e.code, "%s", e.text);
+    return client_fail(c, -ETIMEDOUT, "lagand at %s sent no WELCOME within %d ms%s", c->endpoint,
+                       timeout_ms,
+                       tcp && c->connected ? "; the connection was accepted: is api.tcp of lagand "
+                                             "at that port?"
+                                           : "");
 }
 
 static int
@@ -174,8 +192,7 @@ wait_welcome(struct lagan *c, int timeout_ms)
     }
     if (r < 0 || c->welcome) return MIN(r, 0);
     if (c->rejected) return c->key_rejected ? -EACCES : -EPROTO;
-    return client_fail(c, -ETIMEDOUT, "lagand at %s sent no WELCOME within %d ms", c->endpoint,
-                       timeout_ms);
+    return explain_silence(c, timeout_ms);
 }
 
 int

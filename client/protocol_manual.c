@@ -126,32 +126,123 @@ limits(void)
     puts(".El");
 }
 
+/* The rules that the tables do not show: a title, then paragraphs up to a NULL. */
+static const char *const rules[] = {
+    "CONNECTION",
+    "A client is a ZeroMQ DEALER. On the same host it connects to ipc://DIR/api.sock, where DIR is "
+    "the runtime directory of lagand, /run/lagan by default; over tcp it uses CURVE with a key of "
+    "api.keys. A message is one frame. lagand closes the connection after a frame above the limit "
+    "of LIMITS.",
+    "The first message is HELLO, for example [1, 1, 0, {\"min\": 1, \"max\": 1, \"client\": \"demo "
+    "1.0\", \"session\": 16 bytes as bin}]. The keys of HELLO are in its map directly. lagand "
+    "replies with WELCOME, or with ERROR and rid 0 if it does not accept the connection. A client "
+    "waits for WELCOME before it sends other messages.",
+    "ZeroMQ reconnects by itself, and lagand does not know the new connection before it gets HELLO "
+    "on it. A client therefore sets ZMQ_RECONNECT_IVL to -1, uses each socket for one connection, "
+    "and makes a new socket when it has received no message for some seconds although it sent "
+    "PING, or when the monitor of the socket reports DISCONNECTED.",
+    NULL,
+    "KEEPING A CONNECTION",
+    "A client sends a message, any message, at least every third of limits.idle_timeout_ms of "
+    "WELCOME (api.idle_timeout, 10 s by default), also while its requests are queued and while it "
+    "only reads; PING is the message for that. A client with open requests that sent no message "
+    "for the idle timeout gets BYE with a reason, and lagand closes its connection; without open "
+    "requests the limit is 6 times as long. Requests of a connection with a session continue for "
+    "disconnect_timeout_ms and can be resumed; others are cancelled.",
+    "lagand replies to PING with PONG and the same t, which may be an integer or a float. A client "
+    "that gets no message for 10 s although it sent PING takes the connection for lost.",
+    "lagand sends PING too. A client replies to each one at once with PONG and the same t: t "
+    "counts the bytes that lagand sent, and the PONG proves that the client has read them. After "
+    "64 KiB to 1 MiB without PONG lagand sends no CHUNK to the connection; after api.ack_timeout "
+    "(30 s by default) all requests of the connection end with the error slow_reader, although "
+    "each CHUNK was acknowledged.",
+    NULL,
+    "REQUEST",
+    "The client chooses a rid above 0 that none of its open requests and calls has, and sends "
+    "SUBMIT. lagand replies with ACCEPT, then sends CHUNK messages and one DONE with the same rid. "
+    "An ERROR with that rid at any point is the end of the request. Each SUBMIT gets exactly one "
+    "DONE or ERROR, also if the worker or lagand is restarted meanwhile and the client has sent "
+    "RESUME.",
+    "CHUNK messages of a request are numbered from 1 by n. ACK with n acknowledges all chunks up "
+    "to n. lagand sends at most ack_window chunks (128 by default) that are not acknowledged; it "
+    "keeps further tokens and sends them in one chunk after the next ACK. If tokens are held back "
+    "for api.ack_timeout, the request ends with the error slow_reader. A client sends ACK for "
+    "example after every 32nd chunk. An ACK of an ended request is ignored.",
+    "The tokens of a chunk follow those of the chunk before: i is the index of the first one in "
+    "the output. Text s is cut between characters; a chunk may have tokens without text, or text "
+    "without tokens. Prompt log-probabilities (pl) come before the first token. Position 0 of the "
+    "prompt has no log-probability: its lp is NaN, and its alternatives in d have the id -1 and "
+    "NaN.",
+    "CANCEL ends a request with the error cancelled; tokens in flight may still arrive before. A "
+    "rid that is not open gets the ERROR not_found, one for each rid of the list.",
+    "The REPLY to QUERY has the result [{rid, state, n}], in the order of rids; state is queued, "
+    "dispatched, streaming, ended or unknown, and n is the number of tokens that lagand has.",
+    NULL,
+    "REJECTED MESSAGES",
+    "For a message that lagand rejects it sends an ERROR with the rid of the message, even if the "
+    "rest of the message is invalid: version, type and rid stand before the map. The connection "
+    "and all other requests continue. If lagand rejects an ACK or a CANCEL, the request of that "
+    "rid ends with the ERROR. rid 0 means that lagand could not read the rid. retryable is true if "
+    "the same message may succeed later.",
+    "An unknown key of SUBMIT, and of args of CALL, is rejected; the message names the most "
+    "similar key. Unknown keys of other messages are ignored, unless they begin with an "
+    "exclamation mark. A client ignores keys and messages that it does not know.",
+    NULL,
+    "AFTER A LOST CONNECTION",
+    "The client makes a new connection and sends HELLO with the same session, then one RESUME with "
+    "all its open requests, and waits for the REPLY before it sends another SUBMIT. n_tokens is "
+    "the number of tokens that the client has, of all outputs together and with generated_ids of "
+    "the SUBMIT; text_bytes is the number of bytes of s received. Requests that lagand knows "
+    "continue behind these tokens; their chunks are numbered from 1 again. A request of the list "
+    "result.unknown is lost: lagand was restarted without its state, or the disconnect timeout has "
+    "passed. The client may submit it again, with the received tokens as generated_ids and the "
+    "seed of ACCEPT.",
+    "A SUBMIT whose ACCEPT was not received may have been lost: the client includes it in RESUME "
+    "with 0 tokens, and submits it again if it is unknown. A request with an idempotency_key can "
+    "be submitted again at any time.",
+    NULL,
+    "COMMANDS",
+    "The map of CALL has verb, a name of CALLS, and args, a map. The REPLY has result. A verb has "
+    "one REPLY or one ERROR. A client that follows a verb repeats the call: events and tune status "
+    "take the number of the first entry in from, and their result has the number for the next "
+    "call.",
+    NULL,
+    "VALUES",
+    "Strings are UTF-8. lagand rejects infinite numbers and NaN; lists of floats in bins of lagand "
+    "can have NaN. A list of token ids is a list of integers or a bin of 32-bit little-endian "
+    "integers; a long prompt must be a bin. The bytes of text are limited by limits.text_bytes of "
+    "WELCOME for the model; text with more tokens than the model takes ends with the error "
+    "too_long.",
+    NULL,
+};
+
+static void
+print_rules(void)
+{
+    for (size_t i = 0; i < ARRAY_LEN(rules); i++) {
+        printf(".Sh %s\n", rules[i++]);
+        for (const char *between = ""; rules[i]; between = ".Pp\n", i++) {
+            fputs(between, stdout);
+            opt_roff(stdout, rules[i]);
+            puts("");
+        }
+    }
+}
+
 int
 main(void)
 {
     puts(".Dd 2026\n.Dt LAGAN-PROTOCOL 7\n.Os lagan\n"
          ".Sh NAME\n.Nm lagan-protocol\n.Nd client protocol of lagand\n"
-         ".Sh DESCRIPTION\nA client is a ZeroMQ DEALER, connected to\n.Xr lagand 8 Ns 's\n"
-         "ROUTER at\n.Pa api.sock\nin the runtime directory, or with CURVE at tcp;\n"
-         "operators also use\n.Pa ctl.sock .\nA message is one ZeroMQ frame, a MessagePack array:\n"
+         ".Sh DESCRIPTION\nA client of\n.Xr lagand 8\nconnects to\n.Pa api.sock\nin the runtime "
+         "directory, or with CURVE over tcp;\noperators also use\n.Pa ctl.sock .\n"
+         "A message is one ZeroMQ frame, a MessagePack array:\n"
          ".Dl [version, type, rid, {map}]");
-    printf("version is %d. type is a number of MESSAGES. rid is the client\'s number of its "
-           "request or "
-           "call, and 0 for messages about the connection.\nKeys are strings. An unknown key is "
-           "ignored; "
-           "an unknown key that begins with\n.Ql \\&!\nis rejected. Numbers and names never change "
-           "their meaning; new ones may be added.\n.Pp\n",
+    printf("version is %d. type is a number of MESSAGES. rid is the client's number of its request "
+           "or call, and 0 for messages about the connection. Keys are strings. Numbers and names "
+           "never change their meaning; new ones may be added.\n",
            LAGAN_WIRE_VERSION);
-    puts("A connection starts with\n.Cm HELLO ,\nanswered by\n.Cm WELCOME .\n"
-         "A request is a\n.Cm SUBMIT .\nlagand sends\n.Cm ACCEPT ,\nany number of\n.Cm "
-         "CHUNK\n"
-         "and one\n.Cm DONE .\nAn\n.Cm ERROR\nat any point ends the request instead.");
-    printf(
-        "At most %u chunks may be unacknowledged, unless\n.Cm ack_window\nis given. lagand keeps "
-        "further tokens and sends them together after the next\n.Cm ACK .\n"
-        "After a lost connection the client sends\n.Cm HELLO\nwith the same session on a new "
-        "connection, then\n.Cm RESUME .\n",
-        LAGAN_DEFAULT_ACK_WINDOW);
+    print_rules();
     messages();
     fields();
     ends();

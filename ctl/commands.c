@@ -74,7 +74,8 @@ static const struct column kv_columns[] = {
     { "WORKER", "worker", cell_word },   { "POOL", "pool", cell_word },
     { "BLOCKS", "blocks", cell_number }, { "USED", "used", cell_number },
     { "CACHED", "cached", cell_number }, { "FREE", "free", cell_number },
-    { "BYTES", "bytes", cell_bytes },    { 0 },
+    { "BYTES", "bytes", cell_bytes },    { "PINNED", "pinned", cell_number },
+    { 0 },
 };
 
 static long long
@@ -162,6 +163,15 @@ cmd_config_check(struct ctl *ctl)
 
 /* ---- reload */
 
+static void
+print_list(const char *title, const json_t *list)
+{
+    const json_t *text;
+    size_t i;
+
+    json_array_foreach(list, i, text) printf("%s%s\n", title, json_string_value(text));
+}
+
 static int
 cmd_reload(struct ctl *ctl)
 {
@@ -169,9 +179,12 @@ cmd_reload(struct ctl *ctl)
     int r = ctl_ask(ctl, "reload", NULL, ctl->json, &done);
     long long n = json_number(done, "workers");
 
-    if (done && n)
-        printf("replacing %lld worker%s\n", n, n == 1 ? "" : "s, one after the other");
-    else if (done)
+    if (done) {
+        print_list("taken: ", json_object_get(done, "taken"));
+        print_list("kept: ", json_object_get(done, "kept"));
+        print_list("replaced: ", json_object_get(done, "replaced"));
+    }
+    if (done && !n && !json_array_size(json_object_get(done, "taken")))
         puts("no worker runs that could be replaced; `laganctl restart all` starts them");
     json_decref(done);
     return r;
@@ -306,6 +319,83 @@ list_of_ids(const char *text, struct err *e)
     return list;
 }
 
+struct pin_opts {
+    char ids[131072], user[256], cache_salt[LAGAN_MAX_SALT + 1], worker[64];
+};
+
+/* clang-format off */
+static const struct opt pin_opts[] = {
+    { "ids", OPT_STR, OPT_AT(pin_opts, ids), .arg = "1,2,3",
+      .sentence = "token ids of the prefix; `laganctl tokenize` prints those of a text" },
+    { "user", OPT_STR, OPT_AT(pin_opts, user), .arg = "NAME",
+      .sentence = "user whose requests have the prefix, for example uid:1000 or key:alice; not "
+      "used with kv.reuse_scope all" },
+    { "cache_salt", OPT_STR, OPT_AT(pin_opts, cache_salt), .arg = "TEXT",
+      .sentence = "cache_salt of these requests, if they have one" },
+    { "worker", OPT_STR, OPT_AT(pin_opts, worker), .arg = "NAME",
+      .sentence = "name of the worker, for example w0; may be omitted if there is only one" },
+    { 0 }
+};
+static const struct opt unpin_opts[] = {
+    { "worker", OPT_STR, OPT_AT(pin_opts, worker), .arg = "NAME",
+      .sentence = "name of the worker, for example w0; may be omitted if there is only one" },
+    { 0 }
+};
+/* clang-format on */
+
+static void
+add_word(json_t *args, const char *key, const char *word)
+{
+    if (*word) json_object_set_new(args, key, json_string(word));
+}
+
+static int
+cmd_kv_pin(struct ctl *ctl)
+{
+    const struct pin_opts *o = ctl->opts;
+    json_t *args = json_object(), *done = NULL, *ids;
+    struct err e;
+    int r;
+
+    ids = list_of_ids(o->ids, &e);
+    if (!ids) {
+        json_decref(args);
+        return ctl_fail(CTL_USAGE, "--ids: %s", e.text);
+    }
+    json_object_set_new(args, "ids", ids);
+    add_word(args, "user", o->user);
+    add_word(args, "cache_salt", o->cache_salt);
+    add_word(args, "worker", o->worker);
+    r = ctl_ask(ctl, "kv pin", args, ctl->json, &done);
+    if (done)
+        printf("pin %lld  keeps %lld tokens in the prefix cache\n", json_number(done, "pin"),
+               json_number(done, "tokens"));
+    json_decref(done);
+    return r;
+}
+
+static int
+cmd_kv_unpin(struct ctl *ctl)
+{
+    const struct pin_opts *o = ctl->opts;
+    const char *word = *ctl->argv;
+    json_t *args = json_object(), *done = NULL;
+    char *end;
+    long pin = strcmp(word, "all") ? strtol(word, &end, 10) : (end = (char *)(uintptr_t) "", 0);
+    int r;
+
+    if (*end || !*word || pin < 0 || (pin == 0 && strcmp(word, "all"))) {
+        json_decref(args);
+        return ctl_fail(CTL_USAGE, "'%s' is neither the number of a pin nor all", word);
+    }
+    json_object_set_new(args, "pin", json_integer(pin));
+    add_word(args, "worker", o->worker);
+    r = ctl_ask(ctl, "kv unpin", args, ctl->json, &done);
+    if (done) printf("%lld pins removed\n", json_number(done, "pins"));
+    json_decref(done);
+    return r;
+}
+
 /* tokenize, detokenize */
 static int
 cmd_text(struct ctl *ctl)
@@ -419,17 +509,22 @@ const struct command commands[] = {
       "With all, the workers restart at the same time; `laganctl reload` replaces one after the\n"
       "other.\n",
       order_wait_opts, .run = cmd_order },
-    { "reload", "", "replace all workers by the installed program, one after the other",
+    { "reload", "", "take a changed configuration, or replace the workers by the installed program",
       "  laganctl reload\n\n"
-      "Open requests continue on the replacement. Weights and KV cache stay in device memory.\n",
+      "Options, client keys, and models that were added or removed are valid at once; workers with\n"
+      "changed settings are replaced, one after the other. All workers are replaced if another\n"
+      "lagan-worker is installed, or if nothing has changed. The reply lists what was taken, which\n"
+      "workers are replaced, and what needs `laganctl daemon reexec`. Open requests continue on the\n"
+      "replacement. Everything is tested first, as by lagand --check; if that finds an error, the\n"
+      "command prints it, exits with 78, and nothing changes. systemctl reload runs this command.\n",
       .run = cmd_reload },
     { "daemon reexec", "",
       "let lagand replace itself by the installed program, or reread its configuration",
       "  laganctl daemon reexec\n\n"
       "Clients of liblagan reconnect automatically and their requests continue. Weights and KV\n"
       "cache stay in device memory. Drained workers are started again. The installed program is\n"
-      "tested first with --check; if the test fails, the command prints the reason and the\n"
-      "running lagand continues.\n",
+      "tested first with --check, models included; if the test fails, the command prints the\n"
+      "first errors, exits with 78, and the running lagand continues.\n",
       .run = cmd_reexec },
     { "tune", "[WORKER]", "measure the matmuls of a GPU worker and store the fastest algorithms",
       "  laganctl tune\n"
@@ -524,6 +619,20 @@ const struct command commands[] = {
       "empty cache, or after a change that the cache should not outlive. The memory is freed,\n"
       "not overwritten.\n",
       .run = cmd_kv_flush },
+    { "kv pin", "", "keep a cached prefix: its KV blocks are not evicted",
+      "  laganctl kv pin --ids $(laganctl tokenize --text ...) --user uid:1000\n"
+      "  laganctl kv pin --ids 1,5,9,12 --user key:alice --worker w0 --json\n\n"
+      "The prefix must be in the prefix cache: send a request with it first. The full blocks of\n"
+      "the prefix that are cached stay until `laganctl kv unpin` or the end of the worker. A\n"
+      "worker keeps 8 pins at most, and refuses a pin beside which the longest request would not\n"
+      "fit. `laganctl kv stats` shows the pinned blocks. For an encoder-decoder model the ids are\n"
+      "the encoder input.\n",
+      pin_opts, .run = cmd_kv_pin },
+    { "kv unpin", "PIN|all", "end pins of the prefix cache",
+      "  laganctl kv unpin 1\n"
+      "  laganctl kv unpin all --worker w0\n\n"
+      "The blocks stay in the cache, and may be evicted from now on.\n",
+      unpin_opts, .run = cmd_kv_unpin },
     { "keygen", "FILE",
       "generate a key pair for tcp connections and write the secret key to a new file",
       "  laganctl keygen /etc/lagan/keys          # keys of lagand; option api.keys names the file\n"
@@ -537,6 +646,7 @@ const struct command commands[] = {
       "The file of a client has its own secret key and the public key of lagand:\n\n"
       "  secret KEY\n"
       "  server KEY\n\n"
+      "The file of lagand.service must belong to the user of the service: chown lagan FILE.\n"
       "lagand reads its file at start, at `laganctl reload` and on SIGHUP.\n",
       .run = cmd_keygen, .alone = true },
     { "config show", "", "print the configuration in use, and where each value was set",

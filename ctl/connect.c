@@ -136,6 +136,7 @@ ctl_connect(struct ctl *ctl, struct lagan **ret, bool privileged)
                         endpoint);
     r = lagan_open_keys(ret, endpoint, *ctl->o.keys ? ctl->o.keys : NULL, OPEN_MS);
     if (r == -EACCES) return ctl_fail(CTL_NO_PERMISSION, "%s", lagan_errmsg(NULL));
+    if (r == -EPROTONOSUPPORT) return ctl_fail(CTL_USAGE, "--connect: %s", lagan_errmsg(NULL));
     /* errors in the key file */
     if (*ctl->o.keys && (r == -ENOENT || r == -EINVAL || r == -E2BIG))
         return ctl_fail(CTL_CONFIG, "%s", lagan_errmsg(NULL));

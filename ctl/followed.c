@@ -190,10 +190,13 @@ print_kv_event(const char *worker, const json_t *row)
 {
     const char *op = json_string_value(json_object_get(row, "op"));
 
-    printf("%-6s %10lld  %-8s %-8s  %s  after %s  group %lld  %-6s  %lld tokens\n", worker,
-           json_number(row, "number"), op ? op : "block", op ? json_word(row, "why") : "",
-           json_word(row, "name"), json_word(row, "parent"), json_number(row, "group"),
-           json_word(row, "tier"), json_number(row, "tokens"));
+    char number[24] = "";
+
+    if (op) snprintf(number, sizeof number, "%lld", json_number(row, "number"));
+    printf("%-6s %10s  %-8s %-8s  %s  after %s  group %lld  %-6s  %lld tokens\n", worker, number,
+           op ? op : "block", op ? json_word(row, "why") : "", json_word(row, "name"),
+           json_word(row, "parent"), json_number(row, "group"), json_word(row, "tier"),
+           json_number(row, "tokens"));
 }
 
 /* Begins or continues the snapshot as the reply says; prints its blocks. */

@@ -3,6 +3,7 @@
 #include "ctl/ctl.h"
 
 #include <fcntl.h>
+#include <pwd.h>
 #include <stdio.h>
 #include <unistd.h>
 #include <zmq.h>
@@ -33,6 +34,7 @@ cmd_keygen(struct ctl *ctl)
 {
     const char *path = ctl->argv[0];
     char public[Z85_KEY + 1], secret[Z85_KEY + 1];
+    const struct passwd *service;
     json_t *result;
     int r;
 
@@ -47,9 +49,12 @@ cmd_keygen(struct ctl *ctl)
         json_decref(result);
         return 0;
     }
+    service = getpwnam("lagan");
     printf("%s has a new secret key; its public key is\n\n  %s\n\n"
            "Key of lagand (api.keys): add to each client's file    server %s\n"
            "Key of a client (--keys): add to api.keys of lagand    client %s NAME\n",
            path, public, public, public);
+    if (service && service->pw_uid != geteuid())
+        printf("If lagand.service is to read it     run  chown lagan %s\n", path);
     return 0;
 }

@@ -84,8 +84,8 @@ no_such_command(int argc, char **argv)
         return fputc('\n', stderr), CTL_USAGE;
     }
     snprintf(words, sizeof words, "%s%s%s", argv[0], group ? " " : "", group ? argv[1] : "");
-    if (near.word)
-        return ctl_fail(CTL_USAGE, "no command '%s'; did you mean '%s'?", words, near.word);
+    if (near.name)
+        return ctl_fail(CTL_USAGE, "no command '%s'; did you mean '%s'?", words, near.name);
     return ctl_fail(CTL_USAGE, "no command '%s'; `laganctl --help` lists them", words);
 }
 

@@ -69,6 +69,7 @@ struct model_facts {
     bool has_chat, tokenizer_fault;
     uint32_t beams;            /* default of the request key `beams`; 1: no beam search */
     uint32_t max_request_seqs; /* limit of the sequences of one request */
+    uint32_t max_text_bytes;   /* limit of the request key `text` */
     float temperature;         /* default of the request key `temperature` */
     int32_t decoder_start;     /* decoder_start_token_id; -1: none */
     uint64_t max_tokens, weight_bytes, kv_bytes;
@@ -94,6 +95,8 @@ struct daemon {
     struct model_facts facts[MAX_MODELS];
     struct fair_queue fair_queues[MAX_MODELS]; /* order of the queued requests, for each model */
     char worker_path[1024];                    /* program file of the workers */
+    uint64_t worker_inode;                     /* of that file when lagand started or reloaded; */
+    nsec worker_changed_at;                    /* and its time of modification */
 
     struct ledger_log *ledger_log;
     struct quarantine *quarantine;
@@ -111,6 +114,7 @@ struct daemon {
     bool reexec_requested;       /* ops sets it, serve.c acts on it in the next loop iteration */
     struct preflight *preflight; /* the running preflight; NULL: none */
     uint32_t rolling;      /* rolling restart: 1 + index of the worker being replaced; 0: none */
+    uint64_t rolling_set;  /* bit i: the rolling restart replaces worker i */
     uint64_t rolled_epoch; /* epoch of the process of worker[rolling - 1] that is replaced */
     nsec drain_until;
     int exit_code;

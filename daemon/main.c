@@ -1,7 +1,8 @@
 /* main.c - main() of lagand: reads the configuration and serves.
  *
  * Exit codes: 0 stopped on request, or --check found no error · 1 other failure · 2 wrong command
- * line · 69 no worker could be started, or another process uses the runtime directory or port · 77 no permission · 78 configuration or model files. */
+ * line · 69 no worker could be started, or another process uses the runtime directory or port · 77
+ * no permission · 78 configuration or model files. */
 #include "base/log.h"
 #include "daemon/config/options.h"
 #include "daemon/ops/check.h"
@@ -143,8 +144,6 @@ check_only(struct config *c, int argc, char **argv, struct problems *p)
 int
 main(int argc, char **argv)
 {
-    static const enum log_level levels[] = { LOG_LEVEL_ERR, LOG_LEVEL_WARN, LOG_LEVEL_INFO,
-                                             LOG_LEVEL_DEBUG };
     static struct config config;
     static struct problems problems;
     struct err e = { 0 };
@@ -171,7 +170,7 @@ main(int argc, char **argv)
         return 0;
     }
     if (config.o.check) return check_only(&config, argc, argv, &problems);
-    log_level_set(levels[config.o.log_level]);
+    log_level_set(config_log_level(&config));
     log_never_wait();
     raise_files();
     /* malloc() keeps the memory of freed frames for reuse; memory_guard.c returns it if unused. */

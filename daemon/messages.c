@@ -59,16 +59,23 @@ hello(struct daemon *d, struct client *c, const struct msg *m)
     msg_key(&p, "session");
     msg_bin(&p, session.p ? session.p : "", session.n);
     msg_key(&p, "limits");
-    msgpack_pack_map(&p, 3);
+    msgpack_pack_map(&p, 5);
     msg_key(&p, "frame");
     msgpack_pack_uint32(&p, LAGAN_MAX_FRAME);
     msg_key(&p, "ack_window");
     msgpack_pack_uint32(&p, LAGAN_MAX_ACK_WINDOW);
     msg_key(&p, "inflight");
     msgpack_pack_uint32(&p, d->config->o.max_inflight);
-    msg_key(&p, "models");
+    msg_key(&p, "idle_timeout_ms");
+    msgpack_pack_uint64(&p, (uint64_t)(d->config->o.idle_timeout / NSEC_MS));
+    msg_key(&p, "text_bytes");
     msgpack_pack_array(&p, d->config->n_models);
-    for (uint32_t i = 0; i < d->config->n_models; i++) msg_text(&p, d->config->model[i].keys.name);
+    for (uint32_t i = 0; i < d->config->n_models; i++)
+        msgpack_pack_uint32(&p, d->facts[i].max_text_bytes);
+    msg_key(&p, "models");
+    msgpack_pack_array(&p, config_n_served(d->config, NULL));
+    for (uint32_t i = 0; i < d->config->n_models; i++)
+        if (!d->config->model[i].removed) msg_text(&p, d->config->model[i].keys.name);
     msg_key(&p, "state");
     msg_text(&p, command_state(d));
     frontend_send_or_drop(d, c);

@@ -19,6 +19,7 @@
 #include "daemon/net/frontend.h"
 #include "daemon/ops/memory_guard.h"
 #include "daemon/ops/preflight.h"
+#include "daemon/ops/reload.h"
 #include "daemon/persist/event_log.h"
 #include "daemon/request/deliver.h"
 #include "daemon/request/dispatch.h"
@@ -120,16 +121,11 @@ static int
 on_hangup(sd_event_source *s, const struct signalfd_siginfo *si, void *arg)
 {
     struct daemon *d = arg;
-    struct err e;
 
     (void)s;
     (void)si;
     d->now = clock_now();
-    if (frontend_reload_keys(d, &e) < 0)
-        log_err("reload by SIGHUP refused because of api.keys: %s; the previous keys stay valid",
-                e.text);
-    else if (rolling_restart_start(d, ", by SIGHUP") < 0)
-        log_info("reload by SIGHUP ignored: another reload is in progress, or lagand is stopping");
+    preflight_start(d, NULL, 0, PREFLIGHT_RELOAD);
     return 0;
 }
 
@@ -140,12 +136,14 @@ send_status(struct clockwork *k)
 {
     struct daemon *d = k->d;
     const struct worker_info *loading = NULL;
-    uint32_t n_ready = 0;
+    uint32_t n = 0, n_ready = 0;
     char text[sizeof k->status];
 
     if (d->now < k->status_at || d->draining) return;
     k->status_at = d->now + NSEC_S;
     for (uint32_t i = 0; i < d->n_workers; i++) {
+        if (worker_info(d->worker[i])->retired) continue;
+        n++;
         n_ready += worker_open(d->worker[i]);
         if (worker_state(d->worker[i]) == SUPER_LOADING) loading = worker_info(d->worker[i]);
     }
@@ -156,7 +154,7 @@ send_status(struct clockwork *k)
         return;
     }
     snprintf(text, sizeof text, "STATUS=%s%u of %u workers ready, %u requests, %u of them queued",
-             d->rolling ? "reloading, " : "", n_ready, d->n_workers, ledger_n(d->ledger),
+             d->rolling ? "reloading, " : "", n_ready, n, ledger_n(d->ledger),
              ledger_n_queued(d->ledger));
     if (strcmp(text, k->status)) sd_notify(0, text);
     memcpy(k->status, text, sizeof text);
@@ -206,7 +204,7 @@ on_worker_state(struct worker *w, enum super_state from, enum super_state to)
     }
     if (!worker_over(w)) return;
     for (uint32_t i = 0; i < d->n_workers; i++)
-        failed += worker_state(d->worker[i]) == SUPER_FAILED;
+        failed += worker_state(d->worker[i]) == SUPER_FAILED || worker_hidden(d->worker[i]);
     end_orphans(d, f->model,
                 f->last_death == DEATH_LOST  ? LAGAN_E_DEVICE_LOST
                 : f->last_death == DEATH_OOM ? LAGAN_E_OUT_OF_MEMORY
@@ -408,6 +406,7 @@ open_daemon(struct daemon *d, struct err *e)
         memcpy(d->worker_path, d->config->o.worker, sizeof d->worker_path);
     else
         TRY(spawn_find(d->worker_path, sizeof d->worker_path, e));
+    reload_note_program(d);
     d->ledger = ledger_new(MAX_REQUESTS, seed[0]);
     d->ledger_log = ledger_log_new(d->ledger, d->config);
     d->quarantine = quarantine_new();

@@ -120,14 +120,17 @@ struct lagan_event {
  * below 0 waits without limit. On success *ret is owned by the caller until lagan_close(); on
  * failure *ret is unchanged and lagan_errmsg(NULL) has the sentence.
  * -ETIMEDOUT: no WELCOME in time. -EPROTO: lagand has no protocol version in common. -EINVAL: a tcp
- * endpoint, which needs lagan_open_keys(), or no endpoint that ZeroMQ accepts. -ENAMETOOLONG. */
+ * endpoint, which needs lagan_open_keys(). -EPROTONOSUPPORT: the endpoint has another form than
+ * ipc://PATH and tcp://HOST:PORT. -ENAMETOOLONG. */
 LAGAN_EXPORT int lagan_open(struct lagan **ret, const char *endpoint, int timeout_ms);
 
 /* lagan_open() for "tcp://HOST:PORT", which is always encrypted. keys: path of a file with the
  * lines `secret KEY` (the client's) and `server KEY` (lagand's public key); `laganctl keygen`
  * writes the keys. The file must be readable by its owner only.
- * Also -EACCES: other users may read the file, or lagand does not know the key. -ENOENT; -EINVAL:
- * the file has wrong or missing lines. -ENOTSUP: libzmq was built without CURVE. */
+ * Also -EACCES: other users may read the file, lagand does not know the key, or the encryption
+ * handshake failed, in most cases because `server` is not lagand's key. -EHOSTUNREACH: the host
+ * name cannot be resolved. -ECONNREFUSED and other errors of connect(). -ENOENT; -EINVAL: the file
+ * has wrong or missing lines. -ENOTSUP: libzmq was built without CURVE. */
 LAGAN_EXPORT int lagan_open_keys(struct lagan **ret, const char *endpoint, const char *keys,
                                  int timeout_ms);
 

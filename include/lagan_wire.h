@@ -6,9 +6,9 @@
  *     [version: uint, type: uint, rid: uint64, {map}]
  *
  * rid is the client's number of its request or call, and 0 for messages about the connection. Keys
- * are strings of at most LAGAN_MAX_KEY bytes. An unknown key is ignored; an unknown key that begins
- * with '!' is rejected. The manual lagan-protocol(7), --help and the error texts are made from the
- * sentences of these tables. */
+ * are strings of at most LAGAN_MAX_KEY bytes. lagand rejects an unknown key of SUBMIT and of args
+ * of CALL. Unknown keys of other messages are ignored, unless they begin with '!'. The manual
+ * lagan-protocol(7), --help and the error texts are made from the sentences of these tables. */
 #ifndef LAGAN_WIRE_H
 #define LAGAN_WIRE_H
 
@@ -24,7 +24,10 @@
       "later connection is the same client") \
     X(2, WELCOME, \
       "D: proto: the chosen version; instance: 16 bytes, new at each start of lagand; " \
-      "session; limits: {frame: bytes, ack_window, inflight: open requests}; models; state") \
+      "session; limits: {frame: bytes of a message, ack_window: its maximum, inflight: open " \
+      "requests of a connection, idle_timeout_ms: see KEEPING A CONNECTION, text_bytes: a list, " \
+      "for each model the bytes of text that a prompt can need; 0: not known yet, or the model " \
+      "has no tokenizer}; models: a list of names; state: starting, ready, degraded or draining") \
     X(3, SUBMIT, "C: a request; the map has the keys of REQUESTS") \
     X(4, ACCEPT, \
       "D: queue_position: requests ahead in the queue; id: number of the request in lagand; " \
@@ -50,16 +53,20 @@
     X(9, CANCEL, "C: rids: requests to cancel; without rids the request of the envelope's rid") \
     X(10, RESUME, \
       "C: after HELLO with the session of a lost connection, lists of equal length for all " \
-      "open requests: rids; n_tokens, text_bytes: tokens and bytes of text received since " \
-      "SUBMIT. lagand sends REPLY {unknown: rids that lagand does not know}. The other " \
-      "requests continue with chunk 1") \
-    X(11, QUERY, "C: rids; lagand sends REPLY with the state of each request") \
-    X(12, PING, "both: t: any number") \
+      "open requests: rids; n_tokens: tokens that the client has, with generated_ids; " \
+      "text_bytes: bytes of text received since SUBMIT. lagand sends REPLY with the result " \
+      "{unknown: rids that lagand does not know}. The other requests continue with chunk 1") \
+    X(11, QUERY, "C: rids; lagand sends REPLY with the result [{rid, state, n}]") \
+    X(12, PING, "both: t: any number; the receiver replies with PONG at once") \
     X(13, PONG, "both: t of the PING") \
-    X(14, BYE, "both: the sender closes the connection; reason, retry_after_ms") \
+    X(14, BYE, \
+      "both: the sender closes the connection; reason: a sentence. From the client: its requests " \
+      "are cancelled. From lagand with retry_after_ms: the client may reconnect after that time " \
+      "and RESUME") \
     X(15, CALL, "C: verb, args: a command of CALLS") \
-    X(16, REPLY, "D: result of a CALL, RESUME or QUERY") \
-    X(17, EVENT, "D: verb, body: one line of a CALL that follows a stream")
+    X(16, REPLY, "D: result: of a CALL, RESUME or QUERY") \
+    X(17, EVENT, "D: verb, body: one of several results of a CALL; no verb of this version has " \
+      "several results")
 
 enum lagan_message {
 #define X(number, name, sentence) LAGAN_MSG_##name = number,
@@ -287,7 +294,8 @@ enum lagan_reason {
       "{ids}") \
     X(detokenize, "detokenize", 0, "ids, keep_special: true keeps special tokens, model", "{text}") \
     X(config_show, "config show", 0, "", "[{key, value, from}]") \
-    X(kv_stats, "kv stats", 0, "", "[{worker, pool, blocks, used, cached, free, bytes}]") \
+    X(kv_stats, "kv stats", 0, "", "[{worker, pool, blocks, used, cached, free, bytes, pinned: " \
+      "of used, kept by kv pin}]") \
     X(kv_pools, "kv pools", 0, "", "[{worker, group, kind: full|window|cross|state, window, pool, " \
       "bytes: of one block, used, cached, allocated, allocated_new, reused_full, reused_copied, " \
       "reused_moved, missed, evicted, offloaded, onboarded, host_evicted, trimmed: freed behind the " \
@@ -304,6 +312,11 @@ enum lagan_reason {
       "from that number on. After a loss the caller drops what it knew, and calls with `next` and " \
       "at 0, then with the `at` of the reply until that is null; blocks are in a reply only if " \
       "all events are") \
+    X(kv_pin, "kv pin", 1, "ids: first tokens of prompts, or an encoder input; user: whose " \
+      "requests, with kv.reuse_scope user; cache_salt; worker, required if there are several", \
+      "{pin: its number, tokens: cached tokens that stay until kv unpin or the end of the worker}") \
+    X(kv_unpin, "kv unpin", 1, "pin: its number, 0 for all; worker, required if there are several", \
+      "{pins: number of removed pins}") \
     X(metrics, "metrics", 0, "", "{text: all metrics in the Prometheus text format}") \
     X(steps, "steps", 0, "worker, required if there are several; from: number of the first step", \
       "{next, end: number after the last step, lost: steps from that number on that lagand has " \
@@ -323,8 +336,9 @@ enum lagan_reason {
       "finishes them and gets no new requests") \
     X(restart, "restart", 1, "worker", "{requests: requests that it still has}; the worker " \
       "finishes them and is replaced") \
-    X(reload, "reload", 1, "", "{}; all workers are replaced one after the other; requests " \
-      "continue") \
+    X(reload, "reload", 1, "", "{workers: number of replaced, taken: [changes that are valid now], " \
+      "replaced: [workers that are replaced, started or stopped], kept: [changes that need " \
+      "more]}; takes a changed configuration; requests continue") \
     X(daemon_reexec, "daemon reexec", 1, "", "{}; lagand replaces itself by the installed program; requests " \
       "and device memory are kept") \
     X(tune, "tune", 1, "worker, required if there are several", \
@@ -347,13 +361,13 @@ enum lagan_reason {
 /* clang-format on */
 
 /* Limits of one message, checked before MessagePack-C unpacks it. */
-#define LAGAN_MAX_FRAME ((4u << 20) + (64u << 10)) /* bytes: the longest prompt and 64 KiB */
+#define LAGAN_MAX_STR (4u << 20) /* bytes of one string; a model may have a lower limit of `text` */
+#define LAGAN_MAX_FRAME (LAGAN_MAX_STR + (64u << 10)) /* bytes: the longest prompt and 64 KiB */
 #define LAGAN_MAX_DEPTH 8                          /* nested maps and lists; the envelope has two */
 #define LAGAN_MAX_NODES 4096                       /* values, not counting integers in lists */
 #define LAGAN_MAX_KEYS 64
 #define LAGAN_MAX_KEY 64
 #define LAGAN_MAX_SALT 128
-#define LAGAN_MAX_STR (1u << 20)
 #define LAGAN_MAX_IDS (1u << 20)    /* tokens in one prompt, as a bin of i32 LE */
 #define LAGAN_MAX_TOKENS (1u << 24) /* in one output */
 #define LAGAN_MAX_LIST (256u << 10) /* integers in all lists of a message */

@@ -54,8 +54,9 @@
     LAYOUT4(rec_ready, kv_bytes, weight_bytes, max_tokens, load_ns) \
     LAYOUT4(rec_ready, adopted, beams, temperature, decoder_start) \
     LAYOUT4(rec_ready, max_request_seqs, device_bytes, has_chat, tokenizer_fault) \
-    LAYOUT2(rec_ready, unserved, dtype) LAYOUT2(rec_step, step, lane) \
-    LAYOUT(rec_step, n_ent) LAYOUT4(rec_out, ledger_index, gen, output, n_tokens) \
+    LAYOUT2(rec_ready, unserved, dtype) LAYOUT(rec_ready, max_text_bytes) \
+    LAYOUT2(rec_step, step, lane) LAYOUT(rec_step, n_ent) \
+    LAYOUT4(rec_out, ledger_index, gen, output, n_tokens) \
     LAYOUT4(rec_out, has_logprobs, first, text_bytes, text_first) LAYOUT2(rec_out, n_top, score) \
     LAYOUT4(rec_finish, ledger_index, gen, output, reason) \
     LAYOUT4(rec_finish, score, n_tokens, cached, adopted) \

@@ -19,7 +19,8 @@ const struct opt model_opts[] = {
       "where the weights come from. checkpoint: the files in path; random:SEED: random numbers "
       "from this seed, to measure speed without weight files" },
     { "dtype", OPT_ENUM, AT(dtype), "auto", "auto|fp32|bf16|fp16", 0, 0, RESTART, NULL,
-      "data type of weights and activations; auto: the data type of the checkpoint" },
+      "data type of weights and activations; auto: the data type of the checkpoint. Gemma is "
+      "refused in fp16, because its activations exceed the largest number of fp16" },
     { "workers", OPT_U32, AT(workers), "1", NULL, 1, 64, 0, "N",
       "number of workers that serve this model; each has its own copy of the weights, and lagand "
       "distributes the requests over them" },
@@ -77,13 +78,12 @@ const struct opt model_opts[] = {
       "host memory for KV blocks that the prefix cache evicts from the device; later requests "
       "can copy them back; needs kv.reuse; 0: none, evicted blocks are lost" },
     { "kv.host_bandwidth", OPT_BYTES, AT(kv_host_bandwidth), "0", NULL, 0, 0, RESTART, "SIZE",
-      "estimated speed of copies from host memory to the device, in bytes per second (an "
-      "estimate, not a limit). If kv.prefill_rate is set too, lagan copies blocks back from "
-      "kv.host_memory only if that is faster than computing them again; 0: unknown, blocks are "
-      "always copied back" },
+      "speed of copies from host memory to the device, in bytes per second (an estimate, not a "
+      "limit). Blocks of kv.host_memory are copied back only if that is faster than computing "
+      "them again; 0: measured at the start" },
     { "kv.prefill_rate", OPT_U32, AT(kv_prefill_rate), "0", NULL, 0, UINT32_MAX, RESTART, "N",
-      "estimated speed of prefill, in prompt tokens per second; lagan compares it with "
-      "kv.host_bandwidth; 0: unknown, blocks are always copied back from kv.host_memory" },
+      "speed of prefill in prompt tokens per second, to compare with kv.host_bandwidth; 0: "
+      "measured in the steps that compute prompts" },
     { "kv.tokens_per_block", OPT_U32, AT(kv_tokens_per_block), "auto", NULL, 4, 128,
       RESTART | OPT_AUTO | OPT_POW2, "N",
       "number of tokens whose keys and values one KV block holds, a power of two; auto: the "
@@ -204,6 +204,12 @@ reuses(const struct model_options *k)
     return k->kv_reuse;
 }
 
+static bool
+has_host_tier(const struct model_options *k)
+{
+    return k->kv_host_memory > 0;
+}
+
 int
 model_options_check(const struct model_options *k, struct err *e)
 {
@@ -220,6 +226,8 @@ model_options_check(const struct model_options *k, struct err *e)
         { "step_timing", model_options_on_gpu, "a GPU as device" },
         { "split.context_sm", is_fixed, "split.mode=fixed" },
         { "kv.host_memory", reuses, "kv.reuse=true; only reusable blocks are kept there" },
+        { "kv.host_bandwidth", has_host_tier, "kv.host_memory" },
+        { "kv.prefill_rate", has_host_tier, "kv.host_memory" },
     };
     struct model_options def;
 

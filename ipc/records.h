@@ -144,6 +144,8 @@ struct rec_ready {                                /* W 1 */
     uint8_t tokenizer_fault; /* 1: tokenizer.json exists but could not be loaded; has_text is 0 */
     char unserved[48];       /* key of generation_config.json whose value is not served; "": none */
     char dtype[8];           /* of the weights: "bf16" */
+    /* max_text_bytes: most bytes of text that a prompt can need, above which `text` never fits */
+    uint32_t max_text_bytes, pad;
     /* tail: name of the architecture, name_bytes long, and the device in use, device_bytes long, as
      * "cpu (2 cores, avx2)"; each padded to 8 */
 };
@@ -246,7 +248,7 @@ struct rec_text_done { /* W 7 */
 _Static_assert(sizeof(struct rec_submit) == 160, "rec_submit");
 _Static_assert(sizeof(struct rec_notice) == 16, "rec_notice");
 _Static_assert(sizeof(struct rec_text) == 24, "rec_text");
-_Static_assert(sizeof(struct rec_ready) == 144, "rec_ready");
+_Static_assert(sizeof(struct rec_ready) == 152, "rec_ready");
 _Static_assert(sizeof(struct rec_step) == 16, "rec_step");
 _Static_assert(sizeof(struct rec_out) == 32, "rec_out");
 _Static_assert(sizeof(struct rec_finish) == 64, "rec_finish");

@@ -12,7 +12,9 @@ struct route_worker {
     bool open;                 /* serves and accepts a request now */
     uint32_t model;            /* index of the model that the worker runs */
     uint32_t n_seqs, max_seqs; /* sequences of the worker, and their limit */
-    uint64_t tokens; /* prompt and output tokens of its sequences that may still be computed */
+    /* Prompt and output tokens of its sequences that may still be computed; without those that were
+     * expected in its prefix cache. */
+    uint64_t tokens;
     bool comes;      /* the worker is starting and will serve */
     /* tokens of this request that the worker would find in its prefix cache (block_holders.h) */
     uint64_t found;

@@ -58,12 +58,6 @@ fleet_request_remember(struct fleet *f, struct fleet_request *j)
     f->open[j->id % f->open_capacity] = j;
 }
 
-static uint64_t
-tokens_ahead(const struct fleet_request *j)
-{
-    return (uint64_t)j->t.isl + j->t.osl;
-}
-
 static void
 fill_seq(struct fleet_request *j)
 {
@@ -95,9 +89,9 @@ fill_seq(struct fleet_request *j)
     }
 }
 
-/* Gives a request to a worker. False: the request fits no worker. */
+/* Gives a request to a worker, which has `found` of its tokens. False: the request fits no worker. */
 static bool
-give_request(struct fleet *f, struct fleet_request *j, uint32_t worker)
+give_request(struct fleet *f, struct fleet_request *j, uint32_t worker, uint64_t found)
 {
     struct fleet_worker *m = &f->m[worker];
     struct err e;
@@ -109,7 +103,8 @@ give_request(struct fleet *f, struct fleet_request *j, uint32_t worker)
     j->passed = 0;
     j->worker = worker;
     f->table[worker].n_seqs++;
-    f->table[worker].tokens += tokens_ahead(j);
+    j->load = (uint64_t)j->t.isl + j->t.osl - found;
+    f->table[worker].tokens += j->load;
     return true;
 }
 
@@ -118,7 +113,7 @@ fleet_request_leave(struct fleet *f, struct fleet_request *j)
 {
     fleet_list_remove(&f->m[j->worker].requests, j);
     f->table[j->worker].n_seqs--;
-    f->table[j->worker].tokens -= tokens_ahead(j);
+    f->table[j->worker].tokens -= j->load;
     j->worker = NOBODY;
 }
 
@@ -319,8 +314,9 @@ read_kv_events(struct fleet *f, uint32_t worker)
         }
 }
 
+/* *hit: tokens of the request that the worker is expected to find. */
 static uint32_t
-pick_worker(struct fleet *f, const struct fleet_request *j)
+pick_worker(struct fleet *f, const struct fleet_request *j, uint64_t *hit)
 {
     uint32_t worker[CANDIDATES], found[CANDIDATES], n = 0, i;
 
@@ -330,6 +326,7 @@ pick_worker(struct fleet *f, const struct fleet_request *j)
     for (uint32_t k = 0; k < n; k++)
         f->table[worker[k]].found = (uint64_t)found[k] * f->s.worker.kv.tokens_per_block;
     i = route_pick(f->table, f->s.n_workers, 0);
+    *hit = i == ROUTE_NONE ? 0 : f->table[i].found;
     for (uint32_t k = 0; k < n; k++) f->table[worker[k]].found = 0;
     return i;
 }
@@ -338,11 +335,12 @@ void
 fleet_dispatch(struct fleet *f)
 {
     for (struct fleet_request *j; (j = f->queue.first);) {
-        uint32_t i = pick_worker(f, j);
+        uint64_t found;
+        uint32_t i = pick_worker(f, j, &found);
 
         if (i == ROUTE_NONE) return;
         fleet_list_remove(&f->queue, j);
-        if (give_request(f, j, i)) {
+        if (give_request(f, j, i, found)) {
             fleet_kick(f, i);
         } else {
             fleet_request_end(f, j);

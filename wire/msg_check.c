@@ -187,7 +187,7 @@ take_node(struct pass *c, struct err *e)
     if (kind == ARRAY || kind == MAP) return open_container(c, kind == MAP, n, e);
     if (n > (uint64_t)(c->end - c->p)) return bad(c, e, "a value is longer than the frame");
     if (kind == FLOAT && !finite_float(c->p, n)) return bad(c, e, "a float is infinite or NaN");
-    if (kind == STR && n > LAGAN_MAX_STR) return bad(c, e, "a string is longer than 1 MiB");
+    if (kind == STR && n > LAGAN_MAX_STR) return bad(c, e, "a string is longer than 4 MiB");
     if (kind == STR && !msg_utf8(c->p, n)) return bad(c, e, "a string is not UTF-8");
     if (key) TRY(take_key(c, up, c->p, n, e));
     c->p += n;

@@ -136,9 +136,15 @@ static void
 set_key(struct problems *p, const struct opt *table, void *values, int *from, const char *key,
         const char *value, const char *where, int origin)
 {
+    size_t n = strlen(key);
+    bool known = false;
     struct err e;
 
-    if (opt_set(table, values, key, value, where, &e) < 0)
+    for (const struct opt *o = table; !value && o->key; o++)
+        known |= !strncmp(o->key, key, n) && (!o->key[n] || o->key[n] == '.');
+    if (known)
+        problem(p, "%s: %s must be one value, but is a list", where, key);
+    else if (opt_set(table, values, key, value ? value : "", where, &e) < 0)
         problem(p, "%s", e.text);
     else
         from[option_index(table, key)] = origin;
@@ -364,6 +370,28 @@ config_from(const struct config *c, int from, char *buf, size_t n)
     else
         snprintf(buf, n, "%s:%d", c->o.config, from);
     return buf;
+}
+
+uint32_t
+config_n_served(const struct config *c, uint32_t *only)
+{
+    uint32_t n = 0;
+
+    for (uint32_t i = 0; i < c->n_models; i++) {
+        if (c->model[i].removed) continue;
+        if (only) *only = i;
+        n++;
+    }
+    return n;
+}
+
+enum log_level
+config_log_level(const struct config *c)
+{
+    static const enum log_level levels[] = { LOG_LEVEL_ERR, LOG_LEVEL_WARN, LOG_LEVEL_INFO,
+                                             LOG_LEVEL_DEBUG };
+
+    return levels[c->o.log_level];
 }
 
 uint32_t

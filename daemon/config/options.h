@@ -6,6 +6,7 @@
  * models of the file and reads no default file. */
 #pragma once
 #include "base/base.h"
+#include "base/log.h"
 #include "base/opt.h"
 #include "daemon/config/yaml.h"
 #include "daemon/daemon.h"
@@ -41,6 +42,7 @@ struct config {
     struct config_model {
         struct model_options keys;
         int from[MAX_TABLE_OPTIONS]; /* origin of each value, by index in model_opts */
+        bool removed; /* by a reload (ops/reload.h): not served, the entry stays for its requests */
     } model[MAX_MODELS];
 };
 
@@ -51,4 +53,8 @@ int config_read(struct config *c, int argc, char **argv, struct problems *p, boo
 bool config_has_value(const struct opt *o);
 /* Formats an origin into buf and returns buf: "default", "lagan.yaml:12", "command line". */
 const char *config_from(const struct config *c, int from, char *buf, size_t n);
+/* Returns the number of served models, without removed ones; *only (NULL: nowhere) gets the index
+ * of one of them. */
+uint32_t config_n_served(const struct config *c, uint32_t *only);
+enum log_level config_log_level(const struct config *c);
 uint32_t config_n_workers(const struct config *c);

@@ -14,6 +14,7 @@ enum { MAX_DEPTH = 8, MAX_PATH = 128, MAX_FILE = 1 << 20, MAX_SEEN = 512 };
 struct walk {
     yaml_parser_t parser;
     const char *name; /* file name for errors */
+    const char *text; /* of the file */
     yaml_key *take;
     void *arg;
     struct problems *p;
@@ -52,12 +53,33 @@ static void PRINTF_LIKE(3, 4) wrong(struct walk *w, const yaml_mark_t *m, const 
     problem(w->p, "%s:%zu:%zu: %s", w->name, m->line + 1, m->column + 1, what);
 }
 
+/* Returns true if there is a tab in the white space at the begin of a line, counted from 0. */
+static bool
+has_tab_indent(const char *text, size_t line)
+{
+    for (; line && text; line--) {
+        text = strchr(text, '\n');
+        if (text) text++;
+    }
+    return text && text[strspn(text, " ")] == '\t';
+}
+
 static int
 next(struct walk *w, yaml_event_t *ev)
 {
+    const yaml_parser_t *y = &w->parser;
+    const char *problem;
+
     if (yaml_parser_parse(&w->parser, ev)) return 0;
-    wrong(w, &w->parser.problem_mark, "%s",
-          w->parser.problem ? w->parser.problem : "cannot be read");
+    problem = y->problem ? y->problem : "cannot be read";
+    if (has_tab_indent(w->text, y->problem_mark.line))
+        wrong(w, &y->problem_mark, "a tab indents this line; YAML allows spaces only");
+    else if (y->context && strstr(y->context, "flow"))
+        wrong(w, &y->problem_mark, "%s; the %s that begins in line %zu, column %zu is not closed",
+              problem, strstr(y->context, "sequence") ? "list [" : "mapping {",
+              y->context_mark.line + 1, y->context_mark.column + 1);
+    else
+        wrong(w, &y->problem_mark, "%s", problem);
     return -EBADMSG;
 }
 
@@ -147,6 +169,7 @@ static int
 value(struct walk *w, const yaml_event_t *ev, int depth)
 {
     bool list = w->model == YAML_TOP && strcmp(w->path, "models") == 0;
+    char where[160];
 
     switch (ev->type) {
     case YAML_SCALAR_EVENT:
@@ -161,7 +184,9 @@ value(struct walk *w, const yaml_event_t *ev, int depth)
         return skip(w, ev);
     case YAML_SEQUENCE_START_EVENT:
         if (list) return models(w, depth);
-        wrong(w, &ev->start_mark, "%s must be one value, but is a list", w->path);
+        snprintf(where, sizeof where, "%.100s:%zu:%zu", w->name, ev->start_mark.line + 1,
+                 ev->start_mark.column + 1);
+        w->take(w->arg, w->model, w->path, NULL, where, (unsigned)ev->start_mark.line + 1);
         return skip(w, ev);
     default:
         wrong(w, &ev->start_mark, "%s is a YAML alias, which is not supported", w->path);
@@ -248,7 +273,9 @@ static int
 read_text(const char *name, const char *text, size_t n, yaml_key *take, void *arg,
           struct problems *p)
 {
-    struct walk w = { .name = name, .take = take, .arg = arg, .p = p, .model = YAML_TOP };
+    struct walk w = {
+        .name = name, .text = text, .take = take, .arg = arg, .p = p, .model = YAML_TOP
+    };
     int r;
 
     w.seen = calloc(MAX_SEEN, sizeof *w.seen);

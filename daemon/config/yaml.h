@@ -18,7 +18,8 @@ void problem(struct problems *p, const char *fmt, ...) PRINTF_LIKE(2, 3); /* add
 
 enum { YAML_TOP = -1 }; /* model of a key that is not in an entry of the list models */
 
-/* Callback for one key. model: index in the list models, or YAML_TOP. where: "lagan.yaml:12:5". */
+/* Callback for one key. value: NULL if it is a list, which no key but models has. model: index in
+ * the list models, or YAML_TOP. where: "lagan.yaml:12:5". */
 typedef void yaml_key(void *arg, int model, const char *key, const char *value, const char *where,
                       unsigned line);
 

@@ -75,6 +75,7 @@ struct request_dispatch {
     uint32_t home;    /* 1 + index of the worker whose arena may still have its KV; 0: none */
     nsec home_until;  /* until this time it is queued for worker `home` only */
     uint32_t resumed; /* how often it continued after the end of a worker or of lagand */
+    uint64_t load;    /* its tokens in worker_requests.tokens, without those found in the cache */
 };
 
 struct request_notify {

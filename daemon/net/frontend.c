@@ -216,13 +216,19 @@ frontend_authorize(struct daemon *d, struct client *c)
 int
 frontend_reload_keys(struct daemon *d, struct err *e)
 {
+    static struct curve_file before;
     struct client *c;
+    bool same;
 
-    if (!*d->config->o.tcp) return 0;
+    if (!d->frontend->tcp) return 0;
+    before = d->frontend->keys;
     TRY(listen_read_keys(d, e));
+    same = !memcmp(&before, &d->frontend->keys, sizeof before);
+    explicit_bzero(&before, sizeof before);
+    if (same) return 0;
     for (uint32_t at = 0; (c = session_next(d->sessions, &at));)
         if (c->user && !frontend_authorize(d, c)) d->events->client_dropped(d, c->handle);
-    return 0;
+    return 1;
 }
 
 static void

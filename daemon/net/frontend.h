@@ -46,7 +46,8 @@ struct caller {
  * -EADDRINUSE: a process listens on a socket. -EEXIST: a file is in the way. */
 int listen_open(struct daemon *d, struct fdstore *given, struct err *e) MUST_USE;
 int listen_read_keys(struct daemon *d, struct err *e) MUST_USE; /* reads the file api.keys */
-/* Reads api.keys again and drops clients whose key was removed. On failure the old keys stay. */
+/* Reads api.keys again and drops clients whose key was removed. Returns 1 if the keys have changed,
+ * else 0. On failure the old keys stay. */
 int frontend_reload_keys(struct daemon *d, struct err *e) MUST_USE;
 void listen_close(struct daemon *d);
 

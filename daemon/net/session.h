@@ -40,6 +40,7 @@ struct client {
     nsec close_at;           /* when to close even if final messages are unread; 0: not waiting */
     bool socket_closed;      /* tcp: the socket has ended; a PING will check the routing id */
     bool disconnected;       /* tcp: libzmq does not know `id`; dropped after its queued frames */
+    bool bye_sent;           /* was silent and got BYE; the next tick closes the connection */
     bool ping_pending;       /* a PING was sent whose PONG tells the number of bytes read */
     uint64_t sent, read;     /* bytes sent to the client; bytes that it is known to have read */
     bool has_session;

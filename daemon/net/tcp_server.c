@@ -19,7 +19,11 @@ enum { SEND_QUEUE = 4096, RECEIVE_QUEUE = 8, LINGER_MS = 200 };
 enum { BACKLOG = 512 }; /* connections that the kernel has accepted and lagand has not */
 /* Budget of a round: frames, their bytes, connection events, time. */
 enum { ROUND_FRAMES = 64, ROUND_BYTES = 4 << 20, ROUND_EVENTS = 64 };
-static const nsec ROUND_TIME = 5 * NSEC_MS;
+static const nsec ROUND_TIME = 5 * NSEC_MS, LOG_EVERY = 10 * NSEC_S;
+/* A key that is not in api.keys is no such event; send_decision() logs it. */
+enum {
+    HANDSHAKE_FAILED = ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL | ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL
+};
 /* Frames of an authentication request of libzmq (ZAP, ZeroMQ RFC 27), in their order. */
 enum { Q_VERSION, Q_NUMBER, Q_DOMAIN, Q_ADDRESS, Q_IDENTITY, Q_MECHANISM, Q_CREDENTIALS, N_FRAMES };
 enum { FRAME_MAX = 255, PUBLIC_BYTES = 32 };
@@ -33,7 +37,9 @@ struct tcp_server {
     void *auth;      /* socket on which libzmq sends authentication requests */
     sd_event_source *on_auth;
     const struct curve_file *keys;
-    nsec until; /* end of the present round; counts of the present round: */
+    nsec failed_logged_at; /* when a failed handshake was last logged; 0: never */
+    uint32_t n_failed;     /* failed handshakes since then */
+    nsec until;            /* end of the present round; counts of the present round: */
     uint32_t n_events, n_frames, n_dropped;
     size_t n_bytes;
     struct zmq_router_message m; /* message of the last TCP_SERVER_FRAME event */
@@ -90,7 +96,8 @@ open_monitor(struct daemon *d, struct tcp_server *t)
     /* The queue has no limit, because libzmq's thread would block if it were full. */
     if (!t->monitor || zmq_socket_set(t->monitor, ZMQ_LINGER, 0) ||
         zmq_socket_set(t->monitor, ZMQ_RCVHWM, 0) ||
-        zmq_socket_monitor(t->in.socket, at, ZMQ_EVENT_ACCEPTED | ZMQ_EVENT_DISCONNECTED) < 0 ||
+        zmq_socket_monitor(t->in.socket, at,
+                           ZMQ_EVENT_ACCEPTED | ZMQ_EVENT_DISCONNECTED | HANDSHAKE_FAILED) < 0 ||
         zmq_connect(t->monitor, at) < 0)
         return -errno;
     return zmq_socket_watch(t->monitor, d->event, &t->on_monitor, &t->news);
@@ -337,6 +344,22 @@ tcp_server_begin(struct tcp_server *t)
     while (receive_request(t, &q)) send_decision(t, &q, find_key(t, &q));
 }
 
+/* Logs failed handshakes, the first at once and then their number every LOG_EVERY. libzmq does not
+ * say from which address they came. */
+static void
+log_failed_handshake(struct tcp_server *t)
+{
+    nsec now = clock_now();
+
+    t->n_failed++;
+    if (t->failed_logged_at && now - t->failed_logged_at < LOG_EVERY) return;
+    log_warn("%u tcp connections failed the CURVE handshake: `server` of the client's key file is "
+             "not the key of this lagand, or the peer is no client",
+             t->n_failed);
+    t->failed_logged_at = now;
+    t->n_failed = 0;
+}
+
 /* Returns true with the next connection event; false: none, or the round has read ROUND_EVENTS. */
 static bool
 take_monitor(struct tcp_server *t, struct tcp_server_event *ev)
@@ -355,6 +378,7 @@ take_monitor(struct tcp_server *t, struct tcp_server_event *ev)
         memcpy(&what, event, sizeof what);
         memcpy(&fd, event + 2, sizeof fd);
         zmq_recv(t->monitor, spare, sizeof spare, ZMQ_DONTWAIT);
+        if (what & HANDSHAKE_FAILED) log_failed_handshake(t);
         if (what != ZMQ_EVENT_DISCONNECTED && what != ZMQ_EVENT_ACCEPTED) continue;
         *ev = (struct tcp_server_event){
             .what = what == ZMQ_EVENT_ACCEPTED ? TCP_SERVER_OPENED : TCP_SERVER_CLOSED,

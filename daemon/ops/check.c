@@ -122,7 +122,7 @@ check_model(const struct config *c, uint32_t i, const char *program, uint64_t he
     struct stat st;
     int r, line = m->from[opt_find(model_opts, "path", 4) - model_opts];
 
-    if (stat(m->keys.path, &st) < 0 || !S_ISDIR(st.st_mode)) return; /* config_read() said so */
+    if (stat(m->keys.path, &st) < 0 || !S_ISDIR(st.st_mode)) return; /* config_read() reports it */
     r = spawn_inspect(&s, text, sizeof text, &e);
     if (r == 0) return;
     if (r < 0) snprintf(text, sizeof text, "%s", e.text);

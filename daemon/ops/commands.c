@@ -16,7 +16,6 @@
 #include "daemon/request/lifecycle.h"
 #include "daemon/request/worker_calls.h"
 #include "daemon/supervise/control_channel.h"
-#include "daemon/supervise/rolling_restart.h"
 #include "daemon/supervise/worker.h"
 
 #include <stdio.h>
@@ -35,15 +34,20 @@ is(const struct msg_span *s, const char *text)
 const char *
 command_state(const struct daemon *d)
 {
-    uint32_t n_ready = 0, n_faults = 0;
+    uint32_t n = 0, n_ready = 0, n_faults = 0;
 
     for (uint32_t i = 0; i < d->n_workers; i++) {
+        const struct worker_info *f = worker_info(d->worker[i]);
+
+        if (f->retired) continue;
+        n++;
         n_ready += worker_open(d->worker[i]);
-        n_faults += *worker_info(d->worker[i])->low_memory != 0;
+        n_faults += *f->low_memory != 0;
     }
-    for (uint32_t i = 0; i < d->config->n_models; i++) n_faults += d->facts[i].tokenizer_fault;
+    for (uint32_t i = 0; i < d->config->n_models; i++)
+        n_faults += !d->config->model[i].removed && d->facts[i].tokenizer_fault;
     if (d->draining) return "draining";
-    if (n_ready == d->n_workers) return n_faults ? "degraded" : "ready";
+    if (n_ready == n) return n_faults ? "degraded" : "ready";
     if (n_ready) return "degraded";
     return d->was_ready ? "degraded" : "starting";
 }
@@ -140,11 +144,21 @@ put_worker(msgpack_packer *p, const struct config *c, struct worker *w)
     put_device_pool(p, f);
 }
 
+static uint32_t
+n_shown_workers(const struct daemon *d)
+{
+    uint32_t n = 0;
+
+    for (uint32_t i = 0; i < d->n_workers; i++) n += !worker_hidden(d->worker[i]);
+    return n;
+}
+
 static void
 put_workers(msgpack_packer *p, struct daemon *d)
 {
-    msgpack_pack_array(p, d->n_workers);
+    msgpack_pack_array(p, n_shown_workers(d));
     for (uint32_t i = 0; i < d->n_workers; i++) {
+        if (worker_hidden(d->worker[i])) continue;
         worker_look(d->worker[i]);
         put_worker(p, d->config, d->worker[i]);
     }
@@ -165,8 +179,9 @@ cmd_status(struct ask *a)
     put_text(p, "runtime_dir", d->runtime->dir);
     put_text(p, "config", d->config->has_file ? d->config->o.config : "");
     msg_key(p, "models");
-    msgpack_pack_array(p, d->config->n_models);
-    for (uint32_t i = 0; i < d->config->n_models; i++) msg_text(p, d->config->model[i].keys.name);
+    msgpack_pack_array(p, config_n_served(d->config, NULL));
+    for (uint32_t i = 0; i < d->config->n_models; i++)
+        if (!d->config->model[i].removed) msg_text(p, d->config->model[i].keys.name);
     put_u64(p, "clients", session_n(d->sessions));
     put_u64(p, "requests", ledger_n(d->ledger));
     put_u64(p, "max_requests", ledger_capacity(d->ledger));
@@ -197,20 +212,23 @@ cmd_kv_stats(struct ask *a)
         n_hosts += worker_info(d->worker[i])->stats.v[STAT_host_blocks] > 0;
     }
     p = reply(a);
-    msgpack_pack_array(p, d->n_workers + n_hosts);
+    msgpack_pack_array(p, n_shown_workers(d) + n_hosts);
     for (uint32_t i = 0; i < d->n_workers; i++) {
         const struct worker_info *f = worker_info(d->worker[i]);
         const uint64_t *v = f->stats.v;
 
-        msgpack_pack_map(p, 7);
+        if (worker_hidden(d->worker[i])) continue;
+        msgpack_pack_map(p, 8);
         put_text(p, "worker", f->name);
         put_device_pool(p, f);
         put_u64(p, "bytes", d->facts[f->model].kv_bytes);
+        put_u64(p, "pinned", v[STAT_blocks_pinned]);
         if (!v[STAT_host_blocks]) continue;
-        msgpack_pack_map(p, 7);
+        msgpack_pack_map(p, 8);
         put_text(p, "worker", f->name);
         put_pool(p, "host", v[STAT_host_blocks], v[STAT_host_blocks_loading], v[STAT_host_cached]);
         put_u64(p, "bytes", d->config->model[f->model].keys.kv_host_memory);
+        put_u64(p, "pinned", 0); /* counted with the device's blocks */
     }
 }
 
@@ -316,11 +334,12 @@ cmd_config_show(struct ask *a)
     struct config *c = a->d->config;
     msgpack_packer *p = reply(a);
 
-    msgpack_pack_array(p, n_shown(daemon_opts) + c->n_models * n_shown(model_opts));
+    msgpack_pack_array(p, n_shown(daemon_opts) + config_n_served(c, NULL) * n_shown(model_opts));
     put_table(p, c, daemon_opts, &c->o, c->from, "");
     for (uint32_t i = 0; i < c->n_models; i++) {
         char prefix[32];
 
+        if (c->model[i].removed) continue;
         snprintf(prefix, sizeof prefix, "models[%u].", i);
         put_table(p, c, model_opts, &c->model[i].keys, c->model[i].from, prefix);
     }
@@ -382,6 +401,7 @@ worker_named(struct ask *a)
         const char *of = worker_info(a->d->worker[i])->name;
         size_t n = strlen(of);
 
+        if (worker_hidden(a->d->worker[i])) continue;
         if (is(&name, of)) return a->d->worker[i];
         if (name.n > n && name.p[n] == '.' && !memcmp(name.p, of, n)) whose = of;
     }
@@ -422,30 +442,13 @@ control_worker(struct ask *a)
 static void
 cmd_reload(struct ask *a)
 {
-    msgpack_packer *p;
-    struct err e;
-    int r;
-
-    if (frontend_reload_keys(a->d, &e) < 0) {
-        REFUSE(a, LAGAN_E_INVALID_REQUEST, "reload refused because of api.keys: %s", e.text);
-        return;
-    }
-    r = rolling_restart_start(a->d, "");
-    if (r < 0) {
-        REFUSE(a, r == -EBUSY ? LAGAN_E_UNSUPPORTED : LAGAN_E_DRAINING, "%s",
-               r == -EBUSY ? "a reload is in progress; `laganctl events` prints its steps"
-                           : "lagand is stopping and starts no worker");
-        return;
-    }
-    p = reply(a);
-    msgpack_pack_map(p, 1);
-    put_u64(p, "workers", (uint32_t)r);
+    preflight_start(a->d, a->c, a->rid, PREFLIGHT_RELOAD);
 }
 
 static void
 cmd_daemon_reexec(struct ask *a)
 {
-    preflight_start(a->d, a->c, a->rid);
+    preflight_start(a->d, a->c, a->rid, PREFLIGHT_REEXEC);
 }
 
 /* Sends the CALL on to worker w over its control channel; the reply of w goes to the client. */
@@ -531,15 +534,17 @@ reader(struct ask *a)
     struct daemon *d = a->d;
     struct msg_span model = { 0 };
     bool named = a->args && msg_str(a->args, "model", &model) == 0, known = !named;
+    uint32_t n_models = config_n_served(d->config, NULL);
 
-    if (!named && d->config->n_models > 1) { /* no default: another model's ids would look valid */
-        REFUSE(a, LAGAN_E_INVALID_REQUEST, MODEL_MISSING, d->config->n_models);
+    if (!named && n_models > 1) { /* no default: another model's ids would look valid */
+        REFUSE(a, LAGAN_E_INVALID_REQUEST, MODEL_MISSING, n_models);
         return NULL;
     }
     for (uint32_t i = 0; i < d->n_workers; i++) {
         struct worker *w = d->worker[i];
 
         if (named && !is(&model, d->config->model[worker_info(w)->model].keys.name)) continue;
+        if (worker_info(w)->retired) continue;
         known = true;
         if (worker_open(w)) return w;
     }
@@ -712,6 +717,8 @@ cmd_metrics(struct ask *a)
 #define cmd_drain control_worker
 #define cmd_restart control_worker
 #define cmd_kv_flush ask_open
+#define cmd_kv_pin ask_open
+#define cmd_kv_unpin ask_open
 #define cmd_tune ask_open
 #define cmd_tune_status ask_open
 #define cmd_split_show ask_open

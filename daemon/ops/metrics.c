@@ -55,6 +55,7 @@ print_stat(struct daemon *d, const struct stat_row *stat, uint32_t id, FILE *out
         const struct worker_info *f = worker_info(d->worker[i]);
         uint64_t v = f->stats.v[id] + f->former.v[id];
 
+        if (worker_hidden(d->worker[i])) continue;
         print_worker_labels(d, out, name, f);
         fputs("\"} ", out);
         if (ns)
@@ -191,6 +192,7 @@ print_workers(struct daemon *d, FILE *out)
     for (uint32_t i = 0; i < d->n_workers; i++) { \
         const struct worker *w = d->worker[i]; \
 \
+        if (worker_hidden(w)) continue; \
         print_worker_labels(d, out, #name, worker_info(w)); \
         fputs("\"} ", out); \
         print_value(out, unit, (uint64_t)(value)); \

@@ -5,6 +5,7 @@
 #include "daemon/config/options.h"
 #include "daemon/net/frontend.h"
 #include "daemon/net/session.h"
+#include "daemon/ops/reload.h"
 #include "daemon/persist/event_log.h"
 #include "daemon/supervise/worker.h"
 
@@ -17,6 +18,7 @@
 #include <unistd.h>
 
 struct preflight {
+    enum preflight_kind kind;
     sd_event_source *on_end;
     int out;         /* read end of the pipe with the output of lagand --check */
     uint32_t client; /* handle of the client that asked */
@@ -27,14 +29,70 @@ struct preflight {
 enum { MAX_ARGS = 256, MOST_S = 25, EXIT_NO_PERMISSION = 77 };
 
 static void
-refuse(struct daemon *d, struct client *c, uint64_t rid, uint32_t code, const char *why)
+refuse(struct daemon *d, struct client *c, uint64_t rid, enum preflight_kind kind, uint32_t code,
+       const char *why)
 {
+    const char *what = kind == PREFLIGHT_RELOAD ? "reload" : "daemon reexec";
+
     if (d->draining) code = LAGAN_E_DRAINING, why = "lagand is stopping";
-    event_log_add(d, "operator", "", "daemon reexec is refused: %s", why);
-    log_err("re-exec refused: %s; the running lagand continues", why);
+    event_log_add(d, "operator", "", "%s is refused: %s", what, why);
+    log_err("%s refused: %s; the running lagand continues", what, why);
     if (c && frontend_error(d, c, rid, code, 0, "%s%s", why,
                             d->draining ? "" : "; the running lagand continues") < 0)
         log_debug("cannot send an ERROR to a client, which does not read or is gone");
+}
+
+static void
+pack_texts(msgpack_packer *p, const char *key, uint32_t n, const char *text, size_t size)
+{
+    msg_key(p, key);
+    msgpack_pack_array(p, n);
+    for (uint32_t i = 0; i < n; i++) {
+        const char *s = text + i * size;
+
+        msg_text(p, msg_utf8(s, strlen(s)) ? s : "(not UTF-8)");
+    }
+}
+
+static void
+reply_reload(struct daemon *d, struct client *c, uint64_t rid, const struct reload_report *r)
+{
+    msgpack_packer p;
+
+    frontend_reply(d, rid, &p);
+    msgpack_pack_map(&p, 4);
+    msg_key(&p, "workers");
+    msgpack_pack_uint32(&p, r->n_replaced);
+    pack_texts(&p, "taken", r->n_taken, r->taken[0], sizeof r->taken[0]);
+    msg_key(&p, "replaced");
+    msgpack_pack_array(&p, r->n_replaced);
+    for (uint32_t i = 0; i < d->n_workers; i++)
+        if (r->replaced >> i & 1) msg_text(&p, worker_info(d->worker[i])->name);
+    pack_texts(&p, "kept", r->n_kept, r->kept[0], sizeof r->kept[0]);
+    frontend_send_or_drop(d, c);
+}
+
+/* Does what the check was for. Returns 0, or the code of an ERROR with *e. */
+static uint32_t
+proceed(struct daemon *d, struct client *c, const struct preflight *f, struct err *e)
+{
+    static struct reload_report report;
+    msgpack_packer p;
+    int r;
+
+    if (f->kind == PREFLIGHT_RELOAD) {
+        r = reload_apply(d, c ? "" : ", by SIGHUP", &report, e);
+        if (r == 0 && c) reply_reload(d, c, f->rid, &report);
+        return r == 0 ? 0 : r == -EBUSY ? LAGAN_E_UNSUPPORTED : LAGAN_E_CONFIGURATION;
+    }
+    if (c) {
+        frontend_reply(d, f->rid, &p);
+        msgpack_pack_map(&p, 0);
+        frontend_send_or_drop(d, c);
+    }
+    event_log_add(d, "operator", "", "daemon reexec");
+    d->reexec_requested = true;
+    return 0;
 }
 
 /* Logs all lines of the output at fd. Copies the first ones, joined by "; ", to buf for the client;
@@ -70,31 +128,25 @@ on_end(sd_event_source *s, const siginfo_t *si, void *arg)
     struct daemon *d = arg;
     struct preflight *r = d->preflight;
     struct client *c = session_find(d->sessions, r->client);
-    bool would = si->si_code == CLD_EXITED && si->si_status == 0;
+    bool exited = si->si_code == CLD_EXITED, would = exited && si->si_status == 0;
+    struct err e = { .text = "" };
     char words[340] = "";
-    msgpack_packer p;
+    uint32_t code;
 
     (void)s;
     d->now = clock_now();
     if (would && !d->draining) {
-        if (c) {
-            frontend_reply(d, r->rid, &p);
-            msgpack_pack_map(&p, 0);
-            frontend_send_or_drop(d, c);
-        }
-        event_log_add(d, "operator", "", "daemon reexec");
-        d->reexec_requested = true;
+        code = proceed(d, c, r, &e);
+        snprintf(words, sizeof words, "%s", e.text);
     } else {
-        if (!would) log_output(r->out, words, sizeof words);
+        code = exited && si->si_status == EXIT_NO_PERMISSION ? LAGAN_E_UNAUTHORIZED
+                                                             : LAGAN_E_CONFIGURATION;
+        log_output(r->out, words, sizeof words);
         if (!*words)
             snprintf(words, sizeof words, "the installed lagand --check ended with %s %d",
-                     si->si_code == CLD_EXITED ? "exit status" : "signal", si->si_status);
-        refuse(d, c, r->rid,
-               si->si_code == CLD_EXITED && si->si_status == EXIT_NO_PERMISSION
-                   ? LAGAN_E_UNAUTHORIZED
-                   : LAGAN_E_CONFIGURATION,
-               words);
+                     exited ? "exit status" : "signal", si->si_status);
     }
+    if (code) refuse(d, c, r->rid, r->kind, code, words);
     preflight_end(d);
     return 0;
 }
@@ -176,25 +228,29 @@ start(struct daemon *d, struct err *e)
 }
 
 void
-preflight_start(struct daemon *d, struct client *c, uint64_t rid)
+preflight_start(struct daemon *d, struct client *c, uint64_t rid, enum preflight_kind kind)
 {
     struct err e;
+    bool reloads = kind == PREFLIGHT_RELOAD && d->rolling;
 
-    if (d->preflight || d->reexec_requested || d->draining) {
-        refuse(d, c, rid, LAGAN_E_UNSUPPORTED, "another re-exec is in progress");
+    if (d->preflight) reloads = d->preflight->kind == PREFLIGHT_RELOAD;
+    if (d->preflight || d->reexec_requested || d->draining || reloads) {
+        refuse(d, c, rid, kind, LAGAN_E_UNSUPPORTED,
+               reloads ? "a reload is in progress; `laganctl events` prints its steps"
+                       : "another re-exec is in progress");
         return;
     }
     d->preflight = calloc(1, sizeof *d->preflight);
     if (!d->preflight) {
-        refuse(d, c, rid, LAGAN_E_OUT_OF_MEMORY, "lagand has no memory for the preflight");
+        refuse(d, c, rid, kind, LAGAN_E_OUT_OF_MEMORY, "lagand has no memory for the preflight");
         return;
     }
-    d->preflight->client = c->handle;
-    d->preflight->rid = rid;
+    *d->preflight =
+        (struct preflight){ .kind = kind, .client = c ? c->handle : CLIENT_NONE, .rid = rid };
     if (start(d, &e) == 0) return;
     free(d->preflight);
     d->preflight = NULL;
-    refuse(d, c, rid, LAGAN_E_INTERNAL, e.text);
+    refuse(d, c, rid, kind, LAGAN_E_INTERNAL, e.text);
 }
 
 void

@@ -170,6 +170,13 @@ fits_in_length(const struct model_facts *f, const struct rec_submit *s, struct e
                        : s->text_bytes ? "text"
                                        : "stop");
     }
+    if (!s->chat && s->text_bytes > f->max_text_bytes) {
+        return REFUSED(
+            e, TOO_LONG,
+            "text has %u bytes; the %u tokens that a prompt of this model may have stand "
+            "for at most %u bytes",
+            s->text_bytes, f->max_source ? f->max_source : f->max_len, f->max_text_bytes);
+    }
     if (f->max_source && !s->n_decoder && f->decoder_start < 0)
         return REFUSED(e, INVALID_REQUEST,
                        "the model has no decoder_start_token_id: set decoder_ids");
@@ -278,12 +285,14 @@ admission_fits_done(const struct model_facts *f, const void *ids, uint32_t n, ui
 static int
 find_model(const struct config *c, const struct msg_request *q, uint32_t *ret, struct err *e)
 {
-    *ret = 0;
-    if (!q->model.p && c->n_models == 1) return 0;
-    if (!q->model.p) return REFUSED(e, INVALID_REQUEST, MODEL_MISSING, c->n_models);
-    for (; *ret < c->n_models; ++*ret) {
+    uint32_t n = config_n_served(c, ret);
+
+    if (!q->model.p && n == 1) return 0;
+    if (!q->model.p) return REFUSED(e, INVALID_REQUEST, MODEL_MISSING, n);
+    for (*ret = 0; *ret < c->n_models; ++*ret) {
         const char *name = c->model[*ret].keys.name;
 
+        if (c->model[*ret].removed) continue;
         if (strlen(name) == q->model.n && !memcmp(name, q->model.p, q->model.n)) return 0;
     }
     return REFUSED(e, MODEL_NOT_FOUND,

@@ -13,6 +13,8 @@
 #include "daemon/request/lifecycle.h"
 #include "wire/msg.h"
 
+#include <stdio.h>
+
 /* Most bytes of a CHUNK's arrays and of its text: below LAGAN_MAX_FRAME and LAGAN_MAX_STR. */
 enum {
     CHUNK_BYTES = 512 << 10,
@@ -594,6 +596,22 @@ tick_request(struct daemon *d, struct request *r, nsec now)
     }
 }
 
+/* Tells a silent client why its connection is closed with the next tick; it may reconnect. */
+static void
+send_bye(struct daemon *d, struct client *c, nsec silent)
+{
+    msgpack_packer p = frontend_begin(d, LAGAN_MSG_BYE, 0, 2);
+    char why[96];
+
+    snprintf(why, sizeof why, "no message from this client for %.1f s; a client sends PING",
+             (double)silent / NSEC_S);
+    msg_key(&p, "reason");
+    msg_text(&p, why);
+    put_u64(&p, "retry_after_ms", 0);
+    frontend_send_or_drop(d, c);
+    c->bye_sent = true;
+}
+
 static void
 tick_client(struct daemon *d, struct client *c, nsec now)
 {
@@ -610,12 +628,16 @@ tick_client(struct daemon *d, struct client *c, nsec now)
         deliver_client_disconnected(d, c->handle);
         return;
     }
+    if (c->bye_sent) {
+        deliver_client_disconnected(d, c->handle);
+        return;
+    }
     if (now - c->received_at < (c->n_open ? idle : idle * IDLE_FACTOR)) return;
     if (c->n_open)
         log_info("a client of user %s with %u open requests has sent no message for %.1f s "
                  "(api.idle_timeout); closing its connection",
                  c->user->name, c->n_open, (double)(now - c->received_at) / NSEC_S);
-    deliver_client_disconnected(d, c->handle);
+    send_bye(d, c, now - c->received_at);
 }
 
 void

@@ -46,7 +46,7 @@ send_fragments(struct worker *w, const struct request *r)
 }
 
 static void
-start_sending(struct worker *w, struct request *r)
+start_sending(struct worker *w, struct request *r, uint64_t found)
 {
     struct worker_requests *q = worker_requests(w);
     struct daemon *d = worker_daemon(w);
@@ -59,7 +59,8 @@ start_sending(struct worker *w, struct request *r)
     r->submit->deadline_ns = r->terms.deadline == NSEC_NEVER ? 0 : r->terms.deadline;
     q->n++;
     q->n_seqs += request_n_seqs(r);
-    q->tokens += r->accounting.n_tokens;
+    r->dispatch.load = r->accounting.n_tokens - MIN(found, r->accounting.n_tokens);
+    q->tokens += r->dispatch.load;
     if (quarantine_is_suspect(r)) q->alone = r->index;
     q->sending = r->index;
     q->sent_bytes = 0;
@@ -78,7 +79,7 @@ dispatch_release(struct worker *w, struct request *r)
     r->dispatch.held = false;
     q->n--;
     q->n_seqs -= request_n_seqs(r);
-    q->tokens -= r->accounting.n_tokens;
+    q->tokens -= r->dispatch.load;
     if (q->alone == r->index) q->alone = REQUEST_NONE;
 }
 
@@ -174,7 +175,7 @@ send_to(struct daemon *d, struct route_worker *t, uint32_t i, struct request *r)
     const struct worker_requests *q = worker_requests(w);
 
     kv_watch_sent(w, r, t[i].found);
-    start_sending(w, r);
+    start_sending(w, r, t[i].found);
     t[i].n_seqs = q->n_seqs;
     t[i].tokens = q->tokens;
     t[i].open = is_free(d, w);

@@ -31,27 +31,30 @@ struct kv_watch {
     } key[MAX_MODELS];
 };
 
+bool
+kv_watch_add(struct kv_watch *k, uint32_t worker, const struct model_options *keys)
+{
+    struct watched *t = &k->of[worker];
+
+    t->first = t->next = 1;
+    t->cap = keys->kv_reuse ? keys->kv_events : 0;
+    if (!t->cap) return true;
+    t->entry = calloc(t->cap, sizeof *t->entry);
+    if (!k->blocks) k->blocks = block_holders_new(MAX_BLOCKS);
+    if (!k->parts) k->parts = block_holders_new(MAX_PARTS);
+    return t->entry && k->blocks && k->parts;
+}
+
 struct kv_watch *
 kv_watch_new(const struct config *c)
 {
     struct kv_watch *k = calloc(1, sizeof *k);
-    uint32_t i = 0, n_on = 0;
+    uint32_t i = 0;
 
     for (uint32_t m = 0; k && m < c->n_models; m++)
-        for (uint32_t j = 0; j < c->model[m].keys.workers; j++, i++) {
-            struct watched *t = &k->of[i];
-
-            t->first = t->next = 1;
-            t->cap = c->model[m].keys.kv_reuse ? c->model[m].keys.kv_events : 0;
-            if (!t->cap) continue;
-            n_on++;
-            t->entry = calloc(t->cap, sizeof *t->entry);
-            if (!t->entry) return kv_watch_free(k);
-        }
-    if (!n_on) return k;
-    k->blocks = block_holders_new(MAX_BLOCKS);
-    k->parts = block_holders_new(MAX_PARTS);
-    return k->blocks && k->parts ? k : kv_watch_free(k);
+        for (uint32_t j = 0; j < c->model[m].keys.workers; j++)
+            if (!kv_watch_add(k, i++, &c->model[m].keys)) return kv_watch_free(k);
+    return k;
 }
 
 struct kv_watch *

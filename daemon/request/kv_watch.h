@@ -9,7 +9,8 @@
  * Each worker's events are numbered from 1 over all its processes. If events are lost, or the
  * process has ended, the numbers of the lost events and at least one more are skipped, so that each
  * reader notices the gap, drops what it knew and reads the blocks with kv_watch_blocks(). Changes
- * between two calls of that are events. Nothing is allocated after kv_watch_new(). */
+ * between two calls of that are events. Memory is allocated by kv_watch_new()
+ * and kv_watch_add() only. */
 #pragma once
 #include "daemon/daemon.h"
 #include "daemon/ledger/request.h"
@@ -17,6 +18,7 @@
 #include "route/block_holders.h"
 
 struct kv_watch;
+struct model_options; /* ipc/model_options.h */
 
 /* An entry of the log: an event and the time when lagand received it. */
 struct kv_log_entry {
@@ -24,6 +26,8 @@ struct kv_log_entry {
     struct rec_kv_event e;
 };
 
+/* Prepares for the events of a worker that a reload adds. Returns false if memory is lacking. */
+bool kv_watch_add(struct kv_watch *k, uint32_t worker, const struct model_options *keys) MUST_USE;
 /* NULL: no memory. */
 struct kv_watch *kv_watch_new(const struct config *c) MUST_USE;
 struct kv_watch *kv_watch_free(struct kv_watch *k);

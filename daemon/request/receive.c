@@ -424,12 +424,12 @@ take_ready(struct worker *w, struct rest *b, struct err *e)
         !is_text(y.unserved, sizeof y.unserved) || !is_text(y.dtype, sizeof y.dtype)) {
         return err_set(
             e, -EBADMSG,
-            "READY: a field is invalid: vocab %u and max_len %u (expected above 0), n_slots %u "
-            "(1 to 65536), beams %u (at most %d), temperature %g (0 or more), "
-            "name_bytes %u (at most %zu), device_bytes %u (at most %d), or `unserved` or `dtype` "
-            "is not UTF-8",
-            y.vocab, y.max_len, y.n_slots, y.beams, LAGAN_MAX_BEAMS, (double)y.temperature,
-            y.name_bytes, sizeof f->family - 1, y.device_bytes, READY_DEVICE - 1);
+            "READY: a field is invalid: vocab %u, max_len %u (both above 0), n_slots %u and "
+            "tokens_per_block %u (at most 65536), beams %u (at most %d), temperature %g (0 or more), "
+            "name_bytes %u (at most %zu), device_bytes %u (at most %d), unserved or dtype (UTF-8)",
+            y.vocab, y.max_len, y.n_slots, y.tokens_per_block, y.beams, LAGAN_MAX_BEAMS,
+            (double)y.temperature, y.name_bytes, sizeof f->family - 1, y.device_bytes,
+            READY_DEVICE - 1);
     }
     *f = (struct model_facts){
         .known = true,
@@ -443,6 +443,9 @@ take_ready(struct worker *w, struct rest *b, struct err *e)
         .tokenizer_fault = y.tokenizer_fault != 0,
         .beams = MAX(y.beams, 1u),
         .max_request_seqs = y.max_request_seqs ? y.max_request_seqs : y.n_slots,
+        .max_text_bytes = !y.has_text        ? 0
+                          : y.max_text_bytes ? MIN(y.max_text_bytes, LAGAN_MAX_STR)
+                                             : LAGAN_MAX_STR,
         .temperature = y.temperature,
         .decoder_start = y.decoder_start,
         .max_tokens = y.max_tokens,

@@ -13,28 +13,35 @@ rolling_restart_notify(void)
     sd_notifyf(0, "RELOADING=1\nMONOTONIC_USEC=%llu", (unsigned long long)(clock_now() / NSEC_US));
 }
 
+/* Replaces the next worker of the set. Sets d->rolling to 0 if there is none. */
 static void
-replace(struct daemon *d)
+replace_next(struct daemon *d)
 {
-    struct worker *w = d->worker[d->rolling - 1];
-
-    d->rolled_epoch = worker_info(w)->epoch;
-    worker_event(w, EV_REPLACE);
+    do d->rolling = d->rolling < d->n_workers ? d->rolling + 1 : 0;
+    while (d->rolling && !(d->rolling_set >> (d->rolling - 1) & 1));
+    if (!d->rolling) return;
+    d->rolled_epoch = worker_info(d->worker[d->rolling - 1])->epoch;
+    worker_event(d->worker[d->rolling - 1], EV_REPLACE);
 }
 
 int
-rolling_restart_start(struct daemon *d, const char *by)
+rolling_restart_start(struct daemon *d, uint64_t set, const char *by)
 {
     int n = 0;
 
     if (d->draining) return -ESHUTDOWN;
     if (d->rolling) return -EBUSY;
-    for (uint32_t i = 0; i < d->n_workers; i++) n += !worker_over(d->worker[i]);
-    log_info("reload: replacing the workers one after the other (%d in total)", n);
+    for (uint32_t i = 0; i < d->n_workers; i++) {
+        if (worker_info(d->worker[i])->retired) set &= ~(UINT64_C(1) << i);
+        n += (set >> i & 1) && !worker_over(d->worker[i]);
+    }
     event_log_add(d, "operator", "", "reload%s", by);
+    if (!n && !set) return 0;
+    log_info("reload: replacing the workers one after the other (%d in total)", n);
     rolling_restart_notify();
-    d->rolling = 1;
-    replace(d);
+    d->rolling_set = set;
+    replace_next(d);
+    if (!d->rolling) sd_notify(0, "READY=1");
     return n;
 }
 
@@ -53,10 +60,10 @@ rolling_restart_step(struct daemon *d)
                     "running the "
                     "previous program",
                     worker_info(w)->name);
-        d->rolling = fails || d->rolling == d->n_workers ? 0 : d->rolling + 1;
-        if (d->rolling)
-            replace(d);
+        if (fails)
+            d->rolling = 0;
         else
-            sd_notify(0, "READY=1");
+            replace_next(d);
+        if (!d->rolling) sd_notify(0, "READY=1");
     }
 }

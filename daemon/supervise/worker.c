@@ -346,6 +346,13 @@ worker_kill(void *arg, int sig)
                     strerror(errno));
 }
 
+/* Frees what lagand keeps for a replacement, which a retired worker will not have. */
+static void
+drop_arenas(struct worker *w)
+{
+    for (uint32_t k = 0; worker_rank(w, k); k++) arenas_drop(&worker_rank(w, k)->arenas, NULL);
+}
+
 static void
 op_moved(void *arg, enum super_state from, enum super_state to)
 {
@@ -368,11 +375,36 @@ op_moved(void *arg, enum super_state from, enum super_state to)
         w->d->events->worker_dead(w, &(struct death){ .cause = w->super.suspect });
     }
     standby_worker_state(w, to);
+    if (worker_hidden(w)) drop_arenas(w);
     w->d->events->worker_state(w, from, to);
 }
 
 static const struct super_ops ops = { worker_spawn, worker_send_drain, worker_kill, reap,
                                       op_moved };
+
+void
+worker_take_timeouts(struct worker *w)
+{
+    w->super.start_timeout = w->d->config->o.start_timeout;
+    w->super.drain_timeout = w->d->config->o.shutdown_timeout;
+    if (w->standby) worker_take_timeouts(w->standby);
+}
+
+void
+worker_new_settings(struct worker *w)
+{
+    w->super.served = w->standby->super.served = false;
+    worker_event(w->standby, EV_STOP);
+}
+
+void
+worker_retire(struct worker *w, bool retired)
+{
+    w->info.retired = retired;
+    if (!retired) worker_new_settings(w);
+    worker_event(w, retired ? EV_STOP : EV_START);
+    if (worker_hidden(w)) drop_arenas(w);
+}
 
 struct worker *
 worker_new(struct daemon *d, uint32_t index, uint32_t model, const char *name,
@@ -391,8 +423,7 @@ worker_new(struct daemon *d, uint32_t index, uint32_t model, const char *name,
     w->requests.sending = w->requests.alone = REQUEST_NONE;
     snprintf(w->info.name, sizeof w->info.name, "%s", name);
     super_init(&w->super, hands, w, seed);
-    w->super.start_timeout = d->config->o.start_timeout;
-    w->super.drain_timeout = d->config->o.shutdown_timeout;
+    worker_take_timeouts(w);
     return w;
 }
 
@@ -612,6 +643,12 @@ worker_over(const struct worker *w)
 {
     return w->super.state == SUPER_DOWN || w->super.state == SUPER_FAILED ||
            w->super.state == SUPER_LOST;
+}
+
+bool
+worker_hidden(const struct worker *w)
+{
+    return w->info.retired && worker_over(w);
 }
 
 bool

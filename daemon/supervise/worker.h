@@ -17,6 +17,7 @@ struct control_channel;
 struct worker_info {
     char name[16]; /* "w0" */
     uint32_t index, model;
+    bool retired;   /* a reload has removed it: it stops, and is hidden when it is down */
     pid_t pid;      /* 0: no process */
     uint64_t epoch; /* of the present or last incarnation; 0: none yet */
     enum death_cause last_death;
@@ -57,6 +58,11 @@ struct worker *worker_free(struct worker *w);
 void worker_event(struct worker *w, enum super_event ev);
 /* Sends EV_STOP because lagand stops; the open requests of w have drain_timeout to finish. */
 void worker_stop(struct worker *w, nsec drain_timeout);
+/* For a reload: stops w for good, or starts a retired w again. */
+void worker_retire(struct worker *w, bool retired);
+/* For a reload, before EV_REPLACE: the settings of the model of w have changed. */
+void worker_new_settings(struct worker *w);
+void worker_take_timeouts(struct worker *w); /* start_timeout and shutdown_timeout of the options */
 /* Kills the worker because lagand exits, and reads its remaining records; starts no replacement. */
 void worker_end(struct worker *w);
 /* Checks heartbeat, step deadline, timers and doorbell storms; called every 0.25 s. late: 0, or if
@@ -69,6 +75,7 @@ enum super_state worker_state(const struct worker *w);
 const char *worker_standby(const struct worker *w); /* standby_stage() of the standby of w */
 bool worker_open(const struct worker *w);    /* READY and not being killed: may get requests */
 bool worker_over(const struct worker *w);    /* down, failed or lost: has no process to come */
+bool worker_hidden(const struct worker *w);  /* retired and down: no reply or metric names it */
 bool worker_returns(const struct worker *w); /* gets requests now, or after a restart */
 /* Handle the worker's records READY (vocab: its vocabulary size; device: name of n bytes, below
  * READY_DEVICE) and PHASE (bytes of weights). */

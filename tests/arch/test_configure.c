@@ -97,9 +97,7 @@ llama_refuses_unimplemented_features_by_name(void **state)
         { "{\"hidden_size\": \"64\"}", "hidden_size", -EINVAL },
         { "{\"hidden_size\": 2, \"num_attention_heads\": 4}", "head_dim", -EINVAL },
         { "{\"hidden_size\": 8192, \"num_attention_heads\": 1}", "head_dim", -EINVAL },
-        { "{\"rope_scaling\": {\"rope_type\": \"yarn\", \"factor\": 4,"
-          " \"original_max_position_embeddings\": 64}}",
-          "rope_type", -ENOTSUP },
+        { "{\"rope_parameters\": {\"rope_type\": \"proportional\"}}", "rope_type", -ENOTSUP },
         { "{\"rope_parameters\": {\"rope_type\": \"default\", \"rope_theta\": 1e4,"
           " \"partial_rotary_factor\": 0.5}}",
           "partial_rotary_factor", -ENOTSUP },
@@ -107,6 +105,32 @@ llama_refuses_unimplemented_features_by_name(void **state)
 
     (void)state;
     refuses(&arch_llama, LLAMA, list, ARRAY_LEN(list));
+}
+
+static void
+llama_and_qwen_serve_all_generic_rope_types(void **state)
+{
+    static const char *const ropes[] = {
+        "{\"rope_scaling\": {\"type\": \"linear\", \"factor\": 2}}",
+        "{\"rope_scaling\": {\"type\": \"dynamic\", \"factor\": 2}}",
+        "{\"rope_scaling\": {\"type\": \"yarn\", \"original_max_position_embeddings\": 64, "
+        "\"factor\": 2}}",
+        "{\"rope_scaling\": {\"type\": \"longrope\", \"original_max_position_embeddings\": 64, "
+        "\"short_factor\": [1],"
+        " \"long_factor\": [2]}}",
+        "{\"rope_scaling\": {\"rope_type\": \"llama3\", \"original_max_position_embeddings\": 64, "
+        "\"factor\": 2, \"low_freq_factor\": 1,"
+        " \"high_freq_factor\": 4}}",
+    };
+    struct err e;
+
+    (void)state;
+    for (size_t i = 0; i < ARRAY_LEN(ropes); i++) {
+        if (configure(&arch_llama, LLAMA, ropes[i], &e) < 0) fail_msg("%s", e.text);
+        if (configure(&arch_llama, MISTRAL, ropes[i], &e) < 0) fail_msg("%s", e.text);
+        if (configure(&arch_qwen, QWEN2, ropes[i], &e) < 0) fail_msg("%s", e.text);
+        if (configure(&arch_qwen, QWEN3, ropes[i], &e) < 0) fail_msg("%s", e.text);
+    }
 }
 
 static void
@@ -148,7 +172,7 @@ qwen_refuses_unimplemented_features_by_name(void **state)
           -EINVAL },
         { "{\"num_hidden_layers\": 1, \"layer_types\": [\"chunked_attention\"]}", "layer_types[0]",
           -ENOTSUP },
-        { "{\"rope_scaling\": {\"type\": \"dynamic\", \"factor\": 2}}", "dynamic", -ENOTSUP },
+        { "{\"rope_scaling\": {\"type\": \"dynamic\"}}", "factor", -EINVAL },
         { "{\"rope_parameters\": {\"rope_type\": \"proportional\"}}", "rope_type", -ENOTSUP },
         { "{\"partial_rotary_factor\": 0.5}", "partial_rotary_factor", -ENOTSUP },
     };
@@ -420,7 +444,10 @@ gemma3n_refuses_unimplemented_features_by_name(void **state)
 {
     static const struct refusal list[] = {
         { "{\"hidden_activation\": \"silu\"}", "hidden_activation", -ENOTSUP },
-        { "{\"altup_num_inputs\": 2}", "altup_num_inputs", -ENOTSUP },
+        { "{\"altup_num_inputs\": 1}", "altup_num_inputs is 1, only 2 to 8 are implemented",
+          -ENOTSUP },
+        { "{\"altup_num_inputs\": 9}", "altup_num_inputs is 9", -ENOTSUP },
+        { "{\"altup_num_inputs\": 3, \"altup_active_idx\": 3}", "altup_active_idx", -EINVAL },
         { "{\"altup_active_idx\": 4}", "altup_active_idx", -EINVAL },
         { "{\"altup_correct_scale\": false}", "altup_correct_scale", -ENOTSUP },
         { "{\"intermediate_size\": [1, 2]}", "intermediate_size", -EINVAL },
@@ -453,6 +480,8 @@ gemma3n_last_layers_share_kv_and_widths_are_per_layer(void **state)
         assert_int_equal(shape.layer[i].kv_from, i < 5 ? i : 3);
     }
     assert_int_equal(shape.n_streams, 4);
+    assert_int_equal(configure(&arch_gemma3n, GEMMA3N, "{\"altup_num_inputs\": 8}", &e), 0);
+    assert_int_equal(shape.n_streams, 8);
 }
 
 static void
@@ -543,7 +572,7 @@ hybrids_refuse_unimplemented_features_by_name(void **state)
 
 /* Each size is within its limit; the state of a layer would be 4 GiB, which is 0 in 32 bits. */
 static void
-recurrent_state_above_the_limit_is_refused(void **state)
+mamba_sizes_above_the_limits_are_refused(void **state)
 {
     static const char BAMBA[] = "{\"model_type\": \"bamba\", \"num_hidden_layers\": 1}";
     static const char NEMOTRON[] = "{\"model_type\": \"nemotron_h\", \"num_hidden_layers\": 1,"
@@ -553,8 +582,8 @@ recurrent_state_above_the_limit_is_refused(void **state)
         { "{\"mamba_expand\": 64, \"mamba_n_heads\": 1}", "mamba_d_head", -EINVAL },
     };
     static const struct refusal nemotron[] = {
-        { "{\"mamba_num_heads\": 1024, \"mamba_head_dim\": 1024, \"ssm_state_size\": 1024}",
-          "1024 * state size 1024 exceeds", -EINVAL },
+        { "{\"mamba_head_dim\": 513}", "mamba_head_dim is 513, want 1 to 512", -EINVAL },
+        { "{\"ssm_state_size\": 513}", "ssm_state_size is 513, want 1 to 512", -EINVAL },
     };
 
     (void)state;
@@ -744,6 +773,7 @@ main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(llama_refuses_unimplemented_features_by_name),
+        cmocka_unit_test(llama_and_qwen_serve_all_generic_rope_types),
         cmocka_unit_test(mistral_has_a_window_unless_its_config_has_null),
         cmocka_unit_test(qwen_refuses_unimplemented_features_by_name),
         cmocka_unit_test(qwen_windows_start_at_max_window_layers),
@@ -763,7 +793,7 @@ main(void)
         cmocka_unit_test(published_byt5_and_flan_configs_are_served_as_t5),
         cmocka_unit_test(hybrids_refuse_unimplemented_features_by_name),
         cmocka_unit_test(hybrids_accept_both_key_names_and_ignore_unused_keys),
-        cmocka_unit_test(recurrent_state_above_the_limit_is_refused),
+        cmocka_unit_test(mamba_sizes_above_the_limits_are_refused),
         cmocka_unit_test(t5_refuses_unimplemented_features_by_name),
         cmocka_unit_test(bart_refuses_unimplemented_features_by_name),
         cmocka_unit_test(bart_encoder_and_decoder_have_separate_shapes),

@@ -314,11 +314,13 @@ fp8_kv_is_accurate_and_batch_invariant(void **state)
     }
 MODEL(llama2)
 MODEL(llama3)
+MODEL(llama_longrope)
 MODEL(mistral)
 MODEL(qwen2)
 MODEL(qwen3)
 MODEL(gemma3)
 MODEL(gemma3n)
+MODEL(gemma3n_streams)
 MODEL(gemma4_dense)
 MODEL(gemma4_e)
 MODEL(gemma4_moe)
@@ -355,6 +357,8 @@ main(void)
         cmocka_unit_test(qwen3_equals_transformers),
         cmocka_unit_test(gemma3_equals_transformers),
         cmocka_unit_test(gemma3n_equals_transformers),
+        cmocka_unit_test(gemma3n_streams_equals_transformers),
+        cmocka_unit_test(llama_longrope_equals_transformers),
         cmocka_unit_test(gemma4_dense_equals_transformers),
         cmocka_unit_test(gemma4_e_equals_transformers),
         cmocka_unit_test(gemma4_moe_equals_transformers),
@@ -387,6 +391,8 @@ main(void)
         cmocka_unit_test(qwen3_is_batch_invariant),
         cmocka_unit_test(gemma3_is_batch_invariant),
         cmocka_unit_test(gemma3n_is_batch_invariant),
+        cmocka_unit_test(gemma3n_streams_is_batch_invariant),
+        cmocka_unit_test(llama_longrope_is_batch_invariant),
         cmocka_unit_test(gemma4_dense_is_batch_invariant),
         cmocka_unit_test(gemma4_e_is_batch_invariant),
         cmocka_unit_test(gemma4_moe_is_batch_invariant),

@@ -215,6 +215,7 @@ MODEL(gpt_oss, 2)
 MODEL(gpt_oss, 4)       /* 1 K/V head for all ranks */
 MODEL(gpt_oss_mxfp4, 2) /* the 3 runs of an expert: 1 and 2 */
 MODEL(gemma3n, 2)
+MODEL(gemma3n_streams, 2)
 MODEL(gemma3n, 4)
 MODEL(gemma4_dense, 2)
 MODEL(gemma4_dense, 4)
@@ -369,6 +370,7 @@ main(int argc, char **argv)
         cmocka_unit_test(gpt_oss_is_equal_on_4_ranks),
         cmocka_unit_test(gpt_oss_mxfp4_is_equal_on_2_ranks),
         cmocka_unit_test(gemma3n_is_equal_on_2_ranks),
+        cmocka_unit_test(gemma3n_streams_is_equal_on_2_ranks),
         cmocka_unit_test(gemma3n_is_equal_on_4_ranks),
         cmocka_unit_test(gemma4_dense_is_equal_on_2_ranks),
         cmocka_unit_test(gemma4_dense_is_equal_on_4_ranks),

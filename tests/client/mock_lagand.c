@@ -12,8 +12,9 @@
  *                    if requested
  *     badlp          log-probabilities of a wrong size
  *     skip           tokens at 0, then at 5
- *     gap            chunk 1, then chunk 3
+ *     gap            chunk 1, then chunk 3 with the next token
  *     bye            BYE
+ *     leave          BYE with retry_after_ms; the request stays open
  *     ping           PING; the verb "pongs" returns the number of PONGs
  *     lp             like echo "ab"
  *     last           "ab" whose last chunk has `end`, and no DONE
@@ -351,14 +352,18 @@ take_submit(const struct peer *from, const struct msg *m)
         send_done(from, m->rid, 2);
     } else if (!strcmp(text, "gap")) {
         send_chunk(from, m->rid, 1, 0, 'a', "a");
-        send_chunk(from, m->rid, 3, 2, 'c', "c");
+        send_chunk(from, m->rid, 3, 1, 'c', "c");
     } else if (!strcmp(text, "ping")) {
         begin(LAGAN_MSG_PING, 0, 1);
         msg_key(&p, "t"), msgpack_pack_int(&p, 77);
         send_out(from);
-    } else if (!strcmp(text, "bye")) {
-        begin(LAGAN_MSG_BYE, 0, 1);
+    } else if (!strcmp(text, "bye") || !strcmp(text, "leave")) {
+        bool leave = *text == 'l';
+
+        if (leave) new_row(from, m->rid, q.ack_window)->hang = true;
+        begin(LAGAN_MSG_BYE, 0, 1 + leave);
         msg_key(&p, "reason"), msg_text(&p, "draining");
+        if (leave) msg_key(&p, "retry_after_ms"), msgpack_pack_int(&p, 0);
         send_out(from);
     } else {
         send_error(from, m->rid, LAGAN_E_INVALID_REQUEST, "the mock does not know this text");
@@ -435,13 +440,41 @@ pack_event(uint64_t number)
 }
 
 static void
+pack_step(uint64_t number)
+{
+    msgpack_pack_map(&p, 5);
+    msg_key(&p, "number"), msgpack_pack_uint64(&p, number);
+    msg_key(&p, "at_ms"), msgpack_pack_int64(&p, 1795278406713);
+    msg_key(&p, "prefill_tokens"), msgpack_pack_int(&p, 77);
+    msg_key(&p, "device_ns"), msgpack_pack_int(&p, 2500000);
+    msg_key(&p, "used"), msgpack_pack_array(&p, 2), msgpack_pack_int(&p, 5),
+        msgpack_pack_int(&p, 6);
+}
+
+/* number 0: a block of the cache and no event. */
+static void
+pack_block(uint64_t number)
+{
+    msgpack_pack_map(&p, number ? 7 : 4);
+    if (number) {
+        msg_key(&p, "number"), msgpack_pack_uint64(&p, number);
+        msg_key(&p, "op"), msg_text(&p, number == 7 ? "removed" : "stored");
+        msg_key(&p, "why"), msg_text(&p, "pressure");
+    }
+    msg_key(&p, "name"), msg_text(&p, "00ff");
+    msg_key(&p, "parent"), msg_text(&p, "aa00");
+    msg_key(&p, "tier"), msg_text(&p, "host");
+    msg_key(&p, "tokens"), msgpack_pack_int(&p, 16);
+}
+
+static void
 take_call(const struct peer *from, const struct msg *m)
 {
     const msgpack_object *args = msg_get(&m->map, "args");
     struct msg_span verb = { "", 0 }, name;
     struct msg_ids ids;
     struct err e;
-    uint64_t id;
+    uint64_t id, at;
 
     msg_str(&m->map, "verb", &verb);
 #define IS(word) (verb.n == strlen(word) && !memcmp(verb.p, word, verb.n))
@@ -500,6 +533,30 @@ take_call(const struct peer *from, const struct msg *m)
     } else if (IS("metrics")) {
         msgpack_pack_map(&p, 1);
         msg_key(&p, "text"), msg_text(&p, "# TYPE mock gauge\nmock 1\n");
+    } else if (IS("steps") && (msg_u64(args, "from", &id), true)) {
+        msgpack_pack_map(&p, 4); /* steps 3 and 4 of 4; the first two are lost */
+        msg_key(&p, "next"), msgpack_pack_uint64(&p, 5);
+        msg_key(&p, "end"), msgpack_pack_uint64(&p, 5);
+        msg_key(&p, "lost"), msgpack_pack_uint64(&p, id && id < 3 ? 3 - id : 0);
+        msg_key(&p, "steps"), msgpack_pack_array(&p, id < 5 ? 5 - MAX(id, (uint64_t)3) : 0);
+        for (id = MAX(id, (uint64_t)3); id < 5; id++) pack_step(id);
+    } else if (IS("kv events") && sock == ctl_sock && msg_u64(args, "from", &id) == 0) {
+        bool asked = msg_u64(args, "at", &at) == 0;
+
+        msgpack_pack_map(&p, 7); /* events 6 and 7 are kept; the cache has one block */
+        msg_key(&p, "first"), msgpack_pack_uint64(&p, 6);
+        msg_key(&p, "next"), msgpack_pack_uint64(&p, 8);
+        msg_key(&p, "end"), msgpack_pack_uint64(&p, 8);
+        msg_key(&p, "lost"), msgpack_pack_uint64(&p, id && id < 6 ? 6 - id : 0);
+        msg_key(&p, "events"), msgpack_pack_array(&p, id < 8 ? 8 - MAX(id, (uint64_t)6) : 0);
+        for (id = MAX(id, (uint64_t)6); id < 8; id++) pack_block(id);
+        msg_key(&p, "at");
+        if (asked && at == 0)
+            msgpack_pack_uint64(&p, 1);
+        else
+            msgpack_pack_nil(&p);
+        msg_key(&p, "blocks"), msgpack_pack_array(&p, asked && at == 0);
+        if (asked && at == 0) pack_block(0);
     } else if (IS("events") && sock == ctl_sock && msg_u64(args, "from", &id) == 0) {
         msgpack_pack_map(&p, 2); /* three rows, one in a reply */
         msg_key(&p, "next"), msgpack_pack_uint64(&p, MIN(id + 1, (uint64_t)4));

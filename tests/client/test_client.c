@@ -209,8 +209,29 @@ missing_lagand_is_a_timeout_with_a_sentence(void **state)
     assert_int_equal(lagan_open(&c, longer, 30), -ENAMETOOLONG);
     longer[200] = '\0'; /* fits the library, but not a socket address */
     assert_true(lagan_open(&c, longer, 30) < 0);
-    assert_int_equal(lagan_open(&c, "nonsense", 30), -EINVAL);
+    assert_int_equal(lagan_open(&c, "tcp://127.0.0.1:1", 30), -EINVAL); /* needs keys */
     assert_null(c);
+}
+
+static void
+other_forms_of_an_endpoint_are_refused_with_the_right_one(void **state)
+{
+    static const char *const forms[][2] = {
+        { "/run/lagan/api.sock", "is ipc:///run/lagan/api.sock" },
+        { "127.0.0.1:7770", "expected tcp://127.0.0.1:7770" },
+        { "http://127.0.0.1:7770", "lagand does not speak HTTP" },
+        { "tcp://127.0.0.1", "has no port; expected tcp://HOST:PORT" },
+        { "api.sock", "expected ipc://PATH or tcp://HOST:PORT" },
+        { "ipc://", "expected ipc://PATH or tcp://HOST:PORT" },
+        { "", "expected ipc://PATH or tcp://HOST:PORT" },
+    };
+    struct lagan *c = NULL;
+
+    (void)state;
+    for (size_t i = 0; i < ARRAY_LEN(forms); i++) {
+        assert_int_equal(lagan_open(&c, forms[i][0], 1000), -EPROTONOSUPPORT);
+        if (!strstr(lagan_errmsg(NULL), forms[i][1])) fail_msg("%s", lagan_errmsg(NULL));
+    }
 }
 
 static void
@@ -470,6 +491,32 @@ ping_is_answered_after_a_full_send_queue(void **state)
     lagan_close(c);
 }
 
+/* They would arrive before RESUME, or a second time. */
+static void
+frames_queued_for_a_lost_connection_are_dropped(void **state)
+{
+    struct lagan *c = connect_mock();
+    struct lagan_event ev = { sizeof ev };
+    uint64_t open = ask(c, "hang"), late;
+
+    (void)state;
+    kill(mock.pid, SIGSTOP);
+    /* libzmq takes some more frames while it notices the loss. */
+    while (c->n_out < 4000) assert_int_equal(lagan_cancel(c, open), 0);
+    late = ask(c, "echo ab");
+    mock_kill(&mock);
+    while (!c->n_breaks) assert_int_equal(lagan_next(c, &ev, 20), 0);
+    assert_int_equal(c->n_out, 0);
+    mock_start(&mock, "1");
+    for (uint32_t n = 0; n < 2;) {
+        assert_int_equal(lagan_next(c, &ev, 30000), 1);
+        if (ev.id == open) assert_string_equal(ev.reason_name, "cancelled");
+        if (ev.id == late) assert_int_not_equal(ev.kind, LAGAN_EVENT_ERROR);
+        n += ev.kind == LAGAN_EVENT_DONE || ev.kind == LAGAN_EVENT_ERROR;
+    }
+    lagan_close(c);
+}
+
 static void
 invalid_chunk_fails_only_its_request(void **state)
 {
@@ -675,6 +722,25 @@ bye_fails_open_requests_with_draining(void **state)
     lagan_close(c);
 }
 
+static void
+bye_with_retry_after_resumes_on_a_new_connection(void **state)
+{
+    struct lagan *c = connect_mock();
+    struct lagan_event ev = { sizeof ev };
+    uint64_t open = ask(c, "leave");
+
+    (void)state;
+    assert_int_equal(lagan_next(c, &ev, 300), 0);
+    assert_int_equal(c->n_breaks, 1);
+    ask(c, "echo z");
+    assert_int_equal(next(c, LAGAN_EVENT_TOKENS).text[0], 'z');
+    next(c, LAGAN_EVENT_OUTPUT);
+    next(c, LAGAN_EVENT_DONE);
+    assert_int_equal(lagan_cancel(c, open), 0);
+    assert_string_equal(next(c, LAGAN_EVENT_ERROR).reason_name, "cancelled");
+    lagan_close(c);
+}
+
 int
 main(void)
 {
@@ -688,6 +754,7 @@ main(void)
         cmocka_unit_test(cancelled_request_ends_with_error_cancelled),
         cmocka_unit_test(request_may_be_submitted_before_lagand_starts),
         cmocka_unit_test(missing_lagand_is_a_timeout_with_a_sentence),
+        cmocka_unit_test(other_forms_of_an_endpoint_are_refused_with_the_right_one),
         cmocka_unit_test(unsupported_protocol_error_names_both_versions),
         cmocka_unit_test(reconnect_timeout_fails_each_request_then_reports_disconnected),
         cmocka_unit_test(silent_lagand_is_pinged_and_then_disconnected),
@@ -699,6 +766,7 @@ main(void)
         cmocka_unit_test(call_ends_when_the_connection_is_lost),
         cmocka_unit_test(timed_out_call_is_not_sent_after_a_late_connect),
         cmocka_unit_test(ping_is_answered_after_a_full_send_queue),
+        cmocka_unit_test(frames_queued_for_a_lost_connection_are_dropped),
         cmocka_unit_test(invalid_chunk_fails_only_its_request),
         cmocka_unit_test(log_probabilities_of_wrong_size_are_rejected),
         cmocka_unit_test(missing_chunk_is_detected),
@@ -709,6 +777,7 @@ main(void)
         cmocka_unit_test(request_over_the_frame_limit_is_rejected_locally),
         cmocka_unit_test(smaller_event_struct_is_not_overrun),
         cmocka_unit_test(bye_fails_open_requests_with_draining),
+        cmocka_unit_test(bye_with_retry_after_resumes_on_a_new_connection),
     };
 
     return cmocka_run_group_tests_name("client", tests, setup, teardown);

@@ -150,10 +150,10 @@ printed_throughput_never_exceeds_the_observed_rate(void **state)
 static void
 json_output_has_every_documented_key(void **state)
 {
-    static const char *const keys[] = { "request", "output",          "ids",    "text",
-                                        "finish",  "score",           "cached", "logprobs",
-                                        "error",   "prompt_logprobs", "seed",   "resumed",
-                                        "adopted", "recomputed" };
+    static const char *const keys[] = { "request", "output",          "ids",      "text",
+                                        "finish",  "score",           "cached",   "logprobs",
+                                        "error",   "prompt_logprobs", "seed",     "resumed",
+                                        "adopted", "recomputed",      "kv_blocks" };
     json_t *o, *lp;
     size_t i;
 
@@ -300,8 +300,8 @@ every_error_has_its_exit_code(void **state)
         { "$L generate --ids ''", 2, "ids is empty" },
         { "$L generate --text x --beams 4 --n 5", 2, "n is 5" },
         { "$L generate --text x --n 2", 2, "set temperature" },
-        { "$L generate --text $(printf 'caf\\351')", 2, "text: the text is not UTF-8" },
-        { "$L generate --text x --stop $(printf '\\351')", 2, "stop: the text is not UTF-8" },
+        { "$L generate --text $(printf 'caf\\351')", 2, "text is not UTF-8" },
+        { "$L generate --text x --stop $(printf '\\351')", 2, "stop is not UTF-8" },
         { "$L tokenize --text $(printf 'caf\\351')", 2, "--text: the text is not UTF-8" },
         { "$L bench --model $(printf 'caf\\351')", 2, "--model: the text is not UTF-8" },
         { "echo '{\"text\":\"x\",\"max_tokens\":0}' | $L generate --requests -", 1,
@@ -348,7 +348,7 @@ every_error_has_its_exit_code(void **state)
         { "$L drain w0 w1", 2, "usage: laganctl drain WORKER|all\n" },
         { "$L keygen", 2, "usage: laganctl keygen FILE\n" },
         { "./laganctl --connect ipc:///tmp/lagan-no-such/api.sock status", 3, "no lagand at" },
-        { "./laganctl --connect nonsense status", 3, "connect to nonsense" },
+        { "./laganctl --connect nonsense status", 2, "expected ipc://PATH or tcp://HOST:PORT" },
         { "./laganctl --keys /no/keys --connect tcp://localhost:1 status", 78,
           "/no/keys: No such" },
         { "./laganctl --connect", 2, "--connect needs a value: ENDPOINT" },
@@ -810,6 +810,32 @@ panic_prints_the_last_or_all_failures(void **state)
 }
 
 static void
+numbered_rows_are_followed_and_losses_printed(void **state)
+{
+    (void)state;
+    assert_int_equal(sh("$L steps"), 0);
+    assert_has(out, "77");
+    assert_has(out, "2.500  5+6 / ");
+    assert_int_equal(sh("$L steps --json --last 1"), 0);
+    assert_has(out, "{\"number\":4,");
+    assert_has(out, "\"worker\":\"w0\"}");
+    assert_null(strstr(out, "\"number\":3,"));
+    assert_int_equal(sh("$L steps --json --last 4"), 0); /* asks for step 1 */
+    assert_has(out, "{\"worker\":\"w0\",\"lost\":2}\n{\"number\":3,");
+    assert_int_equal(sh("$L steps w7"), 4);
+    assert_has(err, "there is no worker w7");
+    assert_int_equal(sh("$L kv events --json"), 0);
+    assert_has(out, "{\"number\":6,\"op\":\"stored\",");
+    assert_has(out, "{\"number\":7,\"op\":\"removed\",");
+    assert_int_equal(sh("$L kv events --last 1"), 0);
+    assert_string_equal(out, "w0              7  removed  pressure  00ff  after aa00  group 0  "
+                             "host    16 tokens\n");
+    assert_int_equal(sh("timeout -s INT 2 $L kv events -f --json w0"), 124);
+    assert_has(out, "{\"name\":\"00ff\",\"parent\":\"aa00\"");
+    assert_null(strstr(out, "number")); /* the events before are in the blocks */
+}
+
+static void
 keygen_writes_a_private_file_and_prints_the_public_key(void **state)
 {
     char dir[] = "/tmp/lagan-keygen-XXXXXX", path[sizeof dir + 2], command[128];
@@ -995,6 +1021,7 @@ main(void)
         cmocka_unit_test(tokenize_and_detokenize_print_json),
         cmocka_unit_test(follow_mode_continues_after_a_lagand_restart),
         cmocka_unit_test(panic_prints_the_last_or_all_failures),
+        cmocka_unit_test(numbered_rows_are_followed_and_losses_printed),
         cmocka_unit_test(keygen_writes_a_private_file_and_prints_the_public_key),
         cmocka_unit_test(help_names_every_command_option_and_exit_code),
         cmocka_unit_test(example_program_prints_the_output),

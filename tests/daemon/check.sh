@@ -42,14 +42,23 @@ models:
     kv.dtype: fp16
 END
 check 78 --config "$dir/all.yaml" --runtime-dir "$dir/none/run"
-says "$dir/all.yaml:5: model half: load $dir/half: model.safetensors: truncated"
+says "$dir/all.yaml:5: model half: load $dir/half: model.safetensors is truncated"
 says "$dir/all.yaml:8: model odd: device \"gpu\" is not cpu, cuda"
-says "$dir/all.yaml:10: model empty:"
+says "$dir/all.yaml:10: model empty: load $dir/empty: $dir/empty has no config.json; lagan needs"
 says "$dir/all.yaml:13: model big: kv.dtype is fp16"
 says "api.keys: cannot open $dir/none"
 says "runtime_dir: lagand cannot create files in $dir/none"
 check 0 --model "$dir/good" --device cpu --runtime-dir "$dir/run"
 says 'the configuration is valid: 1 model, 1 worker'
+
+cp -r "$dir/good" "$dir/lfs"
+printf 'version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n' \
+  >"$dir/lfs/model.safetensors"
+check 78 --model "$dir/lfs" --device cpu --runtime-dir "$dir/run"
+says 'model.safetensors is a git-lfs pointer'
+: >"$dir/x.gguf"
+check 78 --model "$dir/x.gguf" --device cpu --runtime-dir "$dir/run"
+says 'x.gguf is not a directory; lagan does not read GGUF files'
 
 # The port: in use by another program.
 if command -v python3 >/dev/null; then
@@ -65,7 +74,7 @@ sys.stdin.read()'; }
   kill "$PORT_PID"
 fi
 
-# Root checks as the user of the unit. A systemctl of the test's own answers.
+# Root checks as the user of the unit, which a systemctl of the test prints.
 [ "$(id -u)" = 0 ] && getent passwd nobody >/dev/null || exit 0
 mkdir "$dir/bin"
 cat >"$dir/bin/systemctl" <<'END'

@@ -2,7 +2,7 @@
 #pragma once
 #include "base/base.h"
 
-enum { FAKE_VOCAB = 1000, FAKE_MAX_LEN = 950000, FAKE_REJECT = 999 };
+enum { FAKE_VOCAB = 1000, FAKE_MAX_LEN = 950000, FAKE_REJECT = 999, FAKE_TEXT = 3000000 };
 enum {
     FAKE_POISON = 13
 }; /* mode poison: a prompt of this length crashes the worker at its fourth token */

@@ -94,7 +94,8 @@ report_prompt(struct active *a)
     a->prompt_reported = true;
 }
 
-/* Ends the process as an OOM kill does: the kernel counts it in memory.events, then sends SIGKILL. */
+/* Ends the process as an OOM kill does: the kernel counts it in memory.events, then sends SIGKILL.
+ */
 static void
 be_killed_for_memory(void)
 {
@@ -305,6 +306,22 @@ launch(void)
     atomic_store(&e->seq, 2 * n_steps + 2);
 }
 
+/* Writes the record of the step, as the real worker does after it. */
+static void
+record_step(uint32_t n)
+{
+    struct step_records *all = shm_steps(&l.w);
+    struct step_record *r = &all->entry[n_steps % STEP_RECORDS];
+
+    atomic_store(&r->seq, 2 * n_steps + 1);
+    r->step = n_steps + 1;
+    r->decode_tokens = r->running = n;
+    r->n_pools = 1;
+    r->free[0] = 100 - n;
+    atomic_store(&r->seq, 2 * n_steps + 2);
+    atomic_store(&all->n, n_steps + 1);
+}
+
 static uint32_t
 step(void)
 {
@@ -326,6 +343,7 @@ step(void)
         if (a->n == MISBEHAVE_AT + 1) misbehave();
         if (a->n == a->s.max_tokens) finish(a, LAGAN_FINISH_LENGTH);
     }
+    record_step(n);
     stats.v[STAT_running] = n;
     stats.v[STAT_blocks] = 100;
     stats.v[STAT_blocks_used] = n;
@@ -467,8 +485,11 @@ main(int argc, char **argv)
         poll(NULL, 0, 20);
     }
     plain_ready(&l, "fake",
-                (struct rec_ready){
-                    .vocab = FAKE_VOCAB, .max_len = FAKE_MAX_LEN, .n_slots = 64, .has_text = 1 });
+                (struct rec_ready){ .vocab = FAKE_VOCAB,
+                                    .max_len = FAKE_MAX_LEN,
+                                    .n_slots = 64,
+                                    .has_text = 1,
+                                    .max_text_bytes = FAKE_TEXT });
     for (;;) {
         uint32_t busy;
 

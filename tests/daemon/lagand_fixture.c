@@ -45,7 +45,8 @@ become_lagand(const struct lagand_fixture *r, const char *const *args)
     test_program(lagand, sizeof lagand, "lagand");
     test_program(worker, sizeof worker, "tests/daemon/fake_worker");
     for (size_t i = 0; i < ARRAY_LEN(ours); i++) {
-        if (is_among(args, ours[i][0])) continue; /* the test sets it */
+        /* The test sets it, or its file does. */
+        if (is_among(args, ours[i][0]) || (i % 2 && is_among(args, "--config"))) continue;
         argv[n++] = ours[i][0];
         argv[n++] = ours[i][1];
     }

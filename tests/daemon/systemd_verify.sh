@@ -8,7 +8,8 @@ dir=$(mktemp -d) || exit 99
 trap 'rm -rf "$dir"' EXIT
 
 # The programs that the unit names must exist on the machine that verifies it.
-sed "s|@sbindir@/lagand|/bin/true|" "$top/systemd/lagand.service.in" >"$dir/lagand.service"
+sed "s|@sbindir@/lagand|/bin/true|; s|@bindir@/laganctl reload|/bin/true|" \
+  "$top/systemd/lagand.service.in" >"$dir/lagand.service"
 cp "$top/systemd/lagand.socket" "$dir/"
 grep -n '@[a-z]*@' "$dir/lagand.service" && { echo "a path was not filled in"; exit 1; }
 
@@ -18,6 +19,9 @@ twice=$(grep -o '^Exec[A-Za-z]*=' "$dir/lagand.service" | sort | uniq -d)
 others=$(sed -n 's/^Exec[A-Za-z]*=\([^ ]*\).*/\1/p' "$dir/lagand.service" |
   grep -v -x -e /bin/true -e /bin/sh)
 [ -z "$others" ] || { echo "a minimal system may have no $others"; exit 1; }
+# A refused reload must fail: with `kill -HUP`, systemctl reload would always succeed.
+grep -q '^ExecReload=@bindir@/laganctl reload$' "$top/systemd/lagand.service.in" ||
+  { echo "systemctl reload does not return the exit code of laganctl reload"; exit 1; }
 # systemd makes the service the owner of all files in its StateDirectory.
 state=$(sed -n 's/^StateDirectory=//p' "$dir/lagand.service")
 ! grep -q "/var/lib/$state/" "$top/systemd/lagan.tmpfiles" ||

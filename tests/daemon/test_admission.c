@@ -354,6 +354,9 @@ decoder_limits_bound_a_request(void **state)
     refused(LAGAN_E_UNSUPPORTED, "no tokenizer", 1, 0, "hello", NULL, 0);
     refused(LAGAN_E_TOO_LONG, "maximum sequence length of 100", 1, 100, NULL, NULL, 0);
     refused(LAGAN_E_TOO_LONG, "the KV cache holds at most 60", 1, 60, NULL, NULL, 0);
+    d.facts[0].has_text = 1;
+    d.facts[0].max_text_bytes = 4;
+    refused(LAGAN_E_TOO_LONG, "text has 5 bytes", 1, 0, "hello", NULL, 0);
 }
 
 static void

@@ -298,6 +298,25 @@ second_resume_continues_from_its_own_position(void **state)
     assert_int_equal(lagand_stop(&r), 0);
 }
 
+/* Delivered log-probabilities of the prompt are not kept: the client must submit again. */
+static void
+resume_from_the_start_needs_prompt_logprobs(void **state)
+{
+    struct dealer *a, *b;
+    const struct msg *m;
+
+    (void)state;
+    lagand_begin(&r, "slow", NULL);
+    a = dial_as(S1);
+    SEND(a, LAGAN_MSG_SUBMIT, 7, { "ids", 3 }, { "max_tokens", 1000 }, { "prompt_logprobs", 1 });
+    receive_type(a, LAGAN_MSG_ACCEPT, 30000);
+    m = receive_type(a, LAGAN_MSG_CHUNK, 30000);
+    assert_non_null(msg_get(&m->map, "pl"));
+    b = dial_as(S1);
+    assert_false(resume(b, 7, 0));
+    assert_int_equal(lagand_stop(&r), 0);
+}
+
 static void
 late_submit_after_resume_is_rejected(void **state)
 {
@@ -546,6 +565,7 @@ main(void)
         lagand_test(session_moves_its_request_to_another_connection),
         lagand_test(second_resume_continues_from_its_own_position),
         lagand_test(late_submit_after_resume_is_rejected),
+        lagand_test(resume_from_the_start_needs_prompt_logprobs),
         lagand_test(request_waits_for_its_client_until_the_disconnect_timeout),
         lagand_test(requests_survive_a_reexec),
         lagand_test(lost_client_is_detected_without_a_send),

@@ -144,6 +144,9 @@ invalid_yaml_is_reported_with_line_and_column(void **state)
         const char *text, *words;
     } t[] = {
         { "a: [1\nb: 2\n", "lagan.yaml:2:" },
+        { "a: [1\nb: 2\n", "the list [ that begins in line 1, column 4 is not closed" },
+        { "x: [1,2\n", "lagan.yaml:1:4: unknown key \"x\"" },
+        { "log:\n\tlevel: info\n", "lagan.yaml:2:1: a tab indents this line" },
         { "- 1\n", "the file must be a mapping" },
         { "models: 3\n", "models must be a list" },
         { "models: { path: x }\n", "models must be a list" },

@@ -181,6 +181,42 @@ result(struct dealer *c, uint64_t rid, const char *verb)
     return msg_get(&receive_type(c, LAGAN_MSG_REPLY, 30000)->map, "result");
 }
 
+/* Checks that `steps` has the steps of the failed process and of its replacement. */
+static void
+assert_steps_of_both(struct dealer *c)
+{
+    const msgpack_object *reply = result(c, 9, "steps"), *list = msg_get(reply, "steps");
+    uint32_t n = list->via.array.size, n_first = 0;
+
+    for (uint32_t i = 0; i < n; i++) {
+        const msgpack_object *o = &list->via.array.ptr[i];
+
+        assert_int_equal(number(o, "number"), i + 1);
+        n_first += number(o, "step") == 1;
+        assert_true(number(o, "at_ms") > 0);
+    }
+    assert_int_equal(n_first, 2);
+    assert_true(n >= 10);
+    assert_int_equal(number(reply, "next"), n + 1);
+    assert_int_equal(number(reply, "end"), n + 1);
+    assert_int_equal(number(reply, "lost"), 0);
+}
+
+/* Checks the text of `metrics` with metrics_rules.awk. */
+static void
+assert_rules(const char *text)
+{
+    char command[512];
+    FILE *awk;
+
+    snprintf(command, sizeof command, "awk -f %s/tests/daemon/metrics_rules.awk",
+             getenv("srcdir") ? getenv("srcdir") : "..");
+    awk = popen(command, "w");
+    assert_non_null(awk);
+    fputs(text, awk);
+    assert_int_equal(pclose(awk), 0);
+}
+
 static void
 death_adds_an_event_a_panic_and_a_restart(void **state)
 {
@@ -218,10 +254,14 @@ death_adds_an_event_a_panic_and_a_restart(void **state)
     assert_non_null(strstr(text, "lagan_requests_ended_total{reason=\"length\"} 1\n"));
     assert_non_null(strstr(text, "lagan_worker_restarts_total{worker=\"w0\",model=\"check\"} 1\n"));
     assert_non_null(strstr(text, "# TYPE lagan_worker_step_seconds gauge\n"));
+    assert_non_null(strstr(text, "lagan_e2e_request_latency_seconds_count{model=\"check\"} 1\n"));
+    assert_non_null(strstr(text, "lagan_build_info{version=\""));
+    assert_rules(text);
     /* The sum of both incarnations: a counter never decreases. */
     assert_non_null(taken = strstr(text, "\nlagan_kv_allocated_total{worker=\"w0\","));
     assert_in_range(strtoull(strstr(taken, "} ") + 2, NULL, 10), 8, 10);
     free(text);
+    assert_steps_of_both(api);
     call(api, 4, "panic", NULL, NULL);
     receive_error(api, 4, LAGAN_E_UNAUTHORIZED, "ctl.sock", 30000);
     assert_int_equal(lagand_stop(&r), 0);

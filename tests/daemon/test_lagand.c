@@ -19,7 +19,7 @@ static struct lagand_fixture r;
 static void
 request_streams_and_ends_with_done(void **state)
 {
-    const msgpack_object *outputs;
+    const msgpack_object *outputs, *limits;
     struct dealer *c;
     const struct msg *m;
 
@@ -30,6 +30,10 @@ request_streams_and_ends_with_done(void **state)
     m = receive_type(c, LAGAN_MSG_WELCOME, 2000);
     assert_int_equal(number(&m->map, "proto"), 1);
     assert_string_equal(text_of(&m->map, "state"), "ready");
+    limits = msg_get(&m->map, "limits");
+    assert_int_equal(number(limits, "frame"), LAGAN_MAX_FRAME);
+    assert_int_equal(number(limits, "idle_timeout_ms"), 10000);
+    assert_int_equal(msg_get(limits, "text_bytes")->via.array.ptr[0].via.u64, FAKE_TEXT);
     submit(c, 2, 5, 40, 77);
     take_all(c, 2, 40, 77);
     submit(c, 3, 2, 1, 78);
@@ -207,6 +211,7 @@ static void
 silent_or_disconnected_client_loses_its_requests(void **state)
 {
     struct dealer *gone, *here;
+    const struct msg *m;
 
     (void)state;
     lagand_begin(&r, "slow", ARGS("--api.idle-timeout", "500ms"));
@@ -215,6 +220,11 @@ silent_or_disconnected_client_loses_its_requests(void **state)
     submit(gone, 1, 3, 100000, 1);
     assert_int_equal(open_requests(here, 1), 1);
     await_no_request(here);
+    do m = receive(gone, 30000);
+    while (m->type == LAGAN_MSG_CHUNK);
+    assert_int_equal(m->type, LAGAN_MSG_BYE);
+    assert_non_null(strstr(text_of(&m->map, "reason"), "no message from this client for"));
+    assert_int_equal(number(&m->map, "retry_after_ms"), 0);
     dealer_close(gone);
     gone = dealer_open(&r, "api.sock");
     submit(gone, 1, 3, 100000, 1);
@@ -733,7 +743,7 @@ runtime_directory_has_one_lagand_whose_pid_is_reported(void **state)
 
     (void)state;
     lagand_begin(&r, "good", NULL);
-    assert_int_equal(second(r.run), 1);
+    assert_int_equal(second(r.run), 69);
     snprintf(words, sizeof words, "another lagand (pid %d) uses", (int)r.pid);
     assert_true(lagand_logged(&r, words, 0));
 
@@ -784,7 +794,7 @@ existing_file_at_a_socket_path_is_checked(void **state)
     strcpy(a.sun_path, path);
     assert_int_equal(bind(fd, (struct sockaddr *)&a, sizeof a), 0);
     assert_int_equal(listen(fd, 1), 0);
-    assert_int_equal(second(run), 1);
+    assert_int_equal(second(run), 69);
     assert_true(lagand_logged(&r, "another program listens", 0));
     assert_int_equal(access(path, F_OK), 0);
     close(fd);

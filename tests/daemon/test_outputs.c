@@ -156,6 +156,26 @@ resume_inside_a_chunk_is_refused(void **state)
     ledger_free(b.l);
 }
 
+/* A chunk has all tokens of a span, but its text continues in the next one. */
+static void
+resume_between_tokens_and_their_text_gets_the_text(void **state)
+{
+    struct output_fixture b;
+    struct output_span p;
+
+    (void)state;
+    open_fixture(&b);
+    add_tokens(&b, 0, 2, true);
+    add_tokens(&b, 1, 1, true);
+    assert_true(outputs_can_resume(b.r, 2, 1));
+    outputs_resume(b.r, 2, 1);
+    p = outputs_next(b.r);
+    assert_int_equal(p.output, 0);
+    assert_int_equal(p.n, 0);
+    assert_int_equal(p.n_text, 1);
+    ledger_free(b.l);
+}
+
 static void
 continuing_record_names_the_output_of_each_token(void **state)
 {
@@ -227,6 +247,7 @@ main(void)
         cmocka_unit_test(each_output_has_its_tokens_and_text_after_a_resume),
         cmocka_unit_test(search_among_many_spans_is_fast),
         cmocka_unit_test(resume_inside_a_chunk_is_refused),
+        cmocka_unit_test(resume_between_tokens_and_their_text_gets_the_text),
         cmocka_unit_test(continuing_record_names_the_output_of_each_token),
         cmocka_unit_test(outputs_are_ordered_by_score_and_all_must_end),
     };

@@ -94,6 +94,24 @@ submit_with_small_window(struct dealer **c, struct dealer **ctl, uint32_t max_to
     receive_type(*c, LAGAN_MSG_ACCEPT, 2000);
 }
 
+static void
+ack_of_chunks_that_were_not_sent_gives_no_credit(void **state)
+{
+    struct dealer *c, *ctl;
+
+    (void)state;
+    submit_with_small_window(&c, &ctl, 3000);
+    receive_type(c, LAGAN_MSG_CHUNK, 30000);
+    receive_type(c, LAGAN_MSG_CHUNK, 30000);
+    SEND(c, LAGAN_MSG_ACK, 1, { "n", 100 });
+    assert_true(silent(c, 300));
+    SEND(c, LAGAN_MSG_ACK, 1, { "n", 2 });
+    assert_int_equal(number(&receive_type(c, LAGAN_MSG_CHUNK, 30000)->map, "n"), 3);
+    dealer_close(c);
+    kill(r.pid, SIGTERM);
+    assert_int_equal(lagand_wait(&r, 30000), 0);
+}
+
 /* All tokens without credit are sent as one chunk. */
 static void
 tokens_without_credit_are_sent_as_one_chunk(void **state)
@@ -302,6 +320,7 @@ int
 main(void)
 {
     const struct CMUnitTest tests[] = {
+        lagand_test(ack_of_chunks_that_were_not_sent_gives_no_credit),
         lagand_test(tokens_without_credit_are_sent_as_one_chunk),
         lagand_test(worker_suspends_a_request_whose_client_does_not_read),
         lagand_test(suspended_request_stays_suspended_after_a_worker_restart),

@@ -74,7 +74,7 @@ dispatched(uint64_t rid, uint32_t logprobs, uint8_t flags)
     r->dispatch.held = true;
     r->delivery.ack_window = 4;
     w.requests.n++, w.requests.n_seqs++;
-    w.requests.tokens += r->accounting.n_tokens;
+    w.requests.tokens += r->dispatch.load = r->accounting.n_tokens;
     return r;
 }
 
@@ -491,7 +491,7 @@ requests_of_a_dead_worker_continue_after_received_tokens(void **state)
         request_move(d.ledger, request, REQUEST_DISPATCHED);
         request->dispatch.held = true;
         w.requests.n++, w.requests.n_seqs++;
-        w.requests.tokens += request->accounting.n_tokens;
+        w.requests.tokens += request->dispatch.load = request->accounting.n_tokens;
         dispatch_worker_lost(&w, &from_outside);
         assert_int_equal(request->state, REQUEST_QUEUED);
     }
@@ -635,7 +635,7 @@ prompt_logprobs_are_delivered_once(void **state)
     request_move(d.ledger, r, REQUEST_DISPATCHED);
     r->dispatch.held = true;
     w.requests.n++, w.requests.n_seqs++;
-    w.requests.tokens += r->accounting.n_tokens;
+    w.requests.tokens += r->dispatch.load = r->accounting.n_tokens;
     for (uint32_t i = 0; i < 5; i++) memcpy((char *)(p + 1) + 4 * i, &i, 4);
     assert_int_equal(record(REC_PROMPT_LOGPROBS, n, &e), 0);
     assert_int_equal(r->outputs.n_prompt_received, 5);
@@ -830,7 +830,7 @@ random_records_do_no_harm(void **state)
             request->dispatch.held = false;
             w.requests.n = w.requests.n_seqs = 1;
             request = dispatched(1000 + (uint64_t)i, 0, 0);
-            w.requests.tokens = request->accounting.n_tokens;
+            w.requests.tokens = request->dispatch.load = request->accounting.n_tokens;
             w.requests.n = w.requests.n_seqs = 1;
         }
         free(exact);

@@ -358,9 +358,9 @@ second_reload_is_refused_during_the_first(void **state)
     call(ctl, 1, "reload", NULL, NULL);
     call(ctl, 2, "reload", NULL, NULL);
     kill(r.pid, SIGCONT);
+    receive_error(ctl, 2, LAGAN_E_UNSUPPORTED, "a reload is in progress", 5000);
     m = receive_type(ctl, LAGAN_MSG_REPLY, 5000);
     assert_int_equal(number(msg_get(&m->map, "result"), "workers"), 2);
-    receive_error(ctl, 2, LAGAN_E_UNSUPPORTED, "a reload is in progress", 5000);
     assert_true(lagand_notified(&r, "READY=1", 5000));
     call(ctl, 3, "events", NULL, NULL);
     list = msg_get(msg_get(&receive_type(ctl, LAGAN_MSG_REPLY, 5000)->map, "result"), "events");

@@ -189,6 +189,31 @@ only_keys_of_the_file_are_served(void **state)
     assert_int_equal(lagand_stop(&r), 0);
 }
 
+/* Regression: all had one error, a timeout, and lagand logged nothing. */
+static void
+failed_connections_have_different_errors(void **state)
+{
+    struct lagan *none = NULL;
+    char closed[64];
+    struct pair other;
+
+    (void)state;
+    start("good");
+    zmq_curve_keypair(other.public, other.secret);
+    write_keys(eves, alice.secret, "server", other.public, "");
+    assert_int_equal(lagan_open_keys(&none, at, eves, 1000), -EACCES);
+    assert_non_null(strstr(lagan_errmsg(NULL), "is not the key of that lagand"));
+    assert_true(lagand_logged(&r, "failed the CURVE handshake", 30000));
+    assert_int_equal(lagan_open_keys(&none, "tcp://no-such-host.invalid:7770", alices, 300),
+                     -EHOSTUNREACH);
+    assert_non_null(strstr(lagan_errmsg(NULL), "no-such-host.invalid cannot be resolved"));
+    snprintf(closed, sizeof closed, "%s", at);
+    lagan_close(connect_as(alices));
+    assert_int_equal(lagand_stop(&r), 0);
+    assert_int_equal(lagan_open_keys(&none, closed, alices, 300), -ECONNREFUSED);
+    assert_non_null(strstr(lagan_errmsg(NULL), "Connection refused"));
+}
+
 /* With a plain socket, or with the key of another server. */
 static void
 frames_without_valid_keys_do_not_arrive(void **state)
@@ -276,7 +301,7 @@ reload_reads_the_keys_again(void **state)
     (void)state;
     chmod(keys, 0644);
     call(ctl, 1, "reload", NULL, NULL);
-    receive_error(ctl, 1, LAGAN_E_INVALID_REQUEST, "mode 0644", 30000);
+    receive_error(ctl, 1, LAGAN_E_UNAUTHORIZED, "mode 0644", 30000);
     chmod(keys, 0600);
     reload_with(ctl, 2, eve.public, " eve");
     lagan_close(connect_as(eves));
@@ -300,14 +325,14 @@ sighup_reads_the_keys_again(void **state)
     lagan_close(connect_as(alices));
     chmod(keys, 0644);
     kill(r.pid, SIGHUP);
-    assert_true(lagand_logged(&r, "reload by SIGHUP refused because of api.keys: ", 30000));
+    assert_true(lagand_logged(&r, "reload refused: api.keys: ", 30000));
     write_keys(keys, server.secret, "client", eve.public, " eve");
     chmod(keys, 0600);
-    systemd_clear_notices(&r.systemd);
     kill(r.pid, SIGHUP);
-    assert_true(lagand_notified(&r, "RELOADING=1", 30000));
+    assert_true(lagand_logged(&r, "reload: took the keys in api.keys", 30000));
     lagan_close(connect_as(eves));
     assert_int_equal(lagan_open_keys(&none, at, alices, 30000), -EACCES);
+    assert_false(lagand_logged(&r, "epoch 2", 0)); /* no worker was replaced */
     assert_int_equal(lagand_stop(&r), 0);
 }
 
@@ -418,7 +443,7 @@ clients_may_call_only_these_verbs(void **state)
 {
     static const char *const of_clients[] = {
         "status",      "workers list", "requests list", "cancel",  "tokenize", "detokenize",
-        "config show", "kv stats",     "kv pools",      "metrics", "version",
+        "config show", "kv stats",     "kv pools",      "metrics", "steps",    "version",
     };
     static const char *const all[] = {
 #define X(id, name, operators, args, result) name,
@@ -541,6 +566,7 @@ main(void)
 #define T(f) cmocka_unit_test_setup_teardown(f, set_up, tear_down)
     const struct CMUnitTest tests[] = {
         T(only_keys_of_the_file_are_served),
+        T(failed_connections_have_different_errors),
         T(frames_without_valid_keys_do_not_arrive),
         T(tcp_needs_a_keys_file),
         T(reload_reads_the_keys_again),

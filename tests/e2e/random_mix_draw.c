@@ -298,9 +298,11 @@ mix_draw_worker(struct settings *s, const struct model *m, uint64_t longest)
     mix_set(s, "kv.reuse=%s", reuse ? "true" : "false");
     if (mix_one_in(4)) mix_set(s, "kv.partial_reuse=false");
     if (mix_one_in(4)) mix_set(s, "kv.reuse_scope=all");
-    if (reuse && mix_one_in(2)) mix_set(s, "kv.host_memory=%uKiB", 256u << test_below(4));
-    if (mix_one_in(4)) mix_set(s, "kv.host_bandwidth=%uKiB", 1u << test_below(20));
-    if (mix_one_in(2)) mix_set(s, "kv.prefill_rate=%u", 1000u << test_below(8));
+    if (reuse && mix_one_in(2)) {
+        mix_set(s, "kv.host_memory=%uKiB", 256u << test_below(4));
+        if (mix_one_in(4)) mix_set(s, "kv.host_bandwidth=%uKiB", 1u << test_below(20));
+        if (mix_one_in(2)) mix_set(s, "kv.prefill_rate=%u", 1000u << test_below(8));
+    }
     mix_set(s, "kv.snapshot_interval=%u", interval[test_below(5)]);
     mix_set(s, "max_num_seqs=%u", mix_one_in(6) ? 1 + test_below(4) : 4 + test_below(20));
     mix_set(s, "max_num_batched_tokens=%u",

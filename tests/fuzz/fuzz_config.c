@@ -200,8 +200,9 @@ examine_rope(const json_t *config, const char *kind)
         check(p.original_max >= 1 && p.original_max <= CFG_MAX_POSITIONS);
     if (p.type == ROPE_YARN) check(p.beta_fast > 0 && p.beta_slow > 0);
     dim = rope_dim(&p, HEAD);
+    if (p.type == ROPE_LONGROPE && p.n_divisors != dim / 2) return;
     check(dim <= HEAD && dim % 2 == 0);
-    factor = rope_frequencies(&p, HEAD, inv_freq);
+    factor = rope_frequencies(&p, HEAD, POSITIONS, inv_freq);
     rope_table(&p, HEAD, POSITIONS, table);
     for (uint32_t i = 0; i < POSITIONS * dim; i++) check(fabsf(table[i]) <= factor * 1.001f);
 }

@@ -127,7 +127,7 @@ ref_value(struct walk *w, int depth, bool in_list, struct key *as_key)
     }
     if ((b & 0xe0) == 0xa0 || (b >= 0xd9 && b <= 0xdb)) { /* a string */
         n = b < 0xc0 ? b & 31 : take(w, 1u << (b - 0xd9), &ok);
-        if (!ok || n > (uint64_t)(w->end - w->p) || n > 1048576 || !ref_utf8(w->p, n)) return false;
+        if (!ok || n > (uint64_t)(w->end - w->p) || n > 4194304 || !ref_utf8(w->p, n)) return false;
         if (as_key) *as_key = (struct key){ w->p, n };
         w->p += n;
         return true;
@@ -260,7 +260,7 @@ value_ok(const char *k, uint32_t n, const msgpack_object *v)
     if (KEY("eos_ids") || KEY("stop_ids")) return ids(v, 0, 16);
     if (KEY("generated_ids")) return ids(v, 0, 1048576);
     if (KEY("disconnect_timeout_ms")) return whole(v, 0, 600000);
-    if (KEY("text") || KEY("messages")) return string(v, 1048576);
+    if (KEY("text") || KEY("messages")) return string(v, 4194304);
     if (KEY("model")) return string(v, 256);
     if (KEY("cache_salt")) return string(v, 128);
     if (KEY("cache_priority")) return whole(v, 0, 100);

@@ -113,6 +113,45 @@ ref_candidates(const float *x, uint32_t n, const struct sample_row *r, uint32_t 
     return keep;
 }
 
+/* Of 2^i equal tokens, top_p 2^-j keeps the 2^(i-j) lowest ids: their share is exactly top_p. */
+static void
+top_p_keeps_no_tie_beyond_an_exact_share(void **state)
+{
+    (void)state;
+    for (uint32_t i = 1; i < 8; i++)
+        for (uint32_t j = 0; j <= i; j++) {
+            uint32_t vocab = 1u << i, keep = vocab >> j;
+            bool drawn[128] = { false };
+            struct sample_row row[64];
+            struct fixture r;
+            struct tensor x;
+
+            fixture_open(&r, "auto", 1);
+            x = fixture_tensor(&r, DT_F32, 64, vocab, vocab, 2);
+            for (uint32_t k = 0; k < 64 * vocab; k++) ((float *)HOST(x.data))[k] = 1.5f;
+            for (uint32_t part = 0; part < 16; part++) {
+                struct drawn d;
+
+                for (uint32_t k = 0; k < 64; k++) {
+                    row[k] = plain;
+                    row[k].temperature = 1;
+                    row[k].top_p = 1 / (float)(1u << j);
+                    row[k].position = 64 * part + k;
+                }
+                d = sample(x, row, NULL);
+                for (uint32_t k = 0; k < 64; k++) {
+                    if ((uint32_t)d.token[k] >= keep)
+                        fail_msg("token %d of %u: top_p %g keeps %u", d.token[k], vocab,
+                                 (double)row[k].top_p, keep);
+                    drawn[d.token[k]] = true;
+                }
+            }
+            /* 1,024 draws miss one of 16 tokens with a probability below 1e-27. */
+            for (uint32_t k = 0; k < keep && keep <= 16; k++) assert_true(drawn[k]);
+            fixture_close(&r);
+        }
+}
+
 static void
 temperature_zero_takes_the_best_lowest_id_on_ties(void **state)
 {
@@ -725,7 +764,8 @@ every_device_samples_the_same_token_for_any_parameters(void **state)
             if (test_below(5)) row[i].slot = i;
             if (test_below(3) == 0) row[i].allowed = test_below(3);
             draw_history(&row[i], read[i], READ, vocab);
-            if (row[i].allowed != ALLOW_ALL) row[i].no_repeat_ngram = 0; /* a token must be left */
+            /* a token must be left */
+            if (row[i].allowed != ALLOW_ALL || vocab < 100) row[i].no_repeat_ngram = 0;
             row[i].n_logit_bias = vocab < 100 || test_below(3) ? 0 : test_below(N_SUPPRESSED + 1);
             row[i].n_top = test_below(2) ? 0 : test_below(test_below(2) ? 20 : 1025);
             row[i].first_top = n_top;
@@ -807,6 +847,7 @@ main(int argc, char **argv)
         fixture_test(suppressed_tokens_are_never_chosen_and_forced_tokens_always),
         fixture_test(a_disallowed_token_is_not_chosen_and_has_no_probability),
         fixture_test(logprobs_are_listed_best_first_lowest_id_on_ties),
+        fixture_test(top_p_keeps_no_tie_beyond_an_exact_share),
         fixture_test(draws_follow_top_k_top_p_and_min_p_of_transformers),
         fixture_test(equal_seed_output_and_position_draw_the_same_token),
         fixture_test(

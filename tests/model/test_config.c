@@ -320,9 +320,21 @@ rotary_parameters_are_refused_by_name(void **state)
     struct rope_params r;
 
     (void)state;
-    REFUSED(rope("{\"rope_scaling\":{\"type\":\"dynamic\",\"factor\":2}}", NULL, &r), -ENOTSUP,
-            "rope_scaling: rope_type is dynamic; only default, linear, llama3, yarn and "
+    REFUSED(rope("{\"rope_scaling\":{\"type\":\"su\",\"factor\":2}}", NULL, &r), -ENOTSUP,
+            "rope_scaling: rope_type is su; default, linear, dynamic, llama3, yarn, longrope and "
             "proportional are implemented");
+    REFUSED(rope("{\"rope_scaling\":{\"type\":\"dynamic\"}}", NULL, &r), -EINVAL,
+            "rope_scaling: factor is not set, and it has no default");
+    REFUSED(rope("{\"rope_scaling\":{\"type\":\"longrope\",\"short_factor\":[1]}}", NULL, &r),
+            -EINVAL, "rope_scaling: long_factor has 0 entries, want a list of 1 to 256 numbers");
+    REFUSED(rope("{\"rope_scaling\":{\"type\":\"longrope\",\"short_factor\":[1],"
+                 "\"long_factor\":[1,0]}}",
+                 NULL, &r),
+            -EINVAL, "rope_scaling: long_factor[1] is 0 or no number, want 0.001 to 1e6");
+    REFUSED(rope("{\"rope_scaling\":{\"type\":\"longrope\",\"short_factor\":[1],"
+                 "\"long_factor\":[1,2]}}",
+                 NULL, &r),
+            -EINVAL, "rope_scaling: short_factor has 1 entries, long_factor has 2, want equal");
     REFUSED(rope("{\"rope_parameters\":{\"rope_type\":\"linear\"}}", NULL, &r), -EINVAL,
             "rope_parameters: factor is not set, and it has no default");
     REFUSED(
@@ -359,6 +371,13 @@ rotary_parameters_have_defaults(void **state)
         0);
     assert_true(r.beta_fast == 32 && r.beta_slow == 1 && r.original_max == 99 && !r.truncate);
     assert_true(isnan(r.attention_factor));
+    assert_int_equal(rope("{\"max_position_embeddings\":96,\"rope_scaling\":{\"type\":\"longrope\","
+                          "\"original_max_position_embeddings\":32,"
+                          "\"short_factor\":[1,2],\"long_factor\":[3,4]}}",
+                          NULL, &r),
+                     0);
+    assert_true(r.type == ROPE_LONGROPE && r.factor == 3 && r.original_max == 32);
+    assert_true(r.n_divisors == 2 && r.divisor[ROPE_SHORT][1] == 2 && r.divisor[ROPE_LONG][0] == 3);
     /* The older dialect never scales sliding layers. */
     assert_int_equal(rope("{\"rope_scaling\":{\"rope_type\":\"linear\",\"factor\":8},"
                           "\"rope_theta\":1e6}",

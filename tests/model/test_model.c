@@ -241,7 +241,7 @@ max_len_option_can_only_reduce_the_length(void **state)
     assert_int_equal(m->shape.max_len, 100);
     model_close(m);
     assert_int_equal(open_toy(&m, 257), -EINVAL);
-    assert_non_null(strstr(e.text, "max_len is 257, the model has only 256 positions"));
+    assert_non_null(strstr(e.text, "max_model_len is 257, the model has only 256 positions"));
 }
 
 static void

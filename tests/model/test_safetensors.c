@@ -80,6 +80,18 @@ tensors_are_found_by_name_with_dtype_shape_and_offset(void **state)
 }
 
 static void
+git_lfs_pointer_is_named(void **state)
+{
+    const char text[] = "version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 9\n";
+    struct st_shard f = { .name = "m", .map = (const uint8_t *)text, .bytes = sizeof text - 1 };
+    struct safetensors t = { 0 };
+
+    (void)state;
+    assert_int_equal(safetensors_header_read(&t, &f, 0, &e), -EBADMSG);
+    assert_non_null(strstr(e.text, "m is a git-lfs pointer of 64 bytes, not the weights; run git"));
+}
+
+static void
 absurd_header_length_is_refused(void **state)
 {
     uint8_t bytes[64] = { 0 };
@@ -320,6 +332,7 @@ main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(tensors_are_found_by_name_with_dtype_shape_and_offset),
+        cmocka_unit_test(git_lfs_pointer_is_named),
         cmocka_unit_test(absurd_header_length_is_refused),
         cmocka_unit_test(error_of_a_truncated_file_states_the_missing_bytes),
         cmocka_unit_test(tensor_whose_shape_disagrees_with_its_bytes_is_refused),

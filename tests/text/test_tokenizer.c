@@ -43,6 +43,7 @@ case_encodes(const struct golden_case *c, void *arg)
     same_ids(c->text, ids, n, c->ids, c->n_ids);
     n = tokenizer_encode(arg, c->text, (size_t)c->text_len, true, ids, GOLDEN_IDS, NULL);
     same_ids(c->text, ids, n, c->ids_bare, c->n_bare);
+    assert_true((uint64_t)c->text_len <= tokenizer_max_text(arg, (uint32_t)n));
 }
 
 static void
@@ -191,6 +192,7 @@ check_case(struct json *j, struct tokenizer *t, const char *name)
         n = tokenizer_encode(t, text, (size_t)n_text, false, got, ARRAY_LEN(got), NULL);
         if (n != n_want || memcmp(got, want, (size_t)n * sizeof *got)) print_message("%s: ", name);
         same_ids(text, got, n, want, n_want);
+        assert_true((uint64_t)n_text <= tokenizer_max_text(t, (uint32_t)n));
     }
     if (n_decoded < 0) return;
     n = tokenizer_decode(t, want, (uint32_t)n_want, n_text < 0, back, sizeof back);
@@ -713,6 +715,7 @@ check_question(struct json *j, struct tokenizer *t)
     same_ids(text, got, n, ids, n_ids);
     n = tokenizer_encode(t, text, strlen(text), true, got, ARRAY_LEN(got), NULL);
     assert_int_equal(n, strlen(text)); /* 1 token for each byte */
+    assert_in_range(tokenizer_max_text(t, 10), 10, 10 * 64);
     n = tokenizer_decode(t, output_ids, (uint32_t)n_output, false, back, sizeof back);
     assert_int_equal(n, strlen(output));
     assert_string_equal(back, output);

@@ -251,7 +251,7 @@ length_of_strings_and_frames_is_limited(void **state)
     msg_key(&f.p, "text");
     msg_bytes(&f.p, big, LAGAN_MAX_STR + 1);
     assert_int_equal(msg_check(f.b.data, f.b.size, LAGAN_MAX_NODES, &e), -EBADMSG);
-    assert_non_null(strstr(e.text, "1 MiB"));
+    assert_non_null(strstr(e.text, "4 MiB"));
     frame_done(&f);
     assert_int_equal(msg_check(big, LAGAN_MAX_FRAME + 1, LAGAN_MAX_NODES, &e), -EBADMSG);
     assert_non_null(strstr(e.text, "the limit is 4259840"));

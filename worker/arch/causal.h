@@ -75,6 +75,10 @@ struct dense_layer {
     struct tensor gate_up, down;  /* [2 ff, hidden], gate rows first; [hidden, ff] */
     struct tensor ff_post;        /* [hidden]: norm of the output of the feed-forward */
 };
+/* Rope types of llama.c and qwen.c: all types that transformers implements for each family. */
+#define DENSE_ROPE \
+    (1 << ROPE_DEFAULT | 1 << ROPE_LINEAR | 1 << ROPE_DYNAMIC | 1 << ROPE_LLAMA3 | \
+     1 << ROPE_YARN | 1 << ROPE_LONGROPE)
 #define DENSE(f) IN_LAYER, offsetof(struct dense_layer, f)
 struct dense_cfg {
     struct causal_cfg base;

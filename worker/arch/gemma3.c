@@ -57,6 +57,7 @@ configure(json_t *config, struct model_shape *s, void *out, struct err *e)
 const struct arch arch_gemma3 = {
     .name = "gemma3",
     .hf_types = (const char *const[]){ "gemma3_text", "gemma3", NULL },
+    .exceeds_fp16 = true,
     .weights = weights,
     .prefixes = gemma_prefixes,
     .configure = configure,

@@ -1,30 +1,31 @@
 /* gemma3n.c - Gemma 3n, text only: E2B, E4B.
  *
- * There are 4 streams of hidden states (AltUp): a layer predicts all streams from all streams,
- * computes its sublayers on the active stream, and corrects every stream with the result. A
- * low-rank product (Laurel) is added beside attention. In the first layers, feed-forward gates
- * become 0 unless they are far above the mean of their row. Per-layer inputs (gemma.h) are added to
- * streams 1 to 3. The last layers read the KV of earlier layers. Norm weights are w, scores are not
- * scaled, v is normed. Source: Gemma3nForCausalLM of transformers 5.17. */
+ * There are several streams of hidden states (AltUp; published models: 4): a layer predicts all
+ * streams from all streams, computes its sublayers on the active stream, and corrects every stream
+ * with the result. A low-rank product (Laurel) is added beside attention. In the first layers,
+ * feed-forward gates become 0 unless they are far above the mean of their row. Per-layer inputs
+ * (gemma.h) are added to all streams but stream 0. The last layers read the KV of earlier layers.
+ * Norm weights are w, scores are not scaled, v is normed. Source: Gemma3nForCausalLM of
+ * transformers 5.17. */
 #include "worker/arch/gemma.h"
 
 #include <math.h>
 
 /* SPARSE: number of first layers with sparse gates if activation_sparsity_pattern is absent. If the
  * model has no further layers, no layer is sparse then. */
-enum { STREAMS = 4, COEFS = STREAMS * STREAMS, SPARSE = 10 };
+enum { STREAMS = 4, MAX_STREAMS = 8, SPARSE = 10 }; /* MAX_STREAMS: limit of altup() */
 static const float LEAST = 1e-5f; /* lower limit of the mean square in match_rms() */
 
 struct gemma3n {
     struct gemma_top base;
-    struct tensor altup_in, altup_out; /* [3 hidden, hidden]: rows of streams 1, 2, 3 */
+    struct tensor altup_in, altup_out; /* [(streams - 1) * hidden, hidden]: of streams 1 and up */
 };
 
 struct gemma3n_layer {
     struct dense_layer dense; /* qkv has rows q, then k and v if the layer has its own KV */
     struct gemma_input input;
-    struct tensor router_norm, router;      /* [hidden], [4, hidden] */
-    struct tensor predict, correct;         /* [16, 4], [4, 4] */
+    struct tensor router_norm, router;      /* [hidden], [streams, hidden] */
+    struct tensor predict, correct;         /* [streams^2, streams], [streams, streams] */
     struct tensor output_scale;             /* [hidden] */
     struct tensor left, right, laurel_post; /* [rank, hidden], [hidden, rank], [hidden] */
 };
@@ -48,12 +49,8 @@ static const struct weight_rule weights[] = {
     /* in the checkpoint                      field                    rows          cols */
     GEMMA_TOP_RULES,
     GEMMA_INPUT_TOP_RULES,
-    { "altup_projections.0.weight",           ALL(altup_in),           DIM_HIDDEN,   DIM_HIDDEN,  0 },
-    { "altup_projections.1.weight",           ALL(altup_in),           DIM_HIDDEN,   DIM_HIDDEN,  W_STACKED },
-    { "altup_projections.2.weight",           ALL(altup_in),           DIM_HIDDEN,   DIM_HIDDEN,  W_STACKED },
-    { "altup_unembed_projections.0.weight",   ALL(altup_out),          DIM_HIDDEN,   DIM_HIDDEN,  0 },
-    { "altup_unembed_projections.1.weight",   ALL(altup_out),          DIM_HIDDEN,   DIM_HIDDEN,  W_STACKED },
-    { "altup_unembed_projections.2.weight",   ALL(altup_out),          DIM_HIDDEN,   DIM_HIDDEN,  W_STACKED },
+    { "altup_projections.%u.weight",          ALL(altup_in),           DIM_HIDDEN,   DIM_HIDDEN,  W_ONE_BY_ONE },
+    { "altup_unembed_projections.%u.weight",  ALL(altup_out),          DIM_HIDDEN,   DIM_HIDDEN,  W_ONE_BY_ONE },
     GEMMA_DENSE_RULES,
     { ALTUP "router_norm.weight",             LAYER(router_norm),      DIM_1,        DIM_HIDDEN,  W_FP32 },
     { ALTUP "modality_router.weight",         LAYER(router),           DIM_STREAMS,  DIM_HIDDEN,  0 },
@@ -142,10 +139,10 @@ configure(json_t *config, struct model_shape *s, void *out, struct err *e)
     TRY(gemma_refuse_others(config, e));
     TRY(cfg_want_bool(config, "altup_correct_scale", true, e));
     TRY(cfg_u32(config, "altup_num_inputs", STREAMS, 1, 64, &streams, e));
-    if (streams != STREAMS)
-        return err_set(e, -ENOTSUP, "altup_num_inputs is %u, only %d is implemented", streams,
-                       STREAMS);
-    TRY(cfg_u32(config, "altup_active_idx", 0, 0, STREAMS - 1, &cfg->active, e));
+    if (streams < 2 || streams > MAX_STREAMS)
+        return err_set(e, -ENOTSUP, "altup_num_inputs is %u, only 2 to %d are implemented", streams,
+                       MAX_STREAMS);
+    TRY(cfg_u32(config, "altup_active_idx", 0, 0, streams - 1, &cfg->active, e));
     TRY(cfg_u32(config, "laurel_rank", 64, 1, CFG_MAX_HIDDEN, &cfg->rank, e));
     TRY(causal_sizes(config, defaults, s, &cfg->base, e));
     TRY(gemma_read_inputs(config, 1, s, &cfg->each, e));
@@ -153,10 +150,11 @@ configure(json_t *config, struct model_shape *s, void *out, struct err *e)
     TRY(gemma_ropes(config, 1 << ROPE_DEFAULT, &cfg->base, e));
     TRY(read_layers(config, s, cfg, e));
     cfg->base.embed_scale = sqrtf((float)s->hidden); /* not rounded to bf16, as in gemma3.c */
-    s->n_streams = STREAMS;
-    s->own_cols += 2 * ROUND_UP(s->hidden, 4u) + STREAMS + COEFS + ROUND_UP(cfg->rank, 4u);
-    s->dim[DIM_STREAMS] = STREAMS;
-    s->dim[DIM_COEFS] = COEFS;
+    s->n_streams = streams;
+    s->own_cols += 2 * ROUND_UP(s->hidden, 4u) + ROUND_UP(streams, 4u) +
+                   ROUND_UP(streams * streams, 4u) + ROUND_UP(cfg->rank, 4u);
+    s->dim[DIM_STREAMS] = streams;
+    s->dim[DIM_COEFS] = streams * streams;
     s->dim[DIM_RANK] = cfg->rank;
     return 0;
 }
@@ -180,8 +178,8 @@ struct gemma3n_scratch {
     struct tensor h, out; /* activations [n, hidden] */
     struct tensor work;   /* fp32 [n, hidden]: next value of the active stream */
     struct tensor other;  /* fp32 [n, hidden]: a projected stream, in join_streams() */
-    struct tensor modal;  /* [n, 4]: output of the router of AltUp */
-    struct tensor coefs;  /* fp32 [n, 16]: coefficients of the streams */
+    struct tensor modal;  /* [n, streams]: output of the router of AltUp */
+    struct tensor coefs;  /* fp32 [n, streams^2]: coefficients of the streams */
     struct tensor rank;   /* [n, rank]: inner product of Laurel */
 };
 
@@ -190,16 +188,18 @@ scratch_of(const struct model *m, const struct step *s)
 {
     const struct gemma3n_cfg *cfg = m->cfg;
     uint32_t rows = s->rows.n_tokens, hidden = m->shape.hidden, wide = ROUND_UP(hidden, 4u);
-    uint32_t at = gemma_input_words(m->shape.n_layers, cfg->each);
+    uint32_t at = gemma_input_words(m->shape.n_layers, cfg->each), streams = m->shape.n_streams;
+    uint32_t modal_at = at + 2 * wide, coefs_at = modal_at + ROUND_UP(streams, 4u);
+    uint32_t rank_at = coefs_at + ROUND_UP(streams * streams, 4u);
 
     return (struct gemma3n_scratch){
         .h = block_scratch(s, BLOCK_NORMED, rows, hidden),
         .out = block_scratch(s, BLOCK_OUT, rows, hidden),
         .work = block_area(s, BLOCK_OWN, at, rows, hidden, DT_F32),
         .other = block_area(s, BLOCK_OWN, at + wide, rows, hidden, DT_F32),
-        .modal = block_area(s, BLOCK_OWN, at + 2 * wide, rows, STREAMS, m->act),
-        .coefs = block_area(s, BLOCK_OWN, at + 2 * wide + STREAMS, rows, COEFS, DT_F32),
-        .rank = block_area(s, BLOCK_OWN, at + 2 * wide + STREAMS + COEFS, rows, cfg->rank, m->act),
+        .modal = block_area(s, BLOCK_OWN, modal_at, rows, streams, m->act),
+        .coefs = block_area(s, BLOCK_OWN, coefs_at, rows, streams * streams, DT_F32),
+        .rank = block_area(s, BLOCK_OWN, rank_at, rows, cfg->rank, m->act),
     };
 }
 
@@ -291,43 +291,44 @@ sublayers(const struct model *m, struct step *s, uint32_t l, const struct gemma3
     return block_residual(m, s, inner, w->dense.down, add);
 }
 
-/* Embeds tokens into stream 0; sets streams 1 to 3 to projections of it, scaled to its RMS. */
+/* Embeds tokens into stream 0; sets the other streams to projections of it, scaled to its RMS. */
 static int
 begin_streams(const struct model *m, struct step *s, const struct gemma3n_scratch *o)
 {
     const struct gpu_ops *op = m->op;
     const struct gemma3n_cfg *cfg = m->cfg;
     const struct gemma3n *top = m->top;
-    uint32_t hidden = m->shape.hidden;
+    uint32_t hidden = m->shape.hidden, streams = m->shape.n_streams;
 
     TRY(op->embed(s->lane, o->h, top->base.base.embed, s->rows.token, cfg->base.embed_scale));
     TRY(op->embed(s->lane, stream(m, s, 0), top->base.base.embed, s->rows.token,
                   cfg->base.embed_scale));
-    TRY(op->matmul(s->lane, tensor_cols(s->x, hidden, (STREAMS - 1) * hidden), o->h, top->altup_in,
+    TRY(op->matmul(s->lane, tensor_cols(s->x, hidden, (streams - 1) * hidden), o->h, top->altup_in,
                    NO_TENSOR, 0));
-    for (uint32_t i = 1; i < STREAMS; i++)
+    for (uint32_t i = 1; i < streams; i++)
         TRY(op->match_rms(s->lane, stream(m, s, i), stream(m, s, 0), LEAST));
     return 0;
 }
 
-/* Projects streams 1 to 3 back, scaled to the RMS of stream 0; normed = norm of the mean of all. */
+/* Projects all streams but stream 0 back, scaled to the RMS of stream 0; normed = norm of the mean
+ * of all. */
 static int
 join_streams(const struct model *m, struct step *s, const struct gemma3n_scratch *o)
 {
     const struct gpu_ops *op = m->op;
     const struct gemma3n_cfg *cfg = m->cfg;
     const struct gemma3n *top = m->top;
-    uint32_t hidden = m->shape.hidden;
+    uint32_t hidden = m->shape.hidden, streams = m->shape.n_streams;
 
     TRY(op->mul(s->lane, o->work, stream(m, s, 0), NO_TENSOR));
-    for (uint32_t i = 1; i < STREAMS; i++) {
+    for (uint32_t i = 1; i < streams; i++) {
         TRY(op->mul(s->lane, o->h, stream(m, s, i), NO_TENSOR));
         TRY(op->matmul(s->lane, o->other, o->h,
                        tensor_rows(top->altup_out, (i - 1) * hidden, hidden), NO_TENSOR, 0));
         TRY(op->match_rms(s->lane, o->other, stream(m, s, 0), LEAST));
         TRY(op->add(s->lane, o->work, o->other));
     }
-    TRY(op->scale(s->lane, o->work, 1.0f / STREAMS, 0));
+    TRY(op->scale(s->lane, o->work, 1.0f / (float)streams, 0));
     return op->rms_norm(s->lane, s->normed, o->work, top->base.base.norm, cfg->base.eps, 0);
 }
 
@@ -339,9 +340,10 @@ forward(const struct model *m, struct step *s, uint32_t first, uint32_t n)
     const struct gemma3n_layer *w = (const struct gemma3n_layer *)m->layer + first;
     const struct gemma3n_scratch o = scratch_of(m, s);
     struct tensor inputs, active = stream(m, s, cfg->active);
-    struct altup predict = { ALTUP_PREDICT, s->x, o.coefs, NO_TENSOR, STREAMS, cfg->active };
-    struct altup correct = { ALTUP_CORRECT, s->x,    tensor_cols(o.coefs, 0, STREAMS),
-                             o.work,        STREAMS, cfg->active };
+    uint32_t streams = m->shape.n_streams;
+    struct altup predict = { ALTUP_PREDICT, s->x, o.coefs, NO_TENSOR, streams, cfg->active };
+    struct altup correct = { ALTUP_CORRECT, s->x,    tensor_cols(o.coefs, 0, streams),
+                             o.work,        streams, cfg->active };
 
     if (first == 0) TRY(begin_streams(m, s, &o));
     TRY(gemma_inputs(m, s, cfg->each, first, n, o.h, &inputs));
@@ -355,7 +357,7 @@ forward(const struct model *m, struct step *s, uint32_t first, uint32_t n)
         TRY(op->mul(s->lane, o.h, active, w->output_scale));
         TRY(gemma_use_input(m, s, o.out, o.h, &w->input,
                             tensor_cols(inputs, (l - first) * cfg->each, cfg->each)));
-        for (uint32_t i = 1; i < STREAMS; i++) { /* not stream 0, even if another is active */
+        for (uint32_t i = 1; i < streams; i++) { /* not stream 0, even if another is active */
             struct residual add = {
                 .x = stream(m, s, i), .in = o.out, .in_norm = w->input.post, .eps = cfg->base.eps
             };
@@ -372,6 +374,7 @@ const struct arch arch_gemma3n = {
     .cfg_bytes = sizeof(struct gemma3n_cfg),
     .top_bytes = sizeof(struct gemma3n),
     .layer_bytes = sizeof(struct gemma3n_layer),
+    .exceeds_fp16 = true,
     .weights = weights,
     .divide = divide,
     .prefixes = gemma_prefixes,

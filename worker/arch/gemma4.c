@@ -315,6 +315,7 @@ const struct arch arch_gemma4 = {
     .cfg_bytes = sizeof(struct gemma4_cfg),
     .top_bytes = sizeof(struct gemma_top),
     .layer_bytes = sizeof(struct gemma4_layer),
+    .exceeds_fp16 = true,
     .weights = weights,
     .divide = sharding_agrees,
     .prefixes = gemma_prefixes,

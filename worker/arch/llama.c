@@ -17,7 +17,6 @@ static const struct weight_rule weights[] = {
 };
 /* clang-format on */
 
-enum { LLAMA_ROPE = 1 << ROPE_DEFAULT | 1 << ROPE_LINEAR | 1 << ROPE_LLAMA3 };
 /* Defaults of MistralConfig. */
 enum { MISTRAL_WINDOW = 4096, MISTRAL_KV_HEADS = 8, MISTRAL_POSITIONS = 131072 };
 
@@ -74,7 +73,7 @@ configure(json_t *config, struct model_shape *s, void *out, struct err *e)
                   &l, e));
     TRY(read_window(config, mistral, &window, e));
     if (!mistral) TRY(refuse_window(config, s, e));
-    TRY(cfg_rope_only(config, NULL, 1e4, LLAMA_ROPE, &cfg->base.rope[0], e));
+    TRY(cfg_rope_only(config, NULL, 1e4, DENSE_ROPE, &cfg->base.rope[0], e));
     cfg->base.scale = 1 / sqrtf((float)l.head_dim);
     cfg->act = ACT_SILU;
     for (uint32_t i = 0; i < s->n_layers; i++) causal_layer(s, i, l, window);

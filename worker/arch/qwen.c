@@ -30,8 +30,6 @@ static const struct weight_rule weights[] = {
 };
 /* clang-format on */
 
-enum { QWEN_ROPE = 1 << ROPE_DEFAULT | 1 << ROPE_LINEAR | 1 << ROPE_LLAMA3 | 1 << ROPE_YARN };
-
 /* Reads the window of layers from *first on; *window is 0 unless use_sliding_window is true. */
 static int
 read_window(const json_t *config, uint32_t *window, uint32_t *first, struct err *e)
@@ -98,7 +96,7 @@ configure(json_t *config, struct model_shape *s, void *out, struct err *e)
     TRY(cfg_u32(config, "num_attention_heads", 32, 1, CFG_MAX_HEADS, &l.n_heads, e));
     TRY(cfg_heads(config, 32, 32, qwen3 ? 128 : s->hidden / l.n_heads, &l, e));
     TRY(read_layers(config, l, s, e));
-    TRY(cfg_rope_only(config, NULL, 1e4, QWEN_ROPE, &cfg->base.rope[0], e));
+    TRY(cfg_rope_only(config, NULL, 1e4, DENSE_ROPE, &cfg->base.rope[0], e));
     cfg->base.scale = 1 / sqrtf((float)l.head_dim);
     cfg->act = ACT_SILU;
     set_sizes(s, &l, qwen3);

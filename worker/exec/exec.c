@@ -288,7 +288,7 @@ exec_start(struct exec *x, const struct batch *b, struct err *e)
     check(b->lane < x->c.n_lanes && l->started - l->finished < STAGES);
     check(b->partition < MAX_PARTITIONS);
     TRY(stage_refuse(x, b, e));
-    x->op->profile.range_begin(l->lane, "step");
+    x->op->profile.range_begin(l->lane, batch_phase(b->work));
     x->op->profile.range_begin(l->lane, "stage");
     stage_step(x, l, st, b, o, &t);
     x->op->profile.range_end(l->lane);

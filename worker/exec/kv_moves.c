@@ -6,6 +6,7 @@
  * step: a block is saved before the step overwrites it and loaded before the step reads it.
  * If another lane used a block last, batch.wait makes the step wait for that lane.
  */
+#include "base/clock.h"
 #include "worker/exec/exec_internal.h"
 
 /* True if the edit changes the tables on the device; others concern the manifest only. */
@@ -51,6 +52,32 @@ static bool
 conflict(const struct block_copy *a, const struct block_copy *b)
 {
     return a->to == b->to || a->to == b->from || a->from == b->to;
+}
+
+uint64_t
+exec_host_rate(struct exec *x, uint32_t group, slice_id scratch, uint32_t n, uint64_t pitch)
+{
+    struct exec_lane *l = &x->lane[0];
+    struct image *im = &l->stage[0].step;
+    struct block_copy *copy, *dev;
+    nsec since = 0;
+
+    im->used = 0;
+    copy = TAKE_ARRAY(im, struct block_copy, n, &dev);
+    for (uint32_t i = 0; i < n; i++)
+        copy[i] = (struct block_copy){ block_at(x, TIER_DEVICE, group, scratch),
+                                       x->host_kv + i * pitch };
+    if (x->op->mem.put(l->lane, im->dev, im->host, im->used) < 0) return 0;
+    for (int pass = 0; pass < 2; pass++) { /* the first pass touches the pages */
+        since = clock_now();
+        for (uint32_t i = 0; i < n; i++)
+            if (x->op->mem.copy_blocks(l->lane, dev + i, copy + i, 1,
+                                       (struct block_size){ .bytes = x->bytes.block[group] }) < 0)
+                return 0;
+        if (wait_until_idle(x, l) < 0) return 0;
+    }
+    since = MAX(clock_now() - since, (nsec)1);
+    return (uint64_t)((double)n * (double)x->bytes.block[group] * 1e9 / (double)since);
 }
 
 void

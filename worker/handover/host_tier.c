@@ -20,6 +20,7 @@ _Static_assert((int)HOST_PIECES <= (int)FD_CHANNEL_HOSTS, "each piece has a name
 
 /* host_tier.done: mapping runs; succeeded; failed, so an empty tier is made; both have failed. */
 enum { MAPPING, MAPPED, MADE, LOST };
+enum { MEASURED_BLOCKS = 16 }; /* some ms even for blocks of 16 MiB */
 
 void
 host_tier_init(struct worker *w)
@@ -156,6 +157,37 @@ host_tier_give(struct worker *w, struct err *e)
         TRY(adopt_give_arena(w, name, &piece, w->adopt->kv_id, e));
     }
     return 0;
+}
+
+void
+host_tier_measure(struct worker *w)
+{
+    struct host_tier *t = w->host_tier;
+    uint32_t group = 0;
+    struct kv_count c;
+
+    kv_count_host(w->kv, &c);
+    if (!t->host.base || t->map_later || !c.blocks) return;
+    for (uint32_t g = 0; g < w->kv_config->n_groups; g++)
+        if (kv_block_bytes(&w->kv_config->group[g]) > kv_block_bytes(&w->kv_config->group[group]))
+            group = g;
+    t->bandwidth = exec_host_rate(
+        w->exec, group, kv_scratch(w->kv, group),
+        (uint32_t)MIN(t->host.n_mapped * t->host.piece / c.block_bytes, (uint64_t)MEASURED_BLOCKS),
+        c.block_bytes);
+    log_info("host tier: %.2f GB/s from host memory to the device", (double)t->bandwidth / 1e9);
+}
+
+void
+host_tier_learn(struct worker *w, double ns)
+{
+    const struct model_options *k = w->keys;
+    struct host_tier *t = w->host_tier;
+
+    if (!t->host.n) return;
+    t->token_ns = t->token_ns > 0 ? 0.9 * t->token_ns + 0.1 * ns : ns;
+    kv_host_tier_rates(w->kv, k->kv_host_bandwidth ? k->kv_host_bandwidth : t->bandwidth,
+                       k->kv_prefill_rate ? NSEC_S / k->kv_prefill_rate : (nsec)t->token_ns);
 }
 
 bool

@@ -32,6 +32,8 @@ struct host_tier {
     bool map_later;                /* the tier is adopted, and no piece of it is mapped yet */
     bool mapper_runs;              /* the mapper thread runs */
     bool cannot_grow;              /* mapping has failed, so no further piece is mapped */
+    uint64_t bandwidth;            /* measured bytes per second; 0: unknown */
+    double token_ns;               /* running mean of the prefill time of a token; 0: unknown */
     uint32_t want;                 /* number of pieces that the mapper thread is to have mapped */
     _Atomic int done;              /* result of the mapper thread, stored with release */
     struct err err;
@@ -45,6 +47,12 @@ bool host_tier_take(struct worker *w, const struct fd_channel_note *note, int fd
 int host_tier_open(struct worker *w, struct err *e) MUST_USE;
 /* Sends all pieces, mapped or not, to lagand. Loader thread, after the KV arena has its KV id. */
 int host_tier_give(struct worker *w, struct err *e) MUST_USE;
+/* Measures the copy speed of a new tier. Loader thread, before the first step. An adopted tier is
+ * not mapped yet: its blocks are always onboarded. */
+void host_tier_measure(struct worker *w);
+/* Learns that a token of a prefill step took ns, and decides whether onboarding a block takes less
+ * time than computing it. kv.host_bandwidth and kv.prefill_rate replace the measured values. */
+void host_tier_learn(struct worker *w, double ns);
 /* Returns true if the contents of the adopted tier belong to our KV arena: the KV ids are equal. */
 bool host_tier_keeps(const struct worker *w);
 /* Starts to map pieces if due, and uses mapped ones. Engine thread, before steps are planned. */

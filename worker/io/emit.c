@@ -35,6 +35,8 @@ void
 emit_ready(struct worker *w, nsec load_ns)
 {
     const char *name = w->model->arch->name, *device = gpu_describe(w->gpu);
+    uint32_t max_prompt = w->max_source ? w->max_source : w->model->shape.max_len;
+    uint64_t max_text = w->tokenizer ? tokenizer_max_text(w->tokenizer, max_prompt) : 0;
     struct rec_ready r = {
         .vocab = w->model->shape.vocab,
         .max_len = w->model->shape.max_len,
@@ -53,6 +55,7 @@ emit_ready(struct worker *w, nsec load_ns)
         .temperature = w->model->generation.temperature,
         .decoder_start = w->model->decoder_start,
         .max_request_seqs = MIN(w->limits->max_seqs, w->limits->max_tokens),
+        .max_text_bytes = (uint32_t)MIN(max_text, (uint64_t)LAGAN_MAX_STR),
         .device_bytes = (uint16_t)MIN(strlen(device), (size_t)READY_DEVICE - 1),
         .has_chat = w->tokenizer && w->chat->template,
         .tokenizer_fault = w->tokenizer_fault,

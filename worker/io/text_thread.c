@@ -18,6 +18,9 @@ struct slot_queue {
     int fd; /* eventfd: readable after a push */
 };
 
+/* Tokens that a prompt has beyond one for each byte: of the prefix and of the post-processor. */
+enum { MAX_ADDED = 256 };
+
 struct text_thread {
     pthread_t thread;
     struct requests *requests;
@@ -25,6 +28,8 @@ struct text_thread {
     const struct chat *chat;
     char *chat_text; /* [chat_cap] rendered conversation, followed by memory to parse it */
     size_t chat_cap;
+    token_id *too_many; /* [max_tokens] tokens of a prompt that has too many, to count them */
+    uint32_t max_tokens;
     uint32_t prompt_cap;
     struct slot_queue to, from; /* slots given to the thread; slots that it has finished */
     _Atomic bool stop; /* release store in text_thread_stop(), acquire load in text_run() */
@@ -79,24 +84,19 @@ slot_queue_pop(struct slot_queue *s, uint32_t *slot)
     return true;
 }
 
-static int
-encode_chat(struct text_thread *x, struct worker_request *r, uint32_t cap, struct err *e)
-{
-    int n = chat_render(x->chat, r->text, r->n_text, x->chat_text + x->chat_cap, x->chat_text,
-                        x->chat_cap, e);
-
-    if (n >= 0) n = tokenizer_encode(x->tokenizer, x->chat_text, (size_t)n, true, r->ids, cap, e);
-    return n;
-}
-
 static void
 encode_text(struct text_thread *x, struct worker_request *r)
 {
     struct err e = { 0 };
     uint32_t cap = r->kind == REQUEST_GENERATE ? x->prompt_cap : x->requests->max_ids;
-    int n = r->chat ? encode_chat(x, r, cap, &e)
-                    : tokenizer_encode(x->tokenizer, r->text, r->n_text, r->bare, r->ids, cap, &e);
+    const char *name = r->chat ? "messages" : "text", *text = r->chat ? x->chat_text : r->text;
+    bool bare = r->chat || r->bare;
+    int n = r->chat ? chat_render(x->chat, r->text, r->n_text, x->chat_text + x->chat_cap,
+                                  x->chat_text, x->chat_cap, &e)
+                    : (int)r->n_text;
+    size_t n_text = (size_t)MAX(n, 0);
 
+    if (n >= 0) n = tokenizer_encode(x->tokenizer, text, n_text, bare, r->ids, cap, &e);
     if (n >= 0) {
         r->n_ids = (uint32_t)n;
         return;
@@ -104,10 +104,12 @@ encode_text(struct text_thread *x, struct worker_request *r)
     r->reason = n == -EMSGSIZE  ? LAGAN_E_TOO_LONG
                 : n == -ENOTSUP ? LAGAN_E_UNSUPPORTED
                                 : LAGAN_E_INVALID_REQUEST;
-    if (r->chat)
+    if (n == -EMSGSIZE)
+        n = tokenizer_encode(x->tokenizer, text, n_text, bare, x->too_many, x->max_tokens, &e);
+    if (n >= 0)
+        snprintf(r->why, sizeof r->why, "%s has %d tokens; the limit is %u", name, n, cap);
+    else if (r->chat)
         snprintf(r->why, sizeof r->why, "%.190s", e.text);
-    else if (n == -EMSGSIZE)
-        snprintf(r->why, sizeof r->why, "text has more tokens than the limit of %u", cap);
     else
         snprintf(r->why, sizeof r->why, "text: %.150s", e.text);
 }
@@ -159,6 +161,7 @@ text_thread_free(struct text_thread *x)
     slot_queue_close(&x->to);
     slot_queue_close(&x->from);
     free(x->chat_text);
+    free(x->too_many);
     free(x);
     return NULL;
 }
@@ -177,9 +180,11 @@ text_thread_start(struct text_thread **ret, struct requests *q, struct tokenizer
                                .to.fd = -1,
                                .from.fd = -1 };
     x->chat_cap = 2 * (size_t)q->max_text_bytes;
+    x->max_tokens = q->max_text_bytes + MAX_ADDED;
     /* The kernel maps only the pages that the longest conversation so far has needed. */
     x->chat_text = malloc(x->chat_cap + q->max_text_bytes);
-    if (!x->chat_text || slot_queue_open(&x->to, q->n, 0) < 0 ||
+    x->too_many = malloc(x->max_tokens * sizeof *x->too_many);
+    if (!x->chat_text || !x->too_many || slot_queue_open(&x->to, q->n, 0) < 0 ||
         slot_queue_open(&x->from, q->n, EFD_NONBLOCK) < 0 ||
         pthread_create(&x->thread, NULL, text_run, x)) {
         text_thread_free(x);

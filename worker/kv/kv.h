@@ -63,8 +63,7 @@ struct kv_config {
     bool whole_blocks;   /* hits have full blocks only; partial blocks are not stored */
     bool extra_ids;      /* tokens may have extra ids that distinguish them: kv_text.extra */
     uint32_t max_events; /* capacity of the event ring: kv_event.h */
-    /* A host block is onboarded only if copying it takes less time than computing its tokens. If
-     * host_bandwidth or token_time is 0, it is always onboarded. */
+    /* See kv_host_tier_rates(). */
     uint64_t host_bandwidth; /* bytes per second copied from host memory */
     nsec token_time;         /* time to compute one prompt token */
     uint64_t hash_secret[4]; /* key of the hashes that name cached blocks: kv_event.h */
@@ -162,6 +161,10 @@ void kv_host_tier_away(struct kv *kv);
 void kv_host_tier_set_size(struct kv *kv, uint64_t bytes);
 /* Returns how many bytes from the start of the tier have ever held a block. */
 uint64_t kv_host_tier_used(const struct kv *kv);
+/* Sets the speed of copies from host memory, bytes per second, and the time to compute one prompt
+ * token. From now on a host block is found only if copying it takes less time than computing its
+ * tokens; if a value is 0, it is always found. */
+void kv_host_tier_rates(struct kv *kv, uint64_t bandwidth, nsec token_time);
 bool kv_host_tier_is_away(const struct kv *kv);
 /* Marks the tier as present: its memory is mapped. contents_valid false: evicts its blocks. */
 void kv_host_tier_came(struct kv *kv, bool contents_valid);

@@ -4,15 +4,19 @@
 void
 kv_host_tier_init(struct kv *kv)
 {
-    uint64_t bytes = 0, time;
+    kv->n_mapped = kv->n_host_blocks;
+    kv_host_tier_rates(kv, kv->c.host_bandwidth, kv->c.token_time);
+}
+
+void
+kv_host_tier_rates(struct kv *kv, uint64_t bandwidth, nsec token_time)
+{
+    uint64_t bytes = 0;
+    double time = (double)token_time * kv->c.tokens_per_block;
 
     for (uint32_t g = 0; g < kv->c.n_groups; g++)
-        if (kv->c.group[g].kind != KV_CROSS) bytes += kv->pool[kv->c.group[g].pool].block_bytes;
-    kv->n_mapped = kv->n_host_blocks;
-    kv->onboard_pays = true;
-    if (!kv->c.host_bandwidth || !kv->c.token_time) return;
-    time = (uint64_t)kv->c.token_time * kv->c.tokens_per_block;
-    kv->onboard_pays = (double)bytes / (double)kv->c.host_bandwidth * 1e9 < (double)time;
+        if (kv_is_positions(kv, g)) bytes += kv->pool[kv->c.group[g].pool].block_bytes;
+    kv->onboard_pays = !bandwidth || !token_time || (double)bytes / (double)bandwidth * 1e9 < time;
 }
 
 void

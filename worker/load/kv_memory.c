@@ -110,12 +110,21 @@ prefer_huge_pages(void *mem, size_t bytes)
         madvise((void *)first, (uintptr_t)mem + bytes - first, MADV_HUGEPAGE);
 }
 
+static void
+set_reuse(const struct model_options *k, struct kv_config *c)
+{
+    c->reuse = c->copy_partial = k->kv_reuse;
+    c->whole_blocks = !k->kv_partial_reuse;
+    if (c->reuse) c->max_events = k->kv_events;
+}
+
 int
 kv_memory_check(const struct worker *w, struct err *e)
 {
     struct kv_config c = *w->kv_config;
     CLEAN(free_kv) void *mem = NULL;
 
+    set_reuse(w->keys, &c);
     c.arena_bytes = w->keys->kv_memory;
     if (!c.arena_bytes) return 0;
     mem = calloc(1, kv_bytes(&c));
@@ -129,9 +138,7 @@ kv_memory_open(struct worker *w, struct err *e)
 {
     struct kv_config *c = w->kv_config;
 
-    c->reuse = c->copy_partial = w->keys->kv_reuse;
-    c->whole_blocks = !w->keys->kv_partial_reuse;
-    if (c->reuse) c->max_events = w->keys->kv_events;
+    set_reuse(w->keys, c);
     TRY(adopt_secret(w, c->hash_secret, e));
     TRY(choose_bytes(w, &c->arena_bytes, e));
     if (w->max_kv)

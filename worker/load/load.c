@@ -337,6 +337,7 @@ complete_load(struct worker *w, struct err *e)
     TRY(kv_memory_open(w, e));
     exec_blocks(w->exec, w->kv_config, &w->adopt->kv_arena);
     exec_host(w->exec, &w->host_tier->host);
+    host_tier_measure(w);
     TRY(scheduler_new(&w->sched, w->limits, w->kv, e));
     costs = sizes_work_costs(w);
     partition_ctl_open(w->partition_ctl, w->exec, w->sched, w->kv_config, &costs, w->limits,

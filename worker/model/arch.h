@@ -96,7 +96,9 @@ enum {
     W_TRANSPOSED = 2048, /* stored as [experts, cols, rows] */
     W_OWN_KV = 4096,     /* the line applies to layers with own KV; tensors of others are ignored */
     W_STATE = 8192,      /* the line applies to layers with recurrent state only */
-    W_ONE_BY_ONE = 16384,   /* W_EXPERTS, but one tensor per expert: the name has a second %u */
+    /* W_EXPERTS, but one tensor per expert: the name has a second %u. IN_TOP: one tensor per stream
+     * but the first, whose name has a %u, from 0 */
+    W_ONE_BY_ONE = 16384,
     W_MOE_LAYERS = 32768,   /* the line applies to layers with experts only */
     W_DENSE_LAYERS = 65536, /* the line applies to layers without experts only */
     W_EMBEDDING = 131072,   /* rows are looked up; the tensor is never a matmul operand */
@@ -118,6 +120,7 @@ struct arch {
     const char *name;            /* as in logs: "llama" */
     const char *const *hf_types; /* "model_type" values of config.json, NULL-ended */
     bool by_layer;               /* configure() reads the key per_layer_config */
+    bool exceeds_fp16;           /* activations exceed the range of fp16: fp16 is refused */
     size_t cfg_bytes, top_bytes, layer_bytes, encoder_bytes; /* of the family's structs */
     const struct weight_rule *weights;
     const char *const *prefixes; /* of tensor names, tried in order; NULL-ended */

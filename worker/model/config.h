@@ -22,7 +22,7 @@ enum {
     CFG_MAX_VOCAB = 1 << 20,
     CFG_MAX_FF = 1 << 18,
     CFG_MAX_HEADS = 1024,
-    CFG_MAX_HEAD_DIM = 1024,
+    CFG_MAX_HEAD_DIM = 512, /* of the CUDA kernels; also of a Mamba head and its state */
     CFG_MAX_EXPERTS = 1024,
     CFG_MAX_TOP = 32, /* experts per token */
     CFG_MAX_POSITIONS = 1 << 24,
@@ -83,21 +83,39 @@ int cfg_heads(const json_t *config, uint32_t heads, uint32_t kv_heads, uint32_t 
 /* Reads the key dtype, else torch_dtype, without "torch."; *ret NULL: neither is set. */
 int cfg_dtype(const json_t *config, const char **ret, struct err *e) MUST_USE;
 
-enum rope_type { ROPE_DEFAULT, ROPE_LINEAR, ROPE_LLAMA3, ROPE_YARN, ROPE_PROPORTIONAL };
+/* DYNAMIC (dynamic NTK) changes frequencies only of sequences that are longer than
+ * max_position_embeddings, which lagan does not serve: a worker refuses a longer max_model_len. */
+enum rope_type {
+    ROPE_DEFAULT,
+    ROPE_LINEAR,
+    ROPE_DYNAMIC,
+    ROPE_LLAMA3,
+    ROPE_YARN,
+    ROPE_LONGROPE,
+    ROPE_PROPORTIONAL
+};
 
 /* Parameters of rotary embeddings (rope_table.h). Words in capitals: the types that use a field. */
 struct rope_params {
     enum rope_type type;
     double theta;
-    double factor;               /* stretches positions; every type except DEFAULT */
+    double factor;               /* stretches positions; every type except DEFAULT, DYNAMIC */
     double low, high;            /* LLAMA3: low_freq_factor, high_freq_factor */
-    double original_max;         /* LLAMA3, YARN: positions of the model before stretching */
+    double original_max;         /* LLAMA3, YARN, LONGROPE: positions before stretching */
     double beta_fast, beta_slow; /* YARN */
-    double attention_factor;     /* YARN: multiplies cos and sin; NAN: 0.1 ln factor + 1 */
-    bool truncate;               /* YARN */
-    double partial;              /* share of a head's dims that rotate; 1: all */
+    /* Multiplies cos and sin. NAN: 0.1 ln factor + 1 (YARN), sqrt(1 + ln factor / ln original_max)
+     * (LONGROPE), both 1 if the factor is at most 1 */
+    double attention_factor;
+    bool truncate; /* YARN */
+    /* LONGROPE: divisors of the n_divisors frequencies of a model that serves up to original_max
+     * positions (SHORT), or more */
+    uint32_t n_divisors;
+    float divisor[2][CFG_MAX_HEAD_DIM / 2];
+    double partial;   /* share of a head's dims that rotate; 1: all */
     bool own_partial; /* partial is from the rope object; if false, Bamba uses its own default */
 };
+
+enum { ROPE_SHORT, ROPE_LONG }; /* indices of rope_params.divisor */
 
 /* Reads the rotary parameters of one kind of layer.
  *

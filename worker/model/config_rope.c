@@ -3,7 +3,8 @@
 #include "worker/model/config.h"
 
 /* By enum rope_type. */
-static const char *const type_names[] = { "default", "linear", "llama3", "yarn", "proportional" };
+static const char *const type_names[] = { "default", "linear",   "dynamic",     "llama3",
+                                          "yarn",    "longrope", "proportional" };
 
 static int
 rope_type(const char *name, enum rope_type *ret, struct err *e)
@@ -13,9 +14,10 @@ rope_type(const char *name, enum rope_type *ret, struct err *e)
             *ret = (enum rope_type)i;
             return 0;
         }
-    return err_set(
-        e, -ENOTSUP,
-        "rope_type is %s; default, linear, llama3, yarn and proportional are implemented", name);
+    return err_set(e, -ENOTSUP,
+                   "rope_type is %s; default, linear, dynamic, llama3, yarn, longrope and "
+                   "proportional are implemented",
+                   name);
 }
 
 /* Finds the object with the rotary parameters of this kind of layer; *ret NULL: there is none, so
@@ -64,13 +66,57 @@ rope_original(const json_t *config, const json_t *p, const char *kind, double *r
     return cfg_f64(p, key, all > 0 ? all : NAN, 1, CFG_MAX_POSITIONS, ret, e);
 }
 
+/* Reads the list `key` of the divisors of all frequencies. */
+static int
+rope_divisors(const json_t *p, const char *key, float *ret, uint32_t *n, struct err *e)
+{
+    const json_t *list = cfg_value(p, key);
+    size_t size = json_array_size(list);
+
+    if (size < 1 || size > CFG_MAX_HEAD_DIM / 2)
+        return err_set(e, -EINVAL, "%s has %zu entries, want a list of 1 to %d numbers", key, size,
+                       CFG_MAX_HEAD_DIM / 2);
+    for (size_t i = 0; i < size; i++) {
+        double x = json_number_value(json_array_get(list, i));
+
+        if (!(x >= 1e-3 && x <= 1e6))
+            return err_set(e, -EINVAL, "%s[%zu] is %g or no number, want 0.001 to 1e6", key, i, x);
+        ret[i] = (float)x;
+    }
+    *n = (uint32_t)size;
+    return 0;
+}
+
+static int
+rope_longrope(const json_t *config, const json_t *p, const char *kind, struct rope_params *r,
+              struct err *e)
+{
+    double positions;
+    uint32_t n;
+
+    TRY(rope_divisors(p, "short_factor", r->divisor[ROPE_SHORT], &n, e));
+    TRY(rope_divisors(p, "long_factor", r->divisor[ROPE_LONG], &r->n_divisors, e));
+    if (n != r->n_divisors)
+        return err_set(e, -EINVAL, "short_factor has %u entries, long_factor has %u, want equal", n,
+                       r->n_divisors);
+    TRY(rope_original(config, p, kind, &r->original_max, e));
+    if (r->original_max < 2)
+        return err_set(e, -EINVAL, "original_max_position_embeddings is 1, want at least 2");
+    TRY(cfg_f64(config, "max_position_embeddings", r->original_max, 0, CFG_MAX_POSITIONS,
+                &positions, e));
+    return cfg_f64(p, "factor", positions / r->original_max, 0, 1e8, &r->factor, e);
+}
+
 /* Reads the parameters that depend on the rope type. */
 static int
 rope_details(const json_t *config, const json_t *p, const char *kind, struct rope_params *r,
              struct err *e)
 {
-    bool stretched = r->type == ROPE_LINEAR || r->type == ROPE_LLAMA3 || r->type == ROPE_YARN;
+    bool stretched = r->type != ROPE_DEFAULT && r->type != ROPE_PROPORTIONAL;
 
+    if ((r->type == ROPE_YARN || r->type == ROPE_LONGROPE) && cfg_value(p, "attention_factor"))
+        TRY(cfg_f64(p, "attention_factor", 1, 1e-3, 1e3, &r->attention_factor, e));
+    if (r->type == ROPE_LONGROPE) return rope_longrope(config, p, kind, r, e);
     TRY(cfg_f64(p, "factor", stretched ? NAN : 1, 1e-3, 1e6, &r->factor, e));
     if (r->type == ROPE_LLAMA3) {
         TRY(cfg_f64(p, "low_freq_factor", NAN, 1e-3, 1e6, &r->low, e));
@@ -83,8 +129,6 @@ rope_details(const json_t *config, const json_t *p, const char *kind, struct rop
     if (r->type == ROPE_YARN) {
         TRY(cfg_f64(p, "beta_fast", 32, 1e-3, 1e6, &r->beta_fast, e));
         TRY(cfg_f64(p, "beta_slow", 1, 1e-3, 1e6, &r->beta_slow, e));
-        if (cfg_value(p, "attention_factor"))
-            TRY(cfg_f64(p, "attention_factor", 1, 1e-3, 1e3, &r->attention_factor, e));
         if (cfg_value(p, "mscale") || cfg_value(p, "mscale_all_dim"))
             return err_set(e, -ENOTSUP, "mscale or mscale_all_dim is set; neither is implemented");
         TRY(cfg_bool(p, "truncate", true, &r->truncate, e));

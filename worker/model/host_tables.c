@@ -62,6 +62,10 @@ host_tables_rope(struct model *m, uint32_t which, const struct rope_params *p, u
     struct host_table_work *w;
 
     check(which < MAX_TABLES && !m->work[which]);
+    if (p->type == ROPE_LONGROPE && p->n_divisors != cols / 2)
+        return err_set(e, -EINVAL,
+                       "short_factor and long_factor have %u entries; heads of %u dims need %u",
+                       p->n_divisors, head_dim, cols / 2);
     m->work[which] = w = calloc(1, sizeof *w);
     if (w) w->table = malloc((size_t)rows * cols * sizeof *w->table);
     if (!w || !w->table)

@@ -11,7 +11,8 @@
 int host_tables_make(struct model *m, uint32_t which, uint32_t rows, uint32_t cols,
                      const float *from, struct err *e) MUST_USE;
 /* Starts a thread that computes cos and sin of every position below max_len with the parameters p.
- * host_tables_put() waits for all such threads and copies each result to m->table[which]. */
+ * host_tables_put() waits for all such threads and copies each result to m->table[which]. -EINVAL:
+ * the lists of a longrope have another length than the head has pairs. */
 int host_tables_rope(struct model *m, uint32_t which, const struct rope_params *p,
                      uint32_t head_dim, struct err *e) MUST_USE;
 int host_tables_put(struct model *m, struct err *e) MUST_USE;

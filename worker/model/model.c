@@ -44,7 +44,13 @@ read_files(struct reading *r, const char *dir, struct err *e)
 {
     int code;
 
-    TRY(file_read(&r->bytes, &r->n, dir, CONFIG, CFG_MAX_BYTES, e));
+    code = file_read(&r->bytes, &r->n, dir, CONFIG, CFG_MAX_BYTES, e);
+    if (code == -ENOTDIR || (code == -ENOENT && access(dir, F_OK) == 0))
+        return err_set(e, code,
+                       "%.100s %s; lagan needs a directory with config.json, tokenizer and "
+                       "*.safetensors as on Hugging Face, and reads no GGUF files",
+                       dir, code == -ENOENT ? "has no " CONFIG : "is not a directory");
+    TRY(code);
     TRY(config_parse(&r->whole, r->bytes, r->n, CONFIG, e));
     code = config_text(&r->config, r->whole, e);
     if (code < 0) return err_while(e, code, CONFIG);
@@ -182,8 +188,9 @@ begin(struct model *m, const struct model_source *src, const struct arch *const 
     code = configure(m, r, families, e);
     if (code < 0) return err_while(e, code, CONFIG);
     if (src->max_len > m->shape.max_len)
-        return err_set(e, -EINVAL, "max_len is %u, the model has only %u positions", src->max_len,
-                       m->shape.max_len);
+        return err_set(e, -EINVAL,
+                       "max_model_len is %u, the model has only %u positions (config.json)",
+                       src->max_len, m->shape.max_len);
     if (src->max_len) m->shape.max_len = src->max_len;
     TRY(generation_read(m, r->generation, r->whole, r->config, e));
     return m->arch->tables ? m->arch->tables(m, e) : 0;

@@ -67,8 +67,27 @@ yarn_frequencies(const struct rope_params *p, uint32_t dim, float *inv_freq)
     }
 }
 
+/* transformers selects the divisors by the length of a sequence. lagan, like vLLM, selects them by
+ * the model's length, so that keys in the cache stay valid while a sequence grows. */
+static float
+longrope_frequencies(const struct rope_params *p, uint32_t dim, uint32_t n_positions,
+                     float *inv_freq)
+{
+    const float *divisor = p->divisor[n_positions > p->original_max ? ROPE_LONG : ROPE_SHORT];
+
+    check(p->n_divisors == dim / 2);
+    for (uint32_t i = 0; i < dim / 2; i++) {
+        float exponent = (float)(2 * i) / (float)dim;
+
+        inv_freq[i] = 1.0f / (divisor[i] * (float)pow(p->theta, exponent));
+    }
+    if (!isnan(p->attention_factor)) return (float)p->attention_factor;
+    return p->factor > 1 ? (float)sqrt(1 + log(p->factor) / log(p->original_max)) : 1;
+}
+
 float
-rope_frequencies(const struct rope_params *p, uint32_t head_dim, float *inv_freq)
+rope_frequencies(const struct rope_params *p, uint32_t head_dim, uint32_t n_positions,
+                 float *inv_freq)
 {
     uint32_t dim = rope_dim(p, head_dim), turning = dim / 2;
 
@@ -78,6 +97,7 @@ rope_frequencies(const struct rope_params *p, uint32_t head_dim, float *inv_freq
         if (!isnan(p->attention_factor)) return (float)p->attention_factor;
         return p->factor > 1 ? (float)(0.1 * log(p->factor) + 1) : 1;
     }
+    if (p->type == ROPE_LONGROPE) return longrope_frequencies(p, dim, n_positions, inv_freq);
     if (p->type == ROPE_PROPORTIONAL) turning = (uint32_t)(p->partial * head_dim / 2);
     for (uint32_t i = 0; i < dim / 2; i++) {
         float f = i < turning ? frequency(p->theta, i, dim) : 0;
@@ -117,7 +137,7 @@ fill_share(void *arg)
 void
 rope_table(const struct rope_params *p, uint32_t head_dim, uint32_t n_positions, float *out)
 {
-    float inv_freq[MAX_PAIRS], factor = rope_frequencies(p, head_dim, inv_freq);
+    float inv_freq[MAX_PAIRS], factor = rope_frequencies(p, head_dim, n_positions, inv_freq);
     uint32_t cores = (uint32_t)MIN(MAX(sysconf(_SC_NPROCESSORS_ONLN), 1L), (long)MOST_SHARES);
     uint32_t n = MIN(cores, 1 + n_positions / SHARE);
     struct share share[MOST_SHARES];

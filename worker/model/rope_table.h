@@ -11,8 +11,11 @@
  * row length. 0: p->partial is too small. */
 uint32_t rope_dim(const struct rope_params *p, uint32_t head_dim);
 
-/* Sets inv_freq[rope_dim() / 2], the angles at position 1. Returns the factor of cos and sin. */
-float rope_frequencies(const struct rope_params *p, uint32_t head_dim, float *inv_freq);
+/* Sets inv_freq[rope_dim() / 2], the angles at position 1. n_positions: positions that the model
+ * serves; LONGROPE depends on it. p->n_divisors of LONGROPE must be rope_dim() / 2. Returns the
+ * factor of cos and sin. */
+float rope_frequencies(const struct rope_params *p, uint32_t head_dim, uint32_t n_positions,
+                       float *inv_freq);
 
 /* Fills out[n_positions][rope_dim()]; a row is rope_dim() / 2 cosines, then as many sines. */
 void rope_table(const struct rope_params *p, uint32_t head_dim, uint32_t n_positions, float *out);

@@ -247,6 +247,9 @@ read_header(struct reading *r, struct err *e)
     return code < 0 ? err_while(e, code, "%s: header", r->shard->name) : 0;
 }
 
+/* Begin of the file that git stores in place of a large one. */
+static const char LFS[] = "version https://git-lfs.github.com/spec/";
+
 int
 safetensors_header_read(struct safetensors *s, struct st_shard *f, uint32_t index, struct err *e)
 {
@@ -254,6 +257,11 @@ safetensors_header_read(struct safetensors *s, struct st_shard *f, uint32_t inde
     uint32_t first = s->n;
     uint64_t len;
 
+    if (f->bytes > sizeof LFS && !memcmp(f->map, LFS, sizeof LFS - 1))
+        return err_set(e, -EBADMSG,
+                       "%s is a git-lfs pointer of %llu bytes, not the weights; run git lfs pull "
+                       "in the model's directory",
+                       f->name, (unsigned long long)f->bytes);
     if (f->bytes < 8)
         return err_set(e, -EBADMSG, "%s is %llu bytes, too short for a safetensors file", f->name,
                        (unsigned long long)f->bytes);

@@ -216,7 +216,8 @@ divide_part(struct weights_plan *p, uint32_t layer)
         }
 }
 
-/* Returns the whole tensor that a line names in a layer. expert: its number if W_ONE_BY_ONE. */
+/* Returns the whole tensor that a line names in a layer. expert: its number, or the number of a
+ * stream, if W_ONE_BY_ONE. */
 static struct part
 part_of(const struct weights_plan *p, const struct weight_rule *line,
         const struct quant_tensor *quant, uint32_t layer, uint32_t expert)
@@ -238,11 +239,19 @@ part_of(const struct weights_plan *p, const struct weight_rule *line,
     q.col.n = q.cols;
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wformat-nonliteral" /* line->name has at most two %u */
-    len = snprintf(q.name, sizeof q.name, line->name, layer, expert);
+    len = snprintf(q.name, sizeof q.name, line->name, line->home == IN_TOP ? expert : layer,
+                   expert);
 #pragma GCC diagnostic pop
     if (quant) snprintf(q.name + len, sizeof q.name - (size_t)len, "%s", quant->suffix);
     if (p->m->files) q.stored = find(p->m, q.name);
     return q;
+}
+
+/* Returns how many tensors of a line with W_ONE_BY_ONE a layer has. */
+static uint32_t
+n_one_by_one(const struct model_shape *s, const struct weight_rule *line, uint32_t layer)
+{
+    return line->home == IN_TOP ? s->n_streams - 1 : s->layer[layer].n_experts;
 }
 
 /* Plans the field of line r and its W_STACKED lines in one layer, if they apply. quant: the stored
@@ -277,7 +286,7 @@ plan_field(struct weights_plan *p, const struct weight_rule *r, const struct qua
         p->n_parts++;
         if (p->m->ranks > 1) divide_part(p, layer);
         expert = line->flags & W_ONE_BY_ONE ? expert + 1 : 0;
-        if (expert == p->m->shape.layer[layer].n_experts) expert = 0;
+        if (expert == n_one_by_one(&p->m->shape, line, layer)) expert = 0;
     } while (expert || ((++line)->name && (line->flags & W_STACKED)));
 
     if (p->n_parts == f.first) return 0;
@@ -333,6 +342,7 @@ weights_plan_make(struct weights_plan *p, struct err *e)
     for (uint32_t i = 0; i < s->n_layers; i++) /* one part for each expert */
         for (size_t k = 0; k < lines; k++)
             if (a->weights[k].flags & W_EXPERTS) most += s->layer[i].n_experts;
+    most += lines * s->n_streams;
     if (p->m->quant) most *= QUANT_TENSORS;
     if (p->m->ranks > 1) most *= DIM_PARTS;
     p->part = calloc(most, sizeof *p->part);
@@ -342,6 +352,12 @@ weights_plan_make(struct weights_plan *p, struct err *e)
     TRY(plan_home(p, IN_ENCODER, s->n_encoder_layers, p->m->encoder, a->encoder_bytes, e));
     TRY(plan_home(p, IN_LAYER, s->n_layers, p->m->layer, a->layer_bytes, e));
     p->m->act = gpu_act_dtype(p->m->gpu, p->m->dtype);
+    if (a->exceeds_fp16 && (p->m->act == DT_F16 || p->from->src->dtype == DT_F16))
+        return err_set(
+            e, -ENOTSUP,
+            "fp16: activations of %s exceed the largest number of fp16, 65504; set dtype "
+            "to bf16 or fp32",
+            a->name);
     if (p->arena_bytes == 0) return 0;
     p->weights_checksum_at = p->arena_bytes;
     p->arena_bytes += ROUND_UP(weights_checksum_bytes(p->n_fields), (uint64_t)FIELD);

@@ -89,6 +89,16 @@ struct batch {     /* batch_pack() copies the fields step .. n_masks as they are
     uint32_t max_tokens, max_segments, max_encode, max_edits, max_copies, max_waits;
 };
 
+/* The phase of a step with these bits of enum work: "prefill", "decode", "encode", or "mixed". */
+static inline const char *
+batch_phase(uint8_t work)
+{
+    return work == WORK_PREFILL   ? "prefill"
+           : work == WORK_DECODE  ? "decode"
+           : work == WORK_ENCODER ? "encode"
+                                  : "mixed";
+}
+
 struct batch *batch_new(uint32_t max_tokens, uint32_t max_segments, uint32_t max_edits,
                         uint32_t max_copies) MUST_USE;
 struct batch *batch_free(struct batch *b);

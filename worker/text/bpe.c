@@ -270,6 +270,14 @@ split_characters(struct bpe *b, const struct vocab *v, const char *word, size_t 
     return n_parts;
 }
 
+bool
+bpe_has_all_bytes(const struct bpe *b)
+{
+    for (size_t i = 0; i < ARRAY_LEN(b->of_byte); i++)
+        if (b->of_byte[i] < 0) return false;
+    return b->byte_fallback;
+}
+
 static int MUST_USE
 merge_word(struct bpe *b, const struct vocab *v, const char *word, size_t n, token_id *ids,
            uint32_t cap)

@@ -39,6 +39,7 @@ int bpe_open(struct bpe *b, const struct vocab *v, struct json merges, struct er
  * from the vocabulary cache. -ENOTSUP: v is byte-level and lacks the token of a byte. */
 int bpe_prepare(struct bpe *b, const struct vocab *v, struct err *e) MUST_USE;
 void bpe_free(struct bpe *b);
+bool bpe_has_all_bytes(const struct bpe *b); /* true: no character is dropped or unknown */
 
 /* Encodes word[n], n > 0, into ids[cap]. Returns the number of ids, -EMSGSIZE or -ENOMEM. */
 int bpe_word(struct bpe *b, const struct vocab *v, const char *word, size_t n, token_id *ids,

@@ -276,6 +276,19 @@ strip(const struct normal_step *s, const char **text, size_t *n)
     while (s->right && *n && char_is_space(char_before(*text, *n, &len))) *n -= len;
 }
 
+bool
+normalizer_shrinks(const struct normal *m)
+{
+    for (uint32_t i = 0; i < m->n; i++) {
+        const struct normal_step *s = &m->step[i];
+        bool longer = s->kind == REPLACE && s->pattern.kind == PATTERN_STRING &&
+                      strlen(s->content) >= s->pattern.len;
+
+        if (s->kind != PREPEND && !longer) return true;
+    }
+    return false;
+}
+
 int
 normalizer_run(struct normal *m, const char **text, size_t *n, struct err *e)
 {

@@ -23,6 +23,7 @@ struct normal {
 /* Reads the value of "normalizer" that j's last event begins. -ENOTSUP: unsupported, named in e. */
 int normalizer_open(struct normal *m, struct json *j, struct err *e) MUST_USE;
 void normalizer_free(struct normal *m);
+bool normalizer_shrinks(const struct normal *m); /* false: no text becomes shorter */
 
 /* Replaces *text (UTF-8, *n bytes) by the normalised text, in m's memory until the next call. */
 int normalizer_run(struct normal *m, const char **text, size_t *n, struct err *e) MUST_USE;

@@ -286,6 +286,14 @@ run_step(const struct walk *w, uint32_t i, const char *text, size_t n)
     return pass_on(w, i, &piece);
 }
 
+bool
+pre_tokenizer_drops(const struct pretok *p)
+{
+    for (uint32_t i = 0; i < p->n; i++)
+        if (p->step[i].cuts && p->step[i].behavior == REMOVED) return true;
+    return false;
+}
+
 int
 pre_tokenizer_run(struct pretok *p, const char *text, size_t n, bool first,
                   pre_tokenizer_word *word, void *arg, struct err *e)

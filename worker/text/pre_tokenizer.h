@@ -23,6 +23,7 @@ struct pretok {
 /* Reads the value of "pre_tokenizer" that j's last event begins. -ENOTSUP: unsupported kind. */
 int pre_tokenizer_open(struct pretok *p, struct json *j, struct err *e) MUST_USE;
 void pre_tokenizer_free(struct pretok *p);
+bool pre_tokenizer_drops(const struct pretok *p); /* false: all of a text is in its words */
 
 /* Calls word() for each word of text[n] (UTF-8), in order; a negative result of word() ends the
  * loop and is returned. first: text is the beginning of the text that the client sent. */

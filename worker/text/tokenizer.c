@@ -57,6 +57,19 @@ tokenizer_longest(const struct tokenizer *t)
     return decoder_longest(&t->decoder, t->vocab.longest);
 }
 
+uint64_t
+tokenizer_max_text(const struct tokenizer *t, uint32_t n)
+{
+    bool all_kept = t->vocab.byte_level || (t->bpe.unk >= 0 && !t->bpe.fuse_unk);
+
+    for (uint32_t i = 0; i < t->added.n; i++)
+        if (t->added.token[i].lstrip || t->added.token[i].rstrip) return UINT64_MAX;
+    if (t->is_unigram || !(all_kept || bpe_has_all_bytes(&t->bpe)) ||
+        normalizer_shrinks(&t->normal) || pre_tokenizer_drops(&t->pretok))
+        return UINT64_MAX;
+    return (uint64_t)n * MAX(t->vocab.longest, 4u); /* an unknown character has at most 4 bytes */
+}
+
 /* ---- encoding */
 
 struct out {

@@ -34,6 +34,10 @@ uint32_t tokenizer_size(const struct tokenizer *t); /* all token ids are below t
  * passes at most three times as many bytes to sink. */
 uint32_t tokenizer_longest(const struct tokenizer *t);
 
+/* Returns the most bytes of text that n tokens can stand for. UINT64_MAX: there is no limit,
+ * because the tokenizer removes text (white space, marks) or makes one token of a long run. */
+uint64_t tokenizer_max_text(const struct tokenizer *t, uint32_t n);
+
 /* Encodes text[n] into ids[cap] and returns the number of ids. bare: without the tokens of the
  * post-processor. -EMSGSIZE: cap is too small. -EILSEQ: not UTF-8. -EINVAL: a PCRE2 limit. */
 int tokenizer_encode(struct tokenizer *t, const char *text, size_t n, bool bare, token_id *ids,
