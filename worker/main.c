@@ -1,9 +1,9 @@
 /* main.c - the program lagan-worker: reads options, takes inherited fds, runs the engine loop.
  *
  * Only lagand starts it. Exit codes: 0 drained, or lagand has exited; 2 invalid options; 70
- * internal fault, no memory or corrupt ring; 74 device failure; 77 --inspect: no permission; 78
- * options, model files or memory limits that a restart cannot repair. The last line on standard
- * error (a pipe to lagand) gives the reason. */
+ * internal fault or corrupt ring; 71 too little free memory to start; 74 device failure; 77
+ * --inspect: no permission; 78 options, model files or memory limits that a restart cannot repair.
+ * The last line on standard error (a pipe to lagand) gives the reason. */
 #include "base/cgroup.h"
 #include "base/failpoint.h"
 #include "base/log.h"
@@ -40,7 +40,13 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-enum { EXIT_USAGE = 2, EXIT_INTERNAL = 70, EXIT_DEVICE = 74, EXIT_NO_PERMISSION = 77 };
+enum {
+    EXIT_USAGE = 2,
+    EXIT_INTERNAL = 70,
+    EXIT_NO_MEMORY = 71,
+    EXIT_DEVICE = 74,
+    EXIT_NO_PERMISSION = 77
+};
 enum { EXIT_CONFIG = 78 };
 
 struct own_keys {
@@ -176,7 +182,8 @@ exit_code(int r, bool loaded)
 {
     if (r == -EPIPE) return 0;
     if (r == -EIO) return EXIT_DEVICE;
-    return loaded || r == -ENOMEM ? EXIT_INTERNAL : EXIT_CONFIG;
+    if (loaded) return EXIT_INTERNAL;
+    return r == -ENOMEM ? EXIT_NO_MEMORY : EXIT_CONFIG;
 }
 
 /* Frees all memory of a drained worker, so that sanitizers can report leaks. */

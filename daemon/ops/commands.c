@@ -37,12 +37,15 @@ command_state(const struct daemon *d)
     uint32_t n = 0, n_ready = 0, n_faults = 0;
 
     for (uint32_t i = 0; i < d->n_workers; i++) {
-        if (worker_info(d->worker[i])->retired) continue;
+        const struct worker_info *f = worker_info(d->worker[i]);
+
+        if (f->retired) continue;
         n++;
         n_ready += worker_open(d->worker[i]);
-        n_faults += *worker_info(d->worker[i])->low_memory != 0;
+        n_faults += *f->low_memory != 0;
     }
-    for (uint32_t i = 0; i < d->config->n_models; i++) n_faults += d->facts[i].tokenizer_fault;
+    for (uint32_t i = 0; i < d->config->n_models; i++)
+        n_faults += !d->config->model[i].removed && d->facts[i].tokenizer_fault;
     if (d->draining) return "draining";
     if (n_ready == n) return n_faults ? "degraded" : "ready";
     if (n_ready) return "degraded";
