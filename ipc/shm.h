@@ -25,7 +25,7 @@
 
 #define SHM_MAGIC "LAGANSH\1"
 /* the value of SHM_LAYOUT_SUM (ipc/layout.h) for this SHM_ABI_MAJOR */
-#define SHM_LAYOUT UINT64_C(10872066592577)
+#define SHM_LAYOUT UINT64_C(10876332265331)
 enum { SHM_ABI_MAJOR = 5, SHM_ABI_MINOR = 0, SHM_PAGE = 4096, SHM_REC_ALIGN = 32 };
 enum shm_kind { SHM_D = 1, SHM_W = 2, SHM_P = 3 };
 enum {
@@ -76,7 +76,7 @@ enum worker_phase {
     PHASE_BEGUN    /* standby: the GPU driver is initialised; waits for "begin" (fd_channel.h) */
 };
 
-enum { SHM_MAX_STATS = 62, SHM_MAX_GROUPS = 8, SHM_GROUP_STATS = 17 };
+enum { SHM_MAX_STATS = 62, SHM_MAX_GROUPS = 8, SHM_GROUP_STATS = 18 };
 
 /* Control page of a memfd. Only the owner of the memfd stores into it. The comments name the memory
  * order of each store and the load of the peer that is paired with it. */

@@ -227,6 +227,8 @@ count_blocks(struct worker *w)
         of[GROUP_STAT_window] = k->window;
         of[GROUP_STAT_pool] = k->pool;
         of[GROUP_STAT_bytes] = kv_block_bytes(k);
+        kv_count(w->kv, k->pool, &n);
+        of[GROUP_STAT_blocks] = n.blocks;
         of[GROUP_STAT_used] = s.held;
         of[GROUP_STAT_cached] = s.cached;
         of[GROUP_STAT_allocated] = s.allocated;
