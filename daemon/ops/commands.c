@@ -37,12 +37,15 @@ command_state(const struct daemon *d)
     uint32_t n = 0, n_ready = 0, n_faults = 0;
 
     for (uint32_t i = 0; i < d->n_workers; i++) {
-        if (worker_info(d->worker[i])->retired) continue;
+        const struct worker_info *f = worker_info(d->worker[i]);
+
+        if (f->retired) continue;
         n++;
         n_ready += worker_open(d->worker[i]);
-        n_faults += *worker_info(d->worker[i])->low_memory != 0;
+        n_faults += *f->low_memory != 0;
     }
-    for (uint32_t i = 0; i < d->config->n_models; i++) n_faults += d->facts[i].tokenizer_fault;
+    for (uint32_t i = 0; i < d->config->n_models; i++)
+        n_faults += !d->config->model[i].removed && d->facts[i].tokenizer_fault;
     if (d->draining) return "draining";
     if (n_ready == n) return n_faults ? "degraded" : "ready";
     if (n_ready) return "degraded";
@@ -65,7 +68,7 @@ put_pool(msgpack_packer *p, const char *name, uint64_t blocks, uint64_t used, ui
 }
 
 struct pool_total {
-    uint64_t blocks, used, cached, bytes; /* bytes: of one block */
+    uint64_t blocks, used, cached, pinned, bytes; /* bytes: of one block */
 };
 
 /* Adds up the KV groups of each memory pool, as far as the worker names a valid pool. Returns the
@@ -86,6 +89,7 @@ count_pools(const struct worker_info *f, struct pool_total pool[SHM_MAX_GROUPS])
         p->bytes = v[GROUP_STAT_bytes];
         p->used += v[GROUP_STAT_used];
         p->cached += v[GROUP_STAT_cached];
+        p->pinned += v[GROUP_STAT_pinned];
     }
     return n;
 }
@@ -249,19 +253,21 @@ cmd_kv_stats(struct ask *a)
         if (worker_hidden(d->worker[i])) continue;
         n = count_pools(f, pool);
         for (uint32_t k = 0; k < n; k++) {
-            msgpack_pack_map(p, 8);
+            msgpack_pack_map(p, 9);
             put_text(p, "worker", f->name);
             put_device_pool(p, &pool[k], k);
             put_u64(p, "block_bytes", pool[k].bytes);
             put_u64(p, "bytes", pool[k].blocks * pool[k].bytes);
+            put_u64(p, "pinned", pool[k].pinned);
         }
         if (!v[STAT_host_blocks]) continue;
-        msgpack_pack_map(p, 8);
+        msgpack_pack_map(p, 9);
         put_text(p, "worker", f->name);
         put_pool(p, "host", v[STAT_host_blocks], v[STAT_host_blocks_loading], v[STAT_host_cached]);
         put_u64(p, "block_bytes",
                 d->config->model[f->model].keys.kv_host_memory / v[STAT_host_blocks]);
         put_u64(p, "bytes", d->config->model[f->model].keys.kv_host_memory);
+        put_u64(p, "pinned", 0); /* counted with the device's blocks */
     }
 }
 
@@ -750,6 +756,8 @@ cmd_metrics(struct ask *a)
 #define cmd_drain control_worker
 #define cmd_restart control_worker
 #define cmd_kv_flush ask_open
+#define cmd_kv_pin ask_open
+#define cmd_kv_unpin ask_open
 #define cmd_tune ask_open
 #define cmd_tune_status ask_open
 #define cmd_split_show ask_open

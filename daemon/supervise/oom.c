@@ -1,6 +1,7 @@
 /* oom.c - see oom.h. */
 #include "daemon/supervise/oom.h"
 
+#include "base/log.h"
 #include "daemon/config/options.h"
 #include "daemon/supervise/process.h"
 #include "daemon/supervise/worker_struct.h"
@@ -70,6 +71,7 @@ oom_worker_died(struct worker *w, uint64_t kv_bytes)
              "kv.memory, then `laganctl restart %s`",
              m.limiter, limit, (int)w->info.pid, use, lowered, w->info.name);
     snprintf(w->info.why, sizeof w->info.why, "%s", w->info.low_memory);
+    process_log(w, LOG_LEVEL_ERR, "%s", w->info.low_memory);
     return ours;
 }
 
