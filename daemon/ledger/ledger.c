@@ -451,7 +451,7 @@ shrink(struct request *r)
     if (head) r->submit = head;
     head = r->submit;
     head->n_prompt = head->n_decoder = head->text_bytes = 0;
-    head->n_eos = head->n_stop_ids = head->n_stop = head->n_bias = 0;
+    head->n_eos = head->n_stop_ids = head->n_stop = head->n_bias = head->salt_bytes = 0;
     r->submit_bytes = sizeof *head;
 }
 

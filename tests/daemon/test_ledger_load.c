@@ -80,15 +80,17 @@ next_lagand(uint32_t n)
 static struct request *
 row(uint64_t rid, const char *key, uint32_t logprobs)
 {
-    struct rec_submit *s = calloc(1, sizeof *s + 16);
+    struct rec_submit *s = calloc(1, sizeof *s + 24);
     struct request *r;
 
     s->n_prompt = 3;
     s->max_tokens = 8;
     s->logprobs = logprobs;
     s->flags = logprobs ? SUBMIT_LOGPROBS : 0;
+    s->salt_bytes = 5;
     memcpy(s + 1, "a prompt....", 12);
-    assert_int_equal(ledger_take(was.ledger, 1, rid, s, sizeof *s + 16, &r), 0);
+    memcpy((char *)(s + 1) + 16, "salty", 5);
+    assert_int_equal(ledger_take(was.ledger, 1, rid, s, sizeof *s + 24, &r), 0);
     assert_int_equal(ledger_name(was.ledger, r, &one, key, key ? (uint32_t)strlen(key) : 0), 0);
     r->terms.model = 1;
     r->delivery.ack_window = 4;
@@ -241,6 +243,23 @@ ended_request_is_retained_and_does_not_run_again(void **state)
     assert_int_equal(n->result.n_prompt_tokens, 3);
     same_bytes(&n->outputs.token, &r->outputs.token);
     assert_int_equal(ledger_n_queued(is.ledger), 0);
+}
+
+/* The second lagand saves it without the tails of its SUBMIT, the cache salt included. */
+static void
+retained_request_survives_two_lagands(void **state)
+{
+    struct request *r = row(7, "blue", 0);
+    struct daemon third;
+
+    (void)state;
+    ledger_save_new(was.ledger_log);
+    request_move(was.ledger, r, REQUEST_DISPATCHED);
+    lifecycle_end(&was, r, LAGAN_E_DEADLINE, "late");
+    next_lagand(1);
+    open_daemon(&third, dup(ledger_log_fd(is.ledger_log)), 1);
+    assert_non_null(ledger_find_key(third.ledger, &one, "blue", 4));
+    close_daemon(&third);
 }
 
 static void
@@ -497,6 +516,7 @@ main(void)
         T(restored_requests_reserve_their_memory),
         T(new_request_before_others_in_the_queue_is_saved),
         T(ended_request_is_retained_and_does_not_run_again),
+        T(retained_request_survives_two_lagands),
         T(request_with_its_last_token_is_ended),
         T(acknowledged_logprobs_are_not_saved_others_are),
         T(unnamed_requests_and_removed_models_are_not_restored),
