@@ -8,13 +8,14 @@
 
 #include "include/lagan_wire.h"
 
-enum { SLOTS = 24, ENTRIES = 40, BLOCK = 4, UNITS = 4096, UNIT = 128, VOCAB = 50, WINDOW = 6 };
+enum { SLOTS = 24, ENTRIES = 40, MAX_BLOCK = 16, UNITS = 4096, UNIT = 128, VOCAB = 50, WINDOW = 6 };
 enum { MAX_LEN = 100, SEQ_GROUP = 8, OUT = 2, LAYERS = 2, NO_GROUP = MAX_GROUPS };
 
 struct group_fixture {
     struct kv_config c;
     uint32_t units; /* blocks of the arena; 0: the maximum */
     bool reuse;
+    uint32_t block; /* tokens per block; 0: 4 */
     uint32_t sinks; /* of the window group */
     bool has_state; /* a group of LAYERS recurrent states; snapshots each `interval` positions */
     uint32_t interval, state_group; /* NO_GROUP: none */
@@ -27,8 +28,8 @@ struct group_fixture {
     nsec now;
 
     slice_id at[MAX_GROUPS][SLOTS][ENTRIES];
-    token_id holds[UNITS][BLOCK]; /* token whose K and V are at that position; -1: none */
-    uint64_t recurrent[UNITS];    /* hash of the tokens that a block of state has read */
+    token_id holds[UNITS][MAX_BLOCK]; /* token whose K and V are at that position; -1: none */
+    uint64_t recurrent[UNITS];        /* hash of the tokens that a block of state has read */
     token_id last[SLOTS];
     token_id drawn[OUT][SLOTS]; /* sampled token by segment */
     struct batch_top top[SLOTS * 128];
@@ -57,12 +58,13 @@ open_fixture(struct group_fixture *b)
 
     b->planned = b->done = 0;
     b->now = 0;
+    if (!b->block) b->block = 4;
     memset(b->at, 0xff, sizeof b->at);
     memset(b->holds, 0xff, sizeof b->holds);
     b->c = (struct kv_config){ .n_groups = 2,
                                .n_slots = SLOTS,
                                .n_lanes = 1,
-                               .tokens_per_block = BLOCK,
+                               .tokens_per_block = b->block,
                                .reuse = b->reuse,
                                .copy_partial = b->reuse,
                                .arena_bytes = (uint64_t)(b->units ? b->units : UNITS) * UNIT };
@@ -105,10 +107,10 @@ close_fixture(struct group_fixture *b)
 static token_id *
 held(struct group_fixture *b, uint32_t group, uint32_t slot, uint32_t pos)
 {
-    slice_id at = b->at[group][slot][pos / BLOCK];
+    slice_id at = b->at[group][slot][pos / b->block];
 
     check(at < UNITS);
-    return &b->holds[at][pos % BLOCK];
+    return &b->holds[at][pos % b->block];
 }
 
 /* Hash of all tokens that the query at pos attends to. */
@@ -133,7 +135,7 @@ copy(struct group_fixture *b, const struct batch *p, bool after)
 {
     for (const struct kv_copy *c = p->copy; c < p->copy + p->n_copies; c++) {
         if (c->after != after) continue;
-        check(c->n_tokens <= BLOCK && (c->group == b->state_group) == (c->n_tokens == 0));
+        check(c->n_tokens <= b->block && (c->group == b->state_group) == (c->n_tokens == 0));
         memset(b->holds[c->to], 0xff, sizeof b->holds[0]);
         memcpy(b->holds[c->to], b->holds[c->from], c->n_tokens * sizeof(token_id));
         b->recurrent[c->to] = b->recurrent[c->from];
@@ -194,7 +196,7 @@ check_window(const struct group_fixture *b, const struct batch *p)
         uint32_t first;
 
         kv_held(b->kv, q->slot, 1, &first);
-        check(first <= kv_kind_first(&b->c.group[1], BLOCK, q->n_done));
+        check(first <= kv_kind_first(&b->c.group[1], b->block, q->n_done));
     }
 }
 
@@ -404,7 +406,8 @@ draw_groups(struct group_fixture *b)
 {
     b->sinks = test_below(2) ? 1 + test_below(9) : 0;
     b->has_state = test_below(2);
-    b->interval = 8 * test_below(3);
+    b->interval = 16 * test_below(3);
+    b->block = test_below(2) ? 4 : 16; /* below and above the window */
 }
 
 /* Mixed requests at once, some cancelled, expired or suspended for a while, with steps planned
@@ -541,8 +544,8 @@ next_life(struct group_fixture *b, struct seq_group *f)
     for (uint32_t i = 0; i < f->n; i++)
         for (uint32_t g = 0; g < 2; g++) {
             memcpy(entry[i][g], b->at[g][slot[i]], sizeof entry[i][g]);
-            for (uint32_t k = CEIL_DIV(b->sinks, BLOCK); g == 1 && k < (written - WINDOW) / BLOCK;
-                 k++)
+            for (uint32_t k = CEIL_DIV(b->sinks, b->block);
+                 g == 1 && k < (written - WINDOW) / b->block; k++)
                 entry[i][g][k] = SLICE_NONE;
         }
     scheduler_free(b->s);
@@ -554,8 +557,8 @@ next_life(struct group_fixture *b, struct seq_group *f)
                                             .slot = slot[i],
                                             .committed = written,
                                             .entry = { entry[i][0], entry[i][1] },
-                                            .n_entries = { CEIL_DIV(written, BLOCK),
-                                                           CEIL_DIV(written, BLOCK) } };
+                                            .n_entries = { CEIL_DIV(written, b->block),
+                                                           CEIL_DIV(written, b->block) } };
         struct seq q = f->seq[i];
 
         assert_int_equal(kv_adopt(b->kv, &row), 0);

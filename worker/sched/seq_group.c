@@ -82,6 +82,23 @@ may_step_beams(struct step_plan *p, const struct seq *q)
     return true;
 }
 
+/* True if the window groups of all beams begin at the same entries. They do not after a fork for
+ * which a beam had too few blocks, so that kv_fork() trimmed the first beam further. */
+static bool
+windows_are_alike(const struct scheduler *s, const struct seq *q)
+{
+    for (uint32_t g = 0; g < kv_config(s->kv)->n_groups; g++) {
+        uint32_t first, other;
+
+        kv_held(s->kv, q->slot, g, &first);
+        for (const struct seq *m = q->next_member; m; m = m->next_member) {
+            kv_held(s->kv, m->slot, g, &other);
+            if (kv_config(s->kv)->group[g].kind == KV_WINDOW && other != first) return false;
+        }
+    }
+    return true;
+}
+
 void
 step_beams(struct step_plan *p, struct seq *q)
 {
@@ -94,6 +111,9 @@ step_beams(struct step_plan *p, struct seq *q)
         moved = moved || b->parent[n] != n;
         slot[n++] = m->slot;
     }
+    for (const struct seq *m = moved && !windows_are_alike(p->s, q) ? q : NULL; m;
+         m = m->next_member)
+        kv_trim(p->s->kv, m->slot, m->n_planned, &p->out);
     before = p->out.n_edits;
     if (moved) kv_reorder(p->s->kv, p->lane, p->b->step, slot, b->parent, n, q->n_planned, &p->out);
     check(p->out.n_edits - before <= reorder_edits(p->s, q)); /* budgeted by may_step_beams() */
