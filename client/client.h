@@ -1,11 +1,12 @@
 /* client.h - internals of liblagan: one connection, its open requests, received frames.
  *
- * endpoint.c checks endpoints; open.c makes connections; client.c runs them: HELLO, send, receive,
+ * open.c makes connections; client.c runs them: HELLO, send, receive,
  * pings, loss; submit.c sends requests; resume.c moves requests to another connection; event.c
  * converts frames to events; call.c is lagan_call(). All code runs in the caller's thread, inside
  * the caller's calls; the thread of libzmq only moves bytes. */
 #pragma once
 #include "base/clock.h"
+#include "client/endpoint.h"
 #include "include/lagan.h"
 #include "wire/curve.h"
 #include "wire/msg.h"
@@ -77,7 +78,7 @@ struct open_request { /* an element of struct lagan.requests, which is sorted by
 struct lagan {
     struct lagan *self; /* lets lagan_fd(), whose argument is const, set watched */
     void *ctx, *sock, *mon;
-    char endpoint[256];
+    char endpoint[CLIENT_ENDPOINT];
     char server_key[CURVE_KEY + 1], public_key[CURVE_KEY + 1], secret_key[CURVE_KEY + 1];
     char errmsg[320];
 
@@ -156,13 +157,6 @@ void client_drop_out(struct lagan *c);
 void client_queue_received(struct lagan *c, struct frame *f);
 struct frame *client_take_received(struct lagan *c); /* NULL: empty */
 void client_drop_received(struct lagan *c);
-
-/* endpoint.c */
-/* -EPROTONOSUPPORT: the endpoint is neither ipc://PATH nor tcp://HOST:PORT. -ENAMETOOLONG. */
-int client_check_endpoint(struct lagan *c, const char *endpoint);
-/* Says why there was no WELCOME within timeout_ms; blocks for the name server. Returns -EACCES,
- * -EHOSTUNREACH, -ECONNREFUSED, another errno of connect(), or -ETIMEDOUT. */
-int client_explain_silence(struct lagan *c, int timeout_ms);
 
 /* open.c */
 /* Stores the sentence for lagan_errmsg(NULL) of this thread and returns code. */

@@ -148,9 +148,10 @@ static int
 open_endpoint(struct lagan *c, const char *endpoint, const char *keys)
 {
     bool tcp = !strncmp(endpoint, "tcp://", 6);
+    struct err e;
     int r;
 
-    TRY(client_check_endpoint(c, endpoint));
+    if (client_check_endpoint(endpoint, &e) < 0) return client_fail(c, e.code, "%s", e.text);
     snprintf(c->endpoint, sizeof c->endpoint, "%s", endpoint);
     if (tcp && !keys)
         return client_fail(c, -EINVAL, "%s: a tcp endpoint needs keys; use lagan_open_keys()",
@@ -158,6 +159,23 @@ open_endpoint(struct lagan *c, const char *endpoint, const char *keys)
     if (tcp) TRY(take_keys(c, keys));
     r = open_all(c);
     return r < 0 ? client_fail(c, r, "cannot connect to %s: %s", endpoint, zmq_strerror(-r)) : 0;
+}
+
+/* Says why there was no WELCOME within timeout_ms. */
+static int
+explain_silence(struct lagan *c, int timeout_ms)
+{
+    bool tcp = !strncmp(c->endpoint, "tcp://", 6);
+    struct err e;
+
+    if (c->handshake_failed) return client_fail(c, -EACCES, "%s", c->lost_why);
+    if (tcp && !c->connected && client_explain_tcp(c->endpoint, &e) < 0)
+        return client_fail(c, e.code, "%s", e.text);
+    return client_fail(c, -ETIMEDOUT, "lagand at %s sent no WELCOME within %d ms%s", c->endpoint,
+                       timeout_ms,
+                       tcp && c->connected ? "; the connection was accepted: is api.tcp of lagand "
+                                             "at that port?"
+                                           : "");
 }
 
 static int
@@ -174,7 +192,7 @@ wait_welcome(struct lagan *c, int timeout_ms)
     }
     if (r < 0 || c->welcome) return MIN(r, 0);
     if (c->rejected) return c->key_rejected ? -EACCES : -EPROTO;
-    return client_explain_silence(c, timeout_ms);
+    return explain_silence(c, timeout_ms);
 }
 
 int

@@ -1,8 +1,6 @@
 /* request_options.c - see request_options.h. Each option is a key of LAGAN_FIELDS. */
 #include "ctl/request_options.h"
 
-#include "base/utf8.h"
-
 #include <stdio.h>
 
 enum kind { IDS, STR, U32, I32, U64, F64, OVER, BOOL, EARLY, STOPS, BIAS, ANY };
@@ -229,8 +227,6 @@ set_from_text(struct lagan_request *r, const struct field *f, const char *s, str
         return err_set(e, -EINVAL, "%s: '%.40s' is not %s", f->key, s,
                        f->kind == EARLY ? "true, false or never" : "true or false");
     default:
-        if (s[utf8_valid(s, strlen(s))])
-            return err_set(e, -EILSEQ, "%s: the text is not UTF-8", f->key);
         return lagan_set_str(r, f->key, s, strlen(s));
     }
 }
@@ -243,9 +239,6 @@ request_from_args(struct lagan_request *r, const struct request_args *a, struct 
 
         if (!a->given[i]) continue;
         e->code = 0;
-        for (size_t j = 0; fields[i].kind == STOPS && j < a->n_stop; j++)
-            if (a->stop[j][utf8_valid(a->stop[j], strlen(a->stop[j]))])
-                return err_set(e, -EILSEQ, "%s: the text is not UTF-8", fields[i].key);
         if (fields[i].kind == STOPS)
             k = lagan_set_strs(r, fields[i].key, a->stop, a->n_stop);
         else

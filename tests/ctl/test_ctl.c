@@ -150,9 +150,9 @@ printed_throughput_never_exceeds_the_observed_rate(void **state)
 static void
 json_output_has_every_documented_key(void **state)
 {
-    static const char *const keys[] = { "request", "output",          "ids",    "text",
-                                        "finish",  "score",           "cached", "logprobs",
-                                        "error",   "prompt_logprobs", "seed",   "resumed",
+    static const char *const keys[] = { "request", "output",          "ids",      "text",
+                                        "finish",  "score",           "cached",   "logprobs",
+                                        "error",   "prompt_logprobs", "seed",     "resumed",
                                         "adopted", "recomputed",      "kv_blocks" };
     json_t *o, *lp;
     size_t i;
@@ -300,8 +300,8 @@ every_error_has_its_exit_code(void **state)
         { "$L generate --ids ''", 2, "ids is empty" },
         { "$L generate --text x --beams 4 --n 5", 2, "n is 5" },
         { "$L generate --text x --n 2", 2, "set temperature" },
-        { "$L generate --text $(printf 'caf\\351')", 2, "text: the text is not UTF-8" },
-        { "$L generate --text x --stop $(printf '\\351')", 2, "stop: the text is not UTF-8" },
+        { "$L generate --text $(printf 'caf\\351')", 2, "text is not UTF-8" },
+        { "$L generate --text x --stop $(printf '\\351')", 2, "stop is not UTF-8" },
         { "$L tokenize --text $(printf 'caf\\351')", 2, "--text: the text is not UTF-8" },
         { "$L bench --model $(printf 'caf\\351')", 2, "--model: the text is not UTF-8" },
         { "echo '{\"text\":\"x\",\"max_tokens\":0}' | $L generate --requests -", 1,

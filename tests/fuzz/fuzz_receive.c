@@ -234,18 +234,23 @@ ref_tensor(const uint8_t *p, uint64_t n)
 static bool
 ref_ready(const uint8_t *p, uint64_t n)
 {
-    uint32_t name, unserved;
+    uint32_t name, device, unserved, dtype;
     float temperature;
 
-    if (n < 136 || !loading) return false;
+    if (n < sizeof(struct rec_ready) || !loading) return false;
     memcpy(&temperature, p + 72, 4);
     unserved = (uint32_t)strnlen((const char *)p + 88, 48);
     if (!(temperature >= 0) || unserved == 48 || !is_utf8(p + 88, unserved)) return false;
+    dtype = (uint32_t)strnlen((const char *)p + 136, 8);
+    if (dtype == 8 || !is_utf8(p + 136, dtype)) return false;
     name = word(p + 24, 4);
+    device = word(p + 84, 2);
     if (!word(p, 4) || word(p, 4) > INT32_MAX || !word(p + 4, 4)) return false;
     if (!word(p + 12, 4) || word(p + 12, 4) > 65536 || word(p + 68, 4) > 16) return false;
     if (word(p + 16, 4) > 65536) return false;
-    if (name >= 64 || name > n - 136 || n - 136 - name > 7) return false;
+    if (name >= 64 || device >= 64 ||
+        (name + 7) / 8 * 8 + (device + 7) / 8 * 8 != n - sizeof(struct rec_ready))
+        return false;
     vocab = word(p, 4);
     loading = false;
     return true;
@@ -467,8 +472,10 @@ make(struct in *in, uint16_t type, uint8_t *p)
 
         y.name_bytes = byte(in) % 80;
         y.beams = y.name_bytes % 18;
+        y.device_bytes = byte(in) % 80;
+        memcpy(y.dtype, "bf16", 4);
         memcpy(p, &y, sizeof y);
-        return (uint32_t)sizeof y + ROUND_UP(y.name_bytes, 8u);
+        return (uint32_t)sizeof y + ROUND_UP(y.name_bytes, 8u) + ROUND_UP(y.device_bytes, 8u);
     }
     if (type == REC_TEXT_DONE) {
         struct rec_text_done d = { .reason = byte(in) % 64, .n_ids = byte(in) % 4 };
