@@ -189,7 +189,8 @@ cmd_reload(struct ctl *ctl)
         print_list("kept: ", json_object_get(done, "kept"));
         print_list("replaced: ", json_object_get(done, "replaced"));
     }
-    if (done && !n && !json_array_size(json_object_get(done, "taken")))
+    if (done && !n && !json_array_size(json_object_get(done, "taken")) &&
+        !json_array_size(json_object_get(done, "kept")))
         puts("no worker runs that could be replaced; `laganctl restart all` starts them");
     json_decref(done);
     return r;

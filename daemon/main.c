@@ -62,7 +62,7 @@ manual(void)
          "  - path: /var/lib/lagan/models/t5-large\n    device: cpu\n.Ed\n"
          ".Fl -check\nprints all errors of the file and of the models, keys and ports that it "
          "names,\n.Ql laganctl config show\nthe origin of "
-         "each value, and\n.Ql laganctl daemon reexec\napplies a changed file while requests "
+         "each value, and\n.Ql laganctl reload\napplies a changed file while requests "
          "continue.");
     puts(".Sh SETTINGS OF A MODEL\nFor\n.Fl -set\nand for the entries of\n.Cm models:\nin the "
          "file.\nA setting that has no effect on the device or the model, or without another "

@@ -16,7 +16,8 @@ static const nsec SPAWN_WINDOW = 10 * NSEC_S;    /* after SUPER_SPAWNS restarts 
 static const nsec SPAWN_SPACING = 100 * NSEC_MS; /* a restart is delayed by this time */
 static const nsec BACKOFF_FIRST = 100 * NSEC_MS, BACKOFF_MOST = 30 * NSEC_S; /* delays */
 
-/* Exit statuses: too little free memory; the device failed; wrong configuration or model; permanent failure (s6). */
+/* Exit statuses: too little free memory; the device failed; wrong configuration or model; permanent
+ * failure (s6). */
 enum { EXIT_NO_MEMORY = 71, EXIT_DEVICE = 74, EXIT_CONFIG = 78, EXIT_REFUSED = 125 };
 
 static const struct cause_info {

