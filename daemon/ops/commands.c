@@ -147,7 +147,7 @@ put_worker(msgpack_packer *p, const struct config *c, struct worker *w)
     put_text(p, "standby", worker_standby(w));
     put_u64(p, "restarts", f->restarts);
     put_u64(p, "epoch", f->epoch);
-    put_text(p, "why", *f->why ? f->why : f->low_memory);
+    put_text(p, "why", *f->why ? f->why : *f->why_before ? f->why_before : f->low_memory);
     msg_key(p, "ranks"); /* the ranks above 0; rank 0 is the worker */
     msgpack_pack_array(p, n_ranks - 1);
     for (uint32_t i = 1; i < n_ranks; i++) put_rank(p, worker_rank(w, i));

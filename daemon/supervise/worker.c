@@ -305,6 +305,8 @@ worker_spawn(void *arg)
     int r;
 
     w->n_lines = 0;
+    if (*w->info.why && w->info.last_death != DEATH_DRAINED && w->info.last_death != DEATH_OPERATOR)
+        memcpy(w->info.why_before, w->info.why, sizeof w->info.why);
     w->info.why[0] = 0;
     w->info.load_done = w->info.load_total = 0;
     w->info.device[0] = 0;
@@ -483,6 +485,7 @@ worker_ready(struct worker *w, uint32_t vocab, const char *device, size_t n)
 {
     w->info.vocab = vocab;
     snprintf(w->info.device, sizeof w->info.device, "%.*s", (int)n, device);
+    w->info.why_before[0] = 0;
     w->info.start_took = w->d->now - w->spawned_at;
     worker_event(w, EV_READY);
 }

@@ -21,9 +21,10 @@ struct worker_info {
     pid_t pid;      /* 0: no process */
     uint64_t epoch; /* of the present or last incarnation; 0: none yet */
     enum death_cause last_death;
-    uint32_t restarts;              /* unrequested ends, also under previous lagands */
-    char why[320];                  /* last line printed at level err, or the cause of the end */
-    char low_memory[320];           /* sentence about an OOM kill; "": none lately (oom.h) */
+    uint32_t restarts;    /* unrequested ends, also under previous lagands */
+    char why_before[320]; /* `why` of the process before, until this one is READY; "": none */
+    char why[320];        /* last line printed at level err, or the cause of the end */
+    char low_memory[320]; /* sentence about an OOM kill; "": none lately (oom.h) */
     uint64_t load_done, load_total; /* bytes of weights: loaded, to load */
     uint32_t vocab;                 /* from its own READY: another worker may have an older model */
     char device[64];       /* from its READY, as "cpu (2 cores, avx2)"; "": not ready yet */

@@ -190,7 +190,7 @@ static const struct failure rows[] = {
       "--concurrency 3",
       1, "[0] blue\ntoo_long: text has 1048577 bytes\n[2] blue\n3 requests · 1 failed" },
     { "38 text that is not UTF-8", "up --model $M; $K generate --text $(printf 'caf\\351')", 2,
-      "text: \nUTF-8" },
+      "text is not UTF-8" },
     { "39 lines of --requests that are not UTF-8 or no JSON",
       "up --model $M; printf '{\"text\":\"a\\351\"}\\n{x\\n{\"text\":\"k3=b;k3?\"}\\n' | $K "
       "generate --requests -",
