@@ -17,6 +17,8 @@ tmp=$(mktemp -d) || exit 99
 trap 'rm -rf "$tmp"' EXIT
 trap 'exit 130' INT TERM
 
+printf '#define %s "/nowhere"\n' SYSCONFDIR PKGLIBEXECDIR >"$tmp/config.h"
+
 field() { sed -n "s/^$2: *//p" "tests/fuzz/planted/$1.txt"; }
 
 one() {
@@ -25,7 +27,7 @@ one() {
     flags=$(pkg-config --cflags $pkgs)
     libs="$(pkg-config --libs $pkgs) $libs"
   }
-  ${CLANG:-clang} -g -O1 -std=gnu11 -D_GNU_SOURCE '-DPACKAGE_VERSION="0"' -I. $flags \
+  ${CLANG:-clang} -g -O1 -std=gnu11 -D_GNU_SOURCE '-DPACKAGE_VERSION="0"' -I. "-I$tmp" $flags \
     -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=all -o "$tmp/fuzz_$1" \
     "tests/fuzz/fuzz_$1.c" $sources $libs || return 1
   mkdir -p "$tmp/learnt"

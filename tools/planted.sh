@@ -44,7 +44,8 @@ field() { sed -n "s/^$2: *//p" "$top/tests/fuzz/planted/$1.txt"; }
 copy() {
   mkdir -p "$1" &&
     find include base ipc wire gpu worker route sim daemon tests -name '*.[ch]' |
-      tar -cf - -T - | tar -xf - -C "$1"
+      tar -cf - -T - | tar -xf - -C "$1" &&
+    printf '#define %s "/nowhere"\n' SYSCONFDIR PKGLIBEXECDIR >"$1/config.h"
 }
 
 # compile DIR FLAGS OUT: DIR's fuzzer and its sources, several at a time.

@@ -418,7 +418,7 @@ make_events(struct in *in, uint8_t *p)
         uint32_t which = byte(in), how = byte(in);
         struct rec_kv_event v = { .name = { which % 8, 7 },
                                   .op = (uint8_t)(h.flags ? 0 : how % 3),
-                                  .group = (uint8_t)(which / 8 % 8),
+                                  .group = (uint8_t)(how > 250 ? 8 : which / 8 % 8),
                                   .priority = 35,
                                   .tier = (uint8_t)(which / 64 % 2),
                                   .why = (uint8_t)(how / 4 % 5),
@@ -509,6 +509,7 @@ static struct config config;
 static struct daemon d;
 static const struct daemon_events events = { .worker_record = receive_record };
 static struct worker w;
+static struct kv_watch *kv_watch;
 static struct channel ours, theirs; /* both ends of a pair of rings, until one is broken */
 
 static void
@@ -574,15 +575,17 @@ begin(struct in *in)
     opt_defaults(model_opts, &config.model[0].keys);
     config.model[0].keys.kv_reuse = true;
     config.model[0].keys.kv_events = EVENTS_KEPT;
-    d.kv_watch = kv_watch_new(&config);
-    first_event = next_event = 1;
-    n_has = 0;
-    in_snapshot = false;
-    check(d.kv_watch);
+    if (!kv_watch) kv_watch = kv_watch_new(&config); /* large: one for all inputs */
+    check(kv_watch);
+    d.kv_watch = kv_watch;
     check(d.ledger && d.sessions && d.calls);
     d.facts[0] =
         (struct model_facts){ .known = true, .vocab = VOCAB, .n_slots = 4, .max_request_seqs = 4 };
     w.d = &d;
+    kv_watch_lost(&w);
+    kv_watch_range(&w, &first_event, &next_event);
+    n_has = 0;
+    in_snapshot = false;
     w.info.vocab = VOCAB;
     w.requests.sending = w.requests.alone = REQUEST_NONE;
     super_init(&w.super, &ops, &w, 1);
@@ -748,6 +751,5 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     sessions_free(d.sessions);
     worker_calls_free(d.calls);
     quarantine_free(d.quarantine);
-    kv_watch_free(d.kv_watch);
     return 0;
 }
