@@ -397,6 +397,41 @@ without_a_matching_manifest_everything_is_recomputed(void **state)
     assert_true(recomputed > 0);
 }
 
+static char length[] = "--max_model_len=250";
+
+/* Tables have as many entries for 250 positions as for 249. */
+static void
+other_length(struct harness_arenas *left)
+{
+    (void)left;
+    length[sizeof length - 2] ^= '0' ^ '9';
+    length[sizeof length - 3] ^= '5' ^ '4';
+}
+
+/* The rotation of a longrope depends on it. */
+static void
+kv_of_another_model_length_is_computed_again(void **state)
+{
+    static const char *const options[] = { "--kv.memory=4MiB",
+                                           "--max_num_seqs=4",
+                                           "--dtype=fp32",
+                                           "--kv.tokens_per_block=4",
+                                           "--max_num_batched_tokens=24",
+                                           length,
+                                           NULL };
+    static const struct setting setting = { "tests/data/golden/llama2", options, FOUR };
+    static struct stream quiet[JOBS], killed[JOBS];
+    uint64_t adopted = 0, recomputed = 0;
+
+    (void)state;
+    run_killed(&setting, 0, NULL, quiet);
+    run_killed(&setting, 2, other_length, killed);
+    assert_true(same(quiet, killed));
+    sum(killed, &adopted, &recomputed);
+    assert_int_equal(adopted, 0);
+    assert_true(recomputed > 0);
+}
+
 int
 main(int argc, char **argv)
 {
@@ -404,6 +439,7 @@ main(int argc, char **argv)
         cmocka_unit_test(requests_resume_with_equal_bits_after_kills_at_any_moment),
         cmocka_unit_test(noise_changes_bits_only_in_committed_blocks),
         cmocka_unit_test(without_a_matching_manifest_everything_is_recomputed),
+        cmocka_unit_test(kv_of_another_model_length_is_computed_again),
         cmocka_unit_test(text_resumes_inside_a_word_and_a_stop_string),
     };
 

@@ -53,9 +53,11 @@ make_fingerprint(const struct worker *w, enum dtype kv_dtype, uint64_t ret[2])
 {
     struct {
         uint64_t model[2];
-        uint32_t kv_dtype, numerics;
+        uint32_t kv_dtype, numerics, max_len, pad; /* max_len: a longrope depends on it */
         char device[16];
-    } in = { .kv_dtype = kv_dtype, .numerics = w->keys->numerics };
+    } in = { .kv_dtype = kv_dtype,
+             .numerics = w->keys->numerics,
+             .max_len = w->model->shape.max_len };
     XXH128_hash_t h;
 
     memcpy(in.model, w->model->fingerprint, sizeof in.model);
