@@ -575,7 +575,7 @@ const struct command commands[] = {
       "  laganctl steps\n"
       "  laganctl steps -f --json w0 > steps.jsonl\n\n"
       "PREFILL, DECODE, ENCODER: batched tokens by kind of work. RUN, WAIT: sequences of the\n"
-      "worker after the step. PRE: sequences preempted to make room for it. CACHED: prompt tokens\n"
+      "worker after the step. PRE: sequences preempted for its blocks. CACHED: prompt tokens\n"
       "that its new sequences found in the prefix cache. PLAN, QUEUE, STEP: time to plan the\n"
       "step, to queue its work on the device, and to compute it. USED / FREE: KV blocks of each\n"
       "pool. lagand keeps the last 4096 steps of a worker, also those of a process that has\n"

@@ -318,7 +318,7 @@ enum lagan_reason {
     X(kv_unpin, "kv unpin", 1, "pin: its number, 0 for all; worker, required if there are several", \
       "{pins: number of removed pins}") \
     X(metrics, "metrics", 0, "", "{text: all metrics in the Prometheus text format}") \
-    X(steps, "steps", 0, "worker, required if there are several; from: number of the first step", \
+    X(steps, "steps", 1, "worker, required if there are several; from: number of the first step", \
       "{next, end: number after the last step, lost: steps from that number on that lagand has " \
       "not kept, steps: [{number, at_ms, step, lane, prefill_tokens, decode_tokens, " \
       "encoder_tokens, sequences, cached_tokens, preempted, running, waiting, plan_ns, queue_ns, " \
