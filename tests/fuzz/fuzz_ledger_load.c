@@ -64,7 +64,7 @@ ref_take_row(const struct saved_request *k, const uint8_t *p, uint32_t n)
     memcpy(&s, p + sizeof *k, sizeof s);
     need = sizeof s + eights(4 * (uint64_t)s.n_prompt) + eights(4 * (uint64_t)s.n_decoder) +
            eights(s.text_bytes) + eights(4 * (uint64_t)(s.n_eos == 0xffff ? 0 : s.n_eos)) +
-           eights(4 * (uint64_t)s.n_stop_ids);
+           eights(4 * (uint64_t)s.n_stop_ids) + eights(s.salt_bytes);
     if (need > k->submit_bytes || s.n_done || s.done_text || !s.max_tokens ||
         s.max_tokens > LAGAN_MAX_TOKENS || s.logprobs > LAGAN_MAX_TOP ||
         (s.flags & LEDGER_NOT_SAVED) || s.n > 64 || ref_id(k->id))
