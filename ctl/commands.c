@@ -74,7 +74,8 @@ static const struct column kv_columns[] = {
     { "WORKER", "worker", cell_word },   { "POOL", "pool", cell_word },
     { "BLOCKS", "blocks", cell_number }, { "USED", "used", cell_number },
     { "CACHED", "cached", cell_number }, { "FREE", "free", cell_number },
-    { "BYTES", "bytes", cell_bytes },    { 0 },
+    { "BYTES", "bytes", cell_bytes },    { "PINNED", "pinned", cell_number },
+    { 0 },
 };
 
 static long long
@@ -318,6 +319,83 @@ list_of_ids(const char *text, struct err *e)
     return list;
 }
 
+struct pin_opts {
+    char ids[131072], user[256], cache_salt[LAGAN_MAX_SALT + 1], worker[64];
+};
+
+/* clang-format off */
+static const struct opt pin_opts[] = {
+    { "ids", OPT_STR, OPT_AT(pin_opts, ids), .arg = "1,2,3",
+      .sentence = "token ids of the prefix; `laganctl tokenize` prints those of a text" },
+    { "user", OPT_STR, OPT_AT(pin_opts, user), .arg = "NAME",
+      .sentence = "user whose requests have the prefix, for example uid:1000 or key:alice; not "
+      "used with kv.reuse_scope all" },
+    { "cache_salt", OPT_STR, OPT_AT(pin_opts, cache_salt), .arg = "TEXT",
+      .sentence = "cache_salt of these requests, if they have one" },
+    { "worker", OPT_STR, OPT_AT(pin_opts, worker), .arg = "NAME",
+      .sentence = "name of the worker, for example w0; may be omitted if there is only one" },
+    { 0 }
+};
+static const struct opt unpin_opts[] = {
+    { "worker", OPT_STR, OPT_AT(pin_opts, worker), .arg = "NAME",
+      .sentence = "name of the worker, for example w0; may be omitted if there is only one" },
+    { 0 }
+};
+/* clang-format on */
+
+static void
+add_word(json_t *args, const char *key, const char *word)
+{
+    if (*word) json_object_set_new(args, key, json_string(word));
+}
+
+static int
+cmd_kv_pin(struct ctl *ctl)
+{
+    const struct pin_opts *o = ctl->opts;
+    json_t *args = json_object(), *done = NULL, *ids;
+    struct err e;
+    int r;
+
+    ids = list_of_ids(o->ids, &e);
+    if (!ids) {
+        json_decref(args);
+        return ctl_fail(CTL_USAGE, "--ids: %s", e.text);
+    }
+    json_object_set_new(args, "ids", ids);
+    add_word(args, "user", o->user);
+    add_word(args, "cache_salt", o->cache_salt);
+    add_word(args, "worker", o->worker);
+    r = ctl_ask(ctl, "kv pin", args, ctl->json, &done);
+    if (done)
+        printf("pin %lld  keeps %lld tokens in the prefix cache\n", json_number(done, "pin"),
+               json_number(done, "tokens"));
+    json_decref(done);
+    return r;
+}
+
+static int
+cmd_kv_unpin(struct ctl *ctl)
+{
+    const struct pin_opts *o = ctl->opts;
+    const char *word = *ctl->argv;
+    json_t *args = json_object(), *done = NULL;
+    char *end;
+    long pin = strcmp(word, "all") ? strtol(word, &end, 10) : (end = (char *)(uintptr_t) "", 0);
+    int r;
+
+    if (*end || !*word || pin < 0 || (pin == 0 && strcmp(word, "all"))) {
+        json_decref(args);
+        return ctl_fail(CTL_USAGE, "'%s' is neither the number of a pin nor all", word);
+    }
+    json_object_set_new(args, "pin", json_integer(pin));
+    add_word(args, "worker", o->worker);
+    r = ctl_ask(ctl, "kv unpin", args, ctl->json, &done);
+    if (done) printf("%lld pins removed\n", json_number(done, "pins"));
+    json_decref(done);
+    return r;
+}
+
 /* tokenize, detokenize */
 static int
 cmd_text(struct ctl *ctl)
@@ -497,7 +575,7 @@ const struct command commands[] = {
       "  laganctl steps\n"
       "  laganctl steps -f --json w0 > steps.jsonl\n\n"
       "PREFILL, DECODE, ENCODER: batched tokens by kind of work. RUN, WAIT: sequences of the\n"
-      "worker after the step. PRE: sequences preempted to make room for it. CACHED: prompt tokens\n"
+      "worker after the step. PRE: sequences preempted for its blocks. CACHED: prompt tokens\n"
       "that its new sequences found in the prefix cache. PLAN, QUEUE, STEP: time to plan the\n"
       "step, to queue its work on the device, and to compute it. USED / FREE: KV blocks of each\n"
       "pool. lagand keeps the last 4096 steps of a worker, also those of a process that has\n"
@@ -541,6 +619,20 @@ const struct command commands[] = {
       "empty cache, or after a change that the cache should not outlive. The memory is freed,\n"
       "not overwritten.\n",
       .run = cmd_kv_flush },
+    { "kv pin", "", "keep a cached prefix: its KV blocks are not evicted",
+      "  laganctl kv pin --ids $(laganctl tokenize --text ...) --user uid:1000\n"
+      "  laganctl kv pin --ids 1,5,9,12 --user key:alice --worker w0 --json\n\n"
+      "The prefix must be in the prefix cache: send a request with it first. The full blocks of\n"
+      "the prefix that are cached stay until `laganctl kv unpin` or the end of the worker. A\n"
+      "worker keeps 8 pins at most, and refuses a pin beside which the longest request would not\n"
+      "fit. `laganctl kv stats` shows the pinned blocks. For an encoder-decoder model the ids are\n"
+      "the encoder input.\n",
+      pin_opts, .run = cmd_kv_pin },
+    { "kv unpin", "PIN|all", "end pins of the prefix cache",
+      "  laganctl kv unpin 1\n"
+      "  laganctl kv unpin all --worker w0\n\n"
+      "The blocks stay in the cache, and may be evicted from now on.\n",
+      unpin_opts, .run = cmd_kv_unpin },
     { "keygen", "FILE",
       "generate a key pair for tcp connections and write the secret key to a new file",
       "  laganctl keygen /etc/lagan/keys          # keys of lagand; option api.keys names the file\n"

@@ -1,4 +1,4 @@
-/* followed.c - laganctl steps, kv events: prints numbered rows of each worker, and new ones as they occur. */
+/* followed.c - laganctl steps, kv events: prints numbered rows of each worker, then new ones. */
 #include "ctl/ctl.h"
 
 #include <stdio.h>

@@ -482,8 +482,9 @@ struct gpu_ops {
         void (*drop)(struct lane *l, struct graph *g);
     } graph;
     struct {
-        /* Named, nested ranges of host time for a profiler: a step has the name of its phase (prefill,
-         * decode, mixed, encode), its parts are stage, encode, forward and sample. CPU: no effect. */
+        /* Named, nested ranges of host time for a profiler: a step has the name of its phase
+         * (prefill, decode, mixed, encode), its parts are stage, encode, forward and sample. CPU:
+         * no effect. */
         void (*range_begin)(struct lane *l, const char *name);
         void (*range_end)(struct lane *l);
         /* Queue the start and the end of an interval of device work. lane_gaps() returns number and

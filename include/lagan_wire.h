@@ -294,7 +294,8 @@ enum lagan_reason {
       "{ids}") \
     X(detokenize, "detokenize", 0, "ids, keep_special: true keeps special tokens, model", "{text}") \
     X(config_show, "config show", 0, "", "[{key, value, from}]") \
-    X(kv_stats, "kv stats", 0, "", "[{worker, pool, blocks, used, cached, free, bytes}]") \
+    X(kv_stats, "kv stats", 0, "", "[{worker, pool, blocks, used, cached, free, bytes, pinned: " \
+      "of used, kept by kv pin}]") \
     X(kv_pools, "kv pools", 0, "", "[{worker, group, kind: full|window|cross|state, window, pool, " \
       "bytes: of one block, used, cached, allocated, allocated_new, reused_full, reused_copied, " \
       "reused_moved, missed, evicted, offloaded, onboarded, host_evicted, trimmed: freed behind the " \
@@ -311,8 +312,13 @@ enum lagan_reason {
       "from that number on. After a loss the caller drops what it knew, and calls with `next` and " \
       "at 0, then with the `at` of the reply until that is null; blocks are in a reply only if " \
       "all events are") \
+    X(kv_pin, "kv pin", 1, "ids: first tokens of prompts, or an encoder input; user: whose " \
+      "requests, with kv.reuse_scope user; cache_salt; worker, required if there are several", \
+      "{pin: its number, tokens: cached tokens that stay until kv unpin or the end of the worker}") \
+    X(kv_unpin, "kv unpin", 1, "pin: its number, 0 for all; worker, required if there are several", \
+      "{pins: number of removed pins}") \
     X(metrics, "metrics", 0, "", "{text: all metrics in the Prometheus text format}") \
-    X(steps, "steps", 0, "worker, required if there are several; from: number of the first step", \
+    X(steps, "steps", 1, "worker, required if there are several; from: number of the first step", \
       "{next, end: number after the last step, lost: steps from that number on that lagand has " \
       "not kept, steps: [{number, at_ms, step, lane, prefill_tokens, decode_tokens, " \
       "encoder_tokens, sequences, cached_tokens, preempted, running, waiting, plan_ns, queue_ns, " \

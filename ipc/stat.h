@@ -21,6 +21,8 @@
     X(GAUGE,   blocks, "blocks", "size of the KV cache, in blocks of all pools") \
     X(GAUGE,   blocks_used, "blocks", "KV blocks that running sequences use") \
     X(GAUGE,   blocks_cached, "blocks", "unused KV blocks that the prefix cache can reuse") \
+    X(GAUGE,   blocks_pinned, "blocks", \
+      "KV blocks, of blocks_used and of the host tier, that `laganctl kv pin` keeps") \
     X(GAUGE,   host_blocks, "blocks", "capacity of the host tier (kv.host_memory), in KV blocks") \
     X(GAUGE,   host_blocks_loading, "blocks", \
       "KV blocks that are being copied from host tier to device") \

@@ -33,7 +33,8 @@ void block_holders_remove(struct block_holders *h, uint32_t worker, const uint64
 /* Removes all blocks of a worker whose cache is lost, or will be listed again. */
 void block_holders_forget(struct block_holders *h, uint32_t worker);
 /* Copies up to max blocks of a worker, in any order, from *at on, and advances *at. Returns how
- * many were copied; 0: the end. A block that is added or removed between two calls may be left out. */
+ * many were copied; 0: the end. A block that is added or removed between two calls may be
+ * left out. */
 uint32_t block_holders_list(const struct block_holders *h, uint32_t worker, uint32_t *at,
                             struct held_block *ret, uint32_t max);
 

@@ -89,7 +89,7 @@ fill_seq(struct fleet_request *j)
     }
 }
 
-/* Gives a request to a worker, which has `found` of its tokens. False: the request fits no worker. */
+/* Gives a request to a worker, which has `found` of its tokens. False: it fits no worker. */
 static bool
 give_request(struct fleet *f, struct fleet_request *j, uint32_t worker, uint64_t found)
 {

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Writes the beam searches of models with recurrent state, and log-probabilities of beams' tokens:
-tests/data/golden/MODEL/beams.json.
+tests/data/golden/MODEL/beams.json; and searches with stop strings over the bundled models:
+tests/data/golden/stop_beams.json.
 
     tools/beam_cases.py
 
@@ -69,7 +70,55 @@ def search(model, prompt, params, eos):
     )
 
 
+STOPS = [
+    ("numbers-t5", "1284", ["hundred"]),
+    ("numbers-t5", "1284", ["e", "xx"]),
+    ("numbers-t5", "990017", ["and s", "teen", "th"]),
+    ("numbers-t5", "forty-two thousand six", ["20"]),
+    ("recall-gemma3", "k3=blue;q7=stone;m1=river;q7?", ["on", "z"]),
+    ("recall-gemma3", "k3=blue;q7=stone;m1=river;k3", ["e;m", "u"]),
+]
+
+
+def search_with_stops(name, text, stops, params):
+    folder = ROOT.parent.parent.parent / "models" / name
+    model = load(folder)
+    tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_file=str(folder / "tokenizer.json"))
+    ids = torch.tensor([tokenizer.encode(text)])
+    encoder = model.config.is_encoder_decoder
+    start = model.generation_config.decoder_start_token_id
+    base = dict(pad_token_id=2, eos_token_id=1, max_new_tokens=N_NEW)
+    if encoder:
+        base["decoder_start_token_id"] = start
+    model.generation_config = transformers.GenerationConfig(**base)
+    with torch.no_grad():
+        o = model.generate(ids, attention_mask=torch.ones_like(ids), do_sample=False,
+                           num_return_sequences=params["num_beams"], output_scores=True,
+                           return_dict_in_generate=True, use_cache=False, stop_strings=stops,
+                           tokenizer=tokenizer, **params)
+    first = 1 if encoder else ids.shape[1]
+    new = [s[first:].tolist() for s in o.sequences]
+    for s in new:  # padding is the token 2, which neither model generates
+        while s and s[-1] == 2:
+            s.pop()
+    return dict(model=name, ids=ids[0].tolist(), stop=stops,
+                params=dict(base, no_repeat_ngram_size=0, **params),
+                sequences=[([start] if encoder else []) + s for s in new],
+                scores=[round(float(x), 6) for x in o.sequences_scores])
+
+
+def stop_beams():
+    cases = [search_with_stops(*case, params)
+             for case in STOPS
+             for params in (dict(num_beams=2, length_penalty=1.0, early_stopping=False),
+                            dict(num_beams=4, length_penalty=2.0, early_stopping=True),
+                            dict(num_beams=4, length_penalty=-1.0, early_stopping="never"))]
+    lines = ",\n".join(json.dumps(c) for c in cases)
+    (ROOT / "stop_beams.json").write_text('{"beams": [\n%s\n]}\n' % lines)
+
+
 def main():
+    stop_beams()
     for name in MODELS:
         model = load(ROOT / name)
         prompts = json.load(open(ROOT / name / "expected.json"))["prompts"]

@@ -34,6 +34,7 @@ tests='
 120 tests/gpu/test_sample
 120 tests/gpu/test_bits
 120 tests/gpu/test_whole
+180 tests/gpu/test_families
 120 tests/worker/test_adopt
 120 tests/torture/test_resume standby_without*
 120 tests/torture/test_resume requests_resume*

@@ -8,6 +8,7 @@ Tiny random checkpoints and the results of transformers in float32 with eager at
 layout that tests/data/golden/README.md describes.
 pip: torch, transformers 5.17.0. Never run by the build.
 """
+import copy
 import json
 import os
 import pathlib
@@ -110,6 +111,7 @@ def case(name, seed, embed, lengths, config):
     model.generation_config = transformers.GenerationConfig(bos_token_id=1, eos_token_id=2)
     model.to(torch.bfloat16).save_pretrained(out)
     model = cls.from_pretrained(out, dtype=torch.float32, attn_implementation="eager").eval()
+    half = copy.deepcopy(model).to(torch.bfloat16)
     tensors, prompts = {}, []
     for i, n in enumerate(lengths):
         ids = [rng.randrange(8, 120) for _ in range(n)]
@@ -117,7 +119,11 @@ def case(name, seed, embed, lengths, config):
         tensors[f"p{i}.logits_last"] = logits[-1].clone()
         if i == 2:
             tensors[f"p{i}.logits_all"] = logits.clone()
-        prompts.append(dict(name=f"p{i}", input_ids=ids, greedy=greedy(model, ids)))
+        error = (half(torch.tensor([ids])).logits[0, -1].float() - logits[-1]).abs().max()
+        error = round(float(error / logits[-1].abs().max()), 5)
+        prompts.append(
+            dict(name=f"p{i}", input_ids=ids, greedy=greedy(model, ids), bf16_rel_err=error)
+        )
     save_file(tensors, out / "expected.safetensors")
     (out / "expected.json").write_text(
         '{\n "arch": "%s", "transformers": "%s", "torch": "%s", "seed": %d, '

@@ -93,7 +93,7 @@ int msg_request(struct msg_request *ret, const struct msg *m, struct err *e) MUS
 struct msg_combination {
     uint32_t n, beams, logprobs;
     double temperature;
-    bool stop, return_logits;
+    bool return_logits;
 };
 /* Returns 0 if the values can be combined. -EINVAL: e names both keys. msg_request() calls it if no
  * value is a default of the model; otherwise lagand calls it when the defaults are known. */

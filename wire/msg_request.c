@@ -248,10 +248,6 @@ msg_combine(const struct msg_combination *c, struct err *e)
                        "logprobs is %u; with beams it must be 0, because the other tokens of a "
                        "position are not kept until the search has decided it",
                        c->logprobs);
-    if (c->beams > 1 && c->stop)
-        return err_set(e, -EINVAL,
-                       "stop cannot be combined with beams, which are compared as token ids; use "
-                       "stop_ids");
     if (c->beams > 1 && c->temperature > 0)
         return err_set(e, -EINVAL,
                        "temperature cannot be combined with beams: a beam search does not sample");
@@ -303,9 +299,9 @@ msg_request(struct msg_request *ret, const struct msg *m, struct err *e)
     if (q.n > 1 && q.generated_ids.n)
         return err_set(e, -EINVAL, "generated_ids needs n = 1, n is %u", q.n);
     if (!(q.absent & (ABSENT_beams | ABSENT_temperature)))
-        TRY(msg_combine(&(struct msg_combination){ q.n, q.beams, q.logprobs, q.temperature,
-                                                   q.n_stop > 0, q.return_logits },
-                        e));
+        TRY(msg_combine(
+            &(struct msg_combination){ q.n, q.beams, q.logprobs, q.temperature, q.return_logits },
+            e));
     *ret = q;
     return 0;
 }

@@ -32,6 +32,7 @@
 #include "worker/load/sizes.h"
 #include "worker/model/model.h"
 #include "worker/ops/cache_flush.h"
+#include "worker/ops/cache_pin.h"
 #include "worker/ops/control.h"
 #include "worker/ops/partition_ctl.h"
 #include "worker/ops/tuning.h"
@@ -511,12 +512,14 @@ launch_all(struct loop *p, nsec now, struct err *e)
     return r < 0 ? r : busy;
 }
 
-/* Maps memory of the host tier, and frees cached blocks for `laganctl kv flush`. Returns 1 if
+/* Maps memory of the host tier, pins prefixes, and frees cached blocks for `laganctl kv flush`.
+ * Returns 1 if
  * blocks were freed and more may be left. */
 static int
 maintain_cache(struct worker *w, nsec now)
 {
     host_tier_update(w, now);
+    cache_pin_run(w);
     if (!cache_flush_run(w->cache_flush, w->kv)) return 0;
     adopt_log_tree(w);
     return 1;
@@ -614,6 +617,7 @@ loop_run(struct worker *w, struct err *e)
     TRY(tuning_open(w->tuning, w->exec,
                     tuning_refusal(w->keys, sizes_on_gpu(w), w->limits->n_lanes), clock_now(), e));
     cache_flush_open(w->cache_flush);
+    cache_pin_open(w->cache_pin);
     kv_publish_open(w);
     w->control = control_start(w);
     health_phase(w, PHASE_READY, 0);

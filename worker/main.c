@@ -1,9 +1,9 @@
 /* main.c - the program lagan-worker: reads options, takes inherited fds, runs the engine loop.
  *
  * Only lagand starts it. Exit codes: 0 drained, or lagand has exited; 2 invalid options; 70
- * internal fault, no memory or corrupt ring; 74 device failure; 77 --inspect: no permission; 78
- * options, model files or memory limits that a restart cannot repair. The last line on standard
- * error (a pipe to lagand) gives the reason. */
+ * internal fault or corrupt ring; 71 too little free memory to start; 74 device failure; 77
+ * --inspect: no permission; 78 options, model files or memory limits that a restart cannot repair.
+ * The last line on standard error (a pipe to lagand) gives the reason. */
 #include "base/cgroup.h"
 #include "base/failpoint.h"
 #include "base/log.h"
@@ -24,6 +24,7 @@
 #include "worker/load/load.h"
 #include "worker/loop.h"
 #include "worker/ops/cache_flush.h"
+#include "worker/ops/cache_pin.h"
 #include "worker/ops/control.h"
 #include "worker/ops/partition_ctl.h"
 #include "worker/ops/tuning.h"
@@ -39,7 +40,13 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-enum { EXIT_USAGE = 2, EXIT_INTERNAL = 70, EXIT_DEVICE = 74, EXIT_NO_PERMISSION = 77 };
+enum {
+    EXIT_USAGE = 2,
+    EXIT_INTERNAL = 70,
+    EXIT_NO_MEMORY = 71,
+    EXIT_DEVICE = 74,
+    EXIT_NO_PERMISSION = 77
+};
 enum { EXIT_CONFIG = 78 };
 
 struct own_keys {
@@ -56,8 +63,8 @@ struct own_keys {
     X(model_options, keys) X(heritage, heritage) X(channel, channel) X(chat, chat) \
     X(kv_config, kv_config) X(exec_config, steps) X(scheduler_limits, limits) X(loader, loader) \
     X(plan_ring, plan) X(adopt, adopt) X(host_tier, host_tier) X(partition_ctl, partition_ctl) \
-    X(tuning, tuning) X(cache_flush, cache_flush) X(requests, requests) X(outbox, outbox) \
-    X(kv_publish, kv_publish) X(stats, stats) X(cgroup, cgroup)
+    X(tuning, tuning) X(cache_flush, cache_flush) X(cache_pin, cache_pin) X(requests, requests) \
+    X(outbox, outbox) X(kv_publish, kv_publish) X(stats, stats) X(cgroup, cgroup)
 /* clang-format on */
 
 static struct {
@@ -175,7 +182,8 @@ exit_code(int r, bool loaded)
 {
     if (r == -EPIPE) return 0;
     if (r == -EIO) return EXIT_DEVICE;
-    return loaded || r == -ENOMEM ? EXIT_INTERNAL : EXIT_CONFIG;
+    if (loaded) return EXIT_INTERNAL;
+    return r == -ENOMEM ? EXIT_NO_MEMORY : EXIT_CONFIG;
 }
 
 /* Frees all memory of a drained worker, so that sanitizers can report leaks. */

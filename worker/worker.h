@@ -4,7 +4,7 @@
  * of them. main.c owns the storage of the parts. The loader thread fills the model's objects; the
  * engine thread owns them afterwards. The engine thread is the only writer of W and the only reader
  * of D, the shared memories with the response ring (W) and the request ring (D). Other threads also
- * use loader, tuning, cache_flush, partition_ctl (see their headers). */
+ * use loader, tuning, cache_flush, cache_pin, partition_ctl (see their headers). */
 #pragma once
 #include "base/base.h"
 
@@ -43,6 +43,7 @@ struct worker {
     struct partition_ctl *partition_ctl;
     struct tuning *tuning;
     struct cache_flush *cache_flush;
+    struct cache_pin *cache_pin;
     struct control *control; /* NULL: the worker has no control channel */
     struct requests *requests;
     struct intake *intake;

@@ -3,7 +3,7 @@
 
 static const int64_t TIME_UNIT = NSEC_MS / 10;
 
-const struct histogram_row histogram_rows[N_HISTOGRAMS] = {
+const struct histogram_info histogram_infos[N_HISTOGRAMS] = {
 #define X(name, unit, sentence) { #name, sentence, HISTOGRAM_##unit },
     HISTOGRAMS(X)
 #undef X
@@ -25,7 +25,7 @@ histogram_add(struct daemon *d, uint32_t model, enum histogram_id id, int64_t va
 {
     struct histogram *h;
     uint64_t v = (uint64_t)MAX(value, INT64_C(0));
-    uint64_t unit = histogram_rows[id].unit == HISTOGRAM_TIME ? TIME_UNIT : 1;
+    uint64_t unit = histogram_infos[id].unit == HISTOGRAM_TIME ? TIME_UNIT : 1;
     uint32_t i = 0;
 
     if (!d->histograms) return; /* in tests without a loop */

@@ -37,11 +37,11 @@ struct histogram {
 struct histograms {
     struct histogram of[MAX_MODELS][N_HISTOGRAMS];
 };
-struct histogram_row {
+struct histogram_info {
     const char *name, *sentence;
     enum histogram_unit unit;
 };
-extern const struct histogram_row histogram_rows[N_HISTOGRAMS];
+extern const struct histogram_info histogram_infos[N_HISTOGRAMS];
 
 /* Adds one value: nanoseconds (below 0 counts as 0), or a count. */
 void histogram_add(struct daemon *d, uint32_t model, enum histogram_id id, int64_t value);

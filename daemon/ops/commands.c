@@ -37,12 +37,15 @@ command_state(const struct daemon *d)
     uint32_t n = 0, n_ready = 0, n_faults = 0;
 
     for (uint32_t i = 0; i < d->n_workers; i++) {
-        if (worker_info(d->worker[i])->retired) continue;
+        const struct worker_info *f = worker_info(d->worker[i]);
+
+        if (f->retired) continue;
         n++;
         n_ready += worker_open(d->worker[i]);
-        n_faults += *worker_info(d->worker[i])->low_memory != 0;
+        n_faults += *f->low_memory != 0;
     }
-    for (uint32_t i = 0; i < d->config->n_models; i++) n_faults += d->facts[i].tokenizer_fault;
+    for (uint32_t i = 0; i < d->config->n_models; i++)
+        n_faults += !d->config->model[i].removed && d->facts[i].tokenizer_fault;
     if (d->draining) return "draining";
     if (n_ready == n) return n_faults ? "degraded" : "ready";
     if (n_ready) return "degraded";
@@ -215,15 +218,17 @@ cmd_kv_stats(struct ask *a)
         const uint64_t *v = f->stats.v;
 
         if (worker_hidden(d->worker[i])) continue;
-        msgpack_pack_map(p, 7);
+        msgpack_pack_map(p, 8);
         put_text(p, "worker", f->name);
         put_device_pool(p, f);
         put_u64(p, "bytes", d->facts[f->model].kv_bytes);
+        put_u64(p, "pinned", v[STAT_blocks_pinned]);
         if (!v[STAT_host_blocks]) continue;
-        msgpack_pack_map(p, 7);
+        msgpack_pack_map(p, 8);
         put_text(p, "worker", f->name);
         put_pool(p, "host", v[STAT_host_blocks], v[STAT_host_blocks_loading], v[STAT_host_cached]);
         put_u64(p, "bytes", d->config->model[f->model].keys.kv_host_memory);
+        put_u64(p, "pinned", 0); /* counted with the device's blocks */
     }
 }
 
@@ -712,6 +717,8 @@ cmd_metrics(struct ask *a)
 #define cmd_drain control_worker
 #define cmd_restart control_worker
 #define cmd_kv_flush ask_open
+#define cmd_kv_pin ask_open
+#define cmd_kv_unpin ask_open
 #define cmd_tune ask_open
 #define cmd_tune_status ask_open
 #define cmd_split_show ask_open

@@ -1,4 +1,4 @@
-/* followed.c - verbs whose rows are numbered, so that a client can follow them: steps, kv events. */
+/* followed.c - verbs with numbered rows, which a client can follow: steps, kv events. */
 #include "daemon/ops/ask.h"
 
 #include "daemon/request/kv_watch.h"

@@ -93,12 +93,12 @@ print_group_stat(const struct daemon *d, const struct stat_row *stat, uint32_t i
 static void
 print_histogram(const struct daemon *d, enum histogram_id id, FILE *out)
 {
-    const struct histogram_row *row = &histogram_rows[id];
-    double unit = row->unit == HISTOGRAM_TIME ? 1e-4 : 1;
+    const struct histogram_info *info = &histogram_infos[id];
+    double unit = info->unit == HISTOGRAM_TIME ? 1e-4 : 1;
     char name[64];
 
-    snprintf(name, sizeof name, "lagan_%s", row->name);
-    head(out, name, "histogram", row->sentence);
+    snprintf(name, sizeof name, "lagan_%s", info->name);
+    head(out, name, "histogram", info->sentence);
     for (uint32_t m = 0; m < d->config->n_models; m++) {
         const struct histogram *h = &d->histograms->of[m][id];
         uint64_t below = 0;
@@ -116,7 +116,7 @@ print_histogram(const struct daemon *d, enum histogram_id id, FILE *out)
         fprintf(out, "%s_sum{model=\"", name);
         label(out, d->config->model[m].keys.name);
         fprintf(out, "\"} %.10g\n",
-                row->unit == HISTOGRAM_TIME ? (double)h->sum / NSEC_S : (double)h->sum);
+                info->unit == HISTOGRAM_TIME ? (double)h->sum / NSEC_S : (double)h->sum);
         fprintf(out, "%s_count{model=\"", name);
         label(out, d->config->model[m].keys.name);
         fprintf(out, "\"} %llu\n", (unsigned long long)h->n);

@@ -41,8 +41,8 @@ struct event_log;
  * -1 or has another layout. Owns fd. NULL: no memory. */
 struct event_log *event_log_new(int fd) MUST_USE;
 struct event_log *event_log_free(struct event_log *h);
-/* The seed of the names of KV blocks (base/block_name.h) of a model: different for each model, equal
- * in all lagands that pass on this log. All 0 without a log, in tests. */
+/* The seed of the names of KV blocks (base/block_name.h) of a model: different for each model,
+ * equal in all lagands that pass on this log. All 0 without a log, in tests. */
 void event_log_cache_key(const struct daemon *d, uint32_t model, uint64_t ret[4]);
 int event_log_fd(const struct event_log *h); /* the memfd, which h owns, for the next lagand */
 int64_t event_log_previous_pid(const struct event_log *h); /* pid of the previous lagand; 0: none */

@@ -224,7 +224,6 @@ defaults_fit(const struct model_facts *f, const struct rec_submit *s, struct err
         .beams = s->beams,
         .temperature = (double)(s->absent & ABSENT_temperature ? f->temperature : s->temperature),
         .logprobs = s->logprobs,
-        .stop = s->n_stop > 0,
         .return_logits = s->flags & SUBMIT_LOGITS,
     };
 

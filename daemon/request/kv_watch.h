@@ -4,7 +4,7 @@
  * Prompts of ids are routed by the names of their blocks, which are the names in the workers'
  * caches (base/block_name.h). Prompts of text cannot be: lagand has no tokenizer, so it does not
  * know their blocks. They are routed by the text instead: the worker that lately got a text with
- * the same first parts of 256 bytes probably has their KV. A wrong guess costs a cache hit.
+ * the same first parts of 256 bytes probably has their KV. If not, a cache hit is missed.
  *
  * Each worker's events are numbered from 1 over all its processes. If events are lost, or the
  * process has ended, the numbers of the lost events and at least one more are skipped, so that each

@@ -1,4 +1,4 @@
-/* latency.c - see latency.h. Times are of the loop iteration in which lagand received the tokens. */
+/* latency.c - see latency.h. A token has the time of the loop iteration that received it. */
 #include "daemon/request/latency.h"
 
 #include "daemon/ledger/histograms.h"

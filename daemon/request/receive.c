@@ -425,7 +425,7 @@ take_ready(struct worker *w, struct rest *b, struct err *e)
         return err_set(
             e, -EBADMSG,
             "READY: a field is invalid: vocab %u, max_len %u (both above 0), n_slots %u and "
-            "tokens_per_block %u (at most 65536), beams %u (at most %d), temperature %g (0 or more), "
+            "tokens_per_block %u (at most 65536), beams %u (at most %d), temperature %g (0 up), "
             "name_bytes %u (at most %zu), device_bytes %u (at most %d), unserved or dtype (UTF-8)",
             y.vocab, y.max_len, y.n_slots, y.tokens_per_block, y.beams, LAGAN_MAX_BEAMS,
             (double)y.temperature, y.name_bytes, sizeof f->family - 1, y.device_bytes,

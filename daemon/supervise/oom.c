@@ -1,6 +1,7 @@
 /* oom.c - see oom.h. */
 #include "daemon/supervise/oom.h"
 
+#include "base/log.h"
 #include "daemon/config/options.h"
 #include "daemon/supervise/process.h"
 #include "daemon/supervise/worker_struct.h"
@@ -43,7 +44,7 @@ describe_use(const struct worker *w, uint64_t kv_bytes, char *buf, size_t n)
     char kv[32] = "auto";
 
     if (k->kv_memory) snprintf(kv, sizeof kv, "%.1f MiB", mib(k->kv_memory));
-    if (w->super.death.early)
+    if (w->super.death.early && w->info.load_total)
         snprintf(buf, n, "loading %.1f of %.1f MiB of weights, kv.memory %s",
                  mib(w->info.load_done), mib(w->info.load_total), kv);
     else
@@ -66,10 +67,11 @@ oom_worker_died(struct worker *w, uint64_t kv_bytes)
         snprintf(lowered, sizeof lowered, ", now at most %.1f MiB of KV", mib(w->max_kv));
     describe_use(w, kv_bytes, use, sizeof use);
     snprintf(w->info.low_memory, sizeof w->info.low_memory,
-             "out of memory: %.50s%s; the kernel killed pid %d (%s)%s; raise the limit or lower "
+             "out of memory: %.72s%s; the kernel killed pid %d (%s)%s; raise the limit or lower "
              "kv.memory, then `laganctl restart %s`",
              m.limiter, limit, (int)w->info.pid, use, lowered, w->info.name);
     snprintf(w->info.why, sizeof w->info.why, "%s", w->info.low_memory);
+    process_log(w, LOG_LEVEL_ERR, "%s", w->info.low_memory);
     return ours;
 }
 

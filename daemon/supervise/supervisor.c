@@ -16,8 +16,8 @@ static const nsec SPAWN_WINDOW = 10 * NSEC_S;    /* after SUPER_SPAWNS restarts 
 static const nsec SPAWN_SPACING = 100 * NSEC_MS; /* a restart is delayed by this time */
 static const nsec BACKOFF_FIRST = 100 * NSEC_MS, BACKOFF_MOST = 30 * NSEC_S; /* delays */
 
-/* Exit statuses: the device failed; wrong configuration or model; permanent failure (s6). */
-enum { EXIT_DEVICE = 74, EXIT_CONFIG = 78, EXIT_REFUSED = 125 };
+/* Exit statuses: too little free memory; the device failed; wrong configuration or model; permanent failure (s6). */
+enum { EXIT_NO_MEMORY = 71, EXIT_DEVICE = 74, EXIT_CONFIG = 78, EXIT_REFUSED = 125 };
 
 static const struct cause_info {
     const char *name;
@@ -153,12 +153,19 @@ spawn(struct super *s)
     return after_death(s);
 }
 
+/* The worker has served, and what keeps it from starting may pass: memory or files are missing. */
+static bool
+may_pass(const struct super *s)
+{
+    return s->served && (s->death.status == EXIT_CONFIG || s->death.status == EXIT_NO_MEMORY);
+}
+
 static enum super_state
 after_death(struct super *s)
 {
     bool failed = s->death.fatal, crowded;
 
-    if (s->death.counts && (!s->served || s->death.status != EXIT_CONFIG)) {
+    if (s->death.counts && !may_pass(s)) {
         failed |= too_often(s->counted, SUPER_DEATHS, &s->n_counted, s->now, WINDOW);
         if (s->death.early) failed |= too_often(s->early, SUPER_EARLY, &s->n_early, s->now, WINDOW);
     }

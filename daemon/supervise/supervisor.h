@@ -95,9 +95,10 @@ struct super_ops {                    /* actions, implemented by worker.c and st
 };
 
 /* A worker that has served is not FAILED if it then finds its model missing or wrong (exit status
- * 78): the directory may be gone for a moment, and the weights are still in memory. It is started
- * again with the backoff. Otherwise a worker is FAILED at the 10th counted death, or the 5th early
- * one, within 600 s. From the 21st restart within 10 s on, restarts are 0.1 s apart. */
+ * 78), or too little free memory (71): the directory may be gone for a moment, other programs may
+ * need the memory for a moment, and the weights are still in memory. It is started again with the
+ * backoff. Otherwise a worker is FAILED at the 10th counted death, or the 5th early one, within 600
+ * s. From the 21st restart within 10 s on, restarts are 0.1 s apart. */
 enum { SUPER_DEATHS = 10, SUPER_EARLY = 5, SUPER_SPAWNS = 21 };
 
 struct super {

@@ -572,7 +572,7 @@ hybrids_refuse_unimplemented_features_by_name(void **state)
 
 /* Each size is within its limit; the state of a layer would be 4 GiB, which is 0 in 32 bits. */
 static void
-recurrent_state_above_the_limit_is_refused(void **state)
+mamba_sizes_above_the_limits_are_refused(void **state)
 {
     static const char BAMBA[] = "{\"model_type\": \"bamba\", \"num_hidden_layers\": 1}";
     static const char NEMOTRON[] = "{\"model_type\": \"nemotron_h\", \"num_hidden_layers\": 1,"
@@ -582,8 +582,8 @@ recurrent_state_above_the_limit_is_refused(void **state)
         { "{\"mamba_expand\": 64, \"mamba_n_heads\": 1}", "mamba_d_head", -EINVAL },
     };
     static const struct refusal nemotron[] = {
-        { "{\"mamba_num_heads\": 1024, \"mamba_head_dim\": 1024, \"ssm_state_size\": 1024}",
-          "1024 * state size 1024 exceeds", -EINVAL },
+        { "{\"mamba_head_dim\": 513}", "mamba_head_dim is 513, want 1 to 512", -EINVAL },
+        { "{\"ssm_state_size\": 513}", "ssm_state_size is 513, want 1 to 512", -EINVAL },
     };
 
     (void)state;
@@ -793,7 +793,7 @@ main(void)
         cmocka_unit_test(published_byt5_and_flan_configs_are_served_as_t5),
         cmocka_unit_test(hybrids_refuse_unimplemented_features_by_name),
         cmocka_unit_test(hybrids_accept_both_key_names_and_ignore_unused_keys),
-        cmocka_unit_test(recurrent_state_above_the_limit_is_refused),
+        cmocka_unit_test(mamba_sizes_above_the_limits_are_refused),
         cmocka_unit_test(t5_refuses_unimplemented_features_by_name),
         cmocka_unit_test(bart_refuses_unimplemented_features_by_name),
         cmocka_unit_test(bart_encoder_and_decoder_have_separate_shapes),

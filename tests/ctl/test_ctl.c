@@ -150,9 +150,9 @@ printed_throughput_never_exceeds_the_observed_rate(void **state)
 static void
 json_output_has_every_documented_key(void **state)
 {
-    static const char *const keys[] = { "request", "output",          "ids",    "text",
-                                        "finish",  "score",           "cached", "logprobs",
-                                        "error",   "prompt_logprobs", "seed",   "resumed",
+    static const char *const keys[] = { "request", "output",          "ids",      "text",
+                                        "finish",  "score",           "cached",   "logprobs",
+                                        "error",   "prompt_logprobs", "seed",     "resumed",
                                         "adopted", "recomputed",      "kv_blocks" };
     json_t *o, *lp;
     size_t i;

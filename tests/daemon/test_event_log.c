@@ -261,7 +261,7 @@ death_adds_an_event_a_panic_and_a_restart(void **state)
     assert_non_null(taken = strstr(text, "\nlagan_kv_allocated_total{worker=\"w0\","));
     assert_in_range(strtoull(strstr(taken, "} ") + 2, NULL, 10), 8, 10);
     free(text);
-    assert_steps_of_both(api);
+    assert_steps_of_both(ctl);
     call(api, 4, "panic", NULL, NULL);
     receive_error(api, 4, LAGAN_E_UNAUTHORIZED, "ctl.sock", 30000);
     assert_int_equal(lagand_stop(&r), 0);

@@ -312,7 +312,7 @@ invalid_configuration_fails_at_once(void **state)
 
 /* A network file system may be gone for minutes. */
 static void
-missing_model_of_a_worker_that_served_is_retried(void **state)
+missing_model_or_memory_of_a_worker_that_served_is_retried(void **state)
 {
     struct callbacks h;
     struct super s;
@@ -324,7 +324,7 @@ missing_model_of_a_worker_that_served_is_retried(void **state)
     die(&s, CLD_KILLED, SIGKILL, now);
     for (int i = 0; i < 20; i++) {
         assert_int_equal(s.state, SUPER_LOADING);
-        die(&s, CLD_EXITED, 78, now);
+        die(&s, CLD_EXITED, i % 2 ? 78 : 71, now);
         assert_int_equal(s.death.cause, DEATH_START);
         if (s.state != SUPER_BACKOFF) continue;
         assert_true(s.timer - now <= 30 * NSEC_S);
@@ -539,7 +539,7 @@ main(void)
         cmocka_unit_test(ten_counted_deaths_within_ten_minutes_fail),
         cmocka_unit_test(oom_kills_back_off_and_fail_after_ten),
         cmocka_unit_test(invalid_configuration_fails_at_once),
-        cmocka_unit_test(missing_model_of_a_worker_that_served_is_retried),
+        cmocka_unit_test(missing_model_or_memory_of_a_worker_that_served_is_retried),
         cmocka_unit_test(cause_of_death_follows_the_table),
         cmocka_unit_test(failed_spawn_is_retried_after_a_delay),
         cmocka_unit_test(restart_drains_and_starts_again),

@@ -186,7 +186,7 @@ draw_sampling(struct ask *a, const struct model *m)
     if (mix_one_in(8)) INT(a, "forced_bos", 3 + test_below(m->vocab - 3));
     if (mix_one_in(8)) INT(a, "forced_eos", 3 + test_below(m->vocab - 3));
     if (mix_one_in(4)) INT(a, "min_tokens", test_below(a->max_tokens + 1));
-    if (m->text && mix_one_in(2) && !a->search) {
+    if (m->text && mix_one_in(2)) {
         static const char *const stop[] = { "e", "th", " " };
 
         lagan_set_strs(a->r, "stop", stop + test_below(3), 1);

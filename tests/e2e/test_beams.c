@@ -230,7 +230,7 @@ check_search(const char *model, uint32_t which, const struct asked *a, const str
         if (got->n != want->n || memcmp(got->id, want->id, got->n * sizeof *got->id) != 0)
             fail_msg("%s, search %u: sequence %u is another one (%u tokens, not %u)", model, which,
                      i, got->n, want->n);
-        if (fabs(got->score - want->score) > 1e-4 * fabs(want->score))
+        if (fabs(got->score - want->score) > 1e-4 * fabs(want->score) + 2e-6)
             fail_msg("%s, search %u: score %u is %g, not %g", model, which, i, got->score,
                      want->score);
         for (uint32_t k = 0; k < want->n && want->has_logprobs; k++)
@@ -301,6 +301,76 @@ a_worker_killed_in_searches_gives_the_same_sequences(void **state)
     (void)state;
     for (size_t i = 0; i < ARRAY_LEN(models); i++)
         if (!serve_on_gpu() || i < 2) run_searches(models[i], set, 20);
+}
+
+/* Takes the recorded searches of a bundled model with stop strings. Returns their number. */
+static uint32_t
+searches_with_stops(const json_t *recorded, const char *model, struct asked *ret)
+{
+    uint32_t n = 0;
+    const json_t *b;
+    size_t i;
+
+    json_array_foreach(json_object_get(recorded, "beams"), i, b)
+    {
+        const json_t *params = json_object_get(b, "params"), *stops = json_object_get(b, "stop");
+        const char *stop[4];
+        int32_t ids[MAX_IDS];
+        struct asked *a = &ret[n];
+        uint32_t n_ids;
+        bool source;
+
+        if (strcmp(json_string_value(json_object_get(b, "model")), model) != 0) continue;
+        *a = (struct asked){ .r = lagan_request_new() };
+        n_ids = take_ids(json_object_get(b, "ids"), 0, ids);
+        lagan_set_ids(a->r, "ids", ids, n_ids);
+        source = json_object_get(params, "decoder_start_token_id") != NULL;
+        set_params(a->r, params, source ? 1 : n_ids);
+        assert_true(json_array_size(stops) <= ARRAY_LEN(stop));
+        for (size_t k = 0; k < json_array_size(stops); k++)
+            stop[k] = json_string_value(json_array_get(stops, k));
+        lagan_set_strs(a->r, "stop", stop, (uint32_t)json_array_size(stops));
+        a->n = (uint32_t)json_array_size(json_object_get(b, "sequences"));
+        for (uint32_t o = 0; o < a->n; o++) {
+            const json_t *ids_of = json_array_get(json_object_get(b, "sequences"), o);
+
+            a->want[o].n = take_ids(ids_of, source, a->want[o].id);
+            a->want[o].score = json_number_value(json_array_get(json_object_get(b, "scores"), o));
+        }
+        n++;
+    }
+    return n;
+}
+
+static void
+searches_end_at_stop_strings_as_in_transformers(void **state)
+{
+    static const char *const model[] = { "numbers-t5", "recall-gemma3" };
+    static const char *const set[] = { "dtype=fp32", "numerics=invariant", NULL };
+    static struct asked a[MAX_CASES];
+    static struct received h[MAX_CASES];
+    json_t *recorded = json_load_file(source_path("tests/data/golden/stop_beams.json"), 0, NULL);
+
+    (void)state;
+    assert_non_null(recorded);
+    for (size_t m = 0; m < ARRAY_LEN(model); m++) {
+        struct lagan_request *r[MAX_CASES];
+        uint32_t n = searches_with_stops(recorded, model[m], a);
+        char path[64];
+        struct serve s;
+
+        assert_true(n > 0);
+        snprintf(path, sizeof path, "models/%s", model[m]);
+        assert_true(serve_start(&s, path, set));
+        for (uint32_t i = 0; i < n; i++) r[i] = a[i].r;
+        for (uint32_t kill_after = 0; kill_after <= 20; kill_after += 20) {
+            ask(&s, r, h, n, kill_after);
+            for (uint32_t i = 0; i < n; i++) check_search(model[m], i, &a[i], &h[i]);
+        }
+        for (uint32_t i = 0; i < n; i++) lagan_request_free(r[i]);
+        serve_stop(&s);
+    }
+    json_decref(recorded);
 }
 
 enum { PENALISED = 16, VOCAB = 512 };
@@ -495,6 +565,7 @@ main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(searches_end_with_transformers_sequences_and_scores),
         cmocka_unit_test(a_worker_killed_in_searches_gives_the_same_sequences),
+        cmocka_unit_test(searches_end_at_stop_strings_as_in_transformers),
         cmocka_unit_test(penalties_and_bias_change_logits_by_what_was_generated),
         cmocka_unit_test(samples_are_the_same_alone_together_and_after_deaths),
         cmocka_unit_test(samples_of_two_ranks_are_the_same_alone_together_and_after_deaths),

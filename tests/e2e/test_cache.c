@@ -402,6 +402,8 @@ cached_for(const struct tenants *t, int user, const char *more)
              "$(seq -s, 3 42) %s",
              program_path("laganctl"), t->endpoint, t->key[user], more);
     if (serve_shell(command, output, sizeof output) != 0) fail_msg("%s: %s", command, output);
+    /* without a hit the whole prompt is computed, so it also takes as long as the first time */
+    assert_int_equal(number(output, "\"missed\":"), number(output, "\"cached\":") ? 0 : 5);
     return number(output, "\"cached\":");
 }
 
@@ -548,6 +550,40 @@ cache_priority_decides_which_prompt_stays(void **state)
     serve_stop(&s);
 }
 
+static void
+pinned_prompt_stays_in_the_cache_until_it_is_unpinned(void **state)
+{
+    static const char *const set[] = {
+        "kv.reuse=true",    "kv.tokens_per_block=8", "threads=2", "kv.memory=320KiB",
+        "max_model_len=64", "max_num_seqs=2",        NULL
+    };
+    char output[4096], pin[200];
+    struct serve s;
+
+    (void)state;
+    assert_true(serve_start(&s, "tests/data/golden/llama2", set));
+    snprintf(pin, sizeof pin, "kv pin --ids $(seq -s, 3 42) --user uid:%u", getuid());
+    assert_int_not_equal(serve_ctl(&s, pin, output, sizeof output), 0);
+    assert_non_null(strstr(output, "is cached"));
+    generate(&s, 3, 40, "");
+    assert_int_not_equal(serve_ctl(&s, "kv pin --ids 3,4,5", output, sizeof output), 0);
+    assert_non_null(strstr(output, "user is missing"));
+    if (serve_ctl(&s, pin, output, sizeof output) != 0) fail_msg("%s", output);
+    assert_string_equal(output, "pin 1  keeps 40 tokens in the prefix cache\n");
+    for (uint32_t i = 0; i < 12; i++) generate(&s, 4 + i, 40, "");
+    assert_int_equal(number(generate(&s, 3, 40, ""), "\"cached\":"), 39);
+    assert_int_equal(serve_ask(&s, "kv flush", output, sizeof output), 0);
+    assert_int_equal(serve_ask(&s, "kv stats --json", output, sizeof output), 0);
+    assert_int_equal(number(output, "\"pinned\":"), 5);
+    assert_int_equal(number(output, "\"used\":"), 5);
+    assert_int_not_equal(serve_ctl(&s, "kv unpin 2", output, sizeof output), 0);
+    assert_non_null(strstr(output, "pin 2 does not exist"));
+    assert_int_equal(serve_ctl(&s, "kv unpin 1", output, sizeof output), 0);
+    for (uint32_t i = 0; i < 12; i++) generate(&s, 4 + i, 40, "");
+    assert_int_equal(number(generate(&s, 3, 40, ""), "\"cached\":"), 0);
+    serve_stop(&s);
+}
+
 int
 main(int argc, char **argv)
 {
@@ -563,6 +599,7 @@ main(int argc, char **argv)
         cmocka_unit_test(finished_requests_hold_no_blocks_after_a_restart),
         cmocka_unit_test(done_counts_the_blocks_that_a_request_found_and_missed),
         cmocka_unit_test(cache_priority_decides_which_prompt_stays),
+        cmocka_unit_test(pinned_prompt_stays_in_the_cache_until_it_is_unpinned),
     };
 
     serve_args(argc, argv);

@@ -654,11 +654,13 @@ golden_run(const char *model)
     }
 GOLDEN(llama2)
 GOLDEN(llama3)
+GOLDEN(llama_longrope)
 GOLDEN(mistral)
 GOLDEN(qwen2)
 GOLDEN(qwen3)
 GOLDEN(gemma3)
 GOLDEN(gemma3n)
+GOLDEN(gemma3n_streams)
 GOLDEN(gemma4_dense)
 GOLDEN(gemma4_e)
 GOLDEN(gemma4_moe)
@@ -679,11 +681,13 @@ main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(llama2_as_transformers_in_every_setting),
         cmocka_unit_test(llama3_as_transformers_in_every_setting),
+        cmocka_unit_test(llama_longrope_as_transformers_in_every_setting),
         cmocka_unit_test(mistral_as_transformers_in_every_setting),
         cmocka_unit_test(qwen2_as_transformers_in_every_setting),
         cmocka_unit_test(qwen3_as_transformers_in_every_setting),
         cmocka_unit_test(gemma3_as_transformers_in_every_setting),
         cmocka_unit_test(gemma3n_as_transformers_in_every_setting),
+        cmocka_unit_test(gemma3n_streams_as_transformers_in_every_setting),
         cmocka_unit_test(gemma4_dense_as_transformers_in_every_setting),
         cmocka_unit_test(gemma4_e_as_transformers_in_every_setting),
         cmocka_unit_test(gemma4_moe_as_transformers_in_every_setting),

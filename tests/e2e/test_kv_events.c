@@ -16,8 +16,8 @@ enum { FAMILIES = 40, EACH = 3, OPEN = 2, PREFIX = 160, TAIL = 8, MAX_BLOCKS = 4
 
 enum prompt_kind { PROMPT_IDS, PROMPT_TEXT, PROMPT_ENCODER };
 
-/* Submits a request whose prompt begins with the PREFIX tokens of its family; the encoder input of a
- * family is the same for all. */
+/* Submits a request whose prompt begins with the PREFIX tokens of its family; all requests of a
+ * family have the same encoder input. */
 static void
 submit(struct lagan *c, uint32_t family, uint32_t i, enum prompt_kind kind)
 {
@@ -92,8 +92,8 @@ start_two(struct serve *s, const char *model, const char *events)
     }
 }
 
-/* Serves FAMILIES * EACH requests with 2 workers, OPEN at a time; the first FAMILIES requests, one of
- * each prefix, end before the others begin. Returns the prompt tokens that were found in a cache. */
+/* Serves FAMILIES * EACH requests with 2 workers, OPEN at a time; the first FAMILIES requests, one
+ * of each prefix, end before the others begin. Returns the prompt tokens found in a cache. */
 static uint64_t
 serve_families(const char *events)
 {
@@ -303,7 +303,7 @@ compare_text(const void *a, const void *b)
     return strcmp(a, b);
 }
 
-/* Reads until the reader has the blocks that a new reader is told. */
+/* Reads until the reader has the blocks that a new reader gets. */
 static void
 assert_up_to_date(struct reader *r, const struct serve *s)
 {

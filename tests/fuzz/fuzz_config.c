@@ -194,9 +194,9 @@ examine_rope(const json_t *config, const char *kind)
     check(code == 0 || ((code == -EINVAL || code == -ENOTSUP) && e.code == code && *e.text));
     if (code < 0) return;
     check(p.theta > 1 && p.theta <= 1e12 && p.partial > 0 && p.partial <= 1);
-    check(p.type == ROPE_DEFAULT || (p.factor > 0 && p.factor <= 1e6));
+    check(p.type == ROPE_DEFAULT || (p.factor > 0 && p.factor <= CFG_MAX_POSITIONS));
     if (p.type == ROPE_LLAMA3) check(p.low > 0 && p.low < p.high && p.high <= 1e6);
-    if (p.type == ROPE_LLAMA3 || p.type == ROPE_YARN)
+    if (p.type == ROPE_LLAMA3 || p.type == ROPE_YARN || p.type == ROPE_LONGROPE)
         check(p.original_max >= 1 && p.original_max <= CFG_MAX_POSITIONS);
     if (p.type == ROPE_YARN) check(p.beta_fast > 0 && p.beta_slow > 0);
     dim = rope_dim(&p, HEAD);

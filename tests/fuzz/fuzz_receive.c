@@ -237,7 +237,7 @@ ref_ready(const uint8_t *p, uint64_t n)
     uint32_t name, device, unserved, dtype;
     float temperature;
 
-    if (n < 152 || !loading) return false;
+    if (n < sizeof(struct rec_ready) || !loading) return false;
     memcpy(&temperature, p + 72, 4);
     unserved = (uint32_t)strnlen((const char *)p + 88, 48);
     if (!(temperature >= 0) || unserved == 48 || !is_utf8(p + 88, unserved)) return false;
@@ -248,7 +248,8 @@ ref_ready(const uint8_t *p, uint64_t n)
     if (!word(p, 4) || word(p, 4) > INT32_MAX || !word(p + 4, 4)) return false;
     if (!word(p + 12, 4) || word(p + 12, 4) > 65536 || word(p + 68, 4) > 16) return false;
     if (word(p + 16, 4) > 65536) return false;
-    if (name >= 64 || device >= 64 || (name + 7) / 8 * 8 + (device + 7) / 8 * 8 != n - 152)
+    if (name >= 64 || device >= 64 ||
+        (name + 7) / 8 * 8 + (device + 7) / 8 * 8 != n - sizeof(struct rec_ready))
         return false;
     vocab = word(p, 4);
     loading = false;

@@ -174,10 +174,10 @@ conv_sees_the_last_inputs_of_its_sequence(void **state)
 static struct scan
 new_scan(struct fixture *r, uint32_t rows, bool large)
 {
-    static const uint32_t dims[] = { 16, 64, 128, 3, 20 };
+    static const uint32_t dims[] = { 16, 64, 128, 3, 20, 160, 256, 300 };
     struct scan s = { .n_groups = between(1, 3),
-                      .head_dim = dims[test_below(large ? 3 : 5)],
-                      .state_dim = dims[test_below(large ? 3 : 5)],
+                      .head_dim = dims[test_below(large ? 3 : 8)],
+                      .state_dim = dims[test_below(large ? 3 : 8)],
                       .dt_min = test_below(2) ? 0 : 0.3f,
                       .dt_max = test_below(2) ? INFINITY : 0.9f };
     uint32_t inner, wide_x;
@@ -209,7 +209,7 @@ check_element(const struct scan *s, const struct job *j, uint32_t slot, uint32_t
     uint32_t inner = s->n_heads * s->head_dim, group = head / (s->n_heads / s->n_groups);
     uint32_t col = head * s->head_dim + d, b = inner + group * s->state_dim;
     uint32_t c = b + s->n_groups * s->state_dim;
-    double state[128] = { 0 }, size[128] = { 0 }, a = -exp(at(s->a_log, 0, head));
+    double state[512] = { 0 }, size[512] = { 0 }, a = -exp(at(s->a_log, 0, head));
 
     for (uint32_t t = 0; t < j->length[slot]; t++) {
         uint32_t row = j->row[slot][t];

@@ -456,6 +456,65 @@ KV_TEST(host_blocks_are_found_while_copying_them_is_faster, cache_with_host(4, 8
     assert_int_equal(hit.n_host[0], 3);
 }
 
+static void
+fill(struct kv_fixture *b, token_id first, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++) {
+        prompt_of(b, 0, first + (token_id)(16 * i), 8, NULL), add(b, 0, 0);
+        release_at(b, 0, 8);
+    }
+}
+
+KV_TEST(pinned_prefix_stays_until_it_is_unpinned, cache(6))
+{
+    static const struct kv_need longest = { { 4 } };
+    uint32_t n = 0;
+    struct kv_hit hit;
+    struct err e;
+
+    prompt_of(b, 1, 0, 10, NULL);
+    assert_int_equal(kv_pin(kv, &b->slot[1].text, &longest, &n, &e), -ENOENT);
+    fill(b, 0, 1);
+    assert_int_equal(kv_pin(kv, &b->slot[1].text, &longest, &n, &e), 1);
+    assert_int_equal(n, 8);
+    assert_int_equal(kv_n_pinned(kv), 2);
+    kv_check(kv);
+    fill(b, 100, 4);
+    kv_lookup(kv, &b->slot[1].text, &hit);
+    assert_int_equal(hit.n_tokens, 8);
+    assert_int_equal(add(b, 1, 0), 8); /* a request shares the blocks */
+    release(b, 1);
+    prompt_of(b, 1, 148, 8, NULL);
+    assert_int_equal(kv_pin(kv, &b->slot[1].text, &longest, &n, &e),
+                     -EMSGSIZE); /* longest for 4 of 6 */
+    prompt_of(b, 1, 0, 10, NULL);
+    assert_false(kv_unpin(kv, 2));
+    assert_true(kv_unpin(kv, 1));
+    assert_false(kv_unpin(kv, 1));
+    assert_int_equal(kv_n_pinned(kv), 0);
+    kv_check(kv);
+    fill(b, 200, 4);
+    kv_lookup(kv, &b->slot[1].text, &hit);
+    assert_int_equal(hit.n_tokens, 0);
+}
+
+KV_TEST(at_most_eight_prefixes_are_pinned, cache(40))
+{
+    static const struct kv_need longest = { { 4 } };
+    struct err e;
+    uint32_t n;
+
+    fill(b, 0, 9);
+    for (uint32_t i = 0; i < 9; i++) {
+        prompt_of(b, 1, (token_id)(16 * i), 8, NULL);
+        gen(b, 1, 99);
+        assert_int_equal(kv_pin(kv, &b->slot[1].text, &longest, &n, &e),
+                         i < 8 ? (int)i + 1 : -ENOSPC);
+        kv_check(kv);
+    }
+    for (uint32_t i = 1; i <= 8; i++) assert_true(kv_unpin(kv, i));
+}
+
 int
 main(void)
 {
@@ -480,6 +539,8 @@ main(void)
         cmocka_unit_test(events_have_the_reason),
         cmocka_unit_test(late_event_reader_gets_the_loss_and_a_snapshot),
         cmocka_unit_test(host_blocks_are_found_while_copying_them_is_faster),
+        cmocka_unit_test(pinned_prefix_stays_until_it_is_unpinned),
+        cmocka_unit_test(at_most_eight_prefixes_are_pinned),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -326,7 +326,7 @@ rotary_parameters_are_refused_by_name(void **state)
     REFUSED(rope("{\"rope_scaling\":{\"type\":\"dynamic\"}}", NULL, &r), -EINVAL,
             "rope_scaling: factor is not set, and it has no default");
     REFUSED(rope("{\"rope_scaling\":{\"type\":\"longrope\",\"short_factor\":[1]}}", NULL, &r),
-            -EINVAL, "rope_scaling: long_factor has 0 entries, want a list of 1 to 512 numbers");
+            -EINVAL, "rope_scaling: long_factor has 0 entries, want a list of 1 to 256 numbers");
     REFUSED(rope("{\"rope_scaling\":{\"type\":\"longrope\",\"short_factor\":[1],"
                  "\"long_factor\":[1,0]}}",
                  NULL, &r),

@@ -205,6 +205,22 @@ put_finish(char *to)
     return sizeof(struct rec_finish);
 }
 
+static uint32_t
+put_kv_events(char *to)
+{
+    struct rec_kv_events h = { .n = below(8), .flags = below(2) * (1 + 2 * below(4)) };
+
+    memcpy(to, &h, sizeof h);
+    for (uint32_t i = 0; i < h.n; i++) {
+        struct rec_kv_event v = { .name = { below(64), below(2) }, .group = (uint8_t)below(8) };
+
+        v.op = (uint8_t)(h.flags ? 0 : below(3));
+        v.n_tokens = 4;
+        memcpy(to + sizeof h + i * sizeof v, &v, sizeof v);
+    }
+    return (uint32_t)(sizeof h + h.n * sizeof(struct rec_kv_event));
+}
+
 /* Writes records whose payload is nearly valid and changes while lagand reads it. */
 static void
 invalid_payloads(void)
@@ -216,6 +232,7 @@ invalid_payloads(void)
 
         if (type == REC_STEP && below(4)) n = put_step(bytes);
         if (type == REC_FINISH) n = put_finish(bytes);
+        if (type == REC_KV_EVENTS) n = put_kv_events(bytes);
         if (type == REC_READY) n = sizeof(struct rec_ready) + 8;
         if (type == REC_REJECT) n = sizeof(struct rec_reject) + 8 * below(4);
         if (type == REC_PHASE) n = sizeof(struct rec_phase);

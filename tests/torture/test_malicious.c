@@ -56,7 +56,7 @@ start(void)
     snprintf(config, sizeof config,
              "supervisor: { stall_timeout: 500ms }\nmodels:\n"
              "  - { name: good, path: %s/good, device: cpu, workers: %d }\n"
-             "  - { name: evil, path: %s/evil, device: cpu, workers: %d }\n",
+             "  - { name: evil, path: %s/evil, device: cpu, workers: %d, kv: { reuse: true } }\n",
              v.dir, GOOD, v.dir, EVIL);
     service_folder(&v, "good");
     service_folder(&v, "evil");

@@ -133,15 +133,15 @@ killed_workers_with_lanes_and_standbys_do_as_well(void **state)
 /* ---- at every point */
 
 static const enum failpoint points[] = {
-    FP_worker_main,    FP_worker_attached, FP_load_device,    FP_load_steps,
-    FP_load_weights,   FP_load_kv,         FP_load_done,      FP_fd_passed,
-    FP_ready_reported, FP_host_mapping,    FP_host_mapped,    FP_loop_published,
-    FP_ring_tail_seen, FP_ring_copied,     FP_ring_releasing, FP_ring_released,
-    FP_intake_taken,   FP_manifest_stored, FP_step_planned,   FP_step_launched,
-    FP_step_finished,  FP_step_committed,  FP_step_emitted,   FP_ring_reserved,
-    FP_outbox_copied,  FP_ring_publishing, FP_ring_published, FP_doorbell_fenced,
-    FP_doorbell_sent,  FP_sleep_announced, FP_sleep_entered,  FP_sleep_left,
-    FP_stat_writing,   FP_finish_reported,
+    FP_worker_main,     FP_worker_attached, FP_load_device,     FP_load_steps,
+    FP_load_weights,    FP_load_kv,         FP_load_done,       FP_fd_passed,
+    FP_ready_reported,  FP_host_mapping,    FP_host_mapped,     FP_loop_published,
+    FP_ring_tail_seen,  FP_ring_copied,     FP_ring_releasing,  FP_ring_released,
+    FP_intake_taken,    FP_manifest_stored, FP_step_planned,    FP_step_launched,
+    FP_step_finished,   FP_step_committed,  FP_step_emitted,    FP_step_recording,
+    FP_ring_reserved,   FP_outbox_copied,   FP_ring_publishing, FP_ring_published,
+    FP_doorbell_fenced, FP_doorbell_sent,   FP_sleep_announced, FP_sleep_entered,
+    FP_sleep_left,      FP_stat_writing,    FP_finish_reported,
 };
 enum { FAULTS = 4 }; /* per lagand: after 5 before READY lagand stops restarting the worker */
 

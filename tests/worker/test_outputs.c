@@ -91,6 +91,30 @@ emit_ended(struct worker *of, struct worker_request *r)
     ended_with = r->cancelled;
 }
 
+void
+detok_init(struct detok *d, const struct tokenizer *t, bool keep_special)
+{
+    (void)t;
+    (void)keep_special;
+    memset(d, 0, sizeof *d);
+}
+
+int
+detok_stop(struct detok *d, const char *s, uint32_t n)
+{
+    (void)d;
+    (void)s;
+    (void)n;
+    fail_msg("detok_stop() called without stop strings");
+    return 0;
+}
+
+void
+chat_reply_begin(struct chat_reply *r, const struct chat *c)
+{
+    r->chat = c;
+}
+
 int
 detok_add(struct detok *d, token_id id, char *buf, size_t cap, bool *stopped)
 {

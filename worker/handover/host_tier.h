@@ -47,8 +47,8 @@ bool host_tier_take(struct worker *w, const struct fd_channel_note *note, int fd
 int host_tier_open(struct worker *w, struct err *e) MUST_USE;
 /* Sends all pieces, mapped or not, to lagand. Loader thread, after the KV arena has its KV id. */
 int host_tier_give(struct worker *w, struct err *e) MUST_USE;
-/* Measures the copy speed of a new tier. Loader thread, before the first step. An adopted tier is not
- * mapped yet: its blocks are always onboarded. */
+/* Measures the copy speed of a new tier. Loader thread, before the first step. An adopted tier is
+ * not mapped yet: its blocks are always onboarded. */
 void host_tier_measure(struct worker *w);
 /* Learns that a token of a prefill step took ns, and decides whether onboarding a block takes less
  * time than computing it. kv.host_bandwidth and kv.prefill_rate replace the measured values. */

@@ -289,7 +289,7 @@ keys_combine(const struct rec_submit *s)
 {
     if ((s->flags & SUBMIT_LOGITS) && n_slots(s) > 1) return false;
     if (s->beams == 1) return s->n == 1 || s->temperature > 0;
-    return s->n <= s->beams && s->temperature <= 0 && !s->logprobs && !s->n_stop;
+    return s->n <= s->beams && s->temperature <= 0 && !s->logprobs;
 }
 
 /* Returns true if the request fits the facts that this worker has sent in READY. lagand has

@@ -10,6 +10,8 @@
 #include "worker/sched/beam_search.h"
 #include "worker/sched/scheduler.h"
 
+enum { WITHOUT_TEXT = 16 }; /* tokens without text, among those that a stop string may have */
+
 int
 outputs_take(struct worker *w, struct worker_request *r, uint32_t n)
 {
@@ -125,6 +127,32 @@ extend_prompt(struct worker_request *m, const token_id *delivered, uint32_t n)
     m->n_decoder += n;
 }
 
+/* For struct beam.stops. Decodes the last tokens of the beam, as many as a stop string may have and
+ * some without text; of a conversation all, because earlier tokens decide which are text. */
+static bool
+completes_stop(void *arg, const struct beam *b, uint32_t slot, token_id t)
+{
+    const struct worker_request *r =
+        (const void *)((const char *)b - offsetof(struct worker_request, beam));
+    const token_id *line = b->line[slot] + b->first;
+    struct worker *w = arg;
+    uint32_t longest = 0, n = b->n_new;
+    struct detok d;
+    bool stopped = false;
+
+    detok_init(&d, w->tokenizer, false);
+    if (r->chat) chat_reply_begin(&d.reply, w->chat);
+    for (uint32_t i = 0; i < r->detok.n_stop; i++) {
+        longest = MAX(longest, r->detok.stop_len[i]);
+        check(detok_stop(&d, r->detok.stop[i], r->detok.stop_len[i]) == 0);
+    }
+    for (uint32_t i = r->chat ? 0 : n - MIN(n, longest + WITHOUT_TEXT); i < n; i++)
+        check(detok_add(&d, line[i], w->text_buf, w->text_cap, &stopped) >= 0);
+    if (d.stopped) return false; /* an ended beam that continues for lack of others */
+    check(detok_add(&d, t, w->text_buf, w->text_cap, &stopped) >= 0);
+    return d.stopped;
+}
+
 /* Initializes the beam search of r. Every beam starts with the same n_fixed delivered tokens. */
 static void
 init_search(struct worker *w, struct worker_request *r, uint32_t n_prompt, uint32_t max_new,
@@ -140,6 +168,8 @@ init_search(struct worker *w, struct worker_request *r, uint32_t n_prompt, uint3
     b->n_end = r->seq.n_end;
     b->end_id = r->seq.end_id;
     b->first = n_prompt;
+    b->stops = r->detok.n_stop ? completes_stop : NULL;
+    b->stops_arg = w;
     for (struct worker_request *m = r; m; m = m->next, n++) {
         b->line[n] = m->seq.token;
         b->done_token[n] = m->ids + at.ended;

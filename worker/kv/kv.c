@@ -91,10 +91,11 @@ lay_out(struct kv *kv, const struct kv_config *c)
     n_blocks += kv->n_host_blocks;
     kv->block_at = take_bytes(&at, n_blocks, sizeof(struct kv_block));
     kv->slab_at = take_bytes(&at, kv->n_slabs, sizeof(struct kv_slab));
-    kv->slot_at = take_bytes(&at, c->n_slots, sizeof(struct kv_seq));
+    kv->n_rows = c->n_slots + (c->reuse ? KV_PINS : 0);
+    kv->slot_at = take_bytes(&at, kv->n_rows, sizeof(struct kv_seq));
     kv->end_at = take_bytes(&at, c->n_slots, sizeof(seq_slot));
     for (uint32_t g = 0; g < c->n_groups; g++)
-        kv->table_at[g] = take_bytes(&at, (uint64_t)c->n_slots * c->group[g].max_entries, 4);
+        kv->table_at[g] = take_bytes(&at, (uint64_t)kv->n_rows * c->group[g].max_entries, 4);
     kv->event_at = take_bytes(&at, c->max_events, sizeof(struct kv_event));
     return kv_tree_bytes(kv, at, n_blocks);
 }

@@ -82,7 +82,7 @@ n_holders(const struct kv *kv, uint32_t group, uint32_t entry, uint32_t block)
 
     /* A snapshot may be at any index of a slot's snapshot ring, so all of them are compared. */
     if (kv->c.group[group].kind == KV_STATE) last = layers * KV_SNAPSHOTS + (entry %= layers);
-    for (uint32_t i = 0; i < kv->c.n_slots; i++) {
+    for (uint32_t i = 0; i < kv->n_rows; i++) {
         const struct kv_seq *s = &kv_seqs(kv)[i];
 
         for (uint32_t e = entry; e <= last; e += layers)
@@ -238,7 +238,7 @@ kv_check(const struct kv *kv)
     uint32_t ending = 0, pins = 0, cursors = 0;
 
     check_slabs(kv, n);
-    for (seq_slot slot = 0; slot < kv->c.n_slots; slot++) {
+    for (seq_slot slot = 0; slot < kv->n_rows; slot++) {
         ending += kv_seqs(kv)[slot].ending;
         cursors += kv_seqs(kv)[slot].cursor != 0;
         for (uint32_t g = 0; g < kv->c.n_groups; g++) check_slot(kv, slot, g, &n[g]);

@@ -128,6 +128,7 @@ struct kv_seq {
 struct kv {
     struct kv_config c;
     uint32_t n_pools, n_slabs, stride, place_bits; /* stride: 1 << place_bits */
+    uint32_t n_rows;                /* rows of the tables: the slots, then the pins (kv_pin.c) */
     uint32_t n_drawn, n_fresh;      /* slabs: drawn by pools; drawn at least once since the start */
     uint32_t first_slab, last_slab; /* refs: list of the slabs that were returned, oldest first */
     uint32_t first_end, n_ends;     /* ring of the slots whose EDIT_CLEAR is not sent */

@@ -187,7 +187,7 @@ kv_admit(struct kv *kv, seq_slot slot, const struct kv_need *n, const struct kv_
     struct kv_found f = kv_find(kv, t);
     bool borrow;
 
-    check(slot < kv->c.n_slots && !kv_seqs(kv)[slot].live);
+    check(slot < kv->n_rows && !kv_seqs(kv)[slot].live);
     if (!fit_hit(kv, n, t, &f, &borrow)) return -EAGAIN;
     kv_find_describe(kv, t, &f, ret);
     hold_hit(kv, slot, n, t, &f, borrow);

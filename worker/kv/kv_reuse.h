@@ -115,6 +115,22 @@ struct kv_flushed { /* what kv_flush() evicted from the arena and from the host 
  * kv_store(), call manifest_put_nodes() to remove the freed nodes, whose numbers may be reused. */
 uint32_t kv_flush(struct kv *kv, uint32_t max, struct kv_flushed *ret);
 
+/* ---- kv_pin.c: pinned prefixes, whose blocks are not evicted. A pin holds the blocks of a hit as
+ * a slot does that has not started; it has no row in the device tables and no manifest entry. */
+
+enum { KV_PINS = 8 };
+/* Pins the full blocks of *t that are cached, and its encoder input. longest: the blocks of the
+ * longest request, which must fit beside all pins. Returns the number of the pin, 1 .. KV_PINS, and
+ * the pinned positions in *n_tokens (an encoder input counts as its tokens). -ENOENT: no full block
+ * of the prefix is cached. -ENOSPC: all pins are used. -EMSGSIZE: the longest request would not fit
+ * any more. -EAGAIN: running sequences need the blocks now. */
+int kv_pin(struct kv *kv, const struct kv_text *t, const struct kv_need *longest,
+           uint32_t *n_tokens, struct err *e) MUST_USE;
+/* Removes the pin; its blocks are cached again. Returns false if there is no such pin. */
+bool kv_unpin(struct kv *kv, uint32_t pin);
+/* Returns the number of blocks that pins hold; a block of two pins counts twice. */
+uint64_t kv_n_pinned(const struct kv *kv);
+
 struct kv_stats { /* block counts of one group; all but the last two since the start */
     uint64_t allocated, allocated_new; /* allocations; those of a block never allocated before */
     uint64_t shared, copied, moved;    /* hits: full blocks; partial blocks copied, taken over */

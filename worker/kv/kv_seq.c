@@ -258,8 +258,9 @@ kv_drop(struct kv *kv, seq_slot slot)
         set_reserved(kv, s, g, 0);
     }
     kv_tree_pin(kv, 0, &s->cursor);
-    if (!s->ending) kv_end_ring(kv)[(kv->first_end + kv->n_ends++) % kv->c.n_slots] = slot;
-    *s = (struct kv_seq){ .step = s->step, .lane = s->lane, .ending = true };
+    if (slot < kv->c.n_slots && !s->ending) /* no device table has a pin */
+        kv_end_ring(kv)[(kv->first_end + kv->n_ends++) % kv->c.n_slots] = slot;
+    *s = (struct kv_seq){ .step = s->step, .lane = s->lane, .ending = slot < kv->c.n_slots };
 }
 
 void

@@ -16,6 +16,8 @@
 /* Code, heap, thread stacks, tokenizer and rings of a worker. recall-gemma3 after 900 tokens: 19
  * MiB resident. */
 static const uint64_t PROCESS_BYTES = 32 << 20;
+/* lagand, which is in the same cgroup: 17 MiB when it starts. */
+static const uint64_t DAEMON_BYTES = 20 << 20;
 /* kv.memory auto takes this part of the free memory: 1/2 if a cgroup's limit reserves memory for
  * lagan, 1/4 of a host that other programs use too. */
 enum { CGROUP_SHARE = 2, HOST_SHARE = 4 };
@@ -119,11 +121,13 @@ host_memory_check(const struct worker *w, const struct host_memory_need *need, u
     struct memory_free m;
     char there[CGROUP_OWNER + 60], size[24];
     uint64_t sum = sum_of(need);
+    struct host_memory_need all = *need;
 
+    all.process += DAEMON_BYTES;
     TRY(cgroup_memory(w->cgroup, &m, e));
-    if (sum * need->processes > m.limit) {
+    if (sum * need->processes + DAEMON_BYTES > m.limit) {
         snprintf(there, sizeof there, "%.60s has %s", m.limiter, size_text(m.limit, size));
-        return too_much(need, -EINVAL, need->processes, there, e);
+        return too_much(&all, -EINVAL, need->processes, there, e);
     }
     if (sum > m.free + resident) {
         snprintf(there, sizeof there, "%.60s has %s free", m.owner,

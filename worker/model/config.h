@@ -22,7 +22,7 @@ enum {
     CFG_MAX_VOCAB = 1 << 20,
     CFG_MAX_FF = 1 << 18,
     CFG_MAX_HEADS = 1024,
-    CFG_MAX_HEAD_DIM = 1024,
+    CFG_MAX_HEAD_DIM = 512, /* of the CUDA kernels; also of a Mamba head and its state */
     CFG_MAX_EXPERTS = 1024,
     CFG_MAX_TOP = 32, /* experts per token */
     CFG_MAX_POSITIONS = 1 << 24,

@@ -102,9 +102,9 @@ rope_longrope(const json_t *config, const json_t *p, const char *kind, struct ro
     TRY(rope_original(config, p, kind, &r->original_max, e));
     if (r->original_max < 2)
         return err_set(e, -EINVAL, "original_max_position_embeddings is 1, want at least 2");
-    TRY(cfg_f64(config, "max_position_embeddings", r->original_max, 0, CFG_MAX_POSITIONS,
+    TRY(cfg_f64(config, "max_position_embeddings", r->original_max, 1, CFG_MAX_POSITIONS,
                 &positions, e));
-    return cfg_f64(p, "factor", positions / r->original_max, 0, 1e8, &r->factor, e);
+    return cfg_f64(p, "factor", positions / r->original_max, 1e-3, 1e6, &r->factor, e);
 }
 
 /* Reads the parameters that depend on the rope type. */

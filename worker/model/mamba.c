@@ -3,10 +3,11 @@
 
 #include "worker/model/blocks.h"
 
-enum {
-    STATE_ALIGN = 128,
-    MOST_STATE = 1 << 30 /* largest state of a layer in bytes; published models have 4 MiB */
-};
+enum { STATE_ALIGN = 128 };
+/* The largest state of a layer; published models have 4 MiB. */
+_Static_assert((uint64_t)CFG_MAX_HEADS *CFG_MAX_HEAD_DIM *CFG_MAX_HEAD_DIM <=
+                   (1 << 30) / sizeof(float),
+               "the state of a layer has at most 1 GiB");
 
 static uint32_t
 inner_cols(const struct mamba_shape *c)
@@ -106,9 +107,6 @@ mamba_sizes(struct model_shape *s, const struct mamba_shape *c, struct err *e)
 {
     uint32_t inner = inner_cols(c), bc = c->n_groups * c->state_dim;
 
-    if ((uint64_t)inner * c->state_dim > MOST_STATE / sizeof(float))
-        return err_set(e, -EINVAL, "a Mamba state of %u heads * %u * state size %u exceeds %d MiB",
-                       c->n_heads, c->head_dim, c->state_dim, MOST_STATE >> 20);
     if (c->n_heads % c->n_groups || inner % c->n_groups)
         return err_set(e, -EINVAL, "%u Mamba heads are not a multiple of %u groups", c->n_heads,
                        c->n_groups);

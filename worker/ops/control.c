@@ -7,6 +7,7 @@
 #include "ipc/stat.h"
 #include "wire/msg.h"
 #include "worker/ops/cache_flush.h"
+#include "worker/ops/cache_pin.h"
 #include "worker/ops/partition_ctl.h"
 #include "worker/ops/tuning.h"
 
@@ -234,6 +235,116 @@ verb_kv_flush(struct control *c, struct control_call *k)
     return 0;
 }
 
+/* Writes the salt of the user's requests (ipc/records.h). */
+static int
+read_salt(const struct control *c, const struct control_call *k, struct cache_pin *p)
+{
+    bool one_user = c->w->keys->kv_reuse_scope == REUSE_SCOPE_USER;
+    struct msg_span user = { 0 }, salt = { 0 };
+
+    if (k->args) msg_str(k->args, "user", &user);
+    if (k->args) msg_str(k->args, "cache_salt", &salt);
+    if (one_user && !user.n)
+        return err_set(k->e, -EINVAL,
+                       "user is missing: kv.reuse_scope is user, so the cache has a part for each "
+                       "user, for example uid:1000 or key:alice");
+    if (!one_user) user.n = 0;
+    if (user.n + salt.n + 1 > sizeof p->salt)
+        return err_set(k->e, -EINVAL, "user and cache_salt have %u bytes, the limit is %zu",
+                       user.n + salt.n, sizeof p->salt - 1);
+    if (!user.n && !salt.n) return 0;
+    memcpy(p->salt, user.p, user.n);
+    p->salt[user.n] = 0;
+    memcpy(p->salt + user.n + 1, salt.p, salt.n);
+    p->salt_bytes = user.n + 1 + salt.n;
+    return 0;
+}
+
+static uint32_t
+pin_error(int r)
+{
+    static const struct {
+        int r;
+        uint32_t code;
+    } codes[] = { { -ETIMEDOUT, LAGAN_E_DEADLINE },  { -ECANCELED, LAGAN_E_DRAINING },
+                  { -EAGAIN, LAGAN_E_QUEUE_FULL },   { -ENOSPC, LAGAN_E_QUEUE_FULL },
+                  { -ENOENT, LAGAN_E_NOT_FOUND },    { -EMSGSIZE, LAGAN_E_TOO_LONG },
+                  { -ENOMEM, LAGAN_E_OUT_OF_MEMORY } };
+
+    for (size_t i = 0; i < ARRAY_LEN(codes); i++)
+        if (codes[i].r == r) return codes[i].code;
+    return LAGAN_E_INVALID_REQUEST;
+}
+
+/* Starts a pin or unpin. Returns its fields to fill in; NULL: refused, e says why. */
+static struct cache_pin *
+begin_pin(struct control *c, struct control_call *k, int *r)
+{
+    struct cache_pin *p = NULL;
+
+    if (!c->w->keys->kv_reuse)
+        *r = err_set(k->e, -EINVAL, "kv.reuse is false: there is no prefix cache to pin");
+    else if (!(p = cache_pin_begin(c->w->cache_pin)))
+        *r = err_set(k->e, -EAGAIN, "an earlier pin is not finished; retry later");
+    return p;
+}
+
+static int
+take_ids(const struct control_call *k, struct cache_pin *p, uint32_t most)
+{
+    struct msg_ids ids = { 0 };
+
+    if (!k->args || msg_ids(k->args, "ids", &ids, k->e) < 0 || !ids.n)
+        return err_set(k->e, -EINVAL, "ids is missing: a list of token ids");
+    if (ids.n > most)
+        return err_set(k->e, -EMSGSIZE, "ids has %u tokens, the limit of the model is %u", ids.n,
+                       most);
+    p->ids = malloc((ids.n + 1) * sizeof *p->ids);
+    if (!p->ids) return err_set(k->e, -ENOMEM, "no memory for %u token ids", ids.n);
+    msg_ids_copy(&ids, p->ids);
+    p->ids[ids.n] = 0;
+    p->n_ids = ids.n;
+    return 0;
+}
+
+static uint32_t
+verb_kv_pin(struct control *c, struct control_call *k)
+{
+    uint32_t most = c->w->max_source ? c->w->max_source : c->w->limits->max_len;
+    int r = 0;
+    struct cache_pin *p = begin_pin(c, k, &r);
+
+    if (p) r = read_salt(c, k, p);
+    if (r == 0) r = take_ids(k, p, most);
+    if (r < 0) return pin_error(r);
+    cache_pin_request(p);
+    wake_engine(c);
+    r = cache_pin_wait(p, k->e);
+    if (r < 0) return pin_error(r);
+    msgpack_pack_map(k->p, 2);
+    put_u64(k->p, "pin", (uint64_t)r);
+    put_u64(k->p, "tokens", p->n_tokens);
+    return 0;
+}
+
+static uint32_t
+verb_kv_unpin(struct control *c, struct control_call *k)
+{
+    uint32_t pin = arg_u32(k, "pin");
+    int r = 0;
+    struct cache_pin *p = begin_pin(c, k, &r);
+
+    if (!p) return pin_error(r);
+    p->unpin = pin ? pin : UINT32_MAX;
+    cache_pin_request(p);
+    wake_engine(c);
+    r = cache_pin_wait(p, k->e);
+    if (r < 0) return pin_error(r);
+    msgpack_pack_map(k->p, 1);
+    put_u64(k->p, "pins", (uint64_t)r);
+    return 0;
+}
+
 enum verb {
 #define X(id, name, operators, args, result) VERB_##id,
     LAGAN_VERBS(X)
@@ -250,6 +361,8 @@ static const char *const verb_names[] = {
 static uint32_t (*const verbs[ARRAY_LEN(verb_names)])(struct control *c, struct control_call *k) = {
     [VERB_loglevel] = verb_loglevel,
     [VERB_kv_flush] = verb_kv_flush,
+    [VERB_kv_pin] = verb_kv_pin,
+    [VERB_kv_unpin] = verb_kv_unpin,
     [VERB_tune] = verb_tune,
     [VERB_tune_status] = verb_tune_status,
     [VERB_split_show] = verb_split_show,
@@ -348,6 +461,7 @@ control_stop(struct control *c)
 {
     if (!c) return NULL;
     cache_flush_close(c->w->cache_flush);
+    cache_pin_close(c->w->cache_pin);
     zmq_ctx_shutdown(c->context);
     pthread_join(c->thread, NULL);
     return control_free(c);

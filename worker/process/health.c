@@ -209,6 +209,7 @@ count_blocks(struct worker *w)
         v[STAT_blocks_used] += n.used;
         v[STAT_blocks_cached] += n.cached;
     }
+    v[STAT_blocks_pinned] = kv_n_pinned(w->kv);
     kv_count_host(w->kv, &n);
     v[STAT_host_blocks] = n.blocks;
     v[STAT_host_blocks_loading] = n.used;

@@ -35,10 +35,11 @@ beam_start(struct beam *b, uint32_t n_new, float score)
 }
 
 static uint16_t
-reason_of(const struct beam *b, token_id t)
+reason_of(const struct beam *b, uint32_t slot, token_id t)
 {
     for (uint32_t i = 0; i < b->n_end && b->n_new >= b->min_new; i++)
         if (b->end_id[i] == t) return i < b->n_eos ? LAGAN_FINISH_EOS : LAGAN_FINISH_STOP;
+    if (b->stops && b->stops(b->stops_arg, b, slot, t)) return LAGAN_FINISH_STOP;
     return b->n_new + 1 == b->max_new ? LAGAN_FINISH_LENGTH : 0;
 }
 
@@ -68,7 +69,7 @@ merge_lists(const struct beam *b, const struct beam_list *list, struct beam_move
         ret[k] = (struct beam_move){ .score = best,
                                      .token = list[from].top[at[from]].id,
                                      .slot = (uint8_t)from };
-        ret[k].reason = reason_of(b, ret[k].token);
+        ret[k].reason = reason_of(b, from, ret[k].token);
         at[from]++;
     }
     return n;
@@ -214,7 +215,7 @@ beam_redo(struct beam *b, const struct beam_decision *t)
         struct beam_move *m = ended ? &b->last.ended[i - b->n_beams] : &b->last.next[i];
 
         if (m->slot >= b->n_beams || m->token < 0) return -EBADMSG;
-        m->reason = reason_of(b, m->token);
+        m->reason = reason_of(b, m->slot, m->token);
         if (ended && !m->reason) return -EBADMSG;
     }
     apply_decision(b);

@@ -53,6 +53,10 @@ struct beam {
     uint32_t max_new, min_new; /* end_id[] is ignored before min_new tokens */
     uint32_t n_eos, n_end;
     const token_id *end_id; /* [n_end]: n_eos end-of-sequence ids, then stop ids */
+    /* Returns true if token t, the next of the beam in this slot, completes a stop string: the beam
+     * then ends as with a stop id. NULL: there are no stop strings. */
+    bool (*stops)(void *arg, const struct beam *b, uint32_t slot, token_id t);
+    void *stops_arg;
     enum beam_early early;
     float length_penalty;
     uint32_t first;                  /* position of generated token 0 */

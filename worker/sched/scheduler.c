@@ -227,6 +227,17 @@ scheduler_n_waiting(const struct scheduler *s)
     return s->waiting.n;
 }
 
+struct kv_need
+scheduler_longest(const struct scheduler *s, uint32_t n_source)
+{
+    uint32_t len = (uint32_t)MIN(s->l.max_len, kv_longest(s->kv, n_source));
+    struct kv_need n = kv_need(s->kv, len, n_source, kv_config(s->kv)->tokens_per_block);
+
+    for (uint32_t g = 0; s->l.policy == POLICY_MAX_REQUESTS && g < MAX_GROUPS; g++)
+        n.n_blocks[g] *= s->max_running;
+    return n;
+}
+
 void
 scheduler_lookups(const struct scheduler *s, uint64_t *tokens, uint64_t *hits)
 {

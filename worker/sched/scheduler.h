@@ -148,6 +148,9 @@ struct seq *scheduler_seq_at(const struct scheduler *s, uint32_t slot); /* NULL:
 uint32_t scheduler_n_running(const struct scheduler *s);
 uint32_t scheduler_n_waiting(const struct scheduler *s);
 uint64_t scheduler_n_preemptions(const struct scheduler *s); /* since scheduler_new() */
+/* Returns the blocks of the longest request with an encoder input of n_source tokens. With
+ * POLICY_MAX_REQUESTS those of max_running such requests, because it admits without counting. */
+struct kv_need scheduler_longest(const struct scheduler *s, uint32_t n_source);
 /* Prompt tokens that were looked up in the prefix cache at a first admission; of these, found. */
 void scheduler_lookups(const struct scheduler *s, uint64_t *tokens, uint64_t *hits);
 /* Recomputes every counter and list of s and aborts the process if an invariant does not hold. */

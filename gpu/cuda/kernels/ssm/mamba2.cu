@@ -1,6 +1,6 @@
-/* mamba2.cu - convolution and scan of Mamba-2; see mamba2.h. A thread block keeps a head's state of
- * head_dim x state_dim in registers for a whole segment: a warp has every WARPS-th row of head_dim,
- * a lane every 32nd column.
+/* mamba2.cu - convolution and scan of Mamba-2; see mamba2.h. A thread block keeps ROWS * WARPS rows
+ * of a head's state of head_dim x state_dim in registers for a whole segment: a warp has every
+ * WARPS-th of these rows, a lane every 32nd column.
  */
 #include "gpu/cuda/kernels/ssm/mamba2.h"
 
@@ -90,15 +90,15 @@ template <int ROWS, int COLS> struct input {
 
 template <int ROWS, int COLS>
 __device__ void
-take(struct input<ROWS, COLS> &in, const struct scan &s, uint32_t row, uint32_t head, uint32_t warp,
-     uint32_t lane)
+take(struct input<ROWS, COLS> &in, const struct scan &s, uint32_t row, uint32_t head,
+     uint32_t first, uint32_t lane)
 {
     uint32_t inner = s.n_heads * s.head_dim, group = head / (s.n_heads / s.n_groups);
     uint32_t b = inner + group * s.state_dim, c = b + s.n_groups * s.state_dim;
 
     in.dt = element(s.dt, row, head);
     UNROLL for (int i = 0; i < ROWS; i++) {
-        uint32_t d = warp + i * WARPS;
+        uint32_t d = first + i * WARPS;
 
         in.x[i] = d < s.head_dim ? element(s.x, row, head * s.head_dim + d) : 0;
         in.gate[i] = d < s.head_dim ? element(s.gate, row, head * s.head_dim + d) : 0;
@@ -111,14 +111,15 @@ take(struct input<ROWS, COLS> &in, const struct scan &s, uint32_t row, uint32_t 
     }
 }
 
-/* A thread block computes a head of a segment, row by row; it loads the inputs of the next row
- * while it computes a row. */
+/* A thread block computes rows of a head's state for a segment, token by token; it loads the inputs
+ * of the next token while it computes a token. first: the first row of a warp. */
 template <int ROWS, int COLS>
 __global__ void
 __launch_bounds__(THREADS)
     scan_head(const __grid_constant__ struct scan s, const struct segment *segment)
 {
-    uint32_t head = blockIdx.x, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    uint32_t head = blockIdx.x, lane = threadIdx.x % 32;
+    uint32_t first = blockIdx.z * ROWS * WARPS + threadIdx.x / 32;
     uint32_t dim = s.head_dim, n = s.state_dim;
     float state[ROWS][COLS];
     struct input<ROWS, COLS> now, next;
@@ -132,20 +133,20 @@ __launch_bounds__(THREADS)
 
     UNROLL for (int i = 0; i < ROWS; i++)
         UNROLL for (int j = 0; j < COLS; j++) {
-            uint32_t d = warp + i * WARPS, k = lane + j * 32;
+            uint32_t d = first + i * WARPS, k = lane + j * 32;
 
             state[i][j] = r.first_pos && d < dim && k < n ? kept[(size_t)d * n + k] : 0;
         }
-    take(next, s, r.first_token, head, warp, lane);
+    take(next, s, r.first_token, head, first, lane);
     for (uint32_t t = 0; t < r.n_tokens; t++) {
         now = next;
-        if (t + 1 < r.n_tokens) take(next, s, r.first_token + t + 1, head, warp, lane);
+        if (t + 1 < r.n_tokens) take(next, s, r.first_token + t + 1, head, first, lane);
         float dt = fminf(fmaxf(softplus(now.dt + bias), s.dt_min), s.dt_max);
         float decay = expf(mul_rn(dt, a));
 
         UNROLL for (int i = 0; i < ROWS; i++) {
             float dx = mul_rn(dt, now.x[i]), sum = 0;
-            uint32_t d = warp + i * WARPS;
+            uint32_t d = first + i * WARPS;
 
             UNROLL for (int j = 0; j < COLS; j++) {
                 state[i][j] = fmaf(dx, now.b[j], mul_rn(decay, state[i][j]));
@@ -161,21 +162,28 @@ __launch_bounds__(THREADS)
     }
     UNROLL for (int i = 0; i < ROWS; i++)
         UNROLL for (int j = 0; j < COLS; j++) {
-            uint32_t d = warp + i * WARPS, k = lane + j * 32;
+            uint32_t d = first + i * WARPS, k = lane + j * 32;
 
             if (d < dim && k < n) kept[(size_t)d * n + k] = state[i][j];
         }
+}
+
+template <int ROWS, int COLS>
+cudaError_t
+scan_blocks(const struct k_launch *l, const struct scan &s, const struct step_tokens &r)
+{
+    dim3 grid(s.n_heads, r.n_segments, (s.head_dim + ROWS * WARPS - 1) / (ROWS * WARPS));
+
+    return launch(scan_head<ROWS, COLS>, grid, THREADS, 0, l->st, s, r.segment);
 }
 
 template <int ROWS>
 cudaError_t
 scan_rows(const struct k_launch *l, const struct scan &s, const struct step_tokens &r)
 {
-    dim3 grid(s.n_heads, r.n_segments);
-
-    if (s.state_dim <= 32) return launch(scan_head<ROWS, 1>, grid, THREADS, 0, l->st, s, r.segment);
-    if (s.state_dim <= 64) return launch(scan_head<ROWS, 2>, grid, THREADS, 0, l->st, s, r.segment);
-    return launch(scan_head<ROWS, 4>, grid, THREADS, 0, l->st, s, r.segment);
+    if (s.state_dim <= 32) return scan_blocks<ROWS, 1>(l, s, r);
+    if (s.state_dim <= 64) return scan_blocks<ROWS, 2>(l, s, r);
+    return scan_blocks<ROWS, 4>(l, s, r);
 }
 
 } /* namespace */
@@ -197,9 +205,11 @@ k_conv(const struct k_launch *l, const struct conv *c, struct step_tokens r)
 cudaError_t
 k_scan(const struct k_launch *l, const struct scan *s, struct step_tokens r)
 {
-    if (s->head_dim > 128 || s->state_dim > 128 || !is_float(s->x.dtype) || !is_float(s->y.dtype))
+    if (s->state_dim > 512 || !is_float(s->x.dtype) || !is_float(s->y.dtype))
         return cudaErrorInvalidValue;
     if (r.n_segments == 0) return cudaSuccess;
+    if (s->state_dim > 256) return scan_blocks<4, 16>(l, *s, r);
+    if (s->state_dim > 128) return scan_blocks<8, 8>(l, *s, r);
     if (s->head_dim <= 2 * WARPS) return scan_rows<2>(l, *s, r);
     if (s->head_dim <= 8 * WARPS) return scan_rows<8>(l, *s, r);
     return scan_rows<16>(l, *s, r);

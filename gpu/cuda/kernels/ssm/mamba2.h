@@ -2,11 +2,12 @@
  *
  *   conv   at most 8 taps; rows of a segment are adjacent. Two kernels, because the kept inputs
  *          must be read before they change
- *   scan   head_dim and state_dim up to 128 each
+ *   scan   any head_dim; state_dim up to 512
  *
  * Both take any float dtype of activations; w, biases and state are fp32. Every sum has one order
  * for any chunk or batch: bits depend on the row and its history only. Not optimized: the scan
- * computes row after row, about 0.5 us each, in one thread block per head and segment.
+ * computes row after row, about 0.5 us each, in one thread block per segment and 16 to 128 rows
+ * of a head.
  */
 #pragma once
 #include "gpu/cuda/kernels/base/kernel.h"
