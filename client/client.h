@@ -113,8 +113,8 @@ struct lagan {
     struct open_request *requests;
     uint32_t n_requests, max_requests;
     uint64_t call_rid; /* lagan_call() waits for this rid; 0: none */
-    /* Calls of lagan_start_call() that have no event yet: their rids; the first n_lost_calls of them
-     * were lost with a connection. reply: JSON text of the last REPLY event. */
+    /* Calls of lagan_start_call() that have no event yet: their rids; the first n_lost_calls
+     * of them were lost with a connection. reply: JSON text of the last REPLY event. */
     uint64_t *calls;
     uint32_t n_calls, n_lost_calls, max_calls;
     char *reply;
