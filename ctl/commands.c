@@ -71,10 +71,15 @@ cmd_cancel(struct ctl *ctl)
 /* ---- kv, config */
 
 static const struct column kv_columns[] = {
-    { "WORKER", "worker", cell_word },   { "POOL", "pool", cell_word },
-    { "BLOCKS", "blocks", cell_number }, { "USED", "used", cell_number },
-    { "CACHED", "cached", cell_number }, { "FREE", "free", cell_number },
-    { "BYTES", "bytes", cell_bytes },    { "PINNED", "pinned", cell_number },
+    { "WORKER", "worker", cell_word },
+    { "POOL", "pool", cell_word },
+    { "BLOCKS", "blocks", cell_number },
+    { "USED", "used", cell_number },
+    { "CACHED", "cached", cell_number },
+    { "FREE", "free", cell_number },
+    { "BLOCK", "block_bytes", cell_bytes },
+    { "BYTES", "bytes", cell_bytes },
+    { "PINNED", "pinned", cell_number },
     { 0 },
 };
 
@@ -590,7 +595,9 @@ const struct command commands[] = {
     { "kv stats", "", "show the used, cached and free KV blocks of each memory pool",
       "  laganctl kv stats\n\n"
       "A pool holds the KV blocks of one size; models with several kinds of layers may have\n"
-      "several pools. Used: a running sequence has the block; cached: the prefix cache has it.\n",
+      "several pools. Used: a running sequence has the block; cached: the prefix cache has it.\n"
+      "Pools share the memory of the KV cache: memory that no pool uses is free in each of them.\n"
+      "BYTES is BLOCKS times BLOCK, the size of a block. The pool host is the host tier.\n",
       .run = cmd_list, .columns = kv_columns },
     { "kv pools", "", "show KV blocks and prefix cache hits by kind of layers",
       "  laganctl kv pools\n\n"

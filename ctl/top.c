@@ -35,13 +35,27 @@ named(const json_t *workers, const char *name)
     return NULL;
 }
 
+/* Returns the memory pool with the largest used share. NULL: there is none. */
+static const json_t *
+fullest(const json_t *pools)
+{
+    const json_t *most = NULL, *p;
+    size_t i;
+
+    json_array_foreach(pools, i,
+                       p) if (!most || json_number(p, "used") * json_number(most, "blocks") >
+                                           json_number(most, "used") * json_number(p, "blocks"))
+        most = p;
+    return most;
+}
+
 /* Adds the rates of a worker to its object. before: the object of the worker `seconds` earlier; if
  * it is NULL or has another epoch, the rates are unknown. */
 static json_t *
 row_of(const json_t *w, const json_t *before, double seconds)
 {
     const json_t *stats = json_object_get(w, "stats"), *then = json_object_get(before, "stats");
-    const json_t *pool = json_array_get(json_object_get(w, "kv"), 0);
+    const json_t *pool = fullest(json_object_get(w, "kv"));
     bool same = before && json_number(w, "epoch") == json_number(before, "epoch");
     json_t *row = json_pack("{s:s,s:s,s:I,s:I,s:I,s:I,s:I}", "name", json_word(w, "name"), "state",
                             json_word(w, "state"), "running", (json_int_t)json_number(w, "running"),

@@ -294,8 +294,9 @@ enum lagan_reason {
       "{ids}") \
     X(detokenize, "detokenize", 0, "ids, keep_special: true keeps special tokens, model", "{text}") \
     X(config_show, "config show", 0, "", "[{key, value, from}]") \
-    X(kv_stats, "kv stats", 0, "", "[{worker, pool, blocks, used, cached, free, bytes, pinned: " \
-      "of used, kept by kv pin}]") \
+    X(kv_stats, "kv stats", 0, "", "[{worker, pool: number, or host, blocks, " \
+      "used, cached, free, block_bytes, bytes: blocks * block_bytes, pinned: of used, kept by " \
+      "kv pin}]") \
     X(kv_pools, "kv pools", 0, "", "[{worker, group, kind: full|window|cross|state, window, pool, " \
       "bytes: of one block, used, cached, allocated, allocated_new, reused_full, reused_copied, " \
       "reused_moved, missed, evicted, offloaded, onboarded, host_evicted, trimmed: freed behind the " \

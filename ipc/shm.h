@@ -25,7 +25,7 @@
 
 #define SHM_MAGIC "LAGANSH\1"
 /* the value of SHM_LAYOUT_SUM (ipc/layout.h) for this SHM_ABI_MAJOR */
-#define SHM_LAYOUT UINT64_C(10872066593167)
+#define SHM_LAYOUT UINT64_C(10880597938702)
 enum { SHM_ABI_MAJOR = 5, SHM_ABI_MINOR = 0, SHM_PAGE = 4096, SHM_REC_ALIGN = 32 };
 enum shm_kind { SHM_D = 1, SHM_W = 2, SHM_P = 3 };
 enum {
@@ -76,7 +76,7 @@ enum worker_phase {
     PHASE_BEGUN    /* standby: the GPU driver is initialised; waits for "begin" (fd_channel.h) */
 };
 
-enum { SHM_MAX_STATS = 62, SHM_MAX_GROUPS = 8, SHM_GROUP_STATS = 17 };
+enum { SHM_MAX_STATS = 62, SHM_MAX_GROUPS = 8, SHM_GROUP_STATS = 19 };
 
 /* Control page of a memfd. Only the owner of the memfd stores into it. The comments name the memory
  * order of each store and the load of the peer that is paired with it. */
@@ -111,8 +111,8 @@ _Static_assert(offsetof(struct shm_ctl, group_stat) == 1016, "shm_ctl");
 _Static_assert(sizeof(struct shm_ctl) == 4096, "shm_ctl");
 
 /* Written by a dying worker, possibly in a signal handler; read by lagand afterwards. Frame i of
- * the stack is in the file module_name[module[i]], at the address frame[i] minus the address at which
- * the file is mapped, as addr2line takes it; module PANIC_MODULES: frame[i] is an address. */
+ * the stack is at offset frame[i] from the start of the file module_name[module[i]] in memory, as
+ * addr2line takes it; module PANIC_MODULES: frame[i] is an address. */
 enum { PANIC_FRAMES = 64, PANIC_MODULES = 16, PANIC_NAME = 32 };
 struct panic_message {
     _Atomic uint32_t state; /* 0 none, 1 being written, 2 complete; release / acquire */

@@ -18,7 +18,8 @@
     X(COUNTER, steps, "", "steps (batches) computed, in all lanes") \
     X(GAUGE,   running, "", "sequences that are being computed (they have a slot)") \
     X(GAUGE,   waiting, "", "sequences that wait until they can run (for a slot or KV blocks)") \
-    X(GAUGE,   blocks, "blocks", "size of the KV cache, in blocks of all pools") \
+    X(GAUGE,   blocks, "blocks", \
+      "size of all memory pools in KV blocks; free memory counts in each of the pools") \
     X(GAUGE,   blocks_used, "blocks", "KV blocks that running sequences use") \
     X(GAUGE,   blocks_cached, "blocks", "unused KV blocks that the prefix cache can reuse") \
     X(GAUGE,   blocks_pinned, "blocks", \
@@ -72,8 +73,11 @@
     X(GAUGE,   window, "", "number of positions that a query attends to (sliding window); 0: all") \
     X(GAUGE,   pool, "", "number of its memory pool; groups with equal block size share one") \
     X(GAUGE,   bytes, "bytes", "size of one KV block of the group") \
+    X(GAUGE,   blocks, "blocks", \
+      "size of its memory pool in KV blocks; free memory of all pools counts in each of them") \
     X(GAUGE,   used, "blocks", "KV blocks of the group that sequences use") \
     X(GAUGE,   cached, "blocks", "unused KV blocks of the group that the prefix cache can reuse") \
+    X(GAUGE,   pinned, "blocks", "KV blocks of the group that `laganctl kv pin` keeps") \
     X(COUNTER, allocated, "blocks", "KV blocks of the group allocated for sequences so far") \
     X(COUNTER, allocated_new, "blocks", "allocated KV blocks that had never been used before") \
     X(COUNTER, reused_full, "blocks", "prompt blocks found complete in the prefix cache, shared") \

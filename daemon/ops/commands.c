@@ -67,12 +67,40 @@ put_pool(msgpack_packer *p, const char *name, uint64_t blocks, uint64_t used, ui
     put_u64(p, "free", blocks - used - cached);
 }
 
-static void
-put_device_pool(msgpack_packer *p, const struct worker_info *f)
-{
-    const uint64_t *v = f->stats.v;
+struct pool_total {
+    uint64_t blocks, used, cached, pinned, bytes; /* bytes: of one block */
+};
 
-    put_pool(p, "all", v[STAT_blocks], v[STAT_blocks_used], v[STAT_blocks_cached]);
+/* Adds up the KV groups of each memory pool, as far as the worker names a valid pool. Returns the
+ * number of pools. */
+static uint32_t
+count_pools(const struct worker_info *f, struct pool_total pool[SHM_MAX_GROUPS])
+{
+    uint32_t n = 0;
+
+    memset(pool, 0, SHM_MAX_GROUPS * sizeof *pool);
+    for (uint32_t g = 0; g < SHM_MAX_GROUPS; g++) {
+        const uint64_t *v = f->stats.group[g];
+        struct pool_total *p = &pool[MIN(v[GROUP_STAT_pool], (uint64_t)SHM_MAX_GROUPS - 1)];
+
+        if (v[GROUP_STAT_kind] == 0) continue;
+        n = MAX(n, (uint32_t)(p - pool) + 1);
+        p->blocks = v[GROUP_STAT_blocks];
+        p->bytes = v[GROUP_STAT_bytes];
+        p->used += v[GROUP_STAT_used];
+        p->cached += v[GROUP_STAT_cached];
+        p->pinned += v[GROUP_STAT_pinned];
+    }
+    return n;
+}
+
+static void
+put_device_pool(msgpack_packer *p, const struct pool_total *t, uint32_t number)
+{
+    char name[16];
+
+    snprintf(name, sizeof name, "%u", number);
+    put_pool(p, name, t->blocks, t->used, t->cached);
 }
 
 static void
@@ -96,8 +124,8 @@ put_worker(msgpack_packer *p, const struct config *c, struct worker *w)
     const struct model_options *k = &c->model[f->model].keys;
     const struct model_facts *facts = &worker_daemon(w)->facts[f->model];
     const struct arenas *a = worker_arenas(w);
-    bool has_kv = f->stats.v[STAT_blocks] > 0;
-    uint32_t n_ranks = 1;
+    struct pool_total pool[SHM_MAX_GROUPS];
+    uint32_t n_ranks = 1, n_pools = count_pools(f, pool);
 
     while (worker_rank(w, n_ranks)) n_ranks++;
     msgpack_pack_map(p, 20);
@@ -138,10 +166,11 @@ put_worker(msgpack_packer *p, const struct config *c, struct worker *w)
     msgpack_pack_map(p, STAT_COUNT);
     for (uint32_t i = 0; i < STAT_COUNT; i++) put_u64(p, stat_rows[i].name, f->stats.v[i]);
     msg_key(p, "kv");
-    msgpack_pack_array(p, has_kv);
-    if (!has_kv) return;
-    msgpack_pack_map(p, 5);
-    put_device_pool(p, f);
+    msgpack_pack_array(p, n_pools);
+    for (uint32_t i = 0; i < n_pools; i++) {
+        msgpack_pack_map(p, 5);
+        put_device_pool(p, &pool[i], i);
+    }
 }
 
 static uint32_t
@@ -203,30 +232,40 @@ cmd_workers_list(struct ask *a)
 static void
 cmd_kv_stats(struct ask *a)
 {
+    struct pool_total pool[SHM_MAX_GROUPS];
     struct daemon *d = a->d;
-    uint32_t n_hosts = 0;
+    uint32_t n = 0;
     msgpack_packer *p;
 
     for (uint32_t i = 0; i < d->n_workers; i++) {
+        const struct worker_info *f = worker_info(d->worker[i]);
+
+        if (worker_hidden(d->worker[i])) continue;
         worker_look(d->worker[i]);
-        n_hosts += worker_info(d->worker[i])->stats.v[STAT_host_blocks] > 0;
+        n += count_pools(f, pool) + (f->stats.v[STAT_host_blocks] > 0);
     }
     p = reply(a);
-    msgpack_pack_array(p, n_shown_workers(d) + n_hosts);
+    msgpack_pack_array(p, n);
     for (uint32_t i = 0; i < d->n_workers; i++) {
         const struct worker_info *f = worker_info(d->worker[i]);
         const uint64_t *v = f->stats.v;
 
         if (worker_hidden(d->worker[i])) continue;
-        msgpack_pack_map(p, 8);
-        put_text(p, "worker", f->name);
-        put_device_pool(p, f);
-        put_u64(p, "bytes", d->facts[f->model].kv_bytes);
-        put_u64(p, "pinned", v[STAT_blocks_pinned]);
+        n = count_pools(f, pool);
+        for (uint32_t k = 0; k < n; k++) {
+            msgpack_pack_map(p, 9);
+            put_text(p, "worker", f->name);
+            put_device_pool(p, &pool[k], k);
+            put_u64(p, "block_bytes", pool[k].bytes);
+            put_u64(p, "bytes", pool[k].blocks * pool[k].bytes);
+            put_u64(p, "pinned", pool[k].pinned);
+        }
         if (!v[STAT_host_blocks]) continue;
-        msgpack_pack_map(p, 8);
+        msgpack_pack_map(p, 9);
         put_text(p, "worker", f->name);
         put_pool(p, "host", v[STAT_host_blocks], v[STAT_host_blocks_loading], v[STAT_host_cached]);
+        put_u64(p, "block_bytes",
+                d->config->model[f->model].keys.kv_host_memory / v[STAT_host_blocks]);
         put_u64(p, "bytes", d->config->model[f->model].keys.kv_host_memory);
         put_u64(p, "pinned", 0); /* counted with the device's blocks */
     }

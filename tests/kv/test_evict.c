@@ -477,7 +477,7 @@ KV_TEST(pinned_prefix_stays_until_it_is_unpinned, cache(6))
     fill(b, 0, 1);
     assert_int_equal(kv_pin(kv, &b->slot[1].text, &longest, &n, &e), 1);
     assert_int_equal(n, 8);
-    assert_int_equal(kv_n_pinned(kv), 2);
+    assert_int_equal(kv_n_pinned(kv, 0), 2);
     kv_check(kv);
     fill(b, 100, 4);
     kv_lookup(kv, &b->slot[1].text, &hit);
@@ -491,7 +491,7 @@ KV_TEST(pinned_prefix_stays_until_it_is_unpinned, cache(6))
     assert_false(kv_unpin(kv, 2));
     assert_true(kv_unpin(kv, 1));
     assert_false(kv_unpin(kv, 1));
-    assert_int_equal(kv_n_pinned(kv), 0);
+    assert_int_equal(kv_n_pinned(kv, 0), 0);
     kv_check(kv);
     fill(b, 200, 4);
     kv_lookup(kv, &b->slot[1].text, &hit);

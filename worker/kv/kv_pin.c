@@ -77,13 +77,11 @@ kv_unpin(struct kv *kv, uint32_t pin)
     return live;
 }
 
-uint64_t
-kv_n_pinned(const struct kv *kv)
+uint32_t
+kv_n_pinned(const struct kv *kv, uint32_t group)
 {
     struct kv_need n = { { 0 } };
-    uint64_t sum = 0;
 
     for (uint32_t p = 1; kv->c.reuse && p <= KV_PINS; p++) add_pin(kv, p, &n);
-    for (uint32_t g = 0; g < kv->c.n_groups; g++) sum += n.n_blocks[g];
-    return sum;
+    return n.n_blocks[group];
 }

@@ -128,8 +128,8 @@ int kv_pin(struct kv *kv, const struct kv_text *t, const struct kv_need *longest
            uint32_t *n_tokens, struct err *e) MUST_USE;
 /* Removes the pin; its blocks are cached again. Returns false if there is no such pin. */
 bool kv_unpin(struct kv *kv, uint32_t pin);
-/* Returns the number of blocks that pins hold; a block of two pins counts twice. */
-uint64_t kv_n_pinned(const struct kv *kv);
+/* Returns the number of a group's blocks that pins hold; a block of two pins counts twice. */
+uint32_t kv_n_pinned(const struct kv *kv, uint32_t group);
 
 struct kv_stats { /* block counts of one group; all but the last two since the start */
     uint64_t allocated, allocated_new; /* allocations; those of a block never allocated before */

@@ -209,7 +209,7 @@ count_blocks(struct worker *w)
         v[STAT_blocks_used] += n.used;
         v[STAT_blocks_cached] += n.cached;
     }
-    v[STAT_blocks_pinned] = kv_n_pinned(w->kv);
+    v[STAT_blocks_pinned] = 0;
     kv_count_host(w->kv, &n);
     v[STAT_host_blocks] = n.blocks;
     v[STAT_host_blocks_loading] = n.used;
@@ -228,6 +228,10 @@ count_blocks(struct worker *w)
         of[GROUP_STAT_window] = k->window;
         of[GROUP_STAT_pool] = k->pool;
         of[GROUP_STAT_bytes] = kv_block_bytes(k);
+        kv_count(w->kv, k->pool, &n);
+        of[GROUP_STAT_blocks] = n.blocks;
+        of[GROUP_STAT_pinned] = kv_n_pinned(w->kv, g);
+        v[STAT_blocks_pinned] += of[GROUP_STAT_pinned];
         of[GROUP_STAT_used] = s.held;
         of[GROUP_STAT_cached] = s.cached;
         of[GROUP_STAT_allocated] = s.allocated;
