@@ -1,4 +1,4 @@
-/* call.c - lagan_call(): a verb with JSON arguments and a JSON result; see lagan.h.
+/* call.c - lagan_call(), lagan_start_call(): verbs with JSON arguments and results; see lagan.h.
  *
  * Arguments and result are MessagePack on the wire. MessagePack has the number of members in front
  * of a container, so a copy of the JSON scanner first counts them. */
@@ -213,6 +213,14 @@ json_text(const msgpack_object *o)
     return text;
 }
 
+char *
+client_reply_text(const struct msg *m)
+{
+    const msgpack_object *result = msg_get(&m->map, "result");
+
+    return json_text(result ? result : &m->map);
+}
+
 /* ---- the call */
 
 static int
@@ -237,12 +245,11 @@ send_call(struct lagan *c, const char *verb, const char *args)
 static int
 take_reply(struct lagan *c, const struct frame *f, const char *verb, char **reply, uint32_t *code)
 {
-    const msgpack_object *result = msg_get(&f->m.map, "result");
     uint64_t number = LAGAN_E_INTERNAL;
     struct msg_span s;
 
     if (f->m.type == LAGAN_MSG_REPLY) {
-        *reply = json_text(result ? result : &f->m.map);
+        *reply = client_reply_text(&f->m);
         return *reply ? 0 : client_fail(c, -ENOMEM, "out of memory for the result of %s", verb);
     }
     msg_u64(&f->m.map, "code", &number);
@@ -284,7 +291,7 @@ lagan_call(struct lagan *c, const char *verb, const char *args, char **reply, ui
     int r;
 
     /* Without open requests lagan_next() has no ERROR to report, so the loss counts as reported. */
-    if (c->reporting_loss && !c->n_requests) c->reporting_loss = false;
+    if (c->reporting_loss && !c->n_requests && !c->n_calls) c->reporting_loss = false;
     if (c->reporting_loss) return client_fail(c, -ECONNRESET, "%s", c->lost_why);
     r = send_call(c, verb, args);
     if (r < 0) return r;
@@ -295,6 +302,28 @@ lagan_call(struct lagan *c, const char *verb, const char *args, char **reply, ui
     if (c->call_frame) frame_free(c->call_frame);
     c->call_frame = NULL;
     c->call_rid = 0;
+    client_rearm(c);
+    return r;
+}
+
+/* ---- calls whose result is an event */
+
+int
+lagan_start_call(struct lagan *c, const char *verb, const char *args, uint64_t *id)
+{
+    int r;
+
+    if (c->n_calls == c->max_calls) {
+        uint32_t max = c->max_calls ? 2 * c->max_calls : 16;
+        uint64_t *calls = realloc(c->calls, max * sizeof *calls);
+
+        if (!calls) return client_fail(c, -ENOMEM, "out of memory for a call of %s", verb);
+        c->calls = calls;
+        c->max_calls = max;
+    }
+    if (!c->n_requests && !c->n_calls && !c->welcome) c->disconnected_since = clock_now();
+    r = send_call(c, verb, args);
+    if (r == 0) c->calls[c->n_calls++] = *id = c->next_rid;
     client_rearm(c);
     return r;
 }

@@ -120,6 +120,29 @@ client_close_request(struct lagan *c, uint64_t rid)
     memmove(r, r + 1, (size_t)(c->requests + c->n_requests - r) * sizeof *r);
 }
 
+/* ---- calls of lagan_start_call() */
+
+bool
+client_is_call(const struct lagan *c, uint64_t rid)
+{
+    uint32_t i = 0;
+
+    while (i < c->n_calls && c->calls[i] != rid) i++;
+    return i < c->n_calls;
+}
+
+void
+client_close_call(struct lagan *c, uint64_t rid)
+{
+    uint32_t i = 0;
+
+    while (i < c->n_calls && c->calls[i] != rid) i++;
+    if (i == c->n_calls) return;
+    c->n_lost_calls -= i < c->n_lost_calls;
+    c->n_calls--;
+    memmove(c->calls + i, c->calls + i + 1, (c->n_calls - i) * sizeof *c->calls);
+}
+
 /* ---- sending */
 
 static int
@@ -285,6 +308,7 @@ client_lose(struct lagan *c, uint32_t code, const char *why)
     snprintf(c->errmsg, sizeof c->errmsg, "%s", why);
     c->lost_code = code;
     c->reporting_loss = true;
+    c->n_lost_calls = c->n_calls;
     c->ping_at = c->ack_at = 0;
     c->disconnected_since = clock_now();
     client_drop_out(c);
@@ -325,6 +349,7 @@ connection_lost(struct lagan *c, const char *why)
         c->ping_at = c->ack_at = 0;
         c->resume_rid = 0;
         c->n_breaks++;
+        c->n_lost_calls = c->n_calls;
         client_drop_out(c);
     }
     schedule_socket(c);
@@ -485,7 +510,8 @@ take_frame(struct lagan *c, struct frame *f)
             c->call_frame = f;
             return true;
         }
-        return f->m.type == LAGAN_MSG_ERROR && client_find(c, f->m.rid);
+        return client_is_call(c, f->m.rid) ||
+               (f->m.type == LAGAN_MSG_ERROR && client_find(c, f->m.rid));
     case LAGAN_MSG_CHUNK:
     case LAGAN_MSG_DONE:
         return client_find(c, f->m.rid) != NULL;
@@ -539,7 +565,7 @@ next_deadline(const struct lagan *c)
     if (!c->hello_sent) at = c->try_at;
     if (c->welcome) at = c->sent + PING_AFTER;
     if (c->welcome && c->ping_at) at = MIN(at, c->ping_at + LOST_AFTER - PING_AFTER);
-    if (!c->welcome && c->n_requests)
+    if (!c->welcome && c->n_requests + c->n_calls)
         at = MIN(at, clock_after(c->disconnected_since, c->reconnect_timeout));
     at = MIN(at, client_retry_at(c));
     if (c->ack_at) at = MIN(at, c->ack_at);
@@ -568,7 +594,7 @@ tick(struct lagan *c)
     }
     if (c->welcome && now >= c->sent + PING_AFTER) send_ping(c, now);
     client_retry(c, now);
-    if (!c->welcome && c->n_requests && !c->reporting_loss &&
+    if (!c->welcome && c->n_requests + c->n_calls && !c->reporting_loss &&
         now >= clock_after(c->disconnected_since, c->reconnect_timeout)) {
         int n = *c->lost_why ? snprintf(why, sizeof why, "%.120s; ", c->lost_why) : 0;
 
@@ -596,7 +622,7 @@ client_step(struct lagan *c, struct frame **ret, nsec until)
             return 1;
         }
         if (!c->reporting_loss) watch_monitor(c);
-        if (c->call_rid && c->n_breaks != n_breaks) return 1;
+        if ((c->call_rid || c->n_lost_calls) && c->n_breaks != n_breaks) return 1;
         if (c->own_frame_queued) return c->own_frame_queued = false, 1;
         events = writable(c);
         if (!c->reporting_loss && events & ZMQ_POLLIN) continue;
@@ -643,8 +669,8 @@ client_rearm(struct lagan *c)
         events = writable(c);
     }
     if (c->mon) zmq_getsockopt(c->mon, ZMQ_EVENTS, &mon, &n);
-    more = c->first || c->reporting_loss || c->next_output || events & ZMQ_POLLIN ||
-           mon & ZMQ_POLLIN;
+    more = c->first || c->reporting_loss || c->n_lost_calls || c->next_output ||
+           events & ZMQ_POLLIN || mon & ZMQ_POLLIN;
     if (more && !c->more_set) more = write(c->more, &one, sizeof one) == sizeof one;
     if (!more && c->more_set) more = read(c->more, &was, sizeof was) != sizeof was;
     c->more_set = more;

@@ -113,6 +113,11 @@ struct lagan {
     struct open_request *requests;
     uint32_t n_requests, max_requests;
     uint64_t call_rid; /* lagan_call() waits for this rid; 0: none */
+    /* Calls of lagan_start_call() that have no event yet: their rids; the first n_lost_calls
+     * of them were lost with a connection. reply: JSON text of the last REPLY event. */
+    uint64_t *calls;
+    uint32_t n_calls, n_lost_calls, max_calls;
+    char *reply;
     struct frame *call_frame;
 
     struct frame *first, **last; /* queue: received during lagan_call(), or made by us */
@@ -148,6 +153,8 @@ int client_step(struct lagan *c, struct frame **ret, nsec until);
 void client_rearm(struct lagan *c); /* makes lagan_fd() readable if there is work */
 struct open_request *client_find(struct lagan *c, uint64_t rid); /* NULL: not open */
 void client_close_request(struct lagan *c, uint64_t rid);
+bool client_is_call(const struct lagan *c, uint64_t rid); /* of lagan_start_call() */
+void client_close_call(struct lagan *c, uint64_t rid);
 /* Sends ACK for requests with half a window of unacknowledged chunks; all: with one or more. */
 void client_ack(struct lagan *c, bool all);
 /* Makes lagan_next() end all open requests with this error; drops the frames not sent yet. */
@@ -157,6 +164,10 @@ void client_drop_out(struct lagan *c);
 void client_queue_received(struct lagan *c, struct frame *f);
 struct frame *client_take_received(struct lagan *c); /* NULL: empty */
 void client_drop_received(struct lagan *c);
+
+/* call.c */
+/* Converts a REPLY's result to JSON text, which the caller frees. NULL: no memory. */
+char *client_reply_text(const struct msg *m);
 
 /* open.c */
 /* Stores the sentence for lagan_errmsg(NULL) of this thread and returns code. */

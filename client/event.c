@@ -308,12 +308,41 @@ take_loss(struct lagan *c, struct lagan_event *ev)
     c->reporting_loss = false;
 }
 
+/* Makes the event of a call that was lost with its connection. */
+static void
+take_lost_call(struct lagan *c, struct lagan_event *ev)
+{
+    ev->kind = LAGAN_EVENT_ERROR;
+    ev->id = c->calls[0];
+    set_reason(ev, LAGAN_E_INTERNAL, "internal");
+    client_fail(c, 0, "%.200s; it is unknown whether lagand executed the command", c->lost_why);
+    ev->message = c->errmsg;
+    client_close_call(c, ev->id);
+}
+
+/* Makes the event of a REPLY or ERROR to lagan_start_call(). */
+static int
+take_call_end(struct lagan *c, const struct msg *m, struct lagan_event *ev)
+{
+    ev->id = m->rid;
+    client_close_call(c, m->rid);
+    if (m->type == LAGAN_MSG_ERROR) return take_error(c, m, ev), 1;
+    free(c->reply);
+    c->reply = client_reply_text(m);
+    if (!c->reply) return -ENOMEM;
+    ev->kind = LAGAN_EVENT_REPLY;
+    ev->text = c->reply;
+    ev->text_len = strlen(c->reply);
+    return 1;
+}
+
 static int
 take_event(struct lagan *c, struct lagan_event *ev)
 {
     const struct msg *m = &c->current->m;
     struct open_request *req = client_find(c, m->rid);
 
+    if (client_is_call(c, m->rid)) return take_call_end(c, m, ev);
     if (!req) return 0; /* ended while the frame was queued */
     ev->id = m->rid;
     switch (m->type) {
@@ -339,6 +368,7 @@ next_event(struct lagan *c, struct lagan_event *ev, nsec until)
         if (!c->next_output) { /* otherwise c->current is a DONE with further outputs */
             if (c->current) frame_free(c->current);
             c->current = client_take_received(c);
+            if (!c->current && c->n_lost_calls) return take_lost_call(c, ev), 1;
             if (!c->current && c->reporting_loss) return take_loss(c, ev), 1;
             if (!c->current) {
                 r = client_step(c, &c->current, until);

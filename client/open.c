@@ -264,6 +264,8 @@ lagan_close(struct lagan *c)
     if (c->ctx) zmq_ctx_term(c->ctx);
     while (c->n_requests) client_close_request(c, c->requests[0].rid);
     free(c->requests);
+    free(c->calls);
+    free(c->reply);
     free(c->ids);
     free(c->logprob);
     free(c->top);

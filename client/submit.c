@@ -197,7 +197,7 @@ add_request(struct lagan *c)
         c->requests = rows;
         c->max_requests = max;
     }
-    if (!c->n_requests && !c->welcome) c->disconnected_since = clock_now();
+    if (!c->n_requests && !c->n_calls && !c->welcome) c->disconnected_since = clock_now();
     c->requests[c->n_requests] = (struct open_request){ .rid = ++c->next_rid,
                                                         .deadline = NSEC_NEVER };
     return &c->requests[c->n_requests++];

@@ -18,7 +18,7 @@
  *
  * Blocking: only lagan_open() and lagan_open_keys() with a timeout, lagan_next() with a timeout and
  * lagan_call() block. An event loop polls lagan_fd() for readability and then calls lagan_next()
- * with timeout 0 until lagan_next() returns 0.
+ * with timeout 0 until lagan_next() returns 0; it uses lagan_start_call() instead of lagan_call().
  *
  * Keep-alive: a program calls lagan_next() at least every 5 s, or polls lagan_fd(), which becomes
  * readable when a keep-alive message is due. lagand closes a connection that is silent for
@@ -65,7 +65,8 @@ enum lagan_event_kind {
     LAGAN_EVENT_DONE,         /* the request has ended: its last event */
     LAGAN_EVENT_ERROR,        /* the request has failed: its last event */
     LAGAN_EVENT_DISCONNECTED, /* reconnect timeout passed; follows the ERROR events of requests */
-    LAGAN_EVENT_TENSOR /* rows of a requested tensor, before the tokens that they belong to */
+    LAGAN_EVENT_TENSOR, /* rows of a requested tensor, before the tokens that they belong to */
+    LAGAN_EVENT_REPLY   /* the result of lagan_start_call(): its last event */
 };
 
 struct lagan_top_logprob {
@@ -78,12 +79,13 @@ struct lagan_top_logprob {
 struct lagan_event {
     size_t size; /* set by the caller: sizeof(struct lagan_event) */
     enum lagan_event_kind kind;
-    uint64_t id;     /* of lagan_submit(); 0 for DISCONNECTED */
+    uint64_t id;     /* of lagan_submit() or lagan_start_call(); 0 for DISCONNECTED */
     uint32_t output; /* TOKENS, OUTPUT, TENSOR: index of the output, 0 .. n - 1 */
     uint32_t first;  /* TOKENS: index of ids[0] among the generated tokens; PROMPT: in the prompt */
     uint32_t n_ids;  /* TOKENS, PROMPT: number of tokens; may be 0 if there is only text */
-    const int32_t *ids;   /* [n_ids]; PROMPT: NULL unless lagand sent them */
-    const char *text;     /* TOKENS: whole UTF-8 characters, not NUL-terminated */
+    const int32_t *ids; /* [n_ids]; PROMPT: NULL unless lagand sent them */
+    /* TOKENS: whole UTF-8 characters, not NUL-terminated; REPLY: the result as JSON, with a NUL */
+    const char *text;
     size_t text_len;      /* bytes */
     const float *logprob; /* TOKENS, PROMPT: [n_ids], natural logarithm; NULL if not requested */
     uint32_t n_top;       /* TOKENS, PROMPT: alternatives of each token */
@@ -213,6 +215,13 @@ LAGAN_EXPORT int lagan_next(struct lagan *c, struct lagan_event *ev, int timeout
  * -EMSGSIZE, -EAGAIN as for lagan_submit(). */
 LAGAN_EXPORT int lagan_call(struct lagan *c, const char *verb, const char *args, char **reply,
                             uint32_t *code, int timeout_ms);
+
+/* Starts lagan_call() and returns at once: *id is the number of the call in events, where the
+ * result arrives as REPLY, or ERROR. A call is sent once: if the connection is lost, it ends with
+ * ERROR, and it is unknown whether lagand executed the verb. On failure there will be no event.
+ * -EINVAL, -EMSGSIZE, -EAGAIN as for lagan_call(). */
+LAGAN_EXPORT int lagan_start_call(struct lagan *c, const char *verb, const char *args,
+                                  uint64_t *id);
 
 #ifdef __cplusplus
 }

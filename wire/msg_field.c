@@ -17,11 +17,10 @@ msg_field_kind(const char *key, size_t n, struct err *e)
 {
     struct similar best = { 0 };
 
-    for (size_t i = 0; i < ARRAY_LEN(fields); i++) {
+    for (size_t i = 0; i < ARRAY_LEN(fields); i++)
         if (strlen(fields[i].key) == n && !memcmp(fields[i].key, key, n))
             return (int)fields[i].kind;
-        similar_compare(&best, key, n, fields[i].key);
-    }
+    for (size_t i = 0; i < ARRAY_LEN(fields); i++) similar_compare(&best, key, n, fields[i].key);
     if (!best.name)
         return err_set(e, -ENOENT, "unknown request key \"%.*s\"", (int)MIN(n, 64u), key);
     return err_set(e, -ENOENT, "unknown request key \"%.*s\"; did you mean %s?", (int)MIN(n, 64u),

@@ -805,14 +805,15 @@ args_are_known(const struct ask *a, const struct command *verb)
         const char *at = verb->args;
         bool known = false;
 
-        while (!known && next_arg(&at, key)) {
+        while (!known && next_arg(&at, key))
+            known = strlen(key) == k->size && !memcmp(key, k->ptr, k->size);
+        if (known) continue;
+        for (at = verb->args; next_arg(&at, key);) {
             uint32_t edits = best.edits;
 
-            known = strlen(key) == k->size && !memcmp(key, k->ptr, k->size);
             similar_compare(&best, k->ptr, k->size, key);
             if (best.edits != edits) memcpy(near, key, sizeof near);
         }
-        if (known) continue;
         REFUSE(a, LAGAN_E_INVALID_REQUEST, "%s: unknown argument \"%.*s\"%s%s%s", verb->verb,
                (int)k->size, k->ptr, *near ? "; did you mean " : "", near, *near ? "?" : "");
         return false;

@@ -191,7 +191,7 @@ def keeps_connection(endpoint, want):
         output.take(c, message)
     assert output.ids == want.ids and output.text == want.text
     time.sleep(0.1)
-    quiet = c.next(2 * c.idle)  # next() sends PING
+    quiet = c.next(1.5 * c.idle)  # next() sends PING
     assert quiet is None, quiet
     assert ask(c, 3, **PROMPT, max_tokens=2).ids == want.ids[:2]
     c.close()
@@ -263,7 +263,7 @@ def follows_events(endpoint):
 def main():
     lagand, model, folder = sys.argv[1:4]
     command = [lagand, "--foreground", "--runtime-dir", folder, "--model", model, "--device", "cpu"]
-    server = subprocess.Popen(command + ["--api.idle-timeout", "1s", "--set", "threads=1"])
+    server = subprocess.Popen(command + ["--api.idle-timeout", "3s", "--set", "threads=1"])
     endpoint = f"ipc://{folder}/api.sock"
     try:
         until = time.monotonic() + LIMIT_S

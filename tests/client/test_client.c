@@ -433,6 +433,58 @@ events_during_a_call_are_kept_in_order(void **state)
 }
 
 static void
+started_call_ends_with_its_reply_or_error(void **state)
+{
+    struct lagan *c = connect_mock();
+    struct lagan_event ev;
+    uint64_t id[3];
+
+    (void)state;
+    assert_int_equal(lagan_start_call(c, "echo", "{\"a\":[1,true]}", &id[0]), 0);
+    assert_int_equal(lagan_start_call(c, "fly", NULL, &id[1]), 0);
+    assert_int_equal(lagan_start_call(c, "echo", "not JSON", &id[2]), -EINVAL);
+    ask(c, "echo z");
+    ev = next(c, LAGAN_EVENT_REPLY);
+    assert_int_equal(ev.id, id[0]);
+    assert_string_equal(ev.text, "{\"a\":[1,true]}");
+    assert_int_equal(ev.text_len, strlen(ev.text));
+    assert_int_equal(next(c, LAGAN_EVENT_ERROR).id, id[1]);
+    assert_int_equal(next(c, LAGAN_EVENT_TOKENS).text[0], 'z');
+    lagan_close(c);
+}
+
+static void
+started_call_ends_with_error_when_its_connection_is_lost(void **state)
+{
+    struct lagan *c = connect_mock();
+    struct lagan_event ev = { sizeof ev };
+    uint64_t id[2], open = ask(c, "hang");
+
+    (void)state;
+    assert_int_equal(lagan_next(c, &ev, 100), 0);
+    kill(mock.pid, SIGSTOP);
+    assert_int_equal(lagan_start_call(c, "echo", NULL, &id[0]), 0);
+    mock_kill(&mock);
+    ev = next(c, LAGAN_EVENT_ERROR);
+    assert_int_equal(ev.id, id[0]);
+    assert_non_null(strstr(ev.message, "it is unknown whether lagand executed the command"));
+    assert_int_equal(lagan_start_call(c, "echo", "{}", &id[1]), 0); /* sent after the reconnect */
+    mock_start(&mock, "1");
+    ev = next(c, LAGAN_EVENT_REPLY);
+    assert_int_equal(ev.id, id[1]);
+    mock_kill(&mock);
+    lagan_set_reconnect_timeout(c, 100);
+    assert_int_equal(lagan_start_call(c, "echo", NULL, &id[1]), 0);
+    for (uint32_t n = 0; n < 2; n++) { /* of the call and of the request */
+        ev = next(c, LAGAN_EVENT_ERROR);
+        assert_true(ev.id == id[1] || ev.id == open);
+    }
+    next(c, LAGAN_EVENT_DISCONNECTED);
+    lagan_close(c);
+    mock_start(&mock, "1"); /* for the other tests */
+}
+
+static void
 call_ends_when_the_connection_is_lost(void **state)
 {
     struct mock own;
@@ -763,6 +815,8 @@ main(void)
         cmocka_unit_test(descriptor_becomes_readable_for_pings),
         cmocka_unit_test(call_converts_json_in_both_directions),
         cmocka_unit_test(events_during_a_call_are_kept_in_order),
+        cmocka_unit_test(started_call_ends_with_its_reply_or_error),
+        cmocka_unit_test(started_call_ends_with_error_when_its_connection_is_lost),
         cmocka_unit_test(call_ends_when_the_connection_is_lost),
         cmocka_unit_test(timed_out_call_is_not_sent_after_a_late_connect),
         cmocka_unit_test(ping_is_answered_after_a_full_send_queue),
