@@ -71,16 +71,11 @@ cmd_cancel(struct ctl *ctl)
 /* ---- kv, config */
 
 static const struct column kv_columns[] = {
-    { "WORKER", "worker", cell_word },
-    { "POOL", "pool", cell_word },
-    { "BLOCKS", "blocks", cell_number },
-    { "USED", "used", cell_number },
-    { "CACHED", "cached", cell_number },
-    { "FREE", "free", cell_number },
-    { "BLOCK", "block_bytes", cell_bytes },
-    { "BYTES", "bytes", cell_bytes },
-    { "PINNED", "pinned", cell_number },
-    { 0 },
+    { "WORKER", "worker", cell_word },      { "POOL", "pool", cell_word },
+    { "BLOCKS", "blocks", cell_number },    { "USED", "used", cell_number },
+    { "CACHED", "cached", cell_number },    { "FREE", "free", cell_number },
+    { "BLOCK", "block_bytes", cell_bytes }, { "BYTES", "bytes", cell_bytes },
+    { "PINNED", "pinned", cell_number },    { 0 },
 };
 
 static long long

@@ -421,7 +421,7 @@ open_daemon(struct daemon *d, struct err *e)
     d->zmq = zmq_ctx_new();
     if (!d->ledger || !d->ledger_log || !d->quarantine || !d->kv_watch || !d->sessions ||
         !d->calls || !d->histograms || !d->memory_guard || !d->oom || !d->event_log || !d->zmq)
-        return err_set(e, -ENOMEM, "no memory for lagand's tables of requests and clients");
+        return err_set(e, -ENOMEM, "no host memory for lagand's tables of requests and clients");
     if (!event_log_previous_pid(d->event_log)) fdstore_put("history", event_log_fd(d->event_log));
     note_start(d);
     TRY(listen_open(d, &given, e));
@@ -480,7 +480,7 @@ serve(struct config *c, char **argv, struct err *e)
     }
     if (r == 0 && d.reexec_requested) {
         handover_state = reexec_prepare(&d);
-        if (!handover_state) r = err_set(e, -ENOMEM, "no memory for the handover state");
+        if (!handover_state) r = err_set(e, -ENOMEM, "no host memory for the handover state");
     }
     close_daemon(&d);
     runtime_dir_close(&runtime);

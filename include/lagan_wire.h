@@ -65,7 +65,8 @@
       "and RESUME") \
     X(15, CALL, "C: verb, args: a command of CALLS") \
     X(16, REPLY, "D: result: of a CALL, RESUME or QUERY") \
-    X(17, EVENT, "D: verb, body: one of several results of a CALL; no verb of this version has " \
+    X(17, EVENT, \
+      "D: verb, body: one of several results of a CALL; no verb of this version has " \
       "several results")
 
 enum lagan_message {
@@ -364,8 +365,8 @@ enum lagan_reason {
 /* Limits of one message, checked before MessagePack-C unpacks it. */
 #define LAGAN_MAX_STR (4u << 20) /* bytes of one string; a model may have a lower limit of `text` */
 #define LAGAN_MAX_FRAME (LAGAN_MAX_STR + (64u << 10)) /* bytes: the longest prompt and 64 KiB */
-#define LAGAN_MAX_DEPTH 8                          /* nested maps and lists; the envelope has two */
-#define LAGAN_MAX_NODES 4096                       /* values, not counting integers in lists */
+#define LAGAN_MAX_DEPTH 8    /* nested maps and lists; the envelope has two */
+#define LAGAN_MAX_NODES 4096 /* values, not counting integers in lists */
 #define LAGAN_MAX_KEYS 64
 #define LAGAN_MAX_KEY 64
 #define LAGAN_MAX_SALT 128

@@ -15,7 +15,7 @@ struct route_worker {
     /* Prompt and output tokens of its sequences that may still be computed; without those that were
      * expected in its prefix cache. */
     uint64_t tokens;
-    bool comes;      /* the worker is starting and will serve */
+    bool comes; /* the worker is starting and will serve */
     /* tokens of this request that the worker would find in its prefix cache (block_holders.h) */
     uint64_t found;
 };

@@ -46,11 +46,11 @@ struct fleet_request {
     struct trace_line t;
     uint64_t id;
     uint32_t n_delivered, worker; /* worker: index; NOBODY: in the fleet's queue */
-    uint64_t load; /* its tokens in table[worker].tokens, without those found in the cache */
-    uint32_t stop;                /* number of generated tokens at which it ends */
-    nsec first, last;             /* times of its first and last token */
-    bool gone;                    /* the client has cancelled */
-    bool begun, suspended;        /* at its worker */
+    uint64_t load;    /* its tokens in table[worker].tokens, without those found in the cache */
+    uint32_t stop;    /* number of generated tokens at which it ends */
+    nsec first, last; /* times of its first and last token */
+    bool gone;        /* the client has cancelled */
+    bool begun, suspended; /* at its worker */
     uint32_t passed;
     uint64_t (*name)[2]; /* [n_names] names of its prompt's blocks, for setting.affinity */
     uint32_t n_names;

@@ -66,7 +66,7 @@ open_at(struct sim_worker *w, struct err *e)
                 return err_set(e, -ENOMEM, "out of memory for batches");
     w->n_tokens = calloc(w->batch[0][0]->max_segments, sizeof w->n_tokens[0]);
     w->token = calloc((size_t)w->batch[0][0]->max_segments * (1 + MAX_DRAFT), sizeof w->token[0]);
-    if (!w->n_tokens || !w->token) return err_set(e, -ENOMEM, "no memory for results");
+    if (!w->n_tokens || !w->token) return err_set(e, -ENOMEM, "no host memory for results");
     return make_partitions(w, e);
 }
 

@@ -567,11 +567,12 @@ open_lanes(struct loop *p, struct err *e)
         for (uint32_t i = 0; i < STEPS_IN_FLIGHT; i++) {
             p->lane[l].batch[i] = scheduler_batch(w->sched);
             if (!p->lane[l].batch[i])
-                return err_set(e, -ENOMEM, "no memory for the batches of a lane");
+                return err_set(e, -ENOMEM, "no host memory for the batches of a lane");
         }
     p->seq = calloc(w->limits->max_seqs, sizeof *p->seq);
     p->n_before = calloc(w->limits->max_seqs, sizeof *p->n_before);
-    if (!p->seq || !p->n_before) return err_set(e, -ENOMEM, "no memory for a step's sequences");
+    if (!p->seq || !p->n_before)
+        return err_set(e, -ENOMEM, "no host memory for a step's sequences");
     p->ns_per_token = (double)w->model->weight_bytes /
                       (exec_fd(w->exec, 0) >= 0 ? FIRST_RATE : FIRST_RATE_GPU);
     return plan_ring_alloc(w->plan, p->lane[0].batch[0], e);

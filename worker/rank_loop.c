@@ -301,7 +301,7 @@ open_buffers(struct rank_loop *f, struct err *e)
     f->packed_bytes = f->batch ? batch_most_bytes(f->batch) : 0;
     f->packed = malloc(f->packed_bytes);
     if (f->token && f->bias && f->batch && f->packed) return 0;
-    return err_set(e, -ENOMEM, "no memory for the steps that rank 0 sends");
+    return err_set(e, -ENOMEM, "no host memory for the steps that rank 0 sends");
 }
 
 int

@@ -125,7 +125,7 @@ listen_open(struct daemon *d, struct fdstore *given, struct err *e)
     uint32_t most = most_connections(d) + UNACCEPTED;
     int fd, r;
 
-    if (!f) return err_set(e, -ENOMEM, "no memory for the state of api.sock and ctl.sock");
+    if (!f) return err_set(e, -ENOMEM, "no host memory for the state of api.sock and ctl.sock");
     msgpack_sbuffer_init(&f->ping);
     f->connections = connections_new(most - UNACCEPTED);
     f->local = unix_server_open(LAGAN_MAX_FRAME);

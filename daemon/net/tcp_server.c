@@ -239,7 +239,7 @@ tcp_server_open(struct daemon *d, const struct curve_file *keys, struct err *e)
     struct tcp_server *t = calloc(1, sizeof *t);
 
     if (!t) {
-        err_set(e, -ENOMEM, "no memory for clients over tcp");
+        err_set(e, -ENOMEM, "no host memory for clients over tcp");
         return NULL;
     }
     t->keys = keys;

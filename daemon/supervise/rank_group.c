@@ -35,7 +35,8 @@ rank_group_new(struct worker *w, struct err *e)
 
         snprintf(name, sizeof name, "%.12s.%u", w->info.name, r % MAX_RANKS);
         o = worker_new(w->d, w->info.index, w->info.model, name, &none);
-        if (!o) return err_set(e, -ENOMEM, "no memory for rank %u of worker %u", r, w->info.index);
+        if (!o)
+            return err_set(e, -ENOMEM, "no host memory for rank %u of worker %u", r, w->info.index);
         o->lead = w;
         o->rank = r;
         o->arenas.worker = w->info.index + r * MAX_WORKERS;

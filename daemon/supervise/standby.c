@@ -70,7 +70,7 @@ standby_new(struct worker *w, struct err *e)
     snprintf(name, sizeof name, "w%u.standby", w->info.index);
     w->standby = worker_new(w->d, w->info.index, w->info.model, name, &ops);
     if (!w->standby)
-        return err_set(e, -ENOMEM, "no memory for the standby of worker %u", w->info.index);
+        return err_set(e, -ENOMEM, "no host memory for the standby of worker %u", w->info.index);
     w->standby->of = w;
     return rank_group_new(w->standby, e);
 }

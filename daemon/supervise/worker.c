@@ -437,10 +437,10 @@ worker_make(struct daemon *d, uint32_t index, uint32_t model, struct err *e)
 
     snprintf(name, sizeof name, "w%u", index);
     w = worker_new(d, index, model, name, &ops);
-    if (!w) return err_set(e, -ENOMEM, "no memory for worker %u", index);
+    if (!w) return err_set(e, -ENOMEM, "no host memory for worker %u", index);
     d->worker[index] = w;
     w->steps = calloc(1, sizeof *w->steps);
-    if (!w->steps) return err_set(e, -ENOMEM, "no memory for the steps of worker %u", index);
+    if (!w->steps) return err_set(e, -ENOMEM, "no host memory for the steps of worker %u", index);
     w->info.restarts = event_log_restarts(d, index, d->config->model[model].keys.name);
     TRY(rank_group_new(w, e));
     return standby_new(w, e);

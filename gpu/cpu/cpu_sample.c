@@ -1,20 +1,20 @@
 /* cpu_sample.c - the op sample (gpu.h): from a row of logits to a token and log-probabilities.
  *
  * The order follows the processors and warpers of transformers: log-probabilities of beam rows;
- * repetition, presence and frequency penalty, logit bias, suppressed and disallowed tokens, forced token; log-probabilities
- * of other rows; then temperature, top_k, top_p, min_p and the draw. All passes work in place on
- * the row of logits; nothing is sorted. A "cut" is a limit below which values are not drawn (top_k,
- * top_p). It is found by radix: a histogram of the highest bits of the values, then of the next
- * bits of the values in the bucket that contains the limit.
+ * repetition, presence and frequency penalty, logit bias, suppressed and disallowed tokens,
+ * forced token; log-probabilities of other rows; then temperature, top_k, top_p, min_p and the
+ * draw. All passes work in place on the row of logits; nothing is sorted. A "cut" is a limit
+ * below which values are not drawn (top_k, top_p). It is found by radix: a histogram of the
+ * highest bits of the values, then of the next bits of the values in the bucket that contains
+ * the limit.
  *
- * A draw uses integers: weights are rounded down to multiples of a unit, so that sums are exact in
- * any order, and every device draws the same token from the same logits. A weight below one unit is
- * never drawn. The unit is 2^-30 of the best weight of a block (BLOCK consecutive tokens) or, with
- * a cut, 2^-42 of the best weight of the row.
+ * A draw uses integers: weights are rounded down to multiples of a unit, so that sums are exact
+ * in any order, and every device draws the same token from the same logits. A weight below one
+ * unit is never drawn. The unit is 2^-30 of the best weight of a block (BLOCK consecutive
+ * tokens) or, with a cut, 2^-42 of the best weight of the row.
  *
- * Differs from transformers: at the edge of top_k exactly k tokens stay, of equal logits the lowest
- * ids; transformers keeps all of them. A NaN is never chosen.
- */
+ * Differs from transformers: at the edge of top_k exactly k tokens stay, of equal logits the
+ * lowest ids; transformers keeps all of them. A NaN is never chosen. */
 #include "gpu/cpu/cpu_collective.h"
 #include "gpu/cpu/cpu_math.h"
 #include "gpu/cpu/cpu_ops.h"

@@ -230,7 +230,7 @@ check_search(const char *model, uint32_t which, const struct asked *a, const str
         if (got->n != want->n || memcmp(got->id, want->id, got->n * sizeof *got->id) != 0)
             fail_msg("%s, search %u: sequence %u is another one (%u tokens, not %u)", model, which,
                      i, got->n, want->n);
-        if (fabs(got->score - want->score) > 1e-4 * fabs(want->score) + 2e-6)
+        if (fabs(got->score - want->score) > 1e-4 * fabs(want->score) + 1e-5)
             fail_msg("%s, search %u: score %u is %g, not %g", model, which, i, got->score,
                      want->score);
         for (uint32_t k = 0; k < want->n && want->has_logprobs; k++)

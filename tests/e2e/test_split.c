@@ -278,7 +278,7 @@ what_the_device_has_not_is_refused_with_what_it_has(void **state)
     stop(&s, c);
     start(&s, &c, "tests/data/golden/llama3", "split.mode=fixed", "split.context_sm=1.0");
     assert_int_equal(ctl(&s, "auto", out, sizeof out), 5);
-    assert_non_null(strstr(out, "split.mode is off"));
+    assert_non_null(strstr(out, "split.mode: off"));
     assert_int_equal(ctl(&s, "show", out, sizeof out), 0);
     assert_non_null(strstr(out, "one lane for prefill and decode"));
     stop(&s, c);

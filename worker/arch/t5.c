@@ -188,10 +188,10 @@ make_bias(struct model *m, uint32_t which, struct tensor weight, struct t5_bucke
     struct t5_cfg *cfg = m->cfg;
     uint32_t heads = m->shape.layer[0].n_heads, reach = t5_reach(b), cols = 2 * reach + 1;
     float *w = malloc(sizeof *w * b.n * heads), *out = malloc(sizeof *out * heads * cols);
-    int r = w && out
-                ? host_tables_read(m, w, weight, e)
-                : err_set(e, -ENOMEM, "no memory for position biases of %u heads x %u distances",
-                          heads, cols);
+    int r = w && out ? host_tables_read(m, w, weight, e)
+                     : err_set(e, -ENOMEM,
+                               "no host memory for position biases of %u heads x %u distances",
+                               heads, cols);
 
     cfg->reach[which] = reach;
     if (r >= 0) {

@@ -79,8 +79,8 @@ void exec_blocks(struct exec *x, const struct kv_config *kv, const struct arena 
 /* Sets the memory of the host tier; call it before the first step that copies its blocks. */
 void exec_host(struct exec *x, const struct host_memory *host);
 /* Measures how many bytes per second are copied from the host tier to the device: copies the first
- * n host blocks, `pitch` bytes apart and mapped, to the group's block `scratch`. Blocks; only before
- * the first step. 0: the device failed. */
+ * n host blocks, `pitch` bytes apart and mapped, to the group's block `scratch`. Waits for the
+ * copies; only before the first step. 0: the device failed. */
 uint64_t exec_host_rate(struct exec *x, uint32_t group, slice_id scratch, uint32_t n,
                         uint64_t pitch);
 struct exec *exec_close(struct exec *x); /* waits for steps in flight; accepts NULL */

@@ -128,7 +128,7 @@ adopt_contents(struct worker *w, bool host_kept, struct err *e)
     a->found = calloc(w->kv_config->n_slots, sizeof *a->found);
     if (!entries || !a->found) {
         free(entries);
-        return err_set(e, -ENOMEM, "no memory for the buffers to read the manifest");
+        return err_set(e, -ENOMEM, "no host memory for the buffers to read the manifest");
     }
     got = manifest_adopt(&a->manifest, w->kv, host_kept, a->found, entries);
     free(entries);

@@ -75,7 +75,7 @@ intake_open(struct worker *w, struct err *e)
     w->intake = malloc(sizeof *w->intake);
     if (!w->intake) {
         munmap(p, most);
-        return err_set(e, -ENOMEM, "no memory for the reader of the request ring");
+        return err_set(e, -ENOMEM, "no host memory for the reader of the request ring");
     }
     *w->intake = (struct intake){ .fragments = p, .max_fragments = most };
     return 0;

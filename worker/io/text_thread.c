@@ -172,7 +172,7 @@ text_thread_start(struct text_thread **ret, struct requests *q, struct tokenizer
 {
     struct text_thread *x = calloc(1, sizeof *x);
 
-    if (!x) return err_set(e, -ENOMEM, "no memory for the text thread");
+    if (!x) return err_set(e, -ENOMEM, "no host memory for the text thread");
     *x = (struct text_thread){ .requests = q,
                                .tokenizer = t,
                                .chat = chat,

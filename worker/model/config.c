@@ -53,7 +53,7 @@ config_parse(json_t **ret, const char *text, size_t n, const char *name, struct 
     json_error_t why;
     json_t *j;
 
-    if (!spelt) return err_set(e, -ENOMEM, "no memory for the %zu bytes of %s", len, name);
+    if (!spelt) return err_set(e, -ENOMEM, "no host memory for the %zu bytes of %s", len, name);
     spell_floats(text, n, spelt);
     j = json_loadb(spelt, len, JSON_REJECT_DUPLICATES, &why);
     if (!j)
@@ -100,7 +100,7 @@ config_text(json_t **ret, json_t *whole, struct err *e)
     }
     if (!json_is_object(text)) return err_set(e, -EINVAL, "text_config is not an object");
     text = json_copy(text);
-    if (!text) return err_set(e, -ENOMEM, "no memory for text_config");
+    if (!text) return err_set(e, -ENOMEM, "no host memory for text_config");
     if (!json_object_get(text, "model_type"))
         json_object_set(text, "model_type", json_object_get(whole, "model_type"));
     for (size_t i = 0; i < ARRAY_LEN(outside); i++)

@@ -215,5 +215,5 @@ generation_read(struct model *m, const json_t *generation, const json_t *whole, 
     json_auto_t *config = outer_first(whole, text);
 
     return config ? read_all(m, generation, config, e)
-                  : err_set(e, -ENOMEM, "no memory for config.json");
+                  : err_set(e, -ENOMEM, "no host memory for config.json");
 }

@@ -69,7 +69,7 @@ host_tables_rope(struct model *m, uint32_t which, const struct rope_params *p, u
     m->work[which] = w = calloc(1, sizeof *w);
     if (w) w->table = malloc((size_t)rows * cols * sizeof *w->table);
     if (!w || !w->table)
-        return err_set(e, -ENOMEM, "no memory for a rotary table of %u x %u", rows, cols);
+        return err_set(e, -ENOMEM, "no host memory for a rotary table of %u x %u", rows, cols);
     w->params = *p;
     w->head_dim = head_dim;
     w->rows = rows;

@@ -128,13 +128,13 @@ configure(struct model *m, const struct reading *r, const struct arch *const *fa
     TRY(refuse_others(a, r->whole, r->config, e));
     m->cfg = calloc(1, MAX(a->cfg_bytes, (size_t)1));
     m->top = calloc(1, MAX(a->top_bytes, (size_t)1));
-    if (!m->cfg || !m->top) return err_set(e, -ENOMEM, "no memory for the model");
+    if (!m->cfg || !m->top) return err_set(e, -ENOMEM, "no host memory for the model");
     TRY(quant_configure(m, r->config, e));
     check_shape(&m->shape);
     TRY(sharding_divide(m, e));
     m->layer = calloc(m->shape.n_layers, MAX(a->layer_bytes, (size_t)1));
     m->encoder = calloc(m->shape.n_encoder_layers + 1, MAX(a->encoder_bytes, (size_t)1));
-    if (!m->layer || !m->encoder) return err_set(e, -ENOMEM, "no memory for the model");
+    if (!m->layer || !m->encoder) return err_set(e, -ENOMEM, "no host memory for the model");
     return 0;
 }
 

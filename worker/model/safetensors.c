@@ -58,7 +58,7 @@ open_shard(struct safetensors *s, const char *dir, const char *name, struct err 
     struct st_shard *f = &s->shard[s->n_shards];
 
     f->name = strdup(name);
-    if (!f->name) return err_set(e, -ENOMEM, "no memory for the file name %s", name);
+    if (!f->name) return err_set(e, -ENOMEM, "no host memory for the file name %s", name);
     s->n_shards++;
     TRY(map_shard(f, dir, e));
     return safetensors_header_read(s, f, s->n_shards - 1, e);

@@ -167,10 +167,12 @@ append(struct safetensors *s, const struct safetensors_tensor *t, const char *na
     if (s->n >= ST_MAX_TENSORS)
         return err_set(e, -E2BIG, "the checkpoint has more than %d tensors", ST_MAX_TENSORS);
     if (array_grow(&s->tensor, &s->max, s->n + 1, ST_MAX_TENSORS, sizeof *t) < 0)
-        return err_set(e, -ENOMEM, "no memory for the list entry of the tensor");
+        return err_set(e, -ENOMEM, "no host memory for the list entry of the tensor");
     s->tensor[s->n] = *t;
     s->tensor[s->n].name = strdup(name);
-    return s->tensor[s->n++].name ? 0 : err_set(e, -ENOMEM, "no memory for the name of the tensor");
+    return s->tensor[s->n++].name
+               ? 0
+               : err_set(e, -ENOMEM, "no host memory for the name of the tensor");
 }
 
 static int

@@ -50,7 +50,7 @@ table_new(const struct weights_plan *p, struct err *e)
     struct weights_checksum *t = calloc(1, weights_checksum_bytes(p->n_fields));
 
     if (!t) {
-        err_set(e, -ENOMEM, "no memory for the checksums of %u tensors", p->n_fields);
+        err_set(e, -ENOMEM, "no host memory for the checksums of %u tensors", p->n_fields);
         return NULL;
     }
     t->magic = TABLE_MAGIC;
@@ -137,7 +137,7 @@ weights_checksum_keep(const struct weights_plan *p, struct err *e)
     m->weights_checksum = table_new(p, e);
     m->weights_checksum_at = p->weights_checksum_at;
     if (!m->weights_checksum) return -ENOMEM;
-    if (!there) return err_set(e, -ENOMEM, "no memory for %u checksums", p->n_fields);
+    if (!there) return err_set(e, -ENOMEM, "no host memory for %u checksums", p->n_fields);
     TRY(load_lane_end(m,
                       m->op->mem.get(m->lane, there, on_device(m, p->weights_checksum_at), bytes),
                       "read the checksum table", e));

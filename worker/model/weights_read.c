@@ -208,7 +208,7 @@ read_ahead(void *arg)
     struct err e = { 0 };
 
     if (posix_memalign((void **)&a.raw, ALIGN, r->buffer_bytes))
-        err_set(&e, -ENOMEM, "no memory for converting weights");
+        err_set(&e, -ENOMEM, "no host memory for converting weights");
     pthread_mutex_lock(&r->lock);
     while (e.code == 0 && !r->stop && r->taken < r->n) {
         uint32_t i = r->taken;
@@ -256,7 +256,7 @@ make_buffers(struct reading *r, struct err *e)
     r->buffers = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (r->buffers == MAP_FAILED) r->buffers = NULL;
     if (!r->ring || !r->buffers)
-        return err_set(e, -ENOMEM, "no memory for reading weights: %zu MiB", bytes >> 20);
+        return err_set(e, -ENOMEM, "no host memory for reading weights: %zu MiB", bytes >> 20);
     code = r->m->op->mem.host_pin(r->m->gpu, r->buffers, bytes);
     if (code < 0)
         return err_set(e, code, "cannot pin %zu MiB for reading weights: %s", bytes >> 20,

@@ -300,7 +300,7 @@ take_ids(const struct control_call *k, struct cache_pin *p, uint32_t most)
         return err_set(k->e, -EMSGSIZE, "ids has %u tokens, the limit of the model is %u", ids.n,
                        most);
     p->ids = malloc((ids.n + 1) * sizeof *p->ids);
-    if (!p->ids) return err_set(k->e, -ENOMEM, "no memory for %u token ids", ids.n);
+    if (!p->ids) return err_set(k->e, -ENOMEM, "no host memory for %u token ids", ids.n);
     msg_ids_copy(&ids, p->ids);
     p->ids[ids.n] = 0;
     p->n_ids = ids.n;

@@ -87,8 +87,8 @@ uint32_t scheduler_copies(const struct scheduler_limits *l, const struct kv_conf
 /* Adds a request: one sequence, or the first member of a sequence group. The scheduler owns seq
  * until scheduler_reap() returns it, but not after an error. -EMSGSIZE: the request can never fit
  * (length, encoder input, adapter pages, blocks). -EINVAL: the prompt is empty, or an encoder input
- * is missing or unexpected. -EEXIST: the id is in use. -EAGAIN: an adopted beam search does not fit;
- * its kept slots are freed.
+ * is missing or unexpected. -EEXIST: the id is in use. -EAGAIN: an adopted beam search does not
+ * fit; its kept slots are freed.
  * How an adopted group (n_adopted > 0) resumes: a beam search with all beams; forked samples one by
  * one; samples that had not forked, as a group, from the shared positions of the first member. */
 int scheduler_add(struct scheduler *s, struct seq *seq, nsec now, struct err *e) MUST_USE;

@@ -91,7 +91,8 @@ put_text(struct text_buffer *texts, struct added_token *t, struct normal *m, con
         return err_set(e, -ENOTSUP, "added token \"%.64s\" is empty after normalisation", content);
     t->at = (uint32_t)texts->n;
     t->len = (uint32_t)n;
-    return text_buffer_put(texts, text, n) < 0 ? err_set(e, -ENOMEM, "no memory for tokens") : 0;
+    return text_buffer_put(texts, text, n) < 0 ? err_set(e, -ENOMEM, "no host memory for tokens")
+                                               : 0;
 }
 
 int
@@ -108,7 +109,7 @@ added_tokens_open(struct added *a, struct vocab *v, struct normal *m, struct jso
 
         r = array_grow(&a->token, &cap, a->n + 1, UINT32_MAX, sizeof *t);
         if (r < 0) {
-            err_set(e, r, "no memory for %u added tokens", a->n + 1);
+            err_set(e, r, "no host memory for %u added tokens", a->n + 1);
             break;
         }
         t = &a->token[a->n];

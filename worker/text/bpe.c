@@ -117,7 +117,7 @@ bpe_open(struct bpe *b, const struct vocab *v, struct json merges, struct err *e
     TRY(more);
     for (b->n_slots = 64; b->n_slots / 2 < n; b->n_slots *= 2) check(b->n_slots < 1u << 31);
     b->merge = malloc(b->n_slots * sizeof *b->merge);
-    if (!b->merge) return err_set(e, -ENOMEM, "no memory for %u merges", n);
+    if (!b->merge) return err_set(e, -ENOMEM, "no host memory for %u merges", n);
     for (uint32_t i = 0; i < b->n_slots; i++) b->merge[i] = (struct merge){ .rank = NONE };
     b->cuts_at_marks = !v->byte_level && vocab_find(v, mark, MARK) >= 0;
     while ((more = json_section_element(&merges, e)) > 0)

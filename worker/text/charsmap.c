@@ -22,7 +22,7 @@ charsmap_open(struct charsmap *m, const char *base64, size_t n, struct err *e)
 
     while (n && base64[n - 1] == '=') n--;
     m->blob = calloc(1, n + 1); /* a NUL follows the last text */
-    if (!m->blob) return err_set(e, -ENOMEM, "no memory for precompiled_charsmap");
+    if (!m->blob) return err_set(e, -ENOMEM, "no host memory for precompiled_charsmap");
     for (size_t i = 0; i < n; i++) {
         int six = sextet(base64[i]);
 

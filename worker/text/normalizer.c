@@ -97,7 +97,7 @@ read_step(struct normal_step *s, struct config *c, struct err *e)
         return err_set(e, -ENOTSUP,
                        "Replace with a pattern that matches the empty string is not served yet");
     s->content = strdup(c->content);
-    return s->content ? 0 : err_set(e, -ENOMEM, "no memory for a replacement text");
+    return s->content ? 0 : err_set(e, -ENOMEM, "no host memory for a replacement text");
 }
 
 static int MUST_USE
@@ -123,7 +123,7 @@ normalizer_open(struct normal *m, struct json *j, struct err *e)
 {
     if (j->kind == JSON_NULL) return 0;
     m->step = calloc(NORMAL_MAX_STEPS, sizeof *m->step);
-    return m->step ? read_steps(m, j, 0, e) : err_set(e, -ENOMEM, "no memory for the steps");
+    return m->step ? read_steps(m, j, 0, e) : err_set(e, -ENOMEM, "no host memory for the steps");
 }
 
 void

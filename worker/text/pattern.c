@@ -76,7 +76,7 @@ pattern_regex(struct pattern *p, const char *regex, struct err *e)
     (void)pcre2_pattern_info(p->code, PCRE2_INFO_MATCHEMPTY, &empty);
     p->may_be_empty = empty;
     p->match = pcre2_match_data_create_from_pattern(p->code, NULL);
-    return p->match ? 0 : err_set(e, -ENOMEM, "no memory for a pattern");
+    return p->match ? 0 : err_set(e, -ENOMEM, "no host memory for a pattern");
 }
 
 int
@@ -86,7 +86,7 @@ pattern_string(struct pattern *p, const char *text, struct err *e)
     p->kind = PATTERN_STRING;
     p->text = strdup(text);
     p->len = strlen(text);
-    return p->text ? 0 : err_set(e, -ENOMEM, "no memory for a pattern");
+    return p->text ? 0 : err_set(e, -ENOMEM, "no host memory for a pattern");
 }
 
 int

@@ -163,7 +163,7 @@ int
 pre_tokenizer_open(struct pretok *p, struct json *j, struct err *e)
 {
     p->step = calloc(PRETOK_MAX_STEPS, sizeof *p->step);
-    if (!p->step) return err_set(e, -ENOMEM, "no memory for the steps of the pre-tokenizer");
+    if (!p->step) return err_set(e, -ENOMEM, "no host memory for the steps of the pre-tokenizer");
     return j->kind == JSON_NULL ? 0 : read_steps(p, j, 0, e);
 }
 

@@ -14,7 +14,7 @@ tokenizer_open(struct tokenizer **ret, const char *dir, struct err *e)
     size_t n = 0;
     int r;
 
-    if (!t) return err_set(e, -ENOMEM, "no memory for the tokenizer");
+    if (!t) return err_set(e, -ENOMEM, "no host memory for the tokenizer");
     TRY(file_read(&text, &n, dir, "tokenizer.json", SECTION_FILE_MAX, e));
     r = tokenizer_json_read(t, text, n, e);
     if (r < 0) return err_while(e, r, "%s/tokenizer.json", dir);

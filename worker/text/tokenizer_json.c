@@ -179,7 +179,7 @@ read_scores(struct unigram *u, struct vocab *v, struct json j, struct err *e)
     while ((more = json_section_element(&j, e)) > 0) {
         int n = array_grow(&u->score, &cap, u->n + 1, UINT32_MAX, sizeof *u->score);
 
-        if (n < 0) return err_set(e, n, "no memory for the scores of %u tokens", u->n + 1);
+        if (n < 0) return err_set(e, n, "no host memory for the scores of %u tokens", u->n + 1);
         TRY(json_section_array(&j, "an element of model.vocab", e));
         n = json_section_piece(&j, piece, sizeof piece);
         if (n < 0)
@@ -276,7 +276,7 @@ tokenizer_json_read(struct tokenizer *t, const char *text, size_t n, struct err 
 
     TRY(find_sections(&s, text, n, e));
     TRY(read_model_kind(t, &s, e));
-    if (put_config(&t->config, &s) < 0) return err_set(e, -ENOMEM, "no memory for tokenizer");
+    if (put_config(&t->config, &s) < 0) return err_set(e, -ENOMEM, "no host memory for tokenizer");
     TRY(read_small(t, &s, e));
     t->vocab.byte_level = t->pretok.byte_level;
     TRY(t->is_unigram ? read_unigram(t, &s, e) : read_bpe(t, &s, e));

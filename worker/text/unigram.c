@@ -47,7 +47,8 @@ add_piece(struct unigram *u, const char *s, size_t n, token_id id, struct err *e
     uint32_t node = 0;
 
     for (size_t i = 0; i < n; i++) {
-        if (more_slots(u) < 0) return err_set(e, -ENOMEM, "no memory for the vocabulary's trie");
+        if (more_slots(u) < 0)
+            return err_set(e, -ENOMEM, "no host memory for the vocabulary's trie");
         edge = slot_of(u, node << 8 | (unsigned char)s[i]);
         if (!edge->to) {
             if (u->n_nodes == MAX_NODES)

@@ -119,7 +119,8 @@ vocab_add(struct vocab *v, token_id id, const char *s, size_t n, bool findable, 
 
     if (id < 0 || id >= VOCAB_MAX_ID)
         return err_set(e, -EBADMSG, "token id %d is not in 0 to %d", id, VOCAB_MAX_ID - 1);
-    if (grow(v, (uint32_t)id, n) < 0) return err_set(e, -ENOMEM, "no memory for the vocabulary");
+    if (grow(v, (uint32_t)id, n) < 0)
+        return err_set(e, -ENOMEM, "no host memory for the vocabulary");
     p = &v->piece[id];
     if (p->there)
         return err_set(e, -EBADMSG, "token id %d belongs to \"%.*s\" and another token", id,

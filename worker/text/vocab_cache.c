@@ -233,7 +233,7 @@ tokenizer_open_kept(struct tokenizer **ret, const char *dir, const char *kept, s
     CLEAN(tokenizer_close_at) struct tokenizer *t = calloc(1, sizeof *t);
     uint64_t hash[2];
 
-    if (!t) return err_set(e, -ENOMEM, "no memory for the tokenizer");
+    if (!t) return err_set(e, -ENOMEM, "no host memory for the tokenizer");
     TRY(hash_file(dir, hash, e));
     if (!load(t, kept, hash)) return 0;
     *ret = TAKE(t);
