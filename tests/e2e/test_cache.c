@@ -307,7 +307,7 @@ outputs_keep_their_bits_while_the_cache_is_flushed(void **state)
 static uint64_t
 cross_counter(const struct serve *s, const char *name)
 {
-    char output[16384], *save = NULL;
+    char output[1 << 16], *save = NULL;
     uint64_t n = 0;
 
     assert_int_equal(serve_ask(s, "metrics", output, sizeof output), 0);
