@@ -8,6 +8,7 @@
  * A node is one MessagePack value; a container is an array or a map. A node costs MessagePack-C
  * about 24 bytes. Integers in arrays have their own limit, LAGAN_MAX_LIST, because a prompt is a
  * long list of integers; all other nodes are at most LAGAN_MAX_NODES. */
+#include "base/utf8.h"
 #include "wire/msg.h"
 
 #include <math.h>
@@ -48,29 +49,7 @@ bad(const struct pass *c, struct err *e, const char *what)
 bool
 msg_utf8(const void *s, size_t n)
 {
-    const uint8_t *p = s, *end = p + n;
-
-    while (p < end) {
-        uint32_t more, least, v = *p++;
-
-        if (v < 0x80) continue;
-        if (v >= 0xc2 && v <= 0xdf) {
-            more = 1, least = 0x80, v &= 0x1f;
-        } else if (v >= 0xe0 && v <= 0xef) {
-            more = 2, least = 0x800, v &= 0x0f;
-        } else if (v >= 0xf0 && v <= 0xf4) {
-            more = 3, least = 0x10000, v &= 0x07;
-        } else {
-            return false;
-        }
-        if ((size_t)(end - p) < more) return false;
-        while (more--) {
-            if ((*p & 0xc0) != 0x80) return false;
-            v = v << 6 | (*p++ & 0x3f);
-        }
-        if (v < least || v > 0x10ffff || (v >= 0xd800 && v <= 0xdfff)) return false;
-    }
-    return true;
+    return utf8_valid(s, n) == n;
 }
 
 #define TOO_MANY "the arrays of the frame have more than 262144 integers"

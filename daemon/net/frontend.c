@@ -6,6 +6,7 @@
 #include "daemon/net/frontend.h"
 
 #include "base/log.h"
+#include "base/utf8.h"
 #include "daemon/config/options.h"
 #include "daemon/net/tcp_server.h"
 
@@ -145,8 +146,7 @@ frontend_error(struct daemon *d, struct client *c, uint64_t rid, uint32_t code, 
     va_start(ap, fmt);
     vsnprintf(text, sizeof text, fmt, ap);
     va_end(ap);
-    for (size_t n = strlen(text); !msg_utf8(text, n);)
-        text[--n] = 0; /* truncated, or invalid bytes */
+    text[utf8_valid(text, strlen(text))] = 0; /* a cut character, or invalid bytes */
     msg_key(&p, "code");
     msgpack_pack_uint32(&p, code);
     msg_key(&p, "reason_name");

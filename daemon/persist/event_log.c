@@ -2,8 +2,8 @@
 #include "daemon/persist/event_log.h"
 
 #include "base/block_name.h"
+#include "base/utf8.h"
 #include "daemon/config/options.h"
-#include "wire/msg.h"
 
 #include <fcntl.h>
 #include <stdarg.h>
@@ -210,8 +210,7 @@ event_log_add(struct daemon *d, const char *kind, const char *subject, const cha
     va_start(ap, fmt);
     vsnprintf(e->text, sizeof e->text, fmt, ap);
     va_end(ap);
-    for (size_t n = strlen(e->text); !msg_utf8(e->text, n);)
-        e->text[--n] = 0; /* truncated, or invalid bytes */
+    e->text[utf8_valid(e->text, strlen(e->text))] = 0; /* a cut character, or invalid bytes */
     put_number(&e->number, h->n_events);
 }
 

@@ -411,7 +411,7 @@ static void
 users_find_only_what_they_sent_themselves(void **state)
 {
     struct tenants t;
-    char output[16384];
+    char output[1 << 16];
     const char *hits, *queries;
 
     (void)state;
