@@ -368,21 +368,24 @@ worker_exits_when_lagand_has_exited(void **state)
     assert_int_equal(WEXITSTATUS(status), 0);
 }
 
-/* The first frame is in lagan-worker, so the offset is smaller than its file. */
+/* A frame in lagan-worker has an offset that is smaller than the file. The first frame is one,
+ * unless a sanitizer handles the signal first. */
 static void
 expect_offsets(const struct panic_message *panic)
 {
     struct stat st;
+    int n = 0;
 
     assert_int_equal(stat("lagan-worker", &st), 0);
-    assert_true(panic->module[0] < PANIC_MODULES);
-    assert_string_equal(panic->module_name[panic->module[0]], "lagan-worker");
     for (uint32_t i = 0; i < panic->n_frames; i++) {
         const char *name = panic->module[i] < PANIC_MODULES ? panic->module_name[panic->module[i]]
                                                             : "";
 
-        if (!strcmp(name, "lagan-worker")) assert_in_range(panic->frame[i], 1, st.st_size);
+        if (strcmp(name, "lagan-worker") != 0) continue;
+        assert_in_range(panic->frame[i], 1, st.st_size);
+        n++;
     }
+    assert_true(n > 0);
 }
 
 static void
