@@ -108,7 +108,7 @@ finish_output(struct worker *w, struct worker_request *r, uint16_t reason)
     /* For a resumed request (recomputed > 0) the prefix cache has KV of the previous worker: tokens
      * found there are reported as adopted, not as cached. */
     uint32_t found = r->seq.n_cached, again = MIN(found, r->recomputed);
-    const struct kv_use *use = &r->seq.kv_use;
+    struct kv_use use = scheduler_kv_use(w->sched, &r->seq); /* a step may be in flight */
     struct rec_finish f = {
         .ledger_index = r->ledger_index,
         .gen = r->gen,
@@ -120,7 +120,7 @@ finish_output(struct worker *w, struct worker_request *r, uint16_t reason)
         .adopted = r->adopted + again,
         .recomputed = r->recomputed - again,
         .n_prompt_tokens = r->n_prompt_tokens,
-        .kv_blocks = { use->allocated, use->allocated_new, use->reused, use->missed },
+        .kv_blocks = { use.allocated, use.allocated_new, use.reused, use.missed },
         .scheduled_ns = r->scheduled,
     };
 

@@ -215,6 +215,15 @@ scheduler_seq_at(const struct scheduler *s, uint32_t slot)
     return s->slot[slot].seq;
 }
 
+struct kv_use
+scheduler_kv_use(const struct scheduler *s, const struct seq *q)
+{
+    struct kv_use sum = q->kv_use;
+
+    if (q->slot < s->n_slots && s->slot[q->slot].seq == q) kv_add_use(s->kv, q->slot, &sum);
+    return sum;
+}
+
 uint32_t
 scheduler_n_running(const struct scheduler *s)
 {

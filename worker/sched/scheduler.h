@@ -145,6 +145,8 @@ struct scheduler_load scheduler_load(const struct scheduler *s, uint32_t most);
 /* Returns an ended sequence, with its reason, to the owner. NULL: there is none. */
 struct seq *scheduler_reap(struct scheduler *s);
 struct seq *scheduler_seq_at(const struct scheduler *s, uint32_t slot); /* NULL: free slot */
+/* Blocks that q has used in all its slots until now. q may have a step in flight. */
+struct kv_use scheduler_kv_use(const struct scheduler *s, const struct seq *q);
 uint32_t scheduler_n_running(const struct scheduler *s);
 uint32_t scheduler_n_waiting(const struct scheduler *s);
 uint64_t scheduler_n_preemptions(const struct scheduler *s); /* since scheduler_new() */
