@@ -71,7 +71,8 @@ print_plain(const struct generate *g, const struct running_request *j, const str
     if (g->from_file) printf("[%zu] ", j->request);
     if (j->several_outputs) printf("%u  %.4f  ", ev->output, (double)ev->score);
     /* a single output was printed while it was generated */
-    if (o && (g->from_file || j->several_outputs)) fwrite(o->text, 1, o->n_text, stdout);
+    if (o && o->n_text && (g->from_file || j->several_outputs))
+        fwrite(o->text, 1, o->n_text, stdout);
     if (o && !o->n_text) /* a model without a tokenizer */
         for (size_t i = 0; i < o->n_ids; i++) printf("%s%d", i ? "," : "", o->ids[i]);
     putchar('\n');

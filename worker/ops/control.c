@@ -253,9 +253,9 @@ read_salt(const struct control *c, const struct control_call *k, struct cache_pi
         return err_set(k->e, -EINVAL, "user and cache_salt have %u bytes, the limit is %zu",
                        user.n + salt.n, sizeof p->salt - 1);
     if (!user.n && !salt.n) return 0;
-    memcpy(p->salt, user.p, user.n);
+    if (user.n) memcpy(p->salt, user.p, user.n);
     p->salt[user.n] = 0;
-    memcpy(p->salt + user.n + 1, salt.p, salt.n);
+    if (salt.n) memcpy(p->salt + user.n + 1, salt.p, salt.n);
     p->salt_bytes = user.n + 1 + salt.n;
     return 0;
 }
