@@ -8,6 +8,7 @@
 #include "daemon/ops/check.h"
 #include "daemon/serve.h"
 #include "include/lagan_wire.h"
+#include "ipc/exit_code.h"
 
 #include <limits.h>
 #include <malloc.h>
@@ -15,8 +16,6 @@
 #include <sys/resource.h>
 
 #include "config.h"
-
-enum { EXIT_USAGE = 2, EXIT_UNAVAILABLE = 69, EXIT_NO_PERMISSION = 77, EXIT_CONFIG = 78 };
 
 static void
 help(void)

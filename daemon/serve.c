@@ -31,6 +31,7 @@
 #include "daemon/supervise/rolling_restart.h"
 #include "daemon/supervise/spawn.h"
 #include "daemon/supervise/worker.h"
+#include "ipc/exit_code.h"
 
 #include <signal.h>
 #include <stdio.h>
@@ -47,7 +48,7 @@ static const nsec TICK = 250 * NSEC_MS;
 static const nsec NSEC_DAY = 86400 * NSEC_S;
 static const nsec STOP_TIME = 15 * NSEC_S; /* time for workers to exit after the last request */
 static const nsec LATE = NSEC_S;           /* a tick later than this: lagand was not running */
-enum { MAX_REQUESTS = 8192, EXIT_UNAVAILABLE = 69, EXIT_CONFIG = 78 };
+enum { MAX_REQUESTS = 8192 };
 
 struct clockwork { /* timer of the loop */
     struct daemon *d;

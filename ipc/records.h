@@ -216,8 +216,8 @@ struct rec_tensor {
     /* f32 value[n]; padded to 8 */
 };
 /* W 8: changes of the worker's prefix cache, or a part of a snapshot of it. */
-enum { KV_EVENTS_MAX = 256, KV_EVENTS_WHYS = 5 }; /* in one record; values of why */
-enum {                                            /* rec_kv_events.flags */
+enum { KV_EVENTS_MAX = 256 };  /* in one record */
+enum {                         /* rec_kv_events.flags */
        KV_EVENTS_SNAPSHOT = 1, /* the events are blocks that the cache has (op 0) */
        KV_EVENTS_BEGIN = 2,    /* first part of a snapshot: what was known of the cache is void */
        KV_EVENTS_END = 4       /* last part of a snapshot */
@@ -230,11 +230,11 @@ struct rec_kv_events {
  * before each part, all changes up to it. */
 struct rec_kv_event {
     uint64_t name[2], parent[2]; /* names of this block and of the block before it */
-    uint8_t op;                  /* 0 stored, 1 removed, 2 updated */
+    uint8_t op;                  /* enum kv_event_op of base/block_event.h */
     uint8_t group;
     uint8_t priority; /* retention priority, 0 .. 100 */
     uint8_t tier;     /* 0 device, 1 host tier only */
-    uint8_t why;      /* enum kv_why of worker/kv/kv_event.h */
+    uint8_t why;      /* enum kv_why of base/block_event.h */
     uint8_t pad;
     uint16_t n_tokens;
 };

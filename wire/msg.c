@@ -267,9 +267,22 @@ msg_key(msgpack_packer *p, const char *key)
 }
 
 void
+msg_key_u64(msgpack_packer *p, const char *key, uint64_t v)
+{
+    msg_key(p, key);
+    msgpack_pack_uint64(p, v);
+}
+
+void
 msg_text(msgpack_packer *p, const char *s)
 {
     msgpack_pack_str_with_body(p, s, strlen(s));
+}
+
+void
+msg_any_text(msgpack_packer *p, const char *s)
+{
+    msg_text(p, msg_utf8(s, strlen(s)) ? s : "(not UTF-8)");
 }
 
 void

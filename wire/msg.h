@@ -124,6 +124,9 @@ int msg_understood(const msgpack_object *map, struct err *e) MUST_USE;
 /* Writes an envelope whose map has n_keys entries; the caller packs them afterwards. */
 void msg_begin(msgpack_packer *p, uint32_t type, uint64_t rid, uint32_t n_keys);
 void msg_key(msgpack_packer *p, const char *key);
-void msg_text(msgpack_packer *p, const char *s);            /* NUL-terminated string value */
+void msg_key_u64(msgpack_packer *p, const char *key, uint64_t v); /* key and value */
+void msg_text(msgpack_packer *p, const char *s);                  /* NUL-terminated string value */
+/* As msg_text(), of bytes from outside (paths, output of a process): not UTF-8 is replaced. */
+void msg_any_text(msgpack_packer *p, const char *s);
 void msg_bytes(msgpack_packer *p, const char *s, size_t n); /* str value of n bytes */
 void msg_bin(msgpack_packer *p, const void *b, size_t n);   /* bin value of n bytes */

@@ -9,6 +9,7 @@
 #include "base/log.h"
 #include "base/opt.h"
 #include "ipc/channel.h"
+#include "ipc/exit_code.h"
 #include "ipc/heritage.h"
 #include "ipc/model_options.h"
 #include "ipc/stat.h"
@@ -39,15 +40,6 @@
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <unistd.h>
-
-enum {
-    EXIT_USAGE = 2,
-    EXIT_INTERNAL = 70,
-    EXIT_NO_MEMORY = 71,
-    EXIT_DEVICE = 74,
-    EXIT_NO_PERMISSION = 77
-};
-enum { EXIT_CONFIG = 78 };
 
 struct own_keys {
     char worker[32], log_level[8];

@@ -30,18 +30,10 @@ reply(struct ask *a)
     } while (0)
 
 static inline void
-put_u64(msgpack_packer *p, const char *key, uint64_t v)
-{
-    msg_key(p, key);
-    msgpack_pack_uint64(p, v);
-}
-
-static inline void
 put_text(msgpack_packer *p, const char *key, const char *v)
 {
     msg_key(p, key);
-    /* Paths and texts of a worker may have any bytes; strings in a message must be UTF-8. */
-    msg_text(p, msg_utf8(v, strlen(v)) ? v : "(not UTF-8)");
+    msg_any_text(p, v);
 }
 
 /* In commands.c. Return the worker whose name is args.worker; worker_meant(): or the only worker.

@@ -5,6 +5,7 @@
 #include "daemon/config/runtime_dir.h"
 #include "daemon/net/tcp_server.h"
 #include "daemon/supervise/spawn.h"
+#include "ipc/exit_code.h"
 
 #include <grp.h>
 #include <pwd.h>
@@ -12,7 +13,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { EXIT_NO_PERMISSION = 77, MAX_GROUPS = 16 };
+enum { MAX_GROUPS = 16 };
 
 /* ---- the service's user */
 

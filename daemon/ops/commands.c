@@ -61,10 +61,10 @@ put_pool(msgpack_packer *p, const char *name, uint64_t blocks, uint64_t used, ui
     used = MIN(used, blocks);
     cached = MIN(cached, blocks - used);
     put_text(p, "pool", name);
-    put_u64(p, "blocks", blocks);
-    put_u64(p, "used", used);
-    put_u64(p, "cached", cached);
-    put_u64(p, "free", blocks - used - cached);
+    msg_key_u64(p, "blocks", blocks);
+    msg_key_u64(p, "used", used);
+    msg_key_u64(p, "cached", cached);
+    msg_key_u64(p, "free", blocks - used - cached);
 }
 
 struct pool_total {
@@ -111,8 +111,8 @@ put_rank(msgpack_packer *p, struct worker *o)
 
     msgpack_pack_map(p, 3);
     put_text(p, "name", worker_info(o)->name);
-    put_u64(p, "pid", (uint64_t)worker_info(o)->pid);
-    put_u64(p, "bytes", bytes);
+    msg_key_u64(p, "pid", (uint64_t)worker_info(o)->pid);
+    msg_key_u64(p, "bytes", bytes);
 }
 
 _Static_assert(STAT_COUNT <= LAGAN_MAX_KEYS, "clients accept a map with all statistics");
@@ -130,11 +130,11 @@ put_worker(msgpack_packer *p, const struct config *c, struct worker *w)
     while (worker_rank(w, n_ranks)) n_ranks++;
     msgpack_pack_map(p, 20);
     put_text(p, "name", f->name);
-    put_u64(p, "pid", (uint64_t)f->pid);
+    msg_key_u64(p, "pid", (uint64_t)f->pid);
     put_text(p, "device", f->pid ? f->device : "");
     put_text(p, "model", k->name);
     put_text(p, "dtype", facts->dtype);
-    put_u64(p, "max_len", facts->max_len);
+    msg_key_u64(p, "max_len", facts->max_len);
     put_text(p, "text",
              !facts->known            ? ""
              : facts->has_text        ? "yes"
@@ -142,29 +142,29 @@ put_worker(msgpack_packer *p, const struct config *c, struct worker *w)
                                       : "no");
     put_text(p, "chat", !facts->known ? "" : facts->has_chat ? "yes" : "no");
     put_text(p, "state", super_state_name(worker_state(w)));
-    put_u64(p, "running", f->stats.v[STAT_running]);
-    put_u64(p, "waiting", f->stats.v[STAT_waiting]);
+    msg_key_u64(p, "running", f->stats.v[STAT_running]);
+    msg_key_u64(p, "waiting", f->stats.v[STAT_waiting]);
     put_text(p, "standby", worker_standby(w));
-    put_u64(p, "restarts", f->restarts);
-    put_u64(p, "epoch", f->epoch);
+    msg_key_u64(p, "restarts", f->restarts);
+    msg_key_u64(p, "epoch", f->epoch);
     put_text(p, "why", *f->why ? f->why : *f->why_before ? f->why_before : f->low_memory);
     msg_key(p, "ranks"); /* the ranks above 0; rank 0 is the worker */
     msgpack_pack_array(p, n_ranks - 1);
     for (uint32_t i = 1; i < n_ranks; i++) put_rank(p, worker_rank(w, i));
     msg_key(p, "load");
     msgpack_pack_map(p, 2);
-    put_u64(p, "done", f->load_done);
-    put_u64(p, "total", f->load_total);
+    msg_key_u64(p, "done", f->load_done);
+    msg_key_u64(p, "total", f->load_total);
     msg_key(p, "arenas");
     msgpack_pack_array(p, a->n);
     for (uint32_t i = 0; i < a->n; i++) {
         msgpack_pack_map(p, 2);
         put_text(p, "name", a->at[i].note.name);
-        put_u64(p, "bytes", a->at[i].note.bytes);
+        msg_key_u64(p, "bytes", a->at[i].note.bytes);
     }
     msg_key(p, "stats");
     msgpack_pack_map(p, STAT_COUNT);
-    for (uint32_t i = 0; i < STAT_COUNT; i++) put_u64(p, stat_rows[i].name, f->stats.v[i]);
+    for (uint32_t i = 0; i < STAT_COUNT; i++) msg_key_u64(p, stat_rows[i].name, f->stats.v[i]);
     msg_key(p, "kv");
     msgpack_pack_array(p, n_pools);
     for (uint32_t i = 0; i < n_pools; i++) {
@@ -201,7 +201,7 @@ cmd_status(struct ask *a)
 
     msgpack_pack_map(p, 16);
     put_text(p, "version", PACKAGE_VERSION);
-    put_u64(p, "pid", (uint64_t)getpid());
+    msg_key_u64(p, "pid", (uint64_t)getpid());
     msg_key(p, "uptime_s");
     msgpack_pack_double(p, (double)(d->now - d->started) / NSEC_S);
     put_text(p, "state", command_state(d));
@@ -211,14 +211,14 @@ cmd_status(struct ask *a)
     msgpack_pack_array(p, config_n_served(d->config, NULL));
     for (uint32_t i = 0; i < d->config->n_models; i++)
         if (!d->config->model[i].removed) msg_text(p, d->config->model[i].keys.name);
-    put_u64(p, "clients", session_n(d->sessions));
-    put_u64(p, "requests", ledger_n(d->ledger));
-    put_u64(p, "max_requests", ledger_capacity(d->ledger));
-    put_u64(p, "queued", ledger_n_queued(d->ledger));
-    put_u64(p, "accepted", d->n_requests);
-    put_u64(p, "refused", d->n_refused);
-    put_u64(p, "finished", d->n_finished);
-    put_u64(p, "failed", d->n_failed);
+    msg_key_u64(p, "clients", session_n(d->sessions));
+    msg_key_u64(p, "requests", ledger_n(d->ledger));
+    msg_key_u64(p, "max_requests", ledger_capacity(d->ledger));
+    msg_key_u64(p, "queued", ledger_n_queued(d->ledger));
+    msg_key_u64(p, "accepted", d->n_requests);
+    msg_key_u64(p, "refused", d->n_refused);
+    msg_key_u64(p, "finished", d->n_finished);
+    msg_key_u64(p, "failed", d->n_failed);
     msg_key(p, "workers");
     put_workers(p, d);
 }
@@ -256,18 +256,18 @@ cmd_kv_stats(struct ask *a)
             msgpack_pack_map(p, 9);
             put_text(p, "worker", f->name);
             put_device_pool(p, &pool[k], k);
-            put_u64(p, "block_bytes", pool[k].bytes);
-            put_u64(p, "bytes", pool[k].blocks * pool[k].bytes);
-            put_u64(p, "pinned", pool[k].pinned);
+            msg_key_u64(p, "block_bytes", pool[k].bytes);
+            msg_key_u64(p, "bytes", pool[k].blocks * pool[k].bytes);
+            msg_key_u64(p, "pinned", pool[k].pinned);
         }
         if (!v[STAT_host_blocks]) continue;
         msgpack_pack_map(p, 9);
         put_text(p, "worker", f->name);
         put_pool(p, "host", v[STAT_host_blocks], v[STAT_host_blocks_loading], v[STAT_host_cached]);
-        put_u64(p, "block_bytes",
-                d->config->model[f->model].keys.kv_host_memory / v[STAT_host_blocks]);
-        put_u64(p, "bytes", d->config->model[f->model].keys.kv_host_memory);
-        put_u64(p, "pinned", 0); /* counted with the device's blocks */
+        msg_key_u64(p, "block_bytes",
+                    d->config->model[f->model].keys.kv_host_memory / v[STAT_host_blocks]);
+        msg_key_u64(p, "bytes", d->config->model[f->model].keys.kv_host_memory);
+        msg_key_u64(p, "pinned", 0); /* counted with the device's blocks */
     }
 }
 
@@ -295,10 +295,10 @@ cmd_kv_pools(struct ask *a)
             if (v[GROUP_STAT_kind] == 0) continue;
             msgpack_pack_map(p, 2 + GROUP_STAT_COUNT);
             put_text(p, "worker", f->name);
-            put_u64(p, "group", g);
+            msg_key_u64(p, "group", g);
             put_text(p, "kind", group_kinds[MIN(v[GROUP_STAT_kind], ARRAY_LEN(group_kinds) - 1)]);
             for (uint32_t k = GROUP_STAT_kind + 1; k < GROUP_STAT_COUNT; k++)
-                put_u64(p, group_stat_rows[k].name, v[k]);
+                msg_key_u64(p, group_stat_rows[k].name, v[k]);
         }
 }
 
@@ -328,16 +328,16 @@ cmd_requests_list(struct ask *a)
             if (!pass) continue;
             if (f.attached) snprintf(client, sizeof client, "c%u", f.client);
             msgpack_pack_map(p, 9);
-            put_u64(p, "id", f.id);
+            msg_key_u64(p, "id", f.id);
             put_text(p, "client", client);
             put_text(p, "user", session_user_at(d->sessions, f.user)->name);
             put_text(p, "model", d->config->model[f.model].keys.name);
             put_text(p, "worker", f.held ? worker_info(d->worker[f.worker])->name : "");
             put_text(p, "state",
                      f.suspended && f.held ? "suspended" : request_state_name(request_state(r)));
-            put_u64(p, "prompt", f.n_prompt_tokens);
-            put_u64(p, "generated", request_n_tokens(r));
-            put_u64(p, "age_ms", (uint64_t)((d->now - f.accepted) / NSEC_MS));
+            msg_key_u64(p, "prompt", f.n_prompt_tokens);
+            msg_key_u64(p, "generated", request_n_tokens(r));
+            msg_key_u64(p, "age_ms", (uint64_t)((d->now - f.accepted) / NSEC_MS));
         }
     }
 }
@@ -391,7 +391,7 @@ cmd_version(struct ask *a)
 
     msgpack_pack_map(p, 2);
     put_text(p, "version", PACKAGE_VERSION);
-    put_u64(p, "protocol", LAGAN_WIRE_VERSION);
+    msg_key_u64(p, "protocol", LAGAN_WIRE_VERSION);
 }
 
 /* ---- commands */
@@ -474,7 +474,7 @@ control_worker(struct ask *a)
     p = reply(a);
     msgpack_pack_map(p, 3);
     put_text(p, "worker", worker_info(w)->name);
-    put_u64(p, "requests", n);
+    msg_key_u64(p, "requests", n);
     put_text(p, "state", super_state_name(worker_state(w)));
 }
 
@@ -682,14 +682,14 @@ cmd_events(struct ask *a)
     for (at = from; n < EVENTS_A_CALL && (e = event_log_event(h, at)); n++) at = e->number + 1;
     p = reply(a);
     msgpack_pack_map(p, 2);
-    put_u64(p, "next", at);
+    msg_key_u64(p, "next", at);
     msg_key(p, "events");
     msgpack_pack_array(p, n);
     for (at = from; n && (e = event_log_event(h, at)); n--) {
         at = e->number + 1;
         msgpack_pack_map(p, 5);
-        put_u64(p, "number", e->number);
-        put_u64(p, "at_ms", (uint64_t)e->at_ms);
+        msg_key_u64(p, "number", e->number);
+        msg_key_u64(p, "at_ms", (uint64_t)e->at_ms);
         put_text(p, "kind", e->kind);
         put_text(p, "worker", e->subject);
         put_text(p, "text", e->text);
@@ -710,22 +710,18 @@ cmd_panic(struct ask *a)
         const struct death_entry *x = event_log_dead(h, i);
 
         msgpack_pack_map(p, 10);
-        put_u64(p, "at_ms", (uint64_t)x->at_ms);
+        msg_key_u64(p, "at_ms", (uint64_t)x->at_ms);
         put_text(p, "worker", x->worker);
-        put_u64(p, "pid", (uint64_t)x->pid);
-        put_u64(p, "epoch", x->epoch);
+        msg_key_u64(p, "pid", (uint64_t)x->pid);
+        msg_key_u64(p, "epoch", x->epoch);
         put_text(p, "cause", x->cause);
         put_text(p, "how", x->how);
-        put_u64(p, "requests", x->n_requests);
+        msg_key_u64(p, "requests", x->n_requests);
         put_text(p, "words", x->panic);
         put_text(p, "frames", x->frames);
         msg_key(p, "log");
         msgpack_pack_array(p, x->n_lines);
-        for (uint32_t k = 0; k < x->n_lines; k++) {
-            const char *s = x->line[k];
-
-            msg_text(p, msg_utf8(s, strlen(s)) ? s : "(not UTF-8)");
-        }
+        for (uint32_t k = 0; k < x->n_lines; k++) msg_any_text(p, x->line[k]);
     }
 }
 

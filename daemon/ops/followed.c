@@ -1,6 +1,7 @@
 /* followed.c - verbs with numbered rows, which a client can follow: steps, kv events. */
 #include "daemon/ops/ask.h"
 
+#include "base/block_event.h"
 #include "daemon/request/kv_watch.h"
 #include "daemon/supervise/step_log.h"
 #include "daemon/supervise/worker.h"
@@ -38,23 +39,23 @@ put_step(msgpack_packer *p, const struct daemon *d, const struct step_copy *c)
     const struct step_record *r = &c->r;
 
     msgpack_pack_map(p, 19);
-    put_u64(p, "number", c->number);
-    put_u64(p, "at_ms", wall_ms(d, r->at_ns));
-    put_u64(p, "step", r->step);
-    put_u64(p, "lane", r->lane);
-    put_u64(p, "prefill_tokens", r->prefill_tokens);
-    put_u64(p, "decode_tokens", r->decode_tokens);
-    put_u64(p, "encoder_tokens", r->encoder_tokens);
-    put_u64(p, "sequences", r->n_segments);
-    put_u64(p, "cached_tokens", r->cached_tokens);
-    put_u64(p, "preempted", r->preempted);
-    put_u64(p, "running", r->running);
-    put_u64(p, "waiting", r->waiting);
-    put_u64(p, "plan_ns", r->plan_ns);
-    put_u64(p, "queue_ns", r->queue_ns);
-    put_u64(p, "device_ns", r->device_ns);
-    put_u64(p, "prefill_units", r->prefill_units);
-    put_u64(p, "decode_units", r->decode_units);
+    msg_key_u64(p, "number", c->number);
+    msg_key_u64(p, "at_ms", wall_ms(d, r->at_ns));
+    msg_key_u64(p, "step", r->step);
+    msg_key_u64(p, "lane", r->lane);
+    msg_key_u64(p, "prefill_tokens", r->prefill_tokens);
+    msg_key_u64(p, "decode_tokens", r->decode_tokens);
+    msg_key_u64(p, "encoder_tokens", r->encoder_tokens);
+    msg_key_u64(p, "sequences", r->n_segments);
+    msg_key_u64(p, "cached_tokens", r->cached_tokens);
+    msg_key_u64(p, "preempted", r->preempted);
+    msg_key_u64(p, "running", r->running);
+    msg_key_u64(p, "waiting", r->waiting);
+    msg_key_u64(p, "plan_ns", r->plan_ns);
+    msg_key_u64(p, "queue_ns", r->queue_ns);
+    msg_key_u64(p, "device_ns", r->device_ns);
+    msg_key_u64(p, "prefill_units", r->prefill_units);
+    msg_key_u64(p, "decode_units", r->decode_units);
     put_blocks(p, "used", r->used, r->n_pools);
     put_blocks(p, "free", r->free, r->n_pools);
 }
@@ -79,9 +80,9 @@ cmd_steps(struct ask *a)
     c = step_log_at(l, from);
     p = reply(a);
     msgpack_pack_map(p, 4);
-    put_u64(p, "next", c ? at : l->next + 1);
-    put_u64(p, "end", l->next + 1);
-    put_u64(p, "lost", c && from && c->number > from ? c->number - from : 0);
+    msg_key_u64(p, "next", c ? at : l->next + 1);
+    msg_key_u64(p, "end", l->next + 1);
+    msg_key_u64(p, "lost", c && from && c->number > from ? c->number - from : 0);
     msg_key(p, "steps");
     msgpack_pack_array(p, n);
     for (at = from; n-- && (c = step_log_at(l, at)); at = c->number + 1) put_step(p, a->d, c);
@@ -106,26 +107,23 @@ put_block(msgpack_packer *p, const uint64_t name[2], const uint64_t parent[2], u
 {
     put_name(p, "name", name);
     put_name(p, "parent", parent);
-    put_u64(p, "group", group);
+    msg_key_u64(p, "group", group);
     put_text(p, "tier", on_host ? "host" : "device");
-    put_u64(p, "tokens", n_tokens);
-    put_u64(p, "priority", priority);
+    msg_key_u64(p, "tokens", n_tokens);
+    msg_key_u64(p, "priority", priority);
 }
 
 static void
 put_event(msgpack_packer *p, const struct daemon *d, uint64_t number,
           const struct kv_log_entry *entry)
 {
-    static const char *const ops[] = { "stored", "removed", "updated" };
-    static const char *const whys[KV_EVENTS_WHYS] = { "asked", "pressure", "orphan", "lost",
-                                                      "flushed" };
     const struct rec_kv_event *v = &entry->e;
 
     msgpack_pack_map(p, 10);
-    put_u64(p, "number", number);
-    put_u64(p, "at_ms", wall_ms(d, entry->at));
-    put_text(p, "op", ops[v->op]);
-    put_text(p, "why", whys[v->why]);
+    msg_key_u64(p, "number", number);
+    msg_key_u64(p, "at_ms", wall_ms(d, entry->at));
+    put_text(p, "op", kv_op_name(v->op));
+    put_text(p, "why", kv_why_name(v->why));
     put_block(p, v->name, v->parent, v->group, v->tier, v->n_tokens, v->priority);
 }
 
@@ -155,10 +153,10 @@ cmd_kv_events(struct ask *a)
     if (asked && end == next && !lost) n = kv_watch_blocks(w, &at, block, EVENTS_A_CALL);
     p = reply(a);
     msgpack_pack_map(p, 7);
-    put_u64(p, "first", first);
-    put_u64(p, "next", end);
-    put_u64(p, "end", next);
-    put_u64(p, "lost", lost);
+    msg_key_u64(p, "first", first);
+    msg_key_u64(p, "next", end);
+    msg_key_u64(p, "end", next);
+    msg_key_u64(p, "lost", lost);
     msg_key(p, "events");
     msgpack_pack_array(p, end - from);
     for (; from < end; from++) put_event(p, a->d, from, kv_watch_at(w, from));

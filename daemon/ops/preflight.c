@@ -8,6 +8,7 @@
 #include "daemon/ops/reload.h"
 #include "daemon/persist/event_log.h"
 #include "daemon/supervise/worker.h"
+#include "ipc/exit_code.h"
 
 #include <fcntl.h>
 #include <limits.h>
@@ -26,7 +27,7 @@ struct preflight {
 };
 
 /* MOST_S: time limit of the check, less than the 30 s that laganctl waits for the reply. */
-enum { MAX_ARGS = 256, MOST_S = 25, EXIT_NO_PERMISSION = 77 };
+enum { MAX_ARGS = 256, MOST_S = 25 };
 
 static void
 refuse(struct daemon *d, struct client *c, uint64_t rid, enum preflight_kind kind, uint32_t code,
@@ -47,11 +48,7 @@ pack_texts(msgpack_packer *p, const char *key, uint32_t n, const char *text, siz
 {
     msg_key(p, key);
     msgpack_pack_array(p, n);
-    for (uint32_t i = 0; i < n; i++) {
-        const char *s = text + i * size;
-
-        msg_text(p, msg_utf8(s, strlen(s)) ? s : "(not UTF-8)");
-    }
+    for (uint32_t i = 0; i < n; i++) msg_any_text(p, text + i * size);
 }
 
 static void

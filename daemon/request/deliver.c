@@ -24,13 +24,6 @@ enum {
 };
 static const nsec RETRY = 10 * NSEC_MS, SUSPEND_AFTER = 250 * NSEC_MS;
 
-static void
-put_u64(msgpack_packer *p, const char *key, uint64_t v)
-{
-    msg_key(p, key);
-    msgpack_pack_uint64(p, v);
-}
-
 /* ---- encoding */
 
 static void
@@ -44,7 +37,7 @@ put_bin(msgpack_packer *p, const char *key, const void *v, size_t n)
 static void
 put_tops(msgpack_packer *p, uint32_t n, uint32_t n_top, const char *top)
 {
-    put_u64(p, "k", n_top);
+    msg_key_u64(p, "k", n_top);
     put_bin(p, "d", top, (size_t)n * n_top * 8);
 }
 
@@ -55,15 +48,15 @@ put_prompt_chunk(struct daemon *d, struct request *r)
     uint32_t n = MIN((uint32_t)(r->outputs.prompt_logprob.n / 4), MAX(CHUNK_BYTES / each, 1u));
     msgpack_packer p = frontend_begin(d, LAGAN_MSG_CHUNK, r->rid, 6);
 
-    put_u64(&p, "o", 0);
-    put_u64(&p, "i", 0);
+    msg_key_u64(&p, "o", 0);
+    msg_key_u64(&p, "i", 0);
     put_bin(&p, "t", NULL, 0);
     msg_key(&p, "s");
     msg_bytes(&p, "", 0);
-    put_u64(&p, "n", r->delivery.n_chunks + 1);
+    msg_key_u64(&p, "n", r->delivery.n_chunks + 1);
     msg_key(&p, "pl");
     msgpack_pack_map(&p, 5);
-    put_u64(&p, "i", r->delivery.n_prompt);
+    msg_key_u64(&p, "i", r->delivery.n_prompt);
     put_bin(&p, "t", r->outputs.prompt_id.p, (size_t)n * 4);
     put_bin(&p, "lp", r->outputs.prompt_logprob.p, (size_t)n * 4);
     put_tops(&p, n, n_top, r->outputs.prompt_top.p);
@@ -77,12 +70,12 @@ put_tensor_chunk(struct daemon *d, const struct request *r, uint32_t kind)
     uint32_t n = (uint32_t)MIN(t->value.n, (size_t)CHUNK_BYTES) / 4;
     msgpack_packer p = frontend_begin(d, LAGAN_MSG_CHUNK, r->rid, 2);
 
-    put_u64(&p, "n", r->delivery.n_chunks + 1);
+    msg_key_u64(&p, "n", r->delivery.n_chunks + 1);
     msg_key(&p, "x");
     msgpack_pack_map(&p, 4);
-    put_u64(&p, "k", kind);
-    put_u64(&p, "i", t->n_delivered);
-    put_u64(&p, "c", t->cols);
+    msg_key_u64(&p, "k", kind);
+    msg_key_u64(&p, "i", t->n_delivered);
+    msg_key_u64(&p, "c", t->cols);
     put_bin(&p, "d", t->value.p, (size_t)n * 4);
     return n;
 }
@@ -114,25 +107,25 @@ put_output(msgpack_packer *p, const struct request *r, uint32_t output)
 
     if (r->outputs.each) o = r->outputs.each[output];
     msgpack_pack_map(p, 12);
-    put_u64(p, "o", output);
-    put_u64(p, "reason", o.reason);
+    msg_key_u64(p, "o", output);
+    msg_key_u64(p, "reason", o.reason);
     msg_key(p, "reason_name");
     msg_text(p, msg_reason(o.reason, NULL));
-    put_u64(p, "n_tokens", o.n_received);
+    msg_key_u64(p, "n_tokens", o.n_received);
     msg_key(p, "score");
     msgpack_pack_double(p, (double)o.score);
-    put_u64(p, "cached", o.cached);
-    put_u64(p, "seed", r->submit->seed);
-    put_u64(p, "resumed", r->dispatch.resumed);
-    put_u64(p, "adopted", o.adopted);
-    put_u64(p, "recomputed", o.recomputed);
-    put_u64(p, "n_prompt_tokens", r->result.n_prompt_tokens);
+    msg_key_u64(p, "cached", o.cached);
+    msg_key_u64(p, "seed", r->submit->seed);
+    msg_key_u64(p, "resumed", r->dispatch.resumed);
+    msg_key_u64(p, "adopted", o.adopted);
+    msg_key_u64(p, "recomputed", o.recomputed);
+    msg_key_u64(p, "n_prompt_tokens", r->result.n_prompt_tokens);
     msg_key(p, "kv_blocks");
     msgpack_pack_map(p, 4);
-    put_u64(p, "allocated", o.kv_blocks.allocated);
-    put_u64(p, "allocated_new", o.kv_blocks.allocated_new);
-    put_u64(p, "reused", o.kv_blocks.reused);
-    put_u64(p, "missed", o.kv_blocks.missed);
+    msg_key_u64(p, "allocated", o.kv_blocks.allocated);
+    msg_key_u64(p, "allocated_new", o.kv_blocks.allocated_new);
+    msg_key_u64(p, "reused", o.kv_blocks.reused);
+    msg_key_u64(p, "missed", o.kv_blocks.missed);
 }
 
 /* Returns the undelivered tokens and text that the next chunk may have: those of one output. */
@@ -158,12 +151,12 @@ put_chunk(struct daemon *d, const struct request *r, uint32_t n, uint32_t n_text
         frontend_begin(d, LAGAN_MSG_CHUNK, r->rid,
                        5 + (uint32_t)lp + (uint32_t)top + (uint32_t)more + (uint32_t)end);
 
-    put_u64(&p, "o", span.output);
-    put_u64(&p, "i", r->outputs.each ? outputs_next_first(r) : at);
+    msg_key_u64(&p, "o", span.output);
+    msg_key_u64(&p, "i", r->outputs.each ? outputs_next_first(r) : at);
     put_bin(&p, "t", r->outputs.token.p + at * 4, (size_t)n * 4);
     msg_key(&p, "s");
     msg_bytes(&p, n_text ? r->outputs.text.p + r->delivery.n_text : "", n_text);
-    put_u64(&p, "n", r->delivery.n_chunks + 1);
+    msg_key_u64(&p, "n", r->delivery.n_chunks + 1);
     if (lp) put_bin(&p, "lp", r->outputs.logprob.p + lp_at * 4, (size_t)n * 4);
     if (top) {
         msg_key(&p, "tp");
@@ -607,7 +600,7 @@ send_bye(struct daemon *d, struct client *c, nsec silent)
              (double)silent / NSEC_S);
     msg_key(&p, "reason");
     msg_text(&p, why);
-    put_u64(&p, "retry_after_ms", 0);
+    msg_key_u64(&p, "retry_after_ms", 0);
     frontend_send_or_drop(d, c);
     c->bye_sent = true;
 }

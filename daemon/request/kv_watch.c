@@ -1,6 +1,7 @@
 /* kv_watch.c - see kv_watch.h. */
 #include "daemon/request/kv_watch.h"
 
+#include "base/block_event.h"
 #include "base/block_name.h"
 #include "daemon/config/options.h"
 #include "daemon/persist/event_log.h"
@@ -10,8 +11,7 @@
  * tokens. MAX_NAMES: blocks of one prompt that are looked up. */
 enum { MAX_BLOCKS = 1 << 18, MAX_PARTS = 1 << 15, MAX_NAMES = 4096, PART_BYTES = 256 };
 enum { TEXT_TOKEN_BYTES = 4 }; /* as ledger_prompt_tokens() estimates */
-enum { OP_STORED, OP_REMOVED, OP_UPDATED };
-enum { WHY_FLUSHED = 4, MAX_PRIORITY = 100 };
+enum { MAX_PRIORITY = 100 };
 
 struct kv_watch {
     struct block_holders *blocks; /* NULL: no model has kv.events and kv.reuse */
@@ -87,8 +87,8 @@ skip(struct watched *t, uint64_t lost)
 static int
 check_event(const struct rec_kv_event *v, bool snapshot, struct err *e)
 {
-    if (v->op > OP_UPDATED || (snapshot && v->op != OP_STORED) || v->group >= SHM_MAX_GROUPS ||
-        v->tier > 1 || v->why >= KV_EVENTS_WHYS || v->priority > MAX_PRIORITY || !v->n_tokens)
+    if (v->op >= KV_OPS || (snapshot && v->op != KV_STORED) || v->group >= SHM_MAX_GROUPS ||
+        v->tier > 1 || v->why >= KV_WHYS || v->priority > MAX_PRIORITY || !v->n_tokens)
         return err_set(e, -EBADMSG,
                        "KV_EVENTS has an invalid event: op %u, group %u, tier %u, why %u, priority "
                        "%u, %u tokens%s",
@@ -108,12 +108,12 @@ apply(struct daemon *d, uint32_t worker, const struct rec_kv_event *v, bool snap
                             .on_host = v->tier == 1,
                             .priority = v->priority };
 
-    if (v->op == OP_REMOVED)
+    if (v->op == KV_REMOVED)
         block_holders_remove(d->kv_watch->blocks, worker, b.name, b.group);
     else
         block_holders_add(d->kv_watch->blocks, worker, &b);
     if (snapshot) return;
-    if (v->op == OP_REMOVED && v->why == WHY_FLUSHED)
+    if (v->op == KV_REMOVED && v->why == KV_FLUSHED)
         block_holders_forget(d->kv_watch->parts, worker);
     t->entry[t->next % t->cap] = (struct kv_log_entry){ d->now, *v };
     t->next++;

@@ -4,6 +4,7 @@
 #include "daemon/supervise/supervisor.h"
 
 #include "base/clock.h"
+#include "ipc/exit_code.h"
 
 #include <signal.h>
 #include <sys/wait.h>
@@ -15,10 +16,6 @@ static const nsec KILL_GRACE = 10 * NSEC_S;      /* time from SIGKILL to the sta
 static const nsec SPAWN_WINDOW = 10 * NSEC_S;    /* after SUPER_SPAWNS restarts in this window, */
 static const nsec SPAWN_SPACING = 100 * NSEC_MS; /* a restart is delayed by this time */
 static const nsec BACKOFF_FIRST = 100 * NSEC_MS, BACKOFF_MOST = 30 * NSEC_S; /* delays */
-
-/* Exit statuses: too little free memory; the device failed; wrong configuration or model; permanent
- * failure (s6). */
-enum { EXIT_NO_MEMORY = 71, EXIT_DEVICE = 74, EXIT_CONFIG = 78, EXIT_REFUSED = 125 };
 
 static const struct cause_info {
     const char *name;

@@ -413,7 +413,7 @@ normalise(float *x, uint32_t n)
     for (uint32_t i = 0; i < n; i++) x[i] = x[i] - max - total;
 }
 
-/* Returns true if a comes after b in the list of the best tokens. */
+/* Returns true if the list of the best tokens has a behind b. */
 static inline bool
 worse(struct top a, struct top b)
 {

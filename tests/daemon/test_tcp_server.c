@@ -381,7 +381,8 @@ replaced_key_is_not_served(void **state)
     assert_int_equal(lagand_stop(&r), 0);
 }
 
-/* The handshake was accepted; the first frame comes after the key was removed from the file. */
+/* The client sends its first frame after its key was removed from the file; lagand had accepted the
+ * handshake before. */
 static void
 key_removed_after_the_handshake_is_refused(void **state)
 {

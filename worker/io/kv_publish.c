@@ -7,8 +7,6 @@
 #include "worker/io/outbox.h"
 #include "worker/kv/kv_event.h"
 
-_Static_assert((int)KV_WHYS == (int)KV_EVENTS_WHYS, "rec_kv_event.why");
-_Static_assert(KV_STORED == 0 && KV_REMOVED == 1 && KV_UPDATED == 2, "rec_kv_event.op");
 _Static_assert(TIER_DEVICE == 0 && TIER_HOST == 1, "rec_kv_event.tier");
 
 enum { MAX_RECORDS = 4 }; /* in one iteration of the loop: 1,024 events, 40 KiB */

@@ -1,4 +1,4 @@
-/* outbox.c - a buffer of records, filled from the front and reset when all of it was sent. */
+/* outbox.c - a buffer of records, filled from the front and reset when all records were sent. */
 #include "worker/io/outbox.h"
 
 #include "base/failpoint.h"

@@ -11,18 +11,9 @@
  * hash of the block's tokens, the tokens before them and the cache namespace (kv_reuse.h).
  */
 #pragma once
+#include "base/block_event.h"
 #include "worker/kv/kv.h"
 
-enum kv_event_op { KV_STORED, KV_REMOVED, KV_UPDATED };
-/* The reason of an event. A process exit is no event, because the replacement adopts the blocks. */
-enum kv_why {
-    KV_ASKED,    /* a request stored, onboarded or took over the block, or set its priority */
-    KV_PRESSURE, /* the block was evicted because its memory was needed */
-    KV_ORPHAN,   /* evicted before other blocks, because without an ancestor no lookup reaches it */
-    KV_LOST,     /* the memory of the host tier was lost */
-    KV_FLUSHED,  /* an operator flushed the cache */
-    KV_WHYS
-};
 struct kv_event {
     uint64_t name[2], parent[2]; /* parent: of the block before it; of a first block, of the root */
     uint8_t op, group;
@@ -31,14 +22,6 @@ struct kv_event {
     uint8_t why;           /* enum kv_why */
     uint16_t n_tokens;
 };
-
-static inline const char *
-kv_why_name(enum kv_why why)
-{
-    static const char *const names[KV_WHYS] = { "asked", "pressure", "orphan", "lost", "flushed" };
-
-    return names[why];
-}
 
 uint64_t kv_event_end(const struct kv *kv); /* the number of the next event */
 /* Copies up to max events, starting with event number *next, and advances *next past them. Returns

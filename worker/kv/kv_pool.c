@@ -288,7 +288,7 @@ share_level(const struct kv_pool *p)
                                                       : 0;
 }
 
-/* Returns the ref of the cold slab (no block of it is held, some are cached) to take from another
+/* Returns the ref of the cold slab (with cached blocks, without held blocks) to take from another
  * pool: of the pools with the highest share_level(), the slab whose last held block was released
  * first. 0: no other pool has a cold slab. */
 static uint32_t

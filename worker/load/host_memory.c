@@ -30,17 +30,17 @@ host_memory_resident(int fd)
     return fd >= 0 && fstat(fd, &st) == 0 ? (uint64_t)st.st_blocks * 512 : 0;
 }
 
-uint64_t
-host_memory_longest_kv(const struct kv_config *c)
-{
-    return kv_table_bytes(c) * c->n_slots + (uint64_t)c->slab_bytes * (c->n_groups + 1);
-}
-
 /* Smallest KV memory: each KV group needs 2 blocks, and each slab has the blocks of one pool. */
 static uint64_t
 smallest_kv(const struct kv_config *c)
 {
     return (uint64_t)c->slab_bytes * (c->n_groups + 1);
+}
+
+uint64_t
+host_memory_longest_kv(const struct kv_config *c)
+{
+    return kv_table_bytes(c) * c->n_slots + smallest_kv(c);
 }
 
 /* Returns the bytes of KV memory of that size together with its KV manager. */

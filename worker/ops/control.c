@@ -46,13 +46,6 @@ send_hello(struct control *c, const char *token)
     send_buffer(c, &b);
 }
 
-static void
-put_u64(msgpack_packer *p, const char *key, uint64_t v)
-{
-    msg_key(p, key);
-    msgpack_pack_uint64(p, v);
-}
-
 static bool
 span_is(const struct msg_span *s, const char *word)
 {
@@ -115,7 +108,7 @@ verb_tune(struct control *c, struct control_call *k)
     if (n < 0) return LAGAN_E_UNSUPPORTED;
     wake_engine(c);
     msgpack_pack_map(k->p, 1);
-    put_u64(k->p, "total", (uint64_t)n);
+    msg_key_u64(k->p, "total", (uint64_t)n);
     return 0;
 }
 
@@ -134,22 +127,22 @@ verb_tune_status(struct control *c, struct control_call *k)
     uint32_t n = tuning_read(c->w->tuning, &s, arg_u32(k, "from"), result, TUNE_RESULTS);
 
     msgpack_pack_map(k->p, 5);
-    put_u64(k->p, "done", s.done);
-    put_u64(k->p, "total", s.total);
+    msg_key_u64(k->p, "done", s.done);
+    msg_key_u64(k->p, "total", s.total);
     msg_key(k->p, "running");
     s.running ? msgpack_pack_true(k->p) : msgpack_pack_false(k->p);
     msg_key(k->p, "why");
-    msg_text(k->p, msg_utf8(s.why, strlen(s.why)) ? s.why : "(not UTF-8)");
+    msg_any_text(k->p, s.why);
     msg_key(k->p, "rows");
     msgpack_pack_array(k->p, n);
     for (uint32_t i = 0; i < n; i++) {
         msgpack_pack_map(k->p, 6);
-        put_u64(k->p, "n", result[i].n);
-        put_u64(k->p, "k", result[i].k);
-        put_u64(k->p, "rows", result[i].rows);
+        msg_key_u64(k->p, "n", result[i].n);
+        msg_key_u64(k->p, "k", result[i].k);
+        msg_key_u64(k->p, "rows", result[i].rows);
         put_us(k->p, "first_us", result[i].first);
         put_us(k->p, "best_us", result[i].best);
-        put_u64(k->p, "tried", result[i].n_tried);
+        msg_key_u64(k->p, "tried", result[i].n_tried);
     }
     return 0;
 }
@@ -167,15 +160,15 @@ verb_split_show(struct control *c, struct control_call *k)
     msgpack_pack_map(k->p, 15);
     msg_key(k->p, "mode");
     msg_text(k->p, modes[s.mode]);
-    put_u64(k->p, "units", l->units);
-    put_u64(k->p, "min_units", l->least);
-    put_u64(k->p, "granularity", l->grain);
-    put_u64(k->p, "target_ns", (uint64_t)s.target);
-    put_u64(k->p, "prefill_units", s.partition ? now->prefill_units : 0);
-    put_u64(k->p, "decode_units", s.partition ? now->decode_units : 0);
-    put_u64(k->p, "changes", s.n_changes);
+    msg_key_u64(k->p, "units", l->units);
+    msg_key_u64(k->p, "min_units", l->least);
+    msg_key_u64(k->p, "granularity", l->grain);
+    msg_key_u64(k->p, "target_ns", (uint64_t)s.target);
+    msg_key_u64(k->p, "prefill_units", s.partition ? now->prefill_units : 0);
+    msg_key_u64(k->p, "decode_units", s.partition ? now->decode_units : 0);
+    msg_key_u64(k->p, "changes", s.n_changes);
     for (unsigned i = STAT_prefill_steps; i <= STAT_mixed_ns; i++)
-        put_u64(k->p, stat_rows[i].name, stats.v[i]);
+        msg_key_u64(k->p, stat_rows[i].name, stats.v[i]);
     msg_key(k->p, "partitions");
     msgpack_pack_array(k->p, l->n - 1);
     for (unsigned i = 1; i < l->n; i++) {
@@ -228,10 +221,10 @@ verb_kv_flush(struct control *c, struct control_call *k)
     r = cache_flush_wait(c->w->cache_flush, &went, k->e);
     if (r < 0) return r == -ETIMEDOUT ? LAGAN_E_DEADLINE : LAGAN_E_DRAINING;
     msgpack_pack_map(k->p, 4);
-    put_u64(k->p, "blocks", went.blocks);
-    put_u64(k->p, "bytes", went.bytes);
-    put_u64(k->p, "host_blocks", went.host_blocks);
-    put_u64(k->p, "host_bytes", went.host_bytes);
+    msg_key_u64(k->p, "blocks", went.blocks);
+    msg_key_u64(k->p, "bytes", went.bytes);
+    msg_key_u64(k->p, "host_blocks", went.host_blocks);
+    msg_key_u64(k->p, "host_bytes", went.host_bytes);
     return 0;
 }
 
@@ -322,8 +315,8 @@ verb_kv_pin(struct control *c, struct control_call *k)
     r = cache_pin_wait(p, k->e);
     if (r < 0) return pin_error(r);
     msgpack_pack_map(k->p, 2);
-    put_u64(k->p, "pin", (uint64_t)r);
-    put_u64(k->p, "tokens", p->n_tokens);
+    msg_key_u64(k->p, "pin", (uint64_t)r);
+    msg_key_u64(k->p, "tokens", p->n_tokens);
     return 0;
 }
 
@@ -341,7 +334,7 @@ verb_kv_unpin(struct control *c, struct control_call *k)
     r = cache_pin_wait(p, k->e);
     if (r < 0) return pin_error(r);
     msgpack_pack_map(k->p, 1);
-    put_u64(k->p, "pins", (uint64_t)r);
+    msg_key_u64(k->p, "pins", (uint64_t)r);
     return 0;
 }
 

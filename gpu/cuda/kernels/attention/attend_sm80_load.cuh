@@ -64,7 +64,7 @@ copy_half(uint32_t to, const void *from, bool real)
                  : "memory");
 }
 
-/* Location of a tile's keys. Only keys [first, first + n) and [0, kept) of it are read. */
+/* Location of a tile's keys. Only its keys [first, first + n) and [0, kept) are read. */
 struct source {
     int32_t block; /* of key 0; if blocks have under 64 tokens, lane i: the tile's i-th block */
     uint32_t offset, first, n, kept;
