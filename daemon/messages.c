@@ -69,9 +69,9 @@ hello(struct daemon *d, struct client *c, const struct msg *m)
     msg_key(&p, "idle_timeout_ms");
     msgpack_pack_uint64(&p, (uint64_t)(d->config->o.idle_timeout / NSEC_MS));
     msg_key(&p, "text_bytes");
-    msgpack_pack_array(&p, d->config->n_models);
+    msgpack_pack_array(&p, config_n_served(d->config, NULL));
     for (uint32_t i = 0; i < d->config->n_models; i++)
-        msgpack_pack_uint32(&p, d->facts[i].max_text_bytes);
+        if (!d->config->model[i].removed) msgpack_pack_uint32(&p, d->facts[i].max_text_bytes);
     msg_key(&p, "models");
     msgpack_pack_array(&p, config_n_served(d->config, NULL));
     for (uint32_t i = 0; i < d->config->n_models; i++)

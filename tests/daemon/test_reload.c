@@ -155,6 +155,20 @@ only_workers_with_changed_settings_are_replaced(void **state)
     assert_int_equal(lagand_stop(&r), 0);
 }
 
+/* WELCOME has as many models as text limits. */
+static void
+expect_models_of_welcome(uint32_t n)
+{
+    struct dealer *c = dealer_open(&r, "api.sock");
+    const struct msg *m;
+
+    SEND(c, LAGAN_MSG_HELLO, 1, { "min", 1 }, { "max", 1 });
+    m = receive_type(c, LAGAN_MSG_WELCOME, 2000);
+    assert_int_equal(msg_get(&m->map, "models")->via.array.size, n);
+    assert_int_equal(msg_get(msg_get(&m->map, "limits"), "text_bytes")->via.array.size, n);
+    dealer_close(c);
+}
+
 static void
 reload_adds_and_removes_models_and_workers(void **state)
 {
@@ -167,6 +181,7 @@ reload_adds_and_removes_models_and_workers(void **state)
     write_file("models:\n  - path: @/slow\n    device: cpu\n");
     reload("model good: removed", "w0, w1", "");
     await_ready(1);
+    expect_models_of_welcome(1);
     /* the request needs no name of a model now */
     submit(ctl, 100, 3, 5, 1);
     take_all(ctl, 100, 5, 1);
