@@ -330,7 +330,7 @@ preempted_sample_finds_no_blocks_of_another_salt(void **state)
         run_add(&r, first[i]);
     }
     while (run_step(&r, 0)) scheduler_check(r.s);
-    assert_true(scheduler_n_preemptions(r.s) > 2);
+    assert_true(scheduler_counts(r.s).preemptions > 2);
     for (uint32_t i = 0; i < 6; i++) {
         s = scheduler_reap(r.s);
         assert_non_null(s);
