@@ -598,16 +598,18 @@ store_slot(struct reuse_ref *t, struct in *in, bool drop, bool release)
 {
     uint32_t slot = byte(in) % SLOTS, less = byte(in) % 8, tokens = t->c.tokens_per_block, n;
     struct reuse_slot *s = &t->slot[slot];
+    bool computed = s->live && s->started && s->done > s->hit; /* its first step has finished */
 
-    if (!s->live || (!s->started && !drop)) return;
+    if (!s->live || (!computed && !drop)) return;
+    release = release && computed;
     n = s->done > less ? s->done - less : 0;
-    if (s->started && n > 0 && (release || !drop)) {
+    if (release || !drop) {
         if (!s->cross_stored) record_blocks(t, s, 0, s->text.n_source, true);
         s->cross_stored = true;
         if (n / tokens > s->n_stored) record_blocks(t, s, s->n_stored, n / tokens * tokens, false);
         s->n_stored = MAX(s->n_stored, n / tokens);
     }
-    if (s->started && release) {
+    if (release) {
         record_blocks(t, s, 0, s->n_stored * tokens, false);
         if (n / tokens == s->n_stored && n > 0 && !t->has_state)
             record_blocks(t, s, n / tokens, n, false);
