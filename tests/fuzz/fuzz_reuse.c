@@ -118,7 +118,7 @@ static void
 onboard(struct reuse_ref *t, struct reuse_slot *s, const struct kv_copy *c, unsigned lane,
         uint64_t step)
 {
-    uint32_t host_block = ref_host_block(t, c->group, c->from);
+    uint32_t host_block = ref_host_block(t, c->group, c->from), part = 0;
     struct reuse_block *b;
 
     check(c->from_tier == TIER_HOST && c->to_tier == TIER_DEVICE && !c->n_tokens && !c->after);
@@ -127,11 +127,18 @@ onboard(struct reuse_ref *t, struct reuse_slot *s, const struct kv_copy *c, unsi
     ref_touch(t, c->group, c->to, lane, step);
     b = ref_at_host(t, host_block);
     check(b && b->at == SLICE_NONE && b->group == c->group && (s->host_held >> host_block & 1));
-    b->at = c->to;
-    b->orphan = false;
-    s->host_held &= ~(UINT64_C(1) << host_block);
+    while (b->host_block[part] != host_block) part++;
     t->priority[ref_unit(t, c->group, c->to)] = b->host_priority;
-    s->at[c->group][(b->end - b->n) / t->c.tokens_per_block] = c->to;
+    b->layer[part] = c->to;
+    if (part + 1 == b->n_host) {
+        b->at = b->layer[0];
+        b->orphan = false;
+        for (uint32_t i = 0; i < b->n_host; i++) s->host_held &= ~(UINT64_C(1) << b->host_block[i]);
+    }
+    if (t->c.group[c->group].kind == KV_STATE)
+        s->at[c->group][b->n_host + part] = c->to;
+    else
+        s->at[c->group][(b->end - b->n) / t->c.tokens_per_block] = c->to;
 }
 
 /* Applies a copy of a snapshot to a live state, or of a live state to a snapshot. */
@@ -151,7 +158,7 @@ apply_state(struct reuse_ref *t, struct reuse_slot *s, const struct kv_copy *c, 
 static uint64_t *
 memory_of(struct reuse_ref *t, uint8_t tier, uint8_t group, slice_id at)
 {
-    return tier == TIER_HOST ? t->host_holds[at / t->host_block_units]
+    return tier == TIER_HOST ? t->host_holds[ref_host_block(t, group, at)]
                              : t->holds[ref_unit(t, group, at)];
 }
 
@@ -224,8 +231,10 @@ apply_copies(struct reuse_ref *t, struct reuse_slot *s, const struct kv_out *out
     if (!after) t->save = out->copy;
     t->save_end = end;
     for (const struct kv_copy *c = out->copy; c < end; c++) {
-        if (c->to_tier == TIER_HOST && !s->started && ref_held(t, c->group, c->from))
-            ref_save(t, ref_at(t, c->group, c->from), lane, step); /* after KV_SAVE_HITS hits */
+        struct reuse_block *b = c->to_tier == TIER_HOST ? ref_at(t, c->group, c->from) : NULL;
+
+        if (b && !s->started && ref_held(t, c->group, c->from))
+            ref_save(t, b, lane, step); /* after KV_SAVE_HITS hits; with the other layers */
         if (c->to_tier == TIER_HOST || c->after != after) continue;
         if (c->from_tier == TIER_HOST)
             onboard(t, s, c, lane, step);
@@ -291,6 +300,24 @@ compute_state(struct reuse_ref *t, const struct reuse_slot *s, uint32_t group, u
         check(first == 0 || *holds == ref_mix(s->path[first - 1], i));
         *holds = ref_mix(s->path[end - 1], i);
         ref_touch(t, group, s->at[group][i], lane, step);
+    }
+}
+
+/* Ends the evictions of a step. If a step evicts a slab, snapshots with a layer there leave other
+ * slabs too, and the step may take one of those instead: which one is the choice of the code. */
+static void
+end_evictions(struct reuse_ref *t, unsigned lane, uint64_t step)
+{
+    ref_save(t, NULL, lane, step);
+    for (uint32_t i = 0; t->has_state && kv_n_pools(t->kv) > 1 && i < t->n_blocks;) {
+        const struct reuse_block *b = &t->block[i];
+        uint32_t block = 0;
+
+        if (b->at != SLICE_NONE && !ref_held(t, b->group, b->at) &&
+            kv_block_at(t->kv, b->group, b->at, &block) == 0 && !kv_blocks(t->kv)[block].node &&
+            ref_forget(t, i, /* host= */ false))
+            continue;
+        i++;
     }
 }
 
@@ -445,7 +472,7 @@ fork_slot(struct reuse_ref *t, struct in *in)
         to->need.n_blocks[e->group] += t->c.group[e->group].kind == KV_FULL ||
                                        t->c.group[e->group].kind == KV_CROSS;
     }
-    ref_save(t, NULL, lane, step);
+    end_evictions(t, lane, step);
     copy_in_seq_group(t, &out, lane, step);
 }
 
@@ -549,7 +576,7 @@ plan_step(struct reuse_ref *t, struct in *in)
     launch_step(t, &out, lane, step);
     apply_copies(t, s, &out, lane, step, /* after= */ false);
     for (uint32_t i = 0; i < out.n_edits; i++) apply_edit(t, &t->edit[i], lane, step);
-    ref_save(t, NULL, lane, step);
+    end_evictions(t, lane, step);
     compute_positions(t, s, lane, step, s->pos, end);
     apply_copies(t, s, &out, lane, step, /* after= */ true);
     s->started = true;
@@ -666,8 +693,8 @@ compare_all(const struct reuse_ref *t)
         const struct reuse_block *b = &t->block[i];
 
         if (b->at != SLICE_NONE && !ref_held(t, b->group, b->at))
-            cached += t->c.group[b->group].kind == KV_STATE ? t->c.group[b->group].n_layers : 1;
-        host_blocks += b->host_block != 0;
+            cached += ref_n_parts(t, b->group);
+        host_blocks += b->n_host;
     }
     kv_count_host(t->kv, &host);
     check(host.used + host.cached == (t->away ? 0 : host_blocks));
@@ -701,7 +728,7 @@ move_host(struct reuse_ref *t, uint32_t how)
     } else {
         kv_host_tier_came(t->kv, whole);
         for (uint32_t i = 0; i < t->n_blocks && !whole;)
-            if (!t->block[i].host_block || !ref_forget(t, i, /* host= */ true)) i++;
+            if (!t->block[i].n_host || !ref_forget(t, i, /* host= */ true)) i++;
     }
     t->away = !t->away;
 }
@@ -717,13 +744,13 @@ flush_all(struct reuse_ref *t, uint32_t max)
     for (uint32_t i = 0; i < t->n_blocks;) {
         struct reuse_block *b = &t->block[i];
         const struct kv_group *g = &t->c.group[b->group];
-        uint32_t n = g->kind == KV_STATE ? g->n_layers : 1;
+        uint32_t n = ref_n_parts(t, b->group);
         bool device = b->at != SLICE_NONE && !ref_held(t, b->group, b->at);
-        bool host = b->host_block && !ref_host_held(t, b), left = false;
+        bool host = b->n_host && !ref_host_held(t, b), left = false;
 
         blocks += device * n;
         bytes += device * n * kv_block_bytes(g);
-        host_blocks += host;
+        host_blocks += host * b->n_host;
         if (host) left = ref_forget(t, i, /* host= */ true);
         if (device && !left) left = ref_forget(t, i, /* host= */ false);
         i += !left;

@@ -194,7 +194,7 @@ ref_n_blocks(const struct reuse_ref *t, uint32_t group)
         const struct reuse_block *b = &t->block[i];
 
         if (b->group != group || b->at == SLICE_NONE || seen[ref_unit(t, group, b->at)]) continue;
-        n += t->c.group[group].kind == KV_STATE ? t->c.group[group].n_layers : 1;
+        n += ref_n_parts(t, group);
     }
     return n;
 }

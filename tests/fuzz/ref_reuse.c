@@ -56,6 +56,12 @@ is_found(const struct reuse_ref *t, const struct reuse_slot *s, uint32_t group, 
     return b && (b->at != SLICE_NONE || !t->away);
 }
 
+uint32_t
+ref_n_parts(const struct reuse_ref *t, uint32_t group)
+{
+    return is_state(t, group) ? t->c.group[group].n_layers : 1;
+}
+
 struct reuse_block *
 ref_at(struct reuse_ref *t, uint32_t group, slice_id at)
 {
@@ -68,7 +74,8 @@ struct reuse_block *
 ref_at_host(struct reuse_ref *t, uint32_t host_block)
 {
     for (struct reuse_block *b = t->block; b < t->block + t->n_blocks; b++)
-        if (b->host_block == host_block + 1) return b;
+        for (uint32_t i = 0; i < b->n_host; i++)
+            if (b->host_block[i] == host_block) return b;
     return NULL;
 }
 
@@ -174,7 +181,7 @@ make_orphans(struct reuse_ref *t, const struct reuse_block *gone)
     for (struct reuse_block *b = t->block; b < t->block + t->n_blocks; b++) {
         if ((kind != KV_FULL && kind != KV_CROSS) || t->c.fifo || !continues(t, b, gone)) continue;
         b->orphan |= b->at != SLICE_NONE && !ref_held(t, b->group, b->at);
-        b->host_orphan |= b->host_block != 0;
+        b->host_orphan |= b->n_host > 0;
     }
 }
 
@@ -183,11 +190,13 @@ ref_forget(struct reuse_ref *t, uint32_t i, bool host)
 {
     struct reuse_block gone = t->block[i];
 
-    if (host)
-        t->block[i].host_block = t->block[i].host_orphan = 0;
-    else
+    if (host) {
+        t->block[i].n_host = t->block[i].host_orphan = 0;
+        t->block[i].lost = t->n_operations;
+    } else {
         t->block[i].at = SLICE_NONE;
-    if (t->block[i].at != SLICE_NONE || t->block[i].host_block) return false;
+    }
+    if (t->block[i].at != SLICE_NONE || t->block[i].n_host) return false;
     t->block[i] = t->block[--t->n_blocks];
     make_orphans(t, &gone);
     return true;
@@ -197,6 +206,15 @@ static uint8_t *
 priority_of(struct reuse_ref *t, const struct reuse_block *b)
 {
     return &t->priority[ref_unit(t, b->group, b->at)];
+}
+
+static uint64_t
+host_bits(const struct reuse_block *b)
+{
+    uint64_t bits = 0;
+
+    for (uint32_t i = 0; i < b->n_host; i++) bits |= UINT64_C(1) << b->host_block[i];
+    return bits;
 }
 
 /* Rule 6. Of groups that share the arena without limits, slabs decide which group evicts. */
@@ -211,6 +229,7 @@ check_victim(struct reuse_ref *t, const struct reuse_block *v)
         int its, mine;
 
         if (b->group != v->group || b->at == SLICE_NONE || ref_held(t, b->group, b->at)) continue;
+        if (t->starting && t->starting->host_held & host_bits(b)) continue; /* held meanwhile */
         its = b->orphan ? -1 : *priority_of(t, b);
         mine = v->orphan ? -1 : *priority_of(t, v);
         check(its > mine || (its == mine && (its < 0 || b->released >= v->released)));
@@ -220,7 +239,6 @@ check_victim(struct reuse_ref *t, const struct reuse_block *v)
 static bool
 is_offloaded(const struct reuse_ref *t, const struct reuse_block *b)
 {
-    if (is_state(t, b->group)) return false;
     return is_cross(t, b->group) || b->n == t->c.tokens_per_block;
 }
 
@@ -228,39 +246,51 @@ bool
 ref_host_held(const struct reuse_ref *t, const struct reuse_block *b)
 {
     for (const struct reuse_slot *s = t->slot; s < t->slot + ROWS; s++)
-        if (b->host_block && s->host_held >> (b->host_block - 1) & 1) return true;
+        if (s->host_held & host_bits(b)) return true;
     return false;
 }
 
-/* The slot that starts gives a host block back without a copy if the arena has the block again. */
-static void
-give_back(struct reuse_ref *t, const struct reuse_block *b)
+/* Returns which of the parts of b is at the place; ref_n_parts(): none. */
+static uint32_t
+part_at(const struct reuse_ref *t, const struct reuse_block *b, uint32_t group, slice_id at)
 {
-    if (b->at != SLICE_NONE) t->starting->host_held &= ~(UINT64_C(1) << (b->host_block - 1));
+    uint32_t i = 0, n = ref_n_parts(t, b->group);
+
+    if (b->group != group || b->at == SLICE_NONE) return n;
+    while (i < n && at != (is_state(t, group) ? b->layer[i] : b->at)) i++;
+    return i;
 }
 
-/* A step copies a cached block to a host block, whose contents are evicted: rules 6 and 9. */
+/* A step copies a part of a cached block to a host block, whose contents are evicted: rules 6 and
+ * 9. The slot that starts gives a host block back without a copy if the arena has the block again.
+ */
 static void
 save(struct reuse_ref *t, const struct kv_copy *c, unsigned lane, uint64_t step)
 {
-    uint32_t host_block = ref_host_block(t, c->group, c->to), n = 0;
-    struct reuse_block *old = ref_at_host(t, host_block), *b;
+    uint32_t host_block = ref_host_block(t, c->group, c->to), n = 0, part;
+    struct reuse_block *old = ref_at_host(t, host_block), *b = t->block;
 
     ref_touch_host(t, host_block, lane, step);
-    for (b = t->block; b < t->block + t->n_blocks; b++) {
-        n += b->host_block != 0;
-        if (!old || !b->host_block || ref_host_held(t, b)) continue;
-        check((b->host_orphan ? -1 : b->host_priority) >=
+    for (struct reuse_block *o = t->block; o < t->block + t->n_blocks; o++) {
+        n += o->n_host;
+        if (!old || !o->n_host || ref_host_held(t, o) ||
+            part_at(t, o, c->group, c->from) < ref_n_parts(t, o->group))
+            continue;
+        check((o->host_orphan ? -1 : o->host_priority) >=
               (old->host_orphan ? -1 : old->host_priority));
     }
     if (old) {
-        give_back(t, old);
+        if (old->at != SLICE_NONE) t->starting->host_held &= ~host_bits(old);
         check(n == t->n_host_blocks && !ref_host_held(t, old));
         ref_forget(t, (uint32_t)(old - t->block), /* host= */ true);
     }
-    b = ref_at(t, c->group, c->from);
-    check(b && !b->host_block && is_offloaded(t, b) && *priority_of(t, b) >= 30);
-    b->host_block = host_block + 1;
+    while (b < t->block + t->n_blocks &&
+           part_at(t, b, c->group, c->from) == ref_n_parts(t, b->group))
+        b++;
+    check(b < t->block + t->n_blocks && is_offloaded(t, b) && *priority_of(t, b) >= 30);
+    part = part_at(t, b, c->group, c->from);
+    check(b->n_host == part);
+    b->host_block[b->n_host++] = host_block;
     b->host_priority = *priority_of(t, b);
     b->host_orphan = false;
     b->saved = t->n_operations;
@@ -270,17 +300,17 @@ save(struct reuse_ref *t, const struct kv_copy *c, unsigned lane, uint64_t step)
 void
 ref_save(struct reuse_ref *t, const struct reuse_block *b, unsigned lane, uint64_t step)
 {
-    const struct kv_copy *c = t->save;
+    const struct kv_copy *end = b ? t->save : t->save_end;
 
-    while (b && c < t->save_end &&
-           (c->to_tier != TIER_HOST || c->group != b->group || c->from != b->at))
-        c++;
-    if (b && c == t->save_end) return;
-    for (c = b ? c + 1 : c; t->save < c; t->save++)
+    for (const struct kv_copy *c = t->save; b && c < t->save_end; c++)
+        if (c->to_tier == TIER_HOST && part_at(t, b, c->group, c->from) < ref_n_parts(t, b->group))
+            end = c + 1;
+    for (; t->save < end; t->save++)
         if (t->save->to_tier == TIER_HOST) save(t, t->save, lane, step);
 }
 
-/* Rule 9. If all host blocks are held, none is evicted. */
+/* Rule 9. If all host blocks are held, none is evicted. In a step that evicts a slab of several
+ * blocks, the block may have been evicted before another one took its host block. */
 static void
 check_saved(struct reuse_ref *t, const struct reuse_block *b)
 {
@@ -288,15 +318,16 @@ check_saved(struct reuse_ref *t, const struct reuse_block *b)
 
     if (t->away || !is_offloaded(t, b) || *priority_of(t, b) < 30) return;
     for (const struct reuse_block *o = t->block; o < t->block + t->n_blocks; o++)
-        n_held += o->host_block && ref_host_held(t, o);
-    check(b->host_block || b->saved == t->n_operations || n_held == t->n_host_blocks);
+        n_held += ref_host_held(t, o) * o->n_host;
+    check(b->n_host || b->saved == t->n_operations || b->lost == t->n_operations ||
+          n_held + ref_n_parts(t, b->group) > t->n_host_blocks);
 }
 
 /* Returns the first unit of the cached block's part in units first .. end - 1; `end`: none. */
 static uint32_t
 unit_in(const struct reuse_ref *t, const struct reuse_block *b, uint32_t first, uint32_t end)
 {
-    uint32_t n = is_state(t, b->group) ? t->c.group[b->group].n_layers : 1, best = end;
+    uint32_t n = ref_n_parts(t, b->group), best = end;
 
     for (uint32_t i = 0; i < n && b->at != SLICE_NONE; i++) {
         uint32_t unit = ref_unit(t, b->group, is_state(t, b->group) ? b->layer[i] : b->at);
@@ -402,7 +433,7 @@ ref_claim(struct reuse_ref *t, struct reuse_slot *s)
 
             if (!is_cross(t, g) && !is_seen(t, g, at / tokens, pos)) continue;
             b = &t->block[find(t, s, g, end, end - at) - t->block];
-            if (b->at == SLICE_NONE) s->host_held |= UINT64_C(1) << (b->host_block - 1);
+            if (b->at == SLICE_NONE) s->host_held |= host_bits(b);
             *(b->at == SLICE_NONE ? &b->host_orphan : &b->orphan) = false;
             set_priority(s, is_cross(t, g) ? 0 : at,
                          b->at == SLICE_NONE ? &b->host_priority : priority_of(t, b));

@@ -21,7 +21,8 @@
  *  8. A block begins with priority 35. A request sets the priority of the blocks that it is admitted
  *     with, stores or releases, by the range that has the block's first token.
  *  9. An evicted block is copied to the host tier if its priority is at least 30, it is full or of an
- *     encoder input, and the host tier does not have it. A full host tier evicts by rules 6 and 7.
+ *     encoder input, and the host tier does not have it; a snapshot with all its blocks. A full host
+ *     tier evicts by rules 6 and 7.
  *
  * ref_memory.c knows what each position of the arena holds: a number that stands for "the K and V of
  * this token after those tokens".
@@ -61,11 +62,12 @@ struct reuse_block { /* a cached block: tokens end - n .. end - 1 of its decoder
     uint32_t n, end, n_source;
     token_id token[LEN], source[SOURCE];
     uint64_t salt, extra[LEN];
-    slice_id at;            /* SLICE_NONE: in the host tier only */
-    slice_id layer[LAYERS]; /* all blocks of a snapshot */
-    uint32_t host_block;    /* + 1; 0: not in the host tier */
-    uint64_t released;      /* when the last holder released it; 0: never */
-    uint64_t saved;         /* the operation that last copied it to the host tier */
+    slice_id at;                         /* SLICE_NONE: in the host tier only */
+    slice_id layer[LAYERS];              /* all blocks of a snapshot */
+    uint32_t n_host, host_block[LAYERS]; /* host blocks with it, of a snapshot one per layer */
+    uint64_t released;                   /* when the last holder released it; 0: never */
+    uint64_t saved,
+        lost; /* operations that last copied it to the host tier, and evicted it there */
     uint8_t host_priority;
     bool orphan, host_orphan; /* rule 7 */
 };
@@ -128,6 +130,8 @@ bool ref_all_started(const struct reuse_ref *t);
 /* Returns the cached positions; *whole: in full blocks. Then whether the encoder input is cached. */
 uint32_t ref_hit(const struct reuse_ref *t, const struct reuse_slot *s, uint32_t *whole);
 bool ref_cross(const struct reuse_ref *t, const struct reuse_slot *s);
+/* Returns the number of blocks of a cached block: one per layer of a snapshot. */
+uint32_t ref_n_parts(const struct reuse_ref *t, uint32_t group);
 /* Returns the cached block at this place, in the arena or in the host tier; NULL: there is none. */
 struct reuse_block *ref_at(struct reuse_ref *t, uint32_t group, slice_id at);
 struct reuse_block *ref_at_host(struct reuse_ref *t, uint32_t host_block);
