@@ -500,7 +500,7 @@ worker_loading(struct worker *w, uint64_t done, uint64_t total)
 void
 worker_event(struct worker *w, enum super_event ev)
 {
-    if (ev == EV_START || ev == EV_RESTART || ev == EV_REPLACE) oom_worker_recovered(w);
+    if (ev == EV_STOP || ev == EV_RESTART || ev == EV_REPLACE) oom_worker_recovered(w);
     super_event(&w->super, ev, w->d->now);
 }
 
