@@ -361,6 +361,7 @@ op_moved(void *arg, enum super_state from, enum super_state to)
     struct worker *w = arg;
 
     w->info.last_death = w->super.death.cause;
+    w->info.last_status = w->super.death.status;
     if (to == SUPER_READY) {
         w->arenas.verify_contents = false; /* the worker has verified the arenas */
     } else if (to == SUPER_BACKOFF) {
