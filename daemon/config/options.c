@@ -6,6 +6,7 @@
 
 #include <pwd.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "config.h"
 
@@ -298,7 +299,8 @@ network(struct config *c, struct problems *p)
         problem(p, "api.tcp is set but api.keys is not: lagand serves tcp clients only with keys; "
                    "laganctl keygen --help tells how to make them");
     } else if (curve_read(&keys, c->o.keys, &e) < 0) {
-        const struct passwd *user = e.code == -EACCES ? getpwuid(geteuid()) : NULL;
+        bool denied = access(c->o.keys, R_OK) < 0 && errno == EACCES;
+        const struct passwd *user = denied ? getpwuid(geteuid()) : NULL;
 
         p->n_denied += e.code == -EACCES;
         if (user)
