@@ -113,7 +113,7 @@ reexec_take(struct daemon *d, struct fdstore *left)
     ledger_log_start(d->ledger_log);
     if (n)
         log_info("restored %u requests of the previous lagand; %u are still open", n,
-                 ledger_n(d->ledger));
+                 ledger_counts(d->ledger).open);
     fd = ledger_log_fd(d->ledger_log);
     if (fd >= 0 && fd != ledger) fdstore_put("ledger", fd);
     FP(reexec_ledger_read);

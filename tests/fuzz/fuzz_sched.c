@@ -581,7 +581,7 @@ drain(struct world *w)
     settle(w);
     scheduler_unkeep_all(w->r.s);
     for (uint32_t i = 0; i < w->n; i++) check(!w->request[i].n_open);
-    check(scheduler_n_running(w->r.s) == 0 && scheduler_n_waiting(w->r.s) == 0);
+    check(scheduler_counts(w->r.s).running == 0 && scheduler_counts(w->r.s).waiting == 0);
     check(run_used(&w->r) == 0);
 }
 
