@@ -10,6 +10,7 @@
 #include "daemon/request/accounting.h"
 #include "daemon/request/deliver.h"
 #include "daemon/supervise/worker.h"
+#include "ipc/search_limits.h"
 
 #include <sys/random.h>
 #include <time.h>
@@ -198,20 +199,26 @@ fits_in_length(const struct model_facts *f, const struct rec_submit *s, struct e
     return 0;
 }
 
-/* Refuses logits that would exceed `most` bytes. This checks a lower bound of the size of the
- * tensors; receive.c checks the size of the received tensors. */
+/* Refuses logits that would exceed `most` bytes, and beam searches that would keep too much. This
+ * checks a lower bound of the size of the tensors; receive.c checks the size of the received
+ * tensors, the worker what its searches keep. */
 static int
 tensors_fit(const struct model_facts *f, const struct rec_submit *s, uint64_t most, struct err *e)
 {
-    uint64_t n = MIN(s->max_tokens, f->max_len), bytes = 4 * n * f->vocab;
+    uint64_t n = (uint64_t)MIN(s->max_tokens, f->max_len) * s->n, bytes = 4 * n * f->vocab;
+    bool logits = s->flags & SUBMIT_LOGITS;
 
     if ((s->flags & SUBMIT_ENCODER_OUTPUT) && !f->max_source)
         return REFUSED(e, INVALID_REQUEST,
                        "return_encoder_output is given, but %s is a decoder-only model", f->family);
-    if ((s->flags & SUBMIT_LOGITS) && !(s->absent & ABSENT_max_tokens) && bytes > most)
+    if (s->absent & ABSENT_max_tokens) return 0;
+    if (logits && bytes > most)
         return REFUSED(e, TOO_LONG,
                        "the logits of %llu tokens need %llu bytes; limits.tensor_bytes allows %llu",
                        (unsigned long long)n, (unsigned long long)bytes, (unsigned long long)most);
+    if (s->beams > 1 &&
+        search_limits_check(n / s->n * s->beams, s->logprobs, logits ? f->vocab : 0, e) < 0)
+        return LAGAN_E_TOO_LONG;
     return 0;
 }
 
@@ -223,7 +230,6 @@ defaults_fit(const struct model_facts *f, const struct rec_submit *s, struct err
         .n = s->n,
         .beams = s->beams,
         .temperature = (double)(s->absent & ABSENT_temperature ? f->temperature : s->temperature),
-        .logprobs = s->logprobs,
         .return_logits = s->flags & SUBMIT_LOGITS,
     };
 
@@ -312,9 +318,9 @@ check_open(struct daemon *d, struct client *c, struct err *e)
         return REFUSED(e, QUEUE_FULL, "this client has %u open requests; api.max_inflight is %u",
                        c->n_open, o->max_inflight);
     }
-    if (ledger_n_queued(d->ledger) >= o->max_queued_reqs) {
+    if (ledger_counts(d->ledger).queued >= o->max_queued_reqs) {
         return REFUSED(e, QUEUE_FULL, "%u requests are queued; scheduler.max_num_queued_reqs is %u",
-                       ledger_n_queued(d->ledger), o->max_queued_reqs);
+                       ledger_counts(d->ledger).queued, o->max_queued_reqs);
     }
     return 0;
 }
@@ -427,12 +433,12 @@ afford(const struct daemon *d, const struct client *c, const struct rec_submit *
             (unsigned long long)d->held_bytes, (unsigned long long)bytes,
             (unsigned long long)o->memory);
     }
-    if (ledger_n_queued(d->ledger) &&
-        ledger_queued_tokens(d->ledger) + prompt > o->max_queued_tokens) {
+    if (ledger_counts(d->ledger).queued &&
+        ledger_counts(d->ledger).queued_tokens + prompt > o->max_queued_tokens) {
         return REFUSED(e, QUEUE_FULL,
                        "%llu prompt tokens are queued and this prompt has %llu more; "
                        "scheduler.max_num_queued_tokens is %llu",
-                       (unsigned long long)ledger_queued_tokens(d->ledger),
+                       (unsigned long long)ledger_counts(d->ledger).queued_tokens,
                        (unsigned long long)prompt, (unsigned long long)o->max_queued_tokens);
     }
     return 0;
@@ -540,7 +546,7 @@ enter(struct daemon *d, struct client *c, uint64_t rid, struct candidate *k, str
 
     if (ledger_take(d->ledger, c->handle, rid, k->submit, k->bytes, ret) < 0)
         return REFUSED(e, QUEUE_FULL, "lagand has %u open requests and takes no more; retry later",
-                       ledger_capacity(d->ledger));
+                       ledger_counts(d->ledger).capacity);
     k->submit = NULL;
     ledger_set_terms(*ret, &terms);
     if (outputs_init(*ret) < 0)

@@ -40,6 +40,7 @@ struct seq_group {
     struct seq seq[SEQ_GROUP];
     token_id token[SEQ_GROUP][MAX_LEN], done_token[SEQ_GROUP][MAX_LEN], source[16];
     float total[SEQ_GROUP][MAX_LEN], done_total[SEQ_GROUP][MAX_LEN];
+    uint8_t row_slot[SEQ_GROUP][MAX_LEN], done_row_slot[SEQ_GROUP][MAX_LEN];
     struct beam beam;
     uint32_t n, n_back; /* members; members that were reaped */
 };
@@ -315,6 +316,8 @@ seq_group_new(req_id id, uint32_t n, bool beams, uint32_t n_prompt, uint32_t max
         f->beam.done_token[i] = f->done_token[i];
         f->beam.total[i] = f->total[i];
         f->beam.done_total[i] = f->done_total[i];
+        f->beam.row_slot[i] = f->row_slot[i];
+        f->beam.done_row_slot[i] = f->done_row_slot[i];
         if (beams) q->beam = &f->beam;
         q->plan_after_commit = beams;
     }
@@ -331,6 +334,7 @@ check_seq_group(const struct seq_group *f)
     const struct seq *first = &f->seq[0];
     static token_id line[SEQ_GROUP][MAX_LEN], done_token[SEQ_GROUP][MAX_LEN];
     static float total[SEQ_GROUP][MAX_LEN], done_total[SEQ_GROUP][MAX_LEN];
+    static uint8_t row_slot[SEQ_GROUP][MAX_LEN], done_row_slot[SEQ_GROUP][MAX_LEN];
     static struct batch_top top[SEQ_GROUP][128];
     struct beam b = f->beam;
 
@@ -347,6 +351,8 @@ check_seq_group(const struct seq_group *f)
         b.done_token[i] = done_token[i];
         b.total[i] = total[i];
         b.done_total[i] = done_total[i];
+        b.row_slot[i] = row_slot[i];
+        b.done_row_slot[i] = done_row_slot[i];
     }
     if (!first->beam) return;
     beam_start(&b, 0, 0);
@@ -656,8 +662,8 @@ group_is_admitted_whole_waits_or_is_refused(void **state)
     assert_int_equal(p->n_segments, 6);
     assert_int_equal(p->n_logits, 6);
     assert_null(plan(&b)); /* the other group has no slots, this one waits for its result */
-    assert_int_equal(scheduler_n_running(b.s), 6);
-    assert_int_equal(scheduler_n_waiting(b.s), 1);
+    assert_int_equal(scheduler_counts(b.s).running, 6);
+    assert_int_equal(scheduler_counts(b.s).waiting, 1);
     while (left > 0) {
         if (b.done == b.planned) assert_non_null(plan(&b));
         commit(&b);
@@ -744,7 +750,7 @@ adopted_search_never_exceeds_max_num_seqs(void **state)
     assert_int_equal(scheduler_add(b.s, all[1]->seq, 0, &e), 0);
     assert_non_null(plan(&b)); /* 1 of 3 sequences runs */
     assert_int_equal(scheduler_add(b.s, all[0]->seq, 0, &e), -EAGAIN);
-    assert_int_equal(scheduler_n_running(b.s), 1);
+    assert_int_equal(scheduler_counts(b.s).running, 1);
     scheduler_cancel(b.s, 1, LAGAN_E_CANCELLED);
     commit(&b);
     take_back(&b, &all[1], 1, &left);

@@ -87,6 +87,7 @@ struct scheduler {
     bool cross_kv_changed;    /* a sequence's cross_kv_cached changed: plan again */
     bool static_batch_closed; /* policy static: the batch decodes, so none is admitted */
     nsec keep_until;          /* kept slots are not reclaimed before this time */
+    bool waits_for_kept;      /* some slots are kept, and keep_until has not passed: admit none */
     struct enc_tokens *enc;   /* [n_enc] in order of the first row */
     uint32_t n_enc;
     struct chunk *chunk;  /* [n_slots] */
@@ -99,7 +100,7 @@ struct scheduler {
     /* Time until which the lane delays new sequences to batch them; NSEC_NEVER: no delay. */
     nsec waited_for[MAX_LANES];
     uint64_t arrival_number, n_preemptions;
-    uint64_t n_looked_up, n_found;      /* prompt tokens: scheduler_lookups() */
+    uint64_t n_looked_up, n_found;      /* prompt tokens: scheduler_counts() */
     unsigned partition, next_partition; /* of steps planned now; as requested last */
     uint8_t work[MAX_LANES];            /* mask of enum work that each lane does now */
     bool lanes_merged;                  /* the prefill lane also decodes */
