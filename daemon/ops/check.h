@@ -14,6 +14,6 @@ bool check_become_service(const struct config *c, struct problems *p);
  * that cannot be bound, an unusable runtime directory. */
 void check_start(struct config *c, struct problems *p);
 /* At the start of lagand: adds an error to *p if several models on the CPU can never fit together.
- * Each worker judges its own model. No effect if a previous lagand has left its ledger, because its
+ * Each worker checks its own model. No effect if a previous lagand has left its ledger, because its
  * start has checked the memory. */
 void check_memory(struct config *c, struct problems *p);

@@ -117,7 +117,7 @@ check_device(const struct memory_device *d, const struct config *c, const char *
         n += d->processes[i];
         n_models++;
     }
-    /* lagan-worker --inspect judges one process, on the CPU all processes of a model. */
+    /* lagan-worker --inspect checks one process, on the CPU all processes of a model. */
     if (n < 2 || (own && n_models < 2) || (sum <= limit && sum <= free)) return;
     format_shares(d, c, shares, sizeof shares);
     problem(p,

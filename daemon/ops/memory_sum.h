@@ -3,7 +3,7 @@
  *
  * lagan-worker --inspect reports what one process needs at least: weights, smallest KV memory (or
  * kv.memory, if it is set) and, on the CPU, the scratch of steps and the process; on a GPU, what is
- * kept free for graphs, lanes and a replacement. A host tier of a GPU worker is memory of the host. */
+ * kept free for graphs, lanes and a replacement. A GPU worker's host tier is memory of the host. */
 #pragma once
 #include "daemon/config/options.h"
 

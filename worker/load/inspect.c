@@ -2,8 +2,8 @@
  *
  * Sizes are in bytes. The key kv has one object per KV group, whose bytes are per token, or per
  * sequence for a group of recurrent state. The key left has the bytes that remain for KV after
- * weights and reserved memory (GPU: for KV and the scratch of steps). The key need has the memory of
- * the device that one process needs at least, on a GPU without the scratch of steps.
+ * weights and reserved memory (GPU: for KV and the scratch of steps). The key need has the least
+ * memory of the device that one process needs, on a GPU without the scratch of steps.
  */
 #include "worker/load/load.h"
 
