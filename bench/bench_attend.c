@@ -104,7 +104,7 @@ open_side(struct side *s, struct gpu_options o)
 {
     must(s, gpu_open(&s->gpu, &o, &b.e));
     s->op = gpu_ops(s->gpu);
-    must(s, s->op->lane.open(s->gpu, gpu_units(s->gpu), &s->lane, &b.e));
+    must(s, s->op->lane.open(s->gpu, gpu_facts(s->gpu).units, &s->lane, &b.e));
 }
 
 static uint32_t
@@ -282,7 +282,7 @@ open_beside(uint32_t sms)
     char *x = (char *)b.acts.base + ACTS - 2 * ROWS * (INNER + OUTER);
 
     *s = (struct side){ .gpu = b.fast.gpu, .op = b.fast.op };
-    must(s, s->op->lane.open(s->gpu, gpu_units(s->gpu), &s->lane, &b.e));
+    must(s, s->op->lane.open(s->gpu, gpu_facts(s->gpu).units, &s->lane, &b.e));
     must(s, s->op->lane.part(s->lane, 0, sms));
     must(s, s->op->mem.fill_random(s->lane, tensor_2d(x, DT_BF16, ROWS, INNER), 6, 0, 0, 1));
     for (int i = 0; i < 2; i++) {
@@ -379,16 +379,17 @@ main(int argc, char **argv)
     any.kernels = "attend=generic";
     open_side(&b.any, any);
     open_side(&b.fast, o);
-    if (part) must(&b.fast, b.fast.op->lane.part(b.fast.lane, gpu_units(b.fast.gpu) - part, part));
+    if (part)
+        must(&b.fast, b.fast.op->lane.part(b.fast.lane, gpu_facts(b.fast.gpu).units - part, part));
     must(&b.any, b.any.op->mem.arena_make(b.any.gpu, "kv", POOL, &b.kv, &b.e));
     must(&b.any, b.any.op->mem.arena_make(b.any.gpu, "acts", ACTS, &b.acts, &b.e));
     must(&b.any, b.any.op->mem.fill_random(
                      b.any.lane, tensor_2d(b.kv.base, DT_BF16, POOL / 8192, 4096), 1, 0, 0, 1));
     wait_lane(&b.any);
-    if (part && beside) open_beside(gpu_units(b.fast.gpu) - part);
+    if (part && beside) open_beside(gpu_facts(b.fast.gpu).units - part);
     b.host = malloc(ACTS);
     if (!b.host) return 1;
-    printf("%s%s\n", gpu_describe(b.any.gpu), o.invariant ? ", invariant" : "");
+    printf("%s%s\n", gpu_facts(b.any.gpu).describe, o.invariant ? ", invariant" : "");
     for (uint32_t i = 0; i < ARRAY_LEN(shapes); i++) {
         struct work w;
 

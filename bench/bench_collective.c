@@ -156,7 +156,7 @@ measure(struct side *s, const char *way, enum what what, size_t bytes)
                                          "step", "step alone" };
     uint32_t each = what >= STEP ? 1 : CHAIN;
     size_t leave = bytes * (CHAIN / each);
-    bool graphs = gpu_graphs(s->gpu);
+    bool graphs = gpu_facts(s->gpu).graphs;
     struct graph *g = NULL;
     double us[MAX_RUNS];
     uint64_t more;
@@ -198,7 +198,7 @@ measure(struct side *s, const char *way, enum what what, size_t bytes)
 static void
 measure_sums(struct side *s, const char *way)
 {
-    size_t most = gpu_graphs(s->gpu) ? 16 << 20 : 1 << 20;
+    size_t most = gpu_facts(s->gpu).graphs ? 16 << 20 : 1 << 20;
 
     for (size_t bytes = 8 << 10; bytes <= most; bytes *= 2) measure(s, way, SUM, bytes);
     for (size_t bytes = 256 << 10; bytes <= most; bytes *= 4) measure(s, way, GATHER, bytes);
@@ -251,7 +251,7 @@ run_way(uint32_t rank, const struct way *w, int fd)
     s->op = gpu_ops(s->gpu);
     if (s->op->mem.arena_make(s->gpu, "ranks", LARGEST * 2, &s->arena, &e) < 0)
         die(s, "memory", e.text);
-    if (s->op->lane.open(s->gpu, gpu_units(s->gpu), &s->lane, &e) < 0) die(s, "lane", e.text);
+    if (s->op->lane.open(s->gpu, gpu_facts(s->gpu).units, &s->lane, &e) < 0) die(s, "lane", e.text);
     if (w->sums) measure_sums(s, w->name);
     if (w->residuals) measure_residuals(s, w->name);
     if (w->steps) measure_steps(s, w->name);

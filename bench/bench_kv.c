@@ -196,7 +196,7 @@ offer_trace(struct offer *o, int which)
     for (int step = 0; step < STEPS; step++) {
         const struct batch *b;
 
-        while (scheduler_n_waiting(o->w.s) < WAITING)
+        while (scheduler_counts(o->w.s).waiting < WAITING)
             add(o, &traces[which][next++ % REQUESTS], encdec);
         b = worker_plan(&o->w, 0, step);
         check(b);

@@ -125,9 +125,9 @@ open_side(struct side *s, const char *kernels, bool tuned, bool invariant)
     s->op = gpu_ops(s->gpu);
     s->step = 0;
     opened = clock_now();
-    must(s->op->lane.open(s->gpu, gpu_units(s->gpu), &s->lane, &b.e));
+    must(s->op->lane.open(s->gpu, gpu_facts(s->gpu).units, &s->lane, &b.e));
     if (b.part && s != &b.any && s != &b.beside)
-        must(s->op->lane.part(s->lane, gpu_units(s->gpu) - b.part, b.part));
+        must(s->op->lane.part(s->lane, gpu_facts(s->gpu).units - b.part, b.part));
     printf("device %.1f ms, lane %.1f ms (%s)\n", (double)(opened - from) / NSEC_MS,
            (double)(clock_now() - opened) / NSEC_MS, kernels);
 }
@@ -283,7 +283,7 @@ static void
 open_beside(void)
 {
     open_side(&b.beside, "matmul=blas", false, false);
-    must(b.at->op->lane.part(b.at->lane, 0, gpu_units(b.at->gpu) - b.part));
+    must(b.at->op->lane.part(b.at->lane, 0, gpu_facts(b.at->gpu).units - b.part));
     for (int i = 0; i < 2; i++) {
         nsec from = clock_now();
         uint64_t n = b.at->step;

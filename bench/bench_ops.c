@@ -187,7 +187,7 @@ main(void)
         return 1;
     }
     b.op = gpu_ops(b.gpu);
-    b.threads = MIN(gpu_units(b.gpu), 64u);
+    b.threads = MIN(gpu_facts(b.gpu).units, 64u);
     if (b.op->lane.open(b.gpu, b.threads, &b.lane, &e) < 0) return 1;
     b.w = aligned_alloc(64, COPIES * MATRIX * sizeof *b.w);
     b.half = aligned_alloc(64, COPIES * MATRIX * sizeof *b.half);
@@ -201,7 +201,7 @@ main(void)
 #ifdef HAVE_OPENBLAS
     openblas_set_num_threads((int)b.threads);
 #endif
-    fprintf(stderr, "%s, %u threads, %d rounds\n", gpu_describe(b.gpu), b.threads, ROUNDS);
+    fprintf(stderr, "%s, %u threads, %d rounds\n", gpu_facts(b.gpu).describe, b.threads, ROUNDS);
     for (int r = 0; r < ROUNDS; r++)
         for (size_t i = 0; i < ARRAY_LEN(all); i++) {
             nsec from = clock_now();

@@ -103,7 +103,7 @@ open_all(const char *device)
 
     must(gpu_open(&b.gpu, &o, &b.e));
     b.op = gpu_ops(b.gpu);
-    must(b.op->lane.open(b.gpu, gpu_units(b.gpu), &b.lane, &b.e));
+    must(b.op->lane.open(b.gpu, gpu_facts(b.gpu).units, &b.lane, &b.e));
     must(b.op->mem.arena_make(b.gpu, "bench", (uint64_t)4 << 30, &b.arena, &b.e));
     b.x = random_matrix(DT_F32, MANY, D, 1);
     b.x_too = random_matrix(DT_F32, MANY, D, 1);
@@ -317,7 +317,7 @@ row_ops(void)
 
     for (size_t i = 0; i < ARRAY_LEN(row_op); i++) {
         for (size_t j = 0; j < ARRAY_LEN(few); j++) {
-            time_rows(&row_op[i], few[j], 200, gpu_graphs(b.gpu), seconds);
+            time_rows(&row_op[i], few[j], 200, gpu_facts(b.gpu).graphs, seconds);
             snprintf(detail, sizeof detail, ", %u rows", few[j]);
             line(row_op[i].name, detail, "us", seconds, 0);
         }
@@ -387,7 +387,7 @@ main(int argc, char **argv)
         return fprintf(stderr, "bench_step_inputs [--device cuda:N]\n"), 2;
     open_all(device);
     row_ops();
-    time_rows(&edit, EDITS, 200, gpu_graphs(b.gpu), seconds);
+    time_rows(&edit, EDITS, 200, gpu_facts(b.gpu).graphs, seconds);
     line("edit", ", 256 edits", "us", seconds, 0);
     time_rows(&sum, 1, 4, false, seconds);
     line("checksum", ", 1 GiB", "TB/s", seconds, (double)CHECKED / 1e12);

@@ -177,7 +177,7 @@ ceiling(struct gpu *g)
 
     if (host == MAP_FAILED || op->mem.host_pin(g, host, 4 * BLOCK) < 0) die("pinned memory");
     if (op->mem.arena_make(g, "bench", 4 * BLOCK, &a, &e) < 0 ||
-        op->lane.open(g, gpu_units(g), &lane, &e))
+        op->lane.open(g, gpu_facts(g).units, &lane, &e))
         die("ceiling");
     for (int i = -1; i < TIMES; i++) {
         nsec began = clock_now();
@@ -227,7 +227,7 @@ load(const char *dir, const char *device)
     struct gpu *g;
 
     if (gpu_open(&g, &o, &e) < 0) die("device");
-    printf("%s\n", gpu_describe(g));
+    printf("%s\n", gpu_facts(g).describe);
     ceiling(g);
     for (int i = 0; i < 3; i++) {
         m = open_timed(g, &s, &v[i]);

@@ -96,7 +96,7 @@ submit(struct daemon *d, struct client *c, const struct msg *m)
     FP(front_taken);
     p = frontend_begin(d, LAGAN_MSG_ACCEPT, m->rid, 3);
     msg_key(&p, "queue_position");
-    msgpack_pack_uint32(&p, ledger_n_queued(d->ledger));
+    msgpack_pack_uint32(&p, ledger_counts(d->ledger).queued);
     msg_key(&p, "id");
     msgpack_pack_uint64(&p, request_info(r).id);
     msg_key(&p, "seed");

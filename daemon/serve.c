@@ -79,8 +79,8 @@ continue_stopping(struct daemon *d)
         if (d->leaving && n_workers_over(d) == d->n_workers) sd_event_exit(d->event, d->exit_code);
         return;
     }
-    if (ledger_n(d->ledger) && !late && n_workers_over(d) < d->n_workers) return;
-    for (uint32_t i = 0; i < ledger_capacity(d->ledger); i++) {
+    if (ledger_counts(d->ledger).open && !late && n_workers_over(d) < d->n_workers) return;
+    for (uint32_t i = 0; i < ledger_counts(d->ledger).capacity; i++) {
         struct request *r = ledger_request(d->ledger, i);
 
         if (r)
@@ -107,9 +107,9 @@ on_signal(sd_event_source *s, const struct signalfd_siginfo *si, void *arg)
         return 0;
     }
     event_log_add(d, "operator", "", "stop, by signal %u, with %u open requests", si->ssi_signo,
-                  ledger_n(d->ledger));
+                  ledger_counts(d->ledger).open);
     log_info("signal %u: stopping, %u open requests have %.0f s to finish", si->ssi_signo,
-             ledger_n(d->ledger), (double)d->config->o.shutdown_timeout / NSEC_S);
+             ledger_counts(d->ledger).open, (double)d->config->o.shutdown_timeout / NSEC_S);
     sd_notifyf(
         0, "STOPPING=1\nSTATUS=stopping\nEXTEND_TIMEOUT_USEC=%llu",
         (unsigned long long)((MIN(d->config->o.shutdown_timeout, NSEC_DAY) + STOP_TIME) / NSEC_US));
@@ -155,8 +155,8 @@ send_status(struct clockwork *k)
         return;
     }
     snprintf(text, sizeof text, "STATUS=%s%u of %u workers ready, %u requests, %u of them queued",
-             d->rolling ? "reloading, " : "", n_ready, n, ledger_n(d->ledger),
-             ledger_n_queued(d->ledger));
+             d->rolling ? "reloading, " : "", n_ready, n, ledger_counts(d->ledger).open,
+             ledger_counts(d->ledger).queued);
     if (strcmp(text, k->status)) sd_notify(0, text);
     memcpy(k->status, text, sizeof text);
 }
@@ -168,7 +168,9 @@ all_failed(struct daemon *d)
     const struct worker_info *last = worker_info(d->worker[d->n_workers - 1]);
 
     if (d->was_ready || d->draining) return;
-    d->exit_code = last->last_death == DEATH_CONFIG ? EXIT_CONFIG : EXIT_UNAVAILABLE;
+    d->exit_code = last->last_death != DEATH_CONFIG          ? EXIT_UNAVAILABLE
+                   : last->last_status == EXIT_NO_PERMISSION ? EXIT_NO_PERMISSION
+                                                             : EXIT_CONFIG;
     log_err("no worker could be started; exiting with %d", d->exit_code);
     sd_notifyf(0, "STATUS=no worker could be started: %s\nEXIT_STATUS=%d", last->why, d->exit_code);
     d->draining = true;
@@ -181,7 +183,7 @@ end_orphans(struct daemon *d, uint32_t model, uint16_t code, const char *why)
 {
     for (uint32_t i = 0; i < d->n_workers; i++)
         if (worker_info(d->worker[i])->model == model && !worker_over(d->worker[i])) return;
-    for (uint32_t i = 0; i < ledger_capacity(d->ledger); i++) {
+    for (uint32_t i = 0; i < ledger_counts(d->ledger).capacity; i++) {
         struct request *r = ledger_request(d->ledger, i);
 
         if (r && request_state(r) == REQUEST_QUEUED && request_info(r).model == model)
@@ -345,7 +347,7 @@ loop(struct daemon *d)
         more = run_iteration(d);
         if (d->reexec_requested && sd_event_get_exit_code(d->event, &code) == -ENODATA) {
             log_info("re-exec: passing %u requests and the workers' memory to the new lagand",
-                     ledger_n(d->ledger));
+                     ledger_counts(d->ledger).open);
             rolling_restart_notify();
             sd_event_exit(d->event, 0);
         }

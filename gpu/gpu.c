@@ -171,28 +171,10 @@ gpu_why(const struct gpu *g)
     return g->why.text;
 }
 
-uint32_t
-gpu_units(const struct gpu *g)
+struct gpu_facts
+gpu_facts(const struct gpu *g)
 {
-    return g->units;
-}
-
-struct gpu_parts
-gpu_parts(const struct gpu *g)
-{
-    return g->parts;
-}
-
-uint32_t
-gpu_rank(const struct gpu *g)
-{
-    return g->rank;
-}
-
-uint32_t
-gpu_ranks(const struct gpu *g)
-{
-    return g->ranks;
+    return (struct gpu_facts){ g->units, g->rank, g->ranks, g->parts, g->graphs, g->describe };
 }
 
 const char *
@@ -205,12 +187,6 @@ enum dtype
 gpu_act_dtype(const struct gpu *g, enum dtype weights)
 {
     return g->acts >> weights & 1 ? weights : DT_F32;
-}
-
-bool
-gpu_graphs(const struct gpu *g)
-{
-    return g->graphs;
 }
 
 int
@@ -236,10 +212,4 @@ gpu_wait(struct lane *l, uint64_t first, uint64_t last)
             return -errno;
     }
     return op->lane.error(l);
-}
-
-const char *
-gpu_describe(const struct gpu *g)
-{
-    return g->describe;
 }

@@ -447,7 +447,7 @@ struct gpu_ops {
          * lane's threads work. CUDA: the range is the first n SMs or the last n; its first use
          * takes 3 to 6 ms. At most GPU_PARTITIONS divisions of the device exist; a further one
          * replaces one without lanes and graphs (-EBUSY: there is none). -ENOMEM, -EINVAL: the lane
-         * stays where it was. -ENOTSUP: see gpu_parts(). */
+         * stays where it was. -ENOTSUP: see gpu_facts().parts. */
         int (*part)(struct lane *l, uint32_t first, uint32_t n);
         /* Queues a mark: done() returns step as soon as the lane reaches it. Steps count up. To
          * restart step numbering, queue mark(0) on an idle lane and wait until done() returns 0;
@@ -473,7 +473,7 @@ struct gpu_ops {
          * all of them with one call. A graph fixes device addresses, sizes and the partition of the
          * lane; contents of memory may change. launch() needs the lane on the same partition (else
          * -EINVAL). put and get cannot be recorded. A lane records one graph at a time. CPU:
-         * -ENOTSUP, and gpu_graphs() is false. */
+         * -ENOTSUP, and gpu_facts().graphs is false. */
         int (*begin)(struct lane *l);
         /* *bytes: device memory that the graph uses. */
         int (*end)(struct lane *l, struct graph **ret, uint64_t *bytes);
@@ -512,7 +512,6 @@ int gpu_open(struct gpu **ret, const struct gpu_options *o, struct err *e) MUST_
 void gpu_close(struct gpu *g);
 const struct gpu_ops *gpu_ops(const struct gpu *g);
 const char *gpu_why(const struct gpu *g); /* the message of the last call that failed */
-uint32_t gpu_units(const struct gpu *g);  /* SMs, or usable cores */
 /* How the device can be divided among lanes: the range of units of a lane has at least `least`
  * units; their number is a multiple of grain, or they are the rest of the device. grain 0: the
  * device cannot be divided; `why` is the reason or "". */
@@ -520,18 +519,21 @@ struct gpu_parts {
     uint32_t least, grain;
     const char *why;
 };
-struct gpu_parts gpu_parts(const struct gpu *g);
-uint32_t gpu_rank(const struct gpu *g);
-uint32_t gpu_ranks(const struct gpu *g); /* at least 1 */
+struct gpu_facts {
+    uint32_t units;       /* SMs, or usable cores */
+    uint32_t rank, ranks; /* ranks: at least 1 */
+    struct gpu_parts parts;
+    bool graphs;          /* the device can capture graphs */
+    const char *describe; /* "cpu (2 cores, avx2)" */
+};
+struct gpu_facts gpu_facts(const struct gpu *g);
 /* Returns how the ranks communicate and how long connecting took, for a log; "": no group. */
 const char *gpu_group(const struct gpu *g);
 /* Returns the dtype of activations between matrices of dtype `weights`. */
 enum dtype gpu_act_dtype(const struct gpu *g, enum dtype weights);
-bool gpu_graphs(const struct gpu *g);
 /* Returns the device memory in bytes: free; held by this process until it exits (context, modules,
  * libraries); total. CPU: MemAvailable, 0, MemTotal. */
 int gpu_memory(const struct gpu *g, uint64_t *free, uint64_t *own, uint64_t *total);
-const char *gpu_describe(const struct gpu *g); /* "cpu (2 cores, avx2)" */
 /* Blocks until lane.done() is in first .. last, without a time limit, so the serving loop must not
  * call it. -EIO: the device has failed. */
 int gpu_wait(struct lane *l, uint64_t first, uint64_t last);

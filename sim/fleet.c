@@ -108,7 +108,7 @@ faults_crash(struct fleet *f, uint32_t worker)
         behind = j;
         f->result.moved++;
     }
-    f->result.preemptions += scheduler_n_preemptions(m->w.s);
+    f->result.preemptions += scheduler_counts(m->w.s).preemptions;
     if (f->holders) block_holders_forget(f->holders, worker);
     worker_close(&m->w);
     m->life++;
@@ -146,8 +146,8 @@ report_use_due(struct fleet *f)
         const struct sim_worker *w = &f->m[i].w;
 
         if (!f->table[i].open) continue;
-        u.waiting += scheduler_n_waiting(w->s);
-        u.running += scheduler_n_running(w->s);
+        u.waiting += scheduler_counts(w->s).waiting;
+        u.running += scheduler_counts(w->s).running;
         for (uint32_t p = 0; p < kv_n_pools(w->kv); p++) {
             struct kv_count n;
 
@@ -244,7 +244,7 @@ fleet_finish(struct fleet *f, struct err *e)
     }
     for (uint32_t i = 0; i < f->s.n_workers; i++) {
         if (!f->table[i].open) continue;
-        r->preemptions += scheduler_n_preemptions(f->m[i].w.s);
+        r->preemptions += scheduler_counts(f->m[i].w.s).preemptions;
         if (!f->s.check) continue;
         while (worker_commit(&f->m[i].w, 0, f->now)) continue; /* its tokens are discarded */
         scheduler_check(f->m[i].w.s);

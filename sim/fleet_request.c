@@ -352,7 +352,7 @@ void
 fleet_finish_step(struct fleet *f, const struct sim_event *e)
 {
     struct fleet_worker *m = &f->m[e->worker];
-    uint64_t running = scheduler_n_running(m->w.s);
+    uint64_t running = scheduler_counts(m->w.s).running;
 
     f->result.peak_running = MAX(f->result.peak_running, running);
     m->running[e->lane] = false;

@@ -290,14 +290,14 @@ act_run(struct scenario *g, struct err *e)
             first = g->it++;
         }
         strcpy(last, text);
-        if (scheduler_n_running(g->w.s) + scheduler_n_waiting(g->w.s) == 0) break;
+        if (scheduler_counts(g->w.s).running + scheduler_counts(g->w.s).waiting == 0) break;
         print_ended(g);
     }
     say_range(g, first, last);
     print_ended(g);
     if (g->it == MAX_ITERATIONS)
         return script_err(g->l, e, "run: requests remain after %d iterations", MAX_ITERATIONS);
-    if (scheduler_n_running(g->w.s) + scheduler_n_waiting(g->w.s) == 0) {
+    if (scheduler_counts(g->w.s).running + scheduler_counts(g->w.s).waiting == 0) {
         stage_print(g, "%u idle", g->it);
     } else if (!any) {
         stage_print(g, "%u stuck", g->it);

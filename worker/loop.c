@@ -318,13 +318,13 @@ launch(struct loop *p, unsigned lane, nsec now, struct err *e)
 
     if (l->started - l->finished == STEPS_IN_FLIGHT || must_wait_to_queue(p, lane, now)) return 0;
     partition_ctl_update(w->partition_ctl);
-    n_preempted = scheduler_n_preemptions(w->sched);
+    n_preempted = scheduler_counts(w->sched).preemptions;
     begun = clock_now();
     r = scheduler_plan(w->sched, lane, now, b);
     if (r <= 0) return r;
     check(b->step == l->started + 1);
     planned = clock_now();
-    preempted = scheduler_n_preemptions(w->sched);
+    preempted = scheduler_counts(w->sched).preemptions;
     slot_sequences(w, b, planned);
     if (l->started == l->finished) l->since = now;
     l->started++;
@@ -604,7 +604,7 @@ log_ready(const struct worker *w)
              "%s; %.1f MiB of weights%s; %.1f MiB of KV in %u group%s with blocks of %u tokens%s",
              (double)l->load_ns / NSEC_S, (double)l->phase_ns[LOAD_DEVICE] / NSEC_S,
              (double)l->phase_ns[LOAD_WEIGHTS] / NSEC_S, (double)l->phase_ns[LOAD_STEPS] / NSEC_S,
-             (double)l->phase_ns[LOAD_KV] / NSEC_S, gpu_describe(w->gpu),
+             (double)l->phase_ns[LOAD_KV] / NSEC_S, gpu_facts(w->gpu).describe,
              (double)w->model->weight_bytes / (1 << 20), w->model->adopted ? " (adopted)" : "",
              (double)w->adopt->kv_arena.bytes / (1 << 20), w->kv_config->n_groups,
              w->kv_config->n_groups == 1 ? "" : "s", w->kv_config->tokens_per_block,

@@ -318,7 +318,7 @@ rank_loop_run(struct worker *w, struct err *e)
         health_phase(w, PHASE_READY, 0);
         log_info("rank %u of %u: ready in %.2f s on %s, %.1f MiB weights%s, %.1f MiB KV", w->rank,
                  w->keys->tensor_parallel, (double)w->loader->load_ns / NSEC_S,
-                 gpu_describe(w->gpu), (double)w->model->weight_bytes / (1 << 20),
+                 gpu_facts(w->gpu).describe, (double)w->model->weight_bytes / (1 << 20),
                  w->model->adopted ? " (adopted)" : "",
                  (double)w->adopt->kv_arena.bytes / (1 << 20));
     }

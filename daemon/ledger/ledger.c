@@ -79,28 +79,10 @@ ledger_free(struct ledger *l)
     return NULL;
 }
 
-uint32_t
-ledger_n(const struct ledger *l)
+struct ledger_counts
+ledger_counts(const struct ledger *l)
 {
-    return l->n;
-}
-
-uint32_t
-ledger_n_queued(const struct ledger *l)
-{
-    return l->queue.n;
-}
-
-uint64_t
-ledger_queued_tokens(const struct ledger *l)
-{
-    return l->queued_tokens;
-}
-
-uint32_t
-ledger_capacity(const struct ledger *l)
-{
-    return l->capacity;
+    return (struct ledger_counts){ l->n, l->queue.n, l->capacity, l->queued_tokens };
 }
 
 /* Estimates 4 bytes of text per token, because only a worker can tokenize. */

@@ -57,10 +57,11 @@ struct ledger *ledger_new(uint32_t capacity, uint64_t seed) MUST_USE; /* NULL: n
 struct ledger *ledger_free(struct ledger *l);
 CLEAN_FUNC(struct ledger, ledger_free)
 
-uint32_t ledger_n(const struct ledger *l);             /* number of requests that have not ended */
-uint32_t ledger_n_queued(const struct ledger *l);      /* number of requests in REQUEST_QUEUED */
-uint64_t ledger_queued_tokens(const struct ledger *l); /* prompt tokens of all queued requests */
-uint32_t ledger_capacity(const struct ledger *l);
+struct ledger_counts {
+    uint32_t open, queued, capacity; /* open: have not ended; queued: in REQUEST_QUEUED */
+    uint64_t queued_tokens;          /* prompt tokens of all queued requests */
+};
+struct ledger_counts ledger_counts(const struct ledger *l);
 /* Number of prompt tokens of s; ledger_total_tokens() adds the most tokens that all outputs can
  * have. 4 bytes of text count as one token. */
 uint64_t ledger_prompt_tokens(const struct rec_submit *s);

@@ -206,7 +206,7 @@ static void
 invalidate(struct ledger_log *g)
 {
     log_warn("the ledger log is full; a restart of lagand now would lose %u open requests",
-             ledger_n(g->ledger));
+             ledger_counts(g->ledger).open);
     log_file_void(&g->file);
     g->invalid = true;
 }
@@ -265,7 +265,7 @@ ledger_save_new(struct ledger_log *g)
     struct request *r;
 
     if (!g || !g->file.base) return;
-    if (g->invalid && !ledger_n(g->ledger)) g->invalid = !rewrite_log(g);
+    if (g->invalid && !ledger_counts(g->ledger).open) g->invalid = !rewrite_log(g);
     if (g->seen_id == ledger_last_id(g->ledger)) return;
     /* Visits the whole queue, because new requests may be anywhere in it. A request with an id up
      * to seen_id was queued again by the end of its worker and is in the log already. */

@@ -212,9 +212,9 @@ cmd_status(struct ask *a)
     for (uint32_t i = 0; i < d->config->n_models; i++)
         if (!d->config->model[i].removed) msg_text(p, d->config->model[i].keys.name);
     msg_key_u64(p, "clients", session_n(d->sessions));
-    msg_key_u64(p, "requests", ledger_n(d->ledger));
-    msg_key_u64(p, "max_requests", ledger_capacity(d->ledger));
-    msg_key_u64(p, "queued", ledger_n_queued(d->ledger));
+    msg_key_u64(p, "requests", ledger_counts(d->ledger).open);
+    msg_key_u64(p, "max_requests", ledger_counts(d->ledger).capacity);
+    msg_key_u64(p, "queued", ledger_counts(d->ledger).queued);
     msg_key_u64(p, "accepted", d->n_requests);
     msg_key_u64(p, "refused", d->n_refused);
     msg_key_u64(p, "finished", d->n_finished);
@@ -315,7 +315,7 @@ cmd_requests_list(struct ask *a)
             p = reply(a);
             msgpack_pack_array(p, n);
         }
-        for (uint32_t i = 0; i < ledger_capacity(d->ledger); i++) {
+        for (uint32_t i = 0; i < ledger_counts(d->ledger).capacity; i++) {
             struct request *r = ledger_request(d->ledger, i);
             char client[16] = ""; /* stays "" if the client is not connected */
             struct request_info f;

@@ -128,7 +128,7 @@ n_suspended(const struct daemon *d)
 {
     uint64_t n = 0;
 
-    for (uint32_t i = 0; i < ledger_capacity(d->ledger); i++) {
+    for (uint32_t i = 0; i < ledger_counts(d->ledger).capacity; i++) {
         const struct request *r = ledger_request(d->ledger, i);
         const struct request_info f = r ? request_info(r) : (struct request_info){ 0 };
 
@@ -146,8 +146,8 @@ enum unit { UNIT_COUNT, UNIT_BYTES, UNIT_SECONDS };
 #define DAEMON_METRICS(X) \
     X(lagan_uptime_seconds,          "gauge",   UNIT_SECONDS, "time since lagand was started", d->now - d->started) \
     X(lagan_clients,                 "gauge",   UNIT_COUNT, "clients that are connected and have sent at least one message", session_n(d->sessions)) \
-    X(lagan_requests,                "gauge",   UNIT_COUNT, "accepted requests that have not ended (open requests)", ledger_n(d->ledger)) \
-    X(lagan_requests_queued,         "gauge",   UNIT_COUNT, "open requests that no worker has yet", ledger_n_queued(d->ledger)) \
+    X(lagan_requests,                "gauge",   UNIT_COUNT, "accepted requests that have not ended (open requests)", ledger_counts(d->ledger).open) \
+    X(lagan_requests_queued,         "gauge",   UNIT_COUNT, "open requests that no worker has yet", ledger_counts(d->ledger).queued) \
     X(lagan_requests_suspended,         "gauge",   UNIT_COUNT, "open requests whose generation is suspended because their client does not acknowledge tokens", n_suspended(d)) \
     X(lagan_requests_bytes,          "gauge",   UNIT_BYTES, "memory reserved in lagand for open requests, in bytes; limited by api.memory", d->held_bytes) \
     X(lagan_requests_accepted_total, "counter", UNIT_COUNT, "requests accepted since lagand was started", d->n_requests) \

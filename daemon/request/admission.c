@@ -318,9 +318,9 @@ check_open(struct daemon *d, struct client *c, struct err *e)
         return REFUSED(e, QUEUE_FULL, "this client has %u open requests; api.max_inflight is %u",
                        c->n_open, o->max_inflight);
     }
-    if (ledger_n_queued(d->ledger) >= o->max_queued_reqs) {
+    if (ledger_counts(d->ledger).queued >= o->max_queued_reqs) {
         return REFUSED(e, QUEUE_FULL, "%u requests are queued; scheduler.max_num_queued_reqs is %u",
-                       ledger_n_queued(d->ledger), o->max_queued_reqs);
+                       ledger_counts(d->ledger).queued, o->max_queued_reqs);
     }
     return 0;
 }
@@ -433,12 +433,12 @@ afford(const struct daemon *d, const struct client *c, const struct rec_submit *
             (unsigned long long)d->held_bytes, (unsigned long long)bytes,
             (unsigned long long)o->memory);
     }
-    if (ledger_n_queued(d->ledger) &&
-        ledger_queued_tokens(d->ledger) + prompt > o->max_queued_tokens) {
+    if (ledger_counts(d->ledger).queued &&
+        ledger_counts(d->ledger).queued_tokens + prompt > o->max_queued_tokens) {
         return REFUSED(e, QUEUE_FULL,
                        "%llu prompt tokens are queued and this prompt has %llu more; "
                        "scheduler.max_num_queued_tokens is %llu",
-                       (unsigned long long)ledger_queued_tokens(d->ledger),
+                       (unsigned long long)ledger_counts(d->ledger).queued_tokens,
                        (unsigned long long)prompt, (unsigned long long)o->max_queued_tokens);
     }
     return 0;
@@ -546,7 +546,7 @@ enter(struct daemon *d, struct client *c, uint64_t rid, struct candidate *k, str
 
     if (ledger_take(d->ledger, c->handle, rid, k->submit, k->bytes, ret) < 0)
         return REFUSED(e, QUEUE_FULL, "lagand has %u open requests and takes no more; retry later",
-                       ledger_capacity(d->ledger));
+                       ledger_counts(d->ledger).capacity);
     k->submit = NULL;
     ledger_set_terms(*ret, &terms);
     if (outputs_init(*ret) < 0)

@@ -412,7 +412,7 @@ static void
 drop_client(struct daemon *d, uint32_t handle, bool for_good)
 {
     struct client *c = session_find(d->sessions, handle);
-    uint32_t open = c ? c->n_open : ledger_capacity(d->ledger);
+    uint32_t open = c ? c->n_open : ledger_counts(d->ledger).capacity;
     struct request *r;
 
     /* Stops after the last open request of the client; most clients that disconnect have none. */
@@ -640,7 +640,7 @@ deliver_tick(struct daemon *d, nsec now, nsec late)
     struct client *c;
 
     if (late) discount(d, now, late);
-    for (uint32_t at = 0; ledger_n(d->ledger) && (r = ledger_next(d->ledger, &at));)
+    for (uint32_t at = 0; ledger_counts(d->ledger).open && (r = ledger_next(d->ledger, &at));)
         if (!r->retained) tick_request(d, r, now);
     for (uint32_t at = 0; (c = session_next(d->sessions, &at));) tick_client(d, c, now);
     ledger_expire(d->ledger, now);

@@ -222,7 +222,7 @@ dispatch(struct daemon *d)
             send_fragments(d->worker[i], ledger_request(d->ledger, q->sending));
     }
     ledger_save_new(d->ledger_log);
-    if (!ledger_n_queued(d->ledger)) return;
+    if (!ledger_counts(d->ledger).queued) return;
     fill_routes(d, table);
     if (d->quarantine->n_suspects) dispatch_suspects(d, table);
     for (r = ledger_next_queued(d->ledger, NULL); r; r = next) {

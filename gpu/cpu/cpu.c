@@ -176,7 +176,7 @@ cpu_lane_tune(struct lane *l, struct tune_result *ret)
     return 0;
 }
 
-/* The functions for graphs fail, because the CPU device has no graphs (gpu_graphs() is false). */
+/* The functions for graphs fail, because the CPU device captures no graphs. */
 static int
 cpu_graph_begin(struct lane *l)
 {

@@ -107,8 +107,8 @@ queue_keeps_order_and_counts_prompt_tokens(void **state)
 
     (void)state;
     for (uint32_t i = 0; i < 5; i++) take(l, 1, i);
-    assert_int_equal(ledger_n_queued(l), 5);
-    assert_int_equal(ledger_queued_tokens(l), 50);
+    assert_int_equal(ledger_counts(l).queued, 5);
+    assert_int_equal(ledger_counts(l).queued_tokens, 50);
     request_move(l, ledger_find(l, 1, 2), REQUEST_DISPATCHED);
     request_move(l, ledger_find(l, 1, 0), REQUEST_ENDED);
     request_move(l, ledger_find(l, 1, 3), REQUEST_DISPATCHED);
@@ -119,8 +119,8 @@ queue_keeps_order_and_counts_prompt_tokens(void **state)
     for (uint64_t want = 1; (r = ledger_next_queued(l, r)); want += want == 1 ? 2 : 1) {
         assert_int_equal(r->rid, want);
     }
-    assert_int_equal(ledger_n_queued(l), 3);
-    assert_int_equal(ledger_queued_tokens(l), 30);
+    assert_int_equal(ledger_counts(l).queued, 3);
+    assert_int_equal(ledger_counts(l).queued_tokens, 30);
     ledger_free(l);
 }
 
@@ -175,12 +175,12 @@ retained_request_is_found_until_it_expires(void **state)
     struct request *r = kept(l, 7, &one, "blue", NSEC_S);
 
     (void)state;
-    assert_int_equal(ledger_n(l), 0);
+    assert_int_equal(ledger_counts(l).open, 0);
     assert_true(r->retained);
     assert_ptr_equal(ledger_find_key(l, &one, "blue", 4), r);
     ledger_expire(l, NSEC_S + LEDGER_KEEP_TIME - 1);
     assert_int_equal(ledger_attach(l, r, 3, 7), 0); /* resumed, delivered and retained again */
-    assert_int_equal(ledger_n(l), 1);
+    assert_int_equal(ledger_counts(l).open, 1);
     ledger_expire(l, NSEC_NEVER);
     assert_ptr_equal(ledger_find(l, 3, 7), r);
     ledger_detach(l, r);

@@ -242,7 +242,7 @@ ended_request_is_retained_and_does_not_run_again(void **state)
     assert_int_equal(n->result.cached, 9);
     assert_int_equal(n->result.n_prompt_tokens, 3);
     same_bytes(&n->outputs.token, &r->outputs.token);
-    assert_int_equal(ledger_n_queued(is.ledger), 0);
+    assert_int_equal(ledger_counts(is.ledger).queued, 0);
 }
 
 /* The second lagand saves it without the tails of its SUBMIT, the cache salt included. */

@@ -47,8 +47,8 @@ open_kv(struct harness *h, struct err *e)
 static bool
 divide(const struct gpu *g, struct exec_config *c)
 {
-    const struct gpu_parts p = gpu_parts(g);
-    uint32_t units = gpu_units(g), least = p.grain ? ROUND_UP(p.least, p.grain) : 0;
+    const struct gpu_parts p = gpu_facts(g).parts;
+    uint32_t units = gpu_facts(g).units, least = p.grain ? ROUND_UP(p.least, p.grain) : 0;
 
     if (p.grain == 0) return false;
     check(c->n_lanes == 2 && units >= 2 * least);

@@ -34,22 +34,8 @@ gpu_why(const struct gpu *g)
     abort();
 }
 
-uint32_t
-gpu_units(const struct gpu *g)
-{
-    check(!g);
-    abort();
-}
-
-uint32_t
-gpu_rank(const struct gpu *g)
-{
-    check(!g);
-    abort();
-}
-
-uint32_t
-gpu_ranks(const struct gpu *g)
+struct gpu_facts
+gpu_facts(const struct gpu *g)
 {
     check(!g);
     abort();

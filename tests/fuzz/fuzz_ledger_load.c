@@ -298,7 +298,7 @@ use(struct ledger *l)
 {
     static struct quarantine poisons;
 
-    for (uint32_t i = 0; i < ledger_capacity(l); i++) {
+    for (uint32_t i = 0; i < ledger_counts(l).capacity; i++) {
         struct request *r = ledger_request(l, i);
         const struct ref_row *t = r ? ref_id(r->id) : NULL;
         uint32_t n;

@@ -130,25 +130,11 @@ gpu_why(const struct gpu *g)
     return g->why.text;
 }
 
-uint32_t
-gpu_units(const struct gpu *g)
+struct gpu_facts
+gpu_facts(const struct gpu *g)
 {
     (void)g;
-    return 1;
-}
-
-uint32_t
-gpu_rank(const struct gpu *g)
-{
-    (void)g;
-    return rank;
-}
-
-uint32_t
-gpu_ranks(const struct gpu *g)
-{
-    (void)g;
-    return ranks;
+    return (struct gpu_facts){ .units = 1, .rank = rank, .ranks = ranks };
 }
 
 enum dtype

@@ -50,6 +50,28 @@ check_length(struct reuse_ref *t, const struct reuse_slot *s)
     check(found >= whole && found <= want && (found == want || !t->c.copy_partial));
 }
 
+/* Each block of a prompt and of its encoder input is a hit or missed; a window group does not hold
+ * the hits behind its window. */
+static void
+check_use(const struct reuse_ref *t, uint32_t slot)
+{
+    const struct reuse_slot *s = &t->slot[slot];
+    struct kv_use use = { 0 };
+    uint32_t blocks = 0;
+    bool all = true;
+
+    if (t->has_state) return;
+    kv_add_use(t->kv, slot, &use);
+    for (uint32_t g = 0; g < t->c.n_groups; g++) {
+        uint32_t n = t->c.group[g].kind == KV_CROSS ? s->text.n_source : s->len;
+
+        all = all && t->c.group[g].kind != KV_WINDOW;
+        blocks += CEIL_DIV(n, t->c.tokens_per_block);
+    }
+    check(use.allocated == 0 && use.allocated_new == 0);
+    check(all ? use.reused + use.missed == blocks : use.reused + use.missed <= blocks);
+}
+
 static void
 admit_slot(struct reuse_ref *t, struct in *in)
 {
@@ -90,6 +112,7 @@ admit_slot(struct reuse_ref *t, struct in *in)
     r = kv_admit(t->kv, slot, &s->need, &s->text, &hit);
     check(r == 0 || (r == -EAGAIN && (!fits_without_hit || !ref_all_started(t))));
     if (r < 0) return;
+    check_use(t, slot);
     check(hit.n_tokens == seen.n_tokens || hit.n_tokens == whole || hit.n_tokens == 0);
     if (fits_any_hit) check(hit.n_tokens == seen.n_tokens);
     s->live = true;

@@ -23,7 +23,8 @@ struct request {
     req_id id;
     struct seq *seq[MAX_SEQ_GROUP]; /* [n]: itself, or its beams or samples; NULL: reaped */
     uint32_t n, n_open, n_shared;
-    bool meddled;                   /* cancelled, late or failed: any length is right */
+    bool meddled; /* cancelled, late or failed: any length is right */
+    bool was_suspended;
     uint32_t n_seen[MAX_SEQ_GROUP]; /* tokens at the last check: their number only grows */
 };
 struct world {
@@ -234,6 +235,8 @@ reap(struct world *w)
         if (!k->meddled && q->deadline == NSEC_NEVER) check(q->reason == reason);
         if (q->reason == LAGAN_E_DEADLINE) check(q->deadline <= w->r.now);
         check(q->reason != LAGAN_E_TOO_LONG); /* scheduler_add() detects it */
+        if (w->r.l.policy != POLICY_MAX_UTILIZATION && !k->was_suspended)
+            check(q->n_preemptions == 0);
         run_check_tokens(q);
         k->n_open--;
         seq_free(q);
@@ -483,6 +486,7 @@ call(struct world *w, struct in *in)
             struct request *k = &w->request[byte(in) % w->n];
 
             if (!k->n_open) break;
+            k->was_suspended = true;
             scheduler_suspend(r->s, k->id, what & 64);
             if (w->ref) ref_suspend(w->ref, k->id, what & 64);
         } else if (what & 64 && !w->ref && r->l.n_lanes > 1) {
@@ -577,7 +581,7 @@ drain(struct world *w)
     settle(w);
     scheduler_unkeep_all(w->r.s);
     for (uint32_t i = 0; i < w->n; i++) check(!w->request[i].n_open);
-    check(scheduler_n_running(w->r.s) == 0 && scheduler_n_waiting(w->r.s) == 0);
+    check(scheduler_counts(w->r.s).running == 0 && scheduler_counts(w->r.s).waiting == 0);
     check(run_used(&w->r) == 0);
 }
 

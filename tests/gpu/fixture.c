@@ -183,8 +183,9 @@ open_shared(void)
 
     if (gpu_open(&one.gpu, &options, &e) < 0) fail_msg("%s", e.text);
     op = gpu_ops(one.gpu);
-    if (op->lane.open(one.gpu, gpu_units(one.gpu), &one.lane, &e) < 0) fail_msg("%s", e.text);
-    if (lane_units && op->lane.part(one.lane, gpu_units(one.gpu) - lane_units, lane_units) < 0)
+    if (op->lane.open(one.gpu, gpu_facts(one.gpu).units, &one.lane, &e) < 0) fail_msg("%s", e.text);
+    if (lane_units &&
+        op->lane.part(one.lane, gpu_facts(one.gpu).units - lane_units, lane_units) < 0)
         fail_msg("%s", gpu_why(one.gpu));
     make_arena("test", ARENA_BYTES, &one.arena);
     one.step = 0;

@@ -637,7 +637,8 @@ two_concurrent_lanes_give_the_same_bits_as_one(void **state)
 
     (void)state;
     fixture_open(&r, "auto", 2);
-    assert_int_equal(r.op->lane.open(r.gpu, fixture_cuda() ? gpu_units(r.gpu) : 2, &other, &e), 0);
+    assert_int_equal(
+        r.op->lane.open(r.gpu, fixture_cuda() ? gpu_facts(r.gpu).units : 2, &other, &e), 0);
     x = fixture_tensor(&r, r.act, ROWS, K, K, 1);
     w = fixture_tensor(&r, fixture_cuda() ? r.act : DT_BF16, OUT, K, K, 1);
     want = fixture_output(&r, ROWS, OUT, OUT);
@@ -677,13 +678,13 @@ bits_stay_when_lanes_change_partition_between_ops(void **state)
 
     (void)state;
     fixture_open(&r, "auto", units);
-    parts = gpu_parts(r.gpu);
+    parts = gpu_facts(r.gpu).parts;
     if (!parts.grain) {
         fixture_close(&r);
         skip();
     }
     n_shapes = fixture_cuda() ? ARRAY_LEN(shape) : 1;
-    if (fixture_cuda()) units = gpu_units(r.gpu);
+    if (fixture_cuda()) units = gpu_facts(r.gpu).units;
     lane[0] = r.lane;
     assert_int_equal(r.op->lane.open(r.gpu, units, &lane[1], &e), 0);
     for (size_t s = 0; s < n_shapes; s++) {

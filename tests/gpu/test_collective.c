@@ -284,7 +284,7 @@ any_shapes(struct side *s)
         if (below(s, 3) == 0)
             one_residual(s, rows, cols, gap, below(s, 2));
         else if (below(s, 2))
-            one_sum(s, rows, cols, gap, gpu_graphs(s->gpu) && below(s, 2));
+            one_sum(s, rows, cols, gap, gpu_facts(s->gpu).graphs && below(s, 2));
         else
             one_gathering(s, rows, cols, gap, below(s, 2));
     }
@@ -294,9 +294,9 @@ any_shapes(struct side *s)
 static void
 large(struct side *s)
 {
-    uint32_t rows = gpu_graphs(s->gpu) ? 1024 : 60;
+    uint32_t rows = gpu_facts(s->gpu).graphs ? 1024 : 60;
 
-    one_sum(s, rows, 4096, 0, gpu_graphs(s->gpu));
+    one_sum(s, rows, 4096, 0, gpu_facts(s->gpu).graphs);
     one_residual(s, 64, 4096, 0, false);
     one_residual(s, 128, 5376, 8, true);
     one_residual(s, 129, 4096, 0, false);
@@ -343,7 +343,7 @@ a_rank(uint32_t rank, uint32_t ranks, int fd)
     alarm(ALONE);
     open_side(s, rank, ranks, fd);
     for (int i = 0; i < LANES; i++)
-        if (s->op->lane.open(s->gpu, gpu_units(s->gpu), &lanes[i], &e) < 0) {
+        if (s->op->lane.open(s->gpu, gpu_facts(s->gpu).units, &lanes[i], &e) < 0) {
             fprintf(stderr, "rank %u: %s\n", rank, e.text);
             _exit(1);
         }

@@ -294,7 +294,7 @@ another_lane(struct fixture *r)
     struct lane *other;
     struct err e = { 0 };
 
-    if (r->op->lane.open(r->gpu, fixture_cuda() ? gpu_units(r->gpu) : 2, &other, &e) < 0)
+    if (r->op->lane.open(r->gpu, fixture_cuda() ? gpu_facts(r->gpu).units : 2, &other, &e) < 0)
         fail_msg("%s", e.text);
     return other;
 }
@@ -427,7 +427,7 @@ a_graph_runs_on_current_buffer_contents(void **state)
 
     (void)state;
     fixture_open(&r, "auto", 1);
-    if (!gpu_graphs(r.gpu)) {
+    if (!gpu_facts(r.gpu).graphs) {
         assert_int_equal(r.op->graph.begin(r.lane), -ENOTSUP);
         fixture_close(&r);
         skip();
@@ -474,7 +474,7 @@ a_graph_above_2048_ops_is_refused_without_failing_the_lane(void **state)
 
     (void)state;
     fixture_open(&r, "auto", 1);
-    if (!gpu_graphs(r.gpu)) {
+    if (!gpu_facts(r.gpu).graphs) {
         fixture_close(&r);
         skip();
     }

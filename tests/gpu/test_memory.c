@@ -426,7 +426,7 @@ a_recording_refuses_host_copies_and_stays_valid(void **state)
 
     (void)state;
     fixture_open(&r, "auto", 1);
-    if (!gpu_graphs(r.gpu)) {
+    if (!gpu_facts(r.gpu).graphs) {
         fixture_close(&r);
         skip();
     }

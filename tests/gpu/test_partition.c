@@ -27,13 +27,13 @@ open_two(struct two *t)
     struct gpu_parts parts;
 
     fixture_open(&t->r, "auto", UNITS);
-    parts = gpu_parts(t->r.gpu);
+    parts = gpu_facts(t->r.gpu).parts;
     if (parts.grain == 0) {
         fixture_close(&t->r);
         if (parts.why) print_message("%s\n", parts.why);
         skip();
     }
-    t->units = fixture_cuda() ? gpu_units(t->r.gpu) : UNITS;
+    t->units = fixture_cuda() ? gpu_facts(t->r.gpu).units : UNITS;
     t->least = parts.least;
     t->grain = parts.grain;
     t->lane[0] = t->r.lane;
@@ -200,7 +200,7 @@ a_graph_stays_on_its_part_and_keeps_the_partition(void **state)
 
     (void)state;
     open_two(&t);
-    if (!gpu_graphs(t.r.gpu)) {
+    if (!gpu_facts(t.r.gpu).graphs) {
         close_two(&t);
         skip();
     }

@@ -285,8 +285,8 @@ unknown_device_names_and_zero_sizes_are_refused(void **state)
     assert_non_null(strstr(e.text, "0 units"));
     assert_int_equal(r.op->mem.arena_make(r.gpu, "none", 0, &a, &e), -EINVAL);
     assert_string_equal(r.op->name, fixture_cuda() ? "cuda" : "cpu");
-    assert_non_null(strstr(gpu_describe(r.gpu), fixture_cuda() ? "cuda" : "cpu ("));
-    assert_true(gpu_units(r.gpu) >= 1);
+    assert_non_null(strstr(gpu_facts(r.gpu).describe, fixture_cuda() ? "cuda" : "cpu ("));
+    assert_true(gpu_facts(r.gpu).units >= 1);
 }
 
 static void
@@ -305,7 +305,7 @@ lane_part_refuses_invalid_ranges_and_undividable_devices(void **state)
         assert_int_equal(r.op->lane.part(r.lane, 0, units), 0);
     }
     r.gpu->parts = (struct gpu_parts){ 0 };
-    assert_int_equal(gpu_parts(r.gpu).grain, 0);
+    assert_int_equal(gpu_facts(r.gpu).parts.grain, 0);
     assert_int_equal(r.op->lane.part(r.lane, 0, 1), -ENOTSUP);
     assert_non_null(strstr(gpu_why(r.gpu), "cannot be divided"));
     r.gpu->parts = parts;

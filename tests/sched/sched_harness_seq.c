@@ -161,7 +161,7 @@ void
 run_end(struct sched_fixture *r, struct seq *const *q, uint32_t n)
 {
     while (scheduler_reap(r->s)) continue;
-    check(scheduler_n_running(r->s) + scheduler_n_waiting(r->s) == 0);
+    check(scheduler_counts(r->s).running + scheduler_counts(r->s).waiting == 0);
     check(run_used(r) == 0);
     run_close(r);
     for (uint32_t i = 0; i < n; i++) {

@@ -194,7 +194,7 @@ static_batch_admits_all_that_fit_even_without_tokens(void **state)
     request(30, 10);
     for (int i = 0; i < 4; i++) run_add(&r, q[i]);
     assert_non_null(run_step(&r, 0));
-    assert_int_equal(scheduler_n_running(r.s), 3);
+    assert_int_equal(scheduler_counts(r.s).running, 3);
     do {
         bool over = q[0]->state == SEQ_ENDED && q[1]->state == SEQ_ENDED &&
                     q[2]->state == SEQ_ENDED;

@@ -399,7 +399,7 @@ sequences_never_exceed_the_tokens_of_a_step(void **state)
     for (int i = 0; i < 8; i++) run_add(&r, q[i] = seq_new((req_id)i, 7, 20, 0));
     for (const struct batch *b; (b = run_step(&r, 0));) {
         assert_true(b->n_tokens <= 5);
-        assert_true(scheduler_n_running(r.s) <= 5);
+        assert_true(scheduler_counts(r.s).running <= 5);
     }
     for (int i = 0; i < 8; i++) seq_free(scheduler_reap(r.s));
     assert_int_equal(run_used(&r), 0);
@@ -506,7 +506,7 @@ invalid_request_is_refused_with_the_reason(void **state)
     assert_int_equal(scheduler_add(r.s, empty, 0, &e), -EINVAL);
     assert_int_equal(scheduler_add(r.s, source, 0, &e), -EINVAL);
     assert_non_null(strstr(e.text, "no encoder"));
-    assert_int_equal(scheduler_n_waiting(r.s), 1);
+    assert_int_equal(scheduler_counts(r.s).waiting, 1);
     run_drain(&r);
     assert_ptr_equal(scheduler_reap(r.s), q);
     seq_free(ref);

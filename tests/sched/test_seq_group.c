@@ -662,8 +662,8 @@ group_is_admitted_whole_waits_or_is_refused(void **state)
     assert_int_equal(p->n_segments, 6);
     assert_int_equal(p->n_logits, 6);
     assert_null(plan(&b)); /* the other group has no slots, this one waits for its result */
-    assert_int_equal(scheduler_n_running(b.s), 6);
-    assert_int_equal(scheduler_n_waiting(b.s), 1);
+    assert_int_equal(scheduler_counts(b.s).running, 6);
+    assert_int_equal(scheduler_counts(b.s).waiting, 1);
     while (left > 0) {
         if (b.done == b.planned) assert_non_null(plan(&b));
         commit(&b);
@@ -750,7 +750,7 @@ adopted_search_never_exceeds_max_num_seqs(void **state)
     assert_int_equal(scheduler_add(b.s, all[1]->seq, 0, &e), 0);
     assert_non_null(plan(&b)); /* 1 of 3 sequences runs */
     assert_int_equal(scheduler_add(b.s, all[0]->seq, 0, &e), -EAGAIN);
-    assert_int_equal(scheduler_n_running(b.s), 1);
+    assert_int_equal(scheduler_counts(b.s).running, 1);
     scheduler_cancel(b.s, 1, LAGAN_E_CANCELLED);
     commit(&b);
     take_back(&b, &all[1], 1, &left);

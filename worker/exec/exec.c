@@ -136,7 +136,7 @@ open_lane(struct exec *x, struct exec_lane *l, uint32_t units, const struct kv_c
     l->step.lane = l->lane;
     /* Until exec_blocks() any mapped memory is valid: the warm-up is padding and reads no block. */
     set_kv_views(x, l, kv, &x->arena);
-    if (!gpu_graphs(x->gpu)) return 0;
+    if (!gpu_facts(x->gpu).graphs) return 0;
     r = warm_up(x, l);
     if (r < 0) return err_set(e, r, "the first run of the kernels failed: %s", gpu_why(x->gpu));
     l->graphs.capacity = x->c.graphs_memory / x->c.n_lanes;
@@ -165,7 +165,8 @@ exec_open(struct exec **ret, const struct exec_config *c, struct gpu *g, const s
     }
     for (uint32_t i = 0; i < c->n_lanes; i++)
         TRY(open_lane(x, &x->lane[i],
-                      c->lane_units[i] ? c->lane_units[i] : gpu_units(g) / c->n_lanes, kv, e));
+                      c->lane_units[i] ? c->lane_units[i] : gpu_facts(g).units / c->n_lanes, kv,
+                      e));
     r = exec_partition_open(x);
     if (r < 0) return err_set(e, r, "%s", gpu_why(g));
     *ret = TAKE(x);

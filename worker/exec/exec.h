@@ -1,8 +1,8 @@
 /* exec.h - executes batches on the device: uploads their arrays, queues the ops of the model and
  * samples.
  *
- * The scheduler makes all decisions. If the device can capture graphs (gpu_graphs()), the decoder
- * part of a batch with a bucket runs as a captured graph (graphs.h).
+ * The scheduler makes all decisions. If the device can capture graphs, the decoder part of a batch
+ * with a bucket runs as a captured graph (graphs.h).
  *
  * exec_start() queues a step on its lane and returns. exec_fd() of the lane becomes readable when a
  * step is done; exec_finish() then returns its result. Two steps of a lane may be in flight; they

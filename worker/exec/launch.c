@@ -110,7 +110,7 @@ share_units(const struct exec_part *a, const struct exec_part *b)
 static int
 queue_behind(struct exec *x, struct exec_lane *l, uint64_t step)
 {
-    if (gpu_ranks(x->gpu) == 1) return 0;
+    if (gpu_facts(x->gpu).ranks == 1) return 0;
     l->out[l->started % STAGES].part = l->part;
     l->out[l->started % STAGES].step = step;
     for (const struct exec_lane *o = x->lane; o < x->lane + x->c.n_lanes; o++)

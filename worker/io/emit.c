@@ -35,7 +35,7 @@ emit_token_text_bytes(const struct worker *w)
 void
 emit_ready(struct worker *w, nsec load_ns)
 {
-    const char *name = w->model->arch->name, *device = gpu_describe(w->gpu);
+    const char *name = w->model->arch->name, *device = gpu_facts(w->gpu).describe;
     uint32_t max_prompt = w->max_source ? w->max_source : w->model->shape.max_len;
     uint64_t max_text = w->tokenizer ? tokenizer_max_text(w->tokenizer, max_prompt) : 0;
     struct rec_ready r = {

@@ -45,7 +45,7 @@ describe(const struct worker *w, uint64_t free, uint64_t total, uint64_t left)
     return json_pack(
         "{s:s,s:s,s:I,s:I,s:I,s:I,s:I,s:I,s:s,s:s,s:I,s:o,s:I,s:I,s:I,s:I,s:I,s:I,s:s*,s:I,s:s*,"
         "s:s?,s:s?}",
-        "architecture", m->arch->name, "device", gpu_describe(w->gpu), "layers",
+        "architecture", m->arch->name, "device", gpu_facts(w->gpu).describe, "layers",
         (json_int_t)s->n_layers, "encoder_layers", (json_int_t)s->n_encoder_layers, "hidden",
         (json_int_t)s->hidden, "vocab", (json_int_t)s->vocab, "max_len", (json_int_t)s->max_len,
         "max_source", (json_int_t)w->max_source, "dtype", dtype_name(m->dtype), "kv_dtype",
@@ -108,12 +108,12 @@ inspect_run(struct worker *w, uint64_t held, struct err *e)
         return err_set(
             e, -ENOMEM,
             "%s: too little memory: %.2f of %.2f GiB are free; the weights need %.2f GiB",
-            gpu_describe(w->gpu), GIB(free_bytes), GIB(total), GIB(weights));
+            gpu_facts(w->gpu).describe, GIB(free_bytes), GIB(total), GIB(weights));
     if (free_bytes < taken + 2 * (uint64_t)w->kv_config->slab_bytes)
         return err_set(e, -ENOMEM,
                        "%s: too little memory: %.2f of %.2f GiB are free; the weights need %.2f "
                        "GiB; graphs, lanes, a replacement worker and kv.reserve need %.2f GiB more",
-                       gpu_describe(w->gpu), GIB(free_bytes), GIB(total), GIB(weights),
+                       gpu_facts(w->gpu).describe, GIB(free_bytes), GIB(total), GIB(weights),
                        GIB(beside));
     print(w, describe(w, free_bytes, total, free_bytes - taken));
     return 0;

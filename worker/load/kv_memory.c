@@ -23,7 +23,7 @@ static int
 gpu_kv_bytes(struct worker *w, uint64_t free, uint64_t total, uint64_t *ret, struct err *e)
 {
     const struct model_options *k = w->keys;
-    uint64_t graphs = gpu_graphs(w->gpu) ? k->graphs_memory : 0;
+    uint64_t graphs = gpu_facts(w->gpu).graphs ? k->graphs_memory : 0;
     uint64_t steps = exec_scratch_bytes(w->exec) + w->limits->n_lanes * SIZES_LANE_BYTES;
     uint64_t next = SIZES_REPLACEMENT_BYTES + exec_partition_times(w->exec).bytes +
                     (k->standby ? steps : 0);

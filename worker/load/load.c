@@ -418,7 +418,7 @@ load_inspect(struct worker *w, uint64_t *weights, uint64_t *beside, struct err *
                        w->why_no_text);
     *beside = 0;
     if (sizes_on_gpu(w))
-        *beside = (gpu_graphs(w->gpu) ? k->graphs_memory : 0) + SIZES_REPLACEMENT_BYTES +
+        *beside = (gpu_facts(w->gpu).graphs ? k->graphs_memory : 0) + SIZES_REPLACEMENT_BYTES +
                   k->kv_reserve + w->limits->n_lanes * SIZES_LANE_BYTES;
     return 0;
 }
@@ -482,7 +482,7 @@ log_standby(const struct worker *w)
                  (double)w->loader->load_ns / NSEC_S,
                  (double)w->loader->phase_ns[LOAD_DEVICE] / NSEC_S,
                  (double)w->loader->phase_ns[LOAD_WEIGHTS] / NSEC_S,
-                 (double)w->loader->phase_ns[LOAD_STEPS] / NSEC_S, gpu_describe(w->gpu));
+                 (double)w->loader->phase_ns[LOAD_STEPS] / NSEC_S, gpu_facts(w->gpu).describe);
 }
 
 /* Waits until a standby receives "begin" or "go", and updates its heartbeat meanwhile. */

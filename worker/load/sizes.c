@@ -101,7 +101,7 @@ set_limits(struct worker *w)
         /* A step that also decodes does at most max_tokens x all layers of encoder work. */
         .enc_work = (uint64_t)max_tokens * w->model->shape.n_encoder_layers,
     };
-    if (gpu_graphs(w->gpu) && k->graphs_memory)
+    if (gpu_facts(w->gpu).graphs && k->graphs_memory)
         w->limits->n_buckets = graphs_buckets(w->limits->bucket, max_tokens);
 }
 
@@ -109,12 +109,13 @@ set_limits(struct worker *w)
 static int
 set_lanes(struct worker *w, struct err *e)
 {
-    uint32_t units = w->keys->threads && !sizes_on_gpu(w) ? w->keys->threads : gpu_units(w->gpu);
+    uint32_t units = w->keys->threads && !sizes_on_gpu(w) ? w->keys->threads
+                                                          : gpu_facts(w->gpu).units;
 
     if (!sizes_on_gpu(w))
         units = MAX(units / w->keys->tensor_parallel, 1u); /* ranks share the host */
     if (!sizes_on_gpu(w) && w->keys->split_mode != SPLIT_OFF) units = MAX(units, 2u);
-    return partition_ctl_plan(w->partition_ctl, w->keys, gpu_parts(w->gpu), units, w->limits,
+    return partition_ctl_plan(w->partition_ctl, w->keys, gpu_facts(w->gpu).parts, units, w->limits,
                               w->steps, e);
 }
 

@@ -4,7 +4,7 @@
 int
 load_lane_open(struct model *m, struct err *e)
 {
-    return m->op->lane.open(m->gpu, gpu_units(m->gpu), &m->lane, e);
+    return m->op->lane.open(m->gpu, gpu_facts(m->gpu).units, &m->lane, e);
 }
 
 void

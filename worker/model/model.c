@@ -232,7 +232,7 @@ model_load(struct model *m, const struct model_source *src, struct gpu *g, struc
 {
     int code;
 
-    check(gpu_rank(g) == m->rank && gpu_ranks(g) == m->ranks);
+    check(gpu_facts(g).rank == m->rank && gpu_facts(g).ranks == m->ranks);
     m->gpu = g;
     m->op = gpu_ops(g);
     m->reading->fd = src->weights_fd;

@@ -2,8 +2,8 @@
  *
  * Partition 0 divides nothing: each lane may use all units. On the others prefill has the first
  * units and decode the rest; each of these two ranges is called a part. The device reports which
- * divisions are possible (gpu_parts()). The list is short because each partition may cost device
- * resources (streams, graphs). Pure.
+ * divisions are possible (struct gpu_parts). The list is short because each partition may cost
+ * device resources (streams, graphs). Pure.
  *
  *     units  |<------ prefill part ------>|<-- decode part -->|
  *

@@ -5,6 +5,7 @@
 #include "worker/process/health.h"
 
 #include "base/failpoint.h"
+#include "base/log.h"
 #include "ipc/channel.h"
 #include "ipc/stat.h"
 #include "worker/exec/exec.h"
@@ -146,6 +147,7 @@ static void
 on_check(const char *sentence)
 {
     write_panic(SIGABRT, NULL, sentence);
+    log_err("%s", sentence);
 }
 
 static void
@@ -256,11 +258,13 @@ health_heartbeat(struct worker *w, nsec now)
     atomic_fetch_add_explicit(&c->hb_count, 1, memory_order_relaxed);
     atomic_store_explicit(&c->hb_mono_ns, (uint64_t)now, memory_order_relaxed);
     if (w->loaded && w->sched) {
-        w->stats->v[STAT_running] = scheduler_n_running(w->sched);
-        w->stats->v[STAT_waiting] = scheduler_n_waiting(w->sched);
-        w->stats->v[STAT_preemptions] = scheduler_n_preemptions(w->sched);
-        scheduler_lookups(w->sched, &w->stats->v[STAT_prefix_cache_queries],
-                          &w->stats->v[STAT_prefix_cache_hits]);
+        const struct scheduler_counts n = scheduler_counts(w->sched);
+
+        w->stats->v[STAT_running] = n.running;
+        w->stats->v[STAT_waiting] = n.waiting;
+        w->stats->v[STAT_preemptions] = n.preemptions;
+        w->stats->v[STAT_prefix_cache_queries] = n.looked_up;
+        w->stats->v[STAT_prefix_cache_hits] = n.found;
         count_blocks(w);
         exec_graphs(w->exec, &w->stats->v[STAT_graphs], &w->stats->v[STAT_graph_bytes]);
     }

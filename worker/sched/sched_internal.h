@@ -100,7 +100,7 @@ struct scheduler {
     /* Time until which the lane delays new sequences to batch them; NSEC_NEVER: no delay. */
     nsec waited_for[MAX_LANES];
     uint64_t arrival_number, n_preemptions;
-    uint64_t n_looked_up, n_found;      /* prompt tokens: scheduler_lookups() */
+    uint64_t n_looked_up, n_found;      /* prompt tokens: scheduler_counts() */
     unsigned partition, next_partition; /* of steps planned now; as requested last */
     uint8_t work[MAX_LANES];            /* mask of enum work that each lane does now */
     bool lanes_merged;                  /* the prefill lane also decodes */

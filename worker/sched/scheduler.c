@@ -224,16 +224,11 @@ scheduler_kv_use(const struct scheduler *s, const struct seq *q)
     return sum;
 }
 
-uint32_t
-scheduler_n_running(const struct scheduler *s)
+struct scheduler_counts
+scheduler_counts(const struct scheduler *s)
 {
-    return s->running.n;
-}
-
-uint32_t
-scheduler_n_waiting(const struct scheduler *s)
-{
-    return s->waiting.n;
+    return (struct scheduler_counts){ s->running.n, s->waiting.n, s->n_preemptions, s->n_looked_up,
+                                      s->n_found };
 }
 
 struct kv_need
@@ -245,19 +240,6 @@ scheduler_longest(const struct scheduler *s, uint32_t n_source)
     for (uint32_t g = 0; s->l.policy == POLICY_MAX_REQUESTS && g < MAX_GROUPS; g++)
         n.n_blocks[g] *= s->max_running;
     return n;
-}
-
-void
-scheduler_lookups(const struct scheduler *s, uint64_t *tokens, uint64_t *hits)
-{
-    *tokens = s->n_looked_up;
-    *hits = s->n_found;
-}
-
-uint64_t
-scheduler_n_preemptions(const struct scheduler *s)
-{
-    return s->n_preemptions;
 }
 
 static void

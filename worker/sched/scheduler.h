@@ -148,13 +148,14 @@ struct seq *scheduler_reap(struct scheduler *s);
 struct seq *scheduler_seq_at(const struct scheduler *s, uint32_t slot); /* NULL: free slot */
 /* Blocks that q has used in all its slots until now. q may have a step in flight. */
 struct kv_use scheduler_kv_use(const struct scheduler *s, const struct seq *q);
-uint32_t scheduler_n_running(const struct scheduler *s);
-uint32_t scheduler_n_waiting(const struct scheduler *s);
-uint64_t scheduler_n_preemptions(const struct scheduler *s); /* since scheduler_new() */
+struct scheduler_counts {
+    uint32_t running, waiting;
+    uint64_t preemptions;      /* since scheduler_new() */
+    uint64_t looked_up, found; /* prompt tokens, at first admissions: in the prefix cache */
+};
+struct scheduler_counts scheduler_counts(const struct scheduler *s);
 /* Returns the blocks of the longest request with an encoder input of n_source tokens. With
  * POLICY_MAX_REQUESTS those of max_running such requests, because it admits without counting. */
 struct kv_need scheduler_longest(const struct scheduler *s, uint32_t n_source);
-/* Prompt tokens that were looked up in the prefix cache at a first admission; of these, found. */
-void scheduler_lookups(const struct scheduler *s, uint64_t *tokens, uint64_t *hits);
 /* Recomputes every counter and list of s and aborts the process if an invariant does not hold. */
 void scheduler_check(const struct scheduler *s);
