@@ -11,7 +11,7 @@
 
 #include <stdatomic.h>
 
-enum { SLOTS = 512, ROWS = SLOTS + 256, MAX_LEN = 1 << 20 };
+enum { SLOTS = 1024, ROWS = SLOTS + 256, MAX_LEN = 1 << 20 };
 
 static struct channel l;
 static struct rec_submit active[ROWS]; /* n_done: generated tokens */

@@ -16,16 +16,16 @@ enum { MOST_TRIES = 20 };           /* maximum number of SUBMITs of a request wi
 static void
 queue_own_frame(struct lagan *c, const msgpack_sbuffer *b)
 {
-    struct frame *f = calloc(1, sizeof *f);
+    struct frame *f = NULL;
+    struct err e;
+    int r = frame_new(&f, b->data, b->size, &e);
 
-    if (!f || zmq_msg_init_size(&f->z, b->size) < 0) {
-        free(f);
+    if (!f) {
         client_lose(c, LAGAN_E_OUT_OF_MEMORY, "out of memory for the end of a request");
         return;
     }
-    memcpy(zmq_msg_data(&f->z), b->data, b->size);
     /* Fails if r->end, one container deeper in this DONE than in CHUNK, exceeds LAGAN_MAX_DEPTH. */
-    if (msg_decode(&f->m, zmq_msg_data(&f->z), b->size, NULL) < 0) {
+    if (r < 0) {
         frame_free(f);
         client_lose(c, LAGAN_E_INTERNAL, "lagand sent a message with invalid values");
         return;
@@ -143,6 +143,7 @@ client_retries(struct lagan *c, struct open_request *r, uint32_t code)
         return false;
     r->n_tries--; /* n_tries counts lost connections; this lagand only rejected the request */
     r->retry_at = now + RETRY_AFTER;
+    c->retry_at = MIN(c->retry_at, r->retry_at);
     return true;
 }
 
@@ -156,19 +157,22 @@ client_cancelled(struct lagan *c, struct open_request *r)
 nsec
 client_retry_at(const struct lagan *c)
 {
-    nsec at = NSEC_NEVER;
-
-    for (uint32_t i = 0; i < c->n_requests && c->welcome; i++)
-        if (c->requests[i].retry_at) at = MIN(at, c->requests[i].retry_at);
-    return at;
+    return c->welcome ? c->retry_at : NSEC_NEVER;
 }
 
 void
 client_retry(struct lagan *c, nsec now)
 {
-    for (uint32_t i = 0; i < c->n_requests && c->welcome; i++)
-        if (c->requests[i].retry_at && now >= c->requests[i].retry_at)
-            submit_again(c, &c->requests[i]);
+    nsec next = NSEC_NEVER;
+
+    if (!c->welcome || now < c->retry_at) return;
+    for (uint32_t i = 0; i < c->n_requests; i++) {
+        struct open_request *r = &c->requests[i];
+
+        if (r->retry_at && now >= r->retry_at) submit_again(c, r);
+        if (r->retry_at) next = MIN(next, r->retry_at);
+    }
+    c->retry_at = next;
 }
 
 /* ---- RESUME */
@@ -208,6 +212,24 @@ among(const msgpack_object *list, uint64_t rid)
     return false;
 }
 
+/* Stores the times at which lagand accepted requests, from a list of [rid, UNIX time]. */
+static void
+take_times(struct lagan *c, const msgpack_object *list)
+{
+    for (uint32_t i = 0; list && list->type == MSGPACK_OBJECT_ARRAY && i < list->via.array.size;
+         i++) {
+        const msgpack_object *o = &list->via.array.ptr[i], *v = o->via.array.ptr;
+        struct open_request *r;
+
+        if (o->type != MSGPACK_OBJECT_ARRAY || o->via.array.size != 2 ||
+            v[0].type != MSGPACK_OBJECT_POSITIVE_INTEGER ||
+            v[1].type != MSGPACK_OBJECT_POSITIVE_INTEGER)
+            continue;
+        r = client_find(c, v[0].via.u64);
+        if (r && !r->accepted_at) r->accepted_at = v[1].via.u64;
+    }
+}
+
 void
 client_resumed(struct lagan *c, const struct msg *m)
 {
@@ -215,7 +237,7 @@ client_resumed(struct lagan *c, const struct msg *m)
 
     c->resume_rid = 0;
     if (m->type == LAGAN_MSG_REPLY && result && result->type == MSGPACK_OBJECT_MAP)
-        list = msg_get(result, "unknown");
+        list = msg_get(result, "unknown"), take_times(c, msg_get(result, "at"));
     if (list && list->type != MSGPACK_OBJECT_ARRAY) list = NULL;
     /* No list: lagand rejected RESUME and knows none of the requests. */
     for (uint32_t i = 0; i < c->n_requests; i++) {

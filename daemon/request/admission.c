@@ -9,6 +9,7 @@
 #include "daemon/ledger/request.h"
 #include "daemon/request/accounting.h"
 #include "daemon/request/deliver.h"
+#include "daemon/request/length.h"
 #include "daemon/supervise/worker.h"
 #include "ipc/search_limits.h"
 
@@ -91,7 +92,7 @@ admission_record(const struct msg_request *q, uint64_t seed, const char *user, u
         .salt_bytes = (uint16_t)salt,
         .flags = (uint8_t)((q->ignore_eos ? SUBMIT_IGNORE_EOS : 0) |
                            (q->want_logprobs ? SUBMIT_LOGPROBS : 0) |
-                           (q->return_logits ? SUBMIT_LOGITS : 0) |
+                           (q->return_logits ? SUBMIT_LOGITS : 0) | (q->fit ? SUBMIT_FIT : 0) |
                            (q->return_encoder_output && first ? SUBMIT_ENCODER_OUTPUT : 0) |
                            (q->want_prompt_logprobs && first ? SUBMIT_PROMPT_LOGPROBS : 0)),
     };
@@ -447,16 +448,20 @@ afford(const struct daemon *d, const struct client *c, const struct rec_submit *
 static struct request_terms
 terms_of(const struct daemon *d, uint32_t model, const struct msg_request *q)
 {
+    struct request_terms t;
     nsec wait = q->deadline_ms > (uint64_t)(NSEC_NEVER / NSEC_MS) ? NSEC_NEVER
                                                                   : (nsec)q->deadline_ms * NSEC_MS;
 
-    return (struct request_terms){
+    t = (struct request_terms){
         .model = model,
         .no_resume = !q->resume,
         .accepted = d->now,
         .deadline = q->deadline_ms ? clock_after(d->now, wait) : NSEC_NEVER,
         .disconnect_timeout = q->disconnect_timeout_ms * NSEC_MS,
+        .accepted_at = (uint64_t)time(NULL),
     };
+    if (q->request_id.n) memcpy(t.request_id, q->request_id.p, q->request_id.n);
+    return t;
 }
 
 /* A SUBMIT that is being checked and is not in the ledger yet. */
@@ -530,6 +535,7 @@ make_record(struct daemon *d, struct client *c, struct candidate *k, struct err 
                                  one_user ? c->user->name : "", &k->bytes);
     if (!k->submit || copy_ids(&k->ids, &q->generated_ids) < 0)
         return REFUSED(e, OUT_OF_MEMORY, NO_MEMORY);
+    length_fit(f, k->submit, q->generated_ids.n, d->config->o.tensor_bytes);
     code = admission_fits(f, k->submit, d->config->o.tensor_bytes, e);
     if (!code) code = admission_fits_done(f, k->ids.p, q->generated_ids.n, q->generated_ids.n, e);
     if (code) return code;
@@ -573,14 +579,16 @@ enter(struct daemon *d, struct client *c, uint64_t rid, struct candidate *k, str
 
 int
 admission_take(struct daemon *d, struct client *c, const struct msg *m, struct request **ret,
-               struct err *e)
+               struct prompt_length *length, struct err *e)
 {
     struct candidate k = { 0 };
     int code = check_message(d, c, m, &k.q, e);
 
+    *length = (struct prompt_length){ 0 };
     if (!code) code = known(d, c, m->rid, &k.q, ret, e);
     if (code || *ret) return code;
     code = check_limits(d, c, &k, e);
+    *length = length_of(&d->facts[k.model], k.q.ids.n);
     if (!code) code = make_record(d, c, &k, e);
     if (!code) code = enter(d, c, m->rid, &k, ret, e);
     candidate_done(&k);

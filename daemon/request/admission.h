@@ -8,9 +8,9 @@
 
 /* Adds the request of SUBMIT m to the ledger, or finds it there by its idempotency key. Returns 0
  * and *ret, or a code of enum lagan_reason and the error. Checks limits of client and queue, then
- * the request, then the facts of its model. */
+ * the request, then the facts of its model. *length is set always. */
 int admission_take(struct daemon *d, struct client *c, const struct msg *m, struct request **ret,
-                   struct err *e) MUST_USE;
+                   struct prompt_length *length, struct err *e) MUST_USE;
 /* Checks s against the facts of its model and tensor_bytes (the option limits.tensor_bytes).
  * Returns 0, also if no facts are known yet, or a code of enum lagan_reason and the error. */
 int admission_fits(const struct model_facts *f, const struct rec_submit *s, uint64_t tensor_bytes,
