@@ -23,8 +23,21 @@ struct api_model {
     uint32_t top_k;
 };
 
+/* What the log has of one request of POST, at its end; never a prompt, an answer or a key. */
+struct api_summary {
+    const char *request_id, *peer, *user, *model, *route; /* user: field `user`; "": none */
+    uint32_t tenant;
+    int status;         /* of HTTP; 0: the client left before it was sent */
+    const char *reason; /* finish_reason or code of the error; "disconnected": the client left */
+    uint32_t prompt_tokens, tokens, cached, resumed;
+    nsec first_token, total; /* since the head was read; first_token 0: there was none */
+    bool stream;
+};
+
 struct api_backend {
     void *ctx;
+    /* One request has ended: for the log. */
+    void (*ended)(void *ctx, const struct api_summary *s);
     /* Returns the tenant of a request by its key, or a negative value: -EACCES, no or unknown key
      * (-EPERM: two different keys). Tenants are numbered from 0. */
     int (*tenant)(void *ctx, const struct http_exchange *x);
@@ -48,8 +61,8 @@ struct api_config {
     uint32_t max_prompts, max_n;
     nsec header_hold, sse_ping;
     bool strict, open_metrics, open_health;
-    uint64_t id_seed;     /* of random ids */
-    const char *version;  /* "0.1.0" */
+    uint64_t id_seed;    /* of random ids */
+    const char *version; /* "0.1.0" */
 };
 
 /* config is copied, but not its texts, which must live as long as the API. -ENOMEM, -EINVAL. */
@@ -57,6 +70,10 @@ int api_new(struct api **ret, const struct api_config *c, const struct api_backe
             struct err *e) MUST_USE;
 struct api *api_free(struct api *a);
 CLEAN_FUNC(struct api, api_free)
+/* Replaces the configuration; requests that run go on with the former one. id_seed and version are
+ * ignored. The former texts may be freed afterwards. Errors as for api_new(); then the former
+ * configuration stays. */
+int api_configure(struct api *a, const struct api_config *c, struct err *e) MUST_USE;
 struct http_handler api_handler(struct api *a);
 /* One event of lagand for a request or call of this tenant. */
 void api_event(struct api *a, uint32_t tenant, const struct lagan_event *ev);
