@@ -1,8 +1,8 @@
 /* yaml.h - reads a configuration file as keys and values with their positions.
  *
- * Accepted subset: mappings nested to depth 8, whose keys are joined by '.'; scalars; and either one
- * list whose entries are mappings, or lists of scalars. Anchors, aliases, tags, several documents
- * and duplicate keys are errors. All errors are reported, each with file:line:column. */
+ * Accepted subset: mappings nested to depth 8, whose keys are joined by '.'; scalars; and either
+ * one list whose entries are mappings, or lists of scalars. Anchors, aliases, tags, several
+ * documents and duplicate keys are errors. All errors are reported, each with file:line:column. */
 #pragma once
 #include "base/base.h"
 #include "base/err.h"
