@@ -65,7 +65,7 @@ client         include base wire
 ctl            include base client
 gateway/http   base
 gateway/api    include base gateway/http
-gateway        include base wire client gateway/http gateway/api
+gateway        include base ipc wire client gateway/http gateway/api
 TABLE
 find include base ipc wire gpu worker route sim daemon client ctl gateway \
   \( -name '*.[ch]' -o -name '*.cu' -o -name '*.cuh' \) 2>/dev/null |

@@ -26,7 +26,7 @@ bad_chunk(struct http_fault *f, const char *what)
     return http_fault_set(f, 400, "chunk", "%s", what);
 }
 
-/* Judges one byte of a chunk line. */
+/* Validates one byte of a chunk line. */
 static int
 chunk_byte(struct http_body *b, char c, const struct http_limits *limits, struct http_fault *f)
 {

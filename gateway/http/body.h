@@ -1,11 +1,11 @@
 /* body.h - decodes the body of one request: Content-Length or chunks (RFC 9112, 6 and 7).
  *
- * Pure: no I/O, no memory, no clock of its own. Each byte is judged once, so the result does not
+ * Pure: no I/O, no memory, no clock of its own. Each byte is validated once, so the result does not
  * depend on how the bytes arrived. */
 #pragma once
 #include "gateway/http/head.h"
 
-/* body_rate is judged over windows of this length. */
+/* body_rate is validated over windows of this length. */
 #define HTTP_RATE_WINDOW (10 * NSEC_S)
 
 struct http_body {

@@ -6,7 +6,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-enum { IN_START = 512, MAX_FAULT_BODY = 1024, MAX_BLANK = 2 };
+enum { IN_START = 512, MAX_FAULT_BODY = 1024, MAX_EMPTY = 2 };
 
 /* ---- open, close */
 
@@ -253,8 +253,8 @@ advance(struct http_exchange *x)
     }
 }
 
-/* The response was sent: ends the exchange and begins the next one or closes the connection. Returns
- * false if the connection is closed. */
+/* The response was sent: ends the exchange, and closes the connection or prepares the next request.
+ * Returns false if the connection is closed. */
 static bool
 finish(struct http_exchange *x)
 {
@@ -274,7 +274,7 @@ finish(struct http_exchange *x)
         return true;
     }
     x->response = RESPONSE_NONE;
-    x->has_chunk = x->is_chunked = x->wants_room = false;
+    x->has_chunk = x->is_chunked = x->wants_space = false;
     x->id[0] = 0;
     x->state = CONN_IDLE;
     if (x->in_n) http_changed(x);
@@ -312,7 +312,7 @@ wait_of(const struct http_exchange *x)
 }
 
 void
-conn_turn(struct http_exchange *x)
+conn_update(struct http_exchange *x)
 {
     struct http *h = x->http;
     enum wait_class wait;
@@ -326,23 +326,24 @@ conn_turn(struct http_exchange *x)
         conn_close(x, x->why);
         return;
     }
-    if (x->wants_room && write_pending(x) <= HTTP_OUTPUT / 2) {
-        x->wants_room = false;
-        h->handler.room(h->handler.ctx, x); /* what it writes is sent in the next turn */
+    if (x->wants_space && write_pending(x) <= HTTP_OUTPUT / 2) {
+        x->wants_space = false;
+        h->handler.writable(h->handler.ctx,
+                            x); /* what it writes is sent in the next loop iteration */
     } else if (x->response == RESPONSE_DONE && !write_pending(x) && !finish(x))
         return;
     wait = wait_of(x);
     if (wait != x->wait || (x->made_progress && (wait == WAIT_BODY || wait == WAIT_WRITE)))
         http_wait(x, wait);
     x->made_progress = false;
-    /* Input that nobody waits for is unmasked when it comes, which is rare: conn_event(). */
+    /* EPOLLIN stays set while no input is wanted; conn_event() clears it if input arrives. */
     set_mask(x, EPOLLRDHUP | (wants_input(x) ? EPOLLIN : x->epoll_mask & EPOLLIN) |
                     (write_pending(x) && !x->is_changed ? EPOLLOUT : 0));
 }
 
 /* ---- events */
 
-/* Bytes that one recv() may read, so that at most HTTP_PIPELINE bytes of later requests are held. */
+/* Most bytes of one recv(), so that at most HTTP_PIPELINE bytes of later requests are held. */
 static size_t
 input_limit(const struct http_exchange *x)
 {
@@ -373,7 +374,7 @@ receive(struct http_exchange *x)
                        h->limits.body_rate);
         conn_fault(x, &f);
     }
-    conn_turn(x);
+    conn_update(x);
 }
 
 /* Reads and drops what a peer sends behind its last request. */
@@ -406,7 +407,7 @@ conn_event(struct http_exchange *x, uint32_t events)
         else
             set_mask(x, x->epoll_mask & ~(uint32_t)EPOLLIN);
     } else if (events & EPOLLOUT)
-        conn_turn(x);
+        conn_update(x);
     if ((events & EPOLLRDHUP) && x->generation == generation && x->state != CONN_FREE)
         conn_close(x, "client_gone");
 }
@@ -419,7 +420,7 @@ conn_expire(struct http_exchange *x)
 
     if (x->wait == WAIT_WRITE)
         conn_close(x, "slow_reader");
-    else if (x->wait == WAIT_BODY || (x->wait == WAIT_HEAD && x->in_n > MAX_BLANK)) {
+    else if (x->wait == WAIT_BODY || (x->wait == WAIT_HEAD && x->in_n > MAX_EMPTY)) {
         if (x->wait == WAIT_BODY)
             http_fault_set(&f, 408, "body_timeout", "no byte of the body arrived for %.1f s",
                            (double)l->body_timeout / NSEC_S);
@@ -427,7 +428,7 @@ conn_expire(struct http_exchange *x)
             http_fault_set(&f, 408, "header_timeout", "the head was not complete after %.1f s",
                            (double)l->header_timeout / NSEC_S);
         conn_fault(x, &f);
-        conn_turn(x);
+        conn_update(x);
     } else
         conn_close(x, "timeout");
 }

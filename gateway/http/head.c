@@ -7,9 +7,9 @@
 enum { MAX_METHOD = 32, MAX_LENGTH_DIGITS = 18 };
 
 enum head_state {
-    HEAD_START,   /* before the request line */
-    HEAD_BLANK,   /* after the CR of an empty line before it */
-    HEAD_START_2, /* after that line */
+    HEAD_START,    /* before the request line */
+    HEAD_EMPTY_LF, /* after the CR of an empty line before it */
+    HEAD_START_2,  /* after that line */
     HEAD_METHOD,
     HEAD_TARGET,
     HEAD_VERSION,
@@ -103,7 +103,7 @@ escaped(const char *p, const char *end)
 }
 
 static int
-judge_escapes(const char *p, uint32_t n, struct http_fault *f)
+validate_escapes(const char *p, uint32_t n, struct http_fault *f)
 {
     for (const char *end = p + n; p < end; p++) {
         if (*p != '%') continue;
@@ -164,13 +164,13 @@ drop_origin(struct http_head *h, const char *p, struct http_fault *f)
 
 /* Finds path and query in the target. */
 static int
-judge_target(struct http_head *h, char *p, struct http_fault *f)
+validate_target(struct http_head *h, char *p, struct http_fault *f)
 {
     const char *mark;
 
     h->path_at = h->target_at;
     h->path_n = h->target_n;
-    TRY(judge_escapes(p + h->target_at, h->target_n, f));
+    TRY(validate_escapes(p + h->target_at, h->target_n, f));
     if (h->target_n == 1 && p[h->target_at] == '*') {
         if (h->method == HTTP_OPTIONS) return 0;
         return http_fault_set(f, 400, "target", "the target '*' is for OPTIONS");
@@ -193,7 +193,7 @@ judge_target(struct http_head *h, char *p, struct http_fault *f)
 }
 
 static int
-judge_request_line(struct http_head *h, char *p, uint32_t end, struct http_fault *f)
+validate_request_line(struct http_head *h, char *p, uint32_t end, struct http_fault *f)
 {
     const char *v = p + h->version_at;
     uint32_t n = end - h->version_at;
@@ -213,7 +213,7 @@ judge_request_line(struct http_head *h, char *p, uint32_t end, struct http_fault
     h->method = method_of(p + h->method_at, h->target_at - 1 - h->method_at);
     if (method_is(h, p, "CONNECT") || method_is(h, p, "TRACE"))
         return http_fault_set(f, 405, "method", "CONNECT and TRACE are not served");
-    return judge_target(h, p, f);
+    return validate_target(h, p, f);
 }
 
 /* ---- header fields */
@@ -238,7 +238,7 @@ trim(const char **p, uint32_t *n)
 }
 
 static int
-judge_length(struct http_head *h, const char *v, uint32_t n, struct http_fault *f)
+validate_length(struct http_head *h, const char *v, uint32_t n, struct http_fault *f)
 {
     if (h->has_length)
         return http_fault_set(f, 400, "content_length", "Content-Length is there twice");
@@ -254,7 +254,7 @@ judge_length(struct http_head *h, const char *v, uint32_t n, struct http_fault *
 }
 
 static int
-judge_encoding(struct http_head *h, const char *v, uint32_t n, struct http_fault *f)
+validate_encoding(struct http_head *h, const char *v, uint32_t n, struct http_fault *f)
 {
     if (h->n_transfer_encodings++)
         return http_fault_set(f, 400, "transfer_encoding", "Transfer-Encoding is there twice");
@@ -267,7 +267,7 @@ judge_encoding(struct http_head *h, const char *v, uint32_t n, struct http_fault
 
 /* Reads the list of Connection: close and keep-alive count, other names are ignored. */
 static void
-judge_connection(struct http_head *h, const char *v, uint32_t n)
+read_connection(struct http_head *h, const char *v, uint32_t n)
 {
     while (n) {
         const char *comma = memchr(v, ',', n), *word = v;
@@ -284,7 +284,7 @@ judge_connection(struct http_head *h, const char *v, uint32_t n)
 }
 
 static int
-judge_field(struct http_head *h, const char *p, uint32_t end, struct http_fault *f)
+validate_field(struct http_head *h, const char *p, uint32_t end, struct http_fault *f)
 {
     const char *name = p + h->name_at, *v = p + h->value_at;
     uint32_t name_n = h->name_n, n = end - h->value_at;
@@ -293,11 +293,11 @@ judge_field(struct http_head *h, const char *p, uint32_t end, struct http_fault 
     if (text_is(name, name_n, "Host")) {
         if (h->n_hosts++) return http_fault_set(f, 400, "host", "Host is there twice");
     } else if (text_is(name, name_n, "Content-Length"))
-        return judge_length(h, v, n, f);
+        return validate_length(h, v, n, f);
     else if (text_is(name, name_n, "Transfer-Encoding"))
-        return judge_encoding(h, v, n, f);
+        return validate_encoding(h, v, n, f);
     else if (text_is(name, name_n, "Connection"))
-        judge_connection(h, v, n);
+        read_connection(h, v, n);
     else if (text_is(name, name_n, "Expect")) {
         if (!text_is(v, n, "100-continue"))
             return http_fault_set(f, 417, "expect",
@@ -308,9 +308,9 @@ judge_field(struct http_head *h, const char *p, uint32_t end, struct http_fault 
     return 0;
 }
 
-/* Judges what only the whole head tells. */
+/* Validates what only the whole head tells. */
 static int
-judge_head(struct http_head *h, const struct http_limits *limits, struct http_fault *f)
+validate_head(struct http_head *h, const struct http_limits *limits, struct http_fault *f)
 {
     bool has_body = h->is_chunked || h->length;
 
@@ -390,7 +390,7 @@ request_line_byte(struct http_head *h, char *p, uint32_t at, const struct http_l
     default: /* HEAD_VERSION */
         if (c == '\r') {
             h->state = HEAD_REQUEST_LF;
-            return judge_request_line(h, p, at, f);
+            return validate_request_line(h, p, at, f);
         }
         if (!is(c, TARGET))
             return http_fault_set(f, 400, c == '\n' ? "line_end" : "request_line",
@@ -430,7 +430,7 @@ field_byte(struct http_head *h, const char *p, uint32_t at, const struct http_li
     default: /* HEAD_VALUE */
         if (c == '\r') {
             h->state = HEAD_VALUE_LF;
-            return judge_field(h, p, at, f);
+            return validate_field(h, p, at, f);
         }
         if (c == '\n') return bad_line_end(f);
         if (!is(c, VALUE))
@@ -439,7 +439,7 @@ field_byte(struct http_head *h, const char *p, uint32_t at, const struct http_li
     }
 }
 
-/* Judges the byte at offset at. 1: it completes the head. */
+/* Validates the byte at offset at. 1: it completes the head. */
 static int
 head_byte(struct http_head *h, char *p, uint32_t at, const struct http_limits *limits,
           struct http_fault *f)
@@ -449,7 +449,7 @@ head_byte(struct http_head *h, char *p, uint32_t at, const struct http_limits *l
     switch (h->state) {
     case HEAD_START:
         if (c == '\r') {
-            h->state = HEAD_BLANK;
+            h->state = HEAD_EMPTY_LF;
             return 0;
         }
         return start_method(h, (uint8_t)c, at, f);
@@ -466,13 +466,13 @@ head_byte(struct http_head *h, char *p, uint32_t at, const struct http_limits *l
     default: /* the byte after a CR */
         if (c != '\n') return bad_line_end(f);
         if (h->state == HEAD_END_LF) {
-            TRY(judge_head(h, limits, f));
+            TRY(validate_head(h, limits, f));
             h->state = HEAD_DONE;
             h->n = at + 1;
             return 1;
         }
         if (h->state == HEAD_REQUEST_LF) h->fields_at = at + 1;
-        h->state = h->state == HEAD_BLANK ? HEAD_START_2 : HEAD_LINE;
+        h->state = h->state == HEAD_EMPTY_LF ? HEAD_START_2 : HEAD_LINE;
         return 0;
     }
 }

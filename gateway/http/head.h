@@ -1,8 +1,9 @@
 /* head.h - parses the head of one HTTP/1.1 request: request line and header fields.
  *
- * Pure: no I/O, no memory of its own. The caller keeps the bytes of the head in one buffer and calls
- * head_parse() whenever bytes were appended; each byte is judged once, so the result does not depend
- * on how the bytes arrived. The first byte that violates a rule of README.md decides the fault. */
+ * Pure: no I/O, no memory of its own. The caller keeps the bytes of the head in one buffer and
+ * calls head_parse() whenever bytes were appended. Each byte is validated once, so the result does
+ * not depend on how the bytes arrived. The first byte that violates a rule of README.md decides the
+ * fault. */
 #pragma once
 #include "base/base.h"
 #include "gateway/http/http.h"
@@ -36,13 +37,13 @@ struct http_head {
 /* Prepares *h for a head that begins at offset 0. */
 void head_init(struct http_head *h);
 
-/* Reads the bytes p[0 .. n), of which earlier calls saw a prefix. Returns 1: the head is complete,
- * its path is percent-decoded in p, and h->n tells its length; 0: more bytes are needed; -EPROTO:
- * refused, *f says why. */
+/* Reads the bytes p[0 .. n), which begin with those of the earlier calls. Returns 1: the head is
+ * complete, its path is percent-decoded in p, and h->n is its length; 0: more bytes are needed;
+ * -EPROTO: refused, *f has the reason. */
 int head_parse(struct http_head *h, char *p, uint32_t n, const struct http_limits *limits,
                struct http_fault *f) MUST_USE;
 
-/* Returns the value of the nth header field (from 0) of this name in a complete head, in any case of
- * letters and without white space around it; .p NULL: there is none. */
+/* Returns the value of the nth header field (from 0) of this name, in any case of letters, without
+ * white space around it; .p NULL: there is none. The head is complete. */
 struct http_text head_field(const struct http_head *h, const char *p, const char *name,
                             uint32_t nth);

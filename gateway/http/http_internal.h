@@ -1,14 +1,14 @@
 /* http_internal.h - a connection of the HTTP server, and the functions its files share.
  *
- *   listen.c   opens listeners, accepts connections, decides who gives way
+ *   listen.c   opens listeners, accepts connections, enforces their limits
  *   conn.c     states of a connection: reads, parses, calls the handler
  *   write.c    responses, chunks, the output buffer
  *   server.c   the event loop, timeouts, counts
  *
  * A connection has one exchange at a time, so struct http_exchange is both. Functions that the
  * handler calls only change the output buffer and put the connection on the list http.changed;
- * conn_turn() does the rest at the end of the turn. A connection is closed in conn_turn() and by the
- * event loop only, never below a call of the handler. */
+ * conn_update() does the rest at the end of the loop iteration. A connection is closed in
+ * conn_update() and by the event loop only, never below a call of the handler. */
 #pragma once
 #include "base/map.h"
 #include "gateway/http/body.h"
@@ -51,15 +51,15 @@ struct http_exchange {
     uint32_t generation; /* of the slot; an event of an earlier connection is ignored */
     uint32_t epoll_mask, linger_left;
     uint8_t state, wait, response;
-    bool is_open;    /* head() was called, gone() was not */
-    bool is_changed; /* on the list http.changed */
-    bool is_broken;  /* cut by the handler, or no memory */
-    bool closes;     /* the connection is closed after this response */
-    bool lingers;    /* ... and the peer may still be sending */
-    bool drops_body; /* a response to HEAD */
-    bool is_chunked; /* of the response */
-    bool has_chunk;  /* a chunk is open at chunk_at */
-    bool wants_room; /* http_write() returned -EAGAIN */
+    bool is_open;     /* head() was called, gone() was not */
+    bool is_changed;  /* on the list http.changed */
+    bool is_broken;   /* cut by the handler, or no memory */
+    bool closes;      /* the connection is closed after this response */
+    bool lingers;     /* ... and the peer may still be sending */
+    bool drops_body;  /* a response to HEAD */
+    bool is_chunked;  /* of the response */
+    bool has_chunk;   /* a chunk is open at chunk_at */
+    bool wants_space; /* http_write() returned -EAGAIN */
     bool made_progress;
     const char *why; /* is_broken: the reason for gone() */
 
@@ -93,7 +93,7 @@ struct http {
     struct http_handler handler;
     struct listener listener[HTTP_MAX_LISTEN];
     uint32_t n_listeners;
-    bool listens, accept_is_paused, in_dispatch;
+    bool listens, accept_is_delayed, in_dispatch;
 
     struct http_exchange *slot; /* [n_slots] */
     uint32_t n_slots, n_used, n_class[N_WAIT];
@@ -101,7 +101,7 @@ struct http {
     struct map *addresses; /* key of an address -> its connections; NULL: not counted */
     uint64_t input_bytes;  /* sum of in_cap */
 
-    nsec now; /* of this turn */
+    nsec now; /* of this loop iteration */
     uint64_t id_state;
     time_t date_at;
     char date[32];
@@ -123,9 +123,9 @@ struct http_exchange *conn_open(struct http *h, int fd, const char *peer, uint64
 void conn_close(struct http_exchange *x, const char *why);
 /* Does what the state of the connection asks for: parses, calls the handler, sends, ends the
  * exchange. The connection may be closed afterwards. */
-void conn_turn(struct http_exchange *x);
+void conn_update(struct http_exchange *x);
 void conn_event(struct http_exchange *x, uint32_t events);
-/* Answers with an error of HTTP itself and closes; conn_turn() must follow. */
+/* Sends an error of HTTP itself and closes; conn_update() must follow. */
 void conn_fault(struct http_exchange *x, const struct http_fault *f);
 void conn_expire(struct http_exchange *x); /* the timeout of its class has passed */
 /* Decodes what was read of the body. As body_decode(). */
@@ -139,7 +139,7 @@ void write_raw(struct http_exchange *x, const void *p, size_t n);
 bool write_flush(struct http_exchange *x) MUST_USE;
 
 /* ---- server.c */
-/* Puts the connection on the list of those that conn_turn() is called for. */
+/* Puts the connection on the list http.changed: conn_update() is called for it. */
 void http_changed(struct http_exchange *x);
 /* Moves the connection to a class; its timeout begins now. */
 void http_wait(struct http_exchange *x, enum wait_class wait);

@@ -12,7 +12,7 @@
 #include <unistd.h>
 
 /* NOT_SENT: bytes that the kernel takes beyond those in flight; a slow reader is noticed early. */
-enum { BACKLOG = 1024, ACCEPTS_A_TURN = 64, NOT_SENT = 64 << 10 };
+enum { BACKLOG = 1024, MAX_ACCEPTS = 64, NOT_SENT = 64 << 10 };
 
 /* ---- listeners */
 
@@ -257,7 +257,7 @@ open_accepted(struct http *h, int fd, const struct sockaddr *a, socklen_t n)
                    may ? "all connections of this server have a request; try again later"
                        : "this address has as many connections as it may have");
     conn_fault(x, &f);
-    conn_turn(x);
+    conn_update(x);
 }
 
 void
@@ -268,17 +268,17 @@ listener_accept(struct http *h, struct listener *l)
         struct sockaddr_storage storage;
     } a;
 
-    for (uint32_t i = 0; i < ACCEPTS_A_TURN; i++) {
+    for (uint32_t i = 0; i < MAX_ACCEPTS; i++) {
         socklen_t n = sizeof a;
         int fd = accept4(l->fd, &a.any, &n, SOCK_NONBLOCK | SOCK_CLOEXEC);
 
         if (fd >= 0)
             open_accepted(h, fd, &a.any, n);
         else if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
-            /* No descriptor is free: a silent connection gives way, or accept waits. */
+            /* No descriptor is free: a silent connection is closed, or accept is delayed. */
             if (!close_oldest(h, WAIT_LINGER) && !close_oldest(h, WAIT_IDLE) &&
                 !close_oldest(h, WAIT_HEAD)) {
-                h->accept_is_paused = true;
+                h->accept_is_delayed = true;
                 return;
             }
         } else if (errno == EAGAIN)

@@ -5,8 +5,8 @@
 #include <sys/random.h>
 #include <unistd.h>
 
-/* A turn handles a bounded number of events, so that other sources of the loop are served. */
-enum { EVENTS_A_TURN = 64, CHANGED_A_TURN = 256 };
+/* A loop iteration handles a bounded number of events, so that other sources are served. */
+enum { MAX_EVENTS = 64, MAX_UPDATES = 256 };
 #define LISTENER_EVENT UINT32_MAX
 #define MIN_PERIOD (10 * NSEC_MS)
 #define MAX_PERIOD (250 * NSEC_MS)
@@ -37,33 +37,33 @@ http_wait(struct http_exchange *x, enum wait_class wait)
     h->n_class[wait]++;
 }
 
-/* Calls conn_turn() for connections that changed, at most CHANGED_A_TURN and none twice. */
+/* Calls conn_update() for connections that changed, at most MAX_UPDATES and none twice. */
 static void
-turn_changed(struct http *h)
+update_changed(struct http *h)
 {
     struct http_exchange *last = TAILQ_LAST(&h->changed, exchange_list), *x;
     uint32_t n = 0;
     bool is_last = !last;
 
-    while (!is_last && n++ < CHANGED_A_TURN && (x = TAILQ_FIRST(&h->changed))) {
+    while (!is_last && n++ < MAX_UPDATES && (x = TAILQ_FIRST(&h->changed))) {
         is_last = x == last;
         TAILQ_REMOVE(&h->changed, x, in_changed);
         x->is_changed = false;
-        conn_turn(x);
+        conn_update(x);
     }
 }
 
 static void
-begin_turn(struct http *h)
+begin_iteration(struct http *h)
 {
     h->now = clock_now();
     h->in_dispatch = true;
 }
 
 static void
-end_turn(struct http *h)
+end_iteration(struct http *h)
 {
-    turn_changed(h);
+    update_changed(h);
     h->in_dispatch = false;
     sd_event_source_set_enabled(h->on_changed,
                                 TAILQ_EMPTY(&h->changed) ? SD_EVENT_OFF : SD_EVENT_ONESHOT);
@@ -121,18 +121,18 @@ on_timer(sd_event_source *s, uint64_t usec, void *ctx)
     struct http *h = ctx;
 
     (void)s, (void)usec;
-    begin_turn(h);
+    begin_iteration(h);
     for (enum wait_class w = 0; w < N_WAIT; w++) {
         struct http_exchange *x;
 
         while ((x = TAILQ_FIRST(&h->class[w])) && h->now - x->since >= timeout_of(h, w))
             conn_expire(x);
     }
-    if (h->accept_is_paused) {
-        h->accept_is_paused = false;
+    if (h->accept_is_delayed) {
+        h->accept_is_delayed = false;
         watch_listeners(h, EPOLL_CTL_ADD);
     }
-    end_turn(h);
+    end_iteration(h);
     return h->n_used ? start_timer(h) : 0;
 }
 
@@ -144,9 +144,9 @@ dispatch(struct http *h, const struct epoll_event *ev)
     uint32_t index = (uint32_t)ev->data.u64, generation = (uint32_t)(ev->data.u64 >> 32);
 
     if (generation == LISTENER_EVENT) {
-        if (h->accept_is_paused) return;
+        if (h->accept_is_delayed) return;
         listener_accept(h, &h->listener[index]);
-        if (h->accept_is_paused) watch_listeners(h, EPOLL_CTL_DEL);
+        if (h->accept_is_delayed) watch_listeners(h, EPOLL_CTL_DEL);
     } else if (h->slot[index].state != CONN_FREE && h->slot[index].generation == generation)
         conn_event(&h->slot[index], ev->events);
 }
@@ -155,14 +155,14 @@ static int
 on_epoll(sd_event_source *s, int fd, uint32_t revents, void *ctx)
 {
     struct http *h = ctx;
-    struct epoll_event ev[EVENTS_A_TURN];
-    int n = epoll_wait(fd, ev, EVENTS_A_TURN, 0);
+    struct epoll_event ev[MAX_EVENTS];
+    int n = epoll_wait(fd, ev, MAX_EVENTS, 0);
 
     (void)s, (void)revents;
-    begin_turn(h);
+    begin_iteration(h);
     for (int i = 0; i < n; i++) dispatch(h, &ev[i]);
-    end_turn(h);
-    if (h->n_used || h->accept_is_paused) {
+    end_iteration(h);
+    if (h->n_used || h->accept_is_delayed) {
         int on = SD_EVENT_OFF;
 
         sd_event_source_get_enabled(h->on_timer, &on);
@@ -177,8 +177,8 @@ on_changed(sd_event_source *s, void *ctx)
     struct http *h = ctx;
 
     (void)s;
-    begin_turn(h);
-    end_turn(h);
+    begin_iteration(h);
+    end_iteration(h);
     return 0;
 }
 
@@ -303,7 +303,7 @@ void
 http_close(struct http *h)
 {
     if (!h) return;
-    h->in_dispatch = true; /* no turn follows */
+    h->in_dispatch = true; /* no update follows */
     for (uint32_t i = 0; i < h->n_slots; i++)
         if (h->slot[i].state != CONN_FREE) conn_close(&h->slot[i], "closed");
     for (uint32_t i = 0; i < h->n_listeners; i++) listener_close(&h->listener[i]);

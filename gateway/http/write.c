@@ -162,7 +162,7 @@ write_head(struct http_exchange *x, const struct http_response *r, int64_t lengt
                                    : "\r\n");
 }
 
-/* Decides whether the connection goes on after the response. */
+/* Decides whether the connection stays open after the response. */
 static void
 begin_response(struct http_exchange *x, enum response_state response)
 {
@@ -203,7 +203,7 @@ http_write(struct http_exchange *x, const char *p, size_t n)
     check(x->response == RESPONSE_STREAM);
     if (!n || x->drops_body || x->is_broken) return 0;
     if (write_pending(x) && write_pending(x) + n + CHUNK_HEAD + 2 > HTTP_OUTPUT) {
-        x->wants_room = true;
+        x->wants_space = true;
         http_changed(x);
         return -EAGAIN;
     }

@@ -22,7 +22,7 @@ path_is(const struct http_exchange *x, const char *path)
 }
 
 static void
-answer(struct http_exchange *x, int status, const char *p, size_t n)
+send_text(struct http_exchange *x, int status, const char *p, size_t n)
 {
     const struct http_response r = {
         .status = status, .content_type = "text/plain", .body = p, .n = n
@@ -37,7 +37,7 @@ on_head(void *ctx, struct http_exchange *x)
     struct http_fixture *f = ctx;
 
     f->n_heads++;
-    if (path_is(x, "/early")) answer(x, 401, "no key\n", 7);
+    if (path_is(x, "/early")) send_text(x, 401, "no key\n", 7);
 }
 
 static int
@@ -53,17 +53,17 @@ on_request(void *ctx, struct http_exchange *x)
     f->body_n = body.n;
     snprintf(f->path, sizeof f->path, "%.*s", (int)path.n, path.p);
     if (path_is(x, "/echo"))
-        answer(x, 200, body.p, body.n);
+        send_text(x, 200, body.p, body.n);
     else if (path_is(x, "/hello"))
-        answer(x, 200, "hello\n", 6);
+        send_text(x, 200, "hello\n", 6);
     else if (path_is(x, "/twice")) {
-        if (++f->n_turns % 3) return 1;
-        answer(x, 200, "twice\n", 6);
+        if (++f->n_repeats % 3) return 1;
+        send_text(x, 200, "twice\n", 6);
     } else if (path_is(x, "/big")) {
         char *big = malloc(BIG);
 
         memset(big, 'b', BIG);
-        answer(x, 200, big, BIG);
+        send_text(x, 200, big, BIG);
         free(big);
     } else if (path_is(x, "/wait"))
         f->open = x;
@@ -71,15 +71,15 @@ on_request(void *ctx, struct http_exchange *x)
         f->open = x;
         http_stream(x, &stream);
     } else
-        answer(x, 404, "no such path\n", 13);
+        send_text(x, 404, "no such path\n", 13);
     return 0;
 }
 
 static void
-on_room(void *ctx, struct http_exchange *x)
+on_writable(void *ctx, struct http_exchange *x)
 {
     (void)x;
-    ((struct http_fixture *)ctx)->n_room++;
+    ((struct http_fixture *)ctx)->n_writable++;
 }
 
 static void
@@ -123,7 +123,7 @@ fixture_limits(void)
 void
 fixture_open(struct http_fixture *f, const char *listen, const struct http_limits *limits)
 {
-    const struct http_handler handler = { f, on_head, on_request, on_room, on_gone, on_fault };
+    const struct http_handler handler = { f, on_head, on_request, on_writable, on_gone, on_fault };
     struct err e;
     int r;
 
@@ -141,7 +141,7 @@ fixture_close(struct http_fixture *f)
 }
 
 void
-fixture_turn(struct http_fixture *f)
+fixture_iterate(struct http_fixture *f)
 {
     assert_true(sd_event_run(f->loop, 5000) >= 0);
 }
@@ -153,7 +153,7 @@ until_at_least(struct http_fixture *f, const uint32_t *n, uint32_t least)
 
     while (*n < least) {
         assert_true(clock_now() < end);
-        fixture_turn(f);
+        fixture_iterate(f);
     }
 }
 
@@ -211,7 +211,7 @@ client_send(struct http_client *c, const void *p, size_t n)
 
         if (sent < 0 && errno != EAGAIN) return; /* the server has closed; the test reads why */
         if (sent > 0) at += sent, n -= (size_t)sent;
-        if (n) fixture_turn(c->f);
+        if (n) fixture_iterate(c->f);
         client_read(c);
         assert_true(clock_now() < end);
     }
@@ -262,7 +262,7 @@ client_until(struct http_client *c, const char *text, uint32_t n)
         if (c->is_closed || clock_now() > end)
             fail_msg("%s before \"%s\" came %u times; received: %.2000s",
                      c->is_closed ? "closed" : "10 s passed", text, n, c->in);
-        fixture_turn(c->f);
+        fixture_iterate(c->f);
     }
 }
 
@@ -275,6 +275,6 @@ client_until_closed(struct http_client *c)
         client_read(c);
         if (c->is_closed) return;
         if (clock_now() > end) fail_msg("not closed after 10 s; received: %.2000s", c->in);
-        fixture_turn(c->f);
+        fixture_iterate(c->f);
     }
 }

@@ -1,6 +1,6 @@
 /* http_fixture.h - an HTTP server with a small handler, and clients in the same thread.
  *
- * Paths: /hello answers "hello"; /echo the body; /big 1 MiB; /early 401 before the body is read;
+ * Paths: /hello sends "hello"; /echo the body; /big 1 MiB; /early 401 before the body is read;
  * /twice "twice" after request() returned 1 two times; /wait nothing; /stream opens a stream. The
  * exchange of the last /wait or /stream is fixture.open. */
 #pragma once
@@ -12,7 +12,7 @@ struct http_fixture {
     sd_event *loop;
     struct http *http;
     struct http_exchange *open;
-    uint32_t n_heads, n_requests, n_gone, n_complete, n_room, n_turns;
+    uint32_t n_heads, n_requests, n_gone, n_complete, n_writable, n_repeats;
     char why[64], rule[64]; /* of the last gone() and fault() */
     char path[256];         /* of the last request */
     size_t body_n;
@@ -22,7 +22,7 @@ struct http_fixture {
 struct http_limits fixture_limits(void);
 void fixture_open(struct http_fixture *f, const char *listen, const struct http_limits *limits);
 void fixture_close(struct http_fixture *f);
-void fixture_turn(struct http_fixture *f); /* one turn of the loop, at most 5 ms */
+void fixture_iterate(struct http_fixture *f); /* one loop iteration, at most 5 ms */
 
 struct http_client {
     struct http_fixture *f;
@@ -43,5 +43,5 @@ void client_until(struct http_client *c, const char *text, uint32_t n);
 void client_until_closed(struct http_client *c);
 void client_read(struct http_client *c); /* what is there now */
 uint32_t client_count(const struct http_client *c, const char *text);
-/* Runs turns until *n >= least; fails after 10 s. */
+/* iterates until *n >= least; fails after 10 s. */
 void until_at_least(struct http_fixture *f, const uint32_t *n, uint32_t least);
