@@ -192,7 +192,7 @@ thousand_pipelined_requests_are_answered_in_order(void **state)
     client_until(&c, "<999>", 1);
     p = c.in;
     for (int i = 0; i < 1000; i++) {
-        char body[16];
+        char body[32];
 
         snprintf(body, sizeof body, "\r\n\r\n<%d>", i);
         p = strstr(p, body);
