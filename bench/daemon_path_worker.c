@@ -1,5 +1,5 @@
-/* daemon_path_worker.c - a worker without a model for bench_daemon_path: fixed pace, tokens that
- * are times.
+/* daemon_path_worker.c - a worker without a model for bench_daemon_path and bench_gateway: fixed
+ * pace, tokens that are times.
  *
  * The name of the model directory is the pace in microseconds. Each step gives every request one
  * token: the low 31 bits of the clock in nanoseconds. The reader computes from it the delay of the
@@ -11,7 +11,7 @@
 
 #include <stdatomic.h>
 
-enum { SLOTS = 512, ROWS = SLOTS + 256, MAX_LEN = 1 << 20 };
+enum { SLOTS = 1024, ROWS = SLOTS + 256, MAX_LEN = 1 << 20 };
 
 static struct channel l;
 static struct rec_submit active[ROWS]; /* n_done: generated tokens */
