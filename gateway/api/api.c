@@ -72,8 +72,8 @@ options(struct http_exchange *x)
     out_put(&allow, "Allow: ");
     route_allowed(&allow, http_path(x));
     out_bytes(&allow, "\r\n", 3);
-    http_respond(x, &(struct http_response){ .status = 204,
-                                             .fields = allow.failed ? NULL : allow.p });
+    http_respond(x,
+                 &(struct http_response){ .status = 204, .fields = allow.failed ? NULL : allow.p });
 }
 
 /* Checks header fields of a request with a body. */
@@ -95,7 +95,8 @@ check_fields(const struct http_exchange *x, struct fault *f)
     while (n < type.n && type.p[n] != ';' && type.p[n] != ' ') n++;
     for (size_t i = 0; i < ARRAY_LEN(types); i++)
         if (!type.p || (n == strlen(types[i]) && strncasecmp(type.p, types[i], n) == 0)) return 0;
-    return fault_set(f, API_E_MEDIA_TYPE, NULL, "Content-Type is %.*s, but must be application/json",
+    return fault_set(f, API_E_MEDIA_TYPE, NULL,
+                     "Content-Type is %.*s, but must be application/json",
                      (int)MIN(type.n, (size_t)64), type.p);
 }
 
@@ -109,9 +110,9 @@ check_key(struct api *a, const struct http_exchange *x, const struct route *r, u
     *tenant = t < 0 ? 0 : (uint32_t)t;
     if (t >= 0) return 0;
     if (r->run == metrics_run ? a->c.open_metrics : r->open && a->c.open_health) return 0;
-    return fault_set(f, API_E_INVALID_KEY, NULL, t == -EPERM
-                         ? "the request has two different API keys"
-                         : "the API key is missing or not known");
+    return fault_set(f, API_E_INVALID_KEY, NULL,
+                     t == -EPERM ? "the request has two different API keys"
+                                 : "the API key is missing or not known");
 }
 
 static void
@@ -182,16 +183,18 @@ take_request(void *ctx, struct http_exchange *x)
     if (!e) return 0; /* refused by take_head() */
     (void)fault_set(&f, API_E_INTERNAL, NULL, "the gateway could not read the request");
     r = read_and_run(e, &f);
-    if (r == -ENOMEM) exchange_fail_memory(e);
-    else if (r < 0) exchange_fail(e, &f);
+    if (r == -ENOMEM)
+        exchange_fail_memory(e);
+    else if (r < 0)
+        exchange_fail(e, &f);
     return r > 0;
 }
 
 static void
-take_room(void *ctx, struct http_exchange *x)
+take_writable(void *ctx, struct http_exchange *x)
 {
     (void)ctx;
-    if (http_user(x)) events_room(http_user(x));
+    if (http_user(x)) events_writable(http_user(x));
 }
 
 /* Tells the log and the counters that an exchange has ended. */
@@ -216,7 +219,7 @@ summarize(struct api *a, const struct exchange *e, bool complete)
 
     if (!complete && !e->ending && !e->reason) s.reason = "disconnected";
     metrics_request(a->metrics, s.route, s.status, s.reason, s.stream);
-    if (e->model.name[0]) metrics_ended(a->metrics, e->model.name, &s);
+    if (e->model.name[0]) metrics_ended(a->metrics, &s, e->model.name);
     if (e->route->fields) a->b.ended(a->b.ctx, &s);
 }
 
@@ -253,7 +256,7 @@ api_handler(struct api *a)
     return (struct http_handler){ .ctx = a,
                                   .head = take_head,
                                   .request = take_request,
-                                  .room = take_room,
+                                  .writable = take_writable,
                                   .gone = take_gone,
                                   .fault = write_fault };
 }
@@ -305,6 +308,12 @@ api_free(struct api *a)
     metrics_free(a->metrics);
     free(a);
     return NULL;
+}
+
+void
+api_set_http(struct api *a, const struct http *h)
+{
+    a->http = h;
 }
 
 nsec

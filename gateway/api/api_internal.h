@@ -14,26 +14,26 @@
 #include "gateway/api/pieces.h"
 
 enum {
-    API_MAX_OPEN = 1 << 16,  /* requests and calls of lagand */
-    API_TURN = 128 << 10,    /* bytes of a body that are read in one turn */
-    API_PIECE = 16 << 10,    /* bytes that are given to http_write() at once */
-    API_AUTO_TOKENS = 4096,  /* default_max_tokens auto, with the policy no_evict */
+    API_MAX_OPEN = 1 << 16,     /* requests and calls of lagand */
+    API_TURN = 128 << 10,       /* bytes of a body that are read in one turn */
+    API_PIECE = 16 << 10,       /* bytes that are given to http_write() at once */
+    API_AUTO_TOKENS = 4096,     /* default_max_tokens auto, with the policy no_evict */
     API_COMPLETION_TOKENS = 16, /* OpenAI's default of /v1/completions */
-    API_DISCONNECT_MS = 2000 /* after a kill of the gateway its requests end that soon */
+    API_DISCONNECT_MS = 2000    /* after a kill of the gateway its requests end that soon */
 };
 
 /* The part of one output that the client does not have yet; without `stream` all of it. */
 struct choice {
     struct out text;
-    struct out tokens; /* struct lagan_top_logprob [n][1 + n_top], if `keep_tokens` */
-    uint32_t n_new;    /* tokens since the last event of the stream */
-    nsec last;         /* its last tokens arrived */
+    struct out tokens;     /* struct lagan_top_logprob [n][1 + n_top], if `keep_tokens` */
+    uint32_t n_new;        /* tokens since the last event of the stream */
+    nsec last;             /* its last tokens arrived */
     uint32_t n_characters; /* of the tokens that left: text_offset of the next one */
     bool started;          /* its first event was written */
     bool any_text;         /* text has arrived */
     bool ended, end_sent;
-    const char *finish;  /* finish_reason */
-    struct out stop;     /* value of stop_reason as JSON; empty: absent */
+    const char *finish; /* finish_reason */
+    struct out stop;    /* value of stop_reason as JSON; empty: absent */
 };
 
 /* One request of lagand. */
@@ -63,8 +63,8 @@ struct exchange {
     char user[129];
     char id[48];
     uint64_t created;
-    void *reading;       /* state of prompts_read() and messages_read(), of the body's memory */
-    struct out messages; /* for lagand */
+    void *reading;         /* state of prompts_read() and messages_read(), of the body's memory */
+    struct out messages;   /* for lagand */
     uint32_t n_prompts, n; /* n: outputs of a prompt */
     struct prompt *prompt;
     struct choice *choice; /* [n_prompts * n] */
@@ -73,15 +73,15 @@ struct exchange {
     bool stream, include_usage, logprobs, keep_tokens, token_ids, names_as_ids, echo, hide_output;
     bool prompt_logprobs, base64;
     uint32_t n_top, n_prompt_top, interval;
-    uint32_t set_max_tokens; /* X-Lagan-Max-Tokens; 0: the client gave it */
+    uint32_t set_max_tokens;       /* X-Lagan-Max-Tokens; 0: the client gave it */
     struct vocabulary *vocabulary; /* texts of tokens; NULL: not needed */
-    bool waits;                    /* for the vocabulary */
+    bool waits;                    /* for the vocabulary, or for lagand's metrics */
     uint32_t n_prepared;           /* prompts of which ids and text are known */
-    struct out fields; /* header lines of the response */
+    struct out fields;             /* header lines of the response */
 
     struct out out; /* written from `sent` on */
     size_t sent;
-    size_t prefix; /* bytes of `head` */
+    size_t prefix;   /* bytes of `head` */
     struct out head; /* of each event, up to "index": */
     bool started, blocked, ending;
     /* a call of a verb for this exchange: its entry, and who takes its result */
@@ -110,7 +110,8 @@ struct api {
     struct api_backend b;
     struct exchange *first; /* all exchanges */
     uint32_t n_exchanges;
-    struct map *map; /* key_of(tenant, id) -> entry of open */
+    const struct http *http; /* for its counts; NULL: none */
+    struct map *map;         /* key_of(tenant, id) -> entry of open */
     struct open *open;
     uint32_t first_free;
     nsec now, due; /* due: no ping and no header is due before */
@@ -219,7 +220,7 @@ int messages_read(struct exchange *e, struct fault *f) MUST_USE;
 /* events.c: lagand's events to the response */
 void events_fail(struct exchange *e, const struct fault *f); /* of a stream that has begun */
 void events_take(struct exchange *e, struct prompt *p, const struct lagan_event *ev);
-void events_room(struct exchange *e);
+void events_writable(struct exchange *e);
 /* Opens a stream whose status is due, or writes a ping that is due. Returns when to come again. */
 nsec events_turn(struct exchange *e);
 

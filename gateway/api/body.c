@@ -55,7 +55,8 @@ body_string(struct body *b, const struct json *j, bool nul)
 void
 body_ignore(struct body *b, const char *name, size_t n)
 {
-    static const char plain[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-.[]";
+    static const char plain[] =
+        "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-.[]";
     char clean[65];
     size_t len = strlen(b->ignored);
     const char *at = b->ignored;
@@ -158,7 +159,8 @@ walk(struct body *b, size_t turn, struct fault *f)
         if (j->depth == 1 && j->kind == JSON_ARRAY)
             return fault_set(f, API_E_INVALID_TYPE, NULL, "the body must be a JSON object");
         if (j->kind == JSON_OBJECT) b->object[j->depth] = b->n_objects++;
-        if (j->kind == JSON_KEY) TRY(note_key(b, f));
+        if (j->kind == JSON_KEY)
+            TRY(note_key(b, f));
         else if (j->depth == 1 && b->n_members) {
             struct http_text *value = &b->member[b->n_members - 1].value;
 

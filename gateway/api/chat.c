@@ -10,7 +10,8 @@ begin(struct exchange *e, struct fault *f)
     TRY(model_select(e, f));
     if (!e->model.chat)
         return fault_set(f, API_E_UNSUPPORTED, "messages",
-                         "the model %.80s has no chat template; use /v1/completions", e->model.name);
+                         "the model %.80s has no chat template; use /v1/completions",
+                         e->model.name);
     TRY(sampling_read(e, &n, f));
     exchange_new_id(e, "chatcmpl-");
     TRY(exchange_prompts(e, 1, n));

@@ -27,7 +27,8 @@ set_decoder_prompt(struct exchange *e, struct prompt *p, struct fault *f)
                          "decoder_prompt is only for encoder-decoder models");
     n = ids_read(e, F_decoder_prompt, ids, MOST, f);
     if (n <= 0) return n;
-    return set_result(lagan_set_ids(p->request, "decoder_ids", ids, (size_t)n), "decoder_prompt", f);
+    return set_result(lagan_set_ids(p->request, "decoder_ids", ids, (size_t)n), "decoder_prompt",
+                      f);
 }
 
 int

@@ -13,10 +13,11 @@ embeddings_run(struct exchange *e, struct fault *f)
 
     if (!e->model.name[0]) TRY(model_select(e, f));
     if (!e->model.encoder_decoder)
-        return fault_set(f, API_E_UNSUPPORTED, "model",
-                         "the model %.80s has no encoder; embeddings are served for encoder-decoder "
-                         "models",
-                         e->model.name);
+        return fault_set(
+            f, API_E_UNSUPPORTED, "model",
+            "the model %.80s has no encoder; embeddings are served for encoder-decoder "
+            "models",
+            e->model.name);
     if (format->given) {
         e->base64 = format->raw.n == 8 && memcmp(format->raw.p, "\"base64\"", 8) == 0;
         if (!e->base64 && (format->raw.n != 7 || memcmp(format->raw.p, "\"float\"", 7) != 0))
@@ -31,7 +32,8 @@ embeddings_run(struct exchange *e, struct fault *f)
         struct lagan_request *to = e->prompt[i].request;
         const char *id = http_request_id(e->x);
 
-        TRY(set_result(lagan_set_str(to, "model", e->model.name, strlen(e->model.name)), "model", f));
+        TRY(set_result(lagan_set_str(to, "model", e->model.name, strlen(e->model.name)), "model",
+                       f));
         TRY(set_result(inputs[i].text.p
                            ? lagan_set_str(to, "text", inputs[i].text.p, inputs[i].text.n)
                            : lagan_set_ids(to, "ids", inputs[i].ids, inputs[i].n_ids),
@@ -71,7 +73,8 @@ put_base64(struct out *o, const unsigned char *p, size_t n)
     for (size_t i = 0; i < n; i += 3) {
         uint32_t v = (uint32_t)p[i] << 16 | (i + 1 < n ? (uint32_t)p[i + 1] << 8 : 0) |
                      (i + 2 < n ? p[i + 2] : 0u);
-        char text[4] = { digits[v >> 18], digits[v >> 12 & 63], digits[v >> 6 & 63], digits[v & 63] };
+        char text[4] = { digits[v >> 18], digits[v >> 12 & 63], digits[v >> 6 & 63],
+                         digits[v & 63] };
 
         if (i + 1 >= n) text[2] = '=';
         if (i + 2 >= n) text[3] = '=';

@@ -30,22 +30,37 @@ enum api_error
 error_of_lagan(uint32_t reason)
 {
     switch (reason) {
-    case LAGAN_E_INVALID_REQUEST: return API_E_INVALID_REQUEST;
-    case LAGAN_E_TOO_LONG: return API_E_TOO_LONG;
-    case LAGAN_E_QUEUE_FULL: return API_E_QUEUE_FULL;
-    case LAGAN_E_DEADLINE: return API_E_DEADLINE;
-    case LAGAN_E_CANCELLED: return API_E_CANCELLED;
-    case LAGAN_E_DRAINING: return API_E_DRAINING;
-    case LAGAN_E_MODEL_NOT_FOUND: return API_E_MODEL_NOT_FOUND;
-    case LAGAN_E_UNAUTHORIZED: return API_E_REFUSED;
-    case LAGAN_E_WORKER_LOST: return API_E_WORKER_LOST;
-    case LAGAN_E_POISONED: return API_E_POISONED;
-    case LAGAN_E_OUT_OF_MEMORY: return API_E_OUT_OF_MEMORY;
-    case LAGAN_E_DEVICE_LOST: return API_E_DEVICE_LOST;
-    case LAGAN_E_UNSUPPORTED: return API_E_UNSUPPORTED;
-    case LAGAN_E_NOT_FOUND: return API_E_NOT_FOUND;
+    case LAGAN_E_INVALID_REQUEST:
+        return API_E_INVALID_REQUEST;
+    case LAGAN_E_TOO_LONG:
+        return API_E_TOO_LONG;
+    case LAGAN_E_QUEUE_FULL:
+        return API_E_QUEUE_FULL;
+    case LAGAN_E_DEADLINE:
+        return API_E_DEADLINE;
+    case LAGAN_E_CANCELLED:
+        return API_E_CANCELLED;
+    case LAGAN_E_DRAINING:
+        return API_E_DRAINING;
+    case LAGAN_E_MODEL_NOT_FOUND:
+        return API_E_MODEL_NOT_FOUND;
+    case LAGAN_E_UNAUTHORIZED:
+        return API_E_REFUSED;
+    case LAGAN_E_WORKER_LOST:
+        return API_E_WORKER_LOST;
+    case LAGAN_E_POISONED:
+        return API_E_POISONED;
+    case LAGAN_E_OUT_OF_MEMORY:
+        return API_E_OUT_OF_MEMORY;
+    case LAGAN_E_DEVICE_LOST:
+        return API_E_DEVICE_LOST;
+    case LAGAN_E_UNSUPPORTED:
+        return API_E_UNSUPPORTED;
+    case LAGAN_E_NOT_FOUND:
+        return API_E_NOT_FOUND;
     /* SLOW_READER closes the connection instead; CONFIGURATION is no error of a request */
-    default: return API_E_INTERNAL;
+    default:
+        return API_E_INTERNAL;
     }
 }
 
@@ -53,16 +68,26 @@ enum api_error
 error_of_status(int status)
 {
     switch (status) {
-    case 405: return API_E_BAD_METHOD;
-    case 408: return API_E_SLOW_SENDER;
-    case 411: return API_E_NO_LENGTH;
-    case 413: return API_E_BODY_TOO_LARGE;
-    case 414: return API_E_URI_TOO_LONG;
-    case 415: return API_E_MEDIA_TYPE;
-    case 431: return API_E_HEADERS_TOO_LARGE;
-    case 500: return API_E_INTERNAL;
-    case 503: return API_E_CONNECTIONS;
-    default: return API_E_BAD_HTTP;
+    case 405:
+        return API_E_BAD_METHOD;
+    case 408:
+        return API_E_SLOW_SENDER;
+    case 411:
+        return API_E_NO_LENGTH;
+    case 413:
+        return API_E_BODY_TOO_LARGE;
+    case 414:
+        return API_E_URI_TOO_LONG;
+    case 415:
+        return API_E_MEDIA_TYPE;
+    case 431:
+        return API_E_HEADERS_TOO_LARGE;
+    case 500:
+        return API_E_INTERNAL;
+    case 503:
+        return API_E_CONNECTIONS;
+    default:
+        return API_E_BAD_HTTP;
     }
 }
 
@@ -74,8 +99,10 @@ error_body(struct out *o, const struct fault *f)
     out_put(o, "{\"error\":{\"message\":");
     out_string(o, f->text, strlen(f->text));
     out_format(o, ",\"type\":\"%s\",\"param\":", row->type);
-    if (f->param[0]) out_string(o, f->param, strlen(f->param));
-    else out_put(o, "null");
+    if (f->param[0])
+        out_string(o, f->param, strlen(f->param));
+    else
+        out_put(o, "null");
     out_format(o, ",\"code\":\"%s\"}}", row->code);
 }
 

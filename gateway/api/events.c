@@ -76,7 +76,7 @@ write_choice(struct exchange *e, uint32_t i, bool all)
     if (!c->started) shape_first(e, c, i, &e->out);
     c->started = true;
     if (any) shape_delta(e, c, i, &e->out);
-    if (any) metrics_joined(e->a->metrics, c->n_new);
+    if (any) metrics_event(e->a->metrics, c->n_new);
     c->text.n = c->tokens.n = 0;
     c->n_new = 0;
     if (c->ended && !c->end_sent) shape_end(e, c, i, &e->out);
@@ -106,7 +106,7 @@ events_fail(struct exchange *e, const struct fault *f)
 }
 
 void
-events_room(struct exchange *e)
+events_writable(struct exchange *e)
 {
     if (!e->stream || (!e->ending && drain(e) <= 0)) return;
     if (!e->ending) {
@@ -153,8 +153,8 @@ take_tokens(struct exchange *e, struct choice *c, const struct lagan_event *ev)
     nsec now = e->a->now;
 
     if (ev->n_ids) {
-        metrics_tokens(e->a->metrics, e->model.name, ev->n_ids,
-                       e->first_token ? 0 : now - e->begun, c->last ? now - c->last : 0);
+        metrics_tokens(e->a->metrics, e->model.name, ev->n_ids, e->first_token ? 0 : now - e->begun,
+                       c->last ? now - c->last : 0);
         c->last = now;
         if (!e->first_token) e->first_token = now;
     }
@@ -174,8 +174,10 @@ take_output(struct exchange *e, struct prompt *p, struct choice *c, const struct
     c->finish = stopped ? "stop" : "length";
     e->reason = c->finish;
     if (ev->reason == LAGAN_FINISH_STOP && !e->hide_output) {
-        if (ev->stop) out_string(&c->stop, ev->stop, ev->stop_len);
-        else if (ev->stop_id >= 0) out_format(&c->stop, "%d", ev->stop_id);
+        if (ev->stop)
+            out_string(&c->stop, ev->stop, ev->stop_len);
+        else if (ev->stop_id >= 0)
+            out_format(&c->stop, "%d", ev->stop_id);
     }
     if (!e->hide_output) e->n_tokens += ev->n_tokens;
     e->resumed = MAX(e->resumed, ev->resumed);
@@ -210,8 +212,12 @@ events_take(struct exchange *e, struct prompt *p, const struct lagan_event *ev)
     case LAGAN_EVENT_TOKENS:
         if (c) take_tokens(e, c, ev);
         break;
-    case LAGAN_EVENT_PROMPT: keep_tokens(&p->tokens, ev, e->n_prompt_top); return;
-    case LAGAN_EVENT_TENSOR: embeddings_tensor(e, p, ev); return;
+    case LAGAN_EVENT_PROMPT:
+        keep_tokens(&p->tokens, ev, e->n_prompt_top);
+        return;
+    case LAGAN_EVENT_TENSOR:
+        embeddings_tensor(e, p, ev);
+        return;
     case LAGAN_EVENT_OUTPUT:
         if (is_cancelled(e, ev)) return;
         if (c) take_output(e, p, c, ev);
@@ -220,15 +226,18 @@ events_take(struct exchange *e, struct prompt *p, const struct lagan_event *ev)
         if (!p->done) e->n_done++;
         p->done = true;
         break;
-    default: return;
+    default:
+        return;
     }
     if (!e->stream) {
         if (e->n_done == e->n_prompts) respond_whole(e);
         return;
     }
     if (e->blocked) return;
-    if (ev->kind == LAGAN_EVENT_DONE) write_end(e);
-    else if (c) write_choice(e, i, false);
+    if (ev->kind == LAGAN_EVENT_DONE)
+        write_end(e);
+    else if (c)
+        write_choice(e, i, false);
     if (e->out.n) send(e);
 }
 

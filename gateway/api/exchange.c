@@ -46,8 +46,10 @@ exchange_free(struct exchange *e)
 {
     exchange_forget(e);
     if (e->next) e->next->prev = e->prev;
-    if (e->prev) e->prev->next = e->next;
-    else e->a->first = e->next;
+    if (e->prev)
+        e->prev->next = e->next;
+    else
+        e->a->first = e->next;
     e->a->n_exchanges--;
     for (uint32_t i = 0; i < e->n_prompts; i++) prompt_done(&e->prompt[i]);
     for (uint32_t i = 0; i < e->n_prompts * e->n; i++) choice_done(&e->choice[i]);
@@ -67,8 +69,7 @@ exchange_close_body(struct exchange *e)
 {
     if (!e->body) return;
     if (e->body->ignored[0]) out_format(&e->fields, "X-Lagan-Ignored: %s\r\n", e->body->ignored);
-    if (e->set_max_tokens)
-        out_format(&e->fields, "X-Lagan-Max-Tokens: %u\r\n", e->set_max_tokens);
+    if (e->set_max_tokens) out_format(&e->fields, "X-Lagan-Max-Tokens: %u\r\n", e->set_max_tokens);
     body_free(e->body);
     free(TAKE(e->body));
 }
@@ -102,6 +103,8 @@ respond(struct exchange *e, int status, const char *type, struct out *o)
     *o = (struct out){ 0 };
     e->fields = (struct out){ 0 };
     e->status = status;
+    e->ending = true;
+    e->waits = false;
     out_bytes(&fields, "", 1);
     http_respond(e->x, &(struct http_response){ .status = status,
                                                 .content_type = type,
@@ -128,6 +131,7 @@ exchange_fail(struct exchange *e, const struct fault *f)
     const struct api_error_row *row = &api_error_rows[f->error];
     CLEAN(out_free) struct out o = { 0 };
 
+    if (e->ending) return;
     exchange_forget(e);
     exchange_close_body(e);
     e->reason = row->code;

@@ -60,8 +60,8 @@ wrong_type(const char *name, const char *want, struct http_text raw, struct faul
 static int
 out_of_range(const struct field_row *row, const char *name, struct http_text raw, struct fault *f)
 {
-    return fault_set(f, API_E_INVALID_VALUE, name, "%s is %.*s; the limits are %.16g and %.16g", name,
-                     (int)MIN(raw.n, (size_t)64), raw.p, row->least, row->most);
+    return fault_set(f, API_E_INVALID_VALUE, name, "%s is %.*s; the limits are %.16g and %.16g",
+                     name, (int)MIN(raw.n, (size_t)64), raw.p, row->least, row->most);
 }
 
 /* Reads an integer, also one that is written as 5.0 or 1e3. Returns 0, -EINVAL: not an integer,
@@ -122,9 +122,9 @@ read_string(const struct field_row *row, const struct json *j, struct http_text 
     if (j->kind != JSON_STRING) return wrong_type(name, "a string", raw, f);
     n = json_unescape(j, text, sizeof text);
     if (n < 0 || n < row->least || n > row->most)
-        return fault_set(f, API_E_INVALID_VALUE, name, "%s has %s%zu bytes; the limits are %g and %g",
-                         name, n < 0 ? "about " : "", n < 0 ? j->text_len : (size_t)n, row->least,
-                         row->most);
+        return fault_set(
+            f, API_E_INVALID_VALUE, name, "%s has %s%zu bytes; the limits are %g and %g", name,
+            n < 0 ? "about " : "", n < 0 ? j->text_len : (size_t)n, row->least, row->most);
     return 0;
 }
 
@@ -148,9 +148,14 @@ field_read(enum field field, struct http_text raw, const char *name, struct valu
         v.b = j.kind == JSON_TRUE;
         break;
     case FIELD_INT:
-    case FIELD_NUM: TRY(read_number(row, &j, raw, name, &v, f)); break;
-    case FIELD_STR: TRY(read_string(row, &j, raw, name, f)); break;
-    case FIELD_JSON: break;
+    case FIELD_NUM:
+        TRY(read_number(row, &j, raw, name, &v, f));
+        break;
+    case FIELD_STR:
+        TRY(read_string(row, &j, raw, name, f));
+        break;
+    case FIELD_JSON:
+        break;
     }
     *ret = v;
     return row->use == FIELD_ACCEPTED && row->arg && !is_one_of(raw, row->arg);

@@ -23,9 +23,9 @@ enum {
 
 /* What becomes of a field. */
 enum field_use {
-    FIELD_SERVED,   /* the code of the route reads it */
-    FIELD_PASSED,   /* SERVED, and lagand gets it as the key `arg` */
-    FIELD_REFUSED,  /* 400 `unsupported`, unless it has one of the values `arg` */
+    FIELD_SERVED,  /* the code of the route reads it */
+    FIELD_PASSED,  /* SERVED, and lagand gets it as the key `arg` */
+    FIELD_REFUSED, /* 400 `unsupported`, unless it has one of the values `arg` */
     FIELD_ACCEPTED, /* no effect; named as ignored unless it has one of the values `arg`, NULL: any */
 };
 

@@ -24,7 +24,7 @@ struct message {
 static int
 message_fault(struct fault *f, enum api_error error, uint32_t i, const char *key, const char *what)
 {
-    char path[96];
+    char path[128];
 
     snprintf(path, sizeof path, "messages[%u]%s", i, key);
     return fault_set(f, error, path, "%s %s", path, what);
@@ -99,8 +99,7 @@ read_content(struct messages *m, struct message *of, struct out *o, struct fault
 
         while (json_next(&m->j, NULL) == 0 && m->j.kind != JSON_ARRAY_END)
             TRY(read_part(m, of, i++, o, f));
-        if (!i)
-            return message_fault(f, API_E_INVALID_VALUE, of->index, ".content", "has no parts");
+        if (!i) return message_fault(f, API_E_INVALID_VALUE, of->index, ".content", "has no parts");
     } else {
         return message_fault(f, API_E_INVALID_TYPE, of->index, ".content",
                              "must be a string or a list of parts");
@@ -111,8 +110,7 @@ read_content(struct messages *m, struct message *of, struct out *o, struct fault
 
 /* Copies a member whose value is a string. */
 static int
-copy_string(struct messages *m, struct message *of, const char *key, struct out *o,
-            struct fault *f)
+copy_string(struct messages *m, struct message *of, const char *key, struct out *o, struct fault *f)
 {
     char path[32];
 
@@ -167,8 +165,7 @@ read_message(struct exchange *e, struct messages *m, struct fault *f)
     while (json_next(&m->j, NULL) == 0 && m->j.kind != JSON_OBJECT_END)
         TRY(read_member(e, m, &of, (struct http_text){ m->j.text, m->j.text_len }, f));
     if (!of.role) return message_fault(f, API_E_MISSING, of.index, ".role", "is absent");
-    if (!of.content)
-        return message_fault(f, API_E_MISSING, of.index, ".content", "is absent");
+    if (!of.content) return message_fault(f, API_E_MISSING, of.index, ".content", "is absent");
     if (e->messages.failed) return -ENOMEM;
     out_put(&e->messages, "}");
     e->messages.p[start] = '{'; /* each member begins with a comma */

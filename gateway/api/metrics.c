@@ -160,9 +160,12 @@ put_label(struct out *o, const char *name, const char *value)
 {
     out_format(o, "%s=\"", name);
     for (; *value; value++) {
-        if (*value == '\n') out_put(o, "\\n");
-        else if (*value == '"' || *value == '\\') out_format(o, "\\%c", *value);
-        else out_bytes(o, value, 1);
+        if (*value == '\n')
+            out_put(o, "\\n");
+        else if (*value == '"' || *value == '\\')
+            out_format(o, "\\%c", *value);
+        else
+            out_bytes(o, value, 1);
     }
     out_put(o, "\"");
 }
@@ -178,8 +181,10 @@ put_histogram(struct out *o, const char *name, const char *label, const char *mo
         out_format(o, "%s_bucket{", name);
         put_label(o, label, model);
         out_put(o, ",le=\"");
-        if (i < n) out_f64(o, bounds[i]);
-        else out_put(o, "+Inf");
+        if (i < n)
+            out_f64(o, bounds[i]);
+        else
+            out_put(o, "+Inf");
         out_format(o, "\"} %llu\n", (unsigned long long)sum);
     }
     out_format(o, "%s_sum{", name);
@@ -199,7 +204,10 @@ struct histogram_kind {
 };
 
 #define KIND(name, sentence, field) \
-    { name, sentence, offsetof(struct model_row, field), field##_bounds, ARRAY_LEN(field##_bounds) }
+    { \
+        name, sentence, offsetof(struct model_row, field), field##_bounds, \
+            ARRAY_LEN(field##_bounds) \
+    }
 static const struct histogram_kind kinds[] = {
     KIND("lagan_gateway_request_duration_seconds",
          "Time from the head of a request to the end of its response.", duration),
@@ -208,8 +216,10 @@ static const struct histogram_kind kinds[] = {
     KIND("lagan_gateway_inter_token_seconds", "Time between two tokens of an output.", between),
 };
 static const struct histogram_kind vllm_kinds[] = {
-    KIND("vllm:e2e_request_latency_seconds", "As lagan_gateway_request_duration_seconds.", duration),
-    KIND("vllm:time_to_first_token_seconds", "As lagan_gateway_time_to_first_token_seconds.", first),
+    KIND("vllm:e2e_request_latency_seconds", "As lagan_gateway_request_duration_seconds.",
+         duration),
+    KIND("vllm:time_to_first_token_seconds", "As lagan_gateway_time_to_first_token_seconds.",
+         first),
     KIND("vllm:inter_token_latency_seconds", "As lagan_gateway_inter_token_seconds.", between),
 };
 
@@ -251,7 +261,9 @@ put_requests(const struct api *a, struct out *o)
     for (uint32_t i = 0; i < m->n_rows; i++) {
         const struct request_row *r = &m->row[i];
 
-        out_format(o, "lagan_gateway_requests_total{route=\"%s\",code=\"%d\",reason=\"%s\",stream=\"%s\"} %llu\n",
+        out_format(o,
+                   "lagan_gateway_requests_total{route=\"%s\",code=\"%d\",reason=\"%s\",stream=\"%"
+                   "s\"} %llu\n",
                    r->route, r->status, r->reason, r->stream ? "true" : "false",
                    (unsigned long long)r->n);
     }
@@ -303,7 +315,8 @@ put_connections(const struct api *a, struct out *o)
     put_plain(o, "lagan_gateway_connections_total", "counter", "Accepted connections.", c.accepted);
     put_plain(o, "lagan_gateway_connections_refused_total", "counter",
               "Connections that were closed because of a limit.", c.refused);
-    put_plain(o, "lagan_gateway_bytes_sent_total", "counter", "Bytes sent to clients.", c.bytes_sent);
+    put_plain(o, "lagan_gateway_bytes_sent_total", "counter", "Bytes sent to clients.",
+              c.bytes_sent);
 }
 
 static void
@@ -335,31 +348,6 @@ put_own(const struct api *a, struct out *o)
 }
 
 /* ---- vLLM's names for numbers of lagand's text */
-
-/* Returns the value of the line of `text` that begins with name and then '{' or ' ', where the
- * labels have `label`. *at moves behind the line. Returns false if no line follows. */
-static bool
-next_sample(const char **at, const char *name, const char **labels, size_t *n_labels, double *value)
-{
-    size_t len = strlen(name);
-
-    for (const char *line = *at; line && *line;) {
-        const char *end = strchr(line, '\n'), *space;
-
-        *at = end ? end + 1 : line + strlen(line);
-        if (strncmp(line, name, len) == 0 && (line[len] == '{' || line[len] == ' ')) {
-            *labels = line + len;
-            space = line[len] == '{' ? strstr(line, "} ") : line + len - 1;
-            if (space && space < *at) {
-                *n_labels = (size_t)(space + 1 - *labels);
-                *value = strtod(space + 2, NULL);
-                return true;
-            }
-        }
-        line = *at;
-    }
-    return false;
-}
 
 static void
 put_vllm(const struct api *a, struct out *o)
@@ -429,7 +417,9 @@ metrics_run(struct exchange *e, struct fault *f)
         m->up = connected && api_call(a, 0, "metrics", "{}", take_text, m, &err) == 0;
         m->asking = m->up;
     }
-    if (m->asking) e->waits = true; /* take_text() responds */
-    else respond(e);
+    if (m->asking)
+        e->waits = true; /* take_text() responds */
+    else
+        respond(e);
     return 0;
 }

@@ -37,7 +37,8 @@ models_check_aliases(const char *aliases, struct err *e)
 
     for (const char *at = aliases; next_alias(&at, &a);) {
         if (!a.alias.n || !a.name.n || a.alias.n > 256 || a.name.n > 256)
-            return err_set(e, -EINVAL, "models: \"%.*s\" is not ALIAS NAME with at most 256 bytes each",
+            return err_set(e, -EINVAL,
+                           "models: \"%.*s\" is not ALIAS NAME with at most 256 bytes each",
                            (int)MIN(a.alias.n + a.name.n + 1, (size_t)64), a.alias.p);
         for (const char *other = aliases; next_alias(&other, &b);) {
             if (equal(a.name, b.alias))

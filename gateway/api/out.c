@@ -73,8 +73,10 @@ put_escape(struct out *o, uint32_t c)
     static const char from[] = "\"\\\n\r\t\b\f", to[] = "\"\\nrtbf";
     const char *at = c && c < 0x80 ? strchr(from, (int)c) : NULL;
 
-    if (at) out_bytes(o, (char[]){ '\\', to[at - from] }, 2);
-    else out_format(o, "\\u%04x", c);
+    if (at)
+        out_bytes(o, (char[]){ '\\', to[at - from] }, 2);
+    else
+        out_format(o, "\\u%04x", c);
 }
 
 /* Returns the character at p if it is written as an escape, else 0x10ffff. k: its bytes. */
@@ -103,8 +105,10 @@ out_escaped(struct out *o, const char *p, size_t n)
             continue;
         }
         out_bytes(o, p + from, i - from);
-        if (k > 0) put_escape(o, escape);
-        else out_put(o, UTF8_BAD);
+        if (k > 0)
+            put_escape(o, escape);
+        else
+            out_put(o, UTF8_BAD);
         i += k > 0 ? (size_t)k : k ? (size_t)-k : n - i;
         from = i;
     }

@@ -6,7 +6,7 @@
 
 #include <stdio.h>
 
-enum { MAX_TOKEN_BYTES = 4096, MAX_VOCABULARY = 1 << 22 };
+enum { MAX_VOCABULARY = 1 << 22, BLOCK = 4096 }; /* ids of one call: the limit of the verb */
 
 struct vocabulary {
     bool used, complete;
@@ -89,8 +89,10 @@ take_block(struct api *a, void *owner, const struct lagan_event *ev)
                  ev->message ? ev->message : "");
     else if (read_block(v, ev->text) < 0)
         snprintf(v->why, sizeof v->why, "lagand gave the texts of the tokens in an unknown form");
-    else if (v->n_read == v->n) v->complete = true;
-    else if (ask(a->pieces, v, &err) < 0) snprintf(v->why, sizeof v->why, "%.200s", err.text);
+    else if (v->n_read == v->n)
+        v->complete = true;
+    else if (ask(a->pieces, v, &err) < 0)
+        snprintf(v->why, sizeof v->why, "%.200s", err.text);
     if (!v->complete && !v->why[0]) return;
     prepare_go_on(a, v);
     if (v->why[0]) vocabulary_done(v); /* the next request tries again */
@@ -101,7 +103,7 @@ static int
 ask(struct pieces *p, struct vocabulary *v, struct err *err)
 {
     CLEAN(out_free) struct out args = { 0 };
-    uint32_t end = MIN(v->n, v->n_read + (uint32_t)LAGAN_MAX_PIECES);
+    uint32_t end = MIN(v->n, v->n_read + BLOCK);
 
     out_put(&args, "{\"model\":");
     out_string(&args, v->model, strlen(v->model));

@@ -40,8 +40,10 @@ take_reply(struct exchange *e, const char *json)
         e->n_prepared++;
         r = prepare(e, &f);
     }
-    if (r == -ENOMEM) exchange_fail_memory(e);
-    else if (r < 0) exchange_fail(e, &f);
+    if (r == -ENOMEM)
+        exchange_fail_memory(e);
+    else if (r < 0)
+        exchange_fail(e, &f);
 }
 
 /* Starts the call that tells ids or text of the next prompt. Returns 1: it is under way, 0: none is
@@ -114,8 +116,10 @@ prepare_go_on(struct api *a, const struct vocabulary *v)
         } else {
             r = exchange_submit(e, &f);
         }
-        if (r == -ENOMEM) exchange_fail_memory(e);
-        else if (r < 0) exchange_fail(e, &f);
+        if (r == -ENOMEM)
+            exchange_fail_memory(e);
+        else if (r < 0)
+            exchange_fail(e, &f);
     }
 }
 

@@ -17,10 +17,12 @@ path_of(const struct prompts *p, const char *name, char path[96])
 {
     const struct text_or_ids *last = p->n ? &p->list[p->n - 1] : NULL;
 
-    if (p->j.depth == 0) snprintf(path, 96, "%s", name);
-    else if (p->j.depth == 1) snprintf(path, 96, "%s[%u]", name, last && !last->text.p && last->ids
-                                           ? last->n_ids : p->n);
-    else snprintf(path, 96, "%s[%u][%u]", name, p->n - 1, last ? last->n_ids : 0);
+    if (p->j.depth == 0)
+        snprintf(path, 96, "%s", name);
+    else if (p->j.depth == 1)
+        snprintf(path, 96, "%s[%u]", name, last && !last->text.p && last->ids ? last->n_ids : p->n);
+    else
+        snprintf(path, 96, "%s[%u][%u]", name, p->n - 1, last ? last->n_ids : 0);
     return path;
 }
 
@@ -150,11 +152,20 @@ prompts_read(struct exchange *e, enum field field, const struct text_or_ids **re
             *n = p->n;
             e->reading = NULL;
             return 0;
-        case JSON_STRING: r = add_text(e, p, name, f); break;
-        case JSON_NUMBER: r = add_id(e, p, name, f); break;
-        case JSON_ARRAY: r = add_list(e, p, name, f); break;
-        case JSON_ARRAY_END: r = end_list(p, name, f); break;
-        default: r = wrong_element(p, name, f);
+        case JSON_STRING:
+            r = add_text(e, p, name, f);
+            break;
+        case JSON_NUMBER:
+            r = add_id(e, p, name, f);
+            break;
+        case JSON_ARRAY:
+            r = add_list(e, p, name, f);
+            break;
+        case JSON_ARRAY_END:
+            r = end_list(p, name, f);
+            break;
+        default:
+            r = wrong_element(p, name, f);
         }
         if (r < 0) return r;
     }

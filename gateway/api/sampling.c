@@ -45,12 +45,14 @@ read_stream_options(struct exchange *e, const struct value *v, struct fault *f)
                          "stream_options is only allowed with stream: true");
     json_open(&j, v->raw.p, v->raw.n);
     if (json_next(&j, NULL) < 0 || j.kind != JSON_OBJECT)
-        return fault_set(f, API_E_INVALID_TYPE, "stream_options", "stream_options must be an object");
+        return fault_set(f, API_E_INVALID_TYPE, "stream_options",
+                         "stream_options must be an object");
     while (json_next(&j, NULL) == 0 && j.kind != JSON_OBJECT_END) {
         bool usage = json_is(&j, "include_usage"), known = json_is(&j, "include_obfuscation"),
              continuous = json_is(&j, "continuous_usage_stats");
 
-        snprintf(name, sizeof name, "stream_options.%.*s", (int)MIN(j.text_len, (size_t)48), j.text);
+        snprintf(name, sizeof name, "stream_options.%.*s", (int)MIN(j.text_len, (size_t)48),
+                 j.text);
         TRY(json_next(&j, NULL));
         if (!usage && !known && !continuous) body_ignore(e->body, name, strlen(name));
         if ((usage || continuous) && j.kind != JSON_TRUE && j.kind != JSON_FALSE &&
@@ -58,8 +60,8 @@ read_stream_options(struct exchange *e, const struct value *v, struct fault *f)
             return fault_set(f, API_E_INVALID_TYPE, name, "%s must be true or false", name);
         if (usage) e->include_usage = j.kind == JSON_TRUE;
         if (continuous && j.kind == JSON_TRUE)
-            return fault_set(f, API_E_UNSUPPORTED, name, "%s is not served; leave it out or send false",
-                             name);
+            return fault_set(f, API_E_UNSUPPORTED, name,
+                             "%s is not served; leave it out or send false", name);
         TRY(json_skip(&j, NULL));
     }
     return 0;
@@ -75,9 +77,10 @@ read_outputs(struct exchange *e, uint32_t *n, struct fault *f)
         return fault_set(f, API_E_INVALID_VALUE, "n", "n is %lld; the limit is %u",
                          (long long)wanted, e->a->c.max_n);
     if (best != wanted && !is_on(&v[F_use_beam_search]))
-        return fault_set(f, API_E_UNSUPPORTED, "best_of",
-                         "best_of is %lld and n is %lld; without use_beam_search they must be equal",
-                         (long long)best, (long long)wanted);
+        return fault_set(
+            f, API_E_UNSUPPORTED, "best_of",
+            "best_of is %lld and n is %lld; without use_beam_search they must be equal",
+            (long long)best, (long long)wanted);
     if (best < wanted)
         return fault_set(f, API_E_INVALID_VALUE, "best_of", "best_of is %lld, but n is %lld",
                          (long long)best, (long long)wanted);
@@ -205,11 +208,20 @@ set_passed(struct exchange *e, struct prompt *p, struct fault *f)
 
         if (row->use != FIELD_PASSED || !v->given) continue;
         switch (row->kind) {
-        case FIELD_BOOL: TRY(set_result(lagan_set_bool(p->request, row->arg, v->b), row->name, f)); break;
-        case FIELD_INT: TRY(set_int(p, row->arg, v->i, f)); break;
-        case FIELD_NUM: TRY(set_float(p, row->arg, v->f, f)); break;
-        case FIELD_STR: TRY(set_string(e, p, row->arg, v, f)); break;
-        case FIELD_JSON: break;
+        case FIELD_BOOL:
+            TRY(set_result(lagan_set_bool(p->request, row->arg, v->b), row->name, f));
+            break;
+        case FIELD_INT:
+            TRY(set_int(p, row->arg, v->i, f));
+            break;
+        case FIELD_NUM:
+            TRY(set_float(p, row->arg, v->f, f));
+            break;
+        case FIELD_STR:
+            TRY(set_string(e, p, row->arg, v, f));
+            break;
+        case FIELD_JSON:
+            break;
         }
     }
     return 0;
@@ -221,7 +233,8 @@ set_sampling(struct exchange *e, struct prompt *p, struct fault *f)
 {
     const struct value *v = e->body->v;
     const struct api_model *m = &e->model;
-    double temperature = number(&v[F_temperature], m->temperature), top_p = number(&v[F_top_p], m->top_p);
+    double temperature = number(&v[F_temperature], m->temperature),
+           top_p = number(&v[F_top_p], m->top_p);
     int64_t top_k = integer(&v[F_top_k], m->top_k);
     bool beams = is_on(&v[F_use_beam_search]);
 
@@ -230,16 +243,17 @@ set_sampling(struct exchange *e, struct prompt *p, struct fault *f)
         top_p = 1;
     }
     if (temperature == 0 && e->n > 1 && !beams)
-        return fault_set(f, API_E_INVALID_VALUE, "n",
-                         "n is %u, but the temperature is 0, so all outputs would be equal; use n 1 or "
-                         "a higher temperature",
-                         e->n);
+        return fault_set(
+            f, API_E_INVALID_VALUE, "n",
+            "n is %u, but the temperature is 0, so all outputs would be equal; use n 1 or "
+            "a higher temperature",
+            e->n);
     TRY(set_float(p, "temperature", temperature, f));
     TRY(set_float(p, "top_p", top_p, f));
     TRY(set_int(p, "top_k", MAX(top_k, (int64_t)0), f));
     TRY(set_float(p, "min_p", number(&v[F_min_p], m->min_p), f));
-    return set_float(p, "repetition_penalty", number(&v[F_repetition_penalty], m->repetition_penalty),
-                     f);
+    return set_float(p, "repetition_penalty",
+                     number(&v[F_repetition_penalty], m->repetition_penalty), f);
 }
 
 static int
@@ -306,7 +320,8 @@ set_stop(struct exchange *e, struct prompt *p, struct fault *f)
             snprintf(path, sizeof path, "stop[%u]", i);
             TRY(add_stop(e, &j, path, list, &n, f));
         }
-    else TRY(add_stop(e, &j, "stop", list, &n, f));
+    else
+        TRY(add_stop(e, &j, "stop", list, &n, f));
     return n ? set_result(lagan_set_strs(p->request, "stop", list, n), "stop", f) : 0;
 }
 
@@ -332,8 +347,8 @@ read_bias(const struct exchange *e, struct json *j, token_id *id, float *bias, s
     if (j->kind != JSON_NUMBER)
         return fault_set(f, API_E_INVALID_TYPE, path, "%s must be a number", path);
     if (json_f64(j, &d) < 0 || d < -100 || d > 100)
-        return fault_set(f, API_E_INVALID_VALUE, path, "%s is %.*s; the limits are -100 and 100", path,
-                         (int)MIN(j->text_len, (size_t)64), j->text);
+        return fault_set(f, API_E_INVALID_VALUE, path, "%s is %.*s; the limits are -100 and 100",
+                         path, (int)MIN(j->text_len, (size_t)64), j->text);
     *id = (token_id)v;
     *bias = (float)d;
     return 0;
@@ -359,7 +374,8 @@ set_bias(struct exchange *e, struct prompt *p, struct fault *f)
         TRY(read_bias(e, &j, &ids[n], &bias[n], f));
         n++;
     }
-    return n ? set_result(lagan_set_bias(p->request, "logit_bias", ids, bias, n), "logit_bias", f) : 0;
+    return n ? set_result(lagan_set_bias(p->request, "logit_bias", ids, bias, n), "logit_bias", f)
+             : 0;
 }
 
 static int
@@ -413,11 +429,11 @@ set_scheduling(struct exchange *e, struct prompt *p, struct fault *f)
 int
 sampling_request(struct exchange *e, struct prompt *p, struct fault *f)
 {
-    uint64_t max_tokens;
-    bool fit, prompt_logprobs = e->prompt_logprobs || (e->echo && e->logprobs);
+    uint64_t max_tokens = 0;
+    bool fit = false, prompt_logprobs = e->prompt_logprobs || (e->echo && e->logprobs);
 
-    TRY(set_result(lagan_set_str(p->request, "model", e->model.name, strlen(e->model.name)), "model",
-                   f));
+    TRY(set_result(lagan_set_str(p->request, "model", e->model.name, strlen(e->model.name)),
+                   "model", f));
     TRY(read_max_tokens(e, &max_tokens, &fit, f));
     TRY(set_int(p, "max_tokens", (int64_t)MAX(max_tokens, (uint64_t)1), f));
     if (fit) TRY(set_result(lagan_set_bool(p->request, "fit", 1), "max_tokens", f));

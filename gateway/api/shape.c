@@ -43,8 +43,10 @@ put_token(const struct exchange *e, struct out *o, token_id id)
 {
     struct http_text t = token_text(e, id);
 
-    if (e->names_as_ids) out_format(o, "\"token_id:%d\"", id);
-    else out_string(o, t.p, t.n);
+    if (e->names_as_ids)
+        out_format(o, "\"token_id:%d\"", id);
+    else
+        out_string(o, t.p, t.n);
 }
 
 /* Writes "token":...,"logprob":...,"bytes":[...] */
@@ -58,8 +60,7 @@ put_entry(const struct exchange *e, struct out *o, const struct lagan_top_logpro
     out_put(o, ",\"logprob\":");
     out_f32(o, t->logprob);
     out_put(o, ",\"bytes\":[");
-    for (size_t i = 0; i < text.n; i++)
-        out_format(o, i ? ",%d" : "%d", (unsigned char)text.p[i]);
+    for (size_t i = 0; i < text.n; i++) out_format(o, i ? ",%d" : "%d", (unsigned char)text.p[i]);
     out_put(o, "]");
 }
 
@@ -111,8 +112,10 @@ lists_add(const struct exchange *e, struct lists *l, const struct lagan_top_logp
     out_put(&l->tokens, comma);
     put_token(e, &l->tokens, t->id);
     out_put(&l->logprobs, comma);
-    if (first_of_prompt) out_put(&l->logprobs, "null");
-    else out_f32(&l->logprobs, t->logprob);
+    if (first_of_prompt)
+        out_put(&l->logprobs, "null");
+    else
+        out_f32(&l->logprobs, t->logprob);
     out_put(&l->tops, comma);
     if (first_of_prompt || !n_top) out_put(&l->tops, "null");
     for (uint32_t k = 1; !first_of_prompt && k <= n_top && t[k].id >= 0; k++) {
@@ -164,9 +167,12 @@ static void
 put_logprobs(struct exchange *e, struct choice *c, const struct prompt *echoed, struct out *o)
 {
     out_put(o, ",\"logprobs\":");
-    if (!e->logprobs || (!c->tokens.n && !echoed)) out_put(o, "null");
-    else if (is_chat(e)) put_chat_logprobs(e, c, o);
-    else put_lists(e, c, echoed, o);
+    if (!e->logprobs || (!c->tokens.n && !echoed))
+        out_put(o, "null");
+    else if (is_chat(e))
+        put_chat_logprobs(e, c, o);
+    else
+        put_lists(e, c, echoed, o);
 }
 
 static void

@@ -65,8 +65,8 @@ backend_fault(int r, const struct err *err, struct fault *f)
 {
     if (r == -ENOMEM) return r;
     if (r == -EMSGSIZE)
-        return fault_set(f, API_E_TOO_LONG, NULL, "the request is too long for a message to lagand: %s",
-                         err->text);
+        return fault_set(f, API_E_TOO_LONG, NULL,
+                         "the request is too long for a message to lagand: %s", err->text);
     if (r == -EAGAIN)
         return fault_set(f, API_E_QUEUE_FULL, NULL, "too many messages wait for lagand; try again");
     return fault_set(f, API_E_UNREACHABLE, NULL, "lagand does not answer: %s", err->text);
@@ -112,9 +112,9 @@ start_call(struct api *a, uint32_t tenant, const char *verb, const char *args, u
     if (a->first_free == API_MAX_OPEN) return err_set(err, -EAGAIN, "too many open requests");
     TRY(a->b.call(a->b.ctx, tenant, verb, args, &id, err));
     *ret = take_entry(a, tenant, id);
-    return *ret == API_MAX_OPEN ? err_set(err, -EAGAIN, "call number %llu is used twice",
-                                          (unsigned long long)id)
-                                : 0;
+    return *ret == API_MAX_OPEN
+               ? err_set(err, -EAGAIN, "call number %llu is used twice", (unsigned long long)id)
+               : 0;
 }
 
 int
@@ -187,11 +187,15 @@ api_event(struct api *a, uint32_t tenant, const struct lagan_event *ev)
     open = a->open[i];
     if (last) {
         give_entry(a, i);
-        if (open.e && open.prompt == OPEN_CALL) open.e->call = API_MAX_OPEN;
-        else if (open.e) open.e->prompt[open.prompt].open = API_MAX_OPEN;
+        if (open.e && open.prompt == OPEN_CALL)
+            open.e->call = API_MAX_OPEN;
+        else if (open.e)
+            open.e->prompt[open.prompt].open = API_MAX_OPEN;
     }
-    if (!open.e) open.result(a, open.owner, ev);
-    else if (open.prompt == OPEN_CALL) call_result(open.e, ev);
+    if (!open.e)
+        open.result(a, open.owner, ev);
+    else if (open.prompt == OPEN_CALL)
+        call_result(open.e, ev);
     else if (ev->kind == LAGAN_EVENT_ERROR && ev->reason == LAGAN_E_SLOW_READER) {
         open.e->reason = "slow_reader";
         http_cut(open.e->x);
