@@ -163,13 +163,10 @@ write_value(FILE *out, const msgpack_object *o)
     case MSGPACK_OBJECT_STR:
         write_string(out, o->via.str.ptr, o->via.str.size);
         return;
-    case MSGPACK_OBJECT_BIN: /* token ids, i32 LE */
+    case MSGPACK_OBJECT_BIN: /* bytes, as a list of numbers */
         putc('[', out);
-        for (uint32_t i = 0; i + 4 <= o->via.bin.size; i += 4) {
-            const struct msg_ids ids = { .o = o, .n = o->via.bin.size / 4 };
-
-            fprintf(out, "%s%d", i ? "," : "", msg_id(&ids, i / 4));
-        }
+        for (uint32_t i = 0; i < o->via.bin.size; i++)
+            fprintf(out, "%s%u", i ? "," : "", (uint8_t)o->via.bin.ptr[i]);
         putc(']', out);
         return;
     case MSGPACK_OBJECT_ARRAY:

@@ -293,7 +293,7 @@ client_ack(struct lagan *c, bool all)
         struct open_request *r = &c->requests[i];
 
         /* ACK after half of the window: few ACKs, yet lagand has credit while the caller reads. */
-        if (r->taken - r->acked >= (all ? 1 : MAX(1u, r->ack_window / 2)))
+        if (!r->ack_held && r->taken - r->acked >= (all ? 1 : MAX(1u, r->ack_window / 2)))
             left |= send_ack(c, r) < 0;
     }
     if (all) c->ack_at = left ? clock_now() + CLIENT_ACK_AFTER : 0;
@@ -401,6 +401,23 @@ watch_monitor(struct lagan *c)
 
 /* ---- receiving */
 
+/* Stores the names of the list; those of a later lagand that do not fit are left out. */
+static void
+take_features(struct lagan *c, const msgpack_object *list)
+{
+    size_t n = 1;
+
+    strcpy(c->features, " ");
+    for (uint32_t i = 0; list && list->type == MSGPACK_OBJECT_ARRAY && i < list->via.array.size;
+         i++) {
+        const msgpack_object *o = &list->via.array.ptr[i];
+
+        if (o->type != MSGPACK_OBJECT_STR || o->via.str.size + n + 2 > sizeof c->features) continue;
+        n += (size_t)snprintf(c->features + n, sizeof c->features - n, "%.*s ",
+                              (int)o->via.str.size, o->via.str.ptr);
+    }
+}
+
 static void
 take_welcome(struct lagan *c, const struct msg *m)
 {
@@ -418,6 +435,7 @@ take_welcome(struct lagan *c, const struct msg *m)
     }
     if (msg_str(&m->map, "state", &s) == 0)
         snprintf(c->state, sizeof c->state, "%.*s", (int)MIN(s.n, 31u), s.p);
+    take_features(c, msg_get(&m->map, "features"));
     c->welcome = true;
     c->wait = 0;
     if (c->was_welcome) client_resume(c);
@@ -482,6 +500,7 @@ take_accept(struct lagan *c, const struct msg *m)
     if (!r) return;
     r->accepted = r->known_to_lagand = true;
     r->rejected_since = 0;
+    if (!r->accepted_at) msg_u64(&m->map, "at", &r->accepted_at);
     if (r->gave_seed || r->has_seed) return;
     r->has_seed = msg_u64(&m->map, "seed", &r->seed) == 0;
 }

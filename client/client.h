@@ -54,8 +54,9 @@ struct open_request { /* an element of struct lagan.requests, which is sorted by
     char *body;
     size_t n_plain, n_body;
     uint32_t n_plain_keys, n_prompt_keys;
-    nsec deadline; /* NSEC_NEVER: no deadline */
-    uint64_t seed; /* the seed that lagand chose, if the request has none */
+    nsec deadline;        /* NSEC_NEVER: no deadline */
+    uint64_t seed;        /* the seed that lagand chose, if the request has none */
+    uint64_t accepted_at; /* UNIX time in seconds of the first ACCEPT; 0: unknown */
     bool gave_seed, has_seed, no_resume, several_outputs; /* several_outputs: n > 1 */
 
     /* Delivered to the caller: n_ids tokens of output 0, log-probabilities of n_prompt_have. */
@@ -64,6 +65,7 @@ struct open_request { /* an element of struct lagan.requests, which is sorted by
     uint64_t n_values[LAGAN_N_TENSORS]; /* number of delivered values of each tensor */
     uint64_t n_text;                    /* bytes of text of all outputs since the last SUBMIT */
     uint32_t n_more;                    /* number of delivered tokens of the other outputs */
+    bool ack_held;                      /* the caller wants no ACK: lagan_ack_hold() */
     bool text_incomplete;               /* lagand has not sent the text of the last tokens yet */
 
     /* accepted: some lagand sent ACCEPT; known_to_lagand: the present one has the request */
@@ -93,6 +95,7 @@ struct lagan {
     nsec wait;           /* delay before the next socket is made */
     uint8_t session[16]; /* random, sent in every HELLO; identifies our requests to lagand */
     char state[32];      /* state of lagand, from WELCOME */
+    char features[1024]; /* names of WELCOME, each behind a space, and a space; "": no WELCOME */
     nsec received, sent; /* time of the last received and of the last sent frame */
     nsec ping_at;        /* time of the first PING since the last received frame; 0: none */
     nsec disconnected_since;      /* while welcome is false: time of the loss of the connection */

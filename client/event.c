@@ -226,6 +226,18 @@ set_reason(struct lagan_event *ev, uint32_t reason, const char *unknown)
     return retry;
 }
 
+static void
+take_stop(const msgpack_object *o, struct lagan_event *ev)
+{
+    ev->stop_id = -1;
+    if (o && o->type == MSGPACK_OBJECT_STR) {
+        ev->stop = o->via.str.ptr;
+        ev->stop_len = o->via.str.size;
+    } else if (o && o->type == MSGPACK_OBJECT_POSITIVE_INTEGER && o->via.u64 <= INT32_MAX) {
+        ev->stop_id = (int32_t)o->via.u64;
+    }
+}
+
 /* Converts one entry of the list outputs of a DONE to an OUTPUT event. */
 static int
 take_output(const msgpack_object *o, struct lagan_event *ev)
@@ -246,6 +258,7 @@ take_output(const msgpack_object *o, struct lagan_event *ev)
     ev->adopted = small(o, "adopted");
     ev->recomputed = small(o, "recomputed");
     ev->n_prompt_tokens = small(o, "n_prompt_tokens");
+    take_stop(msg_get(o, "stop"), ev);
     blocks = msg_get(o, "kv_blocks");
     if (!blocks || blocks->type != MSGPACK_OBJECT_MAP) return 0;
     ev->blocks_allocated = small(blocks, "allocated");
@@ -282,6 +295,8 @@ take_error(struct lagan *c, const struct msg *m, struct lagan_event *ev)
     msg_bool(&m->map, "retryable", &retry);
     ev->retryable = retry;
     ev->n_tokens = small(&m->map, "delivered");
+    ev->n_prompt_tokens = small(&m->map, "n_prompt_tokens");
+    ev->max_len = small(&m->map, "max_len");
     ev->message = msg_reason_sentence(ev->reason);
     if (msg_str(&m->map, "message", &s) == 0) {
         client_fail(c, 0, "%.*s", (int)MIN(s.n, 300u), s.p);
@@ -301,6 +316,7 @@ take_loss(struct lagan *c, struct lagan_event *ev)
     if (c->n_requests) {
         ev->kind = LAGAN_EVENT_ERROR;
         ev->id = c->requests[0].rid;
+        ev->accepted_at = c->requests[0].accepted_at;
         client_close_request(c, ev->id);
         return;
     }
@@ -345,6 +361,7 @@ take_event(struct lagan *c, struct lagan_event *ev)
     if (client_is_call(c, m->rid)) return take_call_end(c, m, ev);
     if (!req) return 0; /* ended while the frame was queued */
     ev->id = m->rid;
+    ev->accepted_at = req->accepted_at;
     switch (m->type) {
     case LAGAN_MSG_CHUNK:
         return take_chunk(c, req, m, ev);

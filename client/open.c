@@ -295,6 +295,16 @@ lagan_errmsg(const struct lagan *c)
     return c ? c->errmsg : thread_errmsg;
 }
 
+int
+lagan_has_feature(const struct lagan *c, const char *name)
+{
+    char word[LAGAN_MAX_KEY + 3];
+
+    if (!*c->features) return -ENOTCONN;
+    snprintf(word, sizeof word, " %.*s ", LAGAN_MAX_KEY, name);
+    return strstr(c->features, word) != NULL;
+}
+
 const char *
 lagan_version(void)
 {

@@ -208,6 +208,24 @@ among(const msgpack_object *list, uint64_t rid)
     return false;
 }
 
+/* Stores the times at which lagand accepted requests, from a list of [rid, UNIX time]. */
+static void
+take_times(struct lagan *c, const msgpack_object *list)
+{
+    for (uint32_t i = 0; list && list->type == MSGPACK_OBJECT_ARRAY && i < list->via.array.size;
+         i++) {
+        const msgpack_object *o = &list->via.array.ptr[i], *v = o->via.array.ptr;
+        struct open_request *r;
+
+        if (o->type != MSGPACK_OBJECT_ARRAY || o->via.array.size != 2 ||
+            v[0].type != MSGPACK_OBJECT_POSITIVE_INTEGER ||
+            v[1].type != MSGPACK_OBJECT_POSITIVE_INTEGER)
+            continue;
+        r = client_find(c, v[0].via.u64);
+        if (r && !r->accepted_at) r->accepted_at = v[1].via.u64;
+    }
+}
+
 void
 client_resumed(struct lagan *c, const struct msg *m)
 {
@@ -215,7 +233,7 @@ client_resumed(struct lagan *c, const struct msg *m)
 
     c->resume_rid = 0;
     if (m->type == LAGAN_MSG_REPLY && result && result->type == MSGPACK_OBJECT_MAP)
-        list = msg_get(result, "unknown");
+        list = msg_get(result, "unknown"), take_times(c, msg_get(result, "at"));
     if (list && list->type != MSGPACK_OBJECT_ARRAY) list = NULL;
     /* No list: lagand rejected RESUME and knows none of the requests. */
     for (uint32_t i = 0; i < c->n_requests; i++) {

@@ -290,6 +290,18 @@ lagan_submit(struct lagan *c, const struct lagan_request *r, uint64_t *id)
 }
 
 int
+lagan_ack_hold(struct lagan *c, uint64_t id, int hold)
+{
+    struct open_request *req = client_find(c, id);
+
+    if (!req) return client_fail(c, -ENOENT, "request %llu is not open", (unsigned long long)id);
+    req->ack_held = hold;
+    client_ack(c, /* all= */ false);
+    client_rearm(c);
+    return 0;
+}
+
+int
 lagan_cancel(struct lagan *c, uint64_t id)
 {
     struct open_request *req = client_find(c, id);

@@ -41,11 +41,17 @@ cell_age(struct table *t, const json_t *o, const char *key)
 }
 
 static const struct column request_columns[] = {
-    { "ID", "id", cell_number },         { "USER", "user", cell_word },
-    { "CLIENT", "client", cell_word },   { "MODEL", "model", cell_word },
-    { "WORKER", "worker", cell_word },   { "STATE", "state", cell_word },
-    { "PROMPT", "prompt", cell_number }, { "GENERATED", "generated", cell_number },
-    { "AGE", "age_ms", cell_age },       { 0 },
+    { "ID", "id", cell_number },
+    { "USER", "user", cell_word },
+    { "CLIENT", "client", cell_word },
+    { "MODEL", "model", cell_word },
+    { "WORKER", "worker", cell_word },
+    { "STATE", "state", cell_word },
+    { "PROMPT", "prompt", cell_number },
+    { "GENERATED", "generated", cell_number },
+    { "AGE", "age_ms", cell_age },
+    { "REQUEST", "request_id", cell_word },
+    { 0 },
 };
 
 static int
@@ -233,6 +239,21 @@ static const struct opt detokenize_opts[] = {
       .sentence = "name of the model; may be omitted if lagand serves only one" },
     { 0 }
 };
+static const struct opt pieces_opts[] = {
+    { "ids", OPT_STR, OPT_AT(text_opts, ids), .arg = "1,2,3",
+      .sentence = "token ids, at most 4096" },
+    { "model", OPT_STR, OPT_AT(text_opts, model), .arg = "NAME",
+      .sentence = "name of the model; may be omitted if lagand serves only one" },
+    { 0 }
+};
+static const struct opt render_opts[] = {
+    { "messages", OPT_STR, OPT_AT(text_opts, messages), .arg = "JSON",
+      .sentence = "a conversation: [{\"role\": ..., \"content\": ...}]" },
+    { "model", OPT_STR, OPT_AT(text_opts, model), .arg = "NAME",
+      .sentence = "name of the model; may be omitted if lagand serves only one" },
+    { 0 }
+};
+
 /* clang-format on */
 
 /* Prints a reply, with the tag that the line of --requests had (NULL: none). */
@@ -397,7 +418,7 @@ cmd_kv_unpin(struct ctl *ctl)
     return r;
 }
 
-/* tokenize, detokenize */
+/* tokenize, detokenize, pieces, render */
 static int
 cmd_text(struct ctl *ctl)
 {
@@ -412,8 +433,13 @@ cmd_text(struct ctl *ctl)
     if (*o->requests) return text_lines(ctl, o->requests);
     if (*o->messages) return text_call(ctl, json_pack("{s:s}", "messages", o->messages));
     if (!ctl->first_given) /* a text may be empty */
-        return ctl_fail(CTL_USAGE, "%s needs %s or --requests FILE.jsonl", ctl->command->words,
-                        to_ids ? "--text TEXT, --messages JSON" : "--ids 1,2,3");
+        return ctl_fail(CTL_USAGE, "%s needs %s", ctl->command->words,
+                        to_ids                              ? "--text TEXT, --messages JSON or "
+                                                              "--requests FILE.jsonl"
+                        : ctl->command->opts == render_opts ? "--messages JSON"
+                        : ctl->command->opts == pieces_opts ? "--ids 1,2,3"
+                                                            : "--ids 1,2,3 or --requests "
+                                                              "FILE.jsonl");
     if (to_ids) return text_call(ctl, json_pack("{s:s}", "text", o->text));
     ids = list_of_ids(o->ids, &e);
     if (!ids) return ctl_fail(CTL_USAGE, "--ids: %s", e.text);
@@ -456,6 +482,17 @@ const struct command commands[] = {
       "  laganctl detokenize --requests ids.jsonl\n\n"
       "Bytes that are not valid UTF-8 become U+FFFD. Ids outside the vocabulary are rejected.\n",
       detokenize_opts, .run = cmd_text },
+    { "pieces", "", "print the bytes of each token inside a text",
+      "  laganctl pieces --ids 104,105\n\n"
+      "The output is a list with a list of bytes, numbers from 0 to 255, for each token.\n",
+      pieces_opts, .run = cmd_text },
+    { "render", "", "print a conversation in the format of a model's chat template",
+      "  laganctl render --messages '[{\"role\":\"user\",\"content\":\"hello\"}]'\n",
+      render_opts, .run = cmd_text },
+    { "models", "", "show what clients need to know of the served models",
+      "  laganctl models --json\n", .run = cmd_models },
+    { "load", "", "show queued requests, running sequences and used KV blocks of each model",
+      "  laganctl load --json\n", .run = cmd_load },
     { "model list", "", "list the served models and the number of their workers",
       "  laganctl model list --json\n",
       .run = cmd_model_list },

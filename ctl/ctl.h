@@ -134,6 +134,8 @@ int cmd_gateway(struct ctl *ctl);
 
 /* model.c */
 int cmd_model_list(struct ctl *ctl);
+int cmd_models(struct ctl *ctl);
+int cmd_load(struct ctl *ctl);
 int cmd_model_verify(struct ctl *ctl);
 
 /* history.c */

@@ -74,6 +74,65 @@ cmd_model_list(struct ctl *ctl)
     return 0;
 }
 
+/* ---- models, load */
+
+static const struct column model_columns[] = {
+    { "MODEL", "name", cell_word },
+    { "LENGTH", "max_model_len", cell_number },
+    { "VOCABULARY", "vocabulary", cell_number },
+    { "ARCHITECTURE", "architecture", cell_word },
+    { "TEMPLATE", "template", cell_word },
+    { "POLICY", "policy", cell_word },
+    { "FINGERPRINT", "fingerprint", cell_word },
+    { 0 },
+};
+
+int
+cmd_models(struct ctl *ctl)
+{
+    json_t *list;
+    int r = ctl_ask(ctl, "models", NULL, ctl->json, &list);
+
+    if (list) print_table(model_columns, list);
+    json_decref(list);
+    return r;
+}
+
+static void
+cell_share(struct table *t, const json_t *o, const char *key)
+{
+    table_cell(t, true, "%.0f%%", 100 * json_number_value(json_object_get(o, key)));
+}
+
+int
+cmd_load(struct ctl *ctl)
+{
+    static const struct column columns[] = {
+        { "MODEL", "model", cell_word },
+        { "WAITING", "waiting", cell_number },
+        { "RUNNING", "running", cell_number },
+        { "KV", "kv", cell_share },
+        { "BLOCKS", "blocks", cell_number },
+        { "TOKENS", "tokens_per_block", cell_number },
+        { 0 },
+    };
+    json_t *models, *list, *o;
+    const char *name;
+    int r = ctl_ask(ctl, "load", NULL, ctl->json, &models);
+
+    if (!models) return r;
+    list = json_array();
+    json_object_foreach(models, name, o)
+    {
+        json_object_set_new(o, "model", json_string(name));
+        json_array_append(list, o);
+    }
+    print_table(columns, list);
+    json_decref(list);
+    json_decref(models);
+    return r;
+}
+
 /* ---- verify */
 
 /* Prints a line for each KV group, as "KV full 128.0 KiB a token of 32 layers". */

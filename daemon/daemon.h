@@ -66,15 +66,25 @@ struct daemon_events {
 struct model_facts {
     bool known; /* a worker of the model has sent READY */
     uint32_t vocab, max_len, max_source, n_slots, has_text, tokens_per_block;
-    bool has_chat, tokenizer_fault;
+    bool tokenizer_fault;
     uint32_t beams;            /* default of the request key `beams`; 1: no beam search */
     uint32_t max_request_seqs; /* limit of the sequences of one request */
     uint32_t max_text_bytes;   /* limit of the request key `text` */
     float temperature;         /* default of the request key `temperature` */
     int32_t decoder_start;     /* decoder_start_token_id; -1: none */
     uint64_t max_tokens, weight_bytes, kv_bytes;
+    uint64_t since;                /* UNIX time in seconds of the first READY */
+    uint64_t fingerprint;          /* hash of weights, dtype and numerics */
+    float defaults[5];             /* index: READY_DEFAULT_ of ipc/records.h; NaN: not given */
+    char chat_template[32];        /* its name; "": no conversations */
     char dtype[8];                 /* of the weights */
     char family[64], unserved[48]; /* architecture name; key of generation_config.json not served */
+};
+
+/* Sent with the error too_long. 0: unknown. max_len: the most tokens of prompt and output together,
+ * of an encoder-decoder model of the encoder input. */
+struct prompt_length {
+    uint32_t n_prompt_tokens, max_len;
 };
 
 struct daemon {

@@ -30,6 +30,11 @@ reject(struct daemon *d, struct client *c, const struct msg *m, uint32_t code, c
 static void
 hello(struct daemon *d, struct client *c, const struct msg *m)
 {
+    static const char *const features[] = {
+#define X(name, sentence) #name,
+        LAGAN_FEATURES(X)
+#undef X
+    };
     uint64_t min = LAGAN_WIRE_VERSION, max = LAGAN_WIRE_VERSION;
     struct msg_span session = { 0 };
     msgpack_packer p;
@@ -51,7 +56,7 @@ hello(struct daemon *d, struct client *c, const struct msg *m)
     }
     c->has_session = session.n > 0;
     if (c->has_session) memcpy(&c->session, session.p, sizeof c->session);
-    p = frontend_begin(d, LAGAN_MSG_WELCOME, m->rid, 6);
+    p = frontend_begin(d, LAGAN_MSG_WELCOME, m->rid, 7);
     msg_key(&p, "proto");
     msgpack_pack_uint32(&p, LAGAN_WIRE_VERSION);
     msg_key(&p, "instance");
@@ -78,29 +83,35 @@ hello(struct daemon *d, struct client *c, const struct msg *m)
         if (!d->config->model[i].removed) msg_text(&p, d->config->model[i].keys.name);
     msg_key(&p, "state");
     msg_text(&p, command_state(d));
+    msg_key(&p, "features");
+    msgpack_pack_array(&p, ARRAY_LEN(features));
+    for (size_t i = 0; i < ARRAY_LEN(features); i++) msg_text(&p, features[i]);
     frontend_send_or_drop(d, c);
 }
 
 static void
 submit(struct daemon *d, struct client *c, const struct msg *m)
 {
+    struct prompt_length length;
     struct request *r;
     struct err e;
-    int code = admission_take(d, c, m, &r, &e);
+    int code = admission_take(d, c, m, &r, &length, &e);
     msgpack_packer p;
 
     if (code) {
-        FRONTEND_REFUSE(d, c, m->rid, (uint32_t)code, "%s", e.text);
+        d->n_refused++;
+        (void)frontend_error_length(d, c, m->rid, (uint32_t)code, 0, &length, e.text);
         return;
     }
     FP(front_taken);
-    p = frontend_begin(d, LAGAN_MSG_ACCEPT, m->rid, 3);
+    p = frontend_begin(d, LAGAN_MSG_ACCEPT, m->rid, 4);
     msg_key(&p, "queue_position");
     msgpack_pack_uint32(&p, ledger_counts(d->ledger).queued);
     msg_key(&p, "id");
     msgpack_pack_uint64(&p, request_info(r).id);
     msg_key(&p, "seed");
     msgpack_pack_uint64(&p, request_info(r).seed);
+    msg_key_u64(&p, "at", request_info(r).accepted_at);
     frontend_send_or_drop(d, c);
     FP(front_accepted);
 }
@@ -227,7 +238,17 @@ resume(struct daemon *d, struct client *c, const struct msg *m)
     for (uint32_t i = 0; i < q.n; i++)
         n_unknown += !ledger_find(d->ledger, c->handle, q.rid[i].via.u64);
     frontend_reply(d, m->rid, &p);
-    msgpack_pack_map(&p, 1);
+    msgpack_pack_map(&p, 2);
+    msg_key(&p, "at");
+    msgpack_pack_array(&p, q.n - n_unknown);
+    for (uint32_t i = 0; i < q.n; i++) {
+        const struct request *r = ledger_find(d->ledger, c->handle, q.rid[i].via.u64);
+
+        if (!r) continue;
+        msgpack_pack_array(&p, 2);
+        msgpack_pack_uint64(&p, q.rid[i].via.u64);
+        msgpack_pack_uint64(&p, request_info(r).accepted_at);
+    }
     msg_key(&p, "unknown");
     msgpack_pack_array(&p, n_unknown);
     for (uint32_t i = 0; i < q.n; i++)

@@ -1,7 +1,8 @@
 /* loop.c - see loop.h.
  *
- * sd-event waits for sockets, liblagan, timers and signals. After each event on_event() lets the
- * API write what is due, reports that the gateway is ready, and exits after the last request. */
+ * sd-event waits for sockets, liblagan, timers and signals. Before the handlers of an event the API
+ * gets the time; after them it writes what is due, and finish_iteration() reports that the gateway
+ * is ready and exits after the last request of a stop. */
 #include "gateway/loop.h"
 
 #include "base/log.h"
@@ -171,19 +172,33 @@ continue_stopping(struct gateway *g, nsec now)
 
 /* ---- the loop */
 
-static int
-on_event(sd_event_source *s, void *arg)
+/* Runs after the handlers of an event: what is due, readiness, stop; sets the timer. */
+static void
+finish_iteration(struct gateway *g)
 {
-    struct gateway *g = arg;
     nsec now = clock_now(), next = api_turn(g->api, now, (uint64_t)time(NULL));
 
-    (void)s;
     report_ready(g, now);
     if (!g->ready) next = MIN(next, clock_after(g->started, g->config->start_wait));
     if (g->stop_at) next = MIN(next, continue_stopping(g, now));
-    if (next == NSEC_NEVER) return sd_event_source_set_enabled(g->timer, SD_EVENT_OFF);
-    sd_event_source_set_time(g->timer, (uint64_t)(MAX(next, now) / NSEC_US));
-    return sd_event_source_set_enabled(g->timer, SD_EVENT_ONESHOT);
+    if (next != NSEC_NEVER)
+        sd_event_source_set_time(g->timer, (uint64_t)(MAX(next, now) / NSEC_US));
+    sd_event_source_set_enabled(g->timer, next == NSEC_NEVER ? SD_EVENT_OFF : SD_EVENT_ONESHOT);
+}
+
+static int
+run_loop(struct gateway *g)
+{
+    int r = 0;
+
+    while (r >= 0 && sd_event_get_state(g->event) != SD_EVENT_FINISHED) {
+        finish_iteration(g);
+        r = sd_event_prepare(g->event);
+        if (r == 0) r = sd_event_wait(g->event, UINT64_MAX);
+        api_turn(g->api, clock_now(), (uint64_t)time(NULL)); /* the time of the handlers */
+        if (r > 0) r = sd_event_dispatch(g->event);
+    }
+    return MIN(r, 0);
 }
 
 static int
@@ -192,7 +207,7 @@ on_time(sd_event_source *s, uint64_t usec, void *arg)
     (void)s;
     (void)usec;
     (void)arg;
-    return 0; /* the timer only wakes the loop; on_event() follows */
+    return 0; /* the timer only wakes the loop */
 }
 
 static int
@@ -215,7 +230,6 @@ open_event(struct gateway *g, struct err *e)
     if (r >= 0)
         r = sd_event_add_time(g->event, &g->timer, CLOCK_MONOTONIC, 0, NSEC_MS / NSEC_US, on_time,
                               g);
-    if (r >= 0) r = sd_event_add_post(g->event, NULL, on_event, g);
     /* sd-event notifies systemd's watchdog at half of its period, while the loop runs. */
     if (r >= 0) r = sd_event_set_watchdog(g->event, true);
     return r < 0 ? err_set(e, r, "cannot create the event loop: %s", strerror(-r)) : 0;
@@ -263,8 +277,10 @@ open_http(struct gateway *g, struct err *e)
         TRY(check_socket(fds[i], e));
     }
     g->n_listeners = n_fds ? (uint32_t)n_fds : g->config->n_addresses;
-    return http_open(&g->http, g->event, g->config->address, g->config->n_addresses, fds,
-                     (uint32_t)n_fds, &limits, &handler, e);
+    TRY(http_open(&g->http, g->event, g->config->address, g->config->n_addresses, fds,
+                  (uint32_t)n_fds, &limits, &handler, e));
+    api_set_http(g->api, g->http);
+    return 0;
 }
 
 static int
@@ -297,7 +313,7 @@ gateway_run(struct gateway_config *c, int argc, char **argv, struct err *e)
     if (r == 0) {
         for (uint32_t i = 0; i < g.n_listeners; i++)
             log_info("listening on %s", http_address(g.http, i));
-        r = sd_event_loop(g.event);
+        r = run_loop(&g);
         if (r < 0) err_set(e, r, "the event loop failed: %s", strerror(-r));
     }
     http_close(g.http);

@@ -107,12 +107,22 @@ struct lagan_event {
     uint64_t first_value;
     uint32_t cols;
     const char *tensor_name; /* TENSOR: "encoder_output" or "logits" */
-    /* OUTPUT: tokens of the prompt, of an encoder-decoder model those of the encoder input;
-     * 0: unknown */
+    /* OUTPUT, ERROR too_long: tokens of the prompt, of an encoder-decoder model those of the
+     * encoder input; 0: unknown */
     uint32_t n_prompt_tokens;
     /* OUTPUT: KV blocks that were allocated; of these, never used before; prompt blocks found in
      * the prefix cache; prompt blocks computed */
     uint32_t blocks_allocated, blocks_allocated_new, blocks_reused, blocks_missed;
+    /* All kinds but DISCONNECTED and REPLY: UNIX time in seconds at which lagand first accepted the
+     * request, the same after a resume; 0: lagand refused it or did not say. */
+    uint64_t accepted_at;
+    /* OUTPUT with reason stop: the string of the key `stop` that ended the output, not
+     * NUL-terminated; NULL if a token id of `stop_ids` did, which is then in stop_id. stop_id of
+     * other OUTPUT events is -1. */
+    const char *stop;
+    size_t stop_len; /* bytes */
+    int32_t stop_id;
+    uint32_t max_len; /* ERROR too_long: the model's maximum length in tokens; 0: unknown */
 };
 
 /* ---- connections */
@@ -152,6 +162,10 @@ LAGAN_EXPORT int lagan_fd(const struct lagan *c);
  * last lagan_open(), lagan_open_keys() or lagan_set_*(). The text belongs to the library and
  * changes with the next failure. */
 LAGAN_EXPORT const char *lagan_errmsg(const struct lagan *c);
+
+/* Returns 1 if lagand's last WELCOME has this name in `features` (LAGAN_FEATURES in lagan_wire.h),
+ * else 0. -ENOTCONN: there was no WELCOME yet. */
+LAGAN_EXPORT int lagan_has_feature(const struct lagan *c, const char *name);
 
 /* Returns the version of the library, "MAJOR.MINOR.PATCH". */
 LAGAN_EXPORT const char *lagan_version(void);
@@ -198,6 +212,12 @@ LAGAN_EXPORT int lagan_submit(struct lagan *c, const struct lagan_request *r, ui
  * LAGAN_E_CANCELLED, or DONE if the request ended before. -ENOENT: the request is not open.
  * -EAGAIN: as for lagan_submit(). */
 LAGAN_EXPORT int lagan_cancel(struct lagan *c, uint64_t id);
+
+/* hold 1: the library acknowledges no further tokens of a request, until a call with hold 0. Events
+ * arrive for the rest of the request's ack_window; then lagand keeps further tokens and suspends
+ * the request. A caller that holds a request for longer than lagand's
+ * api.ack_timeout loses it to the error LAGAN_E_SLOW_READER. -ENOENT: the request is not open. */
+LAGAN_EXPORT int lagan_ack_hold(struct lagan *c, uint64_t id, int hold);
 
 /* Reads the next event of any request. timeout_ms: 0 does not wait, below 0 waits without limit.
  * Returns 1 with *ev filled, or 0 if no event arrived in time. A lost connection is not a failure

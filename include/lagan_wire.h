@@ -27,11 +27,13 @@
       "session; limits: {frame: bytes of a message, ack_window: its maximum, inflight: open " \
       "requests of a connection, idle_timeout_ms: see KEEPING A CONNECTION, text_bytes: a list, " \
       "for each model the bytes of text that a prompt can need; 0: not known yet, or the model " \
-      "has no tokenizer}; models: a list of names; state: starting, ready, degraded or draining") \
+      "has no tokenizer}; models: a list of names; state: starting, ready, degraded or draining; " \
+      "features: a list of names of FEATURES") \
     X(3, SUBMIT, "C: a request; the map has the keys of REQUESTS") \
     X(4, ACCEPT, \
       "D: queue_position: requests ahead in the queue; id: number of the request in lagand; " \
-      "seed: the seed in use. Exactly one DONE or ERROR follows") \
+      "seed: the seed in use; at: UNIX time in seconds at which lagand first accepted the " \
+      "request. Exactly one DONE or ERROR follows") \
     X(5, CHUNK, \
       "D: n: chunk number from 1. Tokens: o: output; i: index of the first token; t: token " \
       "ids as a bin of i32 LE; s: text; lp: log-probabilities as a bin of f32 LE; tp: " \
@@ -45,17 +47,21 @@
     X(7, DONE, \
       "D: outputs: a list of {o, reason, reason_name, n_tokens, score, cached, seed, resumed, " \
       "adopted, recomputed, n_prompt_tokens: tokens of the prompt or encoder input, 0: unknown, " \
+      "stop: with the reason stop, the string of stop or the token id of stop_ids that ended it, " \
       "kv_blocks: {allocated, allocated_new: of these, never used before, reused: prompt blocks " \
       "found in the prefix cache, missed: prompt blocks computed}}") \
     X(8, ERROR, \
-      "D: code, reason_name, message, retryable, delivered: tokens sent before. rid 0: lagand " \
-      "could not read the rid of the rejected message") \
+      "D: code, reason_name, message, retryable, delivered: tokens sent before. With the code " \
+      "too_long for a known model also n_prompt_tokens: tokens of the prompt, 0: unknown, and " \
+      "max_len: the model's maximum length. rid 0: lagand could not read the rid of the rejected " \
+      "message") \
     X(9, CANCEL, "C: rids: requests to cancel; without rids the request of the envelope's rid") \
     X(10, RESUME, \
       "C: after HELLO with the session of a lost connection, lists of equal length for all " \
       "open requests: rids; n_tokens: tokens that the client has, with generated_ids; " \
       "text_bytes: bytes of text received since SUBMIT. lagand sends REPLY with the result " \
-      "{unknown: rids that lagand does not know}. The other requests continue with chunk 1") \
+      "{unknown: rids that lagand does not know; at: [[rid, at of its ACCEPT]] of the others}. " \
+      "The others continue with chunk 1") \
     X(11, QUERY, "C: rids; lagand sends REPLY with the result [{rid, state, n}]") \
     X(12, PING, "both: t: any number; the receiver replies with PONG at once") \
     X(13, PONG, "both: t of the PING") \
@@ -74,6 +80,16 @@ enum lagan_message {
     LAGAN_MESSAGES(X)
 #undef X
 };
+
+/* Names in `features` of WELCOME: a client finds out without a try what lagand serves beyond the
+ * first version of the protocol. Name, sentence. */
+#define LAGAN_FEATURES(X) \
+    X(request_id, "the key request_id of SUBMIT") \
+    X(fit, "the key fit of SUBMIT") \
+    X(models, "the verb models") \
+    X(pieces, "the verb pieces") \
+    X(render, "the verb render") \
+    X(load, "the verb load")
 
 /* Tensors that a request may ask for (x of CHUNK): number, C name, name, shape. */
 #define LAGAN_TENSORS(X) \
@@ -179,10 +195,16 @@ enum lagan_reason {
     X(STR,   idempotency_key,          1, LAGAN_MAX_KEY, 0, LAGAND, FIXED, \
       "name of the request, unique within the session; a second SUBMIT with this name returns " \
       "the first request, unless that ended with a retryable error") \
+    X(STR,   request_id,               1, LAGAN_MAX_REQUEST_ID, 0, LAGAND, FIXED, \
+      "name of the request in the log of lagand and in `requests list`: printable ASCII " \
+      "without spaces; need not be unique") \
     X(IDS,   generated_ids,            0, LAGAN_MAX_IDS, 0, LAGAND, FIXED, \
       "tokens of an incomplete earlier output, to continue it; send its seed as well") \
     X(U32,   max_tokens,               1, LAGAN_MAX_TOKENS, 16, WORKER, MODEL, \
       "maximum number of tokens in the output; tokens passed in with generated_ids count") \
+    X(BOOL,  fit,                      0, 1, 0, LAGAND, FIXED, \
+      "true: lower max_tokens to the number of tokens for which the model, its KV cache and " \
+      "limits.tensor_bytes have space, instead of the error too_long") \
     X(U32,   min_tokens,               0, LAGAN_MAX_TOKENS, 0, WORKER, MODEL, \
       "minimum number of tokens before an end-of-sequence token can be generated") \
     X(F64,   temperature,              0, 100, 0, SAMPLER, MODEL, \
@@ -272,21 +294,34 @@ enum lagan_reason {
       "error unsupported")
 /* clang-format on */
 
+/* Most ids of one call of `pieces`. */
+#define LAGAN_MAX_CALL_IDS 4096
+
 /* The verbs of CALL: identifier, name, 1 if only ctl.sock serves it, args, result. args is a list
  * of "key" and "key: sentence", separated by commas or semicolons; lagand rejects other keys. Verbs
  * are the commands of laganctl; function cmd_ID() of daemon/ops/commands.c serves verb ID. A worker
  * is {name, pid, device: in use, "" before it is known, model, dtype, max_len, text: yes|no|fault
  * (the tokenizer could not be loaded), chat: yes|no, state, running, waiting, restarts, epoch:
  * number of its process, arenas: [{name, bytes}], kv: [{pool, blocks, used, cached, free}], load:
- * {done, total} in bytes, why: a sentence if it has failed}. Token ids are lists of numbers or a
- * bin of i32 LE, in both directions. */
+ * {done, total} in bytes, why: a sentence if it has failed}. Token ids are lists of numbers, in
+ * args also a bin of i32 LE. A bin of a result is bytes, in liblagan's JSON a list of numbers. */
 /* clang-format off */
 #define LAGAN_VERBS(X) \
     X(status, "status", 0, "", "{version, pid, uptime_s, state: " \
       "starting|ready|degraded|draining, models: [name], requests, max_requests, queued, " \
       "workers: [a worker]}") \
     X(workers_list, "workers list", 0, "", "[a worker]") \
-    X(requests_list, "requests list", 0, "", "[{id, client, user: uid:1000 or key:alice, model, " \
+    X(models, "models", 0, "", "[{name, max_model_len, vocabulary, architecture, encoder_decoder, " \
+      "template: name of the chat template, \"\": none, defaults: {temperature, top_k, top_p, " \
+      "min_p, repetition_penalty}: those that generation_config.json gives; temperature 0: an " \
+      "encoder-decoder model without do_sample, fingerprint: 16 hex digits, a hash of weights, " \
+      "dtype and numerics: equal seeds give equal outputs, since: UNIX time in seconds at which " \
+      "the model became ready, 0: not yet, ready: true: a worker accepts requests, policy}]; " \
+      "facts are 0 or \"\" before the first worker of the model is ready") \
+    X(load, "load", 0, "", "{name of a model: {waiting: queued requests, running: running " \
+      "sequences, kv: share of the KV blocks that running sequences use, from 0 to 1, blocks: KV " \
+      "blocks of its workers, tokens_per_block}}") \
+    X(requests_list, "requests list", 0, "", "[{id, request_id, client, user: uid:1000 or key:alice, model, " \
       "worker, state: " \
       "queued|dispatched|streaming|suspended|ended, prompt, generated, age_ms}]: " \
       "the caller's requests on api.sock, all requests on ctl.sock") \
@@ -294,6 +329,10 @@ enum lagan_reason {
     X(tokenize, "tokenize", 0, "text, bare: true adds no special tokens, model; or messages, model", \
       "{ids}") \
     X(detokenize, "detokenize", 0, "ids, keep_special: true keeps special tokens, model", "{text}") \
+    X(token_bytes, "pieces", 0, "ids, at most 4096; model", "[the bytes of each token as a bin]: those " \
+      "that the token gives inside a text; a special token gives its name") \
+    X(render, "render", 0, "messages, model", "{text}: the conversation in the format of the " \
+      "model's chat template, which tokenize converts to ids") \
     X(config_show, "config show", 0, "", "[{key, value, from}]") \
     X(kv_stats, "kv stats", 0, "", "[{worker, pool: number, or host, blocks, " \
       "used, cached, free, block_bytes, bytes: blocks * block_bytes, pinned: of used, kept by " \
@@ -370,6 +409,7 @@ enum lagan_reason {
 #define LAGAN_MAX_KEYS 64
 #define LAGAN_MAX_KEY 64
 #define LAGAN_MAX_SALT 128
+#define LAGAN_MAX_REQUEST_ID 128
 #define LAGAN_MAX_IDS (1u << 20)    /* tokens in one prompt, as a bin of i32 LE */
 #define LAGAN_MAX_TOKENS (1u << 24) /* in one output */
 #define LAGAN_MAX_LIST (256u << 10) /* integers in all lists of a message */

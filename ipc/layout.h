@@ -53,16 +53,18 @@
     LAYOUT4(rec_ready, tokens_per_block, n_groups, name_bytes, has_text) \
     LAYOUT4(rec_ready, kv_bytes, weight_bytes, max_tokens, load_ns) \
     LAYOUT4(rec_ready, adopted, beams, temperature, decoder_start) \
-    LAYOUT4(rec_ready, max_request_seqs, device_bytes, has_chat, tokenizer_fault) \
-    LAYOUT2(rec_ready, unserved, dtype) LAYOUT(rec_ready, max_text_bytes) \
+    LAYOUT2(rec_ready, max_request_seqs, device_bytes) LAYOUT(rec_ready, tokenizer_fault) \
+    LAYOUT4(rec_ready, unserved, dtype, max_text_bytes, defaults) \
+    LAYOUT2(rec_ready, fingerprint, chat_template) \
     LAYOUT2(rec_step, step, lane) LAYOUT(rec_step, n_ent) \
     LAYOUT4(rec_out, ledger_index, gen, output, n_tokens) \
     LAYOUT4(rec_out, has_logprobs, first, text_bytes, text_first) LAYOUT2(rec_out, n_top, score) \
     LAYOUT4(rec_finish, ledger_index, gen, output, reason) \
     LAYOUT4(rec_finish, score, n_tokens, cached, adopted) \
-    LAYOUT2(rec_finish, recomputed, n_prompt_tokens) \
+    LAYOUT2(rec_finish, recomputed, n_prompt_tokens) LAYOUT(rec_finish, stop) \
     LAYOUT2(rec_finish, scheduled_ns, kv_blocks) KV_BLOCKS_LAYOUT \
-    LAYOUT4(rec_reject, ledger_index, gen, reason, text_bytes) LAYOUT2(rec_phase, phase, done) \
+    LAYOUT4(rec_reject, ledger_index, gen, reason, text_bytes) \
+    LAYOUT(rec_reject, n_prompt_tokens) LAYOUT2(rec_phase, phase, done) \
     LAYOUT(rec_phase, total) LAYOUT4(rec_prompt, ledger_index, gen, first, n) \
     LAYOUT(rec_prompt, n_top) \
     LAYOUT4(rec_tensor, ledger_index, gen, first, n) LAYOUT2(rec_tensor, cols, kind) \

@@ -80,7 +80,7 @@ struct rec_submit { /* D 1, REC_SUBMIT */
 };
 /* rec_submit.flags. LOGPROBS: report the log-probability of each token, even if logprobs (the
  * number of alternatives) is 0. SUSPENDED: the request starts suspended, as if REC_SUSPEND
- * followed. ENCODER_OUTPUT, LOGITS: report these tensors. */
+ * followed. ENCODER_OUTPUT, LOGITS: report these tensors. FIT: lower max_tokens to what fits. */
 enum {
     SUBMIT_IGNORE_EOS = 1,
     SUBMIT_LOGPROBS = 2,
@@ -88,6 +88,7 @@ enum {
     SUBMIT_SUSPENDED = 8,
     SUBMIT_ENCODER_OUTPUT = 16,
     SUBMIT_LOGITS = 32,
+    SUBMIT_FIT = 64,
 };
 
 /* Bits of rec_submit.absent, one for each MODEL row of LAGAN_FIELDS: the worker takes the value
@@ -116,9 +117,11 @@ struct rec_notice {
     uint32_t ledger_index, gen, flags, pad;
 };
 
+/* ID_BYTES: the bytes of each id; RENDER: the conversation as the prompt text. */
+enum text_op { TEXT_TOKENIZE = 1, TEXT_DETOKENIZE, TEXT_ID_BYTES, TEXT_RENDER };
 struct rec_text {       /* D 5 */
     uint32_t call, gen; /* index and generation of the call in lagand */
-    uint8_t op;         /* 1 tokenize, 2 detokenize */
+    uint8_t op;         /* enum text_op */
     /* 1: add no (tokenize) or keep (detokenize) special tokens; 2: text is a conversation */
     uint8_t flags;
     uint16_t pad;
@@ -126,7 +129,15 @@ struct rec_text {       /* D 5 */
     /* i32 id[n_ids], text, packed */
 };
 
-enum { READY_DEVICE = 64 };                       /* limit of device_bytes, excluded */
+enum { READY_DEVICE = 64, READY_TEMPLATE = 32 }; /* limit of device_bytes, excluded */
+/* Sampling parameters that the verb models shows: indices of rec_ready.defaults. */
+#define READY_DEFAULTS(X) X(temperature) X(top_k) X(top_p) X(min_p) X(repetition_penalty)
+enum {
+#define X(name) READY_DEFAULT_##name,
+    READY_DEFAULTS(X)
+#undef X
+        N_READY_DEFAULTS
+};
 struct rec_ready {                                /* W 1 */
     uint32_t vocab, max_len, max_source, n_slots; /* max_source 0: a decoder-only model */
     /* has_text: the model has a tokenizer */
@@ -140,12 +151,15 @@ struct rec_ready {                                /* W 1 */
     int32_t decoder_start;     /* decoder_start_token_id; -1: none */
     uint32_t max_request_seqs; /* maximum number of sequences of a request; 0: n_slots */
     uint16_t device_bytes;
-    uint8_t has_chat;        /* 1: conversations are served */
     uint8_t tokenizer_fault; /* 1: tokenizer.json exists but could not be loaded; has_text is 0 */
-    char unserved[48];       /* key of generation_config.json whose value is not served; "": none */
-    char dtype[8];           /* of the weights: "bf16" */
+    uint8_t pad;
+    char unserved[48]; /* key of generation_config.json whose value is not served; "": none */
+    char dtype[8];     /* of the weights: "bf16" */
     /* max_text_bytes: most bytes of text that a prompt can need, above which `text` never fits */
-    uint32_t max_text_bytes, pad;
+    uint32_t max_text_bytes;
+    float defaults[N_READY_DEFAULTS]; /* those that generation_config.json gives; else NaN */
+    uint64_t fingerprint;             /* hash of the weights, their dtype and the option numerics */
+    char chat_template[READY_TEMPLATE]; /* its name; "": conversations are not served */
     /* tail: name of the architecture, name_bytes long, and the device in use, device_bytes long, as
      * "cpu (2 cores, avx2)"; each padded to 8 */
 };
@@ -181,7 +195,7 @@ struct rec_finish { /* W 3 */
     float score;
     uint32_t n_tokens, cached, adopted, recomputed;
     uint32_t n_prompt_tokens; /* tokens of the prompt, or of the encoder input */
-    uint32_t pad;
+    uint32_t stop; /* reason stop: 1 + index of the stop string that was found; 0: a stop id */
     int64_t scheduled_ns; /* CLOCK_MONOTONIC, launch of the first step of the request; 0: none */
     struct rec_kv_blocks kv_blocks;
 };
@@ -189,7 +203,7 @@ struct rec_reject { /* W 4 */
     uint32_t ledger_index, gen;
     uint16_t reason; /* enum lagan_reason */
     uint16_t text_bytes;
-    uint32_t pad;
+    uint32_t n_prompt_tokens; /* tokens of the prompt, or of the encoder input; 0: unknown */
     /* tail: the error sentence, text_bytes long */
 };
 struct rec_phase {  /* W 5: how far the start of the worker is */
@@ -242,13 +256,14 @@ struct rec_text_done { /* W 7 */
     uint32_t call, gen;
     uint32_t reason; /* 0: success; else enum lagan_reason, and the text is the error sentence */
     uint32_t n_ids, text_bytes, pad;
-    /* i32 id[n_ids], text, packed; all padded to 8 */
+    /* i32 id[n_ids], text, packed; all padded to 8. TEXT_ID_BYTES: id[i] is the length of
+     * piece i, text has the pieces one behind the other */
 };
 
 _Static_assert(sizeof(struct rec_submit) == 160, "rec_submit");
 _Static_assert(sizeof(struct rec_notice) == 16, "rec_notice");
 _Static_assert(sizeof(struct rec_text) == 24, "rec_text");
-_Static_assert(sizeof(struct rec_ready) == 152, "rec_ready");
+_Static_assert(sizeof(struct rec_ready) == 208, "rec_ready");
 _Static_assert(sizeof(struct rec_step) == 16, "rec_step");
 _Static_assert(sizeof(struct rec_out) == 32, "rec_out");
 _Static_assert(sizeof(struct rec_finish) == 64, "rec_finish");

@@ -25,8 +25,8 @@
 
 #define SHM_MAGIC "LAGANSH\1"
 /* the value of SHM_LAYOUT_SUM (ipc/layout.h) for this SHM_ABI_MAJOR */
-#define SHM_LAYOUT UINT64_C(10880597938702)
-enum { SHM_ABI_MAJOR = 5, SHM_ABI_MINOR = 0, SHM_PAGE = 4096, SHM_REC_ALIGN = 32 };
+#define SHM_LAYOUT UINT64_C(10881261789655)
+enum { SHM_ABI_MAJOR = 6, SHM_ABI_MINOR = 0, SHM_PAGE = 4096, SHM_REC_ALIGN = 32 };
 enum shm_kind { SHM_D = 1, SHM_W = 2, SHM_P = 3 };
 enum {
     SHM_CTL_OFF = 4096,

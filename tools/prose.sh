@@ -281,7 +281,7 @@ ct ctl/|tests/ctl/|sim/|tests/sim/  request: job, jobs
 c  daemon/                          request: row, rows
 t  *                                prompt: question, questions
 ct *                                output: answer, answers
-ct daemon/|tests/daemon/|worker/[a-z_]+\.[ch] output: piece, pieces
+ct daemon/|worker/[a-z_]+\.[ch] output: piece, pieces
 ct *                                received or delivered: told, untold, said, heard, hears, hear
 ct *                                slot: seat, seats, seated, sit, sits, sitting
 ct worker/(sched|kv)/|tests/(sched|kv)/ sequence group: family, families

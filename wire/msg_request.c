@@ -277,6 +277,11 @@ msg_request(struct msg_request *ret, const struct msg *m, struct err *e)
 #define X(kind, name, least, most, preset, record, fallback, sentence) ABSENT_IN_##fallback(name)
     LAGAN_FIELDS(X)
 #undef X
+    for (uint32_t i = 0; i < q.request_id.n; i++)
+        if (q.request_id.p[i] <= ' ' || q.request_id.p[i] > '~')
+            return err_set(e, -EINVAL,
+                           "byte %u of request_id is not printable ASCII; spaces are not allowed",
+                           i);
     if (q.absent & ABSENT_max_tokens) q.max_tokens = LAGAN_MAX_TOKENS;
     q.has_text = q.text.p != NULL;
     q.has_eos = q.eos_ids.o != NULL;

@@ -602,6 +602,8 @@ request_info(const struct request *r)
         .seed = r->submit->seed,
         .n_prompt_tokens = r->n_prompt_tokens,
         .accepted = r->terms.accepted,
+        .accepted_at = r->terms.accepted_at,
+        .request_id = r->terms.request_id,
         .attached = r->attached,
         .retained = r->retained,
         .held = r->dispatch.held,
@@ -613,6 +615,23 @@ uint32_t
 request_n_seqs(const struct request *r)
 {
     return MAX(r->submit->n, r->submit->beams);
+}
+
+const char *
+request_stop(const struct request *r, uint32_t i, uint32_t *n)
+{
+    const struct rec_submit *s = r->submit;
+    uint64_t n_eos = s->n_eos == 0xffff ? 0 : s->n_eos;
+    /* The order of the tails is in records.h. A log may have ended inside of them. */
+    uint64_t at = sizeof *s + REC_PAD(s->n_prompt * 4) + REC_PAD(s->n_decoder * 4) +
+                  REC_PAD(s->text_bytes) + REC_PAD(n_eos * 4) + REC_PAD(s->n_stop_ids * 4);
+
+    for (uint32_t k = 0; k < s->n_stop && at + 4 <= r->submit_bytes; k++, at += 4 + *n) {
+        memcpy(n, (const char *)s + at, 4);
+        if (*n > r->submit_bytes - at - 4) return NULL;
+        if (k == i) return (const char *)s + at + 4;
+    }
+    return NULL;
 }
 
 /* ---- the SUBMIT with which a worker continues */

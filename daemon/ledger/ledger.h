@@ -48,6 +48,8 @@ struct request_terms {
     bool no_resume;          /* the request ends with worker_lost if its worker ends */
     nsec accepted, deadline; /* times of arrival and of expiry; no deadline: NSEC_NEVER */
     nsec disconnect_timeout; /* the request is cancelled after this time without a connection */
+    uint64_t accepted_at;    /* UNIX time in seconds of the arrival */
+    char request_id[LAGAN_MAX_REQUEST_ID + 1]; /* the client's name for log and lists; "": none */
 };
 
 struct request;
@@ -139,6 +141,8 @@ struct request_info {
     uint32_t user;                  /* number, for session_user_at() */
     uint64_t seed, n_prompt_tokens; /* n_prompt_tokens: an estimate if the prompt is text */
     nsec accepted;
+    uint64_t accepted_at;   /* UNIX time in seconds */
+    const char *request_id; /* "": none; valid as long as the request is */
     bool attached, retained, held, suspended;
 };
 struct request_info request_info(const struct request *r);
@@ -146,6 +150,9 @@ enum request_state request_state(const struct request *r);
 const char *request_state_name(enum request_state state); /* "queued" */
 uint32_t request_n_tokens(const struct request *r);       /* generated tokens stored in lagand */
 uint32_t request_n_seqs(const struct request *r);         /* sequences that a worker runs for it */
+
+/* Returns the *n bytes of stop string i of the request; NULL: it has fewer. */
+const char *request_stop(const struct request *r, uint32_t i, uint32_t *n);
 
 /* The SUBMIT with which a worker continues r after the tokens that lagand has stored: the first
  * function returns its size, the second writes its bytes [at, at + n) to `to`. */

@@ -54,8 +54,9 @@ read_request(const struct record *x)
 
     memcpy(&k, x->p, sizeof k);
     model = model_named(x->config, k.model);
-    if (k.submit_bytes != x->n - sizeof k || k.n_key > sizeof k.key || !k.id || k.id > INT64_MAX ||
-        !k.ack_window || k.ack_window > LAGAN_MAX_ACK_WINDOW ||
+    if (k.submit_bytes != x->n - sizeof k || k.n_key > sizeof k.key ||
+        k.n_request_id > sizeof k.request_id || !msg_utf8(k.request_id, k.n_request_id) || !k.id ||
+        k.id > INT64_MAX || !k.ack_window || k.ack_window > LAGAN_MAX_ACK_WINDOW ||
         !memcmp(&k.session, &none, sizeof none))
         return INVALID(x, k.id, "a field of its record is out of range");
     if (model == x->config->n_models)
@@ -85,6 +86,8 @@ read_request(const struct record *x)
     r->terms.disconnect_timeout = k.disconnect_timeout;
     r->delivery.ack_window = k.ack_window;
     r->terms.no_resume = k.no_resume != 0;
+    r->terms.accepted_at = k.accepted_at;
+    memcpy(r->terms.request_id, k.request_id, k.n_request_id);
     return 0;
 }
 
@@ -203,6 +206,7 @@ read_ends(struct request *r, const char *p, uint16_t reason)
         memcpy(&o, p + i * sizeof o, sizeof o);
         to->score = o.score == o.score ? o.score : 0;
         to->reason = msg_reason(o.reason, NULL) ? o.reason : reason;
+        to->stop = o.stop;
         to->cached = o.cached;
         to->adopted = o.adopted;
         to->recomputed = o.recomputed;
@@ -224,6 +228,7 @@ read_end(const struct record *x)
     if (r->outputs.each) read_ends(r, x->p + sizeof k, k.reason);
     if (!msg_reason(k.reason, NULL)) return INVALID(x, k.id, "reason %u is unknown", k.reason);
     r->result.reason = k.reason;
+    r->result.stop = k.stop;
     r->result.ended_at = k.ended;
     r->outputs.score = k.score == k.score ? k.score : 0;
     r->result.cached = k.cached;

@@ -41,7 +41,10 @@ put_request(struct ledger_log *g, const struct request *r)
         .submit_bytes = r->submit_bytes,
         .n_key = r->n_key,
         .no_resume = r->terms.no_resume,
+        .accepted_at = r->terms.accepted_at,
+        .n_request_id = (uint8_t)strlen(r->terms.request_id),
     };
+    memcpy(k->request_id, r->terms.request_id, k->n_request_id);
     memcpy(k->key, r->key, r->n_key);
     memcpy(k->model, g->config->model[r->terms.model].keys.name, sizeof k->model);
     memcpy(k + 1, r->submit, r->submit_bytes);
@@ -156,6 +159,7 @@ put_end(struct ledger_log *g, const struct request *r)
         .adopted = r->result.adopted,
         .recomputed = r->result.recomputed,
         .reason = r->result.reason,
+        .stop = r->result.stop,
         .n_prompt_tokens = r->result.n_prompt_tokens,
         .kv_blocks = r->result.kv_blocks,
     };

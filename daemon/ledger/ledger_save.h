@@ -32,8 +32,9 @@ struct saved_request {
     int64_t accepted, deadline; /* CLOCK_MONOTONIC; a reboot ends clock and memfd */
     int64_t disconnect_timeout;
     uint32_t ack_window, submit_bytes;
-    uint8_t n_key, no_resume, pad[6];
-    char key[LAGAN_MAX_KEY], model[64];
+    uint64_t accepted_at; /* UNIX time in seconds */
+    uint8_t n_key, no_resume, n_request_id, pad[5];
+    char key[LAGAN_MAX_KEY], model[64], request_id[LAGAN_MAX_REQUEST_ID];
     /* rec_submit with its tails */
 };
 struct saved_tokens { /* tokens [first, first + n) of a request */
@@ -58,7 +59,7 @@ struct saved_end {
     int64_t ended;
     float score;
     uint32_t cached, adopted, recomputed;
-    uint16_t reason, pad;
+    uint16_t reason, stop;
     uint32_t n_prompt_tokens;
     struct rec_kv_blocks kv_blocks;
     char message[200];
@@ -73,7 +74,7 @@ struct saved_unname {
 struct saved_rid {
     uint64_t id, rid; /* a request and its new rid */
 };
-_Static_assert(sizeof(struct saved_request) == 200, "saved_request");
+_Static_assert(sizeof(struct saved_request) == 336, "saved_request");
 _Static_assert(sizeof(struct saved_tokens) == 40, "saved_tokens");
 _Static_assert(sizeof(struct saved_state) == 32, "saved_state");
 _Static_assert(sizeof(struct saved_end) == 256, "saved_end");
@@ -89,7 +90,8 @@ _Static_assert(sizeof(struct saved_end) == 256, "saved_end");
     LAYOUT(saved_request, deadline) LAYOUT(saved_request, disconnect_timeout) \
     LAYOUT(saved_request, ack_window) LAYOUT(saved_request, submit_bytes) \
     LAYOUT(saved_request, n_key) LAYOUT(saved_request, no_resume) LAYOUT(saved_request, key) \
-    LAYOUT(saved_request, model) LAYOUT(saved_tokens, id) LAYOUT(saved_tokens, first) \
+    LAYOUT2(saved_request, model, accepted_at) LAYOUT2(saved_request, n_request_id, request_id) \
+    LAYOUT(saved_tokens, id) LAYOUT(saved_tokens, first) \
     LAYOUT(saved_tokens, n) LAYOUT(saved_tokens, n_text) LAYOUT(saved_tokens, lp_first) \
     LAYOUT(saved_tokens, score) LAYOUT(saved_tokens, text_received) \
     LAYOUT(saved_tokens, text_start_unknown) LAYOUT(saved_tokens, n_spans) \
@@ -99,6 +101,7 @@ _Static_assert(sizeof(struct saved_end) == 256, "saved_end");
     LAYOUT(saved_end, id) LAYOUT(saved_end, ended) LAYOUT(saved_end, score) \
     LAYOUT(saved_end, cached) LAYOUT(saved_end, adopted) LAYOUT(saved_end, recomputed) \
     LAYOUT(saved_end, reason) LAYOUT(saved_end, n_prompt_tokens) LAYOUT(saved_end, message) \
+    LAYOUT(saved_end, stop) LAYOUT(request_output, stop) \
     LAYOUT(saved_ids, last) \
     LAYOUT(saved_unname, id) LAYOUT(saved_rid, id) LAYOUT(saved_rid, rid) \
     LAYOUT(output_span, output) LAYOUT(output_span, n) LAYOUT(output_span, n_text) \

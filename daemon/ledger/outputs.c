@@ -169,6 +169,20 @@ outputs_span(const struct request *r, uint32_t i)
                                  r->outputs.each[p->output].score };
 }
 
+token_id
+outputs_last_token(const struct request *r, uint32_t output)
+{
+    uint32_t i = outputs_n_spans(r), n = (uint32_t)(r->outputs.token.n / sizeof(token_id));
+    token_id id;
+
+    while (r->outputs.each && i && (spans(r)[i - 1].output != output || !outputs_span(r, i - 1).n))
+        i--;
+    if (r->outputs.each) n = i ? spans(r)[i - 1].end : 0;
+    check(n > 0);
+    memcpy(&id, r->outputs.token.p + (n - 1) * sizeof id, sizeof id);
+    return id;
+}
+
 int
 outputs_add_span(struct request *r, const struct output_span *p)
 {
@@ -303,6 +317,7 @@ outputs_finish(struct request *r, const struct rec_finish *f)
 
     o->score = f->score == f->score ? f->score : 0;
     o->reason = f->reason;
+    o->stop = (uint16_t)f->stop;
     o->cached = f->cached;
     o->adopted = f->adopted;
     o->recomputed = f->recomputed;

@@ -34,6 +34,7 @@ struct request_output {
     uint32_t n_received, n_text_received; /* tokens and bytes of text that workers have sent */
     float score;
     uint16_t reason; /* why it ended; 0: the present worker has not sent FINISH for it */
+    uint16_t stop;   /* reason stop: 1 + index of the stop string; 0: a stop id */
     uint32_t cached, adopted, recomputed;
     struct rec_kv_blocks kv_blocks;
     nsec token_at; /* when its last token came; changed by request/latency.c */
@@ -70,6 +71,8 @@ size_t outputs_bytes(const struct request *r); /* memory retained after the end 
 /* Returns the state of one output. For the only output of a request, reason, cached, adopted and
  * recomputed are 0; they are in request_result. */
 struct request_output outputs_at(const struct request *r, uint32_t output);
+/* Returns the last token of an output that has tokens. */
+token_id outputs_last_token(const struct request *r, uint32_t output);
 uint32_t outputs_longest(const struct request *r); /* tokens of the longest output */
 /* Returns how many tokens all sequences of r together may still generate. */
 uint64_t outputs_n_unused(const struct request *r);

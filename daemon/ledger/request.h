@@ -93,6 +93,7 @@ struct request_latency {
 
 struct request_result {
     uint16_t reason; /* enum lagan_reason, once the state is REQUEST_ENDED */
+    uint16_t stop;   /* as request_output.stop */
     nsec ended_at;
     uint32_t cached, adopted, recomputed; /* tokens whose KV was reused, adopted, recomputed */
     uint32_t n_prompt_tokens;             /* counted by the worker; 0: unknown */

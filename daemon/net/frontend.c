@@ -138,14 +138,24 @@ int
 frontend_error(struct daemon *d, struct client *c, uint64_t rid, uint32_t code, uint32_t delivered,
                const char *fmt, ...)
 {
-    msgpack_packer p = frontend_begin(d, LAGAN_MSG_ERROR, rid, 5);
     char text[400];
-    bool retry;
     va_list ap;
 
     va_start(ap, fmt);
     vsnprintf(text, sizeof text, fmt, ap);
     va_end(ap);
+    return frontend_error_length(d, c, rid, code, delivered, &(struct prompt_length){ 0 }, text);
+}
+
+int
+frontend_error_length(struct daemon *d, struct client *c, uint64_t rid, uint32_t code,
+                      uint32_t delivered, const struct prompt_length *length, const char *message)
+{
+    bool has_length = code == LAGAN_E_TOO_LONG && length->max_len, retry;
+    msgpack_packer p = frontend_begin(d, LAGAN_MSG_ERROR, rid, has_length ? 7 : 5);
+    char text[400];
+
+    snprintf(text, sizeof text, "%s", message);
     text[utf8_valid(text, strlen(text))] = 0; /* a cut character, or invalid bytes */
     msg_key(&p, "code");
     msgpack_pack_uint32(&p, code);
@@ -157,6 +167,10 @@ frontend_error(struct daemon *d, struct client *c, uint64_t rid, uint32_t code, 
     retry ? msgpack_pack_true(&p) : msgpack_pack_false(&p);
     msg_key(&p, "delivered");
     msgpack_pack_uint32(&p, delivered);
+    if (has_length) {
+        msg_key_u64(&p, "n_prompt_tokens", length->n_prompt_tokens);
+        msg_key_u64(&p, "max_len", length->max_len);
+    }
     return frontend_send(d, c, d->out.data, d->out.size);
 }
 

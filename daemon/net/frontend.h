@@ -82,6 +82,10 @@ bool frontend_probe(struct daemon *d, struct client *c);
  * tokens c has got. Returns as frontend_send(). */
 int frontend_error(struct daemon *d, struct client *c, uint64_t rid, uint32_t code,
                    uint32_t delivered, const char *fmt, ...) PRINTF_LIKE(6, 7);
+/* As frontend_error(), with the length of the prompt and of the model, if the latter is known. */
+int frontend_error_length(struct daemon *d, struct client *c, uint64_t rid, uint32_t code,
+                          uint32_t delivered, const struct prompt_length *length,
+                          const char *message);
 /* Starts a REPLY in d->out; the caller packs one value into *p, calls frontend_send_or_drop(). */
 void frontend_reply(struct daemon *d, uint64_t rid, msgpack_packer *p);
 /* Sends d->out, a reply that lagand does not repeat: c loses it if c has too many unread bytes. */

@@ -1,4 +1,5 @@
-/* ask.h - one CALL and its REPLY, for the files that implement verbs: commands.c, followed.c. */
+/* ask.h - one CALL and its REPLY, for the files that implement verbs: commands.c, followed.c,
+ * served.c, text_verbs.c. */
 #pragma once
 #include "base/log.h"
 #include "daemon/net/frontend.h"
@@ -40,6 +41,19 @@ put_text(msgpack_packer *p, const char *key, const char *v)
  * NULL: there is none, and an ERROR was sent. */
 struct worker *worker_named(struct ask *a);
 struct worker *worker_meant(struct ask *a);
+
+/* In commands.c. Returns true if the bytes of s are the string text. */
+bool ask_is(const struct msg_span *s, const char *text);
+
+/* In served.c: verbs about models. */
+void cmd_models(struct ask *a);
+void cmd_load(struct ask *a);
+
+/* In text_verbs.c: verbs that need a tokenizer. */
+void cmd_tokenize(struct ask *a);
+void cmd_detokenize(struct ask *a);
+void cmd_token_bytes(struct ask *a);
+void cmd_render(struct ask *a);
 
 /* In followed.c: verbs that a client calls again and again to follow what happens. */
 void cmd_steps(struct ask *a);

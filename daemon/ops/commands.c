@@ -25,8 +25,8 @@
 #include "config.h"
 #endif
 
-static bool
-is(const struct msg_span *s, const char *text)
+bool
+ask_is(const struct msg_span *s, const char *text)
 {
     return s->n == strlen(text) && !memcmp(s->p, text, s->n);
 }
@@ -140,7 +140,7 @@ put_worker(msgpack_packer *p, const struct config *c, struct worker *w)
              : facts->has_text        ? "yes"
              : facts->tokenizer_fault ? "fault"
                                       : "no");
-    put_text(p, "chat", !facts->known ? "" : facts->has_chat ? "yes" : "no");
+    put_text(p, "chat", !facts->known ? "" : *facts->chat_template ? "yes" : "no");
     put_text(p, "state", super_state_name(worker_state(w)));
     msg_key_u64(p, "running", f->stats.v[STAT_running]);
     msg_key_u64(p, "waiting", f->stats.v[STAT_waiting]);
@@ -327,8 +327,9 @@ cmd_requests_list(struct ask *a)
             n += !pass;
             if (!pass) continue;
             if (f.attached) snprintf(client, sizeof client, "c%u", f.client);
-            msgpack_pack_map(p, 9);
+            msgpack_pack_map(p, 10);
             msg_key_u64(p, "id", f.id);
+            put_text(p, "request_id", f.request_id);
             put_text(p, "client", client);
             put_text(p, "user", session_user_at(d->sessions, f.user)->name);
             put_text(p, "model", d->config->model[f.model].keys.name);
@@ -441,7 +442,7 @@ worker_named(struct ask *a)
         size_t n = strlen(of);
 
         if (worker_hidden(a->d->worker[i])) continue;
-        if (is(&name, of)) return a->d->worker[i];
+        if (ask_is(&name, of)) return a->d->worker[i];
         if (name.n > n && name.p[n] == '.' && !memcmp(name.p, of, n)) whose = of;
     }
     if (whose)
@@ -514,7 +515,7 @@ cmd_loglevel(struct ask *a)
     size_t i = 0;
 
     if (a->args) msg_str(a->args, "level", &level);
-    while (i < ARRAY_LEN(levels) && !is(&level, levels[i].name)) i++;
+    while (i < ARRAY_LEN(levels) && !ask_is(&level, levels[i].name)) i++;
     if (i == ARRAY_LEN(levels)) {
         REFUSE(a, LAGAN_E_INVALID_REQUEST, "loglevel: level must be err, warn, info or debug");
         return;
@@ -564,102 +565,6 @@ ask_open(struct ask *a)
     if (!strcmp(a->verb, "kv flush"))
         event_log_add(a->d, "operator", worker_info(w)->name, "kv flush");
     ask_worker(a, w);
-}
-
-/* Returns a READY worker that has the tokenizer of model args.model. NULL: an ERROR was sent. */
-static struct worker *
-reader(struct ask *a)
-{
-    struct daemon *d = a->d;
-    struct msg_span model = { 0 };
-    bool named = a->args && msg_str(a->args, "model", &model) == 0, known = !named;
-    uint32_t n_models = config_n_served(d->config, NULL);
-
-    if (!named && n_models > 1) { /* no default: another model's ids would look valid */
-        REFUSE(a, LAGAN_E_INVALID_REQUEST, MODEL_MISSING, n_models);
-        return NULL;
-    }
-    for (uint32_t i = 0; i < d->n_workers; i++) {
-        struct worker *w = d->worker[i];
-
-        if (named && !is(&model, d->config->model[worker_info(w)->model].keys.name)) continue;
-        if (worker_info(w)->retired) continue;
-        known = true;
-        if (worker_open(w)) return w;
-    }
-    if (!known) {
-        REFUSE(a, LAGAN_E_MODEL_NOT_FOUND, "lagand does not serve a model named \"%.*s\"",
-               (int)MIN(model.n, 100u), model.p);
-    } else {
-        REFUSE(a, LAGAN_E_WORKER_LOST,
-               "no worker is ready for the model of this command; `laganctl workers list` prints "
-               "states");
-    }
-    return NULL;
-}
-
-static void
-ask_text(struct ask *a, uint8_t op, const char *flag, const struct msg_ids *ids,
-         const struct msg_span *text)
-{
-    struct worker *w = reader(a);
-    bool set = false;
-
-    if (!w) return;
-    if (flag) msg_bool(a->args, flag, &set);
-    worker_calls_text(a->d, a->c, a->rid, w, op,
-                      !flag ? TEXT_CHAT
-                      : set ? TEXT_FLAG
-                            : 0,
-                      ids, text);
-}
-
-static void
-tokenize_messages(struct ask *a, const struct msg_span *messages)
-{
-    struct msg_ids none = { NULL, 0 };
-    char *text = malloc(ADMISSION_DAY + messages->n);
-
-    if (!text) {
-        REFUSE(a, LAGAN_E_OUT_OF_MEMORY, "lagand has no memory for the chat messages to tokenize");
-        return;
-    }
-    admission_day(text);
-    memcpy(text + ADMISSION_DAY, messages->p, messages->n);
-    ask_text(a, TEXT_TOKENIZE, NULL, &none,
-             &(struct msg_span){ text, ADMISSION_DAY + messages->n });
-    free(text);
-}
-
-static void
-cmd_tokenize(struct ask *a)
-{
-    struct msg_ids none = { NULL, 0 };
-    struct msg_span text = { 0 };
-
-    if (a->args && msg_str(a->args, "messages", &text) == 0 && msg_utf8(text.p, text.n)) {
-        tokenize_messages(a, &text);
-        return;
-    }
-    if (!a->args || msg_str(a->args, "text", &text) < 0 || !msg_utf8(text.p, text.n)) {
-        REFUSE(a, LAGAN_E_INVALID_REQUEST, "tokenize: give `text` or `messages`, in valid UTF-8");
-        return;
-    }
-    ask_text(a, TEXT_TOKENIZE, "bare", &none, &text);
-}
-
-static void
-cmd_detokenize(struct ask *a)
-{
-    struct msg_span none = { 0 };
-    struct msg_ids ids;
-    struct err e = { .text = "ids are missing" };
-
-    if (!a->args || msg_ids(a->args, "ids", &ids, &e) < 0) {
-        REFUSE(a, LAGAN_E_INVALID_REQUEST, "detokenize: %s", e.text);
-        return;
-    }
-    ask_text(a, TEXT_DETOKENIZE, "keep_special", &ids, &none);
 }
 
 /* ---- events and deaths */
@@ -829,7 +734,7 @@ command_call(struct daemon *d, struct client *c, const struct msg *m)
         return;
     }
     for (size_t i = 0; i < ARRAY_LEN(commands); i++) {
-        if (!is(&verb, commands[i].verb)) continue;
+        if (!ask_is(&verb, commands[i].verb)) continue;
         if (commands[i].operators && c->listener != LISTENER_CTL) {
             REFUSE(&a, LAGAN_E_UNAUTHORIZED, "%s is for operators: connect to %s/ctl.sock",
                    commands[i].verb, d->runtime->dir);

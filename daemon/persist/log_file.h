@@ -15,11 +15,11 @@
 #include "base/base.h"
 #include "base/err.h"
 
-#define LOG_FILE_MAGIC "LAGANLG\5"
+#define LOG_FILE_MAGIC "LAGANLG\6"
 /* A sum over the fields of all records. If a change of the records changes the sum, change the
  * magic too, so that lagand refuses a log of the old records. ledger_save.c compares the sums. */
 #define LOG_FILE_LAYOUT \
-    UINT64_C(2826613869) /* LEDGER_LOG_LAYOUT_SUM (daemon/ledger/ledger_save.h) for this magic */
+    UINT64_C(4694731881) /* LEDGER_LOG_LAYOUT_SUM (daemon/ledger/ledger_save.h) for this magic */
 enum { LOG_FILE_PAGE = 4096, LOG_FILE_ALIGN = 8 };
 
 struct log_file_hdr {

@@ -4,6 +4,7 @@
 #include "daemon/config/options.h"
 #include "daemon/ledger/outputs.h"
 #include "daemon/ledger/request.h"
+#include "daemon/request/admission.h"
 
 uint64_t
 accounting_max_bytes(const struct daemon *d, uint32_t model, const struct rec_submit *s,
@@ -53,10 +54,11 @@ accounting_recount(struct daemon *d, struct request *r)
     const struct model_facts *f = &d->facts[r->terms.model];
     uint64_t had = r->accounting.n_tokens;
 
-    if (!f->known || !(r->submit->absent & ABSENT_beams) || r->submit->beams == f->beams) return;
-    r->submit->beams = f->beams;
+    if (!f->known) return;
+    admission_fit(f, r->submit, outputs_longest(r), d->config->o.tensor_bytes);
+    if (r->submit->absent & ABSENT_beams) r->submit->beams = f->beams;
     r->accounting.n_tokens = ledger_total_tokens(r->submit);
-    if (!r->accounting.charged) return;
+    if (!r->accounting.charged || r->accounting.n_tokens == had) return;
     session_user_at(d->sessions, r->accounting.user)->tokens += r->accounting.n_tokens - had;
     fair_queue_change(&d->fair_queues[r->terms.model], r->submit->client, had,
                       r->accounting.n_tokens);

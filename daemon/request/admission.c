@@ -90,7 +90,7 @@ admission_record(const struct msg_request *q, uint64_t seed, const char *user, u
         .salt_bytes = (uint16_t)salt,
         .flags = (uint8_t)((q->ignore_eos ? SUBMIT_IGNORE_EOS : 0) |
                            (q->want_logprobs ? SUBMIT_LOGPROBS : 0) |
-                           (q->return_logits ? SUBMIT_LOGITS : 0) |
+                           (q->return_logits ? SUBMIT_LOGITS : 0) | (q->fit ? SUBMIT_FIT : 0) |
                            (q->return_encoder_output && first ? SUBMIT_ENCODER_OUTPUT : 0) |
                            (q->want_prompt_logprobs && first ? SUBMIT_PROMPT_LOGPROBS : 0)),
     };
@@ -213,6 +213,27 @@ tensors_fit(const struct model_facts *f, const struct rec_submit *s, uint64_t mo
                        "the logits of %llu tokens need %llu bytes; limits.tensor_bytes allows %llu",
                        (unsigned long long)n, (unsigned long long)bytes, (unsigned long long)most);
     return 0;
+}
+
+void
+admission_fit(const struct model_facts *f, struct rec_submit *s, uint32_t n_done,
+              uint64_t tensor_bytes)
+{
+    uint32_t prompt = f->max_source ? s->n_decoder
+                                    : s->n_prompt; /* 0: the worker counts the text */
+    uint64_t most = f->max_len - MIN(prompt, f->max_len);
+
+    if (!f->known || !(s->flags & SUBMIT_FIT)) return;
+    if (!f->max_source && f->max_tokens)
+        most = MIN(most, f->max_tokens - MIN((uint64_t)prompt, f->max_tokens));
+    if (s->flags & SUBMIT_LOGITS) most = MIN(most, tensor_bytes / (4 * (uint64_t)f->vocab));
+    s->max_tokens = (uint32_t)MIN(s->max_tokens, MAX(most, n_done + UINT64_C(1)));
+}
+
+struct prompt_length
+admission_length(const struct model_facts *f, uint32_t n_prompt_tokens)
+{
+    return (struct prompt_length){ n_prompt_tokens, f->max_source ? f->max_source : f->max_len };
 }
 
 /* Checks the combinations of keys after the model's defaults are filled in. */
@@ -441,16 +462,20 @@ afford(const struct daemon *d, const struct client *c, const struct rec_submit *
 static struct request_terms
 terms_of(const struct daemon *d, uint32_t model, const struct msg_request *q)
 {
+    struct request_terms t;
     nsec wait = q->deadline_ms > (uint64_t)(NSEC_NEVER / NSEC_MS) ? NSEC_NEVER
                                                                   : (nsec)q->deadline_ms * NSEC_MS;
 
-    return (struct request_terms){
+    t = (struct request_terms){
         .model = model,
         .no_resume = !q->resume,
         .accepted = d->now,
         .deadline = q->deadline_ms ? clock_after(d->now, wait) : NSEC_NEVER,
         .disconnect_timeout = q->disconnect_timeout_ms * NSEC_MS,
+        .accepted_at = (uint64_t)time(NULL),
     };
+    if (q->request_id.n) memcpy(t.request_id, q->request_id.p, q->request_id.n);
+    return t;
 }
 
 /* A SUBMIT that is being checked and is not in the ledger yet. */
@@ -524,6 +549,7 @@ make_record(struct daemon *d, struct client *c, struct candidate *k, struct err 
                                  one_user ? c->user->name : "", &k->bytes);
     if (!k->submit || copy_ids(&k->ids, &q->generated_ids) < 0)
         return REFUSED(e, OUT_OF_MEMORY, NO_MEMORY);
+    admission_fit(f, k->submit, q->generated_ids.n, d->config->o.tensor_bytes);
     code = admission_fits(f, k->submit, d->config->o.tensor_bytes, e);
     if (!code) code = admission_fits_done(f, k->ids.p, q->generated_ids.n, q->generated_ids.n, e);
     if (code) return code;
@@ -567,14 +593,16 @@ enter(struct daemon *d, struct client *c, uint64_t rid, struct candidate *k, str
 
 int
 admission_take(struct daemon *d, struct client *c, const struct msg *m, struct request **ret,
-               struct err *e)
+               struct prompt_length *length, struct err *e)
 {
     struct candidate k = { 0 };
     int code = check_message(d, c, m, &k.q, e);
 
+    *length = (struct prompt_length){ 0 };
     if (!code) code = known(d, c, m->rid, &k.q, ret, e);
     if (code || *ret) return code;
     code = check_limits(d, c, &k, e);
+    *length = admission_length(&d->facts[k.model], k.q.ids.n);
     if (!code) code = make_record(d, c, &k, e);
     if (!code) code = enter(d, c, m->rid, &k, ret, e);
     candidate_done(&k);

@@ -10,6 +10,7 @@
 #include "daemon/net/frontend.h"
 #include "daemon/persist/event_log.h"
 #include "daemon/request/accounting.h"
+#include "daemon/request/admission.h"
 #include "daemon/request/lifecycle.h"
 #include "wire/msg.h"
 
@@ -91,14 +92,30 @@ cut(const char *s, size_t n)
     return at;
 }
 
+/* stop: as request_output.stop. */
+static void
+put_stop(msgpack_packer *p, const struct request *r, uint32_t output, uint32_t stop)
+{
+    uint32_t n;
+    const char *text = stop ? request_stop(r, stop - 1, &n) : NULL;
+
+    msg_key(p, "stop");
+    if (text)
+        msg_bytes(p, text, n);
+    else
+        msgpack_pack_int32(p, outputs_last_token(r, output));
+}
+
 /* Packs the map with which DONE, or the last CHUNK, describes the end of one output. */
 static void
 put_output(msgpack_packer *p, const struct request *r, uint32_t output)
 {
+    bool has_stop;
     struct request_output o = {
         .n_received = request_n_tokens(r),
         .score = r->outputs.score,
         .reason = r->result.reason,
+        .stop = r->result.stop,
         .cached = r->result.cached,
         .adopted = r->result.adopted,
         .recomputed = r->result.recomputed,
@@ -106,7 +123,9 @@ put_output(msgpack_packer *p, const struct request *r, uint32_t output)
     };
 
     if (r->outputs.each) o = r->outputs.each[output];
-    msgpack_pack_map(p, 12);
+    has_stop = o.reason == LAGAN_FINISH_STOP && o.n_received;
+    msgpack_pack_map(p, has_stop ? 13 : 12);
+    if (has_stop) put_stop(p, r, output, o.stop);
     msg_key_u64(p, "o", output);
     msg_key_u64(p, "reason", o.reason);
     msg_key(p, "reason_name");
@@ -273,8 +292,11 @@ send_last(struct daemon *d, struct client *c, struct request *r)
     int k;
 
     if (lifecycle_is_error(r)) {
-        k = frontend_error(d, c, r->rid, r->result.reason, r->delivery.n_tokens, "%s",
-                           r->result.message);
+        const struct prompt_length length = admission_length(
+            &d->facts[r->terms.model], MAX(r->result.n_prompt_tokens, r->submit->n_prompt));
+
+        k = frontend_error_length(d, c, r->rid, r->result.reason, r->delivery.n_tokens, &length,
+                                  r->result.message);
     } else {
         put_done(d, r);
         k = frontend_send(d, c, d->out.data, d->out.size);

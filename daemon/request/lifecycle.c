@@ -39,6 +39,8 @@ lifecycle_suspend(struct daemon *d, struct request *r, bool suspended)
 static void
 end_with(struct daemon *d, struct request *r, uint16_t reason, const char *fmt, va_list ap)
 {
+    const char *id = r->terms.request_id;
+
     if (r->state == REQUEST_ENDED) return;
     quarantine_ended(d->quarantine, r);
     r->result.reason = reason;
@@ -51,10 +53,10 @@ end_with(struct daemon *d, struct request *r, uint16_t reason, const char *fmt, 
     ++*(lifecycle_is_error(r) ? &d->n_failed : &d->n_finished);
     if (reason == LAGAN_E_WORKER_LOST || reason == LAGAN_E_SLOW_READER ||
         reason == LAGAN_E_POISONED) {
-        log_info("request %llu: ended with %s: %s", (unsigned long long)r->id,
-                 msg_reason(reason, NULL), r->result.message);
-        event_log_add(d, "request", "", "%llu ended with %s: %.180s", (unsigned long long)r->id,
-                      msg_reason(reason, NULL), r->result.message);
+        log_info("request %llu%s%s: ended with %s: %s", (unsigned long long)r->id, *id ? " " : "",
+                 id, msg_reason(reason, NULL), r->result.message);
+        event_log_add(d, "request", "", "%llu%s%s ended with %s: %.180s", (unsigned long long)r->id,
+                      *id ? " " : "", id, msg_reason(reason, NULL), r->result.message);
     }
     ledger_add_pending(d->ledger, r);
     lifecycle_settle(d, r);
@@ -71,6 +73,14 @@ lifecycle_end(struct daemon *d, struct request *r, uint16_t reason, const char *
 }
 
 void
+lifecycle_reject(struct daemon *d, struct request *r, const struct rec_reject *j,
+                 const char *message, int n)
+{
+    r->result.n_prompt_tokens = j->n_prompt_tokens;
+    lifecycle_end(d, r, j->reason, "%.*s", n, message);
+}
+
+void
 lifecycle_finish(struct daemon *d, struct request *r, const struct rec_finish *f)
 {
     outputs_set_score(r, f->score);
@@ -78,6 +88,7 @@ lifecycle_finish(struct daemon *d, struct request *r, const struct rec_finish *f
     r->result.adopted = f->adopted;
     r->result.recomputed = f->recomputed;
     r->result.kv_blocks = f->kv_blocks;
+    r->result.stop = (uint16_t)f->stop;
     r->result.n_prompt_tokens = f->n_prompt_tokens;
     latency_finish(d, r, f);
     lifecycle_end(d, r, f->reason == LAGAN_FINISH_CANCELLED ? LAGAN_E_CANCELLED : f->reason, "%s",

@@ -11,6 +11,9 @@
 /* Ends r with this reason and error message, unless r has ended. Does not notify the worker. */
 void lifecycle_end(struct daemon *d, struct request *r, uint16_t reason, const char *fmt, ...)
     PRINTF_LIKE(4, 5);
+/* Ends r with the reason of j; message: of n bytes. */
+void lifecycle_reject(struct daemon *d, struct request *r, const struct rec_reject *j,
+                      const char *message, int n);
 /* Ends r with the reason, score and counters of its worker's FINISH. */
 void lifecycle_finish(struct daemon *d, struct request *r, const struct rec_finish *f);
 /* Called for a request whose worker has ended: ends r with reason length if max_tokens tokens were

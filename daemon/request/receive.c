@@ -355,6 +355,9 @@ take_finish(struct worker *w, struct rest *b, struct err *e)
                        f.output, f.ledger_index, r->submit->n);
     if (!msg_reason(f.reason, NULL))
         return err_set(e, -EBADMSG, "FINISH: reason %u is unknown", f.reason);
+    if (f.stop > (f.reason == LAGAN_FINISH_STOP ? r->submit->n_stop : 0u))
+        return err_set(e, -EBADMSG, "FINISH: stop is %u, but request %u has %u stop strings",
+                       f.stop, f.ledger_index, r->submit->n_stop);
     had = outputs_at(r, f.output);
     if (f.n_tokens != had.n_received)
         return wrong(e, "FINISH: n_tokens", f.n_tokens, had.n_received);
@@ -395,7 +398,7 @@ take_reject(struct worker *w, struct rest *b, struct err *e)
         return 0;
     }
     n = msg_utf8(b->p, j.text_bytes) ? j.text_bytes : 0;
-    lifecycle_end(worker_daemon(w), r, j.reason, "%.*s", n, b->p);
+    lifecycle_reject(worker_daemon(w), r, &j, b->p, n);
     return 0;
 }
 
@@ -421,12 +424,14 @@ take_ready(struct worker *w, struct rest *b, struct err *e)
         y.tokens_per_block > 65536 || y.beams > LAGAN_MAX_BEAMS ||
         y.name_bytes >= sizeof f->family || y.device_bytes >= READY_DEVICE ||
         REC_PAD(y.name_bytes) + REC_PAD(y.device_bytes) != b->n || !(y.temperature >= 0) ||
-        !is_text(y.unserved, sizeof y.unserved) || !is_text(y.dtype, sizeof y.dtype)) {
+        !is_text(y.unserved, sizeof y.unserved) || !is_text(y.dtype, sizeof y.dtype) ||
+        !is_text(y.chat_template, sizeof y.chat_template)) {
         return err_set(
             e, -EBADMSG,
             "READY: a field is invalid: vocab %u, max_len %u (both above 0), n_slots %u and "
             "tokens_per_block %u (at most 65536), beams %u (at most %d), temperature %g (0 up), "
-            "name_bytes %u (at most %zu), device_bytes %u (at most %d), unserved or dtype (UTF-8)",
+            "name_bytes %u (at most %zu), device_bytes %u (at most %d), unserved, dtype or "
+            "chat_template (UTF-8)",
             y.vocab, y.max_len, y.n_slots, y.tokens_per_block, y.beams, LAGAN_MAX_BEAMS,
             (double)y.temperature, y.name_bytes, sizeof f->family - 1, y.device_bytes,
             READY_DEVICE - 1);
@@ -439,7 +444,6 @@ take_ready(struct worker *w, struct rest *b, struct err *e)
         .n_slots = y.n_slots,
         .tokens_per_block = y.tokens_per_block,
         .has_text = y.has_text != 0,
-        .has_chat = y.has_chat != 0,
         .tokenizer_fault = y.tokenizer_fault != 0,
         .beams = MAX(y.beams, 1u),
         .max_request_seqs = y.max_request_seqs ? y.max_request_seqs : y.n_slots,
@@ -451,7 +455,11 @@ take_ready(struct worker *w, struct rest *b, struct err *e)
         .max_tokens = y.max_tokens,
         .weight_bytes = y.weight_bytes,
         .kv_bytes = y.kv_bytes,
+        .since = f->since ? f->since : (uint64_t)time(NULL),
+        .fingerprint = y.fingerprint,
     };
+    memcpy(f->defaults, y.defaults, sizeof f->defaults);
+    memcpy(f->chat_template, y.chat_template, sizeof f->chat_template);
     memcpy(f->unserved, y.unserved, sizeof f->unserved);
     memcpy(f->dtype, y.dtype, sizeof f->dtype);
     if (msg_utf8(b->p, y.name_bytes)) memcpy(f->family, b->p, y.name_bytes);

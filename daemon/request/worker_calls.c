@@ -11,7 +11,7 @@ enum { OPERATORS_CALLS = 32 };       /* entries of the table that only operators
 
 struct call {
     bool used;
-    uint8_t op; /* TEXT_TOKENIZE, TEXT_DETOKENIZE; 0: sent over the control channel */
+    uint8_t op; /* enum text_op; 0: sent over the control channel */
     uint32_t gen, client, worker;
     uint64_t rid;
     nsec deadline;
@@ -165,6 +165,46 @@ worker_calls_control_done(struct worker *w, uint64_t number, uint32_t code,
     give(d, k);
 }
 
+static uint32_t
+number_at(const char *ids, uint32_t i)
+{
+    uint32_t v;
+
+    memcpy(&v, ids + 4 * (size_t)i, 4);
+    return v;
+}
+
+/* Returns the sum of n lengths, which stand in place of token ids. */
+static uint64_t
+sum_of_lengths(const char *ids, uint32_t n)
+{
+    uint64_t sum = 0;
+
+    for (uint32_t i = 0; i < n; i++) sum += number_at(ids, i);
+    return sum;
+}
+
+static void
+put_text_result(msgpack_packer *p, uint8_t op, const struct rec_text_done *t, const char *ids,
+                const char *text)
+{
+    if (op == TEXT_ID_BYTES) {
+        msgpack_pack_array(p, t->n_ids);
+        for (uint32_t i = 0, n; i < t->n_ids; i++, text += n)
+            msg_bin(p, text, n = number_at(ids, i));
+        return;
+    }
+    msgpack_pack_map(p, 1);
+    if (op == TEXT_TOKENIZE) {
+        msg_key(p, "ids");
+        msgpack_pack_array(p, t->n_ids);
+        for (uint32_t i = 0; i < t->n_ids; i++) msgpack_pack_int32(p, (int32_t)number_at(ids, i));
+    } else {
+        msg_key(p, "text");
+        msg_bytes(p, text, t->text_bytes);
+    }
+}
+
 int
 worker_calls_text_done(struct worker *w, const void *data, size_t n, struct err *e)
 {
@@ -187,30 +227,23 @@ worker_calls_text_done(struct worker *w, const void *data, size_t n, struct err 
     text = ids + (size_t)t.n_ids * 4;
     if (t.reason && !msg_reason(t.reason, NULL))
         return err_set(e, -EBADMSG, "TEXT_DONE: reason %u is unknown", t.reason);
-    if (!msg_utf8(text, t.text_bytes))
-        return err_set(e, -EBADMSG, "TEXT_DONE: the text is not UTF-8");
     k = named(w, t.call, t.gen, /* text= */ true);
     if (!k) return 0;
+    if (k->op == TEXT_ID_BYTES && !t.reason) {
+        if (sum_of_lengths(ids, t.n_ids) != t.text_bytes)
+            return err_set(e, -EBADMSG,
+                           "TEXT_DONE: the lengths of the tokens do not add up to text_bytes, %u",
+                           t.text_bytes);
+    } else if (!msg_utf8(text, t.text_bytes)) {
+        return err_set(e, -EBADMSG, "TEXT_DONE: the text is not UTF-8");
+    }
     c = session_find(d->sessions, k->client);
     if (c && t.reason) {
         snprintf(why, sizeof why, "%.*s", (int)MIN(t.text_bytes, (uint32_t)sizeof why - 1), text);
         refuse(d, k->client, k->rid, t.reason, why);
     } else if (c) {
         frontend_reply(d, k->rid, &p);
-        msgpack_pack_map(&p, 1);
-        if (k->op == TEXT_TOKENIZE) {
-            msg_key(&p, "ids");
-            msgpack_pack_array(&p, t.n_ids);
-            for (uint32_t i = 0; i < t.n_ids; i++) {
-                int32_t id;
-
-                memcpy(&id, ids + 4 * (size_t)i, 4);
-                msgpack_pack_int32(&p, id);
-            }
-        } else {
-            msg_key(&p, "text");
-            msg_bytes(&p, text, t.text_bytes);
-        }
+        put_text_result(&p, k->op, &t, ids, text);
         frontend_send_or_drop(d, c);
     }
     give(d, k);

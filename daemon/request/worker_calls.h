@@ -1,6 +1,6 @@
 /* worker_calls.h - the table of client commands that were sent to a worker and have no reply yet.
  *
- * A command is a TEXT record in the request ring (tokenize, detokenize), or a message on the
+ * A command is a TEXT record in the request ring (tokenize, render), or a message on the
  * control channel (log level, tuning). After a deadline lagand replies with an ERROR. No function
  * blocks. A call is one entry of the table. */
 #pragma once
@@ -9,12 +9,12 @@
 #include "daemon/supervise/worker.h"
 #include "wire/msg.h"
 
-enum { MAX_CALLS = 256, TEXT_TOKENIZE = 1, TEXT_DETOKENIZE = 2, TEXT_FLAG = 1, TEXT_CHAT = 2 };
+enum { MAX_CALLS = 256, TEXT_FLAG = 1, TEXT_CHAT = 2 };
 
 struct worker_calls *worker_calls_new(void) MUST_USE;
 struct worker_calls *worker_calls_free(struct worker_calls *c);
 
-/* Sends text or ids to w as a TEXT record. op: TEXT_TOKENIZE or TEXT_DETOKENIZE; flags: TEXT_FLAG
+/* Sends text or ids to w as a TEXT record. op: enum text_op of ipc/records.h; flags: TEXT_FLAG
  * (tokenize: adds no special tokens; detokenize: keeps them) or TEXT_CHAT (text is a conversation).
  * c gets a REPLY or ERROR when w has replied, or an ERROR at once. */
 void worker_calls_text(struct daemon *d, struct client *c, uint64_t rid, struct worker *w,

@@ -75,9 +75,12 @@ CLEAN_FUNC(struct api, api_free)
  * configuration stays. */
 int api_configure(struct api *a, const struct api_config *c, struct err *e) MUST_USE;
 struct http_handler api_handler(struct api *a);
+/* Tells the server whose counts /metrics has. */
+void api_set_http(struct api *a, const struct http *h);
 /* One event of lagand for a request or call of this tenant. */
 void api_event(struct api *a, uint32_t tenant, const struct lagan_event *ev);
-/* Writes due pings and held headers. wall: UNIX time in seconds. Returns when it wants to be called
+/* Sets the time of the API: called at the start of each loop iteration, before events and requests.
+ * Writes due pings and held headers. wall: UNIX time in seconds. Returns when it wants to be called
  * again at the latest; NSEC_NEVER: at the next event. */
 nsec api_turn(struct api *a, nsec now, uint64_t wall);
 /* Ends all open exchanges with the error `draining`; new ones get 503. */

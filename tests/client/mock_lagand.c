@@ -19,11 +19,13 @@
  *     lp             like echo "ab"
  *     last           "ab" whose last chunk has `end`, and no DONE
  *     deep           like last, with an `end` of the maximum depth
+ *     stop WORD      no tokens; ended by the stop string WORD, or by the stop id 7 if WORD is 7
+ *     long           an ERROR too_long for 5000 of 4096 tokens
  *     prompt         two prompt positions in two chunks, no tokens; three if REJECTIONS is set
  *
  * A client with a session may reconnect and RESUME. REJECTIONS: this many SUBMITs with
  * generated_ids are rejected first, with queue_full; -1: all of them, with draining. A prompt of
- * ids is echoed. The verb "echo" returns its args. */
+ * ids is echoed. The verb "echo" returns its args. Requests are accepted at AT. */
 #include "wire/msg.h"
 
 #include <signal.h>
@@ -32,7 +34,7 @@
 #include <unistd.h>
 #include <zmq.h>
 
-enum { MAX_ROWS = 256 };
+enum { MAX_ROWS = 256, AT = 1764000000 };
 
 struct peer {
     char id[256];
@@ -54,7 +56,7 @@ static struct {
     struct peer peer;
     char session[16];
 } sessions[MAX_ROWS];
-static uint32_t n_sessions, n_refusals, n_pongs;
+static uint32_t n_sessions, n_refusals, n_pongs, n_accepted;
 static uint8_t instance[16];
 static int proto = 1;
 static msgpack_sbuffer b;
@@ -270,6 +272,32 @@ send_logprobs(const struct peer *to, uint64_t rid, const struct msg_request *q, 
 }
 
 static void
+send_stop(const struct peer *to, uint64_t rid, const char *word)
+{
+    begin(LAGAN_MSG_DONE, rid, 1);
+    msg_key(&p, "outputs"), msgpack_pack_array(&p, 1), msgpack_pack_map(&p, 3);
+    msg_key(&p, "o"), msgpack_pack_int(&p, 0);
+    msg_key(&p, "reason"), msgpack_pack_int(&p, LAGAN_FINISH_STOP);
+    msg_key(&p, "stop");
+    if (strcmp(word, "7"))
+        msg_text(&p, word);
+    else
+        msgpack_pack_int(&p, 7);
+    send_out(to);
+}
+
+static void
+send_too_long(const struct peer *to, uint64_t rid)
+{
+    begin(LAGAN_MSG_ERROR, rid, 4);
+    msg_key(&p, "code"), msgpack_pack_int(&p, LAGAN_E_TOO_LONG);
+    msg_key(&p, "message"), msg_text(&p, "too long");
+    msg_key(&p, "n_prompt_tokens"), msgpack_pack_int(&p, 5000);
+    msg_key(&p, "max_len"), msgpack_pack_int(&p, 4096);
+    send_out(to);
+}
+
+static void
 send_hex(const struct peer *to, const char *hex)
 {
     char raw[512];
@@ -303,8 +331,9 @@ take_submit(const struct peer *from, const struct msg *m)
         send_error(from, m->rid, LAGAN_E_QUEUE_FULL, "not yet");
         return;
     }
-    begin(LAGAN_MSG_ACCEPT, m->rid, 1);
+    begin(LAGAN_MSG_ACCEPT, m->rid, 2);
     msg_key(&p, "seed"), msgpack_pack_int(&p, 4711);
+    msg_key(&p, "at"), msgpack_pack_int(&p, AT + n_accepted++);
     send_out(from);
     if (!q.has_text) {
         r = new_row(from, m->rid, q.ack_window);
@@ -339,6 +368,10 @@ take_submit(const struct peer *from, const struct msg *m)
     } else if (sscanf(text, "late %d", &n) == 1) {
         send_chunk(from, m->rid, 1, 0, 'a', "a");
         send_error(from, m->rid, (uint32_t)n, "after a token");
+    } else if (!strncmp(text, "stop ", 5)) {
+        send_stop(from, m->rid, rest);
+    } else if (!strcmp(text, "long")) {
+        send_too_long(from, m->rid);
     } else if (!strcmp(text, "hang")) {
         new_row(from, m->rid, q.ack_window)->hang = true;
     } else if (!strncmp(text, "raw ", 4)) {
@@ -594,7 +627,12 @@ take_call(const struct peer *from, const struct msg *m)
             return;
         }
         msgpack_pack_map(&p, 1);
-        msg_key(&p, "ids"), msg_bin(&p, "\x68\0\0\0\x69\0\0\0", text.n ? 8 : 0);
+        msg_key(&p, "ids"), msgpack_pack_array(&p, text.n ? 2 : 0);
+        if (text.n) msgpack_pack_int(&p, 104), msgpack_pack_int(&p, 105);
+    } else if (IS("pieces")) {
+        msgpack_pack_array(&p, 2);
+        msg_bin(&p, "\xe2\x82", 2);
+        msg_bin(&p, "", 0);
     } else if (IS("detokenize") && msg_ids(args, "ids", &ids, &e) == 0) {
         msgpack_pack_map(&p, 1);
         msg_key(&p, "text"), msg_text(&p, "a \"quoted\" line\n");
@@ -626,7 +664,9 @@ take(const struct peer *from, const void *frame, size_t n)
             sessions[n_sessions].peer = *from;
             memcpy(sessions[n_sessions++].session, session.p, 16);
         }
-        begin(LAGAN_MSG_WELCOME, 0, 3);
+        begin(LAGAN_MSG_WELCOME, 0, 4);
+        msg_key(&p, "features"), msgpack_pack_array(&p, 2);
+        msg_text(&p, "fit"), msg_text(&p, "request_id");
         msg_key(&p, "proto"), msgpack_pack_int(&p, proto);
         msg_key(&p, "instance"), msg_bin(&p, instance, 16);
         msg_key(&p, "state"), msg_text(&p, "ready");

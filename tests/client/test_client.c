@@ -117,6 +117,104 @@ log_probabilities_arrive_with_their_tokens_and_the_prompts_first(void **state)
 }
 
 static void
+output_event_has_the_stop_string_or_the_stop_id(void **state)
+{
+    struct lagan *c = connect_mock();
+    struct lagan_event ev;
+
+    (void)state;
+    ask(c, "stop END");
+    ev = next(c, LAGAN_EVENT_OUTPUT);
+    assert_int_equal(ev.reason, LAGAN_FINISH_STOP);
+    assert_int_equal(ev.stop_len, 3);
+    assert_memory_equal(ev.stop, "END", 3);
+    assert_int_equal(ev.stop_id, -1);
+    next(c, LAGAN_EVENT_DONE);
+    ask(c, "stop 7");
+    ev = next(c, LAGAN_EVENT_OUTPUT);
+    assert_null(ev.stop);
+    assert_int_equal(ev.stop_id, 7);
+    next(c, LAGAN_EVENT_DONE);
+    ask(c, "echo a");
+    assert_int_equal(next(c, LAGAN_EVENT_TOKENS).stop_id, 0);
+    ev = next(c, LAGAN_EVENT_OUTPUT);
+    assert_null(ev.stop);
+    assert_int_equal(ev.stop_id, -1);
+    lagan_close(c);
+}
+
+static void
+events_of_a_request_have_the_time_of_its_accept(void **state)
+{
+    struct lagan *c = connect_mock();
+    uint64_t at;
+
+    (void)state;
+    ask(c, "echo a");
+    at = next(c, LAGAN_EVENT_TOKENS).accepted_at;
+    assert_true(at >= 1764000000); /* the mock counts from there */
+    assert_int_equal(next(c, LAGAN_EVENT_OUTPUT).accepted_at, at);
+    assert_int_equal(next(c, LAGAN_EVENT_DONE).accepted_at, at);
+    ask(c, "error 45");
+    assert_int_equal(next(c, LAGAN_EVENT_ERROR).accepted_at, at + 1);
+    lagan_close(c);
+}
+
+static void
+too_long_error_has_the_length_of_prompt_and_model(void **state)
+{
+    struct lagan *c = connect_mock();
+    struct lagan_event ev;
+
+    (void)state;
+    ask(c, "long");
+    ev = next(c, LAGAN_EVENT_ERROR);
+    assert_int_equal(ev.reason, LAGAN_E_TOO_LONG);
+    assert_int_equal(ev.n_prompt_tokens, 5000);
+    assert_int_equal(ev.max_len, 4096);
+    lagan_close(c);
+}
+
+static void
+features_are_those_of_the_last_welcome(void **state)
+{
+    struct lagan *c;
+
+    (void)state;
+    assert_int_equal(lagan_open(&c, "ipc:///nowhere/api.sock", 0), 0);
+    assert_int_equal(lagan_has_feature(c, "fit"), -ENOTCONN);
+    lagan_close(c);
+    c = connect_mock();
+    assert_int_equal(lagan_has_feature(c, "fit"), 1);
+    assert_int_equal(lagan_has_feature(c, "request_id"), 1);
+    assert_int_equal(lagan_has_feature(c, "request"), 0);
+    assert_int_equal(lagan_has_feature(c, ""), 0);
+    lagan_close(c);
+}
+
+/* The mock sends as many chunks as the window allows. */
+static void
+held_request_is_not_acknowledged_until_it_is_released(void **state)
+{
+    struct lagan *c = connect_mock();
+    struct lagan_event ev = { sizeof ev };
+    uint64_t id = ask(c, "many 1000");
+    uint32_t n = 0;
+
+    (void)state;
+    assert_int_equal(lagan_ack_hold(c, id + 1, 1), -ENOENT);
+    assert_int_equal(lagan_ack_hold(c, id, 1), 0);
+    for (; n < LAGAN_DEFAULT_ACK_WINDOW; n++)
+        assert_int_equal(next(c, LAGAN_EVENT_TOKENS).first, n);
+    assert_int_equal(lagan_next(c, &ev, 700), 0); /* longer than CLIENT_ACK_AFTER */
+    assert_int_equal(lagan_ack_hold(c, id, 0), 0);
+    for (; n < 1000; n++) assert_int_equal(next(c, LAGAN_EVENT_TOKENS).first, n);
+    next(c, LAGAN_EVENT_OUTPUT);
+    next(c, LAGAN_EVENT_DONE);
+    lagan_close(c);
+}
+
+static void
 error_is_the_last_event_with_name_and_sentence(void **state)
 {
     struct lagan *c = connect_mock();
@@ -405,6 +503,9 @@ call_converts_json_in_both_directions(void **state)
     free(reply);
     assert_int_equal(lagan_call(c, "tokenize", "{\"text\":\"hi\"}", &reply, &code, 5000), 0);
     assert_string_equal(reply, "{\"ids\":[104,105]}");
+    free(reply);
+    assert_int_equal(lagan_call(c, "pieces", NULL, &reply, &code, 5000), 0);
+    assert_string_equal(reply, "[[226,130],[]]");
     free(reply);
     assert_int_equal(lagan_call(c, "echo", "{\"a\":", &reply, &code, 5000), -EINVAL);
     assert_int_equal(lagan_call(c, "echo", "{\"a\":1e999}", &reply, &code, 5000), -EINVAL);
@@ -801,6 +902,11 @@ main(void)
         cmocka_unit_test(stream_longer_than_the_ack_window_continues_while_read),
         cmocka_unit_test(few_chunks_are_acknowledged_within_1_second),
         cmocka_unit_test(log_probabilities_arrive_with_their_tokens_and_the_prompts_first),
+        cmocka_unit_test(output_event_has_the_stop_string_or_the_stop_id),
+        cmocka_unit_test(events_of_a_request_have_the_time_of_its_accept),
+        cmocka_unit_test(too_long_error_has_the_length_of_prompt_and_model),
+        cmocka_unit_test(features_are_those_of_the_last_welcome),
+        cmocka_unit_test(held_request_is_not_acknowledged_until_it_is_released),
         cmocka_unit_test(error_is_the_last_event_with_name_and_sentence),
         cmocka_unit_test(each_of_many_requests_ends_once),
         cmocka_unit_test(cancelled_request_ends_with_error_cancelled),

@@ -79,7 +79,7 @@ submit(uint64_t rid, uint32_t n_ids, const char *text, const struct extra *more,
         }
     }
     assert_int_equal(msg_decode(&m, b.data, b.size, e), 0);
-    r = admission_take(&d, client, &m, ret, e);
+    r = admission_take(&d, client, &m, ret, &(struct prompt_length){ 0 }, e);
     msg_done(&m);
     msgpack_sbuffer_destroy(&b);
     return r;

@@ -443,8 +443,9 @@ static void
 clients_may_call_only_these_verbs(void **state)
 {
     static const char *const of_clients[] = {
-        "status",      "workers list", "requests list", "cancel",  "tokenize", "detokenize",
-        "config show", "kv stats",     "kv pools",      "metrics", "version",
+        "status",     "workers list", "requests list", "cancel",   "tokenize",
+        "detokenize", "config show",  "kv stats",      "kv pools", "metrics",
+        "version",    "models",       "load",          "pieces",   "render",
     };
     static const char *const all[] = {
 #define X(id, name, operators, args, result) name,

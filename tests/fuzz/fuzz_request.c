@@ -249,6 +249,19 @@ bias(const msgpack_object *o)
     return true;
 }
 
+/* 0x21 to 0x7e: no spaces, control characters or bytes of longer characters. */
+static bool
+printable(const msgpack_object *o)
+{
+    bool str = o->type == MSGPACK_OBJECT_STR;
+    const char *p = str ? o->via.str.ptr : o->via.bin.ptr;
+    uint32_t n = str ? o->via.str.size : o->via.bin.size, i;
+
+    for (i = 0; i < n; i++)
+        if (p[i] < '!' || p[i] > '~') return false;
+    return true;
+}
+
 static bool
 value_ok(const char *k, uint32_t n, const msgpack_object *v)
 {
@@ -263,6 +276,8 @@ value_ok(const char *k, uint32_t n, const msgpack_object *v)
     if (KEY("text") || KEY("messages")) return string(v, 4194304);
     if (KEY("model")) return string(v, 256);
     if (KEY("cache_salt")) return string(v, 128);
+    if (KEY("request_id")) return string(v, 128) && printable(v);
+    if (KEY("fit")) return truth;
     if (KEY("cache_priority")) return whole(v, 0, 100);
     if (KEY("idempotency_key")) return string(v, 64);
     if (KEY("stop")) return stop(v);

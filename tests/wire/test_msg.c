@@ -618,22 +618,26 @@ pack_golden(struct frame *f, uint32_t type)
         msg_key(&f->p, "client"), msg_text(&f->p, "liblagan 0.1.0");
         return;
     case LAGAN_MSG_WELCOME:
-        frame_begin(f, type, 0, 4);
+        frame_begin(f, type, 0, 5);
         msg_key(&f->p, "proto"), msgpack_pack_int(&f->p, 1);
         msg_key(&f->p, "instance"), msg_bin(&f->p, sixteen, 16);
         msg_key(&f->p, "state"), msg_text(&f->p, "ready");
         msg_key(&f->p, "models"), msgpack_pack_array(&f->p, 1), msg_text(&f->p, "tiny");
+        msg_key(&f->p, "features"), msgpack_pack_array(&f->p, 1), msg_text(&f->p, "fit");
         return;
     case LAGAN_MSG_SUBMIT:
-        frame_begin(f, type, 42, 4);
+        frame_begin(f, type, 42, 6);
         msg_key(&f->p, "ids"), msg_bin(&f->p, "\1\0\0\0\2\0\0\0", 8);
         msg_key(&f->p, "max_tokens"), msgpack_pack_int(&f->p, 8);
         msg_key(&f->p, "temperature"), msgpack_pack_double(&f->p, 0.5);
         msg_key(&f->p, "stop"), msgpack_pack_array(&f->p, 1), msg_text(&f->p, "\n");
+        msg_key(&f->p, "request_id"), msg_text(&f->p, "req-1");
+        msg_key(&f->p, "fit"), msgpack_pack_true(&f->p);
         return;
     case LAGAN_MSG_ACCEPT:
-        frame_begin(f, type, 42, 1);
+        frame_begin(f, type, 42, 2);
         msg_key(&f->p, "queue_position"), msgpack_pack_int(&f->p, 3);
+        msg_key(&f->p, "at"), msgpack_pack_uint64(&f->p, 1764000000);
         return;
     case LAGAN_MSG_CHUNK:
         frame_begin(f, type, 42, 6);
@@ -650,21 +654,24 @@ pack_golden(struct frame *f, uint32_t type)
         return;
     case LAGAN_MSG_DONE:
         frame_begin(f, type, 42, 1);
-        msg_key(&f->p, "outputs"), msgpack_pack_array(&f->p, 1), msgpack_pack_map(&f->p, 6);
+        msg_key(&f->p, "outputs"), msgpack_pack_array(&f->p, 1), msgpack_pack_map(&f->p, 7);
         msg_key(&f->p, "o"), msgpack_pack_int(&f->p, 0);
-        msg_key(&f->p, "reason"), msgpack_pack_int(&f->p, LAGAN_FINISH_EOS);
-        msg_key(&f->p, "reason_name"), msg_text(&f->p, "eos");
+        msg_key(&f->p, "reason"), msgpack_pack_int(&f->p, LAGAN_FINISH_STOP);
+        msg_key(&f->p, "reason_name"), msg_text(&f->p, "stop");
+        msg_key(&f->p, "stop"), msg_text(&f->p, "\n");
         msg_key(&f->p, "n_tokens"), msgpack_pack_int(&f->p, 1);
         msg_key(&f->p, "score"), msgpack_pack_double(&f->p, -1.0);
         msg_key(&f->p, "seed"), msgpack_pack_int(&f->p, 99);
         return;
     case LAGAN_MSG_ERROR:
-        frame_begin(f, type, 42, 5);
+        frame_begin(f, type, 42, 7);
         msg_key(&f->p, "code"), msgpack_pack_int(&f->p, LAGAN_E_TOO_LONG);
         msg_key(&f->p, "reason_name"), msg_text(&f->p, "too_long");
         msg_key(&f->p, "message"), msg_text(&f->p, "the prompt is too long");
         msg_key(&f->p, "retryable"), msgpack_pack_false(&f->p);
         msg_key(&f->p, "delivered"), msgpack_pack_int(&f->p, 0);
+        msg_key(&f->p, "n_prompt_tokens"), msgpack_pack_int(&f->p, 5000);
+        msg_key(&f->p, "max_len"), msgpack_pack_int(&f->p, 4096);
         return;
     case LAGAN_MSG_CANCEL:
     case LAGAN_MSG_RESUME:
@@ -744,6 +751,8 @@ golden_frames_decode_and_encode_unchanged(void **state)
             assert_int_equal(msg_request(&q, &m, &e), 0);
             assert_int_equal(q.max_tokens, 8);
             assert_int_equal(msg_id(&q.ids, 1), 2);
+            assert_memory_equal(q.request_id.p, "req-1", q.request_id.n);
+            assert_true(q.fit);
         }
         msg_done(&m);
         pack_golden(&f, types[i].type);

@@ -8,6 +8,7 @@
 #include "base/failpoint.h"
 #include "include/lagan_wire.h"
 #include "ipc/channel.h"
+#include "ipc/model_options.h"
 #include "ipc/records.h"
 #include "ipc/stat.h"
 #include "worker/exec/exec.h"
@@ -17,18 +18,29 @@
 #include "worker/model/model.h"
 #include "worker/sched/beam_search.h"
 #include "worker/sched/scheduler.h"
-#include "worker/text/chat.h"
+#include "worker/text/chat_templates.h"
 #include "worker/text/tokenizer.h"
 
 #include <float.h>
 #include <math.h>
 #include <stdio.h>
+#include <xxhash.h>
 
 size_t
 emit_token_text_bytes(const struct worker *w)
 {
     if (!w->tokenizer) return 0;
     return MIN(3 * (size_t)tokenizer_longest(w->tokenizer), (size_t)w->channel->out.max_rec);
+}
+
+/* Returns a hash of what the bits of logits depend on, except device and program. */
+static uint64_t
+fingerprint(const struct worker *w)
+{
+    const uint64_t of[] = { w->model->checkpoint[0], w->model->checkpoint[1], w->model->dtype,
+                            w->model->act, w->keys->numerics };
+
+    return XXH3_64bits(of, sizeof of);
 }
 
 void
@@ -57,12 +69,17 @@ emit_ready(struct worker *w, nsec load_ns)
         .max_request_seqs = MIN(w->limits->max_seqs, w->limits->max_tokens),
         .max_text_bytes = (uint32_t)MIN(max_text, (uint64_t)LAGAN_MAX_STR),
         .device_bytes = (uint16_t)MIN(strlen(device), (size_t)READY_DEVICE - 1),
-        .has_chat = w->tokenizer && w->chat->template,
+        .fingerprint = fingerprint(w),
         .tokenizer_fault = w->tokenizer_fault,
     };
 
     _Static_assert(sizeof r.unserved == sizeof w->model->generation.unserved, "rec_ready.unserved");
     memcpy(r.unserved, w->model->generation.unserved, sizeof r.unserved);
+#define X(name) r.defaults[READY_DEFAULT_##name] = w->model->generation.stated.name;
+    READY_DEFAULTS(X)
+#undef X
+    if (w->tokenizer && w->chat->template)
+        snprintf(r.chat_template, sizeof r.chat_template, "%s", w->chat->template->name);
     snprintf(r.dtype, sizeof r.dtype, "%s", dtype_name(w->model->dtype));
     outbox_begin(w->outbox, REC_READY);
     outbox_add(w->outbox, &r, sizeof r);
@@ -82,9 +99,13 @@ emit_phase(struct worker *w, uint64_t done, uint64_t total)
 }
 
 void
-emit_reject(struct worker *w, uint32_t ledger_index, uint32_t gen, uint16_t reason, const char *why)
+emit_reject(struct worker *w, uint32_t ledger_index, uint32_t gen, uint16_t reason,
+            uint32_t n_prompt_tokens, const char *why)
 {
-    struct rec_reject r = { .ledger_index = ledger_index, .gen = gen, .reason = reason };
+    struct rec_reject r = { .ledger_index = ledger_index,
+                            .gen = gen,
+                            .reason = reason,
+                            .n_prompt_tokens = n_prompt_tokens };
 
     r.text_bytes = (uint16_t)strlen(why);
     outbox_begin(w->outbox, REC_REJECT);
@@ -122,6 +143,7 @@ finish_output(struct worker *w, struct worker_request *r, uint16_t reason)
         .n_prompt_tokens = r->n_prompt_tokens,
         .kv_blocks = { use.allocated, use.allocated_new, use.reused, use.missed },
         .scheduled_ns = r->scheduled,
+        .stop = reason == LAGAN_FINISH_STOP && r->has_text ? r->detok.stopped : 0,
     };
 
     check(!r->finished && reason);

@@ -15,7 +15,7 @@ void emit_phase(struct worker *w, uint64_t done, uint64_t total);
 /* Queues REJECT: the request (ledger_index, gen) ends before its first token. reason: enum
  * lagan_reason; why: a sentence for the client, shorter than 64 KiB. */
 void emit_reject(struct worker *w, uint32_t ledger_index, uint32_t gen, uint16_t reason,
-                 const char *why);
+                 uint32_t n_prompt_tokens, const char *why);
 /* Queues the tokens, text, log-probabilities, tensors and ends of a committed step b with result r.
  * seq[i]: sequence of segment i, NULL if it has ended; n_before[i]: tokens before the commit. */
 void emit_step(struct worker *w, const struct batch *b, const struct batch_result *r,

@@ -109,7 +109,7 @@ submit_whole(struct worker *w, nsec now, struct err *e)
         r = intake_submit(w, w->intake->fragments, n, now, e);
     } else { /* too long: lagand validated it with the READY of a worker with other model files */
         memcpy(&s, w->intake->fragments, sizeof s);
-        emit_reject(w, s.ledger_index, s.gen, LAGAN_E_TOO_LONG,
+        emit_reject(w, s.ledger_index, s.gen, LAGAN_E_TOO_LONG, 0,
                     "the request with its delivered tokens exceeds the maximum length of this "
                     "worker's model");
     }

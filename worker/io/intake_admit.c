@@ -26,7 +26,7 @@ intake_refuse(struct worker *w, struct worker_request *r, uint16_t reason, const
     va_start(ap, fmt);
     vsnprintf(why, sizeof why, fmt, ap);
     va_end(ap);
-    emit_reject(w, r->ledger_index, r->gen, reason, why);
+    emit_reject(w, r->ledger_index, r->gen, reason, r->n_prompt_tokens, why);
     outputs_give(w, r);
 }
 
@@ -96,6 +96,21 @@ tokens_fit(struct worker *w, struct worker_request *r, uint32_t n_done)
     return false;
 }
 
+/* Lowers max_new to what fits into an empty KV cache; the scheduler refuses r if 1 does not fit. */
+static void
+fit_max_new(const struct worker *w, struct worker_request *r)
+{
+    struct seq alone = r->seq;
+
+    if (r->first) { /* as outputs_add() makes the group */
+        alone.first_member = &alone;
+        alone.n_members = MAX(r->n_outputs, r->beam.n_beams);
+        alone.n_shared = alone.n_prompt - 1;
+        alone.beam = r->beam.n_beams > 1 ? &r->beam : NULL;
+    }
+    r->seq.max_new = MAX(scheduler_most_new(w->sched, &alone), 1u);
+}
+
 /* Sets tokens and length limits of r's sequence and sampling. n_done: delivered tokens. */
 static void
 set_lengths(struct worker *w, struct worker_request *r, uint32_t n_done)
@@ -111,6 +126,7 @@ set_lengths(struct worker *w, struct worker_request *r, uint32_t n_done)
     s->cap = shape->max_len;
     s->max_new = MIN(r->max_tokens - n_done, shape->max_len - r->n_decoder);
     s->min_new -= MIN(s->min_new, n_done);
+    if (r->fit) fit_max_new(w, r);
     r->sampling.prompt = s->token;
     r->sampling.n_prompt = s->n_prompt;
     r->sampling.first_new = s->n_prompt - n_done;

@@ -104,6 +104,7 @@ read_numbers(struct worker *w, struct worker_request *r, const struct rec_submit
     if (s->absent & ABSENT_max_tokens) r->max_length = m->generation.max_length;
     if (s->absent & ABSENT_min_tokens) r->min_length = m->generation.min_length;
     r->want_logprobs = s->flags & SUBMIT_LOGPROBS;
+    r->fit = s->flags & SUBMIT_FIT;
     r->seq.id = s->id;
     r->seq.priority = s->priority;
     r->seq.client = s->client;
@@ -153,7 +154,7 @@ take_slots(struct worker *w, const struct rec_submit *s)
         r = NULL;
     }
     if (!r) {
-        emit_reject(w, s->ledger_index, s->gen, LAGAN_E_QUEUE_FULL,
+        emit_reject(w, s->ledger_index, s->gen, LAGAN_E_QUEUE_FULL, 0,
                     "all request slots of the worker are in use");
         return NULL;
     }

@@ -19,7 +19,14 @@ enum request_state {
     REQUEST_TEXT, /* owned by the text thread */
     REQUEST_LIVE  /* owned by the scheduler */
 };
-enum request_kind { REQUEST_GENERATE, REQUEST_TOKENIZE, REQUEST_DETOKENIZE };
+/* Other kinds than GENERATE are text calls, with the values of enum text_op. */
+enum request_kind {
+    REQUEST_GENERATE,
+    REQUEST_TOKENIZE,
+    REQUEST_DETOKENIZE,
+    REQUEST_ID_BYTES,
+    REQUEST_RENDER
+};
 
 struct worker_request {
     _Alignas(CACHE_LINE) struct seq seq; /* for the scheduler; seq.owner is this struct */
@@ -35,7 +42,7 @@ struct worker_request {
     uint32_t n_outputs; /* first slot: outputs to report; further slots are beams without output */
 
     token_id *ids; /* [max_ids] encoder input first, then the decoder's tokens */
-    char *text;    /* prompt text, or the text of a text call */
+    char *text;    /* prompt text, or the text of a text call and of its result */
     char *stops;   /* [REQUEST_STOPS_BYTES] storage of the stop strings */
     uint32_t n_ids, n_text;
     bool bare; /* text call: tokenize adds no template tokens, detokenize keeps special ones */
@@ -48,6 +55,7 @@ struct worker_request {
     bool finished;  /* FINISH has been queued */
     bool suspended; /* the client does not read: the scheduler must not run it */
     bool want_logprobs;
+    bool fit;                        /* max_tokens is lowered to what fits into an empty KV cache */
     uint32_t max_tokens;             /* most generated tokens, delivered ones included */
     uint32_t max_length, min_length; /* the model's default lengths, prompt included; 0: none */
     uint32_t n_source, n_decoder;    /* tokens of encoder input and decoder in ids, once known */

@@ -1,4 +1,4 @@
-/* text_call.c - executes TEXT records (text calls), which tokenize text or detokenize ids. */
+/* text_call.c - executes TEXT records (text calls), which convert between text and token ids. */
 #include "include/lagan_wire.h"
 #include "ipc/channel.h"
 #include "ipc/records.h"
@@ -11,15 +11,17 @@
 
 #include <stdio.h>
 
+_Static_assert((int)REQUEST_TOKENIZE == TEXT_TOKENIZE && (int)REQUEST_RENDER == TEXT_RENDER,
+               "enum request_kind has the values of enum text_op");
+
 void
 text_call_done(struct worker *w, struct worker_request *r)
 {
     struct rec_text_done d = { .call = r->ledger_index, .gen = r->gen, .reason = r->reason };
-    bool decode = r->kind == REQUEST_DETOKENIZE;
 
     if (!d.reason) {
-        d.n_ids = decode ? 0 : r->n_ids;
-        d.text_bytes = decode ? r->n_text : 0;
+        d.n_ids = r->kind == REQUEST_TOKENIZE || r->kind == REQUEST_ID_BYTES ? r->n_ids : 0;
+        d.text_bytes = r->kind == REQUEST_TOKENIZE ? 0 : r->n_text;
         if (d.n_ids * sizeof(token_id) + d.text_bytes + sizeof d >
             w->channel->out.max_rec - RING_HEADER) {
             d.reason = LAGAN_E_TOO_LONG;
@@ -55,7 +57,7 @@ check_call(const struct worker *w, struct worker_request *r, const struct rec_te
         return;
     }
     vocab = MAX(vocab, tokenizer_size(w->tokenizer));
-    if (r->kind == REQUEST_DETOKENIZE)
+    if (r->kind == REQUEST_DETOKENIZE || r->kind == REQUEST_ID_BYTES)
         while (i < c->n_ids && (uint32_t)ids[i] < vocab) i++;
     else
         i = c->n_ids;
@@ -77,8 +79,9 @@ text_call(struct worker *w, const void *data, size_t n, struct err *e)
 
     if (!p) return record_tail_corrupt(e, "TEXT is shorter than its header");
     memcpy(&c, p, sizeof c);
-    if ((uint64_t)c.n_ids * sizeof *ids + c.text_bytes > t.left || c.op < 1 || c.op > 2)
-        return record_tail_corrupt(e, "TEXT is shorter than its ids and text, or op is not 1 or 2");
+    if ((uint64_t)c.n_ids * sizeof *ids + c.text_bytes > t.left || c.op < TEXT_TOKENIZE ||
+        c.op > TEXT_RENDER)
+        return record_tail_corrupt(e, "TEXT is shorter than its ids and text, or op is unknown");
     ids = (const token_id *)(const void *)t.p;
     text = t.p + (size_t)c.n_ids * sizeof *ids;
     r = request_take(w->requests);
@@ -89,7 +92,7 @@ text_call(struct worker *w, const void *data, size_t n, struct err *e)
         return 0;
     }
     r->state = REQUEST_TEXT;
-    r->kind = c.op == 1 ? REQUEST_TOKENIZE : REQUEST_DETOKENIZE;
+    r->kind = (enum request_kind)c.op;
     r->ledger_index = c.call;
     r->gen = c.gen;
     r->bare = c.flags & 1;

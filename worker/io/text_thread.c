@@ -106,12 +106,14 @@ encode_text(struct text_thread *x, struct worker_request *r)
                                 : LAGAN_E_INVALID_REQUEST;
     if (n == -EMSGSIZE)
         n = tokenizer_encode(x->tokenizer, text, n_text, bare, x->too_many, x->max_tokens, &e);
-    if (n >= 0)
+    if (n >= 0) {
+        r->n_prompt_tokens = (uint32_t)n;
         snprintf(r->why, sizeof r->why, "%s has %d tokens; the limit is %u", name, n, cap);
-    else if (r->chat)
+    } else if (r->chat) {
         snprintf(r->why, sizeof r->why, "%.190s", e.text);
-    else
+    } else {
         snprintf(r->why, sizeof r->why, "text: %.150s", e.text);
+    }
 }
 
 static void
@@ -131,9 +133,52 @@ decode_ids(struct text_thread *x, struct worker_request *r)
              n == -EMSGSIZE ? x->requests->max_text_bytes : tokenizer_size(x->tokenizer));
 }
 
+/* Replaces the ids by the lengths of their pieces, and makes the text of the pieces. */
+static void
+list_pieces(struct text_thread *x, struct worker_request *r)
+{
+    r->n_text = 0;
+    for (uint32_t i = 0; i < r->n_ids; i++) {
+        int n = tokenizer_piece_bytes(x->tokenizer, r->ids[i], r->text + r->n_text,
+                                      x->requests->max_text_bytes - r->n_text);
+
+        if (n < 0) {
+            r->reason = LAGAN_E_TOO_LONG;
+            snprintf(r->why, sizeof r->why, "the pieces of ids have more than %u bytes",
+                     x->requests->max_text_bytes);
+            return;
+        }
+        r->ids[i] = n;
+        r->n_text += (uint32_t)n;
+    }
+}
+
+static void
+render_messages(struct text_thread *x, struct worker_request *r)
+{
+    struct err e = { 0 };
+    int n = chat_render(x->chat, r->text, r->n_text, x->chat_text + x->chat_cap, x->chat_text,
+                        x->requests->max_text_bytes, &e);
+
+    if (n >= 0) {
+        memcpy(r->text, x->chat_text, (size_t)n);
+        r->n_text = (uint32_t)n;
+        return;
+    }
+    r->reason = n == -EMSGSIZE  ? LAGAN_E_TOO_LONG
+                : n == -ENOTSUP ? LAGAN_E_UNSUPPORTED
+                                : LAGAN_E_INVALID_REQUEST;
+    snprintf(r->why, sizeof r->why, "%.190s", e.text);
+}
+
 static void *
 text_run(void *arg)
 {
+    static void (*const run[])(struct text_thread * x, struct worker_request * r) = {
+        [REQUEST_GENERATE] = encode_text,   [REQUEST_TOKENIZE] = encode_text,
+        [REQUEST_DETOKENIZE] = decode_ids,  [REQUEST_ID_BYTES] = list_pieces,
+        [REQUEST_RENDER] = render_messages,
+    };
     struct text_thread *x = arg;
 
     for (;;) {
@@ -146,10 +191,7 @@ text_run(void *arg)
         while (slot_queue_pop(&x->to, &slot)) {
             struct worker_request *r = &x->requests->slot[slot];
 
-            if (r->kind == REQUEST_DETOKENIZE)
-                decode_ids(x, r);
-            else
-                encode_text(x, r);
+            run[r->kind](x, r);
             slot_queue_push(&x->from, slot);
         }
     }

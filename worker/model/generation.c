@@ -3,6 +3,7 @@
 
 #include "worker/model/config.h"
 
+#include <math.h>
 #include <stdio.h>
 
 static int
@@ -123,8 +124,19 @@ look_for_what_is_not_served(struct generation *g, const json_t *from)
             not_served(g, keys[i].key);
 }
 
+/* Returns the value of key if it is present and in range, else NaN. */
+static float
+stated(const json_t *from, const char *key, double least, double most)
+{
+    float v = NAN;
+
+    if (cfg_state(from, key) == CFG_SET && cfg_f32(from, key, 0, least, most, &v, NULL) < 0)
+        v = NAN;
+    return v;
+}
+
 static void
-read_defaults(struct generation *g, const json_t *from)
+read_defaults(struct generation *g, const json_t *from, bool encoder)
 {
     bool sample = false;
 
@@ -149,6 +161,13 @@ read_defaults(struct generation *g, const json_t *from)
     if (!g->max_tokens && !g->max_length) g->max_tokens = DEFAULT_NEW;
     if (g->max_tokens) g->max_length = 0;
     take_early_stopping(g, from);
+    g->stated = (struct stated_defaults){
+        .temperature = encoder && !sample ? 0 : stated(from, "temperature", 0, 100),
+        .top_k = stated(from, "top_k", 0, 1 << 20),
+        .top_p = stated(from, "top_p", 1e-6, 1),
+        .min_p = stated(from, "min_p", 0, 1),
+        .repetition_penalty = stated(from, "repetition_penalty", 1e-6, 10),
+    };
     if (sample && g->beams > 1) not_served(g, "do_sample");
     look_for_what_is_not_served(g, from);
 }
@@ -204,7 +223,7 @@ read_all(struct model *m, const json_t *generation, const json_t *config, struct
     if (!generation && json_is_true(json_object_get(config, "force_bos_token_to_be_generated")))
         m->forced_bos = m->bos; /* older BART configs have a bool */
     if (m->shape.n_encoder_layers && m->decoder_start < 0) m->decoder_start = m->bos;
-    read_defaults(&m->generation, generation ? generation : config);
+    read_defaults(&m->generation, generation ? generation : config, m->shape.n_encoder_layers > 0);
     return 0;
 }
 

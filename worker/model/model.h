@@ -30,6 +30,11 @@ struct generation {
     uint32_t max_length, min_length; /* limits of prompt and output together; 0: not set */
     uint32_t early_stopping;         /* 0 false, 1 true, 2 "never", as in struct rec_submit */
     char unserved[48];               /* a key of the file whose value is not served; "": none */
+    /* The values that the file has, with or without do_sample; NaN: absent or not served.
+     * temperature is 0 for an encoder-decoder model without do_sample. */
+    struct stated_defaults {
+        float temperature, top_k, top_p, min_p, repetition_penalty;
+    } stated;
 };
 
 struct model {

@@ -223,6 +223,28 @@ limits_check_seq(const struct scheduler *s, const struct seq *q, struct err *e)
 }
 
 uint32_t
+scheduler_most_new(const struct scheduler *s, const struct seq *q)
+{
+    uint32_t fits = 0, most = q->max_new;
+    struct seq other = *q;
+    struct admission way;
+
+    if (q->first_member) other.first_member = &other;
+    other.n_draft = 0; /* scheduler_add() omits drafts that do not fit */
+    while (fits < most) {
+        uint32_t n = most - (most - fits) / 2;
+        bool preempts = s->l.policy == POLICY_MAX_UTILIZATION;
+
+        other.max_new = n;
+        if (admission(s, &other, preempts ? q->n_prompt + n - 1 : q->n_prompt, &way, NULL) < 0)
+            most = n - 1;
+        else
+            fits = n;
+    }
+    return fits;
+}
+
+uint32_t
 scheduler_edits(const struct scheduler_limits *l, const struct kv_config *c)
 {
     uint64_t chunk = l->max_tokens / c->tokens_per_block + 2, edits = c->n_slots;

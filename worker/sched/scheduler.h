@@ -80,6 +80,9 @@ CLEAN_FUNC(struct scheduler, scheduler_free)
 
 /* Returns a new batch with capacity for every step of s; scheduler_plan() requires such a batch. */
 struct batch *scheduler_batch(const struct scheduler *s) MUST_USE;
+/* Returns the most tokens, up to q->max_new, that q, alone or the first member of a group of equal
+ * sequences, can generate in an empty cache; 0: not one. q->first_member of a group is q. */
+uint32_t scheduler_most_new(const struct scheduler *s, const struct seq *q);
 /* Return the maximum table edits and block copies of a step, even before the KV memory exists. */
 uint32_t scheduler_edits(const struct scheduler_limits *l, const struct kv_config *c);
 uint32_t scheduler_copies(const struct scheduler_limits *l, const struct kv_config *c);

@@ -199,6 +199,22 @@ decoder_add(const struct decoder *d, struct decoding *s, const struct vocab *v,
 }
 
 void
+decoder_piece(const struct decoder *d, const struct vocab *v, const struct piece *p,
+              decode_sink *sink, void *arg)
+{
+    struct decoding inside = { .begun = true, .stripped = d->strip };
+    const struct out o = { d, &inside, sink, arg };
+    const char byte = (char)p->byte;
+
+    if (!d->byte_level && d->bytes && p->is_byte)
+        put(&o, &byte, 1);
+    else if (d->byte_level)
+        put(&o, v->bytes + p->at, p->len);
+    else
+        put_replaced(&o, v->bytes + p->at, p->len);
+}
+
+void
 decoder_end(const struct decoder *d, struct decoding *s, decode_sink *sink, void *arg)
 {
     const struct out o = { d, s, sink, arg };

@@ -41,11 +41,14 @@ struct decoding {
     uint32_t stripped;     /* number of leading spaces removed so far */
 };
 
-/* Receives decoded text: complete characters, n > 0 bytes. */
+/* Receives decoded text, n > 0 bytes: complete characters, except from decoder_piece(). */
 typedef void decode_sink(void *arg, const char *text, uint32_t n);
 
 /* Decodes the next token, p; calls sink with the text that is complete. */
 void decoder_add(const struct decoder *d, struct decoding *s, const struct vocab *v,
                  const struct piece *p, decode_sink *sink, void *arg);
+/* Calls sink with the bytes that p gives inside a text, which may be a part of a character. */
+void decoder_piece(const struct decoder *d, const struct vocab *v, const struct piece *p,
+                   decode_sink *sink, void *arg);
 /* Ends the text: an incomplete character goes to sink as U+FFFD. */
 void decoder_end(const struct decoder *d, struct decoding *s, decode_sink *sink, void *arg);

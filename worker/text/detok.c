@@ -25,19 +25,20 @@ detok_stop(struct detok *d, const char *s, uint32_t n)
     return 0;
 }
 
-/* Returns where the longest stop string at the end of held starts, or n_held if there is none. */
+/* Returns 1 + index of the longest stop string at the end of held, or 0 if there is none. */
 static uint32_t
-stop_at(const struct detok *d)
+find_stop(const struct detok *d)
 {
-    uint32_t at = d->n_held;
+    uint32_t found = 0;
 
     for (uint32_t i = 0; i < d->n_stop; i++) {
         uint32_t n = d->stop_len[i];
 
-        if (n <= d->n_held && memcmp(d->held + d->n_held - n, d->stop[i], n) == 0)
-            at = MIN(at, d->n_held - n);
+        if (n <= d->n_held && memcmp(d->held + d->n_held - n, d->stop[i], n) == 0 &&
+            (!found || n > d->stop_len[found - 1]))
+            found = i + 1;
     }
-    return at;
+    return found;
 }
 
 /* Returns true if the bytes of held from `from` on are the beginning of a stop string. */
@@ -69,9 +70,9 @@ pass(void *arg, const char *text, uint32_t n)
         uint32_t out = 0;
 
         d->held[d->n_held++] = text[i];
-        d->stopped = stop_at(d) < d->n_held;
+        d->stopped = find_stop(d);
         if (d->stopped)
-            out = stop_at(d);
+            out = d->n_held - d->stop_len[d->stopped - 1];
         else
             while (out < d->n_held && !may_stop(d, out)) out++;
         memcpy(r->buf + r->len, d->held, out);

@@ -23,7 +23,7 @@ struct detok {
     uint32_t stop_len[DETOK_MAX_STOPS];
     struct chat_reply reply; /* selects the tokens that are text; set after detok_init() */
     struct decoding text;    /* an incomplete character, and the decoder's state */
-    bool stopped;            /* a stop string is complete */
+    uint32_t stopped;        /* 1 + index of the stop string that is complete; 0: none */
     uint32_t n_held;
     char held[DETOK_HELD]; /* the longest suffix of the text that begins a stop string */
 };

@@ -197,6 +197,16 @@ append(void *arg, const char *s, uint32_t n)
 }
 
 int
+tokenizer_piece_bytes(const struct tokenizer *t, token_id id, char *buf, size_t cap)
+{
+    const struct piece *p = vocab_piece(&t->vocab, id);
+    struct text text = { buf, cap, 0, cap == 0 || cap > INT32_MAX };
+
+    if (p && !text.full) decoder_piece(&t->decoder, &t->vocab, p, append, &text);
+    return text.full ? -EMSGSIZE : (int)text.len;
+}
+
+int
 tokenizer_decode(const struct tokenizer *t, const token_id *ids, uint32_t n, bool keep_special,
                  char *buf, size_t cap)
 {

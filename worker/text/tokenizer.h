@@ -55,6 +55,11 @@ void tokenizer_decode_add(const struct tokenizer *t, struct decoding *s, token_i
 void tokenizer_decode_end(const struct tokenizer *t, struct decoding *s, decode_sink *sink,
                           void *arg);
 
+/* Writes the bytes that token id gives inside a text to buf[cap] and returns their number, 0 for an
+ * id without a token. They may be a part of a character. A special token gives its name.
+ * -EMSGSIZE: cap is too small. */
+int tokenizer_piece_bytes(const struct tokenizer *t, token_id id, char *buf, size_t cap) MUST_USE;
+
 /* Decodes all ids into buf[cap], NUL-terminated. Malformed bytes become U+FFFD; invalid ids give no
  * text. Returns the length, or -EMSGSIZE. */
 int tokenizer_decode(const struct tokenizer *t, const token_id *ids, uint32_t n, bool keep_special,
