@@ -1,9 +1,9 @@
 /* fuzz_http.c - a connection's bytes in pieces against a reference that reads all of them at once.
  *
  * Input is a list of requests in a short form: pieces of heads, fields, bodies and chunks, valid
- * and invalid ones, and bytes as they are. Each part may be corrupted. Then follow the lengths of the
- * pieces in which the bytes arrive. The reference is written from gateway/http/README.md alone: it
- * scans whole lines and looks at all fields of a name.
+ * and invalid ones, and bytes as they are. Each part may be corrupted. Then follow the lengths of
+ * the pieces in which the bytes arrive. The reference is written from gateway/http/README.md alone:
+ * it scans whole lines and looks at all fields of a name.
  */
 #include "tests/fuzz/fuzz.h"
 
