@@ -74,6 +74,7 @@ break_off(struct http_exchange *x, const char *why)
 void
 write_raw(struct http_exchange *x, const void *p, size_t n)
 {
+    if (!n) return;
     if (x->out_at && x->out_n + n > x->out_cap) {
         memmove(x->out, x->out + x->out_at, x->out_n - x->out_at);
         x->chunk_at -= x->out_at;

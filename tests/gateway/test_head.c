@@ -1,4 +1,4 @@
-/* test_head.c - heads of requests: what is refused, by which rule, and what is read from the rest. */
+/* test_head.c - heads of requests: which rule refuses them, and what is read from valid ones. */
 #include "gateway/http/head.h"
 
 #include "tests/test.h"
