@@ -151,12 +151,17 @@ on_readable(sd_event_source *s, int fd, uint32_t events, void *arg)
 {
     struct lagan_event ev = { .size = sizeof ev };
     struct backend *b = arg;
+    int n = 0, r;
 
     (void)s;
     (void)fd;
     (void)events;
     /* The descriptor stays readable while events are left. */
-    for (int n = 0; n < MAX_EVENTS && lagan_next(b->lagan, &ev, 0) > 0; n++) take_event(b, &ev);
+    do {
+        r = lagan_next(b->lagan, &ev, 0);
+        if (!lagan_connected(b->lagan)) set_connected(b, false, "the connection was lost");
+        if (r > 0) take_event(b, &ev);
+    } while (r > 0 && ++n < MAX_EVENTS);
     return 0;
 }
 

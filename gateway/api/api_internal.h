@@ -25,12 +25,15 @@ enum {
 /* The part of one output that the client does not have yet; without `stream` all of it. */
 struct choice {
     struct out text;
-    struct out tokens;     /* struct lagan_top_logprob [n][1 + n_top], if `keep_tokens` */
+    struct out tokens; /* records: struct lagan_top_logprob [n][1 + n_top], if `keep_tokens` */
+    /* The last record is kept back: it may be an end token, which has no log-probability in the
+     * response and is known only at the end of the output. */
+    bool held;
+    bool end_token;        /* the output has ended, and the last record is an end token */
     uint32_t n_new;        /* tokens since the last event of the stream */
-    nsec last;             /* its last tokens arrived */
     uint32_t n_characters; /* of the tokens that left: text_offset of the next one */
+    nsec last;             /* its last tokens arrived */
     bool started;          /* its first event was written */
-    bool any_text;         /* text has arrived */
     bool ended, end_sent;
     const char *finish; /* finish_reason */
     struct out stop;    /* value of stop_reason as JSON; empty: absent */
@@ -70,7 +73,8 @@ struct exchange {
     struct choice *choice; /* [n_prompts * n] */
     uint32_t n_done;       /* prompts */
 
-    bool stream, include_usage, logprobs, keep_tokens, token_ids, names_as_ids, echo, hide_output;
+    bool stream, include_usage, logprobs, keep_tokens, token_ids, names_as_ids, echo, hide_output,
+        has_stop;
     bool prompt_logprobs, base64;
     uint32_t n_top, n_prompt_top, interval;
     uint32_t set_max_tokens;       /* X-Lagan-Max-Tokens; 0: the client gave it */
@@ -225,6 +229,8 @@ void events_writable(struct exchange *e);
 nsec events_turn(struct exchange *e);
 
 /* shape.c: the JSON of chat and completions */
+/* Returns the number of records of c that leave now; *logprobs: of these, with an entry. */
+size_t shape_records(const struct exchange *e, const struct choice *c, size_t *logprobs);
 void shape_whole(struct exchange *e, struct out *o);
 void shape_head(struct exchange *e); /* fills e->head */
 void shape_first(struct exchange *e, struct choice *c, uint32_t index, struct out *o);

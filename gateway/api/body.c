@@ -138,7 +138,7 @@ note_key(struct body *b, struct fault *f)
         return fault_set(f, API_E_INVALID_JSON, NULL, "the body has more than %d fields",
                          BODY_MEMBERS);
     b->member[b->n_members].name = (struct http_text){ j->text, j->text_len };
-    b->member[b->n_members].value.p = j->p;
+    b->member[b->n_members++].value.p = j->p;
     return 0;
 }
 

@@ -67,7 +67,8 @@ static void
 write_choice(struct exchange *e, uint32_t i, bool all)
 {
     struct choice *c = &e->choice[i];
-    bool any = c->text.n || c->tokens.n;
+    size_t logprobs, records = shape_records(e, c, &logprobs);
+    bool any = c->text.n || (c->ended && (logprobs || (e->token_ids && records)));
 
     if (!any && !c->ended) return;
     if (c->started && !c->ended && !all && c->n_new < e->interval) return;
@@ -75,10 +76,17 @@ write_choice(struct exchange *e, uint32_t i, bool all)
     if (!e->head.n) shape_head(e);
     if (!c->started) shape_first(e, c, i, &e->out);
     c->started = true;
-    if (any) shape_delta(e, c, i, &e->out);
-    if (any) metrics_event(e->a->metrics, c->n_new);
-    c->text.n = c->tokens.n = 0;
-    c->n_new = 0;
+    if (any) {
+        shape_delta(e, c, i, &e->out);
+        metrics_event(e->a->metrics, c->n_new);
+    }
+    c->text.n = c->n_new = 0;
+    if (c->tokens.n) {
+        size_t leave = records * (1 + e->n_top) * sizeof(struct lagan_top_logprob);
+
+        memmove(c->tokens.p, c->tokens.p + leave, c->tokens.n - leave);
+        c->tokens.n -= leave;
+    }
     if (c->ended && !c->end_sent) shape_end(e, c, i, &e->out);
     c->end_sent = c->ended;
 }
@@ -160,8 +168,8 @@ take_tokens(struct exchange *e, struct choice *c, const struct lagan_event *ev)
     }
     if (e->hide_output) return;
     out_bytes(&c->text, ev->text, ev->text_len);
-    c->any_text |= ev->text_len > 0;
     if (e->keep_tokens) keep_tokens(&c->tokens, ev, e->n_top);
+    c->held = e->keep_tokens && (ev->n_ids ? ev->n_ids > 1 || e->has_stop : c->held);
     c->n_new += ev->n_ids;
 }
 
@@ -171,6 +179,8 @@ take_output(struct exchange *e, struct prompt *p, struct choice *c, const struct
     bool stopped = ev->reason == LAGAN_FINISH_EOS || ev->reason == LAGAN_FINISH_STOP;
 
     c->ended = true;
+    c->held = false;
+    c->end_token = ev->reason == LAGAN_FINISH_EOS;
     c->finish = stopped ? "stop" : "length";
     e->reason = c->finish;
     if (ev->reason == LAGAN_FINISH_STOP && !e->hide_output) {

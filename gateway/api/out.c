@@ -3,6 +3,7 @@
 
 #include "base/utf8.h"
 
+#include <float.h>
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -132,15 +133,15 @@ out_special(struct out *o, double v)
     return true;
 }
 
-/* A number that 6 digits (float) or 15 digits (double) identify is exact with them, and %g leaves
- * out trailing zeros: these lengths are tried first. */
+/* A normal number that at most 6 digits (float) or 15 digits (double) identify is exact with them, and
+ * %g leaves out trailing zeros: these lengths are tried first. */
 void
 out_f32(struct out *o, float v)
 {
     char text[32];
 
     if (out_special(o, (double)v)) return;
-    for (int digits = 6; digits <= 9; digits++) {
+    for (int digits = fabsf(v) < FLT_MIN ? 1 : 6; digits <= 9; digits++) {
         snprintf(text, sizeof text, "%.*g", digits, (double)v);
         if (strtof(text, NULL) == v) break;
     }
@@ -153,7 +154,7 @@ out_f64(struct out *o, double v)
     char text[40];
 
     if (out_special(o, v)) return;
-    for (int digits = 15; digits <= 17; digits++) {
+    for (int digits = fabs(v) < DBL_MIN ? 1 : 15; digits <= 17; digits++) {
         snprintf(text, sizeof text, "%.*g", digits, v);
         if (strtod(text, NULL) == v) break;
     }

@@ -158,6 +158,7 @@ sampling_read(struct exchange *e, uint32_t *n, struct fault *f)
 
     e->stream = is_on(&v[F_stream]);
     e->echo = is_on(&v[F_echo]);
+    e->has_stop = v[F_stop].given;
     e->interval = (uint32_t)integer(&v[F_stream_interval], 1);
     if (v[F_user].given) {
         json_open(&j, v[F_user].raw.p, v[F_user].raw.n);

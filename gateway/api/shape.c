@@ -64,18 +64,28 @@ put_entry(const struct exchange *e, struct out *o, const struct lagan_top_logpro
     out_put(o, "]");
 }
 
-/* The log-probabilities of chat: {"content":[...],"refusal":null}. Tokens without text, as the end
- * token, have no entry. */
+size_t
+shape_records(const struct exchange *e, const struct choice *c, size_t *logprobs)
+{
+    size_t n = c->tokens.n / sizeof(struct lagan_top_logprob) / (1 + e->n_top);
+
+    n -= n && c->held;
+    *logprobs = e->logprobs ? n - (n && c->end_token) : 0;
+    return n;
+}
+
+/* The log-probabilities of chat: {"content":[...],"refusal":null}. The end token
+ * has no entry. */
 static void
 put_chat_logprobs(const struct exchange *e, const struct choice *c, struct out *o)
 {
     const struct lagan_top_logprob *t = (const void *)c->tokens.p;
-    size_t stride = 1 + e->n_top, n = c->tokens.n / sizeof *t / stride, written = 0;
+    size_t stride = 1 + e->n_top, n;
 
+    shape_records(e, c, &n);
     out_put(o, "{\"content\":[");
     for (size_t i = 0; i < n; i++, t += stride) {
-        if (!token_text(e, t->id).n) continue;
-        out_put(o, written++ ? ",{" : "{");
+        out_put(o, i ? ",{" : "{");
         put_entry(e, o, t);
         out_put(o, ",\"top_logprobs\":[");
         for (size_t k = 1; k < stride && t[k].id >= 0; k++) {
@@ -103,30 +113,71 @@ struct lists {
     uint32_t n, at; /* entries; characters before the next one */
 };
 
+/* Writes the alternatives of a token and the token itself, which OpenAI's list always has. */
+static void
+put_tops(const struct exchange *e, struct out *o, const struct lagan_top_logprob *t, uint32_t n_top)
+{
+    bool any = false, self = false;
+
+    out_put(o, "{");
+    for (uint32_t k = 1; k <= n_top + 1; k++) {
+        const struct lagan_top_logprob *of = k <= n_top ? &t[k] : t;
+
+        if (of->id < 0 || (k > n_top && self)) continue;
+        self |= of->id == t->id;
+        if (any) out_put(o, ",");
+        put_token(e, o, of->id);
+        out_put(o, ":");
+        out_f32(o, of->logprob);
+        any = true;
+    }
+    out_put(o, "}");
+}
+
+/* Adds a token whose text is `text`, of which `shown` is in the text of the choice. */
 static void
 lists_add(const struct exchange *e, struct lists *l, const struct lagan_top_logprob *t,
-          uint32_t n_top, bool first_of_prompt)
+          uint32_t n_top, struct http_text text, struct http_text shown, bool first_of_prompt)
 {
     const char *comma = l->n++ ? "," : "";
 
     out_put(&l->tokens, comma);
-    put_token(e, &l->tokens, t->id);
-    out_put(&l->logprobs, comma);
-    if (first_of_prompt)
-        out_put(&l->logprobs, "null");
+    if (e->names_as_ids)
+        put_token(e, &l->tokens, t->id);
     else
-        out_f32(&l->logprobs, t->logprob);
+        out_string(&l->tokens, text.p, text.n);
+    out_put(&l->logprobs, comma);
     out_put(&l->tops, comma);
-    if (first_of_prompt || !n_top) out_put(&l->tops, "null");
-    for (uint32_t k = 1; !first_of_prompt && k <= n_top && t[k].id >= 0; k++) {
-        out_put(&l->tops, k > 1 ? "," : "{");
-        put_token(e, &l->tops, t[k].id);
-        out_put(&l->tops, ":");
-        out_f32(&l->tops, t[k].logprob);
-        if (k == n_top || t[k + 1].id < 0) out_put(&l->tops, "}");
+    if (first_of_prompt) {
+        out_put(&l->logprobs, "null");
+        out_put(&l->tops, "null");
+    } else {
+        out_f32(&l->logprobs, t->logprob);
+        put_tops(e, &l->tops, t, n_top);
     }
     out_format(&l->offsets, "%s%u", comma, l->at);
-    l->at += n_characters(token_text(e, t->id));
+    l->at += n_characters(shown);
+}
+
+/* Adds the tokens of an echoed prompt. A token that the text does not have, as the first one of most
+ * models, has no width. */
+static void
+lists_add_prompt(const struct exchange *e, struct lists *l, const struct prompt *p)
+{
+    const struct lagan_top_logprob *t = (const void *)p->tokens.p;
+    size_t stride = 1 + e->n_prompt_top, n = p->tokens.n / sizeof *t / stride, at = 0;
+
+    for (size_t i = 0; i < n; i++, t += stride) {
+        struct http_text text = token_text(e, t->id), shown = text;
+        size_t left = p->text.n - at;
+
+        if (at == 0 && text.n && *text.p == ' ' && left && *p->text.p != ' ')
+            shown = (struct http_text){ text.p + 1, text.n - 1 };
+        if (shown.n > left || (shown.n && memcmp(shown.p, p->text.p + at, shown.n) != 0))
+            shown.n = 0;
+        at += shown.n;
+        lists_add(e, l, t, e->n_prompt_top, text, shown, i == 0);
+    }
 }
 
 /* Writes the log-probabilities of completions; with echo those of the prompt go before. */
@@ -134,18 +185,19 @@ static void
 put_lists(struct exchange *e, struct choice *c, const struct prompt *p, struct out *o)
 {
     const struct lagan_top_logprob *t = (const void *)c->tokens.p;
-    size_t stride = 1 + e->n_top, n = c->tokens.n / sizeof *t / stride;
+    size_t stride = 1 + e->n_top, n;
     struct lists l = { .at = c->n_characters };
 
-    if (p) {
-        const struct lagan_top_logprob *of_prompt = (const void *)p->tokens.p;
-        size_t each = 1 + e->n_prompt_top, n_of_prompt = p->tokens.n / sizeof *t / each;
+    shape_records(e, c, &n);
+    if (p) lists_add_prompt(e, &l, p);
+    for (size_t i = 0; i < n; i++, t += stride) {
+        struct http_text text = token_text(e, t->id);
 
-        for (size_t i = 0; i < n_of_prompt; i++)
-            lists_add(e, &l, of_prompt + i * each, e->n_prompt_top, i == 0);
+        /* at the start of an output some tokenizers leave out the space of the token */
+        if (l.at == 0 && text.n > 1 && *text.p == ' ' && c->text.n && *c->text.p != ' ')
+            text = (struct http_text){ text.p + 1, text.n - 1 };
+        lists_add(e, &l, t, e->n_top, text, text, false);
     }
-    for (size_t i = 0; i < n; i++, t += stride)
-        if (token_text(e, t->id).n) lists_add(e, &l, t, e->n_top, false);
     c->n_characters = l.at;
     out_put(o, "{\"tokens\":[");
     out_bytes(o, l.tokens.p, l.tokens.n);
@@ -179,7 +231,7 @@ static void
 put_token_ids(const struct exchange *e, const struct choice *c, struct out *o)
 {
     const struct lagan_top_logprob *t = (const void *)c->tokens.p;
-    size_t stride = 1 + e->n_top, n = c->tokens.n / sizeof *t / stride;
+    size_t stride = 1 + e->n_top, logprobs, n = shape_records(e, c, &logprobs);
 
     if (!e->token_ids) return;
     out_put(o, ",\"token_ids\":[");

@@ -153,7 +153,12 @@ lagand_fault(const struct exchange *e, const struct lagan_event *ev, struct faul
 {
     enum api_error error = error_of_lagan(ev->reason);
     const char *message = ev->message ? ev->message : "";
+    bool connected, draining;
+    uint32_t n;
 
+    /* liblagan no longer waits for lagand */
+    e->a->b.models(e->a->b.ctx, &n, &connected, &draining);
+    if (error == API_E_INTERNAL && !connected) error = API_E_UNREACHABLE;
     if (error == API_E_TOO_LONG)
         (void)fault_set(f, error, NULL, "This model's maximum context length is %u tokens. %s",
                         ev->max_len ? ev->max_len : e->model.max_len, message);

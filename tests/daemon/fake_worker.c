@@ -231,7 +231,10 @@ text_call(const char *data)
 static void
 submit(const struct ring_record *rec)
 {
-    whole = realloc(whole, n_whole + rec->len);
+    char *more = realloc(whole, n_whole + rec->len);
+
+    check(more);
+    whole = more;
     memcpy(whole + n_whole, rec->data, rec->len);
     n_whole += rec->len;
     if (rec->flags & RING_MORE) return;

@@ -70,7 +70,7 @@ submit(uint64_t rid, uint32_t n_ids, const char *text, const struct extra *more,
         if (strstr(more[i].key, "_ids")) {
             msgpack_pack_array(&p, 1);
             msgpack_pack_int64(&p, more[i].v);
-        } else if (!strcmp(more[i].key, "model_defaults")) {
+        } else if (!strcmp(more[i].key, "model_defaults") || !strcmp(more[i].key, "fit")) {
             msgpack_pack_true(&p);
         } else if (!strcmp(more[i].key, "cache_salt")) {
             msg_text(&p, "s0");
@@ -239,6 +239,36 @@ invalid_combinations_of_beams_and_n_are_refused(void **state)
 }
 
 static void
+fit_lowers_max_tokens_to_the_free_positions(void **state)
+{
+    const struct extra more[] = { { "fit", true }, { "max_tokens", 1000 } };
+    const struct extra logits[] = { { "fit", true }, { "max_tokens", 1000 }, { "n", 1 } };
+    struct err e;
+    struct request *r;
+
+    (void)state;
+    assert_int_equal(submit(1, 3, NULL, more, 2, &r, &e), 0); /* no facts are known */
+    assert_int_equal(r->submit->max_tokens, 1000);
+    assert_int_equal(r->submit->flags, SUBMIT_FIT);
+    d.facts[0] = (struct model_facts){
+        .known = true,
+        .has_text = true,
+        .max_text_bytes = 99,
+        .vocab = 9,
+        .max_len = 50,
+    };
+    accounting_recount(&d, r);
+    assert_int_equal(r->submit->max_tokens, 47);
+    assert_int_equal(client->user->tokens, 50);
+    assert_int_equal(submit(2, 0, "abc", more, 2, &r, &e), 0);
+    assert_int_equal(r->submit->max_tokens, 50); /* the worker knows the tokens of the text */
+    d.facts[0].max_tokens = 20;
+    assert_int_equal(submit(3, 3, NULL, logits, 3, &r, &e), 0);
+    assert_int_equal(r->submit->max_tokens, 17);
+    refused(LAGAN_E_TOO_LONG, "has 50 tokens", 4, 50, NULL, "fit", true);
+}
+
+static void
 default_beams_are_charged_after_ready(void **state)
 {
     const struct extra more[] = { { "model_defaults", 1 }, { "max_tokens", 10 } };
@@ -399,6 +429,7 @@ main(void)
         T(invalid_combinations_of_beams_and_n_are_refused),
         T(unsupported_keys_are_refused_by_name_unless_default),
         T(default_beams_are_charged_after_ready),
+        T(fit_lowers_max_tokens_to_the_free_positions),
         T(second_request_with_the_same_rid_is_refused),
         T(queue_and_client_limits_refuse_before_accept),
         T(unused_tokens_are_returned_to_the_user),

@@ -134,6 +134,8 @@ open_request_is_queued_with_all_received_tokens(void **state)
     struct request *r = row(7, "blue", 2), *n;
 
     (void)state;
+    strcpy(r->terms.request_id, "req-7");
+    r->terms.accepted_at = 1764000000;
     ledger_save_new(was.ledger_log);
     request_move(was.ledger, r, REQUEST_DISPATCHED);
     grow(r, 2);
@@ -154,6 +156,8 @@ open_request_is_queued_with_all_received_tokens(void **state)
     assert_false(n->attached);
     assert_int_equal(n->terms.model, 1);
     assert_int_equal(n->terms.deadline, r->terms.deadline);
+    assert_string_equal(n->terms.request_id, "req-7");
+    assert_int_equal(n->terms.accepted_at, 1764000000);
     assert_int_equal(n->submit_bytes, r->submit_bytes);
     assert_memory_equal(n->submit + 1, r->submit + 1, 16);
     same_bytes(&n->outputs.token, &r->outputs.token);
@@ -232,6 +236,7 @@ ended_request_is_retained_and_does_not_run_again(void **state)
     grow(r, 2);
     r->result.cached = 9;
     r->result.n_prompt_tokens = 3;
+    r->result.stop = 2;
     lifecycle_end(&was, r, LAGAN_E_DEADLINE, "after %d", 2);
     next_lagand(1);
     n = ledger_find_key(is.ledger, &one, "blue", 4);
@@ -241,6 +246,7 @@ ended_request_is_retained_and_does_not_run_again(void **state)
     assert_string_equal(n->result.message, "after 2");
     assert_int_equal(n->result.cached, 9);
     assert_int_equal(n->result.n_prompt_tokens, 3);
+    assert_int_equal(n->result.stop, 2);
     same_bytes(&n->outputs.token, &r->outputs.token);
     assert_int_equal(ledger_counts(is.ledger).queued, 0);
 }

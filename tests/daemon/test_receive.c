@@ -189,6 +189,9 @@ finish_ends_the_request_and_its_figures_are_checked(void **state)
     f->output = 1;
     lies(REC_FINISH, sizeof *f, "output");
     f->output = 0;
+    f->stop = 1;
+    lies(REC_FINISH, sizeof *f, "stop is 1, but request");
+    f->stop = 0;
     assert_int_equal(record(REC_FINISH, sizeof *f, &e), 0);
     assert_int_equal(request->state, REQUEST_ENDED);
     assert_false(request->dispatch.held);

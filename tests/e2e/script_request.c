@@ -47,9 +47,11 @@ script_request_take(struct script_request *r, const struct lagan_event *ev, char
 {
     if (ev->kind == LAGAN_EVENT_PROMPT) add_prompt(r, ev);
     if (ev->kind == LAGAN_EVENT_TOKENS) return add_tokens(r, ev, error, n);
-    if (ev->kind == LAGAN_EVENT_OUTPUT) r->end = *ev;
-    if (ev->kind == LAGAN_EVENT_OUTPUT || ev->kind == LAGAN_EVENT_ERROR)
+    if (ev->kind == LAGAN_EVENT_OUTPUT || ev->kind == LAGAN_EVENT_ERROR) {
+        r->end = *ev;
         snprintf(r->finish, sizeof r->finish, "%s", ev->reason_name);
+        snprintf(r->stop, sizeof r->stop, "%.*s", (int)ev->stop_len, ev->stop ? ev->stop : "");
+    }
     if (ev->kind == LAGAN_EVENT_ERROR)
         snprintf(r->message, sizeof r->message, "%s", ev->message ? ev->message : "");
     r->ended |= ev->kind == LAGAN_EVENT_DONE || ev->kind == LAGAN_EVENT_ERROR;
@@ -80,6 +82,11 @@ script_request_field(const struct script_request *r, const char *field, char *va
         { "message", r->message, 0 },
         { "text", r->text, 0 },
         { "prompt_ids", r->prompt_ids, 0 },
+        { "stop", r->stop, 0 },
+        { "stop_id", NULL, r->end.stop_id },
+        { "accepted_at", NULL, (double)r->end.accepted_at },
+        { "n_prompt_tokens", NULL, r->end.n_prompt_tokens },
+        { "max_len", NULL, r->end.max_len },
         { "n_tokens", NULL, r->n_tokens },
         { "prompt_logprob", NULL, r->prompt_logprob },
         { "cached", NULL, r->end.cached },

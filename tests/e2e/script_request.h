@@ -1,6 +1,7 @@
 /* script_request.h - a request of a script: collects its events, reads fields by name. */
 #pragma once
 #include "include/lagan.h"
+#include "include/lagan_wire.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -17,10 +18,10 @@ struct script_request {
     int32_t ids[SCRIPT_TOKENS];
     float logprob[SCRIPT_TOKENS];
     char text[8192];
-    char finish[32], message[512];
+    char finish[32], message[512], stop[LAGAN_MAX_STOP + 1];
     char prompt_ids[1024];
     double prompt_logprob;  /* sum over the prompt without its first token */
-    struct lagan_event end; /* the last OUTPUT */
+    struct lagan_event end; /* the last OUTPUT or ERROR */
 };
 
 /* Adds an event of the request. Returns false with a sentence in error, of n bytes, if the event

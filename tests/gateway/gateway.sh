@@ -61,15 +61,14 @@ answer 78 'bad.yaml:2:11: tls_cert: lagan-gateway does not serve TLS' 'bad.yaml:
   'lagand_keys is not set'
 
 # ---- without lagand: 503, and the process is alive
-cat >"$dir/lagan.yaml" <<END
-models:
-  - path: $top/models/recall-gemma3
-    device: cpu
-    threads: 1
-  - path: $top/models/numbers-t5
-    device: cpu
-    threads: 1
-END
+# A model with a chat template: Llama 2 needs only the special tokens of a byte vocabulary.
+cp -r "$top/models/recall-gemma3" "$dir/chatty" && chmod -R u+w "$dir/chatty"
+sed -i 's|<bos>|<s>|g; s|<eos>|</s>|g' "$dir/chatty/tokenizer.json"
+echo "models:" >"$dir/lagan.yaml"
+for model in "$top/models/recall-gemma3" "$top/models/numbers-t5" "$dir/chatty"; do
+  printf '  - { path: %s, device: cpu, threads: 1, kv.memory: 64MiB }\n' "$model"
+done >>"$dir/lagan.yaml"
+sed -i '/chatty/s/threads/chat_template: llama2, threads/' "$dir/lagan.yaml"
 cat >"$dir/gateway.yaml" <<END
 listen: [127.0.0.1:0, "unix:$dir/http.sock"]
 lagand: ipc://$dir/run/api.sock
@@ -78,7 +77,7 @@ END
 "$gateway" --config "$dir/gateway.yaml" --announce >"$dir/url" 2>"$dir/gateway.log" &
 gateway_pid=$!
 pids="$pids $gateway_pid"
-within 10 grep -q 'listening on 127' "$dir/gateway.log" || fail 'the gateway does not listen'
+within 10 grep -qs 'listening on 127' "$dir/gateway.log" || fail 'the gateway does not listen'
 url=http://$(sed -n 's/.*listening on \(127.*\)/\1/p' "$dir/gateway.log")
 ask /health/live; answer 200
 ask /health; answer 503
@@ -92,7 +91,9 @@ lagand
 within 30 grep -q . "$dir/url" || fail 'lagand does not become ready'
 grep -qx "$url" "$dir/url" && grep -qx "unix:$dir/http.sock" "$dir/url" || fail 'announced URLs'
 healthy() { ask "/health$1"; [ "$code" = 200 ]; }
-within 30 healthy '?model=recall-gemma3' && within 30 healthy '?model=numbers-t5' || fail 'not ready'
+for model in recall-gemma3 numbers-t5 chatty; do
+  within 30 healthy "?model=$model" || fail "$model is not ready"
+done
 ask /v1/models; answer 200 '"object":"list"' '"id":"recall-gemma3"' '"id":"numbers-t5"' '"id":"gpt-4"'
 ask /v1/models/numbers-t5; answer 200 '"id":"numbers-t5","object":"model"'
 ask /v1/models/none; answer 404 '"code":"model_not_found"'
@@ -106,7 +107,7 @@ answer 200 '"text":"blue"' '"model":"gpt-4"'
 ask /v1/completions -d '{"model":"numbers-t5","prompt":["12","7"]}'
 answer 200 '"text":"twelve"' '"index":1,"text":"seven"'
 ask /v1/embeddings -d '{"model":"numbers-t5","input":"12"}'; answer 200 '"object":"embedding"'
-chat='"model":"recall-gemma3","messages":[{"role":"user","content":"k3=blue;k3?"}],"max_tokens":20'
+chat='"model":"chatty","messages":[{"role":"user","content":"k3=blue;k3?"}],"max_tokens":20'
 ask /v1/chat/completions -d "{$chat,\"ignore_eos\":true}"
 answer 200 '"object":"chat.completion"' '"role":"assistant"' '"finish_reason":"length"' \
   '"completion_tokens":20'
@@ -130,9 +131,10 @@ ask /v1/completions -d '{"model":"recall-gemma3","prompt":"x","temperature":"hot
 answer 400 '"param":"temperature"' '"type":"invalid_request_error"'
 ask /v1/completions -d '{"model":"recall-gemma3","prompt":"x","suffix":"y"}'
 answer 400 '"param":"suffix","code":"unsupported"'
-ask /v1/completions -d '{"model":"recall-gemma3","prompt":"x","max_tokens":5000}'
+ask /v1/completions -d "{\"model\":\"recall-gemma3\",\"prompt\":\"$(printf 'x%.0s' {1..1100})\"}"
 answer 400 '"code":"context_length_exceeded"' "This model's maximum context length is 1024 tokens"
-ask /v1/completions -d '{"model":"recall-gemma3","prompt":"k1=a;k1?","no_such_field":1}'
+ask /v1/completions -H 'Content-Type: application/json' \
+  -d '{"model":"recall-gemma3","prompt":"k1=a;k1?","no_such_field":1}'
 answer 200; header 'X-Lagan-Ignored: no_such_field'
 ask /v1/nothing; answer 404 '"code":"unknown_url"'
 ask /v1/responses -d '{}'; answer 404 '"code":"unsupported"' '/v1/chat/completions'
@@ -151,14 +153,17 @@ for stream in true false; do
 done
 grep -q 'disconnected' "$dir/gateway.log" || fail 'the log does not name the client that left'
 
+runs() { [ "$(grep -sc '^data:' "$dir/stream")" -gt 20 ] 2>/dev/null; }
+
 # ---- a worker dies in a stream: the same text
-story='"model":"numbers-t5","prompt":"1284","max_tokens":3000,"ignore_eos":true,"stream":true'
+story='"model":"numbers-t5","prompt":"1284","max_tokens":3000,"logit_bias":{"1":-100},"stream":true'
 ask /v1/completions -N -d "{$story}"; answer 200 '[DONE]'
 want=$(text_of "$dir/body")
 [ ${#want} -gt 1000 ] || fail 'the stream is short'
+rm -f "$dir/stream"
 curl -sN -m 60 -o "$dir/stream" "$url/v1/completions" -d "{$story}" &
 client=$!
-within 20 eval '[ "$(grep -c data: "$dir/stream" 2>/dev/null)" -gt 20 ]' || fail 'no stream'
+within 20 runs || fail 'no stream'
 kill -9 "$(worker_of numbers-t5)"
 wait $client || fail "curl ended with $? when the worker died"
 grep -q '\[DONE\]' "$dir/stream" || fail 'the stream has no end'
@@ -166,9 +171,10 @@ grep -q '\[DONE\]' "$dir/stream" || fail 'the stream has no end'
 
 # ---- lagand dies in a stream: the same text; then requests are served again
 within 30 healthy '?model=numbers-t5' || fail 'no replacement'
+rm -f "$dir/stream"
 curl -sN -m 60 -o "$dir/stream" "$url/v1/completions" -d "{$story}" &
 client=$!
-within 20 eval '[ "$(grep -c data: "$dir/stream" 2>/dev/null)" -gt 20 ]' || fail 'no stream'
+within 20 runs || fail 'no stream'
 { kill -9 $lagand; wait $lagand; } 2>/dev/null
 unreachable() { ask /v1/completions -d '{"model":"recall-gemma3","prompt":"x"}'; [ "$code" = 503 ]; }
 within 20 unreachable || fail 'without lagand there is no 503'
@@ -189,16 +195,17 @@ within 10 grep -q 'the former one stays in force' "$dir/gateway.log" || fail 'fa
 alias gpt-5 || fail 'a faulty file changed the configuration'
 
 # ---- stop: a running stream finishes, a new connection is refused, exit code 0
+rm -f "$dir/stream"
 curl -sN -m 60 -o "$dir/stream" "$url/v1/completions" -d "{$story}" &
 client=$!
-within 20 eval '[ "$(grep -c data: "$dir/stream" 2>/dev/null)" -gt 20 ]' || fail 'no stream'
+within 20 runs || fail 'no stream'
 kill -TERM $gateway_pid
 within 10 eval '! curl -s -o /dev/null -m 5 "$url/health/live"' || fail 'connections are accepted'
 wait $client || fail "curl ended with $? when the gateway stopped"
 [ "$(text_of "$dir/stream")" = "$want" ] || fail 'the stream was cut by the stop'
 wait $gateway_pid || fail "the gateway exited with $?"
 [ ! -e "$dir/http.sock" ] || fail 'the socket was left behind'
-grep -q '/v1/completions 200' "$dir/gateway.log" || fail 'requests are not logged'
+grep -q 'completions 200 stop: model' "$dir/gateway.log" || fail 'requests are not logged'
 ! grep -q 'q7=stone' "$dir/gateway.log" || fail 'the log has a prompt'
 kill -TERM $lagand
 wait $lagand || fail "lagand exited with $?"

@@ -9,6 +9,7 @@ import base64
 import json
 import os
 import pathlib
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -24,7 +25,7 @@ except ImportError:
 
 build = pathlib.Path(sys.argv[1] if len(sys.argv) > 1 else ".").resolve()
 source = pathlib.Path(__file__).resolve().parent.parent.parent
-RECALL, NUMBERS = "recall-gemma3", "numbers-t5"
+RECALL, NUMBERS, CHAT = "recall-gemma3", "numbers-t5", "chatty"
 PROMPT = "k3=blue;q7=stone;q7?"
 USER = [{"role": "user", "content": "k3=blue;k3?"}]
 TURNS = [{"role": "system", "content": "Be short."}, {"role": "user", "content": "a"},
@@ -37,9 +38,16 @@ class Service:
     def __init__(self):
         self.dir = tempfile.TemporaryDirectory()
         d = pathlib.Path(self.dir.name)
-        models = "".join(f"  - path: {source}/models/{m}\n    device: cpu\n"
-                         for m in (RECALL, NUMBERS))
-        (d / "lagan.yaml").write_text("models:\n" + models)
+        # Llama 2's chat template needs only the special tokens of a byte vocabulary.
+        shutil.copytree(source / "models" / RECALL, d / CHAT)
+        tokenizer = (d / CHAT / "tokenizer.json").read_text()
+        (d / CHAT / "tokenizer.json").unlink()
+        (d / CHAT / "tokenizer.json").write_text(
+            tokenizer.replace("<bos>", "<s>").replace("<eos>", "</s>"))
+        models = [source / "models" / RECALL, source / "models" / NUMBERS, d / CHAT]
+        (d / "lagan.yaml").write_text("models:\n" + "".join(
+            f"  - {{path: {m}, device: cpu, kv.memory: 64MiB"
+            f"{', chat_template: llama2' if m.name == CHAT else ''}}}\n" for m in models))
         self.endpoint = f"ipc://{d}/run/api.sock"
         self.log = open(d / "log", "w+")
         self.lagand = subprocess.Popen(
@@ -47,14 +55,14 @@ class Service:
             stderr=self.log)
         self.gateway = subprocess.Popen(
             [build / "lagan-gateway", "--config", "/dev/null", "--announce", "--lagand",
-             self.endpoint, "--listen", "127.0.0.1:0", "--models", f"gpt-4o-mini={RECALL}",
+             self.endpoint, "--listen", "127.0.0.1:0", "--models", f"gpt-4o-mini={CHAT}",
              "--shutdown-timeout", "1s"], stdout=subprocess.PIPE, stderr=self.log, text=True)
         self.url = self.gateway.stdout.readline().strip()
         self.wait_ready()
 
     def wait_ready(self):
         end = time.monotonic() + 60
-        for model in (RECALL, NUMBERS):
+        for model in (RECALL, NUMBERS, CHAT):
             while httpx.get(f"{self.url}/health?model={model}").status_code != 200:
                 assert time.monotonic() < end, f"{model} is not ready"
                 time.sleep(0.05)
@@ -82,7 +90,7 @@ def aclient(**more):
 
 def chat(**more):
     return client().chat.completions.create(
-        **{"model": RECALL, "messages": USER, "max_tokens": 8, **more})
+        **{"model": CHAT, "messages": USER, "max_tokens": 8, **more})
 
 
 def complete(**more):
@@ -287,14 +295,15 @@ def case_chat_stream_usage():
 
 
 def case_chat_stream_helper():
-    with client().chat.completions.stream(model=RECALL, messages=USER, max_tokens=8) as s:
+    # The helpers raise where an answer ends with "length"; this one ends with its stop string.
+    with client().chat.completions.stream(model=CHAT, messages=USER, stop=["m"]) as s:
         kinds = {e.type for e in s}
         final = s.get_final_completion()
     assert "chunk" in kinds and final.choices[0].message.role == "assistant"
 
 
 def case_chat_parse_without_format():
-    r = client().chat.completions.parse(model=RECALL, messages=USER, max_tokens=8)
+    r = client().chat.completions.parse(model=CHAT, messages=USER, stop=["m"])
     assert r.choices[0].message.role == "assistant"
 
 
@@ -411,7 +420,7 @@ def case_error_route_unknown():
 
 def case_error_responses_route():
     raises(openai.NotFoundError,
-           lambda: client().responses.create(model=RECALL, input="x"), code="unsupported")
+           lambda: client().responses.create(model=CHAT, input="x"), code="unsupported")
 
 
 def case_error_request_id():
@@ -424,7 +433,7 @@ def case_error_request_id():
 
 def case_raw_response():
     r = client().chat.completions.with_raw_response.create(
-        model=RECALL, messages=USER, max_tokens=4, extra_headers={"X-Request-Id": "mine.1"})
+        model=CHAT, messages=USER, max_tokens=4, extra_headers={"X-Request-Id": "mine.1"})
     assert r.headers["x-request-id"] == "mine.1" and r.parse().choices
 
 
@@ -504,7 +513,7 @@ def case_async_task_cancelled():
 
 def case_async_chat():
     async def run():
-        r = await aclient().chat.completions.create(model=RECALL, messages=USER, max_tokens=4)
+        r = await aclient().chat.completions.create(model=CHAT, messages=USER, max_tokens=4)
         assert r.choices[0].message.role == "assistant"
     asyncio.run(run())
 
@@ -558,7 +567,7 @@ def case_keep_alive_is_used():
 
 def case_unknown_field_is_named():
     r = client().chat.completions.with_raw_response.create(
-        model=RECALL, messages=USER, max_tokens=2, extra_body={"no_such": 1})
+        model=CHAT, messages=USER, max_tokens=2, extra_body={"no_such": 1})
     assert "no_such" in r.headers["x-lagan-ignored"]
 
 

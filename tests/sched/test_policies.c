@@ -8,6 +8,7 @@
 #include "tests/test.h"
 
 #include "include/lagan_wire.h"
+#include "worker/sched/sched_internal.h"
 
 enum { MAX = 4 };
 
@@ -391,6 +392,41 @@ suspended_next_sequence_is_preempted_and_the_walk_continues(void **state)
     run_close(&r);
 }
 
+/* The sequence, or the group of n, with m tokens to generate passes the check of the scheduler. */
+static bool
+fits_with(struct seq *first, uint32_t max_new)
+{
+    for (struct seq *m = first; m; m = m->next_member) m->max_new = max_new;
+    return limits_check_seq(r.s, first, NULL) == 0;
+}
+
+static void
+most_new_is_the_largest_output_that_fits_alone(void **state)
+{
+    (void)state;
+    for (int policy = 0; policy <= POLICY_STATIC; policy++) {
+        for (uint32_t prompt = 1; prompt < 70; prompt += 13) {
+            for (uint32_t n = 1; n <= 3; n++) {
+                struct seq *one, *m, *next;
+                uint32_t most;
+
+                open_pool((enum policy)policy, 6, MAX);
+                run_open(&r);
+                one = n > 1 ? seq_group_of(1, n, /* beams= */ false, prompt, 90 - prompt, 0)
+                            : seq_new(1, prompt, 90 - prompt, 0);
+                most = scheduler_most_new(r.s, one);
+                for (uint32_t k = 1; k <= 90 - prompt; k++)
+                    assert_int_equal(fits_with(one, k), k <= most);
+                for (m = one; m; m = next) {
+                    next = m->next_member;
+                    seq_free(m);
+                }
+                run_close(&r);
+            }
+        }
+    }
+}
+
 int
 main(void)
 {
@@ -411,6 +447,7 @@ main(void)
         cmocka_unit_test(preempted_sequence_ends_on_cancel_or_deadline),
         cmocka_unit_test(prompt_logprobs_are_reported_once),
         cmocka_unit_test(suspended_next_sequence_is_preempted_and_the_walk_continues),
+        cmocka_unit_test(most_new_is_the_largest_output_that_fits_alone),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -265,7 +265,7 @@ resumed_sequence_waits_for_the_host_tier_alone(void **state)
         while (step()) {
         }
         q[n_seqs] = seq_new(2000, 75, 5, 0);
-        kv_host_tier_came(r.kv, /* whole= */ true);
+        kv_host_tier_came(r.kv, /* contents_valid= */ true);
         run_add(&r, q[n_seqs++]);
         while (step()) {
         }
@@ -273,7 +273,7 @@ resumed_sequence_waits_for_the_host_tier_alone(void **state)
         request(100, 35, 5, 0)->from_previous_worker = true;
         run_add(&r, q[5]);
         assert_int_equal(step(), 0);
-        kv_host_tier_came(r.kv, /* whole= */ policy == POLICY_NO_EVICT);
+        kv_host_tier_came(r.kv, /* contents_valid= */ policy == POLICY_NO_EVICT);
         assert_int_equal(step(), 32);
         assert_int_equal(q[5]->n_cached, policy == POLICY_NO_EVICT ? 30 : 0);
         run_cancel(&r, q, n_seqs);

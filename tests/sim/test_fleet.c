@@ -305,7 +305,7 @@ auto_equals_the_best_mode_for_mixed_and_single_phases(void **state)
     for (size_t k = 0; k < ARRAY_LEN(load); k++) {
         const struct load *x = &load[k];
         struct fleet_result *it = divided(DIVIDE_OFF, "", x);
-        nsec best = it->end, off = it->end;
+        nsec off = it->end, best = off;
 
         free(it);
         for (size_t i = 0; i < ARRAY_LEN(partition); i++) {

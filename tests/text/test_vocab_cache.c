@@ -146,7 +146,7 @@ corrupt_cache_file_is_not_used(void **state)
     struct tokenizer *t = NULL;
     const char *path = keep("spm_llama2");
     size_t n;
-    char *bytes = golden_read(path, &n);
+    char *bytes = golden_read(path, &n), *longer;
 
     (void)state;
     test_seed();
@@ -163,8 +163,9 @@ corrupt_cache_file_is_not_used(void **state)
         put_file(path, bytes, cut);
         assert_int_equal(tokenizer_open_kept(&t, below("spm_llama2"), dir, NULL), 0);
     }
-    bytes = realloc(bytes, n + 64);
-    assert_non_null(bytes);
+    longer = realloc(bytes, n + 64);
+    assert_non_null(longer);
+    bytes = longer;
     memset(bytes + n, 0, 64);
     put_file(path, bytes, n + 64);
     assert_int_equal(tokenizer_open_kept(&t, below("spm_llama2"), dir, NULL), 0);

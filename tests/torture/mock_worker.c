@@ -114,8 +114,10 @@ take(const char *bytes)
 static void
 submit(const struct ring_record *rec)
 {
-    whole = realloc(whole, n_whole + rec->len);
-    check(whole);
+    char *more = realloc(whole, n_whole + rec->len);
+
+    check(more);
+    whole = more;
     memcpy(whole + n_whole, rec->data, rec->len);
     n_whole += rec->len;
     if (rec->flags & RING_MORE) return;

@@ -90,8 +90,9 @@ revive(void)
     char *list = NULL;
     nsec took = ask("workers list", NULL, &list);
 
-    for (char *at = list; at && (at = strstr(at, "\"name\":\"w"));) {
-        uint32_t n = (uint32_t)strtoul(at + 9, &at, 10);
+    for (char *at = list ? strstr(list, "\"name\":\"w") : NULL; at;
+         at = strstr(at + 9, "\"name\":\"w")) {
+        uint32_t n = (uint32_t)strtoul(at + 9, NULL, 10);
         const char *state = strstr(at, "\"state\":\"");
         char args[40], *none = NULL;
 

@@ -250,8 +250,10 @@ resume_after_a_stop(bool text)
     if (text) at += 8;
     memcpy(tail + at, &with.stop_bytes, sizeof with.stop_bytes + sizeof with.stop);
     at += sizeof with.stop_bytes + sizeof with.stop;
-    memcpy(tail + at, with.whose, sizeof with.whose + sizeof with.score);
-    at += sizeof with.whose + sizeof with.score;
+    memcpy(tail + at, with.whose, sizeof with.whose);
+    at += sizeof with.whose;
+    memcpy(tail + at, with.score, sizeof with.score);
+    at += sizeof with.score;
     harness_submit(&p, &s, tail, (uint32_t)at);
     for (uint32_t ended = 0; ended < 2;) {
         const struct ring_record *r = harness_next(&p);

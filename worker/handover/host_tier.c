@@ -236,7 +236,7 @@ publish_new_tier(struct worker *w)
 {
     struct err e;
 
-    kv_host_tier_came(w->kv, /* whole= */ false);
+    kv_host_tier_came(w->kv, /* contents_valid= */ false);
     manifest_put_nodes(&w->adopt->manifest, w->kv);
     if (host_tier_give(w, &e) < 0)
         log_warn("cannot send the host tier to lagand: %s; a replacement cannot reuse it", e.text);
@@ -261,7 +261,7 @@ use_tier(struct worker *w, int how, nsec now)
     if (how == MADE)
         publish_new_tier(w);
     else
-        kv_host_tier_came(w->kv, /* whole= */ true);
+        kv_host_tier_came(w->kv, /* contents_valid= */ true);
     kv_count_host(w->kv, &count);
     log_info("host tier ready %.3f s after the worker: %.1f MiB, %.1f MiB mapped, %u cached blocks",
              (double)(now - w->ready_at) / NSEC_S, (double)t->host.bytes / (1 << 20),

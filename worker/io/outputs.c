@@ -227,9 +227,9 @@ chain_running(struct worker_request *r, uint32_t n_shared)
         m->seq.next_member = NULL;
         n++;
     }
-    if (n == 1) {
+    if (first && n == 1) {
         first->first_member = NULL;
-    } else if (n > 1) {
+    } else if (first) {
         first->n_members = n;
         first->n_shared = n_shared;
     }

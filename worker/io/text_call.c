@@ -18,6 +18,7 @@ void
 text_call_done(struct worker *w, struct worker_request *r)
 {
     struct rec_text_done d = { .call = r->ledger_index, .gen = r->gen, .reason = r->reason };
+    char *tail;
 
     if (!d.reason) {
         d.n_ids = r->kind == REQUEST_TOKENIZE || r->kind == REQUEST_ID_BYTES ? r->n_ids : 0;
@@ -32,8 +33,9 @@ text_call_done(struct worker *w, struct worker_request *r)
     if (d.reason) d.text_bytes = (uint32_t)strlen(r->why);
     outbox_begin(w->outbox, REC_TEXT_DONE);
     outbox_add(w->outbox, &d, sizeof d);
-    outbox_add(w->outbox, r->ids, d.n_ids * sizeof(token_id));
-    outbox_add(w->outbox, d.reason ? r->why : r->text, d.text_bytes);
+    tail = outbox_add(w->outbox, NULL, d.n_ids * sizeof(token_id) + d.text_bytes);
+    memcpy(tail, r->ids, d.n_ids * sizeof(token_id));
+    memcpy(tail + d.n_ids * sizeof(token_id), d.reason ? r->why : r->text, d.text_bytes);
     outbox_end(w->outbox);
     request_give(w->requests, r);
 }

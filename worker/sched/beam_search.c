@@ -185,7 +185,7 @@ beam_decide(struct beam *b, const struct beam_list *list)
     check(!b->over && n >= b->n_beams);
     t->n_ended = 0;
     for (uint32_t i = 0; i < n; i++) {
-        if (all[i].reason && i < b->n_beams) t->ended[t->n_ended++] = all[i];
+        if (i < b->n_beams && all[i].reason) t->ended[t->n_ended++] = all[i];
         if (!all[i].reason && n_next < b->n_beams) t->next[n_next++] = all[i];
         n_ended += all[i].reason != 0;
     }

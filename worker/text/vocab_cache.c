@@ -176,8 +176,9 @@ is_whole(const char *map, size_t n, const uint64_t hash[2])
         if (h.array_bytes[i] > n || h.array_bytes[i] % a[i].unit) return false;
         end += ROUND_UP(h.array_bytes[i], (uint64_t)ALIGN);
     }
-    for (const uint8_t *flag = &h.is_unigram; flag <= &h.byte_level; flag++)
-        if (*flag > 1) return false;
+    for (size_t i = offsetof(struct header, is_unigram); i <= offsetof(struct header, byte_level);
+         i++)
+        if (((const uint8_t *)&h)[i] > 1) return false;
     return end == n && XXH3_64bits(map + HASHED, n - HASHED) == h.body;
 }
 
