@@ -98,7 +98,8 @@ def read_with_h11(data):
                 return requests, "more"
             if isinstance(event, h11.Request):
                 path, query = path_and_query(event.target)
-                request = {"version": event.http_version, "method": NAMES.get(event.method, 5), "path": path, "query": query,
+                request = {"version": event.http_version, "path": path, "query": query,
+                           "method": NAMES.get(event.method, 5),
                            "fields": [(n.lower(), v) for n, v in event.headers], "body": b""}
             elif isinstance(event, h11.Data):
                 request["body"] += event.data
