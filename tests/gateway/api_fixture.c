@@ -384,6 +384,7 @@ api_fixture_open(struct api_fixture *f)
 void
 api_fixture_close(struct api_fixture *f)
 {
+    while (f->api->first) ask_gone(f, f->api->first->x); /* of a test that failed */
     for (uint32_t i = 0; i < f->n_sent; i++) {
         free(f->sent[i].verb);
         free(f->sent[i].text);

@@ -56,7 +56,7 @@ struct api_fixture {
 /* One model "m" with chat, 100 tokens in the vocabulary and max_len 1000; "e" is an encoder-decoder
  * model, absent unless n_models is 2. */
 void api_fixture_open(struct api_fixture *f);
-void api_fixture_close(struct api_fixture *f); /* fails if an exchange is open */
+void api_fixture_close(struct api_fixture *f);
 
 /* Runs a request until request() returns 0. The caller passes the result to ask_done(). */
 struct http_exchange *ask(struct api_fixture *f, enum http_method method, const char *path,
