@@ -252,7 +252,7 @@ events_take(struct exchange *e, struct prompt *p, const struct lagan_event *ev)
 }
 
 nsec
-events_turn(struct exchange *e)
+events_iterate(struct exchange *e)
 {
     nsec now = e->a->now, ping = clock_after(now, e->a->c.sse_ping), due;
 

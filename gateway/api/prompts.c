@@ -1,4 +1,5 @@
-/* prompts.c - fields that hold a text, a list of texts, token ids or a list of lists of token ids. */
+/* prompts.c - fields that hold a text, a list of texts, token ids or a list of lists of token
+ * ids. */
 #include "gateway/api/api_internal.h"
 
 #include <stdio.h>
@@ -146,7 +147,7 @@ prompts_read(struct exchange *e, enum field field, const struct text_or_ids **re
     if (!v->given) return fault_set(f, API_E_MISSING, name, "%s is absent", name);
     if (!p) TRY(open_prompts(e, v, &p));
     from = p->j.p;
-    while ((size_t)(p->j.p - from) < e->a->turn) {
+    while ((size_t)(p->j.p - from) < e->a->read_bytes) {
         int r = 0;
 
         if (json_next(&p->j, NULL) < 0) return wrong_element(p, name, f);

@@ -378,7 +378,7 @@ api_fixture_open(struct api_fixture *f)
                                      .version = "0.2.0" };
     assert_int_equal(api_new(&f->api, &f->config, &b, &e), 0);
     f->http = api_handler(f->api);
-    api_turn(f->api, f->now, WALL);
+    api_iterate(f->api, f->now, WALL);
 }
 
 void
@@ -398,7 +398,7 @@ run(struct api_fixture *f, struct http_exchange *x)
     x->space = 1 << 30;
     f->http.head(f->http.ctx, x);
     if (x->started) return x;
-    do x->n_turns++;
+    do x->n_reads++;
     while (f->http.request(f->http.ctx, x) == 1);
     return x;
 }
@@ -451,7 +451,7 @@ void
 move_clock(struct api_fixture *f, nsec by)
 {
     f->now += by;
-    api_turn(f->api, f->now, WALL + (uint64_t)((f->now - 1000 * NSEC_S) / NSEC_S));
+    api_iterate(f->api, f->now, WALL + (uint64_t)((f->now - 1000 * NSEC_S) / NSEC_S));
 }
 
 void

@@ -1,8 +1,8 @@
 /* api_fixture.h - the API between a pretended HTTP server and a pretended lagand.
  *
- * The fixture defines the functions of gateway/http/http.h and the lagan_set_...() functions: a
- * request of HTTP is a struct, a request of lagand is the list of its keys as text. The clock stands
- * still until a test moves it. */
+ * * The fixture defines the functions of gateway/http/http.h and the lagan_set_...() functions: a
+ * request of HTTP is a struct, a request of lagand is the list of its keys as text. The clock
+ * stands still until a test moves it. */
 #pragma once
 #include "gateway/api/api_internal.h"
 #include "include/lagan_wire.h"
@@ -25,7 +25,7 @@ struct http_exchange {
     struct out fields, sent; /* NUL-terminated by the fixture */
     size_t space;            /* of the output buffer: http_write() takes that much */
     bool started, ended, cut, is_gone;
-    uint32_t n_turns; /* calls of request() */
+    uint32_t n_reads; /* calls of request() */
 };
 
 /* What lagand got: a SUBMIT, or a call. */
