@@ -2,8 +2,8 @@
  *
  *     bench_gateway [ROUNDS]
  *
- * Runs the real lagand and lagan-gateway with daemon_path_worker, whose tokens are the time of their
- * making; a stream gets 50 tokens a second. Each round measures the same streams twice: through
+ * Runs the real lagand and lagan-gateway with daemon_path_worker, whose tokens are the time of
+ * their making; a stream gets 50 tokens a second. Each round measures the same streams twice: through
  * liblagan on one connection, and through HTTP with one connection for each stream.
  *
  *   cpu      CPU time for each event, 1,000 streams: of this process with liblagan, and of the
@@ -231,7 +231,7 @@ through_liblagan(struct service *b, uint32_t n)
     uint32_t open = n;
 
     lagan_set_ids(r, "ids", &(int32_t){ 1 }, 1);
-    lagan_set_int(r, "max_tokens", 1 << 19);
+    lagan_set_int(r, "max_tokens", 2000);
     for (uint32_t i = 0; i < n; i++)
         if (lagan_submit(b->client, r, &id[i]) < 0) die(lagan_errmsg(b->client));
     lagan_request_free(r);
@@ -252,7 +252,7 @@ through_liblagan(struct service *b, uint32_t n)
 static void
 open_stream(struct http_stream *s, const struct service *b)
 {
-    static const char body[] = "{\"prompt\":[1],\"max_tokens\":524288,\"stream\":true,"
+    static const char body[] = "{\"prompt\":[1],\"max_tokens\":2000,\"stream\":true,"
                                "\"return_token_ids\":true}";
     char head[256];
     int n =
