@@ -513,6 +513,17 @@ send_reply(struct api_fixture *f, uint32_t i, const char *json)
 
 /* ---- assertions */
 
+const char *
+ignored_of(const struct http_exchange *x)
+{
+    struct exchange *e = x->user;
+
+    assert_false(x->started);
+    out_bytes(&e->fields, "", 1);
+    e->fields.n--;
+    return e->fields.p;
+}
+
 void
 assert_body(const struct http_exchange *x, const char *want)
 {

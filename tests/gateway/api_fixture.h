@@ -77,6 +77,8 @@ void send_done(struct api_fixture *f, uint32_t i);
 void send_error(struct api_fixture *f, uint32_t i, uint32_t reason, const char *message);
 void send_reply(struct api_fixture *f, uint32_t i, const char *json);
 
+/* The header lines of an open request that was taken. */
+const char *ignored_of(const struct http_exchange *x);
 /* Fails unless the body is `want`, where $ID is the id of the response. */
 void assert_body(const struct http_exchange *x, const char *want);
 /* Fails unless the response is an error with these. param NULL: null. */

@@ -66,17 +66,17 @@ ask_with(const struct route_row *r, const char *name, const char *value)
     return ask(&f, HTTP_POST, r->path, body);
 }
 
-/* The header line X-Lagan-Ignored of a request that was taken; "" if there is none. */
+/* The names in X-Lagan-Ignored of a request that was taken; "" if there are none. */
 static const char *
 ignored(struct http_exchange *x)
 {
-    static char line[600];
-    const char *at = ((struct exchange *)x->user)->fields.p;
+    static char names[600];
+    const char *line = ignored_of(x);
 
-    line[0] = '\0';
-    if (((struct exchange *)x->user)->fields.n && strncmp(at, "X-Lagan-Ignored: ", 17) == 0)
-        snprintf(line, sizeof line, "%.*s", (int)strcspn(at + 17, "\r"), at + 17);
-    return line;
+    names[0] = '\0';
+    if (strncmp(line, "X-Lagan-Ignored: ", 17) == 0)
+        snprintf(names, sizeof names, "%.*s", (int)strcspn(line + 17, "\r"), line + 17);
+    return names;
 }
 
 static void
