@@ -1,9 +1,9 @@
 /* fuzz_http.c - a connection's bytes in pieces against a reference that reads all of them at once.
  *
- * Input is a list of requests in a short form: pieces of heads, fields, bodies and chunks, valid and
- * invalid ones, and bytes as they are. Each part may be corrupted. Then follow the lengths of the
- * pieces in which the bytes arrive. The reference is written from gateway/http/README.md alone: it
- * scans whole lines and looks at all fields of a name.
+ * Input is a list of requests in a short form: pieces of heads, fields, bodies and chunks, valid
+ * and invalid ones, and bytes as they are. Each part may be corrupted. Then follow the lengths of
+ * the pieces in which the bytes arrive. The reference is written from gateway/http/README.md alone:
+ * it scans whole lines and looks at all fields of a name.
  */
 #include "tests/fuzz/fuzz.h"
 
@@ -572,9 +572,12 @@ put_any(struct in *in)
 
     if (op & 64) put_text("\r\n");
     if (op & 32) put_text("GET / HTTP/1.1\r\nHost: a\r\n\r\n");
-    if (op & 1) put_request_line(in);
-    if (op & 2) put_fields(in);
-    if (op & 4) put_body(in);
+    if (op & 16)
+        put_text("POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n");
+    else if (op & 1)
+        put_request_line(in);
+    if (op & 2 && !(op & 16)) put_fields(in);
+    if (op & 20) put_body(in);
     if (op & 8)
         for (uint32_t n = byte(in) % 32; n--;) {
             uint8_t c = (uint8_t)byte(in);
