@@ -6,7 +6,6 @@
 #pragma once
 #include "gateway/api/api_internal.h"
 #include "include/lagan_wire.h"
-#include "tests/test.h"
 
 #include <stdio.h>
 
@@ -76,12 +75,3 @@ void send_output(struct api_fixture *f, uint32_t i, uint32_t output, uint32_t re
 void send_done(struct api_fixture *f, uint32_t i);
 void send_error(struct api_fixture *f, uint32_t i, uint32_t reason, const char *message);
 void send_reply(struct api_fixture *f, uint32_t i, const char *json);
-
-/* The header lines of an open request that was taken. */
-const char *ignored_of(const struct http_exchange *x);
-/* Fails unless the body is `want`, where $ID is the id of the response. */
-void assert_body(const struct http_exchange *x, const char *want);
-/* Fails unless the response is an error with these. param NULL: null. */
-void assert_fault(const struct http_exchange *x, int status, const char *code, const char *param);
-/* Fails unless lagand's request has the line "key=value"; value NULL: unless it has no such key. */
-void assert_key(const struct sent *s, const char *key, const char *value);

@@ -1,5 +1,5 @@
 /* test_api_body.c - bodies that are no JSON, hostile JSON, and JSON that is read in parts. */
-#include "tests/gateway/api_fixture.h"
+#include "tests/gateway/api_assert.h"
 
 static struct api_fixture f;
 

@@ -1,5 +1,5 @@
 /* test_api_errors.c - every error of the API: status, code, header lines, and in a stream. */
-#include "tests/gateway/api_fixture.h"
+#include "tests/gateway/api_assert.h"
 
 #define BODY "{\"model\":\"m\",\"prompt\":\"a\"}"
 #define STREAM "{\"model\":\"m\",\"prompt\":\"a\",\"stream\":true}"

@@ -1,6 +1,6 @@
 /* test_api_fields.c - every field of every body: served with an effect, refused by name, or named
  * as ignored. The table of fields is walked: a field without a row here fails. */
-#include "tests/gateway/api_fixture.h"
+#include "tests/gateway/api_assert.h"
 
 #define MESSAGES "\"messages\":[{\"role\":\"user\",\"content\":\"hi\"}]"
 

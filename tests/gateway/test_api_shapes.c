@@ -1,5 +1,5 @@
 /* test_api_shapes.c - the responses of the API, byte for byte. */
-#include "tests/gateway/api_fixture.h"
+#include "tests/gateway/api_assert.h"
 
 #include <math.h>
 

@@ -1,6 +1,6 @@
 /* test_api_stream.c - streams over time: slow readers, pings, clients that leave, calls of lagand
  * before a request, and the end of the gateway. */
-#include "tests/gateway/api_fixture.h"
+#include "tests/gateway/api_assert.h"
 
 #define STREAM "{\"model\":\"m\",\"prompt\":\"a\",\"stream\":true}"
 
