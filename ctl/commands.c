@@ -42,6 +42,7 @@ cell_age(struct table *t, const json_t *o, const char *key)
 
 static const struct column request_columns[] = {
     { "ID", "id", cell_number },
+    { "NAME", "request_id", cell_word },
     { "USER", "user", cell_word },
     { "CLIENT", "client", cell_word },
     { "MODEL", "model", cell_word },
@@ -50,7 +51,6 @@ static const struct column request_columns[] = {
     { "PROMPT", "prompt", cell_number },
     { "GENERATED", "generated", cell_number },
     { "AGE", "age_ms", cell_age },
-    { "REQUEST", "request_id", cell_word },
     { 0 },
 };
 

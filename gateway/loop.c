@@ -176,7 +176,7 @@ continue_stopping(struct gateway *g, nsec now)
 static void
 finish_iteration(struct gateway *g)
 {
-    nsec now = clock_now(), next = api_turn(g->api, now, (uint64_t)time(NULL));
+    nsec now = clock_now(), next = api_iterate(g->api, now, (uint64_t)time(NULL));
 
     report_ready(g, now);
     if (!g->ready) next = MIN(next, clock_after(g->started, g->config->start_wait));
@@ -195,7 +195,7 @@ run_loop(struct gateway *g)
         finish_iteration(g);
         r = sd_event_prepare(g->event);
         if (r == 0) r = sd_event_wait(g->event, UINT64_MAX);
-        api_turn(g->api, clock_now(), (uint64_t)time(NULL)); /* the time of the handlers */
+        api_iterate(g->api, clock_now(), (uint64_t)time(NULL)); /* the time of the handlers */
         if (r > 0) r = sd_event_dispatch(g->event);
     }
     return MIN(r, 0);

@@ -4,7 +4,7 @@
 #include "daemon/config/options.h"
 #include "daemon/ledger/outputs.h"
 #include "daemon/ledger/request.h"
-#include "daemon/request/admission.h"
+#include "daemon/request/length.h"
 
 uint64_t
 accounting_max_bytes(const struct daemon *d, uint32_t model, const struct rec_submit *s,
@@ -55,7 +55,7 @@ accounting_recount(struct daemon *d, struct request *r)
     uint64_t had = r->accounting.n_tokens;
 
     if (!f->known) return;
-    admission_fit(f, r->submit, outputs_longest(r), d->config->o.tensor_bytes);
+    length_fit(f, r->submit, outputs_longest(r), d->config->o.tensor_bytes);
     if (r->submit->absent & ABSENT_beams) r->submit->beams = f->beams;
     r->accounting.n_tokens = ledger_total_tokens(r->submit);
     if (!r->accounting.charged || r->accounting.n_tokens == had) return;

@@ -9,6 +9,7 @@
 #include "daemon/ledger/request.h"
 #include "daemon/request/accounting.h"
 #include "daemon/request/deliver.h"
+#include "daemon/request/length.h"
 #include "daemon/supervise/worker.h"
 
 #include <sys/random.h>
@@ -213,27 +214,6 @@ tensors_fit(const struct model_facts *f, const struct rec_submit *s, uint64_t mo
                        "the logits of %llu tokens need %llu bytes; limits.tensor_bytes allows %llu",
                        (unsigned long long)n, (unsigned long long)bytes, (unsigned long long)most);
     return 0;
-}
-
-void
-admission_fit(const struct model_facts *f, struct rec_submit *s, uint32_t n_done,
-              uint64_t tensor_bytes)
-{
-    uint32_t prompt = f->max_source ? s->n_decoder
-                                    : s->n_prompt; /* 0: the worker counts the text */
-    uint64_t most = f->max_len - MIN(prompt, f->max_len);
-
-    if (!f->known || !(s->flags & SUBMIT_FIT)) return;
-    if (!f->max_source && f->max_tokens)
-        most = MIN(most, f->max_tokens - MIN((uint64_t)prompt, f->max_tokens));
-    if (s->flags & SUBMIT_LOGITS) most = MIN(most, tensor_bytes / (4 * (uint64_t)f->vocab));
-    s->max_tokens = (uint32_t)MIN(s->max_tokens, MAX(most, n_done + UINT64_C(1)));
-}
-
-struct prompt_length
-admission_length(const struct model_facts *f, uint32_t n_prompt_tokens)
-{
-    return (struct prompt_length){ n_prompt_tokens, f->max_source ? f->max_source : f->max_len };
 }
 
 /* Checks the combinations of keys after the model's defaults are filled in. */
@@ -549,7 +529,7 @@ make_record(struct daemon *d, struct client *c, struct candidate *k, struct err 
                                  one_user ? c->user->name : "", &k->bytes);
     if (!k->submit || copy_ids(&k->ids, &q->generated_ids) < 0)
         return REFUSED(e, OUT_OF_MEMORY, NO_MEMORY);
-    admission_fit(f, k->submit, q->generated_ids.n, d->config->o.tensor_bytes);
+    length_fit(f, k->submit, q->generated_ids.n, d->config->o.tensor_bytes);
     code = admission_fits(f, k->submit, d->config->o.tensor_bytes, e);
     if (!code) code = admission_fits_done(f, k->ids.p, q->generated_ids.n, q->generated_ids.n, e);
     if (code) return code;
@@ -602,7 +582,7 @@ admission_take(struct daemon *d, struct client *c, const struct msg *m, struct r
     if (!code) code = known(d, c, m->rid, &k.q, ret, e);
     if (code || *ret) return code;
     code = check_limits(d, c, &k, e);
-    *length = admission_length(&d->facts[k.model], k.q.ids.n);
+    *length = length_of(&d->facts[k.model], k.q.ids.n);
     if (!code) code = make_record(d, c, &k, e);
     if (!code) code = enter(d, c, m->rid, &k, ret, e);
     candidate_done(&k);

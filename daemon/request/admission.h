@@ -11,12 +11,6 @@
  * the request, then the facts of its model. *length is set always. */
 int admission_take(struct daemon *d, struct client *c, const struct msg *m, struct request **ret,
                    struct prompt_length *length, struct err *e) MUST_USE;
-/* Lowers s->max_tokens to what fits if the request has the key `fit`, to at least one token more
- * than the n_done that it has. Without effect if f is not known yet. */
-void admission_fit(const struct model_facts *f, struct rec_submit *s, uint32_t n_done,
-                   uint64_t tensor_bytes);
-/* Returns the model's part of the error too_long for a prompt of n_prompt_tokens. */
-struct prompt_length admission_length(const struct model_facts *f, uint32_t n_prompt_tokens);
 /* Checks s against the facts of its model and tensor_bytes (the option limits.tensor_bytes).
  * Returns 0, also if no facts are known yet, or a code of enum lagan_reason and the error. */
 int admission_fits(const struct model_facts *f, const struct rec_submit *s, uint64_t tensor_bytes,

@@ -10,7 +10,7 @@
 #include "daemon/net/frontend.h"
 #include "daemon/persist/event_log.h"
 #include "daemon/request/accounting.h"
-#include "daemon/request/admission.h"
+#include "daemon/request/length.h"
 #include "daemon/request/lifecycle.h"
 #include "wire/msg.h"
 
@@ -292,7 +292,7 @@ send_last(struct daemon *d, struct client *c, struct request *r)
     int k;
 
     if (lifecycle_is_error(r)) {
-        const struct prompt_length length = admission_length(
+        const struct prompt_length length = length_of(
             &d->facts[r->terms.model], MAX(r->result.n_prompt_tokens, r->submit->n_prompt));
 
         k = frontend_error_length(d, c, r->rid, r->result.reason, r->delivery.n_tokens, &length,

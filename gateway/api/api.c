@@ -31,7 +31,7 @@ text_is(struct http_text t, const char *s)
     return t.n == strlen(s) && memcmp(t.p, s, t.n) == 0;
 }
 
-/* Answers a request for a path or method that no route has. */
+/* Refuses a request for a path or method that no route has. */
 static void
 refuse_path(struct api *a, struct http_exchange *x, bool other_method)
 {
@@ -166,7 +166,7 @@ read_and_run(struct exchange *e, struct fault *f)
             if (type.p && strncasecmp(type.p, "application/x-www", 17) == 0)
                 body_ignore(e->body, "content-type", 12);
         }
-        r = body_read(e->body, e->route->fields, e->a->turn, e->a->c.strict, f);
+        r = body_read(e->body, e->route->fields, e->a->read_bytes, e->a->c.strict, f);
         if (r) return r;
     }
     return e->route->run(e, f);
@@ -283,7 +283,7 @@ api_new(struct api **ret, const struct api_config *c, const struct api_backend *
     a->b = *b;
     a->c.id_seed = a->random = c->id_seed;
     a->c.version = c->version;
-    a->turn = API_TURN;
+    a->read_bytes = API_READ_BYTES;
     a->due = NSEC_NEVER;
     TRY(api_configure(a, c, e));
     a->map = map_new(API_MAX_OPEN);
@@ -317,7 +317,7 @@ api_set_http(struct api *a, const struct http *h)
 }
 
 nsec
-api_turn(struct api *a, nsec now, uint64_t wall)
+api_iterate(struct api *a, nsec now, uint64_t wall)
 {
     struct exchange *next;
 
@@ -329,7 +329,7 @@ api_turn(struct api *a, nsec now, uint64_t wall)
         nsec due;
 
         next = e->next;
-        due = events_turn(e);
+        due = events_iterate(e);
         a->due = MIN(a->due, due);
     }
     return a->due;

@@ -15,7 +15,7 @@
 
 enum {
     API_MAX_OPEN = 1 << 16,     /* requests and calls of lagand */
-    API_TURN = 128 << 10,       /* bytes of a body that are read in one turn */
+    API_READ_BYTES = 128 << 10, /* bytes of a body that are read in one loop iteration */
     API_PIECE = 16 << 10,       /* bytes that are given to http_write() at once */
     API_AUTO_TOKENS = 4096,     /* default_max_tokens auto, with the policy no_evict */
     API_COMPLETION_TOKENS = 16, /* OpenAI's default of /v1/completions */
@@ -80,7 +80,7 @@ struct exchange {
     uint32_t set_max_tokens;       /* X-Lagan-Max-Tokens; 0: the client gave it */
     struct vocabulary *vocabulary; /* texts of tokens; NULL: not needed */
     bool waits;                    /* for the vocabulary, or for lagand's metrics */
-    uint32_t n_prepared;           /* prompts of which ids and text are known */
+    uint32_t n_prepared;           /* prompts whose ids and text are known */
     struct out fields;             /* header lines of the response */
 
     struct out out; /* written from `sent` on */
@@ -88,7 +88,7 @@ struct exchange {
     size_t prefix;   /* bytes of `head` */
     struct out head; /* of each event, up to "index": */
     bool started, blocked, ending;
-    /* a call of a verb for this exchange: its entry, and who takes its result */
+    /* a call of a verb for this exchange: its entry, and the function that reads its result */
     uint32_t call;
     void (*replied)(struct exchange *e, const char *json);
 
@@ -124,7 +124,7 @@ struct api {
     bool draining;
     struct pieces *pieces; /* all vocabularies */
     struct metrics *metrics;
-    size_t turn; /* API_TURN; tests change it */
+    size_t read_bytes; /* API_READ_BYTES; tests change it */
 };
 
 /* One route. */
@@ -134,8 +134,8 @@ struct route {
     const char *name; /* in metrics and log */
     unsigned fields;  /* ON_...; 0: no body */
     bool open;        /* no key is needed */
-    /* Without body: answers. With a body: called when all fields are read, and again while it
-     * returns 1. 0: answered, or requests are submitted. -EINVAL with *f, -ENOMEM. */
+    /* Without body: responds. With a body: called when all fields are read, and again while it
+     * returns 1. 0: the response is given, or requests are submitted. -EINVAL with *f, -ENOMEM. */
     int (*run)(struct exchange *e, struct fault *f);
 };
 
@@ -196,8 +196,8 @@ int sampling_request(struct exchange *e, struct prompt *p, struct fault *f) MUST
 /* The result of a lagan_set_...() as a fault of field `param`. */
 int set_result(int r, const char *param, struct fault *f) MUST_USE;
 
-/* prepare.c: asks lagand for what the response needs (texts of tokens; ids or text of a prompt), then
- * submits the requests */
+/* prepare.c: asks lagand for what the response needs (texts of tokens; ids or text of a prompt),
+ * then submits the requests */
 int prepare(struct exchange *e, struct fault *f) MUST_USE;
 /* Goes on with the exchanges that wait for v. */
 void prepare_go_on(struct api *a, const struct vocabulary *v);
@@ -210,8 +210,8 @@ struct text_or_ids {
     const token_id *ids;
     uint32_t n_ids;
 };
-/* Reads at most about a->turn bytes of a field. Returns 0 with *ret, 1: call again, -EINVAL with *f,
- * -ENOMEM. The result lives as long as the body. */
+/* Reads at most about a->read_bytes bytes of a field. Returns 0 with *ret, 1: call again, -EINVAL
+ * with *f, -ENOMEM. The result lives as long as the body. */
 int prompts_read(struct exchange *e, enum field field, const struct text_or_ids **ret, uint32_t *n,
                  struct fault *f) MUST_USE;
 /* Reads a list of at most `most` token ids into ids. Returns their number, or -EINVAL with *f. */
@@ -226,7 +226,7 @@ void events_fail(struct exchange *e, const struct fault *f); /* of a stream that
 void events_take(struct exchange *e, struct prompt *p, const struct lagan_event *ev);
 void events_writable(struct exchange *e);
 /* Opens a stream whose status is due, or writes a ping that is due. Returns when to come again. */
-nsec events_turn(struct exchange *e);
+nsec events_iterate(struct exchange *e);
 
 /* shape.c: the JSON of chat and completions */
 /* Returns the number of records of c that leave now; *logprobs: of these, with an entry. */

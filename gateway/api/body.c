@@ -142,15 +142,15 @@ note_key(struct body *b, struct fault *f)
     return 0;
 }
 
-/* Walks the next `turn` bytes of the text. Returns as body_read(). */
+/* Walks the next `most` bytes of the text. Returns as body_read(). */
 static int
-walk(struct body *b, size_t turn, struct fault *f)
+walk(struct body *b, size_t most, struct fault *f)
 {
     struct json *j = &b->j;
     const char *from = j->p;
     struct err e;
 
-    while ((size_t)(j->p - from) < turn) {
+    while ((size_t)(j->p - from) < most) {
         if (json_next(j, &e) < 0)
             return fault_set(f, API_E_INVALID_JSON, NULL, "the body is not valid JSON: %s", e.text);
         if (j->kind == JSON_END) return 0;
@@ -204,10 +204,10 @@ read_member(struct body *b, const struct body_member *m, unsigned route, bool st
 }
 
 int
-body_read(struct body *b, unsigned route, size_t turn, bool strict, struct fault *f)
+body_read(struct body *b, unsigned route, size_t most, bool strict, struct fault *f)
 {
     if (!b->walked) {
-        int r = walk(b, turn, f);
+        int r = walk(b, most, f);
 
         if (r) return r;
         b->walked = true;

@@ -2,8 +2,8 @@
  *
  * body_read() first walks the whole text: it is valid JSON, no object has a key twice, no key is
  * longer than BODY_KEY bytes, and there are at most BODY_KEYS keys. Then it reads the members of
- * the object by the table of fields. Both stop after `turn` bytes, so that a long body does not
- * keep the thread of the event loop busy; the caller calls again in the next turn. */
+ * the object by the table of fields. Both stop after `most` bytes, so that a long body does not
+ * keep the thread of the event loop busy; the caller calls again in the next loop iteration. */
 #pragma once
 #include "base/json.h"
 #include "gateway/api/fields.h"
@@ -30,9 +30,9 @@ struct body {
 
 void body_open(struct body *b, struct http_text text);
 void body_free(struct body *b);
-/* Reads at most about `turn` bytes. Returns 0: all fields are read; 1: call again; -EINVAL with *f;
+/* Reads at most about `most` bytes. Returns 0: all fields are read; 1: call again; -EINVAL with *f;
  * -ENOMEM. strict: fields without a row are an error. */
-int body_read(struct body *b, unsigned route, size_t turn, bool strict, struct fault *f) MUST_USE;
+int body_read(struct body *b, unsigned route, size_t most, bool strict, struct fault *f) MUST_USE;
 /* Returns n bytes that live as long as the body; NULL: no memory. */
 void *body_memory(struct body *b, size_t n);
 /* Returns the decoded text of the string that j has just read, with a NUL behind it. It is part of

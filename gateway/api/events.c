@@ -181,7 +181,7 @@ take_output(struct exchange *e, struct prompt *p, struct choice *c, const struct
     c->ended = true;
     c->held = false;
     c->end_token = ev->reason == LAGAN_FINISH_EOS;
-    c->finish = stopped ? "stop" : "length";
+    c->finish = stopped && !e->hide_output ? "stop" : "length";
     e->reason = c->finish;
     if (ev->reason == LAGAN_FINISH_STOP && !e->hide_output) {
         if (ev->stop)
@@ -252,7 +252,7 @@ events_take(struct exchange *e, struct prompt *p, const struct lagan_event *ev)
 }
 
 nsec
-events_turn(struct exchange *e)
+events_iterate(struct exchange *e)
 {
     nsec now = e->a->now, ping = clock_after(now, e->a->c.sse_ping), due;
 

@@ -26,7 +26,7 @@ enum field_use {
     FIELD_SERVED,  /* the code of the route reads it */
     FIELD_PASSED,  /* SERVED, and lagand gets it as the key `arg` */
     FIELD_REFUSED, /* 400 `unsupported`, unless it has one of the values `arg` */
-    FIELD_ACCEPTED, /* no effect; named as ignored unless it has one of the values `arg`, NULL: any */
+    FIELD_ACCEPTED, /* no effect; named as ignored unless it is one of the values `arg`; NULL: any */
 };
 
 enum field_kind {
@@ -65,7 +65,8 @@ enum field_kind {
     X(stop_token_ids, "stop_token_ids", ON_BOTH, JSON, 0, 0, SERVED, NULL) \
     X(ignore_eos, "ignore_eos", ON_BOTH, BOOL, 0, 0, PASSED, "ignore_eos") \
     X(min_tokens, "min_tokens", ON_BOTH, INT, 0, FIELD_TOKENS, PASSED, "min_tokens") \
-    X(include_stop_str_in_output, "include_stop_str_in_output", ON_BOTH, JSON, 0, 0, REFUSED, "false") \
+    X(include_stop_str_in_output, "include_stop_str_in_output", ON_BOTH, JSON, 0, 0, REFUSED, \
+      "false") \
     X(logit_bias, "logit_bias", ON_BOTH, JSON, 0, 0, SERVED, NULL) \
     X(stream, "stream", ON_BOTH, BOOL, 0, 0, SERVED, NULL) \
     X(stream_options, "stream_options", ON_BOTH, JSON, 0, 0, SERVED, NULL) \
@@ -92,14 +93,17 @@ enum field_kind {
     X(beam_width, "beam_width", ON_BOTH, INT, 1, LAGAN_MAX_BEAMS, SERVED, NULL) \
     X(length_penalty, "length_penalty", ON_BOTH, NUM, -100, 100, PASSED, "length_penalty") \
     X(early_stopping, "early_stopping", ON_BOTH, JSON, 0, 0, SERVED, NULL) \
-    X(no_repeat_ngram_size, "no_repeat_ngram_size", ON_BOTH, INT, 0, 1024, PASSED, "no_repeat_ngram") \
+    X(no_repeat_ngram_size, "no_repeat_ngram_size", ON_BOTH, INT, 0, 1024, PASSED, \
+      "no_repeat_ngram") \
     X(decoder_prompt, "decoder_prompt", ON_COMPLETIONS, JSON, 0, 0, SERVED, NULL) \
     X(encoding_format, "encoding_format", ON_EMBEDDINGS, STR, 0, 32, SERVED, NULL) \
     X(add_special_tokens, "add_special_tokens", ON_TOKENIZE, BOOL, 0, 0, SERVED, NULL) \
     X(skip_special_tokens, "skip_special_tokens", ON_BOTH, JSON, 0, 0, REFUSED, "true") \
-    X(spaces_between_special_tokens, "spaces_between_special_tokens", ON_BOTH, JSON, 0, 0, REFUSED, "true") \
+    X(spaces_between_special_tokens, "spaces_between_special_tokens", ON_BOTH, JSON, 0, 0, \
+      REFUSED, "true") \
     X(detokenize, "detokenize", ON_BOTH, JSON, 0, 0, REFUSED, "true") \
-    X(truncate_prompt_tokens, "truncate_prompt_tokens", ON_BOTH | ON_EMBEDDINGS, JSON, 0, 0, REFUSED, "") \
+    X(truncate_prompt_tokens, "truncate_prompt_tokens", ON_BOTH | ON_EMBEDDINGS, JSON, 0, 0, \
+      REFUSED, "") \
     X(bad_words, "bad_words", ON_BOTH, JSON, 0, 0, REFUSED, "[]") \
     X(allowed_token_ids, "allowed_token_ids", ON_BOTH, JSON, 0, 0, REFUSED, "") \
     X(logits_processors, "logits_processors", ON_BOTH, JSON, 0, 0, REFUSED, "[]") \

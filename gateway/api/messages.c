@@ -193,7 +193,7 @@ messages_read(struct exchange *e, struct fault *f)
         out_put(&e->messages, "[");
     }
     from = m->j.p;
-    while ((size_t)(m->j.p - from) < e->a->turn) {
+    while ((size_t)(m->j.p - from) < e->a->read_bytes) {
         TRY(json_next(&m->j, NULL));
         if (m->j.kind == JSON_ARRAY_END) {
             if (!m->n) return fault_set(f, API_E_INVALID_VALUE, "messages", "messages is empty");

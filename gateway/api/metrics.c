@@ -342,7 +342,7 @@ put_own(const struct api *a, struct out *o)
     put_plain(o, "lagan_gateway_events_total", "counter", "Events written to streams.", m->events);
     put_plain(o, "lagan_gateway_events_joined_total", "counter",
               "Events that have the text of several tokens.", m->joined);
-    put_plain(o, "lagan_gateway_lagand_up", "gauge", "1: lagand answers.", m->up);
+    put_plain(o, "lagan_gateway_lagand_up", "gauge", "1: lagand is reachable.", m->up);
     put_help(o, "lagan_gateway_build_info", "gauge", "1; label version: of the gateway.");
     out_format(o, "lagan_gateway_build_info{version=\"%s\"} 1\n", a->c.version);
 }

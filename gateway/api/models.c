@@ -1,4 +1,5 @@
-/* models.c - served models and their aliases: selection for a request, and the routes /v1/models. */
+/* models.c - served models and their aliases: selection for a request, and the routes
+ * /v1/models. */
 #include "gateway/api/api_internal.h"
 
 #include <stdio.h>
@@ -95,7 +96,7 @@ reach_models(const struct api *a, uint32_t *n, struct fault *f)
     const struct api_model *m = a->b.models(a->b.ctx, n, &connected, &draining);
 
     if (!connected)
-        (void)fault_set(f, API_E_UNREACHABLE, NULL, "lagand does not answer; try again");
+        (void)fault_set(f, API_E_UNREACHABLE, NULL, "lagand is not reachable; try again");
     else if (draining || a->draining)
         (void)fault_set(f, API_E_DRAINING, NULL, "%s drains and takes no new requests",
                         draining ? "lagand" : "the gateway");
@@ -205,8 +206,8 @@ model_run(struct exchange *e, struct fault *f)
 
 /* ---- health */
 
-/* Returns the value of a parameter of the query; p NULL: absent. It is not percent-decoded: names of
- * models have no characters that need it, or do not match. */
+/* Returns the value of a parameter of the query; p NULL: absent. It is not percent-decoded: names
+ * of models have no characters that need it, or do not match. */
 static struct http_text
 parameter(struct http_text query, const char *name)
 {

@@ -133,8 +133,8 @@ out_special(struct out *o, double v)
     return true;
 }
 
-/* A normal number that at most 6 digits (float) or 15 digits (double) identify is exact with them, and
- * %g leaves out trailing zeros: these lengths are tried first. */
+/* A normal number that at most 6 digits (float) or 15 digits (double) identify is exact with them,
+ * and %g leaves out trailing zeros: these lengths are tried first. */
 void
 out_f32(struct out *o, float v)
 {

@@ -1,7 +1,8 @@
 /* out.h - a growing buffer, and the writer of JSON for responses.
  *
- * Writes never fail for the caller: if memory is exhausted, `failed` is set, later writes do nothing
- * and the owner looks at `failed` once, before the bytes are used. A zeroed struct is empty. */
+ * * Writes never fail for the caller: if memory is exhausted, `failed` is set, later writes do
+ * nothing and the owner looks at `failed` once, before the bytes are used. A zeroed struct is
+ * empty. */
 #pragma once
 #include "base/base.h"
 
@@ -23,6 +24,7 @@ void out_format(struct out *o, const char *fmt, ...) PRINTF_LIKE(2, 3);
  * these characters for ends of lines. p[n]: UTF-8; malformed bytes become U+FFFD. */
 void out_escaped(struct out *o, const char *p, size_t n); /* without quotes */
 void out_string(struct out *o, const char *p, size_t n);  /* with quotes */
-/* The shortest decimal that reads back to the same number. -inf is -9999.0, inf 9999.0, NaN null. */
+/* The shortest decimal that reads back to the same number. -inf is -9999.0, inf 9999.0, NaN
+ * null. */
 void out_f32(struct out *o, float v);
 void out_f64(struct out *o, double v);

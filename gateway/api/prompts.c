@@ -1,4 +1,5 @@
-/* prompts.c - fields that hold a text, a list of texts, token ids or a list of lists of token ids. */
+/* prompts.c - fields that hold a text, a list of texts, token ids or a list of lists of token
+ * ids. */
 #include "gateway/api/api_internal.h"
 
 #include <stdio.h>
@@ -7,6 +8,7 @@ struct prompts {
     struct json j;
     struct text_or_ids *list; /* [max_prompts] */
     uint32_t n;
+    bool flat;     /* the value is one list of ids */
     token_id *ids; /* of all lists, one behind the other */
     uint32_t n_ids;
 };
@@ -16,13 +18,15 @@ static const char *
 path_of(const struct prompts *p, const char *name, char path[96])
 {
     const struct text_or_ids *last = p->n ? &p->list[p->n - 1] : NULL;
+    bool entered = p->j.kind == JSON_OBJECT || p->j.kind == JSON_ARRAY;
+    uint32_t depth = p->j.depth - entered, n_ids = last && !last->text.p ? last->n_ids : 0;
 
-    if (p->j.depth == 0)
+    if (depth == 0)
         snprintf(path, 96, "%s", name);
-    else if (p->j.depth == 1)
-        snprintf(path, 96, "%s[%u]", name, last && !last->text.p && last->ids ? last->n_ids : p->n);
+    else if (depth == 1)
+        snprintf(path, 96, "%s[%u]", name, p->flat ? n_ids : p->n);
     else
-        snprintf(path, 96, "%s[%u][%u]", name, p->n - 1, last ? last->n_ids : 0);
+        snprintf(path, 96, "%s[%u][%u]", name, p->n ? p->n - 1 : 0, n_ids);
     return path;
 }
 
@@ -92,7 +96,9 @@ add_id(struct exchange *e, struct prompts *p, const char *name, struct fault *f)
     if (p->j.depth == 0) return wrong_element(p, name, f);
     if (p->j.depth == 1) {
         if (p->n && p->list[0].text.p) return wrong_element(p, name, f);
+        if (p->n && !p->flat) return wrong_element(p, name, f);
         if (!p->n) TRY(add_prompt(e, p, name, f));
+        p->flat = true;
     }
     TRY(read_id(e, &p->j, path_of(p, name, path), &id, f));
     p->ids[p->n_ids++] = id;
@@ -104,8 +110,7 @@ static int
 add_list(struct exchange *e, struct prompts *p, const char *name, struct fault *f)
 {
     if (p->j.depth == 1) return 0; /* the outer list */
-    if (p->j.depth > 2) return wrong_element(p, name, f);
-    if (p->n && p->list[0].text.p) return wrong_element(p, name, f);
+    if (p->j.depth > 2 || p->flat || (p->n && p->list[0].text.p)) return wrong_element(p, name, f);
     return add_prompt(e, p, name, f);
 }
 
@@ -142,7 +147,7 @@ prompts_read(struct exchange *e, enum field field, const struct text_or_ids **re
     if (!v->given) return fault_set(f, API_E_MISSING, name, "%s is absent", name);
     if (!p) TRY(open_prompts(e, v, &p));
     from = p->j.p;
-    while ((size_t)(p->j.p - from) < e->a->turn) {
+    while ((size_t)(p->j.p - from) < e->a->read_bytes) {
         int r = 0;
 
         if (json_next(&p->j, NULL) < 0) return wrong_element(p, name, f);

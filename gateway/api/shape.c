@@ -134,7 +134,7 @@ put_tops(const struct exchange *e, struct out *o, const struct lagan_top_logprob
     out_put(o, "}");
 }
 
-/* Adds a token whose text is `text`, of which `shown` is in the text of the choice. */
+/* Adds a token with this text; `shown`: the part of it that the text of the choice has. */
 static void
 lists_add(const struct exchange *e, struct lists *l, const struct lagan_top_logprob *t,
           uint32_t n_top, struct http_text text, struct http_text shown, bool first_of_prompt)
@@ -159,8 +159,8 @@ lists_add(const struct exchange *e, struct lists *l, const struct lagan_top_logp
     l->at += n_characters(shown);
 }
 
-/* Adds the tokens of an echoed prompt. A token that the text does not have, as the first one of most
- * models, has no width. */
+/* Adds the tokens of an echoed prompt. A token that the text does not have, as the first one of
+ * most models, has no width. */
 static void
 lists_add_prompt(const struct exchange *e, struct lists *l, const struct prompt *p)
 {
@@ -239,8 +239,8 @@ put_token_ids(const struct exchange *e, const struct choice *c, struct out *o)
     out_put(o, "]");
 }
 
-/* vLLM's list: null for the first token, else {"ID":{"logprob":...,"rank":null,"decoded_token":...}}
- * for the token and its alternatives. */
+/* vLLM's list: null for the first token, else
+ * {"ID":{"logprob":...,"rank":null,"decoded_token":...}} for the token and its alternatives. */
 static void
 put_prompt_logprobs(const struct exchange *e, const struct prompt *p, struct out *o)
 {

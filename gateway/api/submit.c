@@ -69,7 +69,7 @@ backend_fault(int r, const struct err *err, struct fault *f)
                          "the request is too long for a message to lagand: %s", err->text);
     if (r == -EAGAIN)
         return fault_set(f, API_E_QUEUE_FULL, NULL, "too many messages wait for lagand; try again");
-    return fault_set(f, API_E_UNREACHABLE, NULL, "lagand does not answer: %s", err->text);
+    return fault_set(f, API_E_UNREACHABLE, NULL, "lagand is not reachable: %s", err->text);
 }
 
 int

@@ -124,13 +124,15 @@ detokenize_run(struct exchange *e, struct fault *f)
 {
     CLEAN(out_free) struct out args = { 0 };
     const struct text_or_ids *ids;
+    struct http_text raw;
     uint32_t n;
     int r;
 
     if (!e->model.name[0]) TRY(model_select(e, f));
     r = prompts_read(e, F_tokens, &ids, &n, f);
     if (r) return r;
-    if (n != 1 || ids->text.p || e->body->v[F_tokens].raw.p[1] == '[')
+    raw = e->body->v[F_tokens].raw;
+    if (n != 1 || ids->text.p || memchr(raw.p + 1, '[', raw.n - 1))
         return fault_set(f, API_E_INVALID_TYPE, "tokens", "tokens must be a list of token ids");
     begin_args(e, &args);
     out_put(&args, ",\"ids\":[");

@@ -163,6 +163,7 @@ ref_finish(const uint8_t *p, uint64_t n)
 
     if (!t || word(p + 8, 2) >= t->n_outs || !is_reason(word(p + 10, 2))) return false;
     o = &t->out[word(p + 8, 2)];
+    if (word(p + 36, 4)) return false; /* no request here has stop strings */
     if (o->over || word(p + 16, 4) != o->n_received) return false;
     o->over = true;
     for (uint32_t i = 0; i < t->n_outs; i++)
@@ -234,7 +235,7 @@ ref_tensor(const uint8_t *p, uint64_t n)
 static bool
 ref_ready(const uint8_t *p, uint64_t n)
 {
-    uint32_t name, device, unserved, dtype;
+    uint32_t name, device, unserved, dtype, template;
     float temperature;
 
     if (n < sizeof(struct rec_ready) || !loading) return false;
@@ -243,6 +244,8 @@ ref_ready(const uint8_t *p, uint64_t n)
     if (!(temperature >= 0) || unserved == 48 || !is_utf8(p + 88, unserved)) return false;
     dtype = (uint32_t)strnlen((const char *)p + 136, 8);
     if (dtype == 8 || !is_utf8(p + 136, dtype)) return false;
+    template = (uint32_t)strnlen((const char *)p + 176, 32);
+    if (template == 32 || !is_utf8(p + 176, template)) return false;
     name = word(p + 24, 4);
     device = word(p + 84, 2);
     if (!word(p, 4) || word(p, 4) > INT32_MAX || !word(p + 4, 4)) return false;
@@ -256,7 +259,7 @@ ref_ready(const uint8_t *p, uint64_t n)
     return true;
 }
 
-/* No request here has text output: records with text are validated and dropped. */
+/* No call is open here: records of calls are validated and dropped, whatever bytes they have. */
 static bool
 ref_text(const uint8_t *p, uint64_t n)
 {
@@ -266,7 +269,7 @@ ref_text(const uint8_t *p, uint64_t n)
     ids = 4 * (uint64_t)word(p + 12, 4);
     text = word(p + 16, 4);
     if (24 + ids + text > n || n - 24 - ids - text > 7) return false;
-    return (!word(p + 8, 4) || is_reason(word(p + 8, 4))) && is_utf8(p + 24 + ids, text);
+    return !word(p + 8, 4) || is_reason(word(p + 8, 4));
 }
 
 /* The blocks that the worker has, and the numbers of its events. */
@@ -442,6 +445,7 @@ make(struct in *in, uint16_t type, uint8_t *p)
 
         f.output = (uint16_t)(what % t->n_outs);
         f.n_tokens = t->out[f.output].n_received - (what >> 6 == 3); /* now and then one too few */
+        f.stop = what % 31 == 30;
         memcpy(p, &f, sizeof f);
         return sizeof f;
     }

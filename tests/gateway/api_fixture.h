@@ -1,12 +1,11 @@
 /* api_fixture.h - the API between a pretended HTTP server and a pretended lagand.
  *
- * The fixture defines the functions of gateway/http/http.h and the lagan_set_...() functions: a
- * request of HTTP is a struct, a request of lagand is the list of its keys as text. The clock stands
- * still until a test moves it. */
+ * * The fixture defines the functions of gateway/http/http.h and the lagan_set_...() functions: a
+ * request of HTTP is a struct, a request of lagand is the list of its keys as text. The clock
+ * stands still until a test moves it. */
 #pragma once
 #include "gateway/api/api_internal.h"
 #include "include/lagan_wire.h"
-#include "tests/test.h"
 
 #include <stdio.h>
 
@@ -25,7 +24,7 @@ struct http_exchange {
     struct out fields, sent; /* NUL-terminated by the fixture */
     size_t space;            /* of the output buffer: http_write() takes that much */
     bool started, ended, cut, is_gone;
-    uint32_t n_turns; /* calls of request() */
+    uint32_t n_reads; /* calls of request() */
 };
 
 /* What lagand got: a SUBMIT, or a call. */
@@ -56,7 +55,7 @@ struct api_fixture {
 /* One model "m" with chat, 100 tokens in the vocabulary and max_len 1000; "e" is an encoder-decoder
  * model, absent unless n_models is 2. */
 void api_fixture_open(struct api_fixture *f);
-void api_fixture_close(struct api_fixture *f); /* fails if an exchange is open */
+void api_fixture_close(struct api_fixture *f);
 
 /* Runs a request until request() returns 0. The caller passes the result to ask_done(). */
 struct http_exchange *ask(struct api_fixture *f, enum http_method method, const char *path,
@@ -76,10 +75,3 @@ void send_output(struct api_fixture *f, uint32_t i, uint32_t output, uint32_t re
 void send_done(struct api_fixture *f, uint32_t i);
 void send_error(struct api_fixture *f, uint32_t i, uint32_t reason, const char *message);
 void send_reply(struct api_fixture *f, uint32_t i, const char *json);
-
-/* Fails unless the body is `want`, where $ID is the id of the response. */
-void assert_body(const struct http_exchange *x, const char *want);
-/* Fails unless the response is an error with these. param NULL: null. */
-void assert_fault(const struct http_exchange *x, int status, const char *code, const char *param);
-/* Fails unless lagand's request has the line "key=value"; value NULL: unless it has no such key. */
-void assert_key(const struct sent *s, const char *key, const char *value);

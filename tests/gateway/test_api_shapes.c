@@ -1,5 +1,5 @@
 /* test_api_shapes.c - the responses of the API, byte for byte. */
-#include "tests/gateway/api_fixture.h"
+#include "tests/gateway/api_assert.h"
 
 #include <math.h>
 
@@ -120,8 +120,8 @@ completions_have_the_shape_of_openai(void **state)
     ask_done(&f, x);
 }
 
-/* Answers the call of `pieces` number i for a vocabulary of 100 tokens: token k is "<k>", but 5 is
- * "Hello", 6 "Hi", 7 half a character and 8 "one", 9 " thousand". */
+/* Replies to the call of `pieces` number i for a vocabulary of 100 tokens: token k is "<k>", but 5
+ * is "Hello", 6 "Hi", 7 half a character and 8 "one", 9 " thousand". */
 static void
 send_pieces(uint32_t i)
 {
