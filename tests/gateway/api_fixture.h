@@ -56,6 +56,7 @@ struct api_fixture {
  * model, absent unless n_models is 2. */
 void api_fixture_open(struct api_fixture *f);
 void api_fixture_close(struct api_fixture *f);
+void api_fixture_forget(struct api_fixture *f); /* empties f->sent; no request is open */
 
 /* Runs a request until request() returns 0. The caller passes the result to ask_done(). */
 struct http_exchange *ask(struct api_fixture *f, enum http_method method, const char *path,
