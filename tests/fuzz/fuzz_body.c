@@ -1,11 +1,10 @@
 /* fuzz_body.c - bodies of requests and events of lagand against jansson.
  *
- * Input: byte 0 selects the route, byte 1 the bytes that are read at once, byte 2 the number of
- * operations that follow; the rest is the body. The body is read at once and in parts: both give the
- * same requests of lagand and the same response. jansson decides whether the body is JSON. Then the
- * operations send events, and make the client slow. The reference joins the texts of the events; the
- * response has the same texts, is JSON, and is given once.
- */
+ * * Input: byte 0 selects the route, byte 1 the bytes that are read at once, byte 2 the number of
+ * operations that follow; the rest is the body. The body is read at once and in parts: both give
+ * the same requests of lagand and the same response. jansson decides whether the body is JSON. Then
+ * the operations send events, and make the client slow. The reference joins the texts of the
+ * events; the response has the same texts, is JSON, and is given once. */
 #include "tests/fuzz/fuzz.h"
 
 #include "base/rng.h"
@@ -48,8 +47,8 @@ ask_in_parts(uint32_t route, size_t most, const char *body, size_t n)
     return ask_bytes(&f, paths[route], NULL, body, n);
 }
 
-/* Checks that two exchanges are equal. f.sent has the requests of a from `before` on, those of b from
- * `between` on. */
+/* Checks that two exchanges are equal. f.sent has the requests of a from `before` on, those of b
+ * from `between` on. */
 static void
 compare(const struct http_exchange *a, const struct http_exchange *b, uint32_t before,
         uint32_t between)

@@ -1,8 +1,8 @@
 /* api_fixture.h - the API between a pretended HTTP server and a pretended lagand.
  *
- * * The fixture defines the functions of gateway/http/http.h and the lagan_set_...() functions: a
- * request of HTTP is a struct, a request of lagand is the list of its keys as text. The clock
- * stands still until a test moves it. */
+ * * * The fixture defines the functions of gateway/http/http.h and the lagan_set_...() functions: a
+ * request of HTTP is a struct, a request of lagand is the list of its keys as text. Only
+ * move_clock() moves the clock. */
 #pragma once
 #include "gateway/api/api_internal.h"
 #include "include/lagan_wire.h"
