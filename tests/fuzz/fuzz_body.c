@@ -1,6 +1,6 @@
 /* fuzz_body.c - bodies of requests and events of lagand against jansson.
  *
- * * Input: byte 0 selects the route, byte 1 the bytes that are read at once, byte 2 the number of
+ * Input: byte 0 selects the route, byte 1 the bytes that are read at once, byte 2 the number of
  * operations that follow; the rest is the body. The body is read at once and in parts: both give
  * the same requests of lagand and the same response. jansson decides whether the body is JSON. Then
  * the operations send events, and make the client slow. The reference joins the texts of the

@@ -1,6 +1,6 @@
 /* api_fixture.h - the API between a pretended HTTP server and a pretended lagand.
  *
- * * * The fixture defines the functions of gateway/http/http.h and the lagan_set_...() functions: a
+ * The fixture defines the functions of gateway/http/http.h and the lagan_set_...() functions: a
  * request of HTTP is a struct, a request of lagand is the list of its keys as text. Only
  * move_clock() moves the clock. */
 #pragma once
