@@ -1,10 +1,10 @@
 /* api.h - OpenAI's routes: HTTP requests to lagand's requests, lagand's events to responses.
  *
- * * The API knows no socket and no connection to lagand: gateway/http calls the functions of
+ * The API knows no socket and no connection to lagand: gateway/http calls the functions of
  * api_handler(), and struct api_backend is what the API asks of lagand. gateway/backend.c
  * implements the backend with liblagan; unit tests implement it with a recorded lagand.
  *
- * * Threads: one. Time: the caller passes it (api_iterate()), so that tests have a clock of their
+ * Threads: one. Time: the caller passes it (api_iterate()), so that tests have a clock of their
  * own. */
 #pragma once
 #include "gateway/http/http.h"

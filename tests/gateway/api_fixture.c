@@ -383,13 +383,21 @@ api_fixture_open(struct api_fixture *f)
 }
 
 void
-api_fixture_close(struct api_fixture *f)
+api_fixture_forget(struct api_fixture *f)
 {
-    while (f->api->first) ask_gone(f, f->api->first->x); /* of a test that failed */
     for (uint32_t i = 0; i < f->n_sent; i++) {
         free(f->sent[i].verb);
         free(f->sent[i].text);
     }
+    memset(f->sent, 0, f->n_sent * sizeof *f->sent);
+    f->n_sent = 0;
+}
+
+void
+api_fixture_close(struct api_fixture *f)
+{
+    while (f->api->first) ask_gone(f, f->api->first->x); /* of a test that failed */
+    api_fixture_forget(f);
     api_free(f->api);
 }
 
