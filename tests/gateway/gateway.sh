@@ -217,6 +217,47 @@ grep -q 'completions 200 stop: model' "$dir/gateway.log" || fail 'requests are n
 kill -TERM $lagand
 wait $lagand || fail "lagand exited with $?"
 
+# ---- kill -9: the requests of the dead gateway end, and the next one serves at once
+sed -i '/max_body: many/d' "$dir/gateway.yaml"
+start_gateway() {
+  "$gateway" --config "$dir/gateway.yaml" "$@" >"$dir/url" 2>"$dir/gateway.log" &
+  gateway_pid=$!
+  pids="$pids $gateway_pid"
+}
+lagand
+within 30 eval 'ctl status --wait >/dev/null' || fail 'lagand does not start'
+start_gateway --announce
+within 30 grep -q . "$dir/url" || fail 'the gateway does not start'
+url=$(grep -m1 http: "$dir/url")
+curl -sN -o "$dir/left" "$url/v1/completions" -d "{$long,\"stream\":true}" &
+client=$!
+within 20 eval '! lists_none' || fail 'the request does not appear'
+{ kill -9 $gateway_pid; wait $gateway_pid; } 2>/dev/null
+wait $client
+within 20 lists_none || fail 'the request of a dead gateway is open'
+if command -v systemd-socket-activate >/dev/null; then
+  # The first request after the activation waits for lagand instead of getting 503.
+  port=$((20000 + $$ % 10000))
+  systemd-socket-activate -l 127.0.0.1:$port "$gateway" --config "$dir/gateway.yaml" \
+    2>"$dir/gateway.log" &
+  gateway_pid=$!
+  pids="$pids $gateway_pid"
+  url=http://127.0.0.1:$port
+  within 10 grep -qs 'Listening on' "$dir/gateway.log" || fail 'no activation'
+  ask /v1/completions -d '{"model":"recall-gemma3","prompt":"k3=blue;q7=stone;q7?"}'
+  responds 200 '"text":"stone"'
+  kill -TERM $gateway_pid
+  wait $gateway_pid || fail "the activated gateway exited with $?"
+  systemd-socket-activate -l 0.0.0.0:$port "$gateway" --config "$dir/gateway.yaml" \
+    2>"$dir/gateway.log" &
+  gateway_pid=$!
+  within 10 grep -qs 'Listening on' "$dir/gateway.log" || fail 'no activation'
+  ask /health
+  wait $gateway_pid; [ $? = 78 ] || fail 'a socket that other hosts can reach is served'
+fi
+kill -TERM $lagand
+wait $lagand || fail "lagand exited with $?"
+
 # ---- laganctl --spawn ... gateway: one command, and nothing is left behind
 export TMPDIR=$dir/tmp
 unset XDG_RUNTIME_DIR
