@@ -400,7 +400,14 @@ metrics_count_and_ask_lagand_rarely(void **state)
     y = ask(&f, HTTP_GET, "/metrics", NULL);
     assert_int_equal(f.n_sent, 2); /* one call for both */
     assert_string_equal(f.sent[1].verb, "metrics");
-    send_reply(&f, 1, "{\"text\":\"lagan_x 5\\n\"}");
+    send_reply(&f, 1,
+               "{\"text\":\"lagan_x 5\\nlagan_requests_queued 4\\n"
+               "lagan_worker_running{worker=\\\"w0\\\",model=\\\"m\\\"} 2\\n"
+               "lagan_worker_waiting{worker=\\\"w0\\\",model=\\\"m\\\"} 3\\n"
+               "lagan_kv_blocks{worker=\\\"w0\\\",group=\\\"0\\\"} 8\\n"
+               "lagan_kv_blocks{worker=\\\"w0\\\",group=\\\"1\\\"} 4\\n"
+               "lagan_kv_used{worker=\\\"w0\\\",group=\\\"0\\\"} 1\\n"
+               "lagan_kv_used{worker=\\\"w0\\\",group=\\\"1\\\"} 3\\n\"}");
     out_bytes(&x->sent, "", 1);
     assert_non_null(strstr(x->sent.p,
                            "lagan_gateway_requests_total{route=\"completions\",code=\"200\","
@@ -414,6 +421,12 @@ metrics_count_and_ask_lagand_rarely(void **state)
     assert_non_null(strstr(x->sent.p, "lagan_gateway_prompt_tokens_total{model=\"m\"} 4\n"));
     assert_non_null(strstr(x->sent.p, "lagan_gateway_lagand_up 1\n"));
     assert_non_null(strstr(x->sent.p, "\nlagan_x 5\n"));
+    assert_non_null(
+        strstr(x->sent.p, "vllm:num_requests_running{model_name=\"m\",engine=\"0\"} 2\n"));
+    assert_non_null(
+        strstr(x->sent.p, "vllm:num_requests_waiting{model_name=\"m\",engine=\"0\"} 7\n"));
+    assert_non_null(
+        strstr(x->sent.p, "vllm:kv_cache_usage_perc{model_name=\"m\",engine=\"0\"} 0.75\n"));
     assert_true(y->ended);
     ask_done(&f, x);
     ask_done(&f, y);
