@@ -1,9 +1,9 @@
 /* bench_gateway.c - what lagan-gateway adds between lagand and a client: CPU time and latency.
  *
- *     bench_gateway [ROUNDS]
+ *     bench_gateway [ROUNDS [RATE]]
  *
  * Runs the real lagand and lagan-gateway with daemon_path_worker, whose tokens are the time of
- * their making; a stream gets 50 tokens a second. Each round measures the same streams twice: through
+ * their making; a stream gets RATE (50) tokens a second. Each round measures the same streams twice: through
  * liblagan on one connection, and through HTTP with one connection for each stream.
  *
  *   cpu      CPU time for each event, 1,000 streams: of this process with liblagan, and of the
@@ -31,7 +31,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { PACE_US = 20000, MAX_ROUNDS = 99, STREAMS = 1000, MAX_SAMPLES = 1 << 20, BUFFER = 4096 };
+enum { MAX_ROUNDS = 99, STREAMS = 1000, MAX_SAMPLES = 1 << 20, BUFFER = 4096 };
 static const nsec WARM_UP = NSEC_S, MEASURE = 3 * NSEC_S;
 
 struct service {
@@ -128,7 +128,7 @@ launch(const char *const *argv, int out)
 }
 
 static void
-start(struct service *b)
+start(struct service *b, uint32_t rate)
 {
     char exe[1024], lagand[1100], gateway[1100], worker[1100], model[128], run[128], url[128];
     ssize_t len = readlink("/proc/self/exe", exe, sizeof exe - 1);
@@ -143,7 +143,7 @@ start(struct service *b)
     snprintf(gateway, sizeof gateway, "%s/lagan-gateway", exe);
     snprintf(worker, sizeof worker, "%s/bench/daemon_path_worker", exe);
     if (!mkdtemp(b->dir) || pipe2(out, O_CLOEXEC) < 0) die("mkdtemp");
-    snprintf(model, sizeof model, "%s/%u", b->dir, PACE_US);
+    snprintf(model, sizeof model, "%s/%u", b->dir, 1000000 / rate);
     snprintf(run, sizeof run, "%s/run", b->dir);
     snprintf(b->endpoint, sizeof b->endpoint, "ipc://%s/run/api.sock", b->dir);
     if (mkdir(model, 0700) < 0) die(model);
@@ -209,7 +209,7 @@ measure(struct meter *m, struct result *ret)
     }
     if (!measuring || now - m->since < MEASURE) return true;
     measuring = false;
-    if (!n_samples) die("no events");
+    if (!n_samples) die(m->pid == m->b->gateway ? "no events by HTTP" : "no events by liblagan");
     *ret = (struct result){
         .cpu = (double)(cpu_time(m->pid) - m->cpu) / 1e3 / n_samples,
         .lagand_cpu = (double)(cpu_time(m->b->lagand) - m->lagand_cpu) / 1e3 / n_samples,
@@ -238,10 +238,18 @@ through_liblagan(struct service *b, uint32_t n)
     while (measure(&m, &ret)) {
         struct pollfd p = { lagan_fd(b->client), POLLIN, 0 };
 
+        int got = 1;
+
         poll(&p, 1, 100);
-        while (lagan_next(b->client, &ev, 0) > 0)
+        for (int k = 0; k < 1000 && (got = lagan_next(b->client, &ev, 0)) > 0; k++) {
+            if (ev.kind == LAGAN_EVENT_ERROR) {
+                fprintf(stderr, "bench_gateway: %s\n", ev.message);
+                exit(1);
+            }
             for (uint32_t i = 0; ev.kind == LAGAN_EVENT_TOKENS && i < ev.n_ids; i++)
                 take_token(ev.ids[i]);
+        }
+        if (got < 0) die(lagan_errmsg(b->client));
     }
     for (uint32_t i = 0; i < n; i++) lagan_cancel(b->client, id[i]);
     while (open && lagan_next(b->client, &ev, 5000) > 0)
@@ -363,17 +371,19 @@ main(int argc, char **argv)
     };
     static float v[N_CASES][MAX_ROUNDS];
     uint32_t rounds = argc > 1 ? (uint32_t)atoi(argv[1]) : 3;
+    uint32_t rate = argc > 2 ? (uint32_t)atoi(argv[2]) : 50;
     struct rlimit files;
     struct service b;
 
-    if (argc > 2 || rounds < 1 || rounds > MAX_ROUNDS) {
-        fprintf(stderr, "usage: bench_gateway [ROUNDS, at most %d]\n", MAX_ROUNDS);
+    if (argc > 3 || rounds < 1 || rounds > MAX_ROUNDS || rate < 1 || rate > 1000) {
+        fprintf(stderr, "usage: bench_gateway [ROUNDS, at most %d [RATE, 1 to 1000]]\n",
+                MAX_ROUNDS);
         return 2;
     }
     getrlimit(RLIMIT_NOFILE, &files);
     files.rlim_cur = files.rlim_max;
     setrlimit(RLIMIT_NOFILE, &files);
-    start(&b);
+    start(&b, rate);
     for (uint32_t i = 0; i < rounds; i++) {
         double mib, idle = resident_mib(b.gateway);
         struct result lib1 = through_liblagan(&b, 1), http1 = through_http(&b, 1, &mib);

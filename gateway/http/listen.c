@@ -11,19 +11,37 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-/* NOT_SENT: bytes that the kernel takes beyond those in flight; a slow reader is noticed early. */
-enum { BACKLOG = 1024, MAX_ACCEPTS = 64, NOT_SENT = 64 << 10 };
+/* NOT_SENT: bytes that the kernel takes beyond those in flight; a slow reader is noticed early.
+ * KEEP_IDLE, KEEP_INTERVAL, KEEP_PROBES: a host that vanished is noticed after 60 + 6 * 10 s, also
+ * while a response is awaited and nothing is written. */
+enum {
+    BACKLOG = 1024,
+    MAX_ACCEPTS = 64,
+    NOT_SENT = 64 << 10,
+    KEEP_IDLE = 60,
+    KEEP_INTERVAL = 10,
+    KEEP_PROBES = 6
+};
 
 /* ---- listeners */
 
 static void
 set_options(int fd)
 {
-    const int on = 1, not_sent = NOT_SENT;
+    static const struct {
+        int level, name, value;
+    } options[] = {
+        { IPPROTO_TCP, TCP_NODELAY, 1 },
+        { IPPROTO_TCP, TCP_NOTSENT_LOWAT, NOT_SENT },
+        { SOL_SOCKET, SO_KEEPALIVE, 1 },
+        { IPPROTO_TCP, TCP_KEEPIDLE, KEEP_IDLE },
+        { IPPROTO_TCP, TCP_KEEPINTVL, KEEP_INTERVAL },
+        { IPPROTO_TCP, TCP_KEEPCNT, KEEP_PROBES },
+    };
 
-    /* Accepted sockets inherit both. A unix socket has neither. */
-    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
-    setsockopt(fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, &not_sent, sizeof not_sent);
+    /* Accepted sockets inherit them. A unix socket has none. */
+    for (uint32_t i = 0; i < ARRAY_LEN(options); i++)
+        setsockopt(fd, options[i].level, options[i].name, &options[i].value, sizeof(int));
 }
 
 /* Writes an address as "127.0.0.1:8000", "[::1]:8000", "unix:PATH", "unix". */
@@ -186,6 +204,24 @@ listener_close(struct listener *l)
 
 /* ---- accept */
 
+union address {
+    struct sockaddr any;
+    struct sockaddr_in in;
+    struct sockaddr_in6 in6;
+    struct sockaddr_storage storage;
+};
+
+/* An IPv4 client of a socket that serves both families has an IPv4 address. */
+static void
+unmap(union address *a)
+{
+    struct sockaddr_in in = { .sin_family = AF_INET, .sin_port = a->in6.sin6_port };
+
+    if (a->any.sa_family != AF_INET6 || !IN6_IS_ADDR_V4MAPPED(&a->in6.sin6_addr)) return;
+    memcpy(&in.sin_addr, a->in6.sin6_addr.s6_addr + 12, sizeof in.sin_addr);
+    a->in = in;
+}
+
 /* A number for the address of a peer, without its port; 0 for a unix socket. Addresses of IPv6 are
  * counted by their /64. */
 static uint64_t
@@ -263,18 +299,16 @@ open_accepted(struct http *h, int fd, const struct sockaddr *a, socklen_t n)
 void
 listener_accept(struct http *h, struct listener *l)
 {
-    union {
-        struct sockaddr any;
-        struct sockaddr_storage storage;
-    } a;
+    union address a;
 
     for (uint32_t i = 0; i < MAX_ACCEPTS; i++) {
         socklen_t n = sizeof a;
         int fd = accept4(l->fd, &a.any, &n, SOCK_NONBLOCK | SOCK_CLOEXEC);
 
-        if (fd >= 0)
+        if (fd >= 0) {
+            unmap(&a);
             open_accepted(h, fd, &a.any, n);
-        else if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
+        } else if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
             /* No descriptor is free: a silent connection is closed, or accept is delayed. */
             if (!close_oldest(h, WAIT_LINGER) && !close_oldest(h, WAIT_IDLE) &&
                 !close_oldest(h, WAIT_HEAD)) {

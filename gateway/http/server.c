@@ -93,14 +93,19 @@ timeout_of(const struct http *h, enum wait_class wait)
 }
 
 /* Timeouts are looked at with a fixed period: 1/8 of the shortest, 10 to 250 ms. */
-static int
-start_timer(struct http *h)
+static nsec
+timer_period(const struct http *h)
 {
     nsec shortest = NSEC_NEVER;
 
     for (enum wait_class w = 0; w < N_WAIT; w++) shortest = MIN(shortest, timeout_of(h, w));
-    TRY(sd_event_source_set_time_relative(
-        h->on_timer, (uint64_t)(MAX(MIN(shortest / 8, MAX_PERIOD), MIN_PERIOD) / NSEC_US)));
+    return MAX(MIN(shortest / 8, MAX_PERIOD), MIN_PERIOD);
+}
+
+static int
+start_timer(struct http *h, nsec after)
+{
+    TRY(sd_event_source_set_time_relative(h->on_timer, (uint64_t)(after / NSEC_US)));
     return sd_event_source_set_enabled(h->on_timer, SD_EVENT_ONESHOT);
 }
 
@@ -119,21 +124,25 @@ static int
 on_timer(sd_event_source *s, uint64_t usec, void *ctx)
 {
     struct http *h = ctx;
+    uint32_t n = 0;
 
     (void)s, (void)usec;
     begin_iteration(h);
     for (enum wait_class w = 0; w < N_WAIT; w++) {
         struct http_exchange *x;
 
-        while ((x = TAILQ_FIRST(&h->class[w])) && h->now - x->since >= timeout_of(h, w))
+        while (n < MAX_UPDATES && (x = TAILQ_FIRST(&h->class[w])) &&
+               h->now - x->since >= timeout_of(h, w)) {
             conn_expire(x);
+            n++;
+        }
     }
     if (h->accept_is_delayed) {
         h->accept_is_delayed = false;
         watch_listeners(h, EPOLL_CTL_ADD);
     }
     end_iteration(h);
-    return h->n_used ? start_timer(h) : 0;
+    return h->n_used ? start_timer(h, n < MAX_UPDATES ? timer_period(h) : 0) : 0;
 }
 
 /* ---- events */
@@ -166,7 +175,7 @@ on_epoll(sd_event_source *s, int fd, uint32_t revents, void *ctx)
         int on = SD_EVENT_OFF;
 
         sd_event_source_get_enabled(h->on_timer, &on);
-        if (on == SD_EVENT_OFF) return start_timer(h);
+        if (on == SD_EVENT_OFF) return start_timer(h, timer_period(h));
     }
     return 0;
 }

@@ -128,6 +128,7 @@ fixture_open(struct http_fixture *f, const char *listen, const struct http_limit
     int r;
 
     memset(f, 0, sizeof *f);
+    f->handler = handler;
     assert_true(sd_event_new(&f->loop) >= 0);
     r = http_open(&f->http, f->loop, &listen, 1, NULL, 0, limits, &handler, &e);
     if (r < 0) fail_msg("%s", e.text);
@@ -175,7 +176,7 @@ client_open(struct http_client *c, struct http_fixture *f)
         r = connect(c->fd, (struct sockaddr *)&un, sizeof un);
     } else {
         inet_pton(AF_INET, "127.0.0.1", &in.sin_addr);
-        in.sin_port = htons((uint16_t)atoi(strchr(at, ':') + 1));
+        in.sin_port = htons((uint16_t)atoi(strrchr(at, ':') + 1));
         c->fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
         r = connect(c->fd, (struct sockaddr *)&in, sizeof in);
     }

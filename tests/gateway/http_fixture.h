@@ -11,6 +11,7 @@ enum { BIG = 1 << 20 };
 struct http_fixture {
     sd_event *loop;
     struct http *http;
+    struct http_handler handler;
     struct http_exchange *open;
     uint32_t n_heads, n_requests, n_gone, n_complete, n_writable, n_repeats;
     char why[64], rule[64]; /* of the last gone() and fault() */

@@ -3,6 +3,7 @@
 
 #include "tests/test.h"
 
+#include <netinet/in.h>
 #include <stdio.h>
 #include <sys/socket.h>
 #include <sys/un.h>
@@ -452,6 +453,30 @@ a_unix_socket_serves_the_same(void **state)
 }
 
 static void
+an_ipv4_client_of_a_socket_for_both_families_has_its_address(void **state)
+{
+    struct http_limits l = fixture_limits();
+    const struct http_handler handler = f.handler;
+    struct sockaddr_in6 a = { .sin6_family = AF_INET6 };
+    struct http_client c;
+    struct err e;
+    int fd = socket(AF_INET6, SOCK_STREAM, 0), off = 0;
+
+    (void)state;
+    if (fd < 0) skip();
+    setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof off);
+    if (bind(fd, (struct sockaddr *)&a, sizeof a) < 0 || listen(fd, 10) < 0) skip();
+    http_close(f.http);
+    assert_int_equal(http_open(&f.http, f.loop, NULL, 0, &fd, 1, &l, &handler, &e), 0);
+    assert_memory_equal(http_address(f.http, 0), "[::]:", 5);
+    client_open(&c, &f);
+    client_text(&c, GET("/wait"));
+    until_at_least(&f, &f.n_requests, 1);
+    assert_string_equal(http_peer(f.open), "127.0.0.1");
+    client_close(&c);
+}
+
+static void
 addresses_that_cannot_be_listened_at_are_named(void **state)
 {
     static const struct {
@@ -499,6 +524,7 @@ main(void)
         TEST(a_cut_stream_has_no_end),
         TEST(a_large_response_is_sent_whole),
         TEST(a_unix_socket_serves_the_same),
+        TEST(an_ipv4_client_of_a_socket_for_both_families_has_its_address),
         TEST(addresses_that_cannot_be_listened_at_are_named),
     };
 
