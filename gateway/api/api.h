@@ -17,6 +17,7 @@ struct api_model {
     char name[257];
     uint32_t max_len, vocabulary;
     bool encoder_decoder, chat, ready, no_evict; /* chat: the model has a chat template */
+    bool developer; /* the chat template has the role developer beside system */
     uint64_t since;                              /* UNIX time in seconds */
     uint64_t fingerprint;                        /* of weights, dtype and numerics */
     /* from generation_config.json; a value that is absent there is OpenAI's default */
