@@ -301,7 +301,7 @@ static const struct row rows[] = {
     { F_messages, C,
       "[{\"content\":\"a\",\"name\":\"n\",\"role\":\"developer\"},"
       "{\"role\":\"assistant\",\"content\":\"b\",\"reasoning_content\":\"c\"}]",
-      "messages=[{\"content\":\"a\",\"name\":\"n\",\"role\":\"developer\"},"
+      "messages=[{\"content\":\"a\",\"name\":\"n\",\"role\":\"system\"},"
       "{\"role\":\"assistant\",\"content\":\"b\",\"reasoning_content\":\"c\"}]" },
     { F_messages, C,
       "[{\"role\":\"assistant\",\"content\":[{\"type\":\"refusal\",\"refusal\":\"no\"}]}]",
