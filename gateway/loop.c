@@ -44,8 +44,6 @@ api_settings(const struct gateway_config *c)
 {
     return (struct api_config){
         .aliases = c->aliases,
-        .cors_origins = "",
-        .reasoning_field = "reasoning_content",
         .default_max_tokens = c->max_tokens,
         .max_prompts = c->max_prompts,
         .max_n = c->max_n,

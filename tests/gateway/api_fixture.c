@@ -367,8 +367,6 @@ api_fixture_open(struct api_fixture *f)
     f->models[1].encoder_decoder = true;
     f->models[1].temperature = 0;
     f->config = (struct api_config){ .aliases = "alias m\nother m\n",
-                                     .cors_origins = "",
-                                     .reasoning_field = "reasoning_content",
                                      .max_prompts = 128,
                                      .max_n = 64,
                                      .header_hold = 10 * NSEC_S,
