@@ -86,12 +86,14 @@ static void
 take_model(struct api_model *m, const json_t *o)
 {
     const json_t *d = json_object_get(o, "defaults");
+    const char *template = string_of(o, "template");
 
     *m = (struct api_model){
         .max_len = (uint32_t)number_or(o, "max_model_len", 0),
         .vocabulary = (uint32_t)number_or(o, "vocabulary", 0),
         .encoder_decoder = json_is_true(json_object_get(o, "encoder_decoder")),
-        .chat = *string_of(o, "template") != 0,
+        .chat = *template != 0,
+        .developer = !strcmp(template, "harmony") || !strncmp(template, "gemma4", 6),
         .ready = json_is_true(json_object_get(o, "ready")),
         .no_evict = !strcmp(string_of(o, "policy"), "no_evict"),
         .since = (uint64_t)number_or(o, "since", 0),

@@ -74,8 +74,7 @@ gpu/cuda      4
 worker        4
 daemon        3
 client        3
-gateway/http  6
-gateway/api   8
+gateway       14
 ctl           15
 sim           3
 TABLE

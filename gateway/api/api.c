@@ -156,6 +156,8 @@ take_head(void *ctx, struct http_exchange *x)
 static int
 read_and_run(struct exchange *e, struct fault *f)
 {
+    /* of routers that know prefill workers and ranks of data parallelism */
+    static const char *const ignored[] = { "x-data-parallel-rank", "x-prefiller-host-port" };
     struct http_text type;
     int r;
 
@@ -165,6 +167,9 @@ read_and_run(struct exchange *e, struct fault *f)
             type = http_field(e->x, "Content-Type", 0);
             if (type.p && strncasecmp(type.p, "application/x-www", 17) == 0)
                 body_ignore(e->body, "content-type", 12);
+            for (size_t i = 0; i < ARRAY_LEN(ignored); i++)
+                if (http_field(e->x, ignored[i], 0).p)
+                    body_ignore(e->body, ignored[i], strlen(ignored[i]));
         }
         r = body_read(e->body, e->route->fields, e->a->read_bytes, e->a->c.strict, f);
         if (r) return r;

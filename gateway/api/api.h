@@ -1,10 +1,10 @@
 /* api.h - OpenAI's routes: HTTP requests to lagand's requests, lagand's events to responses.
  *
- * * The API knows no socket and no connection to lagand: gateway/http calls the functions of
+ * The API knows no socket and no connection to lagand: gateway/http calls the functions of
  * api_handler(), and struct api_backend is what the API asks of lagand. gateway/backend.c
  * implements the backend with liblagan; unit tests implement it with a recorded lagand.
  *
- * * Threads: one. Time: the caller passes it (api_iterate()), so that tests have a clock of their
+ * Threads: one. Time: the caller passes it (api_iterate()), so that tests have a clock of their
  * own. */
 #pragma once
 #include "gateway/http/http.h"
@@ -17,8 +17,9 @@ struct api_model {
     char name[257];
     uint32_t max_len, vocabulary;
     bool encoder_decoder, chat, ready, no_evict; /* chat: the model has a chat template */
-    uint64_t since;                              /* UNIX time in seconds */
-    uint64_t fingerprint;                        /* of weights, dtype and numerics */
+    bool developer;       /* the chat template has the role developer beside system */
+    uint64_t since;       /* UNIX time in seconds */
+    uint64_t fingerprint; /* of weights, dtype and numerics */
     /* from generation_config.json; a value that is absent there is OpenAI's default */
     double temperature, top_p, min_p, repetition_penalty;
     uint32_t top_k;
@@ -57,8 +58,7 @@ struct api_backend {
 };
 
 struct api_config {
-    const char *aliases; /* lines "ALIAS NAME" */
-    const char *cors_origins, *reasoning_field;
+    const char *aliases;         /* lines "ALIAS NAME" */
     uint64_t default_max_tokens; /* 0: auto; UINT64_MAX: what fits */
     uint32_t max_prompts, max_n;
     nsec header_hold, sse_ping;

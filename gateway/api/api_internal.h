@@ -170,6 +170,13 @@ int api_call(struct api *a, uint32_t tenant, const char *verb, const char *args,
 
 /* models.c */
 int models_check_aliases(const char *aliases, struct err *e) MUST_USE;
+/* Returns the served models, *n of them, if requests are served now, else NULL with *f. */
+const struct api_model *models_reach(const struct api *a, uint32_t *n, struct fault *f);
+/* Returns the model of this name or alias among m[n]; NULL: none. */
+const struct api_model *model_find(const struct api *a, const struct api_model *m, uint32_t n,
+                                   struct http_text name);
+/* Fills *f with the names of m[n] and returns -EINVAL. */
+int model_missing(const struct api_model *m, uint32_t n, struct http_text name, struct fault *f);
 /* Fills e->model and e->asked from field `model`. */
 int model_select(struct exchange *e, struct fault *f) MUST_USE;
 int models_run(struct exchange *e, struct fault *f) MUST_USE;
@@ -185,6 +192,8 @@ int tokenize_run(struct exchange *e, struct fault *f) MUST_USE;
 int detokenize_run(struct exchange *e, struct fault *f) MUST_USE;
 int template_run(struct exchange *e, struct fault *f) MUST_USE;
 int health_run(struct exchange *e, struct fault *f) MUST_USE;
+int generate_run(struct exchange *e, struct fault *f) MUST_USE;
+void health_respond(struct exchange *e); /* {"status":"ok"} */
 int live_run(struct exchange *e, struct fault *f) MUST_USE;
 int version_run(struct exchange *e, struct fault *f) MUST_USE;
 int metrics_run(struct exchange *e, struct fault *f) MUST_USE;

@@ -133,6 +133,10 @@ respond_whole(struct exchange *e)
         embeddings_respond(e);
         return;
     }
+    if (e->route->run == generate_run) {
+        health_respond(e);
+        return;
+    }
     shape_whole(e, &o);
     out_format(&e->fields, "Openai-Processing-Ms: %lld\r\n",
                (long long)((e->a->now - e->begun) / NSEC_MS));

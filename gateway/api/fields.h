@@ -26,7 +26,7 @@ enum field_use {
     FIELD_SERVED,  /* the code of the route reads it */
     FIELD_PASSED,  /* SERVED, and lagand gets it as the key `arg` */
     FIELD_REFUSED, /* 400 `unsupported`, unless it has one of the values `arg` */
-    FIELD_ACCEPTED, /* no effect; named as ignored unless it is one of the values `arg`; NULL: any */
+    FIELD_ACCEPTED /* no effect; named as ignored unless it is one of the values `arg`; NULL: any */
 };
 
 enum field_kind {

@@ -31,7 +31,7 @@ message_fault(struct fault *f, enum api_error error, uint32_t i, const char *key
 }
 
 static int
-read_role(struct messages *m, struct message *of, struct out *o, struct fault *f)
+read_role(struct exchange *e, struct messages *m, struct message *of, struct fault *f)
 {
     static const char *const roles[] = { NULL, "system", "developer", "user", "assistant" };
     static const char *const later[] = { "tool", "function" };
@@ -47,7 +47,8 @@ read_role(struct messages *m, struct message *of, struct out *o, struct fault *f
     if (!of->role)
         return message_fault(f, API_E_INVALID_VALUE, of->index, ".role",
                              "must be system, developer, user or assistant");
-    out_format(o, ",\"role\":\"%s\"", roles[of->role]);
+    if (of->role == ROLE_DEVELOPER && !e->model.developer) of->role = ROLE_SYSTEM;
+    out_format(&e->messages, ",\"role\":\"%s\"", roles[of->role]);
     return 0;
 }
 
@@ -137,7 +138,7 @@ read_member(struct exchange *e, struct messages *m, struct message *of, struct h
     if (m->j.kind == JSON_NULL) return 0;
     for (size_t i = 0; i < ARRAY_LEN(copied); i++)
         if (IS(copied[i])) return copy_string(m, of, copied[i], &e->messages, f);
-    if (IS("role")) return read_role(m, of, &e->messages, f);
+    if (IS("role")) return read_role(e, m, of, f);
     if (IS("content")) return read_content(m, of, &e->messages, f);
     snprintf(path, sizeof path, ".%.*s", (int)MIN(key.n, (size_t)64), key.p);
     for (size_t i = 0; i < ARRAY_LEN(refused); i++) {

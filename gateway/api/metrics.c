@@ -349,16 +349,118 @@ put_own(const struct api *a, struct out *o)
 
 /* ---- vLLM's names for numbers of lagand's text */
 
+/* One line NAME{LABELS} VALUE of lagand's text. */
+struct sample {
+    struct http_text labels, worker, model; /* worker: "0" of w0 */
+    double value;
+};
+
+static struct http_text
+label_of(struct http_text labels, const char *start)
+{
+    const char *at = memmem(labels.p, labels.n, start, strlen(start)), *end = labels.p + labels.n;
+
+    if (!at) return (struct http_text){ "", 0 };
+    at += strlen(start);
+    return (struct http_text){ at, strcspn(at, "\"") < (size_t)(end - at) ? strcspn(at, "\"") : 0 };
+}
+
+/* Reads the next line with this name, from *at on, and moves *at behind it. Returns false if there
+ * is none. */
+static bool
+next_sample(const char **at, const char *name, struct sample *s)
+{
+    size_t len = strlen(name);
+
+    while (**at) {
+        const char *line = *at, *end = strchr(line, '\n'), *close;
+
+        *at = end ? end + 1 : line + strlen(line);
+        if (strncmp(line, name, len) != 0 || line[len] != '{') continue;
+        close = memmem(line, (size_t)(*at - line), "} ", 2);
+        if (!close) continue;
+        s->labels = (struct http_text){ line + len + 1, (size_t)(close - line) - len - 1 };
+        s->worker = label_of(s->labels, "worker=\"w");
+        s->model = label_of(s->labels, "model=\"");
+        s->value = strtod(close + 2, NULL);
+        return true;
+    }
+    return false;
+}
+
+static void
+put_sample(struct out *o, const char *name, const struct sample *s, double value)
+{
+    out_format(o, "%s{model_name=\"%.*s\",engine=\"%.*s\"} ", name, (int)s->model.n, s->model.p,
+               (int)s->worker.n, s->worker.p);
+    out_f64(o, value);
+    out_put(o, "\n");
+}
+
+static bool
+equal(struct http_text a, struct http_text b)
+{
+    return a.n == b.n && memcmp(a.p, b.p, a.n) == 0;
+}
+
+/* Writes for each worker the share of the fullest group of its KV cache. */
+static void
+put_kv_usage(struct out *o, const char *text)
+{
+    const char *name = "vllm:kv_cache_usage_perc";
+    struct sample worker, used, blocks;
+
+    put_help(o, name, "gauge", "Used share of the fullest pool of KV blocks, from 0 to 1.");
+    for (const char *w = text; next_sample(&w, "lagan_worker_running", &worker);) {
+        double most = 0;
+
+        for (const char *u = text; next_sample(&u, "lagan_kv_used", &used);)
+            for (const char *b = text; next_sample(&b, "lagan_kv_blocks", &blocks);)
+                if (equal(used.labels, blocks.labels) && equal(used.worker, worker.worker) &&
+                    blocks.value > 0)
+                    most = MAX(most, used.value / blocks.value);
+        put_sample(o, name, &worker, most);
+    }
+}
+
 static void
 put_vllm(const struct api *a, struct out *o)
 {
+    static const struct {
+        const char *ours, *name, *type, *sentence;
+    } rows[] = {
+        { "lagan_worker_running", "vllm:num_requests_running", "gauge", "Running sequences." },
+        { "lagan_worker_waiting", "vllm:num_requests_waiting", "gauge",
+          "Sequences that wait in the worker; with one model also requests that wait in lagand." },
+        { "lagan_worker_prompt_tokens_total", "vllm:prompt_tokens_total", "counter",
+          "Computed tokens of prompts." },
+        { "lagan_worker_generation_tokens_total", "vllm:generation_tokens_total", "counter",
+          "Generated tokens." },
+        { "lagan_worker_preemptions_total", "vllm:num_preemptions_total", "counter",
+          "Preempted sequences." },
+        { "lagan_worker_prefix_cache_queries_total", "vllm:prefix_cache_queries_total", "counter",
+          "Tokens that were looked up in the prefix cache." },
+        { "lagan_worker_prefix_cache_hits_total", "vllm:prefix_cache_hits_total", "counter",
+          "Tokens that were found in the prefix cache." },
+    };
     const struct metrics *m = a->metrics;
+    const char *text = m->lagand.p, *queued;
+    struct sample s;
+    bool connected, draining;
+    uint32_t n_models;
 
     put_histograms(m, o, vllm_kinds, ARRAY_LEN(vllm_kinds), "model_name");
-    put_counter(m, o, "vllm:prompt_tokens_total", "As lagan_gateway_prompt_tokens_total.",
-                "model_name", offsetof(struct model_row, prompt_tokens));
-    put_counter(m, o, "vllm:generation_tokens_total", "As lagan_gateway_completion_tokens_total.",
-                "model_name", offsetof(struct model_row, completion_tokens));
+    if (!m->up) return;
+    (void)a->b.models(a->b.ctx, &n_models, &connected, &draining);
+    queued = n_models == 1 ? strstr(text, "\nlagan_requests_queued ") : NULL;
+    for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
+        double more = i == 1 && queued ? strtod(strchr(queued, ' '), NULL) : 0;
+
+        put_help(o, rows[i].name, rows[i].type, rows[i].sentence);
+        for (const char *at = text; next_sample(&at, rows[i].ours, &s); more = 0)
+            put_sample(o, rows[i].name, &s, s.value + more);
+    }
+    put_kv_usage(o, text);
 }
 
 static void
@@ -390,7 +492,8 @@ take_text(struct api *a, void *owner, const struct lagan_event *ev)
             if (j.kind != JSON_KEY || !json_is(&j, "text")) continue;
             if (json_next(&j, NULL) == 0 && j.kind == JSON_STRING &&
                 out_space(&m->lagand, j.text_len + 1)) {
-                m->lagand.n = (size_t)json_unescape(&j, m->lagand.p, j.text_len + 1);
+                m->lagand.n = (size_t)json_unescape(&j, m->lagand.p,
+                                                    j.text_len + 1); /* and a NUL */
                 m->up = true;
             }
         }

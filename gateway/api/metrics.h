@@ -1,6 +1,6 @@
 /* metrics.h - counters of the gateway, and the text of /metrics.
  *
- * * The text is the gateway's own metrics, lagand's text unchanged, and the numbers of both that
+ * The text is the gateway's own metrics, lagand's text unchanged, and the numbers of both that
  * other programs read under vLLM's names. lagand is asked at most every 100 ms; if lagand is not
  * reachable, its part is absent and lagan_gateway_lagand_up is 0. */
 #pragma once

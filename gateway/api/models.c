@@ -62,9 +62,8 @@ find_model(const struct api_model *m, uint32_t n, struct http_text name)
     return NULL;
 }
 
-/* Returns the model of this name or alias; NULL: none. */
-static const struct api_model *
-resolve(const struct api *a, const struct api_model *m, uint32_t n, struct http_text name)
+const struct api_model *
+model_find(const struct api *a, const struct api_model *m, uint32_t n, struct http_text name)
 {
     const struct api_model *found = find_model(m, n, name);
     struct alias alias;
@@ -74,8 +73,8 @@ resolve(const struct api *a, const struct api_model *m, uint32_t n, struct http_
     return found;
 }
 
-static int
-no_model(const struct api_model *m, uint32_t n, struct http_text name, struct fault *f)
+int
+model_missing(const struct api_model *m, uint32_t n, struct http_text name, struct fault *f)
 {
     size_t len;
 
@@ -88,9 +87,8 @@ no_model(const struct api_model *m, uint32_t n, struct http_text name, struct fa
     return -EINVAL;
 }
 
-/* Returns the models if requests are served now, else NULL with *f. */
-static const struct api_model *
-reach_models(const struct api *a, uint32_t *n, struct fault *f)
+const struct api_model *
+models_reach(const struct api *a, uint32_t *n, struct fault *f)
 {
     bool connected, draining;
     const struct api_model *m = a->b.models(a->b.ctx, n, &connected, &draining);
@@ -122,14 +120,14 @@ model_select(struct exchange *e, struct fault *f)
     char text[257];
     struct http_text name;
     uint32_t n;
-    const struct api_model *all = reach_models(e->a, &n, f), *m;
+    const struct api_model *all = models_reach(e->a, &n, f), *m;
 
     if (!all) return -EINVAL;
     name = model_name(e, text);
     if (!name.n && n != 1)
         return fault_set(f, API_E_MISSING, "model", "model is absent, and %u models are served", n);
-    m = name.n ? resolve(e->a, all, n, name) : all;
-    if (!m) return no_model(all, n, name, f);
+    m = name.n ? model_find(e->a, all, n, name) : all;
+    if (!m) return model_missing(all, n, name, f);
     if (!m->ready)
         return fault_set(f, API_E_LOADING, "model", "the model %.80s is not loaded yet; try again",
                          m->name);
@@ -157,7 +155,7 @@ models_run(struct exchange *e, struct fault *f)
     struct out o = { 0 };
     struct alias alias;
     uint32_t n, written = 0;
-    const struct api_model *all = reach_models(e->a, &n, f), *m;
+    const struct api_model *all = models_reach(e->a, &n, f), *m;
 
     if (!all) return -EINVAL;
     out_put(&o, "{\"object\":\"list\",\"data\":[");
@@ -183,13 +181,13 @@ model_run(struct exchange *e, struct fault *f)
 {
     struct out o = { 0 };
     uint32_t n;
-    const struct api_model *all = reach_models(e->a, &n, f), *m;
+    const struct api_model *all = models_reach(e->a, &n, f), *m;
     struct http_text path = http_path(e->x), id;
 
     if (!all) return -EINVAL;
     id = (struct http_text){ path.p + strlen("/v1/models/"), path.n - strlen("/v1/models/") };
-    m = resolve(e->a, all, n, id);
-    if (!m) return no_model(all, n, id, f);
+    m = model_find(e->a, all, n, id);
+    if (!m) return model_missing(all, n, id, f);
     put_model(&o, id, m);
     out_put(&o, ",\"defaults\":{\"temperature\":");
     out_f64(&o, m->temperature);
@@ -200,68 +198,6 @@ model_run(struct exchange *e, struct fault *f)
     out_put(&o, ",\"repetition_penalty\":");
     out_f64(&o, m->repetition_penalty);
     out_put(&o, "}}");
-    exchange_respond(e, json_type, &o);
-    return 0;
-}
-
-/* ---- health */
-
-/* Returns the value of a parameter of the query; p NULL: absent. It is not percent-decoded: names
- * of models have no characters that need it, or do not match. */
-static struct http_text
-parameter(struct http_text query, const char *name)
-{
-    size_t len = strlen(name);
-
-    for (const char *p = query.p, *end = query.p ? query.p + query.n : NULL; p < end;) {
-        const char *next = memchr(p, '&', (size_t)(end - p));
-        size_t n = (size_t)((next ? next : end) - p);
-
-        if (n > len && memcmp(p, name, len) == 0 && p[len] == '=')
-            return (struct http_text){ p + len + 1, n - len - 1 };
-        p += n + 1;
-    }
-    return (struct http_text){ 0 };
-}
-
-int
-health_run(struct exchange *e, struct fault *f)
-{
-    struct out o = { 0 };
-    uint32_t n;
-    const struct api_model *all = reach_models(e->a, &n, f), *m = NULL;
-    struct http_text name = parameter(http_query(e->x), "model");
-
-    if (!all) return -EINVAL;
-    if (name.p && !(m = resolve(e->a, all, n, name))) return no_model(all, n, name, f);
-    for (uint32_t i = 0; i < n && !m; i++)
-        if (all[i].ready) m = &all[i];
-    if (!m || !m->ready)
-        return fault_set(f, API_E_LOADING, NULL, "%s loaded yet; try again",
-                         m ? "the model is not" : "no model is");
-    out_put(&o, "{\"status\":\"ok\"}");
-    exchange_respond(e, json_type, &o);
-    return 0;
-}
-
-int
-live_run(struct exchange *e, struct fault *f)
-{
-    struct out o = { 0 };
-
-    (void)f;
-    out_put(&o, "{\"status\":\"ok\"}");
-    exchange_respond(e, json_type, &o);
-    return 0;
-}
-
-int
-version_run(struct exchange *e, struct fault *f)
-{
-    struct out o = { 0 };
-
-    (void)f;
-    out_format(&o, "{\"version\":\"%s\"}", e->a->c.version);
     exchange_respond(e, json_type, &o);
     return 0;
 }

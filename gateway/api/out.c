@@ -96,6 +96,7 @@ out_escaped(struct out *o, const char *p, size_t n)
 {
     size_t from = 0, i = 0; /* bytes from .. i are written as they are */
 
+    if (!n) return; /* p may be NULL */
     while (i < n) {
         unsigned char c = (unsigned char)p[i];
         int k = c < 0x80 ? 1 : utf8_at(p + i, n - i);

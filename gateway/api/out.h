@@ -1,6 +1,6 @@
 /* out.h - a growing buffer, and the writer of JSON for responses.
  *
- * * Writes never fail for the caller: if memory is exhausted, `failed` is set, later writes do
+ * Writes never fail for the caller: if memory is exhausted, `failed` is set, later writes do
  * nothing and the owner looks at `failed` once, before the bytes are used. A zeroed struct is
  * empty. */
 #pragma once

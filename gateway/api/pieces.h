@@ -1,6 +1,6 @@
 /* pieces.h - the texts of the tokens of each model, for log-probabilities.
  *
- * * A vocabulary is read from lagand once, with the verb `pieces`, when the first request needs it.
+ * A vocabulary is read from lagand once, with the verb `pieces`, when the first request needs it.
  * It is kept as long as the model's fingerprint and the size of its vocabulary stay the same. */
 #pragma once
 #include "gateway/http/http.h"

@@ -17,6 +17,7 @@ static const struct route routes[] = {
     { HTTP_GET, "/health/ready", "health", 0, true, health_run },
     { HTTP_GET, "/ping", "health", 0, true, health_run },
     { HTTP_GET, "/health/live", "live", 0, true, live_run },
+    { HTTP_POST, "/health/generate", "generate", 0, false, generate_run },
     { HTTP_GET, "/metrics", "metrics", 0, true, metrics_run },
     { HTTP_GET, "/version", "version", 0, true, version_run },
 };

@@ -389,7 +389,7 @@ shape_first(struct exchange *e, struct choice *c, uint32_t index, struct out *o)
 
         begin_event(e, index, o);
         out_put(o, "\"text\":");
-        out_string(o, p->text.p, p->text.n);
+        out_string(o, p->text.p, e->echo ? p->text.n : 0);
         put_logprobs(e, &none, e->echo ? p : NULL, o);
         c->n_characters = none.n_characters;
         out_put(o, ",\"finish_reason\":null");

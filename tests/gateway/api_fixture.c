@@ -367,8 +367,6 @@ api_fixture_open(struct api_fixture *f)
     f->models[1].encoder_decoder = true;
     f->models[1].temperature = 0;
     f->config = (struct api_config){ .aliases = "alias m\nother m\n",
-                                     .cors_origins = "",
-                                     .reasoning_field = "reasoning_content",
                                      .max_prompts = 128,
                                      .max_n = 64,
                                      .header_hold = 10 * NSEC_S,
@@ -383,13 +381,21 @@ api_fixture_open(struct api_fixture *f)
 }
 
 void
-api_fixture_close(struct api_fixture *f)
+api_fixture_forget(struct api_fixture *f)
 {
-    while (f->api->first) ask_gone(f, f->api->first->x); /* of a test that failed */
     for (uint32_t i = 0; i < f->n_sent; i++) {
         free(f->sent[i].verb);
         free(f->sent[i].text);
     }
+    memset(f->sent, 0, f->n_sent * sizeof *f->sent);
+    f->n_sent = 0;
+}
+
+void
+api_fixture_close(struct api_fixture *f)
+{
+    while (f->api->first) ask_gone(f, f->api->first->x); /* of a test that failed */
+    api_fixture_forget(f);
     api_free(f->api);
 }
 

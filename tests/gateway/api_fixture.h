@@ -1,8 +1,8 @@
 /* api_fixture.h - the API between a pretended HTTP server and a pretended lagand.
  *
- * * The fixture defines the functions of gateway/http/http.h and the lagan_set_...() functions: a
- * request of HTTP is a struct, a request of lagand is the list of its keys as text. The clock
- * stands still until a test moves it. */
+ * The fixture defines the functions of gateway/http/http.h and the lagan_set_...() functions: a
+ * request of HTTP is a struct, a request of lagand is the list of its keys as text. Only
+ * move_clock() moves the clock. */
 #pragma once
 #include "gateway/api/api_internal.h"
 #include "include/lagan_wire.h"
@@ -56,6 +56,7 @@ struct api_fixture {
  * model, absent unless n_models is 2. */
 void api_fixture_open(struct api_fixture *f);
 void api_fixture_close(struct api_fixture *f);
+void api_fixture_forget(struct api_fixture *f); /* empties f->sent; no request is open */
 
 /* Runs a request until request() returns 0. The caller passes the result to ask_done(). */
 struct http_exchange *ask(struct api_fixture *f, enum http_method method, const char *path,

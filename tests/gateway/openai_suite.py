@@ -150,6 +150,12 @@ def case_completion_of_lists_of_ids():
     assert [c.text for c in complete(model=NUMBERS, prompt=ids).choices] == ["one", "two"]
 
 
+def case_completion_return_token_ids():
+    r = complete(extra_body={"return_token_ids": True})
+    assert r.choices[0].token_ids[:5] == [4 + b for b in b"stone"], r
+    assert r.choices[0].prompt_token_ids == [2] + [4 + b for b in PROMPT.encode()], r
+
+
 def case_completion_n_is_seeded():
     a, b = [complete(n=3, temperature=1.5, seed=7, max_tokens=6) for _ in range(2)]
     assert [c.text for c in a.choices] == [c.text for c in b.choices] and len(a.choices) == 3
@@ -296,14 +302,15 @@ def case_chat_stream_usage():
 
 def case_chat_stream_helper():
     # The helpers raise where an answer ends with "length"; this one ends with its stop string.
-    with client().chat.completions.stream(model=CHAT, messages=USER, stop=["m"]) as s:
+    with client().chat.completions.stream(model=CHAT, messages=USER, stop=["m"],
+                                          temperature=0) as s:
         kinds = {e.type for e in s}
         final = s.get_final_completion()
     assert "chunk" in kinds and final.choices[0].message.role == "assistant"
 
 
 def case_chat_parse_without_format():
-    r = client().chat.completions.parse(model=CHAT, messages=USER, stop=["m"])
+    r = client().chat.completions.parse(model=CHAT, messages=USER, stop=["m"], temperature=0)
     assert r.choices[0].message.role == "assistant"
 
 

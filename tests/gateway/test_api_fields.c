@@ -301,7 +301,7 @@ static const struct row rows[] = {
     { F_messages, C,
       "[{\"content\":\"a\",\"name\":\"n\",\"role\":\"developer\"},"
       "{\"role\":\"assistant\",\"content\":\"b\",\"reasoning_content\":\"c\"}]",
-      "messages=[{\"content\":\"a\",\"name\":\"n\",\"role\":\"developer\"},"
+      "messages=[{\"content\":\"a\",\"name\":\"n\",\"role\":\"system\"},"
       "{\"role\":\"assistant\",\"content\":\"b\",\"reasoning_content\":\"c\"}]" },
     { F_messages, C,
       "[{\"role\":\"assistant\",\"content\":[{\"type\":\"refusal\",\"refusal\":\"no\"}]}]",
@@ -542,6 +542,7 @@ headers_of_a_request_are_served_or_refused(void **state)
         { "Content-Type: application/x-www-form-urlencoded\n", "priority=0.25" },
         { "Content-Type: multipart/form-data; boundary=x\n", "415 unsupported_media_type null" },
         { "Content-Type: application/jsonx\n", "415 unsupported_media_type null" },
+        { "X-Data-Parallel-Rank: 1\n", "priority=0.25" },
         { "Content-Encoding: gzip\n", "415 unsupported_media_type null" },
     };
 
@@ -559,8 +560,10 @@ headers_of_a_request_are_served_or_refused(void **state)
             assert_false(x->started);
             snprintf(key, sizeof key, "%.*s", (int)(equals - cases[i].want), cases[i].want);
             assert_key(&f.sent[before], key, equals + 1);
-            assert_string_equal(ignored(x),
-                                strstr(cases[i].headers, "form-url") ? "content-type" : "");
+            assert_string_equal(ignored(x), strstr(cases[i].headers, "form-url") ? "content-type"
+                                            : strstr(cases[i].headers, "Rank")
+                                                ? "x-data-parallel-rank"
+                                                : "");
         }
         ask_done(&f, x);
     }

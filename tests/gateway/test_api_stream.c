@@ -271,6 +271,7 @@ token_ids_of_prompt_and_output_are_returned(void **state)
     struct http_exchange *x = ask(&f, HTTP_POST, "/v1/chat/completions",
                                   "{\"messages\":[{\"role\":\"user\",\"content\":\"hi\"}],"
                                   "\"return_token_ids\":true,\"stream\":true}");
+    char text[64];
 
     (void)state;
     assert_string_equal(f.sent[0].verb, "tokenize");
@@ -292,6 +293,14 @@ token_ids_of_prompt_and_output_are_returned(void **state)
     send_done(&f, 2);
     out_bytes(&x->sent, "", 1);
     assert_non_null(strstr(x->sent.p, "\"token_ids\":[5],\"prompt_token_ids\":[7,8]}]"));
+    ask_done(&f, x);
+    x = complete("{\"prompt\":\"p\",\"return_token_ids\":true,\"stream\":true}");
+    assert_string_equal(f.sent[3].text, "{\"model\":\"m\",\"text\":\"p\"}");
+    send_reply(&f, 3, "{\"ids\":[3]}");
+    send_tokens(&f, 4, 0, "a", (token_id[]){ 5 }, 1);
+    assert_int_equal(read_events(x, text, sizeof text), 2);
+    assert_string_equal(text, "a"); /* the prompt is not echoed */
+    assert_non_null(strstr(x->sent.p, "\"finish_reason\":null,\"prompt_token_ids\":[3]}]}\n\n"));
     ask_done(&f, x);
 }
 
@@ -400,7 +409,14 @@ metrics_count_and_ask_lagand_rarely(void **state)
     y = ask(&f, HTTP_GET, "/metrics", NULL);
     assert_int_equal(f.n_sent, 2); /* one call for both */
     assert_string_equal(f.sent[1].verb, "metrics");
-    send_reply(&f, 1, "{\"text\":\"lagan_x 5\\n\"}");
+    send_reply(&f, 1,
+               "{\"text\":\"lagan_x 5\\nlagan_requests_queued 4\\n"
+               "lagan_worker_running{worker=\\\"w0\\\",model=\\\"m\\\"} 2\\n"
+               "lagan_worker_waiting{worker=\\\"w0\\\",model=\\\"m\\\"} 3\\n"
+               "lagan_kv_blocks{worker=\\\"w0\\\",group=\\\"0\\\"} 8\\n"
+               "lagan_kv_blocks{worker=\\\"w0\\\",group=\\\"1\\\"} 4\\n"
+               "lagan_kv_used{worker=\\\"w0\\\",group=\\\"0\\\"} 1\\n"
+               "lagan_kv_used{worker=\\\"w0\\\",group=\\\"1\\\"} 3\\n\"}");
     out_bytes(&x->sent, "", 1);
     assert_non_null(strstr(x->sent.p,
                            "lagan_gateway_requests_total{route=\"completions\",code=\"200\","
@@ -414,6 +430,12 @@ metrics_count_and_ask_lagand_rarely(void **state)
     assert_non_null(strstr(x->sent.p, "lagan_gateway_prompt_tokens_total{model=\"m\"} 4\n"));
     assert_non_null(strstr(x->sent.p, "lagan_gateway_lagand_up 1\n"));
     assert_non_null(strstr(x->sent.p, "\nlagan_x 5\n"));
+    assert_non_null(
+        strstr(x->sent.p, "vllm:num_requests_running{model_name=\"m\",engine=\"0\"} 2\n"));
+    assert_non_null(
+        strstr(x->sent.p, "vllm:num_requests_waiting{model_name=\"m\",engine=\"0\"} 7\n"));
+    assert_non_null(
+        strstr(x->sent.p, "vllm:kv_cache_usage_perc{model_name=\"m\",engine=\"0\"} 0.75\n"));
     assert_true(y->ended);
     ask_done(&f, x);
     ask_done(&f, y);
@@ -428,6 +450,29 @@ metrics_count_and_ask_lagand_rarely(void **state)
     assert_non_null(strstr(x->sent.p, "lagan_gateway_lagand_up 0\n"));
     assert_null(strstr(x->sent.p, "lagan_x"));
     ask_done(&f, x);
+}
+
+static void
+health_generate_runs_one_token_and_one_at_a_time(void **state)
+{
+    struct http_exchange *x = ask(&f, HTTP_POST, "/health/generate", NULL), *y;
+
+    (void)state;
+    assert_key(&f.sent[0], "max_tokens", "1");
+    assert_key(&f.sent[0], "deadline_ms", "10000");
+    y = ask(&f, HTTP_POST, "/health/generate", NULL);
+    assert_fault(y, 429, "queue_full", NULL);
+    ask_done(&f, y);
+    send_tokens(&f, 0, 0, "a", (token_id[]){ 5 }, 1);
+    send_output(&f, 0, 0, LAGAN_FINISH_LENGTH, 1, 1);
+    send_done(&f, 0);
+    assert_body(x, "{\"status\":\"ok\"}");
+    y = ask(&f, HTTP_POST, "/health/generate", NULL);
+    assert_string_not_equal(f.sent[1].text, f.sent[0].text); /* another salt */
+    send_error(&f, 1, LAGAN_E_DEADLINE, "x");
+    assert_fault(y, 408, "deadline", NULL);
+    ask_done(&f, x);
+    ask_done(&f, y);
 }
 
 int
@@ -448,6 +493,7 @@ main(void)
         T(echo_of_token_ids_asks_for_their_text),
         T(a_vocabulary_is_read_in_blocks_and_by_one_call_at_a_time),
         T(a_drain_ends_streams_and_refuses_new_requests),
+        T(health_generate_runs_one_token_and_one_at_a_time),
         T(metrics_count_and_ask_lagand_rarely),
     };
 
