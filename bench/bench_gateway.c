@@ -3,8 +3,8 @@
  *     bench_gateway [ROUNDS [RATE]]
  *
  * Runs the real lagand and lagan-gateway with daemon_path_worker, whose tokens are the time of
- * their making; a stream gets RATE (50) tokens a second. Each round measures the same streams twice: through
- * liblagan on one connection, and through HTTP with one connection for each stream.
+ * their making; a stream gets RATE (50) tokens a second. Each round measures the same streams
+ * twice: through liblagan on one connection, and through HTTP with one connection for each stream.
  *
  *   cpu      CPU time for each event, 1,000 streams: of this process with liblagan, and of the
  *            gateway, which also uses liblagan. lagand's for both ways.

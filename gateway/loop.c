@@ -20,6 +20,8 @@
 
 /* After shutdown_timeout the errors of ended streams have this time to leave. */
 #define LAST_WORDS NSEC_S
+/* Connections wait this long for lagand at the start, instead of getting 503. */
+#define FIRST_WAIT NSEC_S
 
 struct gateway {
     struct gateway_config *config;
@@ -96,7 +98,7 @@ on_hangup(sd_event_source *s, const struct signalfd_siginfo *si, void *arg)
         return 0;
     }
     limits = gateway_limits(g->config);
-    http_set_limits(g->http, &limits);
+    if (g->http) http_set_limits(g->http, &limits);
     log_level_set(gateway_log_level(g->config));
     log_info("the configuration was read again");
     return 0;
@@ -135,10 +137,10 @@ on_signal(sd_event_source *s, const struct signalfd_siginfo *si, void *arg)
     nsec time = g->config->shutdown_timeout;
 
     (void)s;
+    if (!g->http) return sd_event_exit(g->event, 0);
     if (g->stop_at) {
         log_warn("second signal %u: exiting without waiting for open requests", si->ssi_signo);
-        sd_event_exit(g->event, 0);
-        return 0;
+        return sd_event_exit(g->event, 0);
     }
     log_info("signal %u: stopping, %u open requests have %.0f s to finish", si->ssi_signo,
              http_counts(g->http).exchanges, (double)time / NSEC_S);
@@ -259,6 +261,19 @@ check_socket(int fd, struct err *e)
         "needs API keys, and this version has none; use 127.0.0.1 or a unix socket");
 }
 
+/* Waits until lagand is reachable, at most FIRST_WAIT. */
+static int
+await_lagand(struct gateway *g)
+{
+    nsec until = g->started + FIRST_WAIT, now;
+    int r = 0;
+
+    while (r >= 0 && (now = clock_now()) < until && !backend_connected(g->backend) &&
+           sd_event_get_state(g->event) != SD_EVENT_FINISHED)
+        r = sd_event_run(g->event, (uint64_t)((until - now) / NSEC_US));
+    return r;
+}
+
 static int
 open_http(struct gateway *g, struct err *e)
 {
@@ -286,6 +301,7 @@ open_parts(struct gateway *g, struct err *e)
 {
     struct api_config settings = api_settings(g->config);
     struct api_backend functions;
+    int r;
 
     g->started = clock_now();
     if (getrandom(&settings.id_seed, sizeof settings.id_seed, 0) != sizeof settings.id_seed)
@@ -295,7 +311,9 @@ open_parts(struct gateway *g, struct err *e)
     functions = backend_functions(g->backend);
     TRY(api_new(&g->api, &settings, &functions, e));
     backend_set_api(g->backend, g->api);
-    return open_http(g, e);
+    r = await_lagand(g);
+    if (r < 0) return err_set(e, r, "the event loop failed: %s", strerror(-r));
+    return sd_event_get_state(g->event) == SD_EVENT_FINISHED ? 0 : open_http(g, e);
 }
 
 int
