@@ -34,7 +34,7 @@ static int
 drain(struct exchange *e)
 {
     if (e->out.failed || e->head.failed) {
-        http_cut(e->x);
+        exchange_cut(e, "out_of_memory");
         return -ENOMEM;
     }
     while (e->sent < e->out.n) {
@@ -165,8 +165,9 @@ take_tokens(struct exchange *e, struct choice *c, const struct lagan_event *ev)
     nsec now = e->a->now;
 
     if (ev->n_ids) {
-        metrics_tokens(e->a->metrics, e->model.name, ev->n_ids, e->first_token ? 0 : now - e->begun,
-                       c->last ? now - c->last : 0);
+        metrics_tokens(e->a->metrics, e->model.name, ev->n_ids,
+                       e->first_token ? 0 : MAX(now - e->begun, (nsec)1),
+                       c->last ? MAX(now - c->last, (nsec)1) : 0);
         c->last = now;
         if (!e->first_token) e->first_token = now;
     }

@@ -328,10 +328,9 @@ conn_update(struct http_exchange *x)
     }
     if (x->wants_space && write_pending(x) <= HTTP_OUTPUT / 2) {
         x->wants_space = false;
-        h->handler.writable(h->handler.ctx,
-                            x); /* what it writes is sent in the next loop iteration */
-    } else if (x->response == RESPONSE_DONE && !write_pending(x) && !finish(x))
-        return;
+        h->handler.writable(h->handler.ctx, x); /* its bytes are sent in the next loop iteration */
+    }
+    if (x->response == RESPONSE_DONE && !write_pending(x) && !x->is_broken && !finish(x)) return;
     wait = wait_of(x);
     if (wait != x->wait || (x->made_progress && (wait == WAIT_BODY || wait == WAIT_WRITE)))
         http_wait(x, wait);

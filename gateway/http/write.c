@@ -222,6 +222,7 @@ http_end(struct http_exchange *x)
 {
     check(x->response == RESPONSE_STREAM);
     x->response = RESPONSE_DONE;
+    x->wants_space = false;
     close_chunk(x);
     if (x->is_chunked && !x->drops_body) write_text(x, "0\r\n\r\n");
     http_changed(x);

@@ -16,8 +16,10 @@ enum { MAX_OPERATIONS = 64, MAX_CHOICES = 256 };
 static const char *const paths[] = { "/v1/chat/completions", "/v1/completions",
                                      "/v1/embeddings",       "/tokenize",
                                      "/detokenize",          "/apply-template" };
-static const char *const texts[] = { "a",    "\"",       "\\",       "\n",           "\x01",
-                                     "\x7f", "\xc2\x85", "\xc3\xa9", "\xe2\x80\xa8", "<b>" };
+static const char *const texts[] = { "a",        "\"",           "\\",
+                                     "\n",       "\x01",         "\x7f",
+                                     "\xc2\x85", "\xc3\xa9",     "\xe2\x80\xa8",
+                                     "<b>",      "\xe2\x80\xa9", "\x1f" };
 
 static struct api_fixture f;
 static struct out want[MAX_CHOICES], got[MAX_CHOICES];
@@ -60,6 +62,19 @@ compare(const struct http_exchange *a, const struct http_exchange *b, uint32_t b
         const struct sent *s = &f.sent[before + i], *t = &f.sent[between + i];
 
         check(!s->verb == !t->verb && strcmp(s->text, t->text) == 0);
+    }
+}
+
+/* Checks that the messages of each request, or of each call, are JSON. */
+static void
+check_messages(void)
+{
+    for (uint32_t i = 0; i < f.n_sent; i++) {
+        const char *at = f.sent[i].verb ? f.sent[i].text : strstr(f.sent[i].text, "messages=");
+
+        if (!at) continue;
+        at += f.sent[i].verb ? 0 : 9;
+        check(ref_is_json(at, strcspn(at, "\n")) != 0);
     }
 }
 
@@ -212,6 +227,7 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     between = f.n_sent;
     y = ask_in_parts(route, most, body, n);
     compare(x, y, before, between);
+    check_messages();
     is_json = ref_is_json(body, n);
     if (refused_as_json(x, &limit))
         check(limit || is_json <= 0);
