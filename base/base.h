@@ -73,8 +73,9 @@ typedef uint64_t req_id; /* number of one request; lagand never gives it to anot
 #define check(cond) ((cond) ? (void)0 : check_failed(#cond, __FILE__, __LINE__))
 void check_failed(const char *cond, const char *file, int line) __attribute__((noreturn));
 
-/* If not NULL, check_failed() calls it with the sentence before it aborts. A worker sets it to a
- * function that stores the panic message. */
+/* check_failed() calls it with the sentence before it aborts: log_open() sets it to a function that
+ * logs the sentence, a worker to one that also stores the panic message. NULL: check_failed()
+ * writes the sentence to standard error. */
 extern void (*check_panic_message)(const char *sentence);
 
 /* A check() that costs more time than the code around it; only with COSTLY_CHECKS. */

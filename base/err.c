@@ -45,7 +45,9 @@ check_failed(const char *cond, const char *file, int line)
     char text[240];
 
     snprintf(text, sizeof text, "check failed: %s (%s:%d)", cond, file, line);
-    fprintf(stderr, "<2>%s\n", text);
-    if (check_panic_message) check_panic_message(text);
+    if (check_panic_message)
+        check_panic_message(text);
+    else
+        fprintf(stderr, "%s\n", text);
     abort();
 }

@@ -42,9 +42,16 @@ stderr_is_journal(void)
     return fstat(STDERR_FILENO, &st) == 0 && st.st_dev == dev && st.st_ino == ino;
 }
 
+static void
+log_failed_check(const char *sentence)
+{
+    log_err("%s", sentence);
+}
+
 void
 log_open(const char *subject, enum log_level most)
 {
+    check_panic_message = log_failed_check;
     snprintf(out.subject, sizeof out.subject, "%s", subject);
     out.journal = stderr_is_journal();
     out.terminal = isatty(STDERR_FILENO);

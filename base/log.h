@@ -23,7 +23,8 @@ enum log_level {
 };
 
 /* Sets the subject of each line ("lagand", "worker w0"; copied, at most 31 bytes) and the lowest
- * severity that is logged. Call before the first thread starts. */
+ * severity that is logged. From now on a failed check() is logged at level err. Call before the
+ * first thread starts. */
 void log_open(const char *subject, enum log_level most);
 void log_level_set(enum log_level most); /* changes the lowest severity that is logged */
 void log_to_parent(void); /* from now on "<priority>subject: text" on standard error */

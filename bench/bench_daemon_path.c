@@ -2,14 +2,15 @@
  *
  *     bench_daemon_path [ROUNDS [PART]]
  *
- * PART is idle, load or calls; calls needs root, or perf_event_paranoid of at most 1. Runs the real
- * lagand and liblagan with daemon_path_worker, whose tokens are the time of their making.
+ * PART is idle, load, client or calls; calls needs root, or perf_event_paranoid of at most 1. Runs
+ * the real lagand and liblagan with daemon_path_worker, whose tokens are the time of their making.
  *
  *   idle     one stream, a step every 2 ms: from the clock of the worker before it publishes to the
  *            clock of the client when lagan_next() returns. In the same rounds and at the same
  *            pace: a ZeroMQ ipc hop and a doorbell (half a round trip each). The path
  *            contains at least one of both.
  *   load     500 streams over 8 connections: 500 tokens every 4.9 ms, and unpaced.
+ *   client   1,000 streams over 1 connection, 1,000 tokens every 20 ms: CPU time of the client.
  *   calls    64 streams over 1 and over 8 connections, 64 tokens every 4.9 ms: system calls of
  *            lagand with its threads, and of the worker (perf's raw_syscalls:sys_enter, counted
  *            without tracing).
@@ -27,13 +28,14 @@
 #include <stdio.h>
 #include <sys/ioctl.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 enum { MAX_CONNECTIONS = 8, MAX_ROUNDS = 99, TRIPS = 300, PACE_IDLE = 2000, PACE_LOAD = 4900 };
-enum { MAX_SAMPLES = 1 << 22 };
+enum { MAX_SAMPLES = 1 << 22, PACE_CLIENT = 20000 };
 
 struct service { /* a lagand whose worker has a fixed pace */
     char dir[64], endpoint[96];
@@ -311,6 +313,51 @@ load(uint32_t rounds, uint32_t pace, const char *name)
     printf("}\n");
 }
 
+/* CPU time of this process, of all its threads. */
+static double
+cpu_seconds(void)
+{
+    struct rusage r;
+
+    getrusage(RUSAGE_SELF, &r);
+    return (double)(r.ru_utime.tv_sec + r.ru_stime.tv_sec) +
+           (double)(r.ru_utime.tv_usec + r.ru_stime.tv_usec) / 1e6;
+}
+
+static void
+client(uint32_t rounds)
+{
+    enum { STREAMS = 1000, TOKENS = 300 };
+    float cpu[MAX_ROUNDS], rate[MAX_ROUNDS], p50[MAX_ROUNDS], p99[MAX_ROUNDS];
+    struct service b;
+
+    start(&b, PACE_CLIENT, 1);
+    for (uint32_t i = 0; i < rounds; i++) {
+        struct flow f = { 0 };
+        uint32_t n;
+        double was;
+
+        submit(&b, STREAMS, TOKENS);
+        while (f.n_begun < STREAMS) take(&b, &f);
+        n = f.n_tokens;
+        was = cpu_seconds();
+        while (f.n_over == 0) take(&b, &f);
+        cpu[i] = (float)((cpu_seconds() - was) * 1e6 / (f.n_tokens - n));
+        while (f.n_over < STREAMS) take(&b, &f);
+        rate[i] = (float)((double)f.n_tokens * NSEC_S / (double)(f.last - f.first));
+        p50[i] = (float)at(sample, n_samples, 0.5);
+        p99[i] = (float)at(sample, n_samples, 0.99);
+    }
+    stop(&b);
+    gate("client_1000_streams", "us/token", cpu, rounds, 4, false);
+    print("client_1000_streams_rate", "tokens/s", rate, rounds);
+    printf("}\n");
+    print("client_1000_streams_p50", "us", p50, rounds);
+    printf("}\n");
+    print("client_1000_streams_p99", "us", p99, rounds);
+    printf("}\n");
+}
+
 static void
 calls(uint32_t rounds, uint32_t connections)
 {
@@ -359,7 +406,7 @@ main(int argc, char **argv)
     bool all = !part;
 
     if (argc > 3 || rounds < 1 || rounds > MAX_ROUNDS) {
-        fprintf(stderr, "usage: bench_daemon_path [ROUNDS, at most %d [idle|load|calls]]\n",
+        fprintf(stderr, "usage: bench_daemon_path [ROUNDS, at most %d [idle|load|client|calls]]\n",
                 MAX_ROUNDS);
         return 2;
     }
@@ -370,6 +417,7 @@ main(int argc, char **argv)
         load(rounds, PACE_LOAD, "paced");
         load(rounds, 0, "unpaced");
     }
+    if (all || !strcmp(part, "client")) client(rounds);
     if (all || !strcmp(part, "calls")) {
         calls(rounds, 1);
         calls(rounds, MAX_CONNECTIONS);

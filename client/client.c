@@ -1,16 +1,14 @@
 /* client.c - runs a connection: HELLO, send, receive, pings, loss; see client.h and lagan.h.
  *
- * HELLO is sent when the socket first becomes writable (ZMQ_IMMEDIATE: only a live connection is
- * writable). All other frames are sent after WELCOME, when the protocol version of lagand is known;
- * until then they are queued in c->out_first. A socket is used for one connection: when its monitor
- * reports DISCONNECTED, or after silence, the library closes the socket and makes another one, and
- * resume.c moves the requests to it. If libzmq reconnected by itself, frames meant for the old
- * connection would be sent on the new one before HELLO, frames received on the old one would arrive
- * after the new WELCOME, and a HELLO sent to the closing connection would be lost. */
+ * HELLO is sent when the link first becomes writable. All other frames are sent after WELCOME, when
+ * the protocol version of lagand is known; until then they are queued in c->out_first. When the
+ * link reports the end of its connection, or after silence, the library closes the link and makes
+ * another one, and resume.c moves the requests to it. */
 #include "client/client.h"
 
 #include "config.h"
 
+#include <poll.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <sys/timerfd.h>
@@ -19,7 +17,7 @@
 /* PING is sent this time after the last sent frame, because lagand closes a silent connection. */
 #define PING_AFTER (2 * NSEC_S)
 #define LOST_AFTER (10 * NSEC_S)  /* the connection is lost if no frame arrives despite a PING */
-#define WAIT_LEAST (5 * NSEC_MS)  /* first delay before another socket is made */
+#define WAIT_LEAST (5 * NSEC_MS)  /* first delay before another link is made */
 #define WAIT_MOST (500 * NSEC_MS) /* longest delay, reached by doubling */
 
 int
@@ -57,11 +55,22 @@ client_pack_ids(msgpack_packer *p, const int32_t *ids, size_t n)
     return 0;
 }
 
+int
+frame_new(struct frame **ret, const void *bytes, size_t n, struct err *e)
+{
+    struct frame *f = malloc(sizeof *f + n);
+
+    if (!f) return -ENOMEM;
+    f->next = NULL;
+    memcpy(f->bytes, bytes, n);
+    *ret = f;
+    return msg_decode_long(&f->m, f->bytes, n, CLIENT_MAX_NODES, e);
+}
+
 void
 frame_free(struct frame *f)
 {
     msg_done(&f->m);
-    zmq_msg_close(&f->z);
     free(f);
 }
 
@@ -145,15 +154,10 @@ client_close_call(struct lagan *c, uint64_t rid)
 
 /* ---- sending */
 
-static int
-writable(struct lagan *c)
+static unsigned
+state_of_link(const struct lagan *c)
 {
-    int events = 0;
-    size_t n = sizeof events;
-
-    /* Reading ZMQ_EVENTS also makes libzmq process new and lost connections, unlike most sends. */
-    if (!c->sock || zmq_getsockopt(c->sock, ZMQ_EVENTS, &events, &n) < 0) return 0;
-    return events;
+    return c->link ? link_state(c->link) : 0;
 }
 
 /* Removes the frame *at from the queue. */
@@ -177,7 +181,7 @@ client_drop_out(struct lagan *c)
 static bool
 send_now(struct lagan *c, const void *body, size_t n)
 {
-    if (zmq_send(c->sock, body, n, ZMQ_DONTWAIT) < 0) return false;
+    if (!c->link || link_send(c->link, body, n) < 0) return false;
     c->sent = clock_now();
     return true;
 }
@@ -286,17 +290,17 @@ send_ack(struct lagan *c, struct open_request *r)
 void
 client_ack(struct lagan *c, bool all)
 {
+    struct open_request *r = c->ack_rid ? client_find(c, c->ack_rid) : NULL;
     bool left = false;
 
     if (client_disconnected(c)) return; /* RESUME will say what was delivered */
+    if (!all && c->ack_rid && (!r || r->ack_held || send_ack(c, r) == 0)) c->ack_rid = 0;
+    if (!all) return;
     for (uint32_t i = 0; i < c->n_requests; i++) {
-        struct open_request *r = &c->requests[i];
-
-        /* ACK after half of the window: few ACKs, yet lagand has credit while the caller reads. */
-        if (!r->ack_held && r->taken - r->acked >= (all ? 1 : MAX(1u, r->ack_window / 2)))
-            left |= send_ack(c, r) < 0;
+        r = &c->requests[i];
+        if (!r->ack_held && r->taken > r->acked) left |= send_ack(c, r) < 0;
     }
-    if (all) c->ack_at = left ? clock_now() + CLIENT_ACK_AFTER : 0;
+    c->ack_at = left ? clock_now() + CLIENT_ACK_AFTER : 0;
 }
 
 /* ---- loss */
@@ -314,28 +318,28 @@ client_lose(struct lagan *c, uint32_t code, const char *why)
     client_drop_out(c);
 }
 
-/* Closes the socket and schedules another one: at once if the connection had a WELCOME (c->wait is
+/* Closes the link and schedules another one: at once if the connection had a WELCOME (c->wait is
  * 0), else after a delay that doubles each time. */
 static void
-schedule_socket(struct lagan *c)
+schedule_link(struct lagan *c)
 {
-    client_close_socket(c);
+    c->link = link_close(c->link, 0);
     c->hello_sent = false;
     c->try_at = clock_now() + c->wait;
     c->wait = MIN(MAX(2 * c->wait, WAIT_LEAST), WAIT_MOST);
 }
 
-/* Makes another socket, or schedules the next try: missing descriptors or memory may become free.
- * The tries end with the reconnect timeout. */
+/* Makes another link, or schedules the next try: missing descriptors or memory may become free. The
+ * tries end with the reconnect timeout. */
 static void
 try_again(struct lagan *c)
 {
-    int r = client_open_socket(c);
+    int r = client_open_link(c);
 
     if (r == 0) return;
     snprintf(c->lost_why, sizeof c->lost_why, "cannot make a socket to reconnect: %s",
-             zmq_strerror(-r));
-    schedule_socket(c);
+             strerror(-r));
+    schedule_link(c);
 }
 
 /* Handles the end of a connection: the next one will resume the open requests. */
@@ -352,48 +356,37 @@ connection_lost(struct lagan *c, const char *why)
         c->n_lost_calls = c->n_calls;
         client_drop_out(c);
     }
-    schedule_socket(c);
+    schedule_link(c);
 }
 
-/* Handles the messages of the socket's monitor. The first frame of each begins with the event. */
 static void
-watch_monitor(struct lagan *c)
+take_link_event(struct lagan *c, enum link_event event)
 {
     char why[240];
 
-    while (c->sock) {
-        zmq_msg_t z;
-        uint16_t event = 0;
-
-        zmq_msg_init(&z);
-        if (zmq_msg_recv(&z, c->mon, ZMQ_DONTWAIT) < 0) {
-            zmq_msg_close(&z);
-            return;
-        }
-        if (zmq_msg_size(&z) >= sizeof event) memcpy(&event, zmq_msg_data(&z), sizeof event);
-        while (zmq_msg_more(&z) && zmq_msg_recv(&z, c->mon, 0) >= 0) continue;
-        zmq_msg_close(&z);
-        if (event == ZMQ_EVENT_HANDSHAKE_FAILED_AUTH) {
-            snprintf(why, sizeof why,
-                     "lagand at %.100s does not accept the public key %s of this client",
-                     c->endpoint, c->public_key);
-            c->rejected = c->key_rejected = true;
-            client_lose(c, LAGAN_E_UNAUTHORIZED, why);
-            return;
-        }
-        c->connected |= event == ZMQ_EVENT_CONNECTED;
-        if (*c->secret_key && (event == ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL ||
-                               event == ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL)) {
-            snprintf(why, sizeof why,
-                     "the CURVE handshake with %.80s failed: `server` of the key file is not the "
-                     "key of that lagand, or another program listens there",
-                     c->endpoint);
-            c->handshake_failed = true;
-            connection_lost(c, why);
-            return;
-        }
-        if (event == ZMQ_EVENT_CLOSED) schedule_socket(c); /* libzmq may omit DISCONNECTED */
-        if (event != ZMQ_EVENT_DISCONNECTED) continue;
+    switch (event) {
+    case LINK_CONNECTED:
+        c->connected = true;
+        return;
+    case LINK_KEY_REFUSED:
+        snprintf(why, sizeof why,
+                 "lagand at %.100s does not accept the public key %s of this client", c->endpoint,
+                 c->public_key);
+        c->rejected = c->key_rejected = true;
+        client_lose(c, LAGAN_E_UNAUTHORIZED, why);
+        return;
+    case LINK_HANDSHAKE_FAILED:
+        snprintf(why, sizeof why,
+                 "the CURVE handshake with %.80s failed: `server` of the key file is not the "
+                 "key of that lagand, or another program listens there",
+                 c->endpoint);
+        c->handshake_failed = true;
+        connection_lost(c, why);
+        return;
+    case LINK_NOT_CONNECTED:
+        schedule_link(c);
+        return;
+    default:
         snprintf(why, sizeof why, "lagand at %.180s closed the connection", c->endpoint);
         connection_lost(c, why);
     }
@@ -542,23 +535,25 @@ take_frame(struct lagan *c, struct frame *f)
     }
 }
 
-/* Receives a frame. Returns 1: *ret is for the caller; 0: handled here; -EAGAIN: none; -ENOMEM. */
+/* Receives a frame or an event of the link. Returns 1: *ret is for the caller; 0: handled here;
+ * -EAGAIN: there is none; -ENOMEM. */
 static int
 receive(struct lagan *c, struct frame **ret)
 {
-    struct frame *f = c->sock ? calloc(1, sizeof *f) : NULL;
+    struct frame *f = NULL;
+    const void *bytes;
+    enum link_event event;
     struct err e;
+    size_t n;
     int r;
 
-    if (!f) return c->sock ? -ENOMEM : -EAGAIN;
-    zmq_msg_init(&f->z);
-    if (zmq_msg_recv(&f->z, c->sock, ZMQ_DONTWAIT) < 0) {
-        frame_free(f);
-        return -EAGAIN;
-    }
+    event = c->link ? link_receive(c->link, &bytes, &n) : LINK_NOTHING;
+    if (event == LINK_NOTHING) return -EAGAIN;
+    if (event != LINK_FRAME) return take_link_event(c, event), 0;
     c->received = clock_now();
     c->ping_at = 0;
-    r = msg_decode_long(&f->m, zmq_msg_data(&f->z), zmq_msg_size(&f->z), CLIENT_MAX_NODES, &e);
+    r = frame_new(&f, bytes, n, &e);
+    if (!f) return -ENOMEM;
     if (r < 0) {
         char why[240];
 
@@ -600,8 +595,8 @@ tick(struct lagan *c)
     char why[240];
 
     if (!c->hello_sent && now >= c->try_at) {
-        if (c->sock)
-            schedule_socket(c);
+        if (c->link)
+            schedule_link(c);
         else
             try_again(c);
     }
@@ -623,15 +618,26 @@ tick(struct lagan *c)
     }
 }
 
+/* Waits for the link until the time `at`. Returns 0 or -EINTR. */
+static int
+wait_for_link(struct lagan *c, nsec at, nsec now)
+{
+    bool writable = !c->hello_sent || (c->welcome && c->out_first);
+    int ms = at == NSEC_NEVER ? -1 : (int)MIN(CEIL_DIV(MAX(at - now, 0), NSEC_MS), (nsec)INT32_MAX);
+
+    if (c->link) return link_wait(c->link, writable, ms);
+    return poll(NULL, 0, ms) < 0 && errno == EINTR ? -EINTR : 0;
+}
+
 int
 client_step(struct lagan *c, struct frame **ret, nsec until)
 {
     uint32_t n_breaks = c->n_breaks;
 
     for (;;) {
-        zmq_pollitem_t items[2] = { { .events = ZMQ_POLLIN }, { .events = ZMQ_POLLIN } };
-        nsec now, at;
-        int events, r;
+        unsigned state;
+        nsec now;
+        int r;
 
         *ret = NULL;
         while ((r = receive(c, ret)) == 0 && !c->reporting_loss) continue;
@@ -640,12 +646,11 @@ client_step(struct lagan *c, struct frame **ret, nsec until)
             if (*ret == c->call_frame) *ret = NULL;
             return 1;
         }
-        if (!c->reporting_loss) watch_monitor(c);
         if ((c->call_rid || c->n_lost_calls) && c->n_breaks != n_breaks) return 1;
         if (c->own_frame_queued) return c->own_frame_queued = false, 1;
-        events = writable(c);
-        if (!c->reporting_loss && events & ZMQ_POLLIN) continue;
-        if (!c->reporting_loss && events & ZMQ_POLLOUT) {
+        state = state_of_link(c);
+        if (!c->reporting_loss && state & LINK_READABLE) continue;
+        if (!c->reporting_loss && state & LINK_WRITABLE) {
             if (!c->hello_sent) send_hello(c);
             flush_out(c);
         }
@@ -653,50 +658,44 @@ client_step(struct lagan *c, struct frame **ret, nsec until)
         if (c->reporting_loss) return 1;
         now = clock_now();
         if (now >= until) return 0;
-        at = MIN(until, next_deadline(c));
-        items[0].socket = c->sock; /* in each iteration, because tick() may replace the socket */
-        items[1].socket = c->mon;
-        if (!c->hello_sent || (c->welcome && c->out_first)) items[0].events |= ZMQ_POLLOUT;
-        if (zmq_poll(items, c->sock ? 2 : 0,
-                     at == NSEC_NEVER ? -1 : (long)CEIL_DIV(MAX(at - now, 0), NSEC_MS)) < 0 &&
-            errno == EINTR)
+        if (wait_for_link(c, MIN(until, next_deadline(c)), now) == -EINTR)
             return client_fail(c, -EINTR, "interrupted by a signal");
     }
 }
 
 /* ---- the wake-up */
 
-/* Makes the epoll descriptor of lagan_fd() readable if and only if lagan_next() has work. ZMQ_FD is
- * edge-triggered: it becomes readable when libzmq has unprocessed commands, and reading ZMQ_EVENTS
- * or receiving resets it although frames remain. Therefore every public call ends with
- * client_rearm(): after its last read of ZMQ_EVENTS it makes the eventfd c->more readable if work
- * is left. Work that arrives later makes ZMQ_FD readable; c->timer covers pings and ACKs. */
+/* Makes the epoll descriptor of lagan_fd() readable if and only if lagan_next() has work. A link
+ * may have frames that its descriptors do not show: bytes that were read already, and frames of
+ * libzmq, whose ZMQ_FD is edge-triggered: reading ZMQ_EVENTS or receiving resets it although frames
+ * remain. Therefore every public call ends with client_rearm(): after its last look at the link it makes
+ * the eventfd c->more readable if work is left. Work that arrives later makes a descriptor of the
+ * link readable; c->timer covers pings and ACKs. */
 void
 client_rearm(struct lagan *c)
 {
     uint64_t one = 1, was;
+    unsigned state;
     bool more;
-    nsec at;
-    int events, mon = 0;
-    size_t n = sizeof mon;
+    nsec at, now;
 
     if (!c->watched) return;
-    events = writable(c);
-    if (events & ZMQ_POLLOUT) {
+    state = state_of_link(c);
+    if (state & LINK_WRITABLE && (!c->hello_sent || (c->welcome && c->out_first))) {
         if (!c->hello_sent) send_hello(c);
         flush_out(c);
-        events = writable(c);
+        state = state_of_link(c);
     }
-    if (c->mon) zmq_getsockopt(c->mon, ZMQ_EVENTS, &mon, &n);
     more = c->first || c->reporting_loss || c->n_lost_calls || c->next_output ||
-           events & ZMQ_POLLIN || mon & ZMQ_POLLIN;
+           state & LINK_READABLE;
     if (more && !c->more_set) more = write(c->more, &one, sizeof one) == sizeof one;
     if (!more && c->more_set) more = read(c->more, &was, sizeof was) != sizeof was;
     c->more_set = more;
     at = next_deadline(c);
-    /* Sets the timer only if it would expire too late or has expired: an early expiry costs less
-     * than timerfd_settime() in every call. */
-    if (at != NSEC_NEVER && (at < c->timer_at || c->timer_at <= clock_now())) {
+    /* Sets the timer only if it would expire too late, or has expired before `at`: an early expiry
+     * costs less than timerfd_settime() in every call. A timer that has expired stays readable. */
+    now = clock_now();
+    if (at != NSEC_NEVER && (at < c->timer_at || (c->timer_at <= now && now < at))) {
         struct itimerspec t = { .it_value = { at / NSEC_S, at % NSEC_S } };
 
         if (timerfd_settime(c->timer, TFD_TIMER_ABSTIME, &t, NULL) == 0) c->timer_at = at;

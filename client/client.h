@@ -1,17 +1,16 @@
 /* client.h - internals of liblagan: one connection, its open requests, received frames.
  *
- * open.c makes connections; client.c runs them: HELLO, send, receive,
- * pings, loss; submit.c sends requests; resume.c moves requests to another connection; event.c
- * converts frames to events; call.c is lagan_call(). All code runs in the caller's thread, inside
- * the caller's calls; the thread of libzmq only moves bytes. */
+ * open.c makes connections; client.c runs them: HELLO, send, receive, pings, loss; link.h carries
+ * frames; submit.c sends requests; resume.c moves requests to another connection; event.c converts
+ * frames to events; call.c is lagan_call(). All code runs in the caller's thread, inside the
+ * caller's calls. */
 #pragma once
 #include "base/clock.h"
 #include "client/endpoint.h"
+#include "client/link.h"
 #include "include/lagan.h"
 #include "wire/curve.h"
 #include "wire/msg.h"
-
-#include <zmq.h>
 
 enum {
     CLIENT_MAX_NODES = 1 << 20, /* MessagePack values in a frame from lagand: for long lists */
@@ -20,7 +19,7 @@ enum {
 
 /* lagand gets an ACK within this time after the caller has read a chunk */
 #define CLIENT_ACK_AFTER (500 * NSEC_MS)
-#define CLIENT_CONNECT_TIMEOUT (10 * NSEC_S) /* without WELCOME by then, tries another socket */
+#define CLIENT_CONNECT_TIMEOUT (10 * NSEC_S) /* without WELCOME by then, tries another link */
 
 /* Converts a timeout in milliseconds from now to a time; below 0: NSEC_NEVER. */
 static inline nsec
@@ -29,11 +28,13 @@ client_until(int timeout_ms)
     return timeout_ms < 0 ? NSEC_NEVER : clock_after(clock_now(), timeout_ms * (nsec)NSEC_MS);
 }
 
-struct frame { /* a received frame; m points into z */
+struct frame { /* a received frame; m points into bytes */
     struct frame *next;
-    zmq_msg_t z;
     struct msg m;
+    char bytes[];
 };
+/* Copies and decodes n bytes. *ret: the frame, also after -EBADMSG. -ENOMEM. */
+int frame_new(struct frame **ret, const void *bytes, size_t n, struct err *e) MUST_USE;
 void frame_free(struct frame *f);
 CLEAN_FUNC(struct frame, frame_free)
 
@@ -79,7 +80,8 @@ struct open_request { /* an element of struct lagan.requests, which is sorted by
 
 struct lagan {
     struct lagan *self; /* lets lagan_fd(), whose argument is const, set watched */
-    void *ctx, *sock, *mon;
+    void *ctx;          /* of libzmq; NULL: the endpoint is not tcp */
+    struct link *link;  /* NULL: it is opened at try_at */
     char endpoint[CLIENT_ENDPOINT];
     char server_key[CURVE_KEY + 1], public_key[CURVE_KEY + 1], secret_key[CURVE_KEY + 1];
     char errmsg[320];
@@ -89,32 +91,34 @@ struct lagan {
     bool watched, more_set;
     nsec timer_at;
 
-    /* State of the present connection. Every connection has a new socket. */
+    /* State of the present connection. Every connection has a new link. */
     bool hello_sent, welcome;
-    nsec try_at;         /* before WELCOME: time to make a socket, or to replace the present one */
-    nsec wait;           /* delay before the next socket is made */
+    nsec try_at;         /* before WELCOME: time to make a link, or to replace the present one */
+    nsec wait;           /* delay before the next link is made */
     uint8_t session[16]; /* random, sent in every HELLO; identifies our requests to lagand */
     char state[32];      /* state of lagand, from WELCOME */
     char features[1024]; /* names of WELCOME, each behind a space, and a space; "": no WELCOME */
     nsec received, sent; /* time of the last received and of the last sent frame */
     nsec ping_at;        /* time of the first PING since the last received frame; 0: none */
-    nsec disconnected_since;      /* while welcome is false: time of the loss of the connection */
-    nsec reconnect_timeout;       /* how long requests wait for a new connection */
-    bool was_welcome;             /* there was a WELCOME, on this or an earlier connection */
-    uint32_t n_breaks, n_sockets; /* lost connections; sockets made */
-    uint64_t resume_rid;          /* rid of a RESUME without a REPLY; 0: none */
-    nsec ack_at;                  /* latest time to send pending ACKs; 0: none pending */
-    bool reporting_loss;   /* lagan_next() must end every request, then report DISCONNECTED */
-    bool rejected;         /* lagand rejects us; errmsg has the reason */
-    bool key_rejected;     /* rejected, because lagand does not know our key */
-    bool connected;        /* libzmq has made a connection, with or without WELCOME */
-    bool handshake_failed; /* and its last CURVE handshake has failed; lost_why says so */
+    nsec disconnected_since;    /* while welcome is false: time of the loss of the connection */
+    nsec reconnect_timeout;     /* how long requests wait for a new connection */
+    bool was_welcome;           /* there was a WELCOME, on this or an earlier connection */
+    uint32_t n_breaks, n_links; /* lost connections; links made */
+    uint64_t resume_rid;        /* rid of a RESUME without a REPLY; 0: none */
+    nsec ack_at;                /* latest time to send pending ACKs; 0: none pending */
+    bool reporting_loss;        /* lagan_next() must end every request, then report DISCONNECTED */
+    bool rejected;              /* lagand rejects us; errmsg has the reason */
+    bool key_rejected;          /* rejected, because lagand does not know our key */
+    bool connected;             /* libzmq has made a tcp connection, with or without WELCOME */
+    bool handshake_failed;      /* and its last CURVE handshake has failed; lost_why says so */
     char lost_why[240];
     uint32_t lost_code;
 
     uint64_t next_rid;
     struct open_request *requests;
     uint32_t n_requests, max_requests;
+    nsec retry_at;     /* not later than any retry_at of a request; NSEC_NEVER: none */
+    uint64_t ack_rid;  /* request with half a window of unacknowledged chunks; 0: none */
     uint64_t call_rid; /* lagan_call() waits for this rid; 0: none */
     /* Calls of lagan_start_call() that have no event yet: their rids; the first n_lost_calls
      * of them were lost with a connection. reply: JSON text of the last REPLY event. */
@@ -158,7 +162,7 @@ struct open_request *client_find(struct lagan *c, uint64_t rid); /* NULL: not op
 void client_close_request(struct lagan *c, uint64_t rid);
 bool client_is_call(const struct lagan *c, uint64_t rid); /* of lagan_start_call() */
 void client_close_call(struct lagan *c, uint64_t rid);
-/* Sends ACK for requests with half a window of unacknowledged chunks; all: with one or more. */
+/* Sends the ACK of ack_rid; all: of every request with unacknowledged chunks. */
 void client_ack(struct lagan *c, bool all);
 /* Makes lagan_next() end all open requests with this error; drops the frames not sent yet. */
 void client_lose(struct lagan *c, uint32_t code, const char *why);
@@ -175,8 +179,7 @@ char *client_reply_text(const struct msg *m);
 /* open.c */
 /* Stores the sentence for lagan_errmsg(NULL) of this thread and returns code. */
 int client_fail_unconnected(int code, const char *fmt, ...) PRINTF_LIKE(2, 3);
-int client_open_socket(struct lagan *c);
-void client_close_socket(struct lagan *c);
+int client_open_link(struct lagan *c);
 
 /* resume.c */
 void client_pack_submit(const struct open_request *r, msgpack_sbuffer *b);

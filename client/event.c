@@ -183,6 +183,8 @@ take_chunk(struct lagan *c, struct open_request *req, const struct msg *m, struc
     /* lagand numbers the chunks of a request from 1 without gaps. */
     if (msg_u64(&m->map, "n", &n) == -EINVAL || n != req->taken + 1) return -EBADMSG;
     req->taken = n;
+    /* ACK after half of the window: few ACKs, yet lagand has credit while the caller reads. */
+    if (n - req->acked >= MAX(1u, req->ack_window / 2)) c->ack_rid = req->rid;
     if (!c->ack_at) c->ack_at = clock_now() + CLIENT_ACK_AFTER;
     if (pl) return take_prompt(c, req, pl, ev);
     if (x) return take_tensor(c, req, x, ev);

@@ -10,8 +10,10 @@
 #include <sys/random.h>
 #include <sys/timerfd.h>
 #include <unistd.h>
+#include <zmq.h>
 
 #define RECONNECT_TIMEOUT (30 * NSEC_S) /* lagan_set_reconnect_timeout() */
+enum { LINGER_MS = 200 };               /* that closing may take while lagand does not read */
 #define DEFAULT_ENDPOINT "ipc:///run/lagan/api.sock"
 
 /* The sentence of the last failure of a function without a connection. */
@@ -48,75 +50,33 @@ open_wakeup(struct lagan *c)
     return 0;
 }
 
-/* Adds the descriptor of a socket to the epoll descriptor, or removes it. */
-static int
-watch(struct lagan *c, void *sock, int op)
-{
-    struct epoll_event ev = { .events = EPOLLIN };
-    size_t n = sizeof(int);
-
-    if (zmq_getsockopt(sock, ZMQ_FD, &ev.data.fd, &n) < 0) return -errno;
-    return epoll_ctl(c->epoll, op, ev.data.fd, &ev) < 0 ? -errno : 0;
-}
-
 int
-client_open_socket(struct lagan *c)
+client_open_link(struct lagan *c)
 {
-    int one = 1, never = -1, linger = 0, hwm = 0;
-    int64_t max = 64 << 20; /* replies may exceed LAGAN_MAX_FRAME: encoder output, long lists */
-    char mon[64];
+    const struct link_tcp to = {
+        .context = c->ctx,
+        .number = ++c->n_links,
+        .endpoint = c->endpoint,
+        .server_key = c->server_key,
+        .public_key = c->public_key,
+        .secret_key = c->secret_key,
+    };
 
     c->try_at = clock_now() + CLIENT_CONNECT_TIMEOUT;
-    c->sock = zmq_socket(c->ctx, ZMQ_DEALER);
-    c->mon = zmq_socket(c->ctx, ZMQ_PAIR);
-    if (!c->sock || !c->mon) return -errno;
-    zmq_setsockopt(c->sock, ZMQ_IMMEDIATE, &one, sizeof one);
-    zmq_setsockopt(c->sock, ZMQ_RECONNECT_IVL, &never, sizeof never);
-    zmq_setsockopt(c->sock, ZMQ_LINGER, &linger, sizeof linger);
-    zmq_setsockopt(c->mon, ZMQ_LINGER, &linger, sizeof linger);
-    zmq_setsockopt(c->sock, ZMQ_RCVHWM, &hwm, sizeof hwm); /* limited by the ack windows */
-    zmq_setsockopt(c->sock, ZMQ_MAXMSGSIZE, &max, sizeof max);
-    if (*c->secret_key) {
-        zmq_setsockopt(c->sock, ZMQ_CURVE_SERVERKEY, c->server_key, CURVE_KEY + 1);
-        zmq_setsockopt(c->sock, ZMQ_CURVE_PUBLICKEY, c->public_key, CURVE_KEY + 1);
-        zmq_setsockopt(c->sock, ZMQ_CURVE_SECRETKEY, c->secret_key, CURVE_KEY + 1);
-    }
-    snprintf(mon, sizeof mon, "inproc://monitor-%u", ++c->n_sockets);
-    if (zmq_socket_monitor(c->sock, mon,
-                           ZMQ_EVENT_CONNECTED | ZMQ_EVENT_CLOSED | ZMQ_EVENT_DISCONNECTED |
-                               ZMQ_EVENT_HANDSHAKE_FAILED_AUTH |
-                               ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL |
-                               ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL) < 0)
-        return -errno;
-    if (zmq_connect(c->mon, mon) < 0) return -errno;
-    TRY(watch(c, c->sock, EPOLL_CTL_ADD));
-    TRY(watch(c, c->mon, EPOLL_CTL_ADD));
-    return zmq_connect(c->sock, c->endpoint) < 0 ? -errno : 0;
-}
-
-void
-client_close_socket(struct lagan *c)
-{
-    if (c->sock) {
-        watch(c, c->sock, EPOLL_CTL_DEL);
-        zmq_socket_monitor(c->sock, NULL, 0);
-    }
-    if (c->mon) {
-        watch(c, c->mon, EPOLL_CTL_DEL);
-        zmq_close(c->mon);
-    }
-    if (c->sock) zmq_close(c->sock);
-    c->sock = c->mon = NULL;
+    return c->ctx ? zmq_link_open(&c->link, &to, c->epoll)
+                  : unix_link_open(&c->link, c->endpoint + strlen("ipc://"), c->epoll);
 }
 
 static int
 open_all(struct lagan *c)
 {
     if (getrandom(c->session, sizeof c->session, 0) != sizeof c->session) return -EIO;
-    c->ctx = zmq_ctx_new();
-    if (!c->ctx) return -errno;
+    if (!strncmp(c->endpoint, "tcp://", 6)) {
+        c->ctx = zmq_ctx_new();
+        if (!c->ctx) return -errno;
+    }
     TRY(open_wakeup(c));
-    return client_open_socket(c);
+    return client_open_link(c);
 }
 
 /* ---- open */
@@ -209,6 +169,7 @@ lagan_open_keys(struct lagan **ret, const char *endpoint, const char *keys, int 
     c->out_last = &c->out_first;
     c->epoll = c->more = c->timer = -1;
     c->disconnected_since = c->received = c->sent = now;
+    c->retry_at = NSEC_NEVER;
     c->reconnect_timeout = RECONNECT_TIMEOUT;
     r = open_endpoint(c, endpoint ? endpoint : DEFAULT_ENDPOINT, keys);
     if (r == 0 && timeout_ms) r = wait_welcome(c, timeout_ms);
@@ -233,7 +194,6 @@ lagan_open(struct lagan **ret, const char *endpoint, int timeout_ms)
 static void
 send_bye(struct lagan *c)
 {
-    int linger = 200; /* ms that closing may take while lagand does not read */
     CLEAN(msgpack_sbuffer_destroy) msgpack_sbuffer cancel = { 0 }, bye = { 0 };
     msgpack_packer p;
 
@@ -241,23 +201,24 @@ send_bye(struct lagan *c)
         p = client_begin(&cancel, LAGAN_MSG_CANCEL, c->requests[0].rid, 1);
         msg_key(&p, "rids"), msgpack_pack_array(&p, c->n_requests);
         for (uint32_t i = 0; i < c->n_requests; i++) msgpack_pack_uint64(&p, c->requests[i].rid);
-        zmq_send(c->sock, cancel.data, cancel.size, ZMQ_DONTWAIT);
+        if (link_send(c->link, cancel.data, cancel.size) < 0) return;
     }
     p = client_begin(&bye, LAGAN_MSG_BYE, 0, 1);
     msg_key(&p, "reason"), msg_text(&p, "closed");
-    zmq_send(c->sock, bye.data, bye.size, ZMQ_DONTWAIT);
-    zmq_setsockopt(c->sock, ZMQ_LINGER, &linger, sizeof linger);
+    if (link_send(c->link, bye.data, bye.size) < 0) return; /* lagand sees the end of input */
 }
 
 void
 lagan_close(struct lagan *c)
 {
+    bool bye = c && c->link && c->welcome;
+
     if (!c) return;
-    if (c->sock && c->welcome) send_bye(c);
+    if (bye) send_bye(c);
     if (c->current) frame_free(c->current);
     client_drop_received(c);
     client_drop_out(c);
-    client_close_socket(c);
+    link_close(c->link, bye ? LINGER_MS : 0);
     if (c->epoll >= 0) close(c->epoll);
     if (c->more >= 0) close(c->more);
     if (c->timer >= 0) close(c->timer);

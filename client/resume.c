@@ -16,16 +16,16 @@ enum { MOST_TRIES = 20 };           /* maximum number of SUBMITs of a request wi
 static void
 queue_own_frame(struct lagan *c, const msgpack_sbuffer *b)
 {
-    struct frame *f = calloc(1, sizeof *f);
+    struct frame *f = NULL;
+    struct err e;
+    int r = frame_new(&f, b->data, b->size, &e);
 
-    if (!f || zmq_msg_init_size(&f->z, b->size) < 0) {
-        free(f);
+    if (!f) {
         client_lose(c, LAGAN_E_OUT_OF_MEMORY, "out of memory for the end of a request");
         return;
     }
-    memcpy(zmq_msg_data(&f->z), b->data, b->size);
     /* Fails if r->end, one container deeper in this DONE than in CHUNK, exceeds LAGAN_MAX_DEPTH. */
-    if (msg_decode(&f->m, zmq_msg_data(&f->z), b->size, NULL) < 0) {
+    if (r < 0) {
         frame_free(f);
         client_lose(c, LAGAN_E_INTERNAL, "lagand sent a message with invalid values");
         return;
@@ -143,6 +143,7 @@ client_retries(struct lagan *c, struct open_request *r, uint32_t code)
         return false;
     r->n_tries--; /* n_tries counts lost connections; this lagand only rejected the request */
     r->retry_at = now + RETRY_AFTER;
+    c->retry_at = MIN(c->retry_at, r->retry_at);
     return true;
 }
 
@@ -156,19 +157,22 @@ client_cancelled(struct lagan *c, struct open_request *r)
 nsec
 client_retry_at(const struct lagan *c)
 {
-    nsec at = NSEC_NEVER;
-
-    for (uint32_t i = 0; i < c->n_requests && c->welcome; i++)
-        if (c->requests[i].retry_at) at = MIN(at, c->requests[i].retry_at);
-    return at;
+    return c->welcome ? c->retry_at : NSEC_NEVER;
 }
 
 void
 client_retry(struct lagan *c, nsec now)
 {
-    for (uint32_t i = 0; i < c->n_requests && c->welcome; i++)
-        if (c->requests[i].retry_at && now >= c->requests[i].retry_at)
-            submit_again(c, &c->requests[i]);
+    nsec next = NSEC_NEVER;
+
+    if (!c->welcome || now < c->retry_at) return;
+    for (uint32_t i = 0; i < c->n_requests; i++) {
+        struct open_request *r = &c->requests[i];
+
+        if (r->retry_at && now >= r->retry_at) submit_again(c, r);
+        if (r->retry_at) next = MIN(next, r->retry_at);
+    }
+    c->retry_at = next;
 }
 
 /* ---- RESUME */

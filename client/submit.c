@@ -296,7 +296,7 @@ lagan_ack_hold(struct lagan *c, uint64_t id, int hold)
 
     if (!req) return client_fail(c, -ENOENT, "request %llu is not open", (unsigned long long)id);
     req->ack_held = hold;
-    client_ack(c, /* all= */ false);
+    if (!hold) c->ack_at = clock_now();
     client_rearm(c);
     return 0;
 }

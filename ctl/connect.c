@@ -113,6 +113,7 @@ int
 ctl_connect(struct ctl *ctl, struct lagan **ret, bool privileged)
 {
     char endpoint[sizeof ctl->endpoint];
+    const char *file;
     int r;
 
     snprintf(endpoint, sizeof endpoint, "%s", ctl->endpoint);
@@ -122,9 +123,10 @@ ctl_connect(struct ctl *ctl, struct lagan **ret, bool privileged)
                         "ipc://DIR/ctl.sock, where DIR is lagand's runtime directory",
                         ctl->endpoint);
     r = probe(endpoint);
+    file = strrchr(endpoint, '/');
     if (r == -EACCES || r == -EPERM)
         return ctl_fail(CTL_NO_PERMISSION, "this user may not use %s; members of the group %s may",
-                        endpoint, privileged ? "lagan-admin" : "lagan");
+                        endpoint, file && !strcmp(file, "/ctl.sock") ? "lagan-admin" : "lagan");
     if (r < 0)
         return ctl_fail(CTL_UNREACHABLE,
                         "no lagand at %s: %s; start one, name its socket with --connect, or use "

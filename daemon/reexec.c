@@ -8,6 +8,7 @@
 #include "daemon/ops/preflight.h"
 #include "daemon/persist/event_log.h"
 #include "daemon/request/dispatch.h"
+#include "daemon/supervise/oom.h"
 #include "daemon/supervise/process.h"
 #include "daemon/supervise/worker.h"
 #include "ipc/channel.h"
@@ -99,6 +100,19 @@ take_arenas(struct daemon *d, struct fdstore *s, const bool lost[MAX_WORKERS])
     }
 }
 
+static void
+take_kv_limits(struct daemon *d, struct fdstore *s)
+{
+    for (uint32_t i = 0; i < d->n_workers; i++) {
+        char name[FDSTORE_NAME];
+        int fd;
+
+        oom_limit_name(i, name, sizeof name);
+        fd = fdstore_take(s, name);
+        if (fd >= 0) oom_limit_restore(d->worker[i], fd);
+    }
+}
+
 void
 reexec_take(struct daemon *d, struct fdstore *left)
 {
@@ -118,6 +132,7 @@ reexec_take(struct daemon *d, struct fdstore *left)
     if (fd >= 0 && fd != ledger) fdstore_put("ledger", fd);
     FP(reexec_ledger_read);
     take_arenas(d, left, lost);
+    take_kv_limits(d, left);
     for (uint32_t i = 0; i < d->n_workers && !ledger_last_id(d->ledger); i++) {
         struct worker *w;
 
@@ -177,8 +192,14 @@ reexec_prepare(struct daemon *d)
     if (d->frontend->given)
         set_aside(h, FRONTEND_SOCKET, unix_server_listener(d->frontend->local, LISTENER_API));
     for (uint32_t i = 0; i < d->n_workers; i++) {
+        char name[FDSTORE_NAME];
         struct worker *w;
+        int fd = oom_limit_save(d->worker[i], name, sizeof name);
 
+        if (fd >= 0) {
+            set_aside(h, name, fd);
+            close(fd);
+        }
         for (uint32_t k = 0; (w = worker_rank(d->worker[i], k)); k++)
             set_aside_arenas(h, worker_arenas(w));
     }

@@ -168,7 +168,9 @@ all_failed(struct daemon *d)
     const struct worker_info *last = worker_info(d->worker[d->n_workers - 1]);
 
     if (d->was_ready || d->draining) return;
-    d->exit_code = last->last_death == DEATH_CONFIG ? EXIT_CONFIG : EXIT_UNAVAILABLE;
+    d->exit_code = last->last_death != DEATH_CONFIG          ? EXIT_UNAVAILABLE
+                   : last->last_status == EXIT_NO_PERMISSION ? EXIT_NO_PERMISSION
+                                                             : EXIT_CONFIG;
     log_err("no worker could be started; exiting with %d", d->exit_code);
     sd_notifyf(0, "STATUS=no worker could be started: %s\nEXIT_STATUS=%d", last->why, d->exit_code);
     d->draining = true;

@@ -80,7 +80,7 @@ struct lagan_event {
     size_t size; /* set by the caller: sizeof(struct lagan_event) */
     enum lagan_event_kind kind;
     uint64_t id;     /* of lagan_submit() or lagan_start_call(); 0 for DISCONNECTED */
-    uint32_t output; /* TOKENS, OUTPUT, TENSOR: index of the output, 0 .. n - 1 */
+    uint32_t output; /* TOKENS, OUTPUT: index of the output, 0 .. n - 1 */
     uint32_t first;  /* TOKENS: index of ids[0] among the generated tokens; PROMPT: in the prompt */
     uint32_t n_ids;  /* TOKENS, PROMPT: number of tokens; may be 0 if there is only text */
     const int32_t *ids; /* [n_ids]; PROMPT: NULL unless lagand sent them */
@@ -101,7 +101,7 @@ struct lagan_event {
      * replacement worker adopted or computed again. ERROR: n_tokens that were delivered before. */
     uint32_t n_tokens, cached, resumed, adopted, recomputed;
     /* TENSOR: values[0] is element first_value of the tensor in row-major order; a row has cols
-     * elements. */
+     * elements. The logits of several outputs follow each other, those of output 0 first. */
     const float *values; /* [n_values] */
     size_t n_values;
     uint64_t first_value;

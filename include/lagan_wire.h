@@ -95,7 +95,10 @@ enum lagan_message {
 #define LAGAN_TENSORS(X) \
     X(1, ENCODER_OUTPUT, "encoder_output", \
       "hidden states of the encoder, [encoder input tokens, hidden size]; before the first token") \
-    X(2, LOGITS, "logits", "logits, [generated tokens, vocabulary]; each row before its token")
+    X(2, LOGITS, "logits", \
+      "logits, [generated tokens, vocabulary]; each row before its token; of several outputs of " \
+      "a " \
+      "beam search, first the rows of output 0, then those of output 1, ...")
 
 enum lagan_tensor {
 #define X(number, name, word, sentence) LAGAN_TENSOR_##name = number,
@@ -246,7 +249,8 @@ enum lagan_reason {
       "forced_eos_token_id of the model, if any") \
     X(U32,   logprobs,                 0, LAGAN_MAX_TOP, 0, SAMPLER, FIXED, \
       "report the log-probability of each generated token, and of this number of most likely " \
-      "tokens at its position (with beams: only 0); default: none are reported") \
+      "tokens at its position; with beams, log-probabilities that are not normalized again after " \
+      "penalties; default: none are reported") \
     X(U32,   prompt_logprobs,          0, LAGAN_MAX_TOP, 0, SAMPLER, FIXED, \
       "report the log-probability of each prompt token, and of this number of most likely " \
       "tokens at its position; default: none are reported") \
@@ -288,7 +292,8 @@ enum lagan_reason {
     X(BOOL,  return_encoder_output,    0, 1, 0, LAGAND, FIXED, \
       "send the hidden states of the encoder too, as a tensor") \
     X(BOOL,  return_logits,            0, 1, 0, LAGAND, FIXED, \
-      "send the logits of each generated token too, as a tensor, before penalties change them") \
+      "send the logits of each generated token too, as a tensor, before penalties change them; " \
+      "with n above 1 only of a beam search") \
     X(ANY,   encoder_features,         0, 0, 0, LAGAND, FIXED, \
       "not served: no model family here takes features; a request with this key ends with the " \
       "error unsupported")
@@ -419,6 +424,10 @@ enum lagan_reason {
 #define LAGAN_MAX_RESUMES 65536     /* requests in one RESUME */
 #define LAGAN_MAX_TOP 1024          /* logprobs, prompt_logprobs */
 #define LAGAN_MAX_BEAMS 16
+/* Limits of a beam search in bytes: LOGPROBS of beams * max_tokens * (4 + 8 * logprobs), LOGITS of
+ * beams * max_tokens * 4 * vocabulary. */
+#define LAGAN_MAX_SEARCH_LOGPROBS (16u << 20)
+#define LAGAN_MAX_SEARCH_LOGITS (64u << 20)
 #define LAGAN_MAX_OUTPUTS 64 /* n */
 #define LAGAN_MAX_BIAS 256   /* entries of logit_bias */
 #define LAGAN_MAX_ACK_WINDOW 256

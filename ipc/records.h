@@ -220,7 +220,8 @@ struct rec_prompt {
 };
 /* W 9: values [first, first + n) of a tensor, row by row. The whole encoder output [encoder input
  * tokens, hidden] comes before the first token; row k of the logits [generated, vocabulary] comes
- * before token k. If generated ids were given, the first row belongs to the next token. */
+ * before token k. If generated ids were given, the first row belongs to the next token. Of several
+ * outputs of a beam search, the rows of output 0 come first, then those of output 1. */
 struct rec_tensor {
     uint32_t ledger_index, gen;
     uint64_t first;

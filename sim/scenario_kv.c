@@ -192,6 +192,15 @@ fill_holder(struct scenario *g, struct scenario_seq *h, struct admit_args *a, st
     return a->keep[0] ? read_keep(g, h, a->keep, e) : 0;
 }
 
+/* Reads the admit_opts of the line into *a and *h. */
+static int
+read_text(struct scenario *g, struct admit_args *a, struct scenario_seq *h, struct err *e)
+{
+    opt_defaults(admit_opts, a);
+    TRY(script_pairs(g->l, 1, admit_opts, a, e));
+    return fill_holder(g, h, a, e);
+}
+
 static int
 act_lookup(struct scenario *g, struct err *e)
 {
@@ -199,15 +208,49 @@ act_lookup(struct scenario *g, struct err *e)
     struct admit_args a;
     struct kv_hit hit;
 
-    opt_defaults(admit_opts, &a);
-    TRY(script_pairs(g->l, 1, admit_opts, &a, e));
-    TRY(fill_holder(g, &h, &a, e));
+    TRY(read_text(g, &a, &h, e));
     kv_lookup(g->w.kv, &h.text, &hit);
     stage_append(g, "pos %u%s full %u", hit.n_tokens, hit.cross ? " and its source" : "",
                  hit.n_full);
     for (uint32_t k = 0; k < g->st.kv.n_groups; k++)
         stage_append(g, " / held %u cached %u", hit.n_held[k], hit.n_cached[k]);
     stage_end(g);
+    return 0;
+}
+
+/* The command pin: the longest request is the prompt with its spare tokens. */
+static int
+act_pin(struct scenario *g, struct err *e)
+{
+    static struct scenario_seq h;
+    struct admit_args a;
+    struct kv_need longest;
+    struct err why;
+    uint32_t n;
+    int r;
+
+    TRY(read_text(g, &a, &h, e));
+    longest = kv_need(g->w.kv, h.n + a.spare, h.text.n_source, h.n);
+    r = kv_pin(g->w.kv, &h.text, &longest, &n, &why);
+    kv_check(g->w.kv);
+    if (r < 0) {
+        stage_print(g, "refused: %s", strerrorname_np(-r));
+    } else {
+        stage_print(g, "pin %d pos %u", r, n);
+    }
+    return 0;
+}
+
+static int
+act_unpin(struct scenario *g, struct err *e)
+{
+    int64_t pin;
+
+    if (g->l->n_words != 2 || script_numbers(g->l->words[1], &pin, 1) != 1)
+        return script_err(g->l, e, "usage: unpin PIN");
+    if (pin < 1 || pin > KV_PINS || !kv_unpin(g->w.kv, (uint32_t)pin))
+        return script_err(g->l, e, "there is no pin %s", g->l->words[1]);
+    kv_check(g->w.kv);
     return 0;
 }
 
@@ -572,6 +615,8 @@ const struct scenario_command kv_commands[] = {
     { "release", "NAME...", at_opts, "end the sequence; keep its written blocks in the prefix cache", act_each, end_one },
     { "drop", "NAME...", NULL, "end the sequence; cache no further blocks", act_each, end_one },
     { "flush", "", NULL, "remove all unreferenced blocks from the prefix cache", act_flush, NULL },
+    { "pin", "", admit_opts, "keep the full cached blocks of a prompt; a request of that prompt and spare must fit beside them", act_pin, NULL },
+    { "unpin", "PIN", NULL, "end the pin of that number", act_unpin, NULL },
     { "held", "NAME...", NULL, "print its blocks by group; - where a block left the window", act_each, list_one },
     { "free", "", NULL, "print the unreferenced blocks by pool, and those of the host tier", act_free, NULL },
     { "stats", "", NULL, "print the counters since the start, by group", act_stats, NULL },

@@ -7,8 +7,11 @@ tests/data/golden/stop_beams.json.
 
 Searches of transformers in float32 with eager attention, over the checkpoints and prompts that
 tests/data/golden/README.md describes. `logprobs` has a value for each token of each sequence:
-compute_transition_scores() without normalising. Without a cache, because the cached steps of
-Nemotron-H differ from the model by up to 5e-3 in a log-probability.
+compute_transition_scores() without normalising. `tops` and `logits` (searches of prompt 3) are of
+the row of the beam from which each token was taken (beam_indices): the TOPS best of `scores` with
+their values; the logits of the first and the last token of the vocabulary and of the token.
+Without a cache, because the cached steps of Nemotron-H differ from the model by up to 5e-3 in a
+log-probability.
 pip: torch, transformers 5.17.0. Never run by the build.
 """
 import json
@@ -22,6 +25,7 @@ import transformers
 ROOT = pathlib.Path(__file__).resolve().parent.parent / "tests" / "data" / "golden"
 MODELS = ["bamba", "granite_hybrid", "nemotron_h", "llama3", "t5_relu"]
 N_NEW = 20
+TOPS = 2
 SEARCHES = [
     dict(num_beams=b, length_penalty=lp, early_stopping=early)
     for b in (2, 4)
@@ -44,7 +48,20 @@ def without_padding(tokens, eos):
     return tokens[: tokens.index(eos) + 1] if eos in tokens else tokens
 
 
-def search(model, prompt, params, eos):
+def rows(o, new):
+    """The tops and logits of each token of each sequence."""
+    tops, logits = [], []
+    for indices, tokens in zip(o.beam_indices.tolist(), new):
+        best = [o.scores[t][row].topk(TOPS) for t, row in zip(range(len(tokens)), indices)]
+        raw = [o.logits[t][row] for t, row in zip(range(len(tokens)), indices)]
+        tops.append([[[int(i), round(float(v), 6)] for v, i in zip(b.values, b.indices)]
+                     for b in best])
+        logits.append([[round(float(x[k]), 5) for k in (0, -1, token)]
+                       for x, token in zip(raw, tokens)])
+    return dict(tops=tops, logits=logits)
+
+
+def search(model, prompt, params, eos, with_rows=False):
     ids = torch.tensor([prompt["input_ids"]])
     encoder = model.config.is_encoder_decoder
     start = model.generation_config.decoder_start_token_id
@@ -55,7 +72,8 @@ def search(model, prompt, params, eos):
     with torch.no_grad():
         o = model.generate(ids, attention_mask=torch.ones_like(ids), do_sample=False,
                            num_return_sequences=params["num_beams"], output_scores=True,
-                           return_dict_in_generate=True, use_cache=False, **params)
+                           output_logits=True, return_dict_in_generate=True, use_cache=False,
+                           **params)
     per_token = model.compute_transition_scores(o.sequences, o.scores, o.beam_indices,
                                                 normalize_logits=False)
     first = 1 if encoder else ids.shape[1]
@@ -67,6 +85,7 @@ def search(model, prompt, params, eos):
         sequences=[([start] if encoder else []) + s for s in new],
         scores=[round(float(x), 6) for x in o.sequences_scores],
         logprobs=[[round(float(x), 6) for x in p[: len(s)]] for p, s in zip(per_token, new)],
+        **(rows(o, new) if with_rows else {}),
     )
 
 
@@ -128,7 +147,7 @@ def main():
                 # an end token that a search without one contains at an early or a late position
                 free = search(model, prompts[p], params, None)["sequences"][0]
                 eos = free[(4 + 5 * k) % len(free)]
-                cases.append(search(model, prompts[p], params, eos))
+                cases.append(search(model, prompts[p], params, eos, with_rows=p == 3))
         lines = ",\n".join(json.dumps(c) for c in cases)
         (ROOT / name / "beams.json").write_text(
             '{"transformers": "%s", "torch": "%s", "beams": [\n%s\n]}\n'

@@ -91,7 +91,7 @@ struct msg_request {
 int msg_request(struct msg_request *ret, const struct msg *m, struct err *e) MUST_USE;
 /* The values of a SUBMIT that exclude each other; a bool is true if the request has the key. */
 struct msg_combination {
-    uint32_t n, beams, logprobs;
+    uint32_t n, beams;
     double temperature;
     bool return_logits;
 };

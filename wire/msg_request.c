@@ -236,18 +236,13 @@ read_bias(const struct key_reader *x, struct msg_request *q)
 int
 msg_combine(const struct msg_combination *c, struct err *e)
 {
-    if (c->return_logits && (c->n > 1 || c->beams > 1))
+    if (c->return_logits && c->n > 1 && c->beams == 1)
         return err_set(e, -EINVAL,
-                       "return_logits needs n = 1 and beams = 1; the logits of several sequences "
+                       "return_logits needs n = 1 or beams above 1; the logits of several samples "
                        "are not kept until their tokens are sent");
     if (c->beams > 1 && c->n > c->beams)
         return err_set(e, -EINVAL, "n is %u, it must not exceed beams, which is %u", c->n,
                        c->beams);
-    if (c->beams > 1 && c->logprobs)
-        return err_set(e, -EINVAL,
-                       "logprobs is %u; with beams it must be 0, because the other tokens of a "
-                       "position are not kept until the search has decided it",
-                       c->logprobs);
     if (c->beams > 1 && c->temperature > 0)
         return err_set(e, -EINVAL,
                        "temperature cannot be combined with beams: a beam search does not sample");
@@ -304,9 +299,8 @@ msg_request(struct msg_request *ret, const struct msg *m, struct err *e)
     if (q.n > 1 && q.generated_ids.n)
         return err_set(e, -EINVAL, "generated_ids needs n = 1, n is %u", q.n);
     if (!(q.absent & (ABSENT_beams | ABSENT_temperature)))
-        TRY(msg_combine(
-            &(struct msg_combination){ q.n, q.beams, q.logprobs, q.temperature, q.return_logits },
-            e));
+        TRY(msg_combine(&(struct msg_combination){ q.n, q.beams, q.temperature, q.return_logits },
+                        e));
     *ret = q;
     return 0;
 }

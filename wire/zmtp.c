@@ -203,20 +203,18 @@ zmtp_close(struct zmtp *z)
 
 /* ---- sending */
 
-const uint8_t *
-zmtp_hello(uint32_t *n)
+void
+zmtp_hello(uint8_t hello[ZMTP_HELLO], bool client)
 {
     static const uint8_t greeting[ZMTP_GREETING] = {
         0xff, [AT_SIGNATURE] = 0x7f, MAJOR, MINOR, 'N', 'U', 'L', 'L'
     };
-    static const char ready[] = "\x04\x1c\x05READY\x0bSocket-Type\0\0\0\x06"
-                                "ROUTER";
-    static uint8_t hello[sizeof greeting + sizeof ready - 1];
+    static const char ready[] = "\x04\x1c\x05READY\x0bSocket-Type\0\0\0\x06";
 
     memcpy(hello, greeting, sizeof greeting);
+    if (client) hello[AT_MINOR] = 0;
     memcpy(hello + sizeof greeting, ready, sizeof ready - 1);
-    *n = sizeof hello;
-    return hello;
+    memcpy(hello + sizeof greeting + sizeof ready - 1, client ? "DEALER" : "ROUTER", 6);
 }
 
 uint32_t

@@ -18,6 +18,7 @@
 
 enum zmtp_flag { ZMTP_MORE = 1, ZMTP_LONG = 2, ZMTP_COMMAND = 4 };
 enum { ZMTP_GREETING = 64, ZMTP_CONTEXT = 16, ZMTP_HEAD = 9 };
+enum { ZMTP_HELLO = ZMTP_GREETING + 2 + 28 };
 enum { ZMTP_PONG = 2 + 5 + ZMTP_CONTEXT, ZMTP_PING = 2 + 5 + 2 };
 
 /* The receiving half of a connection. Initial value: {0}. */
@@ -57,8 +58,9 @@ void zmtp_done(struct zmtp *z); /* frees the memory of the last item */
 uint32_t zmtp_missing(const struct zmtp *z);
 void zmtp_close(struct zmtp *z); /* frees all memory and resets *z to {0} */
 
-/* Returns lagand's greeting and READY, *n bytes, to send at the start of a connection. */
-const uint8_t *zmtp_hello(uint32_t *n);
+/* Writes the greeting and READY that start a connection: those of lagand, a ROUTER, or those of a
+ * client, a DEALER of ZMTP 3.0, which has no PING. */
+void zmtp_hello(uint8_t hello[ZMTP_HELLO], bool client);
 /* Writes the head of a message of n bytes; returns the length of the head. */
 uint32_t zmtp_head(uint8_t head[ZMTP_HEAD], uint32_t n);
 /* Writes a PING and returns its length. It allows the peer to close the connection if it receives

@@ -26,6 +26,7 @@
 #include "worker/io/kv_publish.h"
 #include "worker/io/outbox.h"
 #include "worker/io/outputs.h"
+#include "worker/io/search_rows.h"
 #include "worker/io/text_thread.h"
 #include "worker/lane_wait.h"
 #include "worker/load/load.h"
@@ -182,20 +183,21 @@ load_iteration(struct loop *p, struct err *e)
 
 /* Returns the size of the outbox: bytes for the records of one step and of one iteration's intake.
  * Only used pages become resident. A beam search may report all its tokens in its last step, each
- * with the longest text of the vocabulary. */
+ * with the longest text of the vocabulary, and with the logit rows that its slots have kept. */
 static size_t
 max_record_bytes(const struct worker *w)
 {
     const struct model_shape *shape = &w->model->shape;
     const struct scheduler_limits *l = w->limits;
-    size_t token = sizeof(struct rec_step) + sizeof(struct rec_out) + 32 + emit_token_text_bytes(w);
+    size_t token = sizeof(struct rec_step) + sizeof(struct rec_out) + sizeof(struct rec_tensor) +
+                   32 + emit_token_text_bytes(w);
     size_t tensors =
         ((size_t)l->max_seqs * shape->vocab + (size_t)l->max_enc_tokens * shape->hidden) *
         sizeof(float);
 
     return (size_t)l->max_tokens * (64 + 8 * (LAGAN_MAX_TOP + 1)) +
            l->max_seqs * ((32u << 10) + (size_t)shape->max_len * token) + 2 * tensors +
-           8 * (size_t)LAGAN_MAX_STR;
+           (size_t)l->max_seqs * w->requests->row_bytes + 8 * (size_t)LAGAN_MAX_STR;
 }
 
 static int
@@ -208,6 +210,9 @@ open_requests(struct worker *w, struct err *e)
     TRY(adopt_log_open(w, e));
     TRY(requests_open(w->requests, MAX(l->max_seqs + QUEUE_SLOTS, (uint32_t)MIN_SLOTS),
                       outputs_max_ids(w->max_source, shape->max_len), LAGAN_MAX_STR + CHAT_DAY, e));
+    requests_open_rows(w->requests, search_rows_slot_bytes(w));
+    if (!w->requests->rows)
+        log_warn("no memory for the logits of beam searches; refusing searches that ask for them");
     TRY(intake_open(w, e));
     outbox_close(w->outbox);
     TRY(outbox_open(w->outbox, max_record_bytes(w), e));
@@ -392,7 +397,10 @@ commit(struct loop *p, const struct batch *b, const struct batch_result *res, ns
         n_before[i] = seq[i] ? seq[i]->n_tokens : 0;
     }
     FP(step_finished);
-    if (res->status == 0) adopt_log_commit(w, b);
+    if (res->status == 0) {
+        adopt_log_commit(w, b);
+        search_rows_keep(w, b, res, seq);
+    }
     scheduler_commit(w->sched, b, res, now);
     for (uint32_t i = 0; i < b->n_segments; i++)
         if (seq[i] && seq[i]->beam && seq[i]->first_member == seq[i] &&

@@ -175,6 +175,7 @@ exit_code(int r, bool loaded)
     if (r == -EPIPE) return 0;
     if (r == -EIO) return EXIT_DEVICE;
     if (loaded) return EXIT_INTERNAL;
+    if (r == -EACCES || r == -EPERM) return EXIT_NO_PERMISSION;
     return r == -ENOMEM ? EXIT_NO_MEMORY : EXIT_CONFIG;
 }
 
@@ -206,8 +207,7 @@ run_inspect(struct worker *w, const struct own_keys *own)
     log_to_parent();
     r = inspect_run(w, own->held, &e);
     if (r < 0) log_err("%s", e.text);
-    if (r == -EACCES || r == -EPERM) return EXIT_NO_PERMISSION;
-    return r == -EIO ? EXIT_DEVICE : r < 0 ? EXIT_CONFIG : 0;
+    return r == -ENOMEM ? EXIT_CONFIG : r < 0 ? exit_code(r, /* loaded= */ false) : 0;
 }
 
 int

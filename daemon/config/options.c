@@ -4,7 +4,9 @@
 #include "base/cgroup.h"
 #include "wire/curve.h"
 
+#include <pwd.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "config.h"
 
@@ -192,6 +194,7 @@ command_line_model(struct config *c, struct problems *p)
         opt_defaults(model_opts, &c->model[0].keys);
         set_model_key(c, "path", c->o.model, "--model", p);
     }
+    if (!c->n_models && p->n) return; /* the errors of the file say why there is no model */
     if (c->n_models != 1 && (*c->o.device || *set)) {
         problem(p,
                 "%s needs exactly one model, but %s; set the key in `models:` of the file instead",
@@ -296,8 +299,15 @@ network(struct config *c, struct problems *p)
         problem(p, "api.tcp is set but api.keys is not: lagand serves tcp clients only with keys; "
                    "laganctl keygen --help tells how to make them");
     } else if (curve_read(&keys, c->o.keys, &e) < 0) {
+        bool denied = access(c->o.keys, R_OK) < 0 && errno == EACCES;
+        const struct passwd *user = denied ? getpwuid(geteuid()) : NULL;
+
         p->n_denied += e.code == -EACCES;
-        problem(p, "api.keys: %s", e.text);
+        if (user)
+            problem(p, "api.keys: %s; lagand runs as user %s: chown %s %s", e.text, user->pw_name,
+                    user->pw_name, c->o.keys);
+        else
+            problem(p, "api.keys: %s", e.text);
     } else if (!*keys.secret) {
         problem(p, "api.keys: %s has no line with lagand's secret; laganctl keygen makes one",
                 c->o.keys);

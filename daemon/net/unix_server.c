@@ -212,8 +212,7 @@ accept_one(struct unix_server *l, uint32_t listener, nsec now, struct unix_serve
     struct epoll_event e = { .events = EPOLLIN };
     struct ucred cred;
     socklen_t size = sizeof cred;
-    uint32_t n_hello;
-    const uint8_t *hello = zmtp_hello(&n_hello);
+    uint8_t hello[ZMTP_HELLO];
     struct peer *p;
     int fd = accept4(l->listener[listener].fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
 
@@ -244,7 +243,8 @@ accept_one(struct unix_server *l, uint32_t listener, nsec now, struct unix_serve
     l->at[fd] = p;
     l->listener[listener].n++;
     TAILQ_INSERT_TAIL(&l->all, p, all);
-    if (put(l, p, hello, n_hello, NULL, 0) < 0) doom(l, p);
+    zmtp_hello(hello, /* client= */ false);
+    if (put(l, p, hello, sizeof hello, NULL, 0) < 0) doom(l, p);
     return tell(p, news, UNIX_SERVER_OPENED);
 }
 

@@ -7,6 +7,7 @@
  *     w0.pid           pidfd of the process of worker 0, which must end before its arenas are used
  *     w0=weights=...   arena of worker 0; its note (ipc/fd_channel.h: name, size) is in the name,
  *                      because lagand cannot read the note from an arena in device memory
+ *     w0.kv_limit      limit of the KV memory of worker 0 after OOM kills (supervise/oom.h)
  *     api.sock         listening socket for clients, if systemd opened it (systemd/lagand.socket)
  *
  * Without systemd fdstore_put() and fdstore_drop() have no effect. */

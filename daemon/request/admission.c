@@ -11,6 +11,7 @@
 #include "daemon/request/deliver.h"
 #include "daemon/request/length.h"
 #include "daemon/supervise/worker.h"
+#include "ipc/search_limits.h"
 
 #include <sys/random.h>
 #include <time.h>
@@ -199,20 +200,26 @@ fits_in_length(const struct model_facts *f, const struct rec_submit *s, struct e
     return 0;
 }
 
-/* Refuses logits that would exceed `most` bytes. This checks a lower bound of the size of the
- * tensors; receive.c checks the size of the received tensors. */
+/* Refuses logits that would exceed `most` bytes, and beam searches that would keep too much. This
+ * checks a lower bound of the size of the tensors; receive.c checks the size of the received
+ * tensors, the worker what its searches keep. */
 static int
 tensors_fit(const struct model_facts *f, const struct rec_submit *s, uint64_t most, struct err *e)
 {
-    uint64_t n = MIN(s->max_tokens, f->max_len), bytes = 4 * n * f->vocab;
+    uint64_t n = (uint64_t)MIN(s->max_tokens, f->max_len) * s->n, bytes = 4 * n * f->vocab;
+    bool logits = s->flags & SUBMIT_LOGITS;
 
     if ((s->flags & SUBMIT_ENCODER_OUTPUT) && !f->max_source)
         return REFUSED(e, INVALID_REQUEST,
                        "return_encoder_output is given, but %s is a decoder-only model", f->family);
-    if ((s->flags & SUBMIT_LOGITS) && !(s->absent & ABSENT_max_tokens) && bytes > most)
+    if (s->absent & ABSENT_max_tokens) return 0;
+    if (logits && bytes > most)
         return REFUSED(e, TOO_LONG,
                        "the logits of %llu tokens need %llu bytes; limits.tensor_bytes allows %llu",
                        (unsigned long long)n, (unsigned long long)bytes, (unsigned long long)most);
+    if (s->beams > 1 &&
+        search_limits_check(n / s->n * s->beams, s->logprobs, logits ? f->vocab : 0, e) < 0)
+        return LAGAN_E_TOO_LONG;
     return 0;
 }
 
@@ -224,7 +231,6 @@ defaults_fit(const struct model_facts *f, const struct rec_submit *s, struct err
         .n = s->n,
         .beams = s->beams,
         .temperature = (double)(s->absent & ABSENT_temperature ? f->temperature : s->temperature),
-        .logprobs = s->logprobs,
         .return_logits = s->flags & SUBMIT_LOGITS,
     };
 

@@ -23,6 +23,7 @@ enum { MAX_ENTRIES = 65536 }; /* most entries of a STEP record */
 /* Limits of a request's undelivered log-probabilities or tensors. Above SUSPEND_BYTES the worker
  * suspends it; the data that are in flight then fit below MAX_UNDELIVERED. */
 enum { SUSPEND_BYTES = 1 << 20, MAX_UNDELIVERED = 16 << 20 };
+_Static_assert(LAGAN_MAX_SEARCH_LOGPROBS <= MAX_UNDELIVERED, "a beam search sends all at its end");
 
 /* The n bytes of a record's payload that are not read yet. */
 struct rest {

@@ -3,12 +3,23 @@
 
 #include "base/log.h"
 #include "daemon/config/options.h"
+#include "daemon/persist/fdstore.h"
 #include "daemon/supervise/process.h"
 #include "daemon/supervise/worker_struct.h"
 
 #include <signal.h>
 #include <stdio.h>
+#include <sys/mman.h>
 #include <sys/wait.h>
+#include <unistd.h>
+
+struct kv_limit { /* content of the descriptor: an ABI between versions of lagand */
+    uint64_t max_kv;
+    char model[64]; /* name of the model that the worker served */
+};
+_Static_assert(sizeof(struct kv_limit) == 72, "kv_limit");
+_Static_assert(sizeof(((struct model_options *)0)->name) == sizeof((struct kv_limit *)0)->model,
+               "kv_limit.model");
 
 struct oom_watch *
 oom_watch_new(const char *root)
@@ -51,6 +62,37 @@ describe_use(const struct worker *w, uint64_t kv_bytes, char *buf, size_t n)
         snprintf(buf, n, "KV memory %.1f MiB", mib(kv_bytes));
 }
 
+void
+oom_limit_name(uint32_t index, char *name, size_t n)
+{
+    snprintf(name, n, "w%u.kv_limit", index);
+}
+
+int
+oom_limit_save(const struct worker *w, char *name, size_t n)
+{
+    struct kv_limit k = { .max_kv = w->max_kv };
+    int fd = w->max_kv ? memfd_create("lagan-kv-limit", MFD_CLOEXEC) : -1;
+
+    oom_limit_name(w->info.index, name, n);
+    memcpy(k.model, w->d->config->model[w->info.model].keys.name, sizeof k.model);
+    if (fd < 0 || pwrite(fd, &k, sizeof k, 0) == sizeof k) return fd;
+    close(fd);
+    return -1;
+}
+
+/* Puts the limit of w into systemd's fd store, for a lagand after a crash of this one. */
+static void
+store_limit(const struct worker *w)
+{
+    char name[FDSTORE_NAME];
+    int fd = oom_limit_save(w, name, sizeof name);
+
+    if (fd < 0) return;
+    fdstore_put(name, fd);
+    close(fd);
+}
+
 bool
 oom_worker_died(struct worker *w, uint64_t kv_bytes)
 {
@@ -72,12 +114,42 @@ oom_worker_died(struct worker *w, uint64_t kv_bytes)
              m.limiter, limit, (int)w->info.pid, use, lowered, w->info.name);
     snprintf(w->info.why, sizeof w->info.why, "%s", w->info.low_memory);
     process_log(w, LOG_LEVEL_ERR, "%s", w->info.low_memory);
+    if (ours) store_limit(w);
     return ours;
 }
 
 void
 oom_worker_recovered(struct worker *w)
 {
+    char name[FDSTORE_NAME];
+
+    if (w->max_kv) {
+        oom_limit_name(w->info.index, name, sizeof name);
+        fdstore_drop(name);
+    }
     w->max_kv = 0;
     w->info.low_memory[0] = 0;
+}
+
+void
+oom_limit_restore(struct worker *w, int fd)
+{
+    const char *model = w->d->config->model[w->info.model].keys.name;
+    char name[FDSTORE_NAME];
+    struct kv_limit k;
+    bool valid = pread(fd, &k, sizeof k, 0) == sizeof k && k.max_kv &&
+                 !strncmp(k.model, model, sizeof k.model);
+
+    close(fd);
+    if (!valid) {
+        oom_limit_name(w->info.index, name, sizeof name);
+        fdstore_drop(name);
+        return;
+    }
+    w->max_kv = k.max_kv;
+    snprintf(w->info.low_memory, sizeof w->info.low_memory,
+             "out of memory: the kernel killed processes of %s before lagand restarted; now at "
+             "most %.1f MiB of KV; raise the limit or lower kv.memory, then `laganctl restart %s`",
+             w->info.name, mib(w->max_kv), w->info.name);
+    process_log(w, LOG_LEVEL_WARN, "%s", w->info.low_memory);
 }

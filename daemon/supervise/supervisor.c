@@ -92,6 +92,13 @@ too_often(nsec *ring, uint32_t size, uint32_t *n, nsec now, nsec window)
     return *n >= size && now - ring[*n % size] <= window;
 }
 
+/* Returns true if a start ends with this exit status until an operator acts. */
+static bool
+is_config(int status)
+{
+    return status == EXIT_CONFIG || status == EXIT_NO_PERMISSION;
+}
+
 static enum death_cause
 cause_of(const struct super *s, int code, int status, bool has_panic, bool oom)
 {
@@ -104,8 +111,8 @@ cause_of(const struct super *s, int code, int status, bool has_panic, bool oom)
         return has_panic ? DEATH_CHECK : DEATH_SIGNAL;
     }
     if (status == 0 && (stops || s->state == SUPER_DRAINING)) return DEATH_DRAINED;
-    if (status == EXIT_CONFIG && s->served) return DEATH_START;
-    if (status == EXIT_CONFIG || status == EXIT_REFUSED) return DEATH_CONFIG;
+    if (is_config(status) && s->served) return DEATH_START;
+    if (is_config(status) || status == EXIT_REFUSED) return DEATH_CONFIG;
     if (status == EXIT_DEVICE) return s->was_ready ? DEATH_DEVICE : DEATH_LOST;
     return s->was_ready ? DEATH_EXITED : DEATH_START;
 }
@@ -155,7 +162,7 @@ spawn(struct super *s)
 static bool
 may_pass(const struct super *s)
 {
-    return s->served && (s->death.status == EXIT_CONFIG || s->death.status == EXIT_NO_MEMORY);
+    return s->served && (is_config(s->death.status) || s->death.status == EXIT_NO_MEMORY);
 }
 
 static enum super_state

@@ -361,6 +361,7 @@ op_moved(void *arg, enum super_state from, enum super_state to)
     struct worker *w = arg;
 
     w->info.last_death = w->super.death.cause;
+    w->info.last_status = w->super.death.status;
     if (to == SUPER_READY) {
         w->arenas.verify_contents = false; /* the worker has verified the arenas */
     } else if (to == SUPER_BACKOFF) {
@@ -500,7 +501,7 @@ worker_loading(struct worker *w, uint64_t done, uint64_t total)
 void
 worker_event(struct worker *w, enum super_event ev)
 {
-    if (ev == EV_START || ev == EV_RESTART || ev == EV_REPLACE) oom_worker_recovered(w);
+    if (ev == EV_STOP || ev == EV_RESTART || ev == EV_REPLACE) oom_worker_recovered(w);
     super_event(&w->super, ev, w->d->now);
 }
 

@@ -21,6 +21,7 @@ struct worker_info {
     pid_t pid;      /* 0: no process */
     uint64_t epoch; /* of the present or last incarnation; 0: none yet */
     enum death_cause last_death;
+    int last_status;      /* exit status of the last process; 0: a signal ended it */
     uint32_t restarts;    /* unrequested ends, also under previous lagands */
     char why_before[320]; /* `why` of the process before, until this one is READY; "": none */
     char why[320];        /* last line printed at level err, or the cause of the end */

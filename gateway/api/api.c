@@ -185,7 +185,7 @@ take_request(void *ctx, struct http_exchange *x)
     int r;
 
     (void)ctx;
-    if (!e) return 0; /* refused by take_head() */
+    if (!e || e->ending) return 0; /* refused by take_head(), or by api_drain() meanwhile */
     (void)fault_set(&f, API_E_INTERNAL, NULL, "the gateway could not read the request");
     r = read_and_run(e, &f);
     if (r == -ENOMEM)

@@ -155,6 +155,8 @@ void exchange_respond(struct exchange *e, const char *type, struct out *o);
 /* Ends the response with an error: as status and body, or as the last event of a stream. */
 void exchange_fail(struct exchange *e, const struct fault *f);
 void exchange_fail_memory(struct exchange *e);
+/* Closes the connection without an end of the response. Comes last. */
+void exchange_cut(struct exchange *e, const char *reason);
 void exchange_new_id(struct exchange *e, const char *prefix);
 /* Adds X-Lagan-Ignored and others to e->fields and frees the body. */
 void exchange_close_body(struct exchange *e);

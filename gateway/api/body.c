@@ -186,16 +186,19 @@ read_member(struct body *b, const struct body_member *m, unsigned route, bool st
             struct fault *f)
 {
     struct http_text raw = trimmed(m->value);
-    char name[65];
-    enum field field = field_find(route, m->name.p, m->name.n);
+    char name[BODY_KEY + 1];
+    struct json j;
+    enum field field;
     int r;
 
     if (raw.n == 4 && memcmp(raw.p, "null", 4) == 0) return 0;
-    snprintf(name, sizeof name, "%.*s", (int)MIN(m->name.n, sizeof name - 1), m->name.p);
+    json_open(&j, m->name.p - 1, m->name.n + 2); /* with its quotes */
+    TRY(json_next(&j, NULL));
+    field = field_find(route, name, (size_t)json_unescape(&j, name, sizeof name));
     if (field == N_FIELDS) {
         if (strict)
-            return fault_set(f, API_E_UNKNOWN_PARAMETER, name, "there is no field \"%s\"", name);
-        body_ignore(b, m->name.p, m->name.n);
+            return fault_set(f, API_E_UNKNOWN_PARAMETER, name, "there is no field \"%.64s\"", name);
+        body_ignore(b, name, strlen(name));
         return 0;
     }
     r = field_read(field, raw, name, &b->v[field], f);

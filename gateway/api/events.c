@@ -34,7 +34,7 @@ static int
 drain(struct exchange *e)
 {
     if (e->out.failed || e->head.failed) {
-        http_cut(e->x);
+        exchange_cut(e, "out_of_memory");
         return -ENOMEM;
     }
     while (e->sent < e->out.n) {

@@ -145,6 +145,15 @@ exchange_fail(struct exchange *e, const struct fault *f)
 }
 
 void
+exchange_cut(struct exchange *e, const char *reason)
+{
+    exchange_forget(e);
+    e->reason = reason;
+    e->ending = true;
+    http_cut(e->x);
+}
+
+void
 exchange_fail_memory(struct exchange *e)
 {
     struct fault f;

@@ -137,7 +137,7 @@ field_read(enum field field, struct http_text raw, const char *name, struct valu
     struct json j;
 
     if (row->use == FIELD_REFUSED && !is_one_of(raw, row->arg))
-        return fault_set(f, API_E_UNSUPPORTED, name, "%s is not served%s%s", name,
+        return fault_set(f, API_E_UNSUPPORTED, name, "%.64s is not served%s%s", name,
                          row->arg[0] ? "; leave it out or send " : "; leave it out", row->arg);
     json_open(&j, raw.p, raw.n);
     if (json_next(&j, NULL) < 0) return wrong_type(name, "JSON", raw, f);

@@ -53,6 +53,16 @@ out_put(struct out *o, const char *s)
 }
 
 void
+out_u64(struct out *o, uint64_t v)
+{
+    char text[20], *at = text + sizeof text;
+
+    do *--at = (char)('0' + v % 10);
+    while (v /= 10);
+    out_bytes(o, at, (size_t)(text + sizeof text - at));
+}
+
+void
 out_format(struct out *o, const char *fmt, ...)
 {
     va_list ap;

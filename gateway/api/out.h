@@ -18,6 +18,7 @@ void out_free(struct out *o);
 char *out_space(struct out *o, size_t n);
 void out_bytes(struct out *o, const void *p, size_t n);
 void out_put(struct out *o, const char *s); /* as it is */
+void out_u64(struct out *o, uint64_t v);
 void out_format(struct out *o, const char *fmt, ...) PRINTF_LIKE(2, 3);
 
 /* JSON. Escaped are '"', '\', bytes below 0x20, and U+0085, U+2028, U+2029: readers of SSE take

@@ -60,7 +60,10 @@ put_entry(const struct exchange *e, struct out *o, const struct lagan_top_logpro
     out_put(o, ",\"logprob\":");
     out_f32(o, t->logprob);
     out_put(o, ",\"bytes\":[");
-    for (size_t i = 0; i < text.n; i++) out_format(o, i ? ",%d" : "%d", (unsigned char)text.p[i]);
+    for (size_t i = 0; i < text.n; i++) {
+        if (i) out_put(o, ",");
+        out_u64(o, (unsigned char)text.p[i]);
+    }
     out_put(o, "]");
 }
 
@@ -360,7 +363,8 @@ static void
 begin_event(const struct exchange *e, uint32_t index, struct out *o)
 {
     out_bytes(o, e->head.p, e->head.n);
-    out_format(o, "%u,", index);
+    out_u64(o, index);
+    out_put(o, ",");
 }
 
 static void

@@ -201,10 +201,9 @@ api_event(struct api *a, uint32_t tenant, const struct lagan_event *ev)
         open.result(a, open.owner, ev);
     else if (open.prompt == OPEN_CALL)
         call_result(open.e, ev);
-    else if (ev->kind == LAGAN_EVENT_ERROR && ev->reason == LAGAN_E_SLOW_READER) {
-        open.e->reason = "slow_reader";
-        http_cut(open.e->x);
-    } else if (ev->kind == LAGAN_EVENT_ERROR) {
+    else if (ev->kind == LAGAN_EVENT_ERROR && ev->reason == LAGAN_E_SLOW_READER)
+        exchange_cut(open.e, "slow_reader");
+    else if (ev->kind == LAGAN_EVENT_ERROR) {
         lagand_fault(open.e, ev, &f);
         exchange_fail(open.e, &f);
     } else {

@@ -80,8 +80,7 @@ failed_check_stores_a_panic_message_and_aborts(void **state)
     assert_true(WIFSIGNALED(status));
     assert_int_equal(WTERMSIG(status), SIGABRT);
     assert_true(read(p[0], text, sizeof text - 1) > 0);
-    assert_memory_equal(text, "<2>check failed: 1 + 1 == 3 (", 29);
-    assert_non_null(strstr(text, ")\ncheck failed: 1 + 1 == 3 ("));
+    assert_memory_equal(text, "check failed: 1 + 1 == 3 (", 26);
     close(p[0]);
     close(p[1]);
 }

@@ -10,6 +10,7 @@
 #include <sys/syscall.h>
 #include <sys/uio.h>
 #include <sys/un.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 int sd_journal_sendv(const struct iovec *v, int n);
@@ -85,6 +86,38 @@ line_has_priority_subject_and_text(void **state)
     log_debug("x");
     assert_string_equal(seen(), "<3>worker w0: no memory\n<4>worker w0: slow\n"
                                 "<6>worker w0: ready in 14 s\n<7>worker w0: x\n");
+}
+
+/* Fails a check() in a child process and returns what it has written to standard error. */
+static const char *
+failed_check(bool to_parent)
+{
+    int status;
+    pid_t pid;
+
+    look();
+    pid = fork();
+    if (pid == 0) {
+        log_open("lagand", LOG_LEVEL_INFO);
+        if (to_parent) log_to_parent();
+        check(1 + 1 == 3);
+    }
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGABRT);
+    return seen();
+}
+
+static void
+failed_check_is_logged_like_any_error(void **state)
+{
+    const char *line = failed_check(/* to_parent= */ false);
+    size_t skip;
+
+    (void)state;
+    assert_int_equal(log_line_level(line, strcspn(line, "\n"), &skip), LOG_LEVEL_ERR);
+    assert_true(skip > 3);
+    assert_memory_equal(line + skip, "lagand: check failed: 1 + 1 == 3 (", 34);
+    assert_memory_equal(failed_check(/* to_parent= */ true), "<3>lagand: check failed: ", 25);
 }
 
 static void
@@ -317,6 +350,7 @@ main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(line_has_priority_subject_and_text),
+        cmocka_unit_test(failed_check_is_logged_like_any_error),
         cmocka_unit_test(line_in_a_file_has_time_and_level),
         cmocka_unit_test(line_without_prefix_has_no_level),
         cmocka_unit_test(messages_above_the_level_are_not_written),

@@ -70,7 +70,8 @@ submit(uint64_t rid, uint32_t n_ids, const char *text, const struct extra *more,
         if (strstr(more[i].key, "_ids")) {
             msgpack_pack_array(&p, 1);
             msgpack_pack_int64(&p, more[i].v);
-        } else if (!strcmp(more[i].key, "model_defaults") || !strcmp(more[i].key, "fit")) {
+        } else if (!strcmp(more[i].key, "model_defaults") || !strcmp(more[i].key, "fit") ||
+                   !strcmp(more[i].key, "return_logits")) {
             msgpack_pack_true(&p);
         } else if (!strcmp(more[i].key, "cache_salt")) {
             msg_text(&p, "s0");
@@ -211,7 +212,10 @@ invalid_combinations_of_beams_and_n_are_refused(void **state)
         { { { "n", 3 }, { "temperature", 1 }, { "logprobs", 2 } }, NULL },
         { { { "beams", 3 }, { "n", 4 }, { "seed", 1 } }, "n is 4" },
         { { { "beams", 2 }, { "n", 2 }, { "logprobs", 0 } }, NULL },
-        { { { "beams", 2 }, { "logprobs", 1 }, { "seed", 1 } }, "with beams it must be 0" },
+        { { { "beams", 2 }, { "n", 2 }, { "logprobs", 1 } }, NULL },
+        { { { "beams", 2 }, { "n", 2 }, { "return_logits", 1 } }, NULL },
+        { { { "n", 2 }, { "temperature", 1 }, { "return_logits", 1 } },
+          "return_logits needs n = 1 or beams above 1" },
         { { { "beams", 2 }, { "temperature", 1 }, { "seed", 1 } },
           "temperature cannot be combined with beams" },
         { { { "n", 2 }, { "seed", 1 }, { "ack_window", 1 } }, "set temperature" },
@@ -236,6 +240,40 @@ invalid_combinations_of_beams_and_n_are_refused(void **state)
     d.facts[0] =
         (struct model_facts){ .known = true, .vocab = 9, .max_len = 50, .max_request_seqs = 3 };
     refused(LAGAN_E_INVALID_REQUEST, "the limit is 3", 30, 2, NULL, "beams", 4);
+}
+
+/* A worker keeps the rows of all beams until the search is over. */
+static void
+searches_that_keep_too_much_are_refused(void **state)
+{
+    static const struct {
+        struct extra more[3];
+        const char *words; /* NULL: accepted */
+    } rows[] = {
+        { { { "beams", 4 }, { "max_tokens", 100 }, { "logprobs", 1024 } }, NULL },
+        { { { "beams", 16 }, { "max_tokens", 200 }, { "logprobs", 1024 } },
+          "logprobs 1024 of 3200 tokens of all beams need 26227200 bytes" },
+        { { { "beams", 4 }, { "max_tokens", 16 }, { "return_logits", 1 } }, NULL },
+        { { { "beams", 4 }, { "max_tokens", 17 }, { "return_logits", 1 } },
+          "the logits of 68 tokens of all beams need 71303168 bytes; a beam search may keep "
+          "67108864" },
+        { { { "beams", 1 }, { "max_tokens", 17 }, { "return_logits", 1 } }, NULL },
+    };
+    struct err e;
+    struct request *r;
+
+    (void)state;
+    config.o.tensor_bytes = 1 << 30;
+    d.facts[0] = (struct model_facts){
+        .known = true, .vocab = 1 << 18, .max_len = 500, .max_request_seqs = 16
+    };
+    for (uint32_t i = 0; i < ARRAY_LEN(rows); i++) {
+        int code = submit(10 + i, 2, NULL, rows[i].more, 3, &r, &e);
+
+        if (code != (rows[i].words ? LAGAN_E_TOO_LONG : 0) ||
+            (rows[i].words && !strstr(e.text, rows[i].words)))
+            fail_msg("row %u: %d \"%s\"", i, code, e.text);
+    }
 }
 
 static void
@@ -427,6 +465,7 @@ main(void)
         T(invalid_submit_is_refused_without_model_facts),
         T(max_tokens_error_names_the_limit),
         T(invalid_combinations_of_beams_and_n_are_refused),
+        T(searches_that_keep_too_much_are_refused),
         T(unsupported_keys_are_refused_by_name_unless_default),
         T(default_beams_are_charged_after_ready),
         T(fit_lowers_max_tokens_to_the_free_positions),

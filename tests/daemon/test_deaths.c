@@ -587,6 +587,50 @@ oom_kills_back_off_lower_the_kv_and_degrade_the_status(void **state)
 }
 
 static void
+kv_limit_after_oom_kills_outlives_lagand_until_a_restart_of_the_worker(void **state)
+{
+    const char *root = fake_cgroup();
+    struct dealer *c;
+    int n;
+
+    (void)state;
+    lagand_begin(&r, "oom", ARGS("--cgroup-root", root));
+    c = dealer_open(&r, "api.sock");
+    submit(c, 1, 3, 4, 1); /* 2 processes generate 2 tokens each */
+    assert_int_equal(rest(c, 1, 0, 4, 1), 1);
+    dealer_close(c);
+    assert_true(lagand_logged(&r, "fake: at most 2048 bytes of KV", 1000));
+    lagand_await_workers(&r, 1);
+    assert_int_equal(systemd_stored(&r.systemd, "w0.kv_limit"), 1);
+    for (int i = 0; i < 2; i++) {
+        n = lagand_count(&r, "fake: at most 2048 bytes of KV");
+        systemd_clear_notices(&r.systemd);
+        if (i == 0) {
+            c = dealer_open(&r, "ctl.sock");
+            call(c, 1, "daemon reexec", NULL, NULL);
+            receive_type(c, LAGAN_MSG_REPLY, 2000);
+            assert_true(lagand_notified(&r, "RELOADING=1", 2000));
+            dealer_close(c);
+        } else {
+            lagand_crash(&r, "oom", ARGS("--cgroup-root", root, "--remove-runtime-dir"));
+        }
+        lagand_ready(&r);
+        assert_int_equal(lagand_count(&r, "fake: at most 2048 bytes of KV"), n + 1);
+        assert_int_equal(status_code(), 7);
+    }
+    c = dealer_open(&r, "ctl.sock");
+    call(c, 1, "restart", "worker", "w0");
+    receive_type(c, LAGAN_MSG_REPLY, 2000);
+    for (int i = 0; i < 100 && status_code() != 0; i++) poll(NULL, 0, 50);
+    assert_int_equal(status_code(), 0);
+    assert_int_equal(lagand_count(&r, "fake: at most 2048 bytes of KV"), n + 1);
+    assert_int_equal(systemd_stored(&r.systemd, "w0.kv_limit"), 0);
+    dealer_close(c);
+    assert_int_equal(lagand_stop(&r), 0);
+    remove_cgroup(root);
+}
+
+static void
 oom_kills_while_loading_end_requests_with_out_of_memory(void **state)
 {
     const char *root = fake_cgroup();
@@ -651,6 +695,7 @@ main(void)
         lagand_test(lagand_ticks_and_reads_clients_between_deaths_of_workers),
         lagand_test(killed_lagand_leaves_no_worker_and_the_next_starts),
         lagand_test(oom_kills_back_off_lower_the_kv_and_degrade_the_status),
+        lagand_test(kv_limit_after_oom_kills_outlives_lagand_until_a_restart_of_the_worker),
         lagand_test(oom_kills_while_loading_end_requests_with_out_of_memory),
         lagand_test(drain_ends_after_supervisor_shutdown_timeout),
     };

@@ -527,6 +527,20 @@ bad_frame_is_answered_for_its_own_request(void **state)
     assert_int_equal(lagand_stop(&r), 0);
 }
 
+static void
+hello_of_other_versions_is_refused_with_both_ranges(void **state)
+{
+    struct dealer *c;
+
+    (void)state;
+    lagand_begin(&r, "good", NULL);
+    c = dealer_open(&r, "api.sock");
+    SEND(c, LAGAN_MSG_HELLO, 1, { "min", 7 }, { "max", 9 });
+    receive_error(c, 1, LAGAN_E_UNSUPPORTED, "versions 7 to 9, lagand speaks version 1", 2000);
+    dealer_close(c);
+    assert_int_equal(lagand_stop(&r), 0);
+}
+
 /* The table of commands has entries that are reserved for operators. */
 static void
 operators_have_reserved_entries_for_commands(void **state)
@@ -658,6 +672,7 @@ main(void)
         lagand_test(full_queue_refuses_before_accept),
         lagand_test(sequences_beyond_the_slots_of_a_worker_stay_queued),
         lagand_test(hostile_frames_get_errors_and_do_no_harm),
+        lagand_test(hello_of_other_versions_is_refused_with_both_ranges),
         lagand_test(bad_frame_is_answered_for_its_own_request),
         lagand_test(operators_have_reserved_entries_for_commands),
         lagand_test(operator_verbs_need_the_operator_socket),

@@ -87,11 +87,10 @@ say_hello(int fd)
 {
     static const char ready[] = "\x04\x1c\x05READY\x0bSocket-Type\0\0\0\x06"
                                 "DEALER";
-    uint8_t theirs[HELLO_BYTES];
-    uint32_t n;
-    const uint8_t *hello = zmtp_hello(&n);
+    uint8_t theirs[HELLO_BYTES], hello[ZMTP_HELLO];
 
-    assert_int_equal(n, HELLO_BYTES);
+    zmtp_hello(hello, /* client= */ false);
+    assert_int_equal(sizeof hello, HELLO_BYTES);
     say(fd, hello, ZMTP_GREETING);
     say(fd, ready, sizeof ready - 1);
     assert_false(take());
@@ -229,10 +228,10 @@ ready_may_have_other_properties(void **state)
     static const char brief[] = "\x04\x06\x05READY";
     static const char before[] = "\x06\0\0\0\0\0\0\x13\x8e\x05READY\x03X-A\0\0\x13\x80";
     static const char value[0x1380];
-    uint32_t n;
-    const uint8_t *hello = zmtp_hello(&n);
+    uint8_t hello[ZMTP_HELLO];
 
     (void)state;
+    zmtp_hello(hello, /* client= */ false);
     for (int i = 0; i < 2; i++) {
         int fd = dial();
         struct unix_server_event who = news;
@@ -519,13 +518,11 @@ peer_without_ping_support_gets_no_ping(void **state)
     static const char ready[] = "\x04\x06\x05READY";
     int fd = dial();
     struct unix_server_event who = news;
-    uint8_t greeting[ZMTP_GREETING], theirs[HELLO_BYTES];
-    uint32_t n;
+    uint8_t hello[ZMTP_HELLO], theirs[HELLO_BYTES];
 
     (void)state;
-    memcpy(greeting, zmtp_hello(&n), sizeof greeting);
-    greeting[11] = 0;
-    say(fd, greeting, sizeof greeting);
+    zmtp_hello(hello, /* client= */ true);
+    say(fd, hello, ZMTP_GREETING);
     say(fd, ready, sizeof ready - 1);
     assert_false(take());
     assert_int_equal(recv(fd, theirs, sizeof theirs, MSG_WAITALL), HELLO_BYTES);

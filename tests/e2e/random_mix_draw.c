@@ -220,9 +220,9 @@ draw_ask(struct ask *a, const struct model *m, uint32_t number, bool tensors)
                                   : 1 + test_below(mix_one_in(8) ? MOST_NEW : 64);
     INT(a, "max_tokens", a->max_tokens);
     draw_sampling(a, m);
-    if (mix_one_in(2)) INT(a, "logprobs", a->search ? 0 : test_below(TOPS + 1));
+    if (mix_one_in(2)) INT(a, "logprobs", test_below(TOPS + 1));
     if (mix_one_in(4)) INT(a, "prompt_logprobs", test_below(TOPS + 1));
-    if (tensors && !a->search && a->n == 1 && mix_one_in(8)) {
+    if (tensors && (a->search || a->n == 1) && mix_one_in(a->search ? 3 : 8)) {
         lagan_set_bool(a->r, "return_logits", 1);
         SET(a, "return_logits");
     }

@@ -2,9 +2,10 @@
  *
  * Each recorded search of transformers (tests/data/golden, `beams`) is requested with all of its
  * sequences, many at once: ids in their order, scores within 1e-4 (the tolerance of the goldens),
- * log-probabilities of tokens, with several settings of blocks, chunks, policy, reuse and lanes.
- * Samples of one seed are the same alone and among other requests. All of it runs again while the
- * worker is killed repeatedly: no token is delivered twice and the outputs are the same.
+ * log-probabilities of tokens, the best tokens and logits of their rows, with several settings of
+ * blocks, chunks, policy, reuse and lanes. Samples of one seed are the same alone and among other
+ * requests. All of it runs again while the worker is killed repeatedly: no token is delivered twice
+ * and the outputs are the same.
  */
 #include "tests/e2e/serve.h"
 #include "tests/test.h"
@@ -17,18 +18,23 @@
 #include <stdio.h>
 
 enum { MAX_CASES = 96, MAX_OUT = 16, MAX_IDS = 512, AT_ONCE = 12, KILLS = 10 };
+/* Recorded rows: tops of each token; the logits of 3 ids: the first, the last, the token. */
+enum { TOPS = 2, ROW = 3 };
 
 struct sequence {
     int32_t id[MAX_IDS];
     float logprob[MAX_IDS];
+    struct lagan_top_logprob top[MAX_IDS][TOPS];
+    float logits[MAX_IDS][ROW];
     uint32_t n;
     double score;
-    bool has_logprobs; /* recorded */
+    bool has_logprobs, has_rows; /* recorded */
 };
 
 struct asked { /* one search */
     struct lagan_request *r;
     uint32_t n;
+    bool rows; /* recorded: asks for logprobs and return_logits */
     struct sequence want[MAX_OUT];
 };
 
@@ -36,6 +42,9 @@ struct received {
     uint64_t id;
     uint32_t n_over, order[MAX_OUT];
     struct sequence out[MAX_OUT];
+    float *logits; /* rows of all outputs, output 0 first */
+    size_t n_values;
+    uint32_t vocab;
     bool done;
 };
 
@@ -106,6 +115,31 @@ set_params(struct lagan_request *r, const json_t *p, uint32_t n_given)
     }
 }
 
+/* Reads the recorded rows of sequence o of search b to s; returns false if there are none. */
+static bool
+take_rows(const json_t *b, uint32_t o, struct sequence *s)
+{
+    const json_t *tops = json_array_get(json_object_get(b, "tops"), o),
+                 *logits = json_array_get(json_object_get(b, "logits"), o);
+
+    if (!tops) return false;
+    assert_int_equal(json_array_size(tops), s->n);
+    assert_int_equal(json_array_size(logits), s->n);
+    for (uint32_t t = 0; t < s->n; t++) {
+        const json_t *top = json_array_get(tops, t), *row = json_array_get(logits, t);
+
+        for (uint32_t k = 0; k < TOPS; k++) {
+            const json_t *one = json_array_get(top, k);
+
+            s->top[t][k].id = (int32_t)json_integer_value(json_array_get(one, 0));
+            s->top[t][k].logprob = (float)json_number_value(json_array_get(one, 1));
+        }
+        for (uint32_t k = 0; k < ROW; k++)
+            s->logits[t][k] = (float)json_number_value(json_array_get(row, k));
+    }
+    return true;
+}
+
 /* Adds the searches of `recorded` with parameters of their own to the n in ret; returns their
  * number. doc: the file with the prompts. */
 static uint32_t
@@ -149,6 +183,7 @@ searches(const json_t *doc, const json_t *recorded, struct asked *ret, uint32_t 
             a->want[o].has_logprobs = p;
             for (k = 0; k < json_array_size(p); k++)
                 a->want[o].logprob[k] = (float)json_number_value(json_array_get(p, k));
+            a->rows = a->want[o].has_rows = take_rows(b, o, &a->want[o]);
         }
         n++;
     }
@@ -170,10 +205,18 @@ receive(struct received *h, uint32_t n, const struct lagan_event *ev)
         assert_true(s->n + ev->n_ids <= MAX_IDS);
         memcpy(s->id + s->n, ev->ids, ev->n_ids * sizeof *ev->ids);
         if (ev->logprob) memcpy(s->logprob + s->n, ev->logprob, ev->n_ids * sizeof *ev->logprob);
+        if (ev->n_top == TOPS) memcpy(s->top + s->n, ev->top, ev->n_ids * sizeof s->top[0]);
         s->n += ev->n_ids;
         break;
     case LAGAN_EVENT_PROMPT:
         assert_int_equal(s->n, 0);
+        break;
+    case LAGAN_EVENT_TENSOR:
+        assert_int_equal(ev->first_value, h->n_values);
+        h->vocab = ev->cols;
+        h->logits = realloc(h->logits, (h->n_values + ev->n_values) * sizeof *h->logits);
+        memcpy(h->logits + h->n_values, ev->values, ev->n_values * sizeof *h->logits);
+        h->n_values += ev->n_values;
         break;
     case LAGAN_EVENT_OUTPUT:
         assert_int_equal(ev->n_tokens, s->n);
@@ -218,6 +261,42 @@ ask(const struct serve *s, struct lagan_request *const *r, struct received *h, u
     lagan_close(c);
 }
 
+/* Compares what was recorded of the row of token t with got, and with its row of logits. */
+static void
+check_row(const char *where, const struct sequence *want, const struct sequence *got, uint32_t t,
+          const float *logits, uint32_t vocab)
+{
+    const float row[ROW] = { logits[0], logits[vocab - 1], logits[want->id[t]] };
+
+    for (uint32_t k = 0; k < ROW; k++)
+        if (!(fabsf(row[k] - want->logits[t][k]) <= 1e-3f)) /* of up to 14 */
+            fail_msg("%s: logit %u of token %u is %g, not %g", where, k, t, (double)row[k],
+                     (double)want->logits[t][k]);
+    for (uint32_t k = 0; k < TOPS; k++) {
+        const struct lagan_top_logprob *x = &want->top[t][k], *y = &got->top[t][k];
+
+        if (x->id != y->id || !(fabsf(x->logprob - y->logprob) <= 2e-4f))
+            fail_msg("%s: top %u of token %u is %d, %g, not %d, %g", where, k, t, y->id,
+                     (double)y->logprob, x->id, (double)x->logprob);
+    }
+}
+
+/* The rows of the logits follow each other, output by output. */
+static void
+check_rows(const char *model, uint32_t which, const struct asked *a, const struct received *h)
+{
+    const float *row = h->logits;
+    char where[128];
+
+    for (uint32_t i = 0; i < a->n; i++)
+        for (uint32_t t = 0; t < a->want[i].n; t++, row += h->vocab) {
+            assert_true(row + h->vocab <= h->logits + h->n_values);
+            snprintf(where, sizeof where, "%s, search %u, sequence %u", model, which, i);
+            check_row(where, &a->want[i], &h->out[i], t, row, h->vocab);
+        }
+    assert_ptr_equal(row, h->logits + h->n_values);
+}
+
 static void
 check_search(const char *model, uint32_t which, const struct asked *a, const struct received *h)
 {
@@ -239,6 +318,7 @@ check_search(const char *model, uint32_t which, const struct asked *a, const str
                          "%g",
                          model, which, i, k, (double)got->logprob[k], (double)want->logprob[k]);
     }
+    if (a->rows) check_rows(model, which, a, h);
 }
 
 static void
@@ -257,7 +337,8 @@ run_searches(const char *model, const char *const *set, uint32_t kill_after)
     assert_true(n >= 20);
     for (uint32_t i = 0; i < n; i++) {
         r[i] = a[i].r;
-        lagan_set_int(r[i], "logprobs", 0);
+        lagan_set_int(r[i], "logprobs", a[i].rows ? TOPS : 0);
+        lagan_set_bool(r[i], "return_logits", a[i].rows);
         /* a request with prompt_logprobs does not survive its worker */
         if (!kill_after && i % 3 == 0) lagan_set_int(r[i], "prompt_logprobs", i % 2);
     }
@@ -266,6 +347,7 @@ run_searches(const char *model, const char *const *set, uint32_t kill_after)
     ask(&s, r, h, n, kill_after);
     for (uint32_t i = 0; i < n; i++) {
         check_search(model, i, &a[i], &h[i]);
+        free(h[i].logits);
         lagan_request_free(r[i]);
     }
     serve_stop(&s);

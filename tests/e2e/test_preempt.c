@@ -19,8 +19,10 @@ struct result {
     struct output {
         int32_t id[NEW];
         float logprob[NEW], score;
+        uint64_t tops; /* a hash */
         uint32_t n;
     } output[OUTPUTS];
+    uint64_t logits; /* a hash */
     bool over;
 };
 
@@ -38,7 +40,8 @@ submit(struct lagan *c, uint32_t i, uint32_t n_source, bool families, struct res
     if (n_source) lagan_set_ids(r, "decoder_ids", decoder, 3);
     lagan_set_int(r, "max_tokens", NEW);
     lagan_set_bool(r, "ignore_eos", true);
-    if (!search) lagan_set_int(r, "logprobs", 2);
+    lagan_set_int(r, "logprobs", 2);
+    lagan_set_bool(r, "return_logits", search);
     lagan_set_int(r, "deadline_ms", 100000);
     if (i % 2) lagan_set_float(r, "temperature", 0.9);
     if (i % 2) lagan_set_int(r, "seed", 100 + i);
@@ -49,6 +52,15 @@ submit(struct lagan *c, uint32_t i, uint32_t n_source, bool families, struct res
     if (a->n_outputs > 1) lagan_set_int(r, "n", a->n_outputs);
     assert_int_equal(lagan_submit(c, r, &a->request), 0);
     lagan_request_free(r);
+}
+
+static uint64_t
+mix(uint64_t h, const void *bytes, size_t n)
+{
+    const uint8_t *b = bytes;
+
+    for (size_t i = 0; i < n; i++) h = (h ^ b[i]) * UINT64_C(1099511628211);
+    return h;
 }
 
 static void
@@ -64,8 +76,11 @@ take(struct result *a, const struct lagan_event *ev)
         assert_true(o->n + ev->n_ids <= NEW);
         memcpy(o->id + o->n, ev->ids, ev->n_ids * sizeof *ev->ids);
         if (ev->logprob) memcpy(o->logprob + o->n, ev->logprob, ev->n_ids * sizeof *ev->logprob);
+        o->tops = mix(o->tops, ev->top, (size_t)ev->n_ids * ev->n_top * sizeof *ev->top);
         o->n += ev->n_ids;
     }
+    if (ev->kind == LAGAN_EVENT_TENSOR)
+        a->logits = mix(a->logits, ev->values, ev->n_values * sizeof *ev->values);
     if (ev->kind == LAGAN_EVENT_OUTPUT) o->score = ev->score;
     a->over = ev->kind == LAGAN_EVENT_DONE;
 }
@@ -159,6 +174,7 @@ with_and_without_preemption(const char *model, const char *memory, uint32_t n_so
             for (uint32_t k = 0; k < got[i].n_outputs; k++)
                 assert_int_equal(got[i].output[k].n, NEW);
             assert_memory_equal(got[i].output, want[i].output, sizeof want[i].output);
+            assert_int_equal(got[i].logits, want[i].logits);
             assert_int_equal(got[i].n_prompt_logprobs, want[i].n_prompt_logprobs);
         }
     }
@@ -182,8 +198,7 @@ static void
 recurrent_state_resumes_bit_for_bit(void **state)
 {
     (void)state;
-    with_and_without_preemption("tests/data/golden/bamba", "kv.memory=640KiB", 0,
-                                false); /* its state cannot be forked */
+    with_and_without_preemption("tests/data/golden/bamba", "kv.memory=640KiB", 0, true);
 }
 
 static void

@@ -1,11 +1,13 @@
 /* fuzz_chat.c - hostile conversations: rejected with a sentence, or rendered like the reference.
  *
  * Input: a byte that selects the template, a byte of flags, then the bytes that a client sent after
- * a date, or (BUILT) choices of roles and contents from which a conversation is written as JSON. An
- * accepted conversation must be rendered equally into a buffer of the exact size, and must fail in
- * one that is 1 byte smaller. A built one must give the text of the reference, or be rejected if
- * the reference rejects it. The text shown of a reply of any tokens must equal the text of a
- * reference.
+ * a date, or choices. BUILT: choices of roles and contents, from which a conversation is written as
+ * JSON. DATE: a changed byte of the date, and a length. CHECKPOINT: choices of a checkpoint's files
+ * and of a token that the vocabulary lacks. An accepted conversation must be rendered equally into
+ * a buffer of the exact size, and must fail in one that is 1 byte smaller. A built one must give
+ * the text of the reference, or be rejected if the reference rejects it. The template that a
+ * checkpoint gets must equal the choice of a reference. The text shown of a reply must equal
+ * the text of a reference.
  */
 #include "tests/fuzz/fuzz.h"
 
@@ -13,8 +15,9 @@
 #include "worker/text/tokenizer_parts.h"
 
 #include <stdio.h>
+#include <unistd.h>
 
-enum { BUILT = 1, MAX_MESSAGES = 12, MAX_TEXT = 1 << 15 };
+enum { BUILT = 1, CHECKPOINT = 2, DATE = 4, MAX_MESSAGES = 12, MAX_TEXT = 1 << 15 };
 
 static const char DAY[] = "2026-03-09\n";
 
@@ -44,10 +47,11 @@ static const char *const tokens[] = {
     " x",
     "a",
 };
-enum { CHANNEL = 13, MESSAGE = 14, N_SPECIAL = 18, N_TOKENS = 23 };
+enum { CHANNEL = 13, MESSAGE = 14, N_SPECIAL = 18, N_TOKENS = 23, NO_TOKEN = N_TOKENS };
 
+/* A vocabulary of all tokens; `without` is the special token that it lacks, or NO_TOKEN. */
 static struct tokenizer *
-open_tokenizer(void)
+open_tokenizer(int without)
 {
     static char doc[4096];
     struct tokenizer *t = calloc(1, sizeof *t);
@@ -56,7 +60,8 @@ open_tokenizer(void)
     for (int i = 0; i < N_TOKENS; i++)
         n += snprintf(doc + n, sizeof doc - (size_t)n,
                       "%s{\"id\":%d,\"content\":\"%s\",\"special\":%s,\"normalized\":false}",
-                      i ? "," : "", i, tokens[i], i < N_SPECIAL ? "true" : "false");
+                      i ? "," : "", i, i == without ? "<other>" : tokens[i],
+                      i < N_SPECIAL ? "true" : "false");
     n += snprintf(doc + n, sizeof doc - (size_t)n,
                   "],\"decoder\":{\"type\":\"Fuse\"},\"model\":{\"type\":\"BPE\",\"vocab\":{\"b\":%"
                   "d},\"merges\":[]}}",
@@ -279,24 +284,23 @@ ref(const char *name, const struct message *s, uint32_t n, struct text *t)
 
 /* ---- what is held */
 
+/* Renders text[n], a date line and JSON, from memory of exactly n bytes to one of exactly cap. */
 static int
-render(const struct chat *c, const char *json, size_t n, char *buf, size_t cap)
+render(const struct chat *c, const char *text, size_t n, char *buf, size_t cap)
 {
-    size_t len = sizeof DAY - 1 + n;
-    char *text = malloc(len), *scratch = malloc(len), *exact = malloc(cap + !cap);
+    char *copy = malloc(n + !n), *scratch = malloc(n + !n), *exact = malloc(cap + !cap);
     struct err e = { 0 };
     int r;
 
-    check(text && scratch && exact);
-    memcpy(text, DAY, sizeof DAY - 1);
-    if (n) memcpy(text + sizeof DAY - 1, json, n);
-    r = chat_render(c, text, len, scratch, exact, cap, &e);
+    check(copy && scratch && exact);
+    if (n) memcpy(copy, text, n);
+    r = chat_render(c, copy, n, scratch, exact, cap, &e);
     check(r >= 0 || (*e.text && (r == -EINVAL || r == -EBADMSG || r == -EMSGSIZE)));
     check(r <= (int)cap);
     if (r > 0) memcpy(buf, exact, (size_t)r);
     free(exact);
     free(scratch);
-    free(text);
+    free(copy);
     return r;
 }
 
@@ -304,12 +308,41 @@ static int
 examine(const struct chat *c, const char *json, size_t n, char *buf)
 {
     static char again[MAX_TEXT];
-    int r = render(c, json, n, buf, MAX_TEXT);
+    char *text = malloc(sizeof DAY - 1 + n);
+    int r;
 
-    if (r <= 0) return r;
-    check(render(c, json, n, again, (size_t)r) == r && !memcmp(buf, again, (size_t)r));
-    check(render(c, json, n, again, (size_t)r - 1) == -EMSGSIZE);
+    check(text);
+    memcpy(text, DAY, sizeof DAY - 1);
+    if (n) memcpy(text + sizeof DAY - 1, json, n);
+    n += sizeof DAY - 1;
+    r = render(c, text, n, buf, MAX_TEXT);
+    if (r > 0) {
+        check(render(c, text, n, again, (size_t)r) == r && !memcmp(buf, again, (size_t)r));
+        check(render(c, text, n, again, (size_t)r - 1) == -EMSGSIZE);
+    }
+    free(text);
     return r;
+}
+
+/* A date line with one byte changed, and perhaps cut off. */
+static void
+examine_date(const struct chat *c, struct in *in)
+{
+    static char got[MAX_TEXT];
+    char text[] = "2026-03-09\n[{\"role\": \"user\", \"content\": \"a\"}]";
+    uint32_t at = byte(in) % CHAT_DAY, to = byte(in), n = byte(in), digits = 0;
+    bool whole = n >= sizeof text - 1, date;
+    int r;
+
+    if (whole) n = sizeof text - 1;
+    text[at] = (char)to;
+    for (const char *p = "\0\1\2\3\5\6\10\11", *end = p + 8; p < end; p++)
+        digits += text[(size_t)*p] >= '0' && text[(size_t)*p] <= '9';
+    date = n >= CHAT_DAY && digits == 8 && text[4] == '-' && text[7] == '-' && text[10] == '\n';
+    date = date && strncmp(text + 5, "01", 2) >= 0 && strncmp(text + 5, "12", 2) <= 0;
+    date = date && strncmp(text + 8, "01", 2) >= 0 && strncmp(text + 8, "31", 2) <= 0;
+    r = render(c, text, n, got, MAX_TEXT);
+    check(date ? (r > 0) == whole : r == -EINVAL);
 }
 
 /* A fault of the built JSON: none; a message without a role, without content, or with a content of
@@ -396,6 +429,206 @@ examine_reply(const struct chat *c, const struct tokenizer *t, struct in *in)
     }
 }
 
+/* ---- the template of a checkpoint */
+
+static char dir[64];
+
+/* Writes the text as the file `name` of the checkpoint; "": there is no such file. */
+static void
+put_file(const char *name, const char *text)
+{
+    char path[128];
+    FILE *f;
+
+    snprintf(path, sizeof path, "%s/%s", dir, name);
+    if (!*text) {
+        unlink(path);
+        return;
+    }
+    check((f = fopen(path, "w")) && fputs(text, f) >= 0 && fclose(f) == 0);
+}
+
+static void
+remove_all(void)
+{
+    put_file("config.json", "");
+    put_file("tokenizer_config.json", "");
+    put_file("chat_template.jinja", "");
+    put_file("chat_template.json", "");
+    rmdir(dir);
+}
+
+/* The tokens that templates need, by the begin of their names; the checkpoint may name the first
+ * n_named of them as its bos_token and eos_token. */
+static const struct needs {
+    const char *begin;
+    uint8_t token[3], n_named;
+} needs[] = {
+    { "llama3", { 4, 5, 6 }, 1 },     { "llama2", { 2, 3, 3 }, 2 }, { "mistral", { 2, 3, 3 }, 2 },
+    { "gemma4", { 7, 10, 11 }, 1 },   { "gemma", { 7, 8, 9 }, 1 },  { "qwen", { 0, 1, 1 }, 0 },
+    { "harmony", { 12, 13, 14 }, 0 },
+};
+/* The templates of an architecture, in order of preference. */
+static const struct {
+    const char *type, *name[2];
+} types[] = {
+    { "t5", { NULL } },
+    { "llama", { "llama3", "llama2" } },
+    { "mistral", { "mistral" } },
+    { "gemma3", { "gemma3" } },
+    { "gemma3_text", { "gemma3" } },
+    { "gemma3n", { "gemma3" } },
+    { "gemma3n_text", { "gemma3" } },
+    { "gpt_oss", { "harmony" } },
+    { "qwen2", { "qwen2" } },
+    { "qwen3", { "qwen3" } },
+    { "llama is a name of more than 31 bytes", { NULL } },
+};
+/* What tokenizer_config.json has for bos_token or eos_token. text NULL: it is malformed. */
+static const struct {
+    const char *json, *text;
+} values[] = {
+    { "", "" }, /* absent */
+    { "\"<s>\"", "<s>" },
+    { "\"</s>\"", "</s>" },
+    { "\"<bos>\"", "<bos>" },
+    { "\"<|begin_of_text|>\"", "<|begin_of_text|>" },
+    { "{\"lstrip\": false, \"content\": \"<s>\"}", "<s>" },
+    { "{\"content\": \"<bos>\", \"x\": [1]}", "<bos>" },
+    { "null", "" },
+    { "3", NULL },
+};
+/* Where the checkpoint's Jinja program is, all unknown; `BAD`: the file is malformed. */
+enum source {
+    NOWHERE,
+    JINJA,
+    CONFIG,
+    PROCESSOR,
+    CONFIG_NULL,
+    JINJA_CONFIG_BAD,
+    BAD_CONFIG,
+    BAD_PROCESSOR,
+    BAD_JSON,
+    SOURCES
+};
+
+struct checkpoint {
+    enum source source;
+    uint32_t type, value[2]; /* indices; value: of bos_token, eos_token */
+    int without;             /* the token that the vocabulary lacks */
+};
+
+static void
+write_checkpoint(const struct checkpoint *c)
+{
+    static const char *const keys[] = { "bos_token", "eos_token" };
+    static struct text config;
+    char type[128];
+    bool bad = c->source == BAD_JSON || c->source == JINJA_CONFIG_BAD;
+
+    config.n = 0;
+    add(&config, bad ? "[" : "{\"a\": {\"chat_template\": 1}");
+    for (int i = 0; i < 2 && !bad; i++)
+        if (c->value[i]) ADD(&config, ", \"", keys[i], "\": ", values[c->value[i]].json);
+    if (c->source == CONFIG) add(&config, ", \"chat_template\": \"{{ 1 }}\"");
+    if (c->source == CONFIG_NULL) add(&config, ", \"chat_template\": null");
+    if (c->source == BAD_CONFIG) add(&config, ", \"chat_template\": 1");
+    add(&config, bad ? "" : "}");
+    snprintf(type, sizeof type, "{\"model_type\": \"%s\"}", types[c->type].type);
+    put_file("config.json", c->type ? type : "");
+    put_file("tokenizer_config.json", config.p);
+    put_file("chat_template.jinja",
+             c->source == JINJA || c->source == JINJA_CONFIG_BAD ? "{{ 1 }}\n" : "");
+    put_file("chat_template.json", c->source == PROCESSOR       ? "{\"chat_template\": \"{{ 1 }}\"}"
+                                   : c->source == BAD_PROCESSOR ? "{\"chat_template\": []}"
+                                                                : "");
+}
+
+static const struct needs *
+needs_of(const char *name)
+{
+    const struct needs *n = needs;
+
+    while (strncmp(name, n->begin, strlen(n->begin)) != 0) n++;
+    return n;
+}
+
+static bool
+has_tokens(const char *name, int without)
+{
+    const struct needs *n = needs_of(name);
+
+    return n->token[0] != without && n->token[1] != without && n->token[2] != without;
+}
+
+/* Returns the name of the template that the option auto selects, or NULL; *noted: with a note. */
+static const char *
+ref_auto(const struct checkpoint *c, bool *noted)
+{
+    const char *name = NULL;
+    const struct needs *n;
+
+    *noted = false;
+    if (c->source >= BAD_CONFIG) return NULL;
+    for (int i = 1; i >= 0; i--)
+        if (types[c->type].name[i] && has_tokens(types[c->type].name[i], c->without))
+            name = types[c->type].name[i];
+    if (!name) return NULL;
+    n = needs_of(name);
+    *noted = true;
+    for (uint32_t i = 0; i < n->n_named; i++) {
+        const char *text = values[c->value[i]].text;
+
+        if (c->source == JINJA_CONFIG_BAD) return NULL;
+        if (c->value[i] && (!text || strcmp(text, tokens[n->token[i]]) != 0)) return NULL;
+    }
+    *noted = c->source != NOWHERE && c->source != CONFIG_NULL;
+    return name;
+}
+
+static void
+examine_checkpoint(struct in *in, uint32_t n_names)
+{
+    static struct tokenizer *lacking[NO_TOKEN + 1];
+    struct checkpoint k;
+    uint32_t wanted = byte(in), i = 0;
+    const char *want;
+    char note[240];
+    struct chat c, named;
+    bool noted;
+
+    k.source = (enum source)(byte(in) % SOURCES);
+    k.type = byte(in) % ARRAY_LEN(types);
+    k.value[0] = byte(in) % ARRAY_LEN(values);
+    k.value[1] = byte(in) % ARRAY_LEN(values);
+    k.without = (int)(byte(in) % (N_SPECIAL + 1));
+    if (k.without == N_SPECIAL) k.without = NO_TOKEN;
+    if (!*dir) {
+        /* Thousands of files: in memory where there is such a place. */
+        snprintf(dir, sizeof dir, "%s/fuzz_chat-XXXXXX",
+                 access("/dev/shm", W_OK) == 0 ? "/dev/shm" : "/tmp");
+        check(mkdtemp(dir));
+        atexit(remove_all);
+    }
+    if (!lacking[k.without]) lacking[k.without] = open_tokenizer(k.without);
+    write_checkpoint(&k);
+    if (wanted & 128) {
+        want = chat_name(wanted % n_names);
+        noted = !has_tokens(want, k.without);
+        if (noted) want = NULL;
+    } else {
+        want = ref_auto(&k, &noted);
+    }
+    chat_open(&c, dir, wanted & 128 ? CHAT_NAMED + wanted % n_names : CHAT_AUTO, lacking[k.without],
+              note);
+    check(noted == (*note != 0));
+    check(!c.template == !want && (want || *c.why));
+    if (!want) return;
+    while (strcmp(chat_name(i), want) != 0) i++;
+    chat_open(&named, "/nowhere", CHAT_NAMED + i, lacking[k.without], note);
+    check(c.template == named.template);
+}
+
 int
 LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
@@ -407,7 +640,7 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     struct err e;
     struct chat c;
 
-    if (!t) t = open_tokenizer();
+    if (!t) t = open_tokenizer(NO_TOKEN);
     chat_open(&c, "/nowhere", which & 128 ? CHAT_AUTO : CHAT_NONE, t, note);
     check(!c.template && *c.why && !*note);
     check(chat_render(&c, DAY, sizeof DAY - 1, buf, buf, sizeof buf, &e) == -ENOTSUP && *e.text);
@@ -416,6 +649,10 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     check(c.template && !*note);
     if (flags & BUILT)
         examine_built(&c, chat_name(which % n), &in);
+    else if (flags & CHECKPOINT)
+        examine_checkpoint(&in, n);
+    else if (flags & DATE)
+        examine_date(&c, &in);
     else if (in.p < in.end)
         examine(&c, (const char *)in.p, (size_t)(in.end - in.p), buf);
     examine_reply(&c, t, &(struct in){ data, data + size });

@@ -23,7 +23,8 @@ struct request {
     req_id id;
     struct seq *seq[MAX_SEQ_GROUP]; /* [n]: itself, or its beams or samples; NULL: reaped */
     uint32_t n, n_open, n_shared;
-    bool meddled;                   /* cancelled, late or failed: any length is right */
+    bool meddled; /* cancelled, late or failed: any length is right */
+    bool was_suspended;
     uint32_t n_seen[MAX_SEQ_GROUP]; /* tokens at the last check: their number only grows */
 };
 struct world {
@@ -69,10 +70,12 @@ begin(struct world *w, struct in *in)
     r->l.policy = (enum policy)((shape >> 4) % 3);
     r->c.tokens_per_block = 1 + byte(in) % 12;
     r->c.n_slots = 1 + byte(in) % 9;
-    for (uint32_t g = 0; g < n; g++)
-        r->c.group[g] = run_group(g > 0 && !counted ? KV_WINDOW : KV_FULL, 1 + byte(in) % 20,
-                                  128u << byte(in) % 3,
-                                  !counted && byte(in) % 3 ? 0 : 20 + byte(in) % 30);
+    for (uint32_t g = 0; g < n; g++) { /* one byte a line: arguments have no order */
+        uint32_t window = 1 + byte(in) % 20, bytes = 128u << byte(in) % 3;
+        uint32_t blocks = !counted && byte(in) % 3 ? 0 : 20 + byte(in) % 30;
+
+        r->c.group[g] = run_group(g > 0 && !counted ? KV_WINDOW : KV_FULL, window, bytes, blocks);
+    }
     if (encoder) {
         r->c.group[n++] = run_group(KV_CROSS, 0, 128u << byte(in) % 3, counted ? 60 : 0);
         r->l.n_enc_layers = (uint16_t)(1 + byte(in) % 5);
@@ -234,6 +237,8 @@ reap(struct world *w)
         if (!k->meddled && q->deadline == NSEC_NEVER) check(q->reason == reason);
         if (q->reason == LAGAN_E_DEADLINE) check(q->deadline <= w->r.now);
         check(q->reason != LAGAN_E_TOO_LONG); /* scheduler_add() detects it */
+        if (w->r.l.policy != POLICY_MAX_UTILIZATION && !k->was_suspended)
+            check(q->n_preemptions == 0);
         run_check_tokens(q);
         k->n_open--;
         seq_free(q);
@@ -483,6 +488,7 @@ call(struct world *w, struct in *in)
             struct request *k = &w->request[byte(in) % w->n];
 
             if (!k->n_open) break;
+            k->was_suspended = true;
             scheduler_suspend(r->s, k->id, what & 64);
             if (w->ref) ref_suspend(w->ref, k->id, what & 64);
         } else if (what & 64 && !w->ref && r->l.n_lanes > 1) {

@@ -224,10 +224,11 @@ put_any(struct in *in)
 static void
 put_hello(struct in *in)
 {
-    uint32_t how = byte(in), n;
-    const uint8_t *ours = zmtp_hello(&n);
+    uint32_t how = byte(in);
+    uint8_t ours[ZMTP_HELLO];
 
-    put(ours, how & 1 ? (uint32_t)ZMTP_GREETING : n);
+    zmtp_hello(ours, /* client= */ false);
+    put(ours, how & 1 ? (uint32_t)ZMTP_GREETING : (uint32_t)ZMTP_HELLO);
     if (how & 2) stream[how >> 2] ^= (uint8_t)byte(in);
 }
 

@@ -57,6 +57,7 @@ struct search { /* shared by its beams */
     uint32_t n_left;
     token_id *done_token;
     float *total;
+    uint8_t *row_slot;
 };
 
 static struct search *
@@ -68,6 +69,7 @@ search_new(const struct seq *first, uint32_t n)
     s->n_left = n;
     s->done_token = calloc((size_t)n * max_new, sizeof s->done_token[0]);
     s->total = calloc((size_t)2 * n * max_new, sizeof s->total[0]); /* live, then ended beams */
+    s->row_slot = calloc((size_t)2 * n * max_new, 1);
     s->beam = (struct beam){
         .n_beams = n, .max_new = max_new, .length_penalty = 1, .first = first->n_prompt
     };
@@ -75,6 +77,8 @@ search_new(const struct seq *first, uint32_t n)
         s->beam.done_token[i] = s->done_token + (size_t)i * max_new;
         s->beam.total[i] = s->total + (size_t)i * max_new;
         s->beam.done_total[i] = s->total + (size_t)(n + i) * max_new;
+        s->beam.row_slot[i] = s->row_slot + (size_t)i * max_new;
+        s->beam.done_row_slot[i] = s->row_slot + (size_t)(n + i) * max_new;
     }
     return s;
 }
@@ -114,6 +118,7 @@ seq_free(struct seq *q)
     if (s && --s->n_left == 0) {
         free(s->done_token);
         free(s->total);
+        free(s->row_slot);
         free(s);
     }
     free(source.out);

@@ -102,6 +102,7 @@ struct beam_fixture {
     struct beam b;
     token_id line[MAX_BEAMS][MAX_LEN], done_token[MAX_BEAMS][MAX_LEN], end_id[4];
     float total[MAX_BEAMS][MAX_LEN], done_total[MAX_BEAMS][MAX_LEN];
+    uint8_t row_slot[MAX_BEAMS][MAX_LEN], done_row_slot[MAX_BEAMS][MAX_LEN];
     struct batch_top top[MAX_BEAMS][MOST];
     uint32_t n_given;
 };
@@ -113,6 +114,17 @@ by_logprob(const void *a, const void *b)
 
     if (x->logprob != y->logprob) return x->logprob < y->logprob ? 1 : -1;
     return x->id - y->id;
+}
+
+static void
+set_storage(struct beam_fixture *x, uint32_t i)
+{
+    x->b.line[i] = x->line[i];
+    x->b.done_token[i] = x->done_token[i];
+    x->b.total[i] = x->total[i];
+    x->b.done_total[i] = x->done_total[i];
+    x->b.row_slot[i] = x->row_slot[i];
+    x->b.done_row_slot[i] = x->done_row_slot[i];
 }
 
 static void
@@ -133,10 +145,7 @@ open_fixture(struct beam_fixture *x)
     x->b.n_eos = x->b.n_end ? 1 : 0;
     for (uint32_t i = 0; i < x->b.n_end; i++) x->end_id[i] = (token_id)(3 + 5 * i);
     for (uint32_t i = 0; i < x->b.n_beams; i++) {
-        x->b.line[i] = x->line[i];
-        x->b.done_token[i] = x->done_token[i];
-        x->b.total[i] = x->total[i];
-        x->b.done_total[i] = x->done_total[i];
+        set_storage(x, i);
         for (uint32_t k = 0; k < x->n_given; k++) x->line[i][k] = (token_id)(1000 + k);
     }
     beam_start(&x->b, 0, 0);
@@ -165,6 +174,8 @@ search_ends_with_the_reference_sequences_and_scores(void **state)
 {
     static struct beam_fixture x;
     static struct ref w;
+    /* before each step, by slot: the tokens after which its row was computed */
+    static token_id before[MAX_LEN][MAX_BEAMS][MAX_LEN];
     uint32_t n_end = 0;
 
     (void)state;
@@ -181,6 +192,8 @@ search_ends_with_the_reference_sequences_and_scores(void **state)
         }
         while (!over) {
             assert_false(x.b.over);
+            for (uint32_t i = 0; i < x.b.n_beams; i++)
+                memcpy(before[cur][i], x.line[i] + x.n_given, cur * sizeof(token_id));
             over = reference_step(&w, &x.b, seed, cur++, &improve);
             step_fixture(&x, seed);
             assert_true(x.b.n_common >= n_common); /* delivered tokens stay */
@@ -212,6 +225,8 @@ search_ends_with_the_reference_sequences_and_scores(void **state)
             assert_true(fabsf(d.total[d.n - 1] / powf((float)d.n, x.b.length_penalty) - d.score) <=
                         1e-5f * fabsf(d.score));
             for (uint32_t k = 1; k < d.n; k++) assert_true(d.total[k] < d.total[k - 1]);
+            for (uint32_t k = 0; k < d.n; k++)
+                assert_memory_equal(before[k][d.row_slot[k]], d.token, k * sizeof *d.token);
             assert_memory_equal(d.token, settled, MIN(n_common, d.n) * sizeof *settled);
             assert_int_equal(d.reason == LAGAN_FINISH_LENGTH,
                              d.n == x.b.max_new && !(x.b.n_end && d.n > x.b.min_new &&
@@ -228,12 +243,7 @@ copy_fixture(struct beam_fixture *to, const struct beam_fixture *from)
 {
     *to = *from;
     to->b.end_id = to->end_id;
-    for (uint32_t i = 0; i < to->b.n_beams; i++) {
-        to->b.line[i] = to->line[i];
-        to->b.done_token[i] = to->done_token[i];
-        to->b.total[i] = to->total[i];
-        to->b.done_total[i] = to->done_total[i];
-    }
+    for (uint32_t i = 0; i < to->b.n_beams; i++) set_storage(to, i);
     beam_start(&to->b, 0, 0);
 }
 
@@ -318,8 +328,7 @@ equal_scores_prefer_better_beams_then_lower_ids(void **state)
     x.b.n_beams = 2;
     x.b.n_end = 0;
     x.b.max_new = 9;
-    for (uint32_t i = 0; i < 2; i++)
-        x.b.line[i] = x.line[i], x.b.done_token[i] = x.done_token[i], x.b.total[i] = x.total[i];
+    for (uint32_t i = 0; i < 2; i++) set_storage(&x, i);
     beam_start(&x.b, 0, 0);
     beam_decide(&x.b, list);
     beam_advance(&x.b);

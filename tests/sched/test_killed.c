@@ -637,6 +637,33 @@ kept_slots_are_reclaimed_one_by_one_after_their_time(void **state)
     end();
 }
 
+/* The previous worker had reserved the blocks for the rest of the first request. */
+static void
+new_request_waits_until_those_of_the_previous_worker_have_resumed(void **state)
+{
+    (void)state;
+    begin(8); /* 39 blocks */
+    for (uint32_t i = 0; i < 2; i++) {
+        job[i].n_prompt = job[i].n_reported = 5;
+        job[i].max_new = 85; /* 23 blocks */
+    }
+    submit(&job[0]);
+    for (int i = 0; i < 8; i++) run_step(&r, 0);
+    tell();
+    run_die(&r);
+    seq_free(TAKE(job[0].q));
+    run_again(&r);
+    scheduler_keep(r.s, 100);
+    submit(&job[1]);
+    assert_null(run_plan(&r, 0));
+    submit(&job[0]);
+    assert_true(job[0].q->n_adopted > 0);
+    while (run_commit(&r, 0) || run_plan(&r, 0)) tell();
+    assert_int_equal(job[0].n_reported, 90);
+    assert_int_equal(job[1].n_reported, 90);
+    end();
+}
+
 /* Every block is used and the next token needs another one: as before the kill, one request waits.
  * One request returns some steps after the others. */
 static void
@@ -714,6 +741,7 @@ main(void)
         cmocka_unit_test(adopted_streams_are_planned_before_prompts),
         cmocka_unit_test(prompt_that_fits_only_in_small_chunks_resumes_in_them),
         cmocka_unit_test(kept_slots_are_reclaimed_one_by_one_after_their_time),
+        cmocka_unit_test(new_request_waits_until_those_of_the_previous_worker_have_resumed),
         cmocka_unit_test(adopted_sequence_resumes_its_next_token_despite_other_needs),
         cmocka_unit_test(every_wrong_order_of_stores_is_detected),
     };

@@ -40,6 +40,7 @@ struct seq_group {
     struct seq seq[SEQ_GROUP];
     token_id token[SEQ_GROUP][MAX_LEN], done_token[SEQ_GROUP][MAX_LEN], source[16];
     float total[SEQ_GROUP][MAX_LEN], done_total[SEQ_GROUP][MAX_LEN];
+    uint8_t row_slot[SEQ_GROUP][MAX_LEN], done_row_slot[SEQ_GROUP][MAX_LEN];
     struct beam beam;
     uint32_t n, n_back; /* members; members that were reaped */
 };
@@ -315,6 +316,8 @@ seq_group_new(req_id id, uint32_t n, bool beams, uint32_t n_prompt, uint32_t max
         f->beam.done_token[i] = f->done_token[i];
         f->beam.total[i] = f->total[i];
         f->beam.done_total[i] = f->done_total[i];
+        f->beam.row_slot[i] = f->row_slot[i];
+        f->beam.done_row_slot[i] = f->done_row_slot[i];
         if (beams) q->beam = &f->beam;
         q->plan_after_commit = beams;
     }
@@ -331,6 +334,7 @@ check_seq_group(const struct seq_group *f)
     const struct seq *first = &f->seq[0];
     static token_id line[SEQ_GROUP][MAX_LEN], done_token[SEQ_GROUP][MAX_LEN];
     static float total[SEQ_GROUP][MAX_LEN], done_total[SEQ_GROUP][MAX_LEN];
+    static uint8_t row_slot[SEQ_GROUP][MAX_LEN], done_row_slot[SEQ_GROUP][MAX_LEN];
     static struct batch_top top[SEQ_GROUP][128];
     struct beam b = f->beam;
 
@@ -347,6 +351,8 @@ check_seq_group(const struct seq_group *f)
         b.done_token[i] = done_token[i];
         b.total[i] = total[i];
         b.done_total[i] = done_total[i];
+        b.row_slot[i] = row_slot[i];
+        b.done_row_slot[i] = done_row_slot[i];
     }
     if (!first->beam) return;
     beam_start(&b, 0, 0);

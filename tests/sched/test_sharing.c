@@ -172,6 +172,40 @@ adapters(enum policy policy, uint32_t pages)
     add_all();
 }
 
+/* The last prompt token is computed by each beam, in the first decode step. So a request has 11
+ * iterations where the reference has 10, and all ends are one iteration later. */
+static void
+each_beam_takes_one_token_of_a_step(void **state) /* M-03 */
+{
+    static const struct {
+        uint32_t first, last; /* iterations */
+        uint8_t requests;     /* bit i: request i */
+    } want[] = { { 0, 0, 1 },    { 1, 10, 3 },  { 11, 11, 6 },
+                 { 12, 21, 12 }, { 22, 22, 8 }, { 23, 23, 0 } };
+
+    (void)state;
+    begin(16);
+    r.l.max_tokens = 15;
+    r.l.chunk_unit = 10;
+    run_open(&r);
+    for (req_id id = 0; id < 4; id++) {
+        struct seq *beam = seq_group_of(id, 4, /* beams= */ true, 10, 10, 0);
+
+        run_add(&r, beam);
+        for (; beam; beam = beam->next_member) q[n_seqs++] = beam;
+    }
+    for (size_t i = 0; i < ARRAY_LEN(want); i++)
+        for (uint32_t it = want[i].first; it <= want[i].last; it++) {
+            const struct batch *b = run_step(&r, 0);
+            uint8_t requests = 0;
+
+            for (uint32_t n = 0; n < n_seqs; n++)
+                if (in_batch(b, q[n])) requests |= (uint8_t)(1u << q[n]->id);
+            assert_int_equal(requests, want[i].requests);
+        }
+    run_end(&r, q, n_seqs);
+}
+
 static void
 adapter_pages_are_counted_once(void **state) /* C-04 */
 {
@@ -505,6 +539,7 @@ main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(prompts_share_a_step_fcfs_or_equally),
         cmocka_unit_test(equal_progress_divides_the_tokens_left_by_decode),
+        cmocka_unit_test(each_beam_takes_one_token_of_a_step),
         cmocka_unit_test(adapter_pages_are_counted_once),
         cmocka_unit_test(only_requests_that_wait_for_pages_are_overtaken),
         cmocka_unit_test(max_utilization_stops_at_a_request_waiting_for_pages),

@@ -186,7 +186,11 @@ all_beams_start_with_long_delivered_tokens(void **state)
     assert_int_equal(r->beam.n_new, DELIVERED);
     for (struct worker_request *m = r; m; m = m->next)
         for (uint32_t i = 0; i < DELIVERED; i++) assert_int_equal(m->seq.token[1 + i], token_at(i));
-    for (uint32_t i = 0; i < BEAMS; i++) assert_true(r->beam.total[i][DELIVERED - 1] == -3.0f);
+    for (uint32_t i = 0; i < BEAMS; i++) {
+        assert_true(r->beam.total[i][DELIVERED - 1] == -3.0f);
+        for (uint32_t k = 0; k < DELIVERED; k++) /* their rows were kept by the previous worker */
+            assert_int_equal(r->beam.row_slot[i][k], BEAM_NO_ROW);
+    }
     requests_close(w.requests);
 }
 

@@ -69,7 +69,7 @@ sampled_row(struct draw *d, const struct sampling *s, uint32_t slot, uint32_t po
 
     if (s->n_candidates) {
         row.beam = d->t->beams = true;
-        row.n_top = s->n_candidates;
+        row.n_top = MAX(s->n_candidates, s->logprobs);
         row.want_logprob = false;
     }
     if (s->n_bias) memcpy(d->logit_bias + d->t->n_logit_bias, s->bias, s->n_bias * sizeof *s->bias);

@@ -14,6 +14,7 @@
 #include "worker/exec/exec.h"
 #include "worker/handover/adopt.h"
 #include "worker/io/outbox.h"
+#include "worker/io/search_rows.h"
 #include "worker/model/arch.h"
 #include "worker/model/model.h"
 #include "worker/sched/beam_search.h"
@@ -159,18 +160,29 @@ emit_ended(struct worker *w, struct worker_request *r)
     if (!r->finished) finish_output(w, r, r->seq.reason ? r->seq.reason : r->cancelled);
 }
 
+/* The best tokens of a logit row; n 0: the row is unknown. */
+struct tops {
+    const struct batch_top *best; /* [n] */
+    uint32_t n;
+};
+
+static struct tops
+tops_of(const struct batch_result *res, uint32_t row)
+{
+    uint32_t at = res->first_top[row];
+
+    return (struct tops){ res->top + at, res->first_top[row + 1] - at };
+}
+
 /* Writes the n best tokens of a logit row with their log-probabilities to `to`, packed, and returns
- * the end. Fills up with token -1 if the row has fewer; row NO_ROW: the token has no logit row. */
-#define NO_ROW UINT32_MAX
+ * the end. Fills up with token -1 if t has fewer. */
 static char *
-put_tops(char *to, const struct batch_result *res, uint32_t row, uint32_t n)
+put_tops(char *to, struct tops t, uint32_t n)
 {
     const struct batch_top none = { -1, NAN };
-    uint32_t at = row == NO_ROW ? 0 : res->first_top[row];
-    uint32_t end = row == NO_ROW ? 0 : res->first_top[row + 1];
 
-    for (uint32_t j = 0; j < n; j++, at++, to += sizeof none)
-        memcpy(to, at < end ? &res->top[at] : &none, sizeof none);
+    for (uint32_t j = 0; j < n; j++, to += sizeof none)
+        memcpy(to, j < t.n ? &t.best[j] : &none, sizeof none);
     return to;
 }
 
@@ -205,17 +217,18 @@ emit_prompt(struct worker *w, const struct batch_segment *segment, const struct 
         lp = id + k * sizeof(token_id);
         top = lp + k * sizeof(float); /* packed: not aligned if k is odd */
         for (uint32_t i = 0; i < k; i++, at++, lp += sizeof(float)) {
-            uint32_t row = start && at == 0 ? NO_ROW : segment->first_logit + at - start;
+            bool first = start && at == 0;
+            uint32_t row = first ? 0 : segment->first_logit + at - start;
 
-            memcpy(lp, row == NO_ROW ? &no_logprob : &res->logprob[row], sizeof(float));
-            top = put_tops(top, res, row, p.n_top);
+            memcpy(lp, first ? &no_logprob : &res->logprob[row], sizeof(float));
+            top = put_tops(top, first ? (struct tops){ 0 } : tops_of(res, row), p.n_top);
         }
         outbox_end(w->outbox);
     }
 }
 
 /* Queues values [first, first + n) of a tensor in records that fit into the ring. values NULL: the
- * values are the encoder states of segment i. */
+ * values are the encoder states of segment i of res, or NaN without res. */
 static void
 emit_tensor(struct worker *w, const struct worker_request *r, enum lagan_tensor kind,
             uint64_t first, uint32_t n, uint32_t cols, const float *values,
@@ -235,7 +248,8 @@ emit_tensor(struct worker *w, const struct worker_request *r, enum lagan_tensor 
         outbox_begin(w->outbox, REC_TENSOR);
         outbox_add(w->outbox, &t, sizeof t);
         to = outbox_add(w->outbox, values ? values + at : NULL, k * sizeof *to);
-        if (!values) exec_states(w->exec, res, i, at, k, to);
+        if (!values && res) exec_states(w->exec, res, i, at, k, to);
+        for (uint32_t j = 0; !values && !res && j < k; j++) to[j] = NAN;
         outbox_end(w->outbox);
     }
 }
@@ -246,7 +260,7 @@ emit_tensors(struct worker *w, const struct batch_result *res, uint32_t i,
              const struct worker_request *r, bool token)
 {
     const struct model_shape *shape = &w->model->shape;
-    const float *logits = token ? exec_logits(w->exec, res, i) : NULL;
+    const float *logits = token && !r->first ? exec_logits(w->exec, res, i) : NULL;
     uint32_t n = exec_n_states(w->exec, res, i);
 
     emit_tensor(w, r, LAGAN_TENSOR_ENCODER_OUTPUT, 0, n, shape->hidden, NULL, res, i);
@@ -285,15 +299,20 @@ begin_step(struct worker *w, const struct batch *b, struct rec_step **head)
     *head = outbox_add(w->outbox, &s, sizeof s);
 }
 
-/* Adds one token of output r, with text and log-probabilities, to the open STEP record. row: the
- * logit row of the token in res, or NO_ROW; logprob: of the token; score: of r after this token. */
+struct new_token {
+    token_id token;
+    bool last;            /* the output ends with the token */
+    float logprob, score; /* of the token; of the output after it */
+    struct tops tops;
+};
+
+/* Adds one token of output r, with text and log-probabilities, to the open STEP record. */
 static void
 emit_token(struct worker *w, struct rec_step **head, const struct batch *b,
-           const struct batch_result *res, uint32_t row, struct worker_request *r, token_id token,
-           bool ended, float logprob, float score)
+           struct worker_request *r, const struct new_token *t)
 {
     bool stopped, logprobs = r->want_logprobs;
-    uint32_t len = detokenize(w, r, token, ended, &stopped);
+    uint32_t len = detokenize(w, r, t->token, t->last, &stopped);
     struct rec_out o = {
         .ledger_index = r->ledger_index,
         .gen = r->gen,
@@ -304,7 +323,7 @@ emit_token(struct worker *w, struct rec_step **head, const struct batch *b,
         .text_bytes = len,
         .text_first = r->n_text_sent,
         .n_top = logprobs ? r->sampling.logprobs : 0,
-        .score = finite_score(score),
+        .score = finite_score(t->score),
     };
     size_t need = sizeof o + 16 + 8 * (size_t)o.n_top + len + 16;
     char *to;
@@ -315,20 +334,21 @@ emit_token(struct worker *w, struct rec_step **head, const struct batch *b,
     }
     outbox_add(w->outbox, &o, sizeof o);
     /* The tails are packed and padded together: token, logprob, top log-probabilities, text. */
-    to = outbox_add(w->outbox, NULL, sizeof token + (logprobs ? 4 + 8 * (size_t)o.n_top : 0) + len);
-    memcpy(to, &token, sizeof token);
-    to += sizeof token;
+    to = outbox_add(w->outbox, NULL,
+                    sizeof t->token + (logprobs ? 4 + 8 * (size_t)o.n_top : 0) + len);
+    memcpy(to, &t->token, sizeof t->token);
+    to += sizeof t->token;
     if (logprobs) {
-        memcpy(to, &logprob, 4);
-        to = put_tops(to + 4, res, row, o.n_top);
+        memcpy(to, &t->logprob, 4);
+        to = put_tops(to + 4, t->tops, o.n_top);
     }
     if (len) memcpy(to, w->text_buf, len);
     (*head)->n_ent++;
     r->n_sent++;
     r->n_text_sent += len;
-    r->score = score;
+    r->score = t->score;
     w->stats->v[STAT_generation_tokens]++;
-    if (stopped && !ended) scheduler_end(w->sched, &r->seq, LAGAN_FINISH_STOP);
+    if (stopped && !t->last) scheduler_end(w->sched, &r->seq, LAGAN_FINISH_STOP);
     if (stopped) r->cancelled = LAGAN_FINISH_STOP;
 }
 
@@ -347,33 +367,65 @@ has_news(const struct seq *s, uint32_t n_before)
 /* Returns the log-probability of token i, as compute_transition_scores() of transformers: after
  * penalties, not normalised again. NaN: beam_done.total does not have it. */
 static float
-beam_logprob(const float *total, uint32_t i)
+beam_logprob(const struct beam_done *d, uint32_t i)
 {
-    return total[i] > -1e8f ? total[i] - (i ? total[i - 1] : 0) : NAN;
+    if (d->row_slot[i] == BEAM_NO_ROW || !(d->total[i] > -1e8f)) return NAN;
+    return d->total[i] - (i ? d->total[i - 1] : 0);
 }
 
-/* Adds the tokens of a search that were not reported yet: those that all hypotheses share while the
- * search runs, all tokens of its outputs when the search is over. */
+/* Returns the tokens that output i of a search has for certain: while the search runs, output 0 has
+ * those that all hypotheses share; when it is over, each output has its hypothesis. */
+static struct beam_done
+decided(const struct beam *s, uint32_t i)
+{
+    uint32_t best = s->order[0];
+
+    if (s->over) return beam_result(s, i);
+    return (struct beam_done){ .n = i == 0 ? s->n_common : 0,
+                               .token = s->line[best] + s->first,
+                               .total = s->total[best],
+                               .row_slot = s->row_slot[best] };
+}
+
+/* Queues the logits of the tokens of a search that emit_search() will report. The rows of a request
+ * are in the order of its tokens: those of output 0 first. */
+static void
+emit_search_logits(struct worker *w, const struct worker_request *r)
+{
+    uint32_t vocab = w->model->shape.vocab;
+    uint64_t n_rows = 0;
+
+    for (const struct worker_request *m = r; m && m->output < r->n_outputs; m = m->next) {
+        struct beam_done d = decided(&r->beam, m->output);
+
+        for (uint32_t t = m->n_sent; t < d.n; t++)
+            emit_tensor(w, r, LAGAN_TENSOR_LOGITS, (n_rows + t) * vocab, vocab, vocab,
+                        search_rows_logits(w, r, d.row_slot[t], t), NULL, 0);
+        n_rows += MAX(d.n, m->n_sent);
+    }
+}
+
+/* Adds the tokens of a search that were not reported yet. */
 static void
 emit_search(struct worker *w, struct rec_step **head, const struct batch *b,
             struct worker_request *r)
 {
     const struct beam *s = &r->beam;
-    uint32_t best = s->order[0];
 
-    if (!s->over) {
-        while (r->n_sent < s->n_common)
-            emit_token(w, head, b, NULL, NO_ROW, r, s->line[best][s->first + r->n_sent], false,
-                       beam_logprob(s->total[best], r->n_sent), s->total[best][r->n_sent]);
-        return;
-    }
     for (struct worker_request *m = r; m && m->output < r->n_outputs; m = m->next) {
-        struct beam_done d = beam_result(s, m->output);
+        struct beam_done d = decided(s, m->output);
 
-        while (m->n_sent < d.n)
-            emit_token(w, head, b, NULL, NO_ROW, m, d.token[m->n_sent], m->n_sent + 1 == d.n,
-                       beam_logprob(d.total, m->n_sent), d.score);
-        m->score = d.score;
+        for (uint32_t t; (t = m->n_sent) < d.n;) {
+            struct new_token new = { .token = d.token[t],
+                                     .last = s->over && t + 1 == d.n,
+                                     .logprob = beam_logprob(&d, t),
+                                     .score = s->over ? d.score : d.total[t] };
+
+            if (r->sampling.logprobs) new.tops.best = search_rows_top(r, d.row_slot[t], t);
+            if (new.tops.best) new.tops.n = r->sampling.logprobs;
+            emit_token(w, head, b, m, &new);
+        }
+        if (s->over) m->score = d.score;
     }
 }
 
@@ -399,7 +451,10 @@ emit_step(struct worker *w, const struct batch *b, const struct batch_result *re
             emit_prompt(w, &b->segment[i], res, r);
         if (r && !r->finished && res->status == 0)
             emit_tensors(w, res, i, r, seq[i]->n_tokens > n_before[i]);
-        any |= has_news(seq[i], n_before[i]);
+        if (has_news(seq[i], n_before[i])) {
+            any = true;
+            if (seq[i]->beam && r->sampling.want_logits) emit_search_logits(w, r);
+        }
         if (b->segment[i].work == WORK_PREFILL)
             w->stats->v[STAT_prompt_tokens] += b->segment[i].n_tokens;
     }
@@ -418,8 +473,12 @@ emit_step(struct worker *w, const struct batch *b, const struct batch_result *re
         }
         row = segment->first_logit +
               (segment->flags & SEGMENT_PROMPT_LOGPROBS ? segment->n_tokens - 1 : 0);
-        emit_token(w, &head, b, res, row, r, res->token[(size_t)i * (1 + MAX_DRAFT)],
-                   seq[i]->state == SEQ_ENDED, res->logprob[row], r->score + res->logprob[row]);
+        emit_token(w, &head, b, r,
+                   &(struct new_token){ .token = res->token[(size_t)i * (1 + MAX_DRAFT)],
+                                        .last = seq[i]->state == SEQ_ENDED,
+                                        .logprob = res->logprob[row],
+                                        .score = r->score + res->logprob[row],
+                                        .tops = tops_of(res, row) });
     }
     outbox_end(w->outbox);
     for (uint32_t i = 0; i < b->n_segments; i++) {

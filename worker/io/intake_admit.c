@@ -11,6 +11,7 @@
 #include "worker/handover/adopt.h"
 #include "worker/io/emit.h"
 #include "worker/io/outputs.h"
+#include "worker/io/search_rows.h"
 #include "worker/model/model.h"
 #include "worker/sched/scheduler.h"
 
@@ -193,7 +194,8 @@ admit(struct worker *w, struct worker_request *r, nsec now)
     }
     set_lengths(w, r, done);
     if (!sampling_fits(w, r)) return;
-    k = schedule(w, r, now, &e);
+    k = search_rows_fit(w, r, r->seq.max_new, &e);
+    if (k == 0) k = schedule(w, r, now, &e);
     if (k < 0) {
         intake_refuse(w, r, LAGAN_E_TOO_LONG, "%s", e.text);
         return;

@@ -288,9 +288,8 @@ most_delivered(const struct submit *q)
 static bool
 keys_combine(const struct rec_submit *s)
 {
-    if ((s->flags & SUBMIT_LOGITS) && n_slots(s) > 1) return false;
-    if (s->beams == 1) return s->n == 1 || s->temperature > 0;
-    return s->n <= s->beams && s->temperature <= 0 && !s->logprobs;
+    if (s->beams == 1) return s->n == 1 || (s->temperature > 0 && !(s->flags & SUBMIT_LOGITS));
+    return s->n <= s->beams && s->temperature <= 0;
 }
 
 /* Returns true if the request fits the facts that this worker has sent in READY. lagand has

@@ -6,6 +6,7 @@
 #include "worker/exec/exec.h"
 #include "worker/handover/adopt.h"
 #include "worker/io/emit.h"
+#include "worker/io/search_rows.h"
 #include "worker/model/model.h"
 #include "worker/sched/beam_search.h"
 #include "worker/sched/scheduler.h"
@@ -175,6 +176,8 @@ init_search(struct worker *w, struct worker_request *r, uint32_t n_prompt, uint3
         b->done_token[n] = m->ids + at.ended;
         b->total[n] = (float *)(void *)(m->ids + at.scores);
         b->done_total[n] = (float *)(void *)(m->ids + at.ended_scores);
+        b->row_slot[n] = (uint8_t *)(m->ids + at.row_slots);
+        b->done_row_slot[n] = (uint8_t *)(m->ids + at.ended_row_slots);
         m->seq.beam = b;
         m->seq.n_prompt = n_prompt;
         m->seq.max_new = max_new;
@@ -191,7 +194,8 @@ init_search(struct worker *w, struct worker_request *r, uint32_t n_prompt, uint3
 }
 
 /* Starts the beam search of r: if adopt is true, with the beams of the manifest if these are
- * restored; else from the prompt if results are deterministic; else after the delivered tokens. */
+ * restored; else from the prompt if results are deterministic; else after the delivered tokens. The
+ * manifest does not have the logit rows of earlier steps, so a search that keeps rows restarts. */
 static void
 start_search(struct worker *w, struct worker_request *r, uint32_t n_prompt, uint32_t max_new,
              bool adopt)
@@ -204,7 +208,8 @@ start_search(struct worker *w, struct worker_request *r, uint32_t n_prompt, uint
         over = request_had_ended(r, delivered_of(w, r)[r->n_sent - 1], UINT32_MAX);
     if (!over && !exact && r->n_sent >= max_new) over = LAGAN_FINISH_LENGTH;
     init_search(w, r, n_prompt, max_new, 0);
-    if (adopt && !over && adopt_claim_search(w, r, delivered_of(w, r))) return;
+    if (adopt && !over && !search_rows_kept(r) && adopt_claim_search(w, r, delivered_of(w, r)))
+        return;
     init_search(w, r, n_prompt, max_new, exact || over ? 0 : r->n_sent);
     if (r->n_outputs == 1)
         for (struct worker_request *m = r; m; m = m->next) m->cancelled = over;

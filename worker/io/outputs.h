@@ -14,26 +14,28 @@
 
 /* Layout of the ids array of a slot. struct outputs_places has the index at which a part starts:
  *
- *     source | prompt, generated | search: ended beams | scores of both |  ...  | delivered tokens
+ *     source | prompt, generated | search: ended beams | scores of both | row slots of both | ...
+ *     ... | delivered tokens
  *
  * Delivered tokens are at the end, where ended beams and scores do not overwrite them, because all
  * beams read the delivered tokens of the first slot. */
 struct outputs_places {
-    uint32_t ended, scores, ended_scores, end;
+    uint32_t ended, scores, ended_scores, row_slots, ended_row_slots, end;
 };
 static inline struct outputs_places
 outputs_places(uint32_t max_source, uint32_t n_prompt, uint32_t max_new)
 {
-    uint32_t ended = max_source + n_prompt + max_new;
+    uint32_t ended = max_source + n_prompt + max_new, bytes = max_new / 4 + 1, /* 1 byte a token */
+        row_slots = ended + 3 * max_new;
 
-    return (struct outputs_places){ ended, ended + max_new, ended + 2 * max_new,
-                                    ended + 3 * max_new };
+    return (struct outputs_places){ ended,     ended + max_new,   ended + 2 * max_new,
+                                    row_slots, row_slots + bytes, row_slots + 2 * bytes };
 }
 /* Returns how many ids a slot's buffer must hold. */
 static inline uint32_t
 outputs_max_ids(uint32_t max_source, uint32_t max_len)
 {
-    return MAX(max_source + 5 * max_len, 128u << 10);
+    return MAX(max_source + 6 * max_len, 128u << 10);
 }
 
 /* Takes n - 1 slots and chains them to r. -EAGAIN: too few slots are free. */

@@ -30,9 +30,21 @@ requests_open(struct requests *q, uint32_t n, uint32_t ids, uint32_t text, struc
 }
 
 void
+requests_open_rows(struct requests *q, size_t bytes)
+{
+    q->row_bytes = ROUND_UP(bytes, (size_t)4096);
+    q->rows = mmap(NULL, q->row_bytes * q->n, PROT_READ | PROT_WRITE,
+                   MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (q->rows != MAP_FAILED) return;
+    q->rows = NULL;
+    q->row_bytes = 0;
+}
+
+void
 requests_close(struct requests *q)
 {
     if (!q->slot) return;
+    if (q->rows) munmap(TAKE(q->rows), q->row_bytes * q->n);
     munmap(q->buffers, q->buffer_bytes * q->n);
     munmap(TAKE(q->slot), q->n * sizeof *q->slot);
 }
@@ -51,6 +63,7 @@ request_take(struct requests *q)
     *r = (struct worker_request){ .slot = slot, .ids = (token_id *)(void *)buffer };
     r->text = buffer + (size_t)q->max_ids * sizeof(token_id);
     r->stops = r->text + q->max_text_bytes;
+    if (q->rows) r->rows = q->rows + q->row_bytes * slot;
     r->seq.owner = r;
     return r;
 }
@@ -63,6 +76,7 @@ request_give(struct requests *q, struct worker_request *r)
     check(r->state != REQUEST_FREE);
     if (touched > KEEP_BYTES)
         madvise(q->buffers + q->buffer_bytes * r->slot, q->buffer_bytes, MADV_DONTNEED);
+    if (r->rows_bytes) madvise(r->rows, r->rows_bytes, MADV_DONTNEED);
     r->state = REQUEST_FREE;
     r->skip = q->first_free - r->slot - 1;
     q->first_free = r->slot;

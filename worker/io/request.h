@@ -41,9 +41,11 @@ struct worker_request {
     struct worker_request *next;  /* next slot of the same request */
     uint32_t n_outputs; /* first slot: outputs to report; further slots are beams without output */
 
-    token_id *ids; /* [max_ids] encoder input first, then the decoder's tokens */
-    char *text;    /* prompt text, or the text of a text call and of its result */
-    char *stops;   /* [REQUEST_STOPS_BYTES] storage of the stop strings */
+    token_id *ids;     /* [max_ids] encoder input first, then the decoder's tokens */
+    char *text;        /* prompt text, or the text of a text call and of its result */
+    char *stops;       /* [REQUEST_STOPS_BYTES] storage of the stop strings */
+    char *rows;        /* kept logit rows (search_rows.h); NULL: the pool has none */
+    size_t rows_bytes; /* of rows, the first that are in use */
     uint32_t n_ids, n_text;
     bool bare; /* text call: tokenize adds no template tokens, detokenize keeps special ones */
     bool chat; /* text is a conversation (JSON messages), not plain text */
@@ -76,7 +78,9 @@ struct requests {
     uint32_t n, n_used, first_free; /* first_free: index of the first free slot; n: none is free */
     uint32_t max_ids, max_text_bytes;
     size_t buffer_bytes;
-    char *buffers; /* [n] buffer_bytes each */
+    char *buffers;    /* [n] buffer_bytes each */
+    size_t row_bytes; /* 0: none */
+    char *rows;       /* [n] row_bytes each; NULL: none */
 };
 
 enum { REQUEST_STOPS_BYTES = 16 * 260 };
@@ -84,6 +88,8 @@ enum { REQUEST_STOPS_BYTES = 16 * 260 };
 /* Maps n slots. ids: tokens of a slot, encoder and decoder; text: bytes of prompt text. -ENOMEM. */
 int requests_open(struct requests *q, uint32_t n, uint32_t ids, uint32_t text,
                   struct err *e) MUST_USE;
+/* Maps this many bytes of each slot for kept logit rows. Without memory for all there are none. */
+void requests_open_rows(struct requests *q, size_t bytes);
 void requests_close(struct requests *q);
 struct worker_request *request_take(struct requests *q); /* NULL: no slot is free */
 void request_give(struct requests *q, struct worker_request *r);

@@ -5,6 +5,7 @@
 #include "worker/process/health.h"
 
 #include "base/failpoint.h"
+#include "base/log.h"
 #include "ipc/channel.h"
 #include "ipc/stat.h"
 #include "worker/exec/exec.h"
@@ -146,6 +147,7 @@ static void
 on_check(const char *sentence)
 {
     write_panic(SIGABRT, NULL, sentence);
+    log_err("%s", sentence);
 }
 
 static void

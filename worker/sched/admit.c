@@ -7,12 +7,14 @@
  */
 #include "worker/sched/sched_internal.h"
 
-/* Returns the slot that q has, or else the slot that it would get. SLOT_FULL: none is free. */
+/* Returns the slot that q has, or else the slot that it would get. SLOT_FULL: none is free, or q must
+ * wait for the sequences of the previous worker: its blocks may be those that they need to grow. */
 #define SLOT_FULL UINT32_MAX
 static uint32_t
 slot_for(const struct scheduler *s, const struct seq *q)
 {
     if (q->state != SEQ_WAITING) return q->slot;
+    if (s->waits_for_kept) return SLOT_FULL;
     if (s->n_free < seq_group_size(q) || s->running.n + seq_group_size(q) > s->max_running)
         return SLOT_FULL;
     return s->free_slot[s->first_free];

@@ -31,6 +31,8 @@ beam_start(struct beam *b, uint32_t n_new, float score)
         b->score[i] = i ? LOW : score;
         b->done[i].token = b->done_token[i];
         b->done[i].total = b->done_total[i];
+        b->done[i].row_slot = b->done_row_slot[i];
+        memset(b->row_slot[i], BEAM_NO_ROW, n_new);
     }
 }
 
@@ -104,6 +106,8 @@ keep_hypothesis(struct beam *b, const struct beam_move *c)
     d.token[b->n_new] = c->token;
     memcpy(d.total, b->total[c->slot], b->n_new * sizeof(float));
     d.total[b->n_new] = c->score;
+    memcpy(d.row_slot, b->row_slot[c->slot], b->n_new);
+    d.row_slot[b->n_new] = c->slot;
     b->done[at] = d;
 }
 
@@ -128,12 +132,14 @@ place_in_slots(struct beam *b, const struct beam_move *c)
         memcpy(b->line[idle] + b->first + b->n_common, b->line[c[r].slot] + b->first + b->n_common,
                n * sizeof(token_id));
         memcpy(b->total[idle] + b->n_common, b->total[c[r].slot] + b->n_common, n * sizeof(float));
+        memcpy(b->row_slot[idle] + b->n_common, b->row_slot[c[r].slot] + b->n_common, n);
     }
     for (uint32_t r = 0; r < b->n_beams; r++) {
         uint32_t slot = b->order[r];
 
         b->line[slot][b->first + b->n_new] = c[r].token;
         b->score[slot] = b->total[slot][b->n_new] = c[r].score;
+        b->row_slot[slot][b->n_new] = c[r].slot;
     }
     b->n_new++;
 }
@@ -234,5 +240,6 @@ beam_result(const struct beam *b, uint32_t i)
                                .n = b->n_new,
                                .reason = LAGAN_FINISH_LENGTH,
                                .token = b->line[slot] + b->first,
-                               .total = b->total[slot] };
+                               .total = b->total[slot],
+                               .row_slot = b->row_slot[slot] };
 }

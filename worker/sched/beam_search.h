@@ -26,7 +26,11 @@ struct beam_done {
     /* [n] log-probability of the tokens up to each one; above -1e8, unless the search had too few
      * continuations to choose from */
     float *total;
+    /* [n] slot from whose logit row each token was taken (beam_indices of transformers), or
+     * BEAM_NO_ROW */
+    uint8_t *row_slot;
 };
+enum { BEAM_NO_ROW = 0xff }; /* a token with which the search started: beam_start() */
 
 /* A continuation of a beam by one token. A step's decision is the n_beams continuations that live
  * on and those that end. The decisions determine the whole search: beam_redo() repeats them. */
@@ -59,11 +63,13 @@ struct beam {
     void *stops_arg;
     enum beam_early early;
     float length_penalty;
-    uint32_t first;                  /* position of generated token 0 */
-    token_id *line[MAX_BEAMS];       /* by slot: [first + max_new] prompt, then output */
-    float *total[MAX_BEAMS];         /* by slot: [max_new] score after each output token */
-    token_id *done_token[MAX_BEAMS]; /* [max_new] storage of done[].token */
-    float *done_total[MAX_BEAMS];    /* [max_new] storage of done[].total */
+    uint32_t first;                    /* position of generated token 0 */
+    token_id *line[MAX_BEAMS];         /* by slot: [first + max_new] prompt, then output */
+    float *total[MAX_BEAMS];           /* by slot: [max_new] score after each output token */
+    uint8_t *row_slot[MAX_BEAMS];      /* by slot: [max_new] see beam_done */
+    token_id *done_token[MAX_BEAMS];   /* [max_new] storage of done[].token */
+    float *done_total[MAX_BEAMS];      /* [max_new] storage of done[].total */
+    uint8_t *done_row_slot[MAX_BEAMS]; /* [max_new] storage of done[].row_slot */
 
     uint32_t n_new, n_common;  /* generated tokens of live beams; their common prefix */
     float score[MAX_BEAMS];    /* by slot: sum of log-probabilities */

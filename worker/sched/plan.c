@@ -194,6 +194,7 @@ scheduler_plan(struct scheduler *s, unsigned lane, nsec now, struct batch *b)
     if (expire_deadlines(s, now)) replan_other_lanes(s, lane);
     if (s->planned[lane] - s->done[lane] >= STEPS_OUT) return 0;
     if (reclaim_slot(s, now)) replan_other_lanes(s, lane);
+    s->waits_for_kept = s->n_kept > 0 && now < s->keep_until;
     kv_prefetch(s->kv, s->soon, s->n_soon);
     s->n_soon = 0;
     do {

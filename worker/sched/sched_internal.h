@@ -87,6 +87,7 @@ struct scheduler {
     bool cross_kv_changed;    /* a sequence's cross_kv_cached changed: plan again */
     bool static_batch_closed; /* policy static: the batch decodes, so none is admitted */
     nsec keep_until;          /* kept slots are not reclaimed before this time */
+    bool waits_for_kept;      /* some slots are kept, and keep_until has not passed: admit none */
     struct enc_tokens *enc;   /* [n_enc] in order of the first row */
     uint32_t n_enc;
     struct chunk *chunk;  /* [n_slots] */

@@ -96,7 +96,8 @@ uint32_t scheduler_copies(const struct scheduler_limits *l, const struct kv_conf
  * one; samples that had not forked, as a group, from the shared positions of the first member. */
 int scheduler_add(struct scheduler *s, struct seq *seq, nsec now, struct err *e) MUST_USE;
 /* Until this time, slots that kv_adopt() has filled are kept for scheduler_add() with n_adopted >
- * 0, and a sequence that finds no free slot or blocks waits. Later it reclaims a kept slot. */
+ * 0, and while some are kept no other sequence is admitted. Later a sequence that finds no free
+ * slot or blocks reclaims a kept slot. */
 void scheduler_keep(struct scheduler *s, nsec until);
 void scheduler_unkeep(struct scheduler *s, uint32_t slot); /* frees a kept slot */
 /* Reserves blocks for the rest of a prompt of n_prompt tokens, which the previous worker had
