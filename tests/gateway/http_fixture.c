@@ -37,6 +37,7 @@ on_head(void *ctx, struct http_exchange *x)
     struct http_fixture *f = ctx;
 
     f->n_heads++;
+    if (path_is(x, "/hold")) f->open = x;
     if (path_is(x, "/early")) send_text(x, 401, "no key\n", 7);
 }
 

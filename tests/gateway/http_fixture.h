@@ -2,7 +2,7 @@
  *
  * Paths: /hello sends "hello"; /echo the body; /big 1 MiB; /early 401 before the body is read;
  * /twice "twice" after request() returned 1 two times; /wait nothing; /stream opens a stream. The
- * exchange of the last /wait or /stream is fixture.open. */
+ * exchange of the last /wait or /stream is fixture.open; also of /hold, before its body is read. */
 #pragma once
 #include "gateway/http/http.h"
 
