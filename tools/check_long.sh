@@ -92,6 +92,10 @@ torture=$build/tests/torture
 export srcdir=$top LAGAN_TEST_SEED=${LAGAN_TEST_SEED:-$(date +%s)}
 part address 'make check with the address and undefined sanitizers' sanitized address,undefined
 part thread 'make check with the thread sanitizer' sanitized thread
+part openai 'the openai package of Python against lagan-gateway' \
+  "$top/tests/gateway/openai_suite.sh" "$build"
+part h11 'the HTTP parser of lagan-gateway against h11' \
+  "$top/tests/gateway/h11_compare.sh" 200000
 part prefix 'a build that is configured twice' "$top/tests/daemon/reconfigured.sh"
 part planted 'faults that the fuzzers are to find' "$top/tools/planted.sh" all
 part late 'a manifest entry that is retracted after the launch is found' \
