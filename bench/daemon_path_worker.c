@@ -83,7 +83,8 @@ step(void)
     enum { RECORD = 512 }; /* requests in a record, so that a record fits into the ring */
     int32_t now = (int32_t)(clock_now() & INT32_MAX);
 
-    for (uint32_t i = 0; i < n_active; i += RECORD) put_tokens(i, MIN(n_active - i, (uint32_t)RECORD), now);
+    for (uint32_t i = 0; i < n_active; i += RECORD)
+        put_tokens(i, MIN(n_active - i, (uint32_t)RECORD), now);
     for (uint32_t i = n_active; i-- > 0;)
         if (active[i].n_done == active[i].max_tokens) finish(i, LAGAN_FINISH_LENGTH);
 }

@@ -105,8 +105,8 @@ int sibling_path(char *buf, size_t n, const char *program);
 /* spawn.c: runs a command with a private lagand. */
 int spawn_run(struct ctl *ctl, int (*run)(struct ctl *ctl));
 /* spawn.c: runs a program of lagan beside the lagand of --spawn, with the standard output and error
- * of laganctl, until the program or lagand ends or a signal arrives; then stops the program. argv[0]
- * is set. Returns the exit code. */
+ * of laganctl, until the program or lagand ends or a signal arrives; then stops the program.
+ * argv[0] is set. Returns the exit code. */
 int spawn_beside(const struct ctl *ctl, const char *name, const char **argv);
 /* spawn.c: output of lagan-worker --inspect for a model directory; the caller frees *line. Prints
  * the error on failure. */

@@ -25,10 +25,10 @@ except ImportError:
 
 build = pathlib.Path(sys.argv[1] if len(sys.argv) > 1 else ".").resolve()
 source = pathlib.Path(__file__).resolve().parent.parent.parent
-RECALL, NUMBERS, CHAT = "recall-gemma3", "numbers-t5", "chatty"
+KEYS, NUMBERS, CHAT = "recall-gemma3", "numbers-t5", "chatty"
 PROMPT = "k3=blue;q7=stone;q7?"
 USER = [{"role": "user", "content": "k3=blue;k3?"}]
-TURNS = [{"role": "system", "content": "Be short."}, {"role": "user", "content": "a"},
+HISTORY = [{"role": "system", "content": "Be short."}, {"role": "user", "content": "a"},
          {"role": "assistant", "content": "b"}, {"role": "user", "content": "c"}]
 
 
@@ -39,12 +39,12 @@ class Service:
         self.dir = tempfile.TemporaryDirectory()
         d = pathlib.Path(self.dir.name)
         # Llama 2's chat template needs only the special tokens of a byte vocabulary.
-        shutil.copytree(source / "models" / RECALL, d / CHAT)
+        shutil.copytree(source / "models" / KEYS, d / CHAT)
         tokenizer = (d / CHAT / "tokenizer.json").read_text()
         (d / CHAT / "tokenizer.json").unlink()
         (d / CHAT / "tokenizer.json").write_text(
             tokenizer.replace("<bos>", "<s>").replace("<eos>", "</s>"))
-        models = [source / "models" / RECALL, source / "models" / NUMBERS, d / CHAT]
+        models = [source / "models" / KEYS, source / "models" / NUMBERS, d / CHAT]
         (d / "lagan.yaml").write_text("models:\n" + "".join(
             f"  - {{path: {m}, device: cpu, kv.memory: 64MiB"
             f"{', chat_template: llama2' if m.name == CHAT else ''}}}\n" for m in models))
@@ -62,7 +62,7 @@ class Service:
 
     def wait_ready(self):
         end = time.monotonic() + 60
-        for model in (RECALL, NUMBERS, CHAT):
+        for model in (KEYS, NUMBERS, CHAT):
             while httpx.get(f"{self.url}/health?model={model}").status_code != 200:
                 assert time.monotonic() < end, f"{model} is not ready"
                 time.sleep(0.05)
@@ -94,7 +94,7 @@ def chat(**more):
 
 
 def complete(**more):
-    return client().completions.create(**{"model": RECALL, "prompt": PROMPT, **more})
+    return client().completions.create(**{"model": KEYS, "prompt": PROMPT, **more})
 
 
 def raises(kind, call, param=None, code=None):
@@ -238,7 +238,7 @@ def case_chat_max_completion_tokens():
 
 
 def case_chat_with_history():
-    assert chat(messages=TURNS).usage.prompt_tokens > chat().usage.prompt_tokens
+    assert chat(messages=HISTORY).usage.prompt_tokens > chat().usage.prompt_tokens
 
 
 def case_chat_content_parts():
@@ -250,8 +250,8 @@ def case_chat_content_parts():
 
 
 def case_chat_developer_role():
-    turns = [{"role": "developer", "content": "Be short."}] + TURNS[1:]
-    assert chat(messages=turns).usage.prompt_tokens == chat(messages=TURNS).usage.prompt_tokens
+    history = [{"role": "developer", "content": "Be short."}] + HISTORY[1:]
+    assert chat(messages=history).usage.prompt_tokens == chat(messages=HISTORY).usage.prompt_tokens
 
 
 def case_chat_n():
@@ -301,7 +301,7 @@ def case_chat_stream_usage():
 
 
 def case_chat_stream_helper():
-    # The helpers raise where an answer ends with "length"; this one ends with its stop string.
+    # The helpers raise where an output ends with "length"; this one ends with its stop string.
     with client().chat.completions.stream(model=CHAT, messages=USER, stop=["m"],
                                           temperature=0) as s:
         kinds = {e.type for e in s}
@@ -334,12 +334,12 @@ def case_chat_extra_sampling_fields():
 
 def case_models_list():
     names = {m.id for m in client().models.list()}
-    assert {RECALL, NUMBERS, "gpt-4o-mini"} <= names, names
+    assert {KEYS, NUMBERS, "gpt-4o-mini"} <= names, names
 
 
 def case_models_retrieve():
-    m = client().models.retrieve(RECALL)
-    assert m.id == RECALL and m.object == "model" and m.owned_by == "lagan"
+    m = client().models.retrieve(KEYS)
+    assert m.id == KEYS and m.object == "model" and m.owned_by == "lagan"
 
 
 def case_models_unknown():
@@ -366,7 +366,7 @@ def case_embeddings_base64_equals_float():
 
 def case_embeddings_of_a_decoder_are_refused():
     raises(openai.BadRequestError,
-           lambda: client().embeddings.create(model=RECALL, input="x"), code="unsupported")
+           lambda: client().embeddings.create(model=KEYS, input="x"), code="unsupported")
 
 
 # ---- errors are of the right class
@@ -445,12 +445,12 @@ def case_raw_response():
 
 
 def case_streaming_response():
-    with client().completions.with_streaming_response.create(model=RECALL, prompt=PROMPT) as r:
+    with client().completions.with_streaming_response.create(model=KEYS, prompt=PROMPT) as r:
         assert json.loads(r.read())["choices"][0]["text"] == "stone"
 
 
 def case_raw_stream_headers():
-    r = client().completions.with_raw_response.create(model=RECALL, prompt=PROMPT, stream=True)
+    r = client().completions.with_raw_response.create(model=KEYS, prompt=PROMPT, stream=True)
     assert r.headers["content-type"].startswith("text/event-stream")
     assert "".join(e.choices[0].text for e in r.parse()) == "stone"
 
@@ -461,7 +461,7 @@ def case_request_id_of_a_response():
 
 def case_organization_headers_are_ignored():
     c = client(organization="org", project="proj", default_headers={"X-Api-Key": "k"})
-    assert c.completions.create(model=RECALL, prompt=PROMPT).choices[0].text == "stone"
+    assert c.completions.create(model=KEYS, prompt=PROMPT).choices[0].text == "stone"
 
 
 def case_timeout():
@@ -527,7 +527,7 @@ def case_async_chat():
 
 def case_async_stream():
     async def run():
-        s = await aclient().completions.create(model=RECALL, prompt=PROMPT, stream=True)
+        s = await aclient().completions.create(model=KEYS, prompt=PROMPT, stream=True)
         assert "".join([e.choices[0].text async for e in s]) == "stone"
     asyncio.run(run())
 
@@ -554,7 +554,7 @@ def case_threads():
     c, out = client(), []
 
     def one():
-        out.append(c.completions.create(model=RECALL, prompt=PROMPT).choices[0].text)
+        out.append(c.completions.create(model=KEYS, prompt=PROMPT).choices[0].text)
     threads = [threading.Thread(target=one) for _ in range(16)]
     for t in threads:
         t.start()
@@ -567,7 +567,7 @@ def case_keep_alive_is_used():
     with httpx.Client() as h:
         for _ in range(5):
             r = h.post(service.url + "/v1/completions",
-                       json={"model": RECALL, "prompt": PROMPT})
+                       json={"model": KEYS, "prompt": PROMPT})
             assert r.json()["choices"][0]["text"] == "stone"
         assert len(h._transport._pool.connections) == 1
 
@@ -593,7 +593,7 @@ def case_retries_are_observed():
             c = openai.OpenAI(base_url="http://x/v1", api_key="none", http_client=http,
                               max_retries=1)
             try:
-                c.completions.create(model=RECALL, prompt="x")
+                c.completions.create(model=KEYS, prompt="x")
             except openai.InternalServerError as e:
                 assert e.status_code == 503 and e.body["code"] == "lagand_unreachable"
             assert len(attempts) == 2, attempts
