@@ -129,18 +129,14 @@ respond_whole(struct exchange *e)
 {
     struct out o = { 0 };
 
-    if (e->route->fields == ON_EMBEDDINGS) {
-        embeddings_respond(e);
-        return;
-    }
-    if (e->route->run == generate_run) {
-        health_respond(e);
+    if (e->route->respond) {
+        e->route->respond(e);
         return;
     }
     shape_whole(e, &o);
     out_format(&e->fields, "Openai-Processing-Ms: %lld\r\n",
                (long long)((e->a->now - e->begun) / NSEC_MS));
-    exchange_respond(e, json_type, &o);
+    exchange_respond(e, JSON_TYPE, &o);
 }
 
 /* Adds the tokens of an event to o: for each its id and log-probability, then its alternatives. */
@@ -231,7 +227,7 @@ events_take(struct exchange *e, struct prompt *p, const struct lagan_event *ev)
         keep_tokens(&p->tokens, ev, e->n_prompt_top);
         return;
     case LAGAN_EVENT_TENSOR:
-        embeddings_tensor(e, p, ev);
+        if (e->route->tensor) e->route->tensor(e, p, ev);
         return;
     case LAGAN_EVENT_OUTPUT:
         if (is_cancelled(e, ev)) return;

@@ -1,4 +1,3 @@
-#include "base/array.h"
 #include "gateway/http/http_internal.h"
 
 #include <stdio.h>
@@ -6,7 +5,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-enum { IN_START = 512, MAX_FAULT_BODY = 1024, MAX_EMPTY = 2 };
+enum { MAX_FAULT_BODY = 1024, MAX_EMPTY = 2 };
 
 /* ---- open, close */
 
@@ -53,15 +52,6 @@ end_exchange(struct http_exchange *x, bool complete, const char *why)
     x->user = NULL;
 }
 
-static void
-release_input(struct http_exchange *x)
-{
-    x->http->input_bytes -= x->in_cap;
-    free(x->in);
-    x->in = NULL;
-    x->in_n = x->in_cap = 0;
-}
-
 void
 conn_close(struct http_exchange *x, const char *why)
 {
@@ -77,7 +67,7 @@ conn_close(struct http_exchange *x, const char *why)
         n = map_take(h->addresses, x->address_key);
         if (n != MAP_NONE && n > 1) (void)!map_put(h->addresses, x->address_key, n - 1);
     }
-    release_input(x);
+    input_release(x);
     free(x->head_text);
     free(x->out);
     close(x->fd);
@@ -86,57 +76,38 @@ conn_close(struct http_exchange *x, const char *why)
     TAILQ_INSERT_HEAD(&h->unused, x, in_class);
 }
 
-/* ---- input */
+/* ---- ids */
 
-/* Appends bytes that were read. -ENOMEM: no memory, or all connections together have too many. */
-static int
-append_input(struct http_exchange *x, const char *p, size_t n)
+/* splitmix64 (Steele, Lea, Flood 2014): ids that differ, and no secrets. */
+static uint64_t
+random_id(struct http *h)
 {
-    uint32_t before = x->in_cap;
-    struct http *h = x->http;
+    uint64_t z = h->id_state += UINT64_C(0x9e3779b97f4a7c15);
 
-    if (h->input_bytes + n > HTTP_INPUT_BYTES) return -ENOMEM;
-    TRY(array_grow(&x->in, &x->in_cap, MAX(x->in_n + n, (size_t)IN_START), UINT32_MAX, 1));
-    h->input_bytes += x->in_cap - before;
-    memcpy(x->in + x->in_n, p, n);
-    x->in_n += (uint32_t)n;
-    return 0;
+    z = (z ^ (z >> 30)) * UINT64_C(0xbf58476d1ce4e5b9);
+    z = (z ^ (z >> 27)) * UINT64_C(0x94d049bb133111eb);
+    return z ^ (z >> 31);
 }
 
-/* Drops the first n bytes of the input and returns memory that is not needed. */
+static bool
+is_id_byte(char c)
+{
+    return (c >= '0' && c <= '9') || (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z') ||
+           (c && strchr("._:-", c));
+}
+
+/* Sets the id of a request: of X-Request-Id if it is one, or a new one. */
 static void
-drop_input(struct http_exchange *x, uint32_t n)
+set_id(struct http_exchange *x)
 {
-    uint32_t rest = x->in_n - n;
-    char *p;
+    struct http_text t = head_field(&x->head, x->head_text, "X-Request-Id", 0);
+    bool good = t.n > 0 && t.n < sizeof x->id;
 
-    if (!rest) {
-        release_input(x);
-        return;
-    }
-    memmove(x->in, x->in + n, rest);
-    x->in_n = rest;
-    if (x->in_cap <= 2 * MAX(rest, (uint32_t)IN_START)) return;
-    p = realloc(x->in, rest);
-    if (!p) return;
-    x->http->input_bytes -= x->in_cap - rest;
-    x->in = p;
-    x->in_cap = rest;
-}
-
-int
-conn_decode(struct http_exchange *x, struct http_fault *f)
-{
-    size_t used = 0, n = 0, done = x->body.n;
-    int r;
-
-    if (!x->in) return x->body.is_complete;
-    r = body_decode(&x->body, x->in + x->raw_at, x->in_n - x->raw_at, &used, x->in + done, &n,
-                    &x->http->limits, f);
-    x->raw_at += (uint32_t)used;
-    /* All input was decoded: the next bytes go behind the body. */
-    if (r == 0) x->in_n = x->raw_at = (uint32_t)x->body.n;
-    return r;
+    for (size_t i = 0; good && i < t.n; i++) good = is_id_byte(t.p[i]);
+    if (good)
+        snprintf(x->id, sizeof x->id, "%.*s", (int)t.n, t.p);
+    else
+        snprintf(x->id, sizeof x->id, "req-%016llx", (unsigned long long)random_id(x->http));
 }
 
 /* ---- faults of HTTP itself */
@@ -157,7 +128,7 @@ conn_fault(struct http_exchange *x, const struct http_fault *f)
 
     h->counts.refused++;
     end_exchange(x, false, f->rule);
-    if (!x->id[0]) snprintf(x->id, sizeof x->id, "req-%016llx", (unsigned long long)http_random(h));
+    if (!x->id[0]) snprintf(x->id, sizeof x->id, "req-%016llx", (unsigned long long)random_id(h));
     r.n = h->handler.fault(h->handler.ctx, f->status, f->rule, f->sentence, body, sizeof body);
     x->head.keep_alive = false;
     x->body.is_complete = true; /* the rest of it is dropped */
@@ -167,27 +138,6 @@ conn_fault(struct http_exchange *x, const struct http_fault *f)
 }
 
 /* ---- states */
-
-static bool
-is_id_byte(char c)
-{
-    return (c >= '0' && c <= '9') || (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z') ||
-           (c && strchr("._:-", c));
-}
-
-/* Sets the id of a request: of X-Request-Id if it is one, or a new one. */
-static void
-set_id(struct http_exchange *x)
-{
-    struct http_text t = head_field(&x->head, x->head_text, "X-Request-Id", 0);
-    bool good = t.n > 0 && t.n < sizeof x->id;
-
-    for (size_t i = 0; good && i < t.n; i++) good = is_id_byte(t.p[i]);
-    if (good)
-        snprintf(x->id, sizeof x->id, "%.*s", (int)t.n, t.p);
-    else
-        snprintf(x->id, sizeof x->id, "req-%016llx", (unsigned long long)http_random(x->http));
-}
 
 /* The head is complete: opens the exchange. */
 static void
@@ -203,7 +153,7 @@ open_exchange(struct http_exchange *x)
         return;
     }
     memcpy(x->head_text, x->in, x->head.n);
-    drop_input(x, x->head.n);
+    input_drop(x, x->head.n);
     body_init(&x->body, &x->head);
     x->raw_at = 0;
     x->rate = (struct http_rate){ .since = h->now };
@@ -227,7 +177,7 @@ advance(struct http_exchange *x)
     if (x->state == CONN_IDLE && x->in_n) {
         x->state = CONN_HEAD;
         head_init(&x->head);
-        http_wait(x, WAIT_HEAD);
+        queue_wait(x, WAIT_HEAD);
     }
     if (x->state == CONN_HEAD) {
         r = head_parse(&x->head, x->in, x->in_n, &h->limits, &f);
@@ -235,20 +185,20 @@ advance(struct http_exchange *x)
         if (r == 1) open_exchange(x);
     }
     if (x->state == CONN_BODY && !x->response) {
-        r = conn_decode(x, &f);
+        r = input_decode(x, &f);
         if (r < 0) conn_fault(x, &f);
         if (r == 1) x->state = CONN_REQUEST;
     }
     if (x->state == CONN_REQUEST && !x->response && !x->is_broken) {
         r = h->handler.request(h->handler.ctx, x);
         if (r == 1 && !x->response)
-            http_changed(x);
+            queue_changed(x);
         else
             x->state = CONN_WAIT;
     }
     if (x->response) x->state = CONN_WAIT;
     if (x->state == CONN_WAIT && x->raw_at) { /* the body was processed */
-        drop_input(x, x->raw_at);
+        input_drop(x, x->raw_at);
         x->raw_at = 0;
     }
 }
@@ -266,7 +216,7 @@ finish(struct http_exchange *x)
             conn_close(x, "complete");
             return false;
         }
-        release_input(x);
+        input_release(x);
         shutdown(x->fd, SHUT_WR);
         x->state = CONN_LINGER;
         x->response = RESPONSE_NONE;
@@ -277,7 +227,7 @@ finish(struct http_exchange *x)
     x->has_chunk = x->is_chunked = x->wants_space = false;
     x->id[0] = 0;
     x->state = CONN_IDLE;
-    if (x->in_n) http_changed(x);
+    if (x->in_n) queue_changed(x);
     return true;
 }
 
@@ -333,7 +283,7 @@ conn_update(struct http_exchange *x)
     if (x->response == RESPONSE_DONE && !write_pending(x) && !x->is_broken && !finish(x)) return;
     wait = wait_of(x);
     if (wait != x->wait || (x->made_progress && (wait == WAIT_BODY || wait == WAIT_WRITE)))
-        http_wait(x, wait);
+        queue_wait(x, wait);
     x->made_progress = false;
     /* EPOLLIN stays set while no input is wanted; conn_event() clears it if input arrives. */
     set_mask(x, EPOLLRDHUP | (wants_input(x) ? EPOLLIN : x->epoll_mask & EPOLLIN) |
@@ -364,7 +314,7 @@ receive(struct http_exchange *x)
     }
     if (n < 0) return;
     x->made_progress = true;
-    if (append_input(x, h->scratch, (size_t)n) < 0) {
+    if (input_append(x, h->scratch, (size_t)n) < 0) {
         http_fault_set(&f, 503, "memory", "no memory for the body of the request; try again later");
         conn_fault(x, &f);
     } else if (x->state == CONN_BODY &&

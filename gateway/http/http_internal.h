@@ -1,8 +1,12 @@
 /* http_internal.h - a connection of the HTTP server, and the functions its files share.
  *
- *   listen.c   opens listeners, accepts connections, enforces their limits
- *   conn.c     states of a connection: reads, parses, calls the handler
+ * A file uses the files above it in this list:
+ *
+ *   queue.c    lists of connections: changed ones, and one for each thing that they wait for
+ *   input.c    the input buffer
  *   write.c    responses, chunks, the output buffer
+ *   conn.c     states of a connection: reads, parses, calls the handler
+ *   listen.c   opens listeners, accepts connections, enforces their limits
  *   server.c   the event loop, timeouts, counts
  *
  * A connection has one exchange at a time, so struct http_exchange is both. Functions that the
@@ -109,12 +113,27 @@ struct http {
     char scratch[HTTP_SCRATCH];
 };
 
-/* ---- listen.c */
-int listener_open(struct listener *l, const char *where, struct err *e) MUST_USE;
-int listener_adopt(struct listener *l, int fd, struct err *e) MUST_USE;
-void listener_close(struct listener *l);
-/* Accepts waiting connections of a listener. */
-void listener_accept(struct http *h, struct listener *l);
+/* ---- queue.c */
+/* Puts the connection on the list http.changed: conn_update() is called for it. */
+void queue_changed(struct http_exchange *x);
+/* Moves the connection to a class; its timeout begins now. */
+void queue_wait(struct http_exchange *x, enum wait_class wait);
+
+/* ---- input.c */
+/* Appends bytes that were read. -ENOMEM: no memory, or all connections together have too many. */
+int input_append(struct http_exchange *x, const char *p, size_t n) MUST_USE;
+/* Drops the first n bytes and returns memory that is not needed. */
+void input_drop(struct http_exchange *x, uint32_t n);
+void input_release(struct http_exchange *x);
+/* Decodes what was read of the body. As body_decode(). */
+int input_decode(struct http_exchange *x, struct http_fault *f) MUST_USE;
+
+/* ---- write.c */
+uint32_t write_pending(const struct http_exchange *x); /* bytes that are not sent yet */
+/* Queues raw bytes. Without memory the connection is marked broken. */
+void write_raw(struct http_exchange *x, const void *p, size_t n);
+/* Sends what the socket takes. False: the peer is gone. */
+bool write_flush(struct http_exchange *x) MUST_USE;
 
 /* ---- conn.c */
 /* Makes a slot the connection of fd, which the connection owns. NULL: no slot, or epoll failed. */
@@ -128,20 +147,10 @@ void conn_event(struct http_exchange *x, uint32_t events);
 /* Sends an error of HTTP itself and closes; conn_update() must follow. */
 void conn_fault(struct http_exchange *x, const struct http_fault *f);
 void conn_expire(struct http_exchange *x); /* the timeout of its class has passed */
-/* Decodes what was read of the body. As body_decode(). */
-int conn_decode(struct http_exchange *x, struct http_fault *f) MUST_USE;
 
-/* ---- write.c */
-uint32_t write_pending(const struct http_exchange *x); /* bytes that are not sent yet */
-/* Queues raw bytes. Without memory the connection is marked broken. */
-void write_raw(struct http_exchange *x, const void *p, size_t n);
-/* Sends what the socket takes. False: the peer is gone. */
-bool write_flush(struct http_exchange *x) MUST_USE;
-
-/* ---- server.c */
-/* Puts the connection on the list http.changed: conn_update() is called for it. */
-void http_changed(struct http_exchange *x);
-/* Moves the connection to a class; its timeout begins now. */
-void http_wait(struct http_exchange *x, enum wait_class wait);
-const char *http_date(struct http *h);
-uint64_t http_random(struct http *h);
+/* ---- listen.c */
+int listener_open(struct listener *l, const char *where, struct err *e) MUST_USE;
+int listener_adopt(struct listener *l, int fd, struct err *e) MUST_USE;
+void listener_close(struct listener *l);
+/* Accepts waiting connections of a listener. */
+void listener_accept(struct http *h, struct listener *l);

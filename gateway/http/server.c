@@ -11,32 +11,6 @@ enum { MAX_EVENTS = 64, MAX_UPDATES = 256 };
 #define MIN_PERIOD (10 * NSEC_MS)
 #define MAX_PERIOD (250 * NSEC_MS)
 
-/* ---- lists */
-
-void
-http_changed(struct http_exchange *x)
-{
-    struct http *h = x->http;
-
-    if (x->is_changed) return;
-    x->is_changed = true;
-    TAILQ_INSERT_TAIL(&h->changed, x, in_changed);
-    if (!h->in_dispatch) sd_event_source_set_enabled(h->on_changed, SD_EVENT_ONESHOT);
-}
-
-void
-http_wait(struct http_exchange *x, enum wait_class wait)
-{
-    struct http *h = x->http;
-
-    TAILQ_REMOVE(&h->class[x->wait], x, in_class);
-    h->n_class[x->wait]--;
-    x->wait = wait;
-    x->since = h->now;
-    TAILQ_INSERT_TAIL(&h->class[wait], x, in_class);
-    h->n_class[wait]++;
-}
-
 /* Calls conn_update() for connections that changed, at most MAX_UPDATES and none twice. */
 static void
 update_changed(struct http *h)
@@ -189,33 +163,6 @@ on_changed(sd_event_source *s, void *ctx)
     begin_iteration(h);
     end_iteration(h);
     return 0;
-}
-
-/* ---- small services */
-
-const char *
-http_date(struct http *h)
-{
-    time_t now = time(NULL);
-    struct tm tm;
-
-    if (now != h->date_at) {
-        gmtime_r(&now, &tm);
-        strftime(h->date, sizeof h->date, "%a, %d %b %Y %H:%M:%S GMT", &tm);
-        h->date_at = now;
-    }
-    return h->date;
-}
-
-/* splitmix64 (Steele, Lea, Flood 2014): ids that differ, and no secrets. */
-uint64_t
-http_random(struct http *h)
-{
-    uint64_t z = h->id_state += UINT64_C(0x9e3779b97f4a7c15);
-
-    z = (z ^ (z >> 30)) * UINT64_C(0xbf58476d1ce4e5b9);
-    z = (z ^ (z >> 27)) * UINT64_C(0x94d049bb133111eb);
-    return z ^ (z >> 31);
 }
 
 /* ---- open, close */

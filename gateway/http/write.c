@@ -68,7 +68,7 @@ break_off(struct http_exchange *x, const char *why)
 {
     x->is_broken = true;
     x->why = why;
-    http_changed(x);
+    queue_changed(x);
 }
 
 void
@@ -88,7 +88,7 @@ write_raw(struct http_exchange *x, const void *p, size_t n)
     }
     memcpy(x->out + x->out_n, p, n);
     x->out_n += (uint32_t)n;
-    http_changed(x);
+    queue_changed(x);
 }
 
 static void
@@ -134,6 +134,21 @@ write_flush(struct http_exchange *x)
 
 /* ---- heads of responses */
 
+/* Returns the value of the header Date. */
+static const char *
+date_now(struct http *h)
+{
+    time_t now = time(NULL);
+    struct tm tm;
+
+    if (now != h->date_at) {
+        gmtime_r(&now, &tm);
+        strftime(h->date, sizeof h->date, "%a, %d %b %Y %H:%M:%S GMT", &tm);
+        h->date_at = now;
+    }
+    return h->date;
+}
+
 /* Writes the head. length: of the body; -1: it follows in pieces. */
 static void
 write_head(struct http_exchange *x, const struct http_response *r, int64_t length)
@@ -142,7 +157,7 @@ write_head(struct http_exchange *x, const struct http_response *r, int64_t lengt
     char line[512];
 
     snprintf(line, sizeof line, "HTTP/1.1 %d %s\r\nServer: lagan-gateway\r\nDate: %s\r\n",
-             r->status, phrase_of(r->status), http_date(h));
+             r->status, phrase_of(r->status), date_now(h));
     write_text(x, line);
     if (r->content_type) {
         snprintf(line, sizeof line, "Content-Type: %s\r\n", r->content_type);
@@ -174,7 +189,7 @@ begin_response(struct http_exchange *x, enum response_state response)
     x->drops_body = x->head.method == HTTP_HEAD;
     if (!x->head.keep_alive || !x->http->listens) x->closes = true;
     /* The body of a request that is answered before it: whole, if it is there already. */
-    if (!x->body.is_complete && conn_decode(x, &ignored) != 1) x->closes = x->lingers = true;
+    if (!x->body.is_complete && input_decode(x, &ignored) != 1) x->closes = x->lingers = true;
 }
 
 void
@@ -183,7 +198,7 @@ http_respond(struct http_exchange *x, const struct http_response *r)
     begin_response(x, RESPONSE_DONE);
     write_head(x, r, r->content_type ? (int64_t)r->n : 0);
     if (r->content_type && !x->drops_body) write_raw(x, r->body, r->n);
-    http_changed(x);
+    queue_changed(x);
 }
 
 void
@@ -193,7 +208,7 @@ http_stream(struct http_exchange *x, const struct http_response *r)
     x->is_chunked = !x->head.is_1_0;
     if (x->head.is_1_0 && !x->drops_body) x->closes = true;
     write_head(x, r, -1);
-    http_changed(x);
+    queue_changed(x);
 }
 
 int
@@ -205,7 +220,7 @@ http_write(struct http_exchange *x, const char *p, size_t n)
     if (!n || x->drops_body || x->is_broken) return 0;
     if (write_pending(x) && write_pending(x) + n + CHUNK_HEAD + 2 > HTTP_OUTPUT) {
         x->wants_space = true;
-        http_changed(x);
+        queue_changed(x);
         return -EAGAIN;
     }
     if (x->is_chunked && !x->has_chunk) {
@@ -225,7 +240,7 @@ http_end(struct http_exchange *x)
     x->wants_space = false;
     close_chunk(x);
     if (x->is_chunked && !x->drops_body) write_text(x, "0\r\n\r\n");
-    http_changed(x);
+    queue_changed(x);
 }
 
 void
