@@ -20,6 +20,8 @@
 
 /* After shutdown_timeout the errors of ended streams have this time to leave. */
 #define LAST_WORDS NSEC_S
+/* Connections that were accepted last have this time to send a request. */
+#define FIRST_WORDS (500 * NSEC_MS)
 /* Connections wait this long for lagand at the start, instead of getting 503. */
 #define FIRST_WAIT NSEC_S
 
@@ -33,6 +35,7 @@ struct gateway {
     struct api *api;
     struct http *http;
     nsec started, stop_at; /* stop_at: time at which open requests are ended; 0: not stopping */
+    nsec first_words_at;   /* stopping: time at which connections without a request are closed */
     bool ready, announced, drained;
     uint32_t n_listeners;
 };
@@ -149,20 +152,23 @@ on_signal(sd_event_source *s, const struct signalfd_siginfo *si, void *arg)
     backend_set_draining(g->backend);
     http_stop_listening(g->http);
     g->stop_at = clock_after(clock_now(), time);
+    g->first_words_at = clock_after(clock_now(), MIN(time, FIRST_WORDS));
     return 0;
 }
 
-/* Exits when no request is open; after stop_at, ends the requests that are. Returns when to call it
- * again. */
+/* Exits when no request is open and none is being read; after stop_at, ends the requests that are
+ * open. Returns when to call it again. */
 static nsec
 continue_stopping(struct gateway *g, nsec now)
 {
+    struct http_counts n = http_counts(g->http);
     bool late = now >= g->stop_at;
 
-    if (!http_counts(g->http).exchanges || (late && g->drained)) {
+    if ((!n.exchanges && (!n.reading || now >= g->first_words_at)) || (late && g->drained)) {
         sd_event_exit(g->event, 0);
         return NSEC_NEVER;
     }
+    if (!n.exchanges) return g->first_words_at;
     if (!late) return g->stop_at;
     api_drain(g->api);
     g->drained = true;

@@ -79,7 +79,8 @@ int http_open(struct http **ret, sd_event *loop, const char *const *listen, uint
               const struct http_handler *handler, struct err *e) MUST_USE;
 /* Closes all connections at once; handler->gone() is called for open exchanges. NULL is allowed. */
 void http_close(struct http *h);
-/* Takes no more connections and closes idle ones; open exchanges continue. */
+/* Takes no more connections, except those that wait at a port which other servers share, and closes
+ * idle ones; open exchanges continue. */
 void http_stop_listening(struct http *h);
 void http_set_limits(struct http *h, const struct http_limits *limits);
 const char *http_address(const struct http *h, uint32_t listener); /* "127.0.0.1:8000" */

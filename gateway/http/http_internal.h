@@ -84,8 +84,9 @@ struct http_exchange {
 TAILQ_HEAD(exchange_list, http_exchange);
 
 struct listener {
-    int fd;     /* -1: closed */
-    char *path; /* of a unix socket that we created; NULL: none */
+    int fd;         /* -1: closed */
+    bool is_shared; /* SO_REUSEPORT: other instances take the next connections */
+    char *path;     /* of a unix socket that we created; NULL: none */
     char address[128];
 };
 
@@ -152,5 +153,5 @@ void conn_expire(struct http_exchange *x); /* the timeout of its class has passe
 int listener_open(struct listener *l, const char *where, struct err *e) MUST_USE;
 int listener_adopt(struct listener *l, int fd, struct err *e) MUST_USE;
 void listener_close(struct listener *l);
-/* Accepts waiting connections of a listener. */
-void listener_accept(struct http *h, struct listener *l);
+/* Accepts waiting connections of a listener. Returns true if more may be waiting. */
+bool listener_accept(struct http *h, struct listener *l);

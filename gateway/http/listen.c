@@ -189,6 +189,7 @@ listener_open(struct listener *l, const char *where, struct err *e)
     r = listen_at(list);
     freeaddrinfo(list);
     if (r < 0) return cannot(where, r, strerror(-r), e);
+    l->is_shared = true;
     return listener_adopt(l, r, e);
 }
 
@@ -296,7 +297,7 @@ open_accepted(struct http *h, int fd, const struct sockaddr *a, socklen_t n)
     conn_update(x);
 }
 
-void
+bool
 listener_accept(struct http *h, struct listener *l)
 {
     union address a;
@@ -313,9 +314,10 @@ listener_accept(struct http *h, struct listener *l)
             if (!close_oldest(h, WAIT_LINGER) && !close_oldest(h, WAIT_IDLE) &&
                 !close_oldest(h, WAIT_HEAD)) {
                 h->accept_is_delayed = true;
-                return;
+                return false;
             }
-        } else if (errno == EAGAIN)
-            return;
+        } else if (errno == EAGAIN || errno == EBADF)
+            return false;
     }
+    return true;
 }

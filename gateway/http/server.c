@@ -7,6 +7,7 @@
 
 /* A loop iteration handles a bounded number of events, so that other sources are served. */
 enum { MAX_EVENTS = 64, MAX_UPDATES = 256 };
+enum { MAX_ROUNDS = 32 }; /* of accept at the end: more than a backlog holds */
 #define LISTENER_EVENT UINT32_MAX
 #define MIN_PERIOD (10 * NSEC_MS)
 #define MAX_PERIOD (250 * NSEC_MS)
@@ -278,7 +279,15 @@ http_stop_listening(struct http *h)
     struct http_exchange *x;
 
     h->listens = false;
-    for (uint32_t i = 0; i < h->n_listeners; i++) listener_close(&h->listener[i]);
+    begin_iteration(h);
+    for (uint32_t i = 0; i < h->n_listeners; i++) {
+        struct listener *l = &h->listener[i];
+
+        /* The kernel resets waiting connections of a closed socket: they are served. */
+        for (int n = 0; n < MAX_ROUNDS && l->is_shared && listener_accept(h, l); n++) continue;
+        listener_close(l);
+    }
+    end_iteration(h);
     while ((x = TAILQ_FIRST(&h->class[WAIT_IDLE]))) conn_close(x, "closed");
 }
 

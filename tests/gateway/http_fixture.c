@@ -112,10 +112,10 @@ fixture_limits(void)
         .headers = 100,
         .target_bytes = 8 << 10,
         .body_bytes = 4 << 20,
-        .header_timeout = 300 * NSEC_MS,
-        .body_timeout = 300 * NSEC_MS,
-        .idle_timeout = 300 * NSEC_MS,
-        .write_timeout = 500 * NSEC_MS,
+        .header_timeout = 60 * NSEC_S,
+        .body_timeout = 60 * NSEC_S,
+        .idle_timeout = 60 * NSEC_S,
+        .write_timeout = 60 * NSEC_S,
         .body_rate = 1 << 10,
     };
 }

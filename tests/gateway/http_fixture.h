@@ -19,7 +19,7 @@ struct http_fixture {
     size_t body_n;
 };
 
-/* limits with short timeouts: header 0.3 s, body 0.3 s, idle 0.3 s, write 0.5 s. */
+/* The default limits, but 64 connections and timeouts of 60 s. */
 struct http_limits fixture_limits(void);
 void fixture_open(struct http_fixture *f, const char *listen, const struct http_limits *limits);
 void fixture_close(struct http_fixture *f);

@@ -30,6 +30,18 @@ set_up(void **state)
 }
 
 static int
+set_up_short_timeouts(void **state)
+{
+    struct http_limits l = fixture_limits();
+
+    (void)state;
+    l.header_timeout = l.body_timeout = l.idle_timeout = 300 * NSEC_MS;
+    l.write_timeout = 500 * NSEC_MS;
+    start(&l);
+    return 0;
+}
+
+static int
 tear_down(void **state)
 {
     (void)state;
@@ -281,7 +293,6 @@ a_full_server_closes_idle_connections_and_never_running_ones(void **state)
     (void)state;
     fixture_close(&f);
     l.connections = 8;
-    l.idle_timeout = l.header_timeout = 60 * NSEC_S;
     start(&l);
     for (int i = 0; i < 8; i++) open_with(&c[i], i < 6 ? GET("/wait") : GET("/hello"));
     open_with(&more, GET("/wait"));
@@ -320,7 +331,6 @@ silent_connections_have_at_most_seven_eighths_of_the_places(void **state)
     (void)state;
     fixture_close(&f);
     l.connections = 8;
-    l.header_timeout = 60 * NSEC_S;
     start(&l);
     for (int i = 0; i < 9; i++) open_with(&c[i], i % 2 ? "GET /" : "");
     client_until_closed(&c[0]);
@@ -385,7 +395,6 @@ five_thousand_silent_connections_do_not_keep_others_out(void **state)
     n = MIN(n, (uint32_t)limit.rlim_cur / 2 - 100);
     fixture_close(&f);
     l.connections = n / 5 * 4;
-    l.header_timeout = 60 * NSEC_S;
     start(&l);
     fds = calloc(n, sizeof *fds);
     open_silent(fds, n);
@@ -408,7 +417,6 @@ without_descriptors_silent_connections_are_closed(void **state)
 
     (void)state;
     fixture_close(&f);
-    l.header_timeout = 60 * NSEC_S;
     start(&l);
     for (int i = 0; i < 6; i++) open_with(&c[i], i < 3 ? GET("/wait") : "");
     for (int i = 6; i < 8; i++) client_open(&c[i], &f); /* not accepted yet */
@@ -452,6 +460,71 @@ after_stop_running_requests_end_and_idle_connections_close(void **state)
     client_close(&idle);
     client_close(&running);
     client_close(&late);
+}
+
+static void
+servers_share_a_port_and_the_last_one_serves_it(void **state)
+{
+    struct http_limits l = fixture_limits();
+    struct http_fixture first = f;
+    struct http_client c[20];
+
+    (void)state;
+    fixture_open(&f, http_address(first.http, 0), &l);
+    /* connections that wait at the first server when it stops are served */
+    for (int i = 0; i < 20; i++) {
+        client_open(&c[i], &f);
+        send(c[i].fd, GET("/hello"), strlen(GET("/hello")), 0);
+    }
+    http_stop_listening(first.http);
+    for (int i = 0; i < 20; i++) {
+        nsec end = clock_now() + 5 * NSEC_S;
+
+        while (client_count(&c[i], "hello\n") == 0 && clock_now() < end) {
+            sd_event_run(first.loop, 1000);
+            sd_event_run(f.loop, 1000);
+            client_read(&c[i]);
+        }
+        assert_int_equal(client_count(&c[i], "hello\n"), 1);
+        client_close(&c[i]);
+    }
+    fixture_close(&first);
+    open_with(&c[0], GET("/hello"));
+    client_until(&c[0], "hello\n", 1);
+    client_close(&c[0]);
+}
+
+static void
+limits_change_while_connections_are_open(void **state)
+{
+    struct http_limits l = fixture_limits();
+    struct http_client c[3];
+
+    (void)state;
+    open_with(&c[0], GET("/wait"));
+    open_with(&c[1], GET("/wait"));
+    open_with(&c[2], POST("/echo", "Content-Length: 100\r\n"));
+    l.connections = 1;
+    l.header_bytes = 40;
+    l.body_bytes = 10;
+    http_set_limits(f.http, &l);
+    client_text(&c[2], "0123456789012345678901234567890123456789012345678901234567890123456789"
+                       "012345678901234567890123456789"); /* its head was accepted */
+    client_until(&c[2], "HTTP/1.1 200", 1);
+    client_text(&c[2], POST("/echo", "X: y\r\nContent-Length: 11\r\n"));
+    client_until_closed(&c[2]);
+    assert_int_equal(client_count(&c[2], "HTTP/1.1 431"), 1);
+    client_close(&c[2]);
+    open_with(&c[2], GET("/hello"));
+    client_until_closed(&c[2]);
+    assert_int_equal(client_count(&c[2], "HTTP/1.1 503"), 1);
+    client_close(&c[2]);
+    l = fixture_limits();
+    l.connections = 1 << 20; /* more than at the start have no place */
+    http_set_limits(f.http, &l);
+    open_with(&c[2], GET("/hello"));
+    client_until(&c[2], "hello\n", 1);
+    for (int i = 0; i < 3; i++) client_close(&c[i]);
 }
 
 static void
@@ -503,18 +576,19 @@ counts_are_those_of_the_connections(void **state)
 }
 
 #define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
+#define TIMEOUT(name) cmocka_unit_test_setup_teardown(name, set_up_short_timeouts, tear_down)
 
 int
 main(void)
 {
     const struct CMUnitTest tests[] = {
-        TEST(half_a_head_and_silence_gets_408),
-        TEST(a_head_that_trickles_is_ended_by_the_same_timeout),
-        TEST(silent_and_idle_connections_are_closed_without_a_word),
-        TEST(a_body_that_stops_gets_408),
-        TEST(a_client_that_reads_nothing_costs_bounded_memory_and_is_closed),
+        TIMEOUT(half_a_head_and_silence_gets_408),
+        TIMEOUT(a_head_that_trickles_is_ended_by_the_same_timeout),
+        TIMEOUT(silent_and_idle_connections_are_closed_without_a_word),
+        TIMEOUT(a_body_that_stops_gets_408),
+        TIMEOUT(a_client_that_reads_nothing_costs_bounded_memory_and_is_closed),
         TEST(a_client_that_reads_late_gets_everything),
-        TEST(a_client_that_does_not_read_a_large_response_is_closed),
+        TIMEOUT(a_client_that_does_not_read_a_large_response_is_closed),
         TEST(a_client_that_leaves_while_it_waits_is_noticed_at_once),
         TEST(a_request_and_a_shutdown_together_get_the_response_that_is_ready),
         TEST(resets_in_every_state_leave_nothing),
@@ -524,6 +598,8 @@ main(void)
         TEST(five_thousand_silent_connections_do_not_keep_others_out),
         TEST(without_descriptors_silent_connections_are_closed),
         TEST(after_stop_running_requests_end_and_idle_connections_close),
+        TEST(servers_share_a_port_and_the_last_one_serves_it),
+        TEST(limits_change_while_connections_are_open),
         TEST(closing_the_server_ends_open_exchanges),
         TEST(counts_are_those_of_the_connections),
     };

@@ -271,7 +271,6 @@ every_connection_gets_its_responses_in_order(void **state)
 
     (void)state;
     test_seed();
-    l.header_timeout = l.body_timeout = l.idle_timeout = l.write_timeout = 60 * NSEC_S;
     fixture_open(&f, listen, &l);
     http_close(f.http);
     assert_int_equal(http_open(&f.http, f.loop, &listen, 1, NULL, 0, &l, &handler, &e), 0);
