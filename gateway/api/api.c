@@ -4,8 +4,6 @@
 #include <stdio.h>
 #include <strings.h>
 
-const char json_type[] = "application/json";
-
 /* Responds with an error where there is no exchange. */
 static void
 refuse(struct api *a, struct http_exchange *x, struct fault *f, const char *fields)
@@ -19,7 +17,7 @@ refuse(struct api *a, struct http_exchange *x, struct fault *f, const char *fiel
     metrics_request(a->metrics, "other", api_error_rows[f->error].status,
                     api_error_rows[f->error].code, false);
     http_respond(x, &(struct http_response){ .status = api_error_rows[f->error].status,
-                                             .content_type = json_type,
+                                             .content_type = JSON_TYPE,
                                              .fields = head.failed ? NULL : head.p,
                                              .body = body.p,
                                              .n = body.n });

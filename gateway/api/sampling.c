@@ -59,9 +59,7 @@ read_stream_options(struct exchange *e, const struct value *v, struct fault *f)
             j.kind != JSON_NULL)
             return fault_set(f, API_E_INVALID_TYPE, name, "%s must be true or false", name);
         if (usage) e->include_usage = j.kind == JSON_TRUE;
-        if (continuous && j.kind == JSON_TRUE)
-            return fault_set(f, API_E_UNSUPPORTED, name,
-                             "%s is not served; leave it out or send false", name);
+        if (continuous) e->usage_in_events = j.kind == JSON_TRUE;
         TRY(json_skip(&j, NULL));
     }
     return 0;
@@ -249,6 +247,8 @@ set_sampling(struct exchange *e, struct prompt *p, struct fault *f)
             "n is %u, but the temperature is 0, so all outputs would be equal; use n 1 or "
             "a higher temperature",
             e->n);
+    /* liblagan has no integers above INT64_MAX: a negative seed loses its sign bit */
+    if (v[F_seed].given) TRY(set_int(p, "seed", v[F_seed].i & INT64_MAX, f));
     TRY(set_float(p, "temperature", temperature, f));
     TRY(set_float(p, "top_p", top_p, f));
     TRY(set_int(p, "top_k", MAX(top_k, (int64_t)0), f));
