@@ -172,6 +172,7 @@ take_tokens(struct exchange *e, struct choice *c, const struct lagan_event *ev)
     if (e->keep_tokens) keep_tokens(&c->tokens, ev, e->n_top);
     c->held = e->keep_tokens && (ev->n_ids ? ev->n_ids > 1 || e->has_stop : c->held);
     c->n_new += ev->n_ids;
+    e->n_received += ev->n_ids;
 }
 
 static void
