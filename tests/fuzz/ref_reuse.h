@@ -3,8 +3,8 @@
  *
  * ref_reuse.c follows these sentences, with linear searches only:
  *
- *  1. The KV of a block depends on its tokens and their extra ids, on all tokens before them, and on
- *     salt and encoder input. Two blocks are equal if all of these are equal.
+ *  1. The KV of a block depends on its tokens and their extra ids, on all tokens before them, and
+ *     on salt and encoder input. Two blocks are equal if all of these are equal.
  *  2. Full blocks of computed positions are cached by kv_store(); kv_release() also caches the
  *     partial block at the end, and again blocks whose equal was evicted. If an equal block is
  *     cached already, the older one stays.
@@ -14,18 +14,18 @@
  *     have this block in the arena; not with recurrent state. Without copies, only a block that no
  *     sequence holds and that no longer cached sequence contains.
  *  5. The KV of an encoder input is found whole or not at all.
- *  6. Held blocks are not evicted: neither those of slots nor those of pins. A block is evicted only
- *     if none is free. The cached block with the lowest priority is evicted; of these, the one that
+ *  6. Held blocks are not evicted: neither those of slots nor those of pins. A block is evicted
+ *     only if none is free. The cached block with the lowest priority is evicted; of these, the one that
  *     was released first. A sequence releases its last block first, in a window group its first.
  *  7. When a block is evicted, the cached blocks that continue it are evicted before all others.
- *  8. A block begins with priority 35. A request sets the priority of the blocks that it is admitted
- *     with, stores or releases, by the range that has the block's first token.
- *  9. An evicted block is copied to the host tier if its priority is at least 30, it is full or of an
- *     encoder input, and the host tier does not have it; a snapshot with all its blocks. A full host
- *     tier evicts by rules 6 and 7.
+ *  8. A block begins with priority 35. A request sets the priority of the blocks that it is
+ *     admitted with, stores or releases, by the range that has the block's first token.
+ *  9. An evicted block is copied to the host tier if its priority is at least 30, it is full or of
+ *     an encoder input, and the host tier does not have it; a snapshot with all its blocks. A full
+ *     host tier evicts by rules 6 and 7.
  *
- * ref_memory.c knows what each position of the arena holds: a number that stands for "the K and V of
- * this token after those tokens".
+ * ref_memory.c knows what each position of the arena holds: a number that stands for "the K and V
+ * of this token after those tokens".
  */
 #pragma once
 #include "tests/fuzz/fuzz.h"
