@@ -1,8 +1,8 @@
 /* fuzz_reuse.c - reuse of KV blocks against a reference that knows the contents of the arena.
  *
  * The reference (ref_reuse.h) has no tree: it follows the sentences of its head with a list of
- * cached blocks. It predicts each hit and checks each eviction. Before every step it checks that each
- * position that the step sees, through the tables as edits and copies set them, holds what the
+ * cached blocks. It predicts each hit and checks each eviction. Before every step it checks that
+ * each position that the step sees, through the tables as edits and copies set them, holds what the
  * sequence needs. For recurrent state it keeps the tokens before the state, for live states and
  * snapshots. Slots may be forked and reordered, and are stored like others; prefixes are pinned.
  */

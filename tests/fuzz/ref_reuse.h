@@ -15,8 +15,9 @@
  *     sequence holds and that no longer cached sequence contains.
  *  5. The KV of an encoder input is found whole or not at all.
  *  6. Held blocks are not evicted: neither those of slots nor those of pins. A block is evicted
- *     only if none is free. The cached block with the lowest priority is evicted; of these, the one that
- *     was released first. A sequence releases its last block first, in a window group its first.
+ *     only if none is free. The cached block with the lowest priority is evicted; of these, the
+ *     one that was released first. A sequence releases its last block first, in a window group its
+ *     first.
  *  7. When a block is evicted, the cached blocks that continue it are evicted before all others.
  *  8. A block begins with priority 35. A request sets the priority of the blocks that it is
  *     admitted with, stores or releases, by the range that has the block's first token.
@@ -127,7 +128,8 @@ bool ref_all_started(const struct reuse_ref *t);
 
 /* ---- ref_reuse.c */
 
-/* Returns the cached positions; *whole: in full blocks. Then whether the encoder input is cached. */
+/* ref_hit() returns the cached positions; *whole: in full blocks. ref_cross() returns true if the
+ * encoder input is cached. */
 uint32_t ref_hit(const struct reuse_ref *t, const struct reuse_slot *s, uint32_t *whole);
 bool ref_cross(const struct reuse_ref *t, const struct reuse_slot *s);
 /* Returns the number of blocks of a cached block: one per layer of a snapshot. */
@@ -149,8 +151,8 @@ void ref_drop(struct reuse_ref *t, struct reuse_slot *s);
 /* Removes block i from the arena or from the host tier, and from the list if it was its last place.
  * Returns true if the list has lost element i: another block is there now. */
 bool ref_forget(struct reuse_ref *t, uint32_t i, bool host);
-/* The row is admitted: it holds its hit and sets priorities. ref_claim_tail() checks s->tail[group];
- * owner: the slot will take the tail over, or is the one that copies it. */
+/* The row is admitted: it holds its hit and sets priorities. ref_claim_tail() checks
+ * s->tail[group]; owner: the slot will take the tail over, or is the one that copies it. */
 void ref_claim(struct reuse_ref *t, struct reuse_slot *s);
 void ref_claim_tail(struct reuse_ref *t, const struct reuse_slot *s, uint32_t group, bool owner);
 /* kv_store() and kv_release() of the slot at n positions; the latter without the end of the row. */

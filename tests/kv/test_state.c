@@ -330,8 +330,8 @@ adopted_slot_resumes_at_the_last_finished_snapshot(void **state)
     free(base);
 }
 
-/* Returns the cached positions that the replacement finds of a 34-token prompt; *n_host: how many of
- * its host blocks hold a snapshot. */
+/* Returns the cached positions that the replacement finds of a 34-token prompt; *n_host: how many
+ * of its host blocks hold a snapshot. */
 static uint32_t
 replace_worker(struct kv_fixture *b, struct manifest *m, bool host, uint32_t *n_host,
                struct manifest_adopted *adopted)
