@@ -85,18 +85,19 @@ struct reuse_ref {
     uint32_t n_host_blocks, host_block_units;
     uint64_t host_steps[HOST_BLOCKS][MAX_LANES], host_holds[HOST_BLOCKS][TOKENS];
     struct reuse_slot slot[ROWS];
-    struct reuse_block block[BLOCKS];
-    uint32_t n_blocks;
+    uint32_t n_blocks; /* of block[] */
     uint64_t planned[MAX_LANES], done[MAX_LANES];
     uint32_t n_groups_made;
     uint64_t n_released, n_operations;
     bool away;               /* the host tier */
     bool skip_rare_features; /* first byte: no state, sinks, seq groups: more of the rest */
     uint64_t clock[MAX_LANES][STEPS][MAX_LANES];
-    struct kv_edit edit[EDITS];
-    struct kv_copy copy[COPIES];
     const struct kv_copy *save, *save_end; /* copies to the host tier that are not applied yet */
     struct reuse_slot *starting;           /* the slot whose kv_start() is in the step */
+    /* not cleared at the begin */
+    struct reuse_block block[BLOCKS];
+    struct kv_edit edit[EDITS];
+    struct kv_copy copy[COPIES];
 };
 
 /* ---- ref_memory.c */
