@@ -231,7 +231,7 @@ poke_node(struct manifest_ref *t, struct in *in)
     default:
         if (host_word)
             v = 1 +
-                v / 4 % host.blocks *
+                v / 4 % (host.blocks + 2) *
                     (uint32_t)(host.block_bytes / t->c.group[how / 4 % t->c.n_groups].slice_bytes);
         break;
     }
