@@ -10,6 +10,8 @@
 #include "sim/scenario.h"
 
 #include <stdio.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 enum { MAX_TEXT = 4000 };
 
@@ -65,6 +67,23 @@ compare(const struct script *s, const char *text, const char *end)
         at = stop;
     }
     check(line == s->n_lines && want == s->n_wants);
+}
+
+/* A file is parsed like its text. */
+static void
+compare_file(const uint8_t *data, size_t size, int want, const char *text)
+{
+    struct script *s = NULL;
+    char path[64];
+    struct err e;
+    int fd = memfd_create("scenario", MFD_CLOEXEC);
+
+    check(fd >= 0 && write(fd, data, size) == (ssize_t)size);
+    snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+    check(script_read(&s, path, &e) == want && !s == (want < 0));
+    if (s) compare(s, text, text + size);
+    script_free(s);
+    close(fd);
 }
 
 /* A list has at most as many numbers as the array; a name has letters and a range. */
@@ -158,7 +177,9 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     size = MIN(size, (size_t)MAX_TEXT);
     memcpy(text, data, size);
     text[size] = 0;
-    if (script_parse(&s, "x", (const char *)data, size, &e) < 0) {
+    r = script_parse(&s, "x", (const char *)data, size, &e);
+    if (size % 8 == 0) compare_file(data, size, r, text);
+    if (r < 0) {
         check(strncmp(e.text, "x:", 2) == 0);
         return 0;
     }

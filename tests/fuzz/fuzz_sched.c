@@ -70,10 +70,12 @@ begin(struct world *w, struct in *in)
     r->l.policy = (enum policy)((shape >> 4) % 3);
     r->c.tokens_per_block = 1 + byte(in) % 12;
     r->c.n_slots = 1 + byte(in) % 9;
-    for (uint32_t g = 0; g < n; g++)
-        r->c.group[g] = run_group(g > 0 && !counted ? KV_WINDOW : KV_FULL, 1 + byte(in) % 20,
-                                  128u << byte(in) % 3,
-                                  !counted && byte(in) % 3 ? 0 : 20 + byte(in) % 30);
+    for (uint32_t g = 0; g < n; g++) { /* one byte a line: arguments have no order */
+        uint32_t window = 1 + byte(in) % 20, bytes = 128u << byte(in) % 3;
+        uint32_t blocks = !counted && byte(in) % 3 ? 0 : 20 + byte(in) % 30;
+
+        r->c.group[g] = run_group(g > 0 && !counted ? KV_WINDOW : KV_FULL, window, bytes, blocks);
+    }
     if (encoder) {
         r->c.group[n++] = run_group(KV_CROSS, 0, 128u << byte(in) % 3, counted ? 60 : 0);
         r->l.n_enc_layers = (uint16_t)(1 + byte(in) % 5);

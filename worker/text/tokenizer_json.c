@@ -103,9 +103,10 @@ put_config(struct text_buffer *r, const struct sections *s)
     TRY(text_buffer_put(r, "{", 1));
     for (int i = 0; i < N_SMALL; i++) {
         struct json at = s->small[i];
-        const char *begin = at.p - 1; /* the brace has been read */
+        const char *begin;
 
         if (at.kind != JSON_OBJECT) continue;
+        begin = at.p - 1; /* the brace has been read */
         TRY(json_skip(&at, NULL));
         TRY(text_buffer_put(r, r->n > 1 ? ",\"" : "\"", r->n > 1 ? 2 : 1));
         TRY(text_buffer_put(r, document_fields[i].key, strlen(document_fields[i].key)));
