@@ -176,7 +176,8 @@ static const char *const rules[] = {
     "the output. Text s is cut between characters; a chunk may have tokens without text, or text "
     "without tokens. Prompt log-probabilities (pl) come before the first token. Position 0 of the "
     "prompt has no log-probability: its lp is NaN, and its alternatives in d have the id -1 and "
-    "NaN.",
+    "NaN. So have tokens of a beam search, also in its logits, if a GPU worker without numerics "
+    "invariant was killed after it had sent them for another output.",
     "CANCEL ends a request with the error cancelled; tokens in flight may still arrive before. A "
     "rid that is not open gets the ERROR not_found, one for each rid of the list.",
     "The REPLY to QUERY has the result [{rid, state, n}], in the order of rids; state is queued, "

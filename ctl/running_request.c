@@ -182,16 +182,32 @@ print_logprobs(FILE *out, const char *name, bool wanted, const struct running_ou
     putc(']', out);
 }
 
-/* Prints ,"name":[[row], [row], ...]. */
+/* Prints ,"name":[[row], [row], ...], the values [at, end) of the tensor. */
 static void
-print_tensor(FILE *out, const char *name, const struct running_tensor *t)
+print_values(FILE *out, const char *name, const struct running_tensor *t, uint64_t at, uint64_t end)
 {
     fprintf(out, ",\"%s\":[", name);
-    for (uint64_t i = 0; i < t->n; i++) {
-        fputs(i % t->cols ? "," : i ? "],[" : "[", out);
+    for (uint64_t i = at; i < end; i++) {
+        fputs(i % t->cols ? "," : i > at ? "],[" : "[", out);
         print_float(out, t->value[i]);
     }
-    fputs("]]", out);
+    fputs(end > at ? "]]" : "]", out);
+}
+
+/* Prints the tensors of an output. The logits have the rows of output 0 first, then of output 1. */
+static void
+print_tensors(FILE *out, const struct running_request *j, uint32_t output)
+{
+    const struct running_tensor *t = j->tensor, *logits = t + LAGAN_TENSOR_LOGITS - 1;
+    uint64_t at = 0, end = output < j->n_outputs ? j->output[output].n_ids : 0;
+
+    for (uint32_t i = 0; i < output && i < j->n_outputs; i++) at += j->output[i].n_ids;
+    end = MIN((at + end) * logits->cols, logits->n);
+    for (uint32_t i = 0; i < LAGAN_N_TENSORS; i++)
+        if (t[i].n && &t[i] != logits) print_values(out, tensor_name[i], &t[i], 0, t[i].n);
+    if (logits->n)
+        print_values(out, tensor_name[LAGAN_TENSOR_LOGITS - 1], logits, MIN(at * logits->cols, end),
+                     end);
 }
 
 static void
@@ -243,8 +259,7 @@ running_request_print_final(const struct running_request *j, const struct lagan_
     fprintf(out, ",\"cached\":%u", ev->cached);
     print_logprobs(out, "logprobs", j->want_logprobs, o, /* prompt= */ false);
     print_logprobs(out, "prompt_logprobs", j->want_prompt_logprobs, &j->prompt, /* prompt= */ true);
-    for (uint32_t i = 0; i < LAGAN_N_TENSORS; i++)
-        if (j->tensor[i].n) print_tensor(out, tensor_name[i], &j->tensor[i]);
+    print_tensors(out, j, ev->output);
     print_error(out, ev);
     fprintf(out, ",\"seed\":%" PRIu64 ",\"resumed\":%u,\"adopted\":%u,\"recomputed\":%u", ev->seed,
             ev->resumed, ev->adopted, ev->recomputed);

@@ -170,6 +170,11 @@ main(int argc, char **argv)
     }
     if (config.o.check) return check_only(&config, argc, argv, &problems);
     log_level_set(config_log_level(&config));
+    check_memory(&config, &problems);
+    if (problems.n) {
+        say(&problems);
+        return EXIT_CONFIG;
+    }
     log_never_wait();
     raise_files();
     /* malloc() keeps the memory of freed frames for reuse; memory_guard.c returns it if unused. */

@@ -398,6 +398,9 @@ struct gpu_options {
     const char *kernels;
     bool invariant; /* batch-invariant numerics */
     bool timing;    /* measure device time for profile.lane_gaps() */
+    /* The device is opened for gpu_facts(), gpu_memory() and the dtypes only: on a GPU without a
+     * context, if the driver has NVML. It has no lanes and no memory. */
+    bool inspect;
     /* Number of lanes whose work must run concurrently: the driver makes few launch queues and
      * starts faster. 0: the default of the driver. */
     uint32_t n_lanes;

@@ -197,7 +197,7 @@ max_record_bytes(const struct worker *w)
 
     return (size_t)l->max_tokens * (64 + 8 * (LAGAN_MAX_TOP + 1)) +
            l->max_seqs * ((32u << 10) + (size_t)shape->max_len * token) + 2 * tensors +
-           (size_t)l->max_seqs * search_rows_slot_bytes(w) + 8 * (size_t)LAGAN_MAX_STR;
+           (size_t)l->max_seqs * w->requests->row_bytes + 8 * (size_t)LAGAN_MAX_STR;
 }
 
 static int

@@ -4,6 +4,7 @@
 #include "base/log.h"
 #include "daemon/config/runtime_dir.h"
 #include "daemon/net/tcp_server.h"
+#include "daemon/ops/memory_sum.h"
 #include "daemon/supervise/spawn.h"
 #include "ipc/exit_code.h"
 
@@ -110,25 +111,29 @@ check_become_service(const struct config *c, struct problems *p)
 
 /* ---- the check */
 
+/* Inspects model i. Adds what is wrong with it to *p, unless p is NULL, and its memory to *sum. */
 static void
 check_model(const struct config *c, uint32_t i, const char *program, uint64_t held,
-            struct problems *p)
+            struct memory_sum *sum, struct problems *p)
 {
+    static struct inspection found;
     const struct config_model *m = &c->model[i];
     struct spawn s = {
         .path = program, .keys = &m->keys, .held = held, .cgroup_root = c->o.cgroup_root
     };
-    char from[1200], text[400];
+    const char *text = found.error;
+    char from[1200];
     struct err e;
     struct stat st;
     int r, line = m->from[opt_find(model_opts, "path", 4) - model_opts];
 
     if (stat(m->keys.path, &st) < 0 || !S_ISDIR(st.st_mode)) return; /* config_read() reports it */
-    r = spawn_inspect(&s, text, sizeof text, &e);
-    if (r == 0) return;
-    if (r < 0) snprintf(text, sizeof text, "%s", e.text);
+    r = spawn_inspect(&s, &found, &e);
+    if (r == 0) memory_sum_add(sum, c, i, found.report);
+    if (r == 0 || !p) return;
+    if (r < 0) text = e.text;
     if (r > 0 && !*text)
-        snprintf(text, sizeof text, "lagan-worker --inspect ended with %s %d",
+        snprintf(found.error, sizeof found.error, "lagan-worker --inspect ended with %s %d",
                  r < 256 ? "exit status" : "signal", r % 256);
     p->n_denied += r == EXIT_NO_PERMISSION;
     if (line > 0)
@@ -167,6 +172,7 @@ void
 check_start(struct config *c, struct problems *p)
 {
     const struct options *o = &c->o;
+    static struct memory_sum sum;
     /* systemd makes the directory of the service. */
     bool ours = strcmp(o->runtime_dir, "/run/lagan") != 0;
     int owner = o->held_memory ? 0 : runtime_dir_owner(o->runtime_dir), fd;
@@ -184,10 +190,27 @@ check_start(struct config *c, struct problems *p)
         problem(p, "%s", e.text);
     } else {
         for (uint32_t i = 0; i < c->n_models; i++)
-            check_model(c, i, program, owner ? UINT64_C(1) << 50 : o->held_memory, p);
+            check_model(c, i, program, owner ? UINT64_C(1) << 50 : o->held_memory, &sum, p);
+        /* The memory that running workers will free is not known. */
+        memory_sum_check(&sum, c, !owner && !o->held_memory, p);
     }
     if (!*o->tcp || strncmp(o->tcp, "tcp://", 6) || !strcmp(o->tcp, o->held_tcp)) return;
     fd = tcp_server_listen(o->tcp, &e);
     if (fd >= 0) close(fd);
     if (fd < 0 && !(owner && fd == -EADDRINUSE)) problem(p, "%s", e.text);
+}
+
+void
+check_memory(struct config *c, struct problems *p)
+{
+    static struct memory_sum sum;
+    const char *left = getenv("LISTEN_FDNAMES");
+    char program[sizeof c->o.worker];
+
+    if (c->n_models < 2 || (left && strstr(left, "ledger"))) return;
+    snprintf(program, sizeof program, "%s", c->o.worker);
+    if (!*program && spawn_find(program, sizeof program, NULL) < 0) return;
+    for (uint32_t i = 0; i < c->n_models; i++)
+        if (!model_options_on_gpu(&c->model[i].keys)) check_model(c, i, program, 0, &sum, NULL);
+    memory_sum_check(&sum, c, /* free= */ false, p);
 }

@@ -198,10 +198,11 @@ spawn_worker(const struct spawn *s, pid_t *pid, int *log, struct err *e)
 }
 
 int
-spawn_inspect(struct spawn *s, char *text, size_t n, struct err *e)
+spawn_inspect(struct spawn *s, struct inspection *ret, struct err *e)
 {
     static struct child c;
-    char line[512] = "", *words;
+    static char line[sizeof ret->report];
+    char *words;
     int pipe[2], status = 0;
     pid_t child;
     FILE *in;
@@ -209,7 +210,7 @@ spawn_inspect(struct spawn *s, char *text, size_t n, struct err *e)
     s->name = "check";
     s->log_level = "err";
     s->inspect = true;
-    *text = 0;
+    ret->error[0] = ret->report[0] = 0;
     c = (struct child){ .used = 0 };
     TRY(prepare(&c, s, e));
     if (pipe2(pipe, O_CLOEXEC) < 0 || !(in = fdopen(pipe[0], "r")))
@@ -219,7 +220,7 @@ spawn_inspect(struct spawn *s, char *text, size_t n, struct err *e)
         int null = open("/dev/null", O_RDWR | O_CLOEXEC);
 
         dup2(null, STDIN_FILENO);
-        dup2(null, STDOUT_FILENO);
+        dup2(pipe[1], STDOUT_FILENO);
         dup2(pipe[1], STDERR_FILENO);
         execve(s->path, c.argv, c.envp);
         dprintf(STDERR_FILENO, "lagan-worker: cannot execute %s: %s\n", s->path, strerror(errno));
@@ -229,7 +230,11 @@ spawn_inspect(struct spawn *s, char *text, size_t n, struct err *e)
     while (fgets(line, sizeof line, in)) {
         line[strcspn(line, "\n")] = 0;
         words = strstr(line, "lagan-worker: ");
-        if (!*text) snprintf(text, n, "%s", words ? words + strlen("lagan-worker: ") : line);
+        if (*line == '{')
+            memcpy(ret->report, line, sizeof ret->report);
+        else if (!*ret->error)
+            snprintf(ret->error, sizeof ret->error, "%.399s",
+                     words ? words + strlen("lagan-worker: ") : line);
     }
     fclose(in);
     while (child > 0 && waitpid(child, &status, 0) < 0 && errno == EINTR) {

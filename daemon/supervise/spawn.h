@@ -26,9 +26,13 @@ struct spawn {             /* arguments of spawn_worker() */
  * process inherits only s->heritage, gets SIGKILL when lagand ends, and leads a process group. */
 int spawn_worker(const struct spawn *s, pid_t *pid, int *log, struct err *e) MUST_USE;
 
+struct inspection {
+    char error[400];       /* first line that lagan-worker logged at level err; "": none */
+    char report[16 << 10]; /* the JSON that it printed; "": none, or longer */
+};
 /* Runs lagan-worker --inspect with s->path, keys and held until it ends. Returns its exit status,
- * or 256 + the signal that ended it; the first line that it logged at level err is in text[n]. */
-int spawn_inspect(struct spawn *s, char *text, size_t n, struct err *e) MUST_USE;
+ * or 256 + the signal that ended it. */
+int spawn_inspect(struct spawn *s, struct inspection *ret, struct err *e) MUST_USE;
 
 /* Adds descriptor fd to h as `name`; if rank is above 0, the rank is appended ("plan1"). */
 void spawn_pass(struct heritage *h, const char *name, uint32_t rank, int fd);

@@ -5,7 +5,7 @@
  *     cuda_arena      memory                      cuda_collective  all_reduce and all_gather
  *     cuda_lane       queues; gaps between steps  cuda_pick        selects a kernel for every op
  *     cuda_partition  divides the SMs             cuda_candidates  parses the option `kernels`
- *     cuda_graph      recorded graphs
+ *     cuda_graph      recorded graphs         cuda_nvml        memory without a context
  *
  * Where a function has a struct err (open, arenas, lanes), a CUDA error becomes its message with
  * err_set(). Elsewhere cuda_failed() stores the message for gpu_why() and marks the lane as failed.
@@ -95,6 +95,8 @@ struct cuda {
     bool invariant, timing;
     size_t grain;    /* sizes of device arenas are multiples of it */
     uint64_t mapped; /* bytes of all mapped arenas */
+    /* gpu_options.inspect without a context: memory of the device, in bytes; 0: has a context */
+    uint64_t seen_free, seen_total;
     pthread_mutex_t pin_lock;
     /* Ranges of pinned host memory that kernels may access. If there are more than CUDA_PINS, the
      * copy engines access the others. */
@@ -178,6 +180,10 @@ GPU_CALLS(GPU_CALL_PROTOTYPE, cuda)
 
 /* cuda_arena.c */
 int cuda_arena_open(struct cuda *c, struct err *e);
+
+/* cuda_nvml.c: sets seen_total to total, the memory that the runtime reports, and seen_free to what
+ * a process with a context would find free. -ENOENT: NVML is missing or lacks the device. */
+int cuda_nvml_memory(struct cuda *c, uint64_t total) MUST_USE;
 
 /* cuda_partition.c */
 void cuda_partition_inspect(struct cuda *c); /* sets gpu.parts */

@@ -384,6 +384,7 @@ cuda_blas_open(struct cuda *c, const struct gpu_options *o, struct err *e)
     cudaDriverGetVersion(&m.driver);
     m.library = b->cublasLtGetVersion();
     TRY(tuning_open(&b->tuning, o->tuning_file, &m, e));
+    if (o->inspect) return 0; /* primer() makes a context */
     b->opening = pthread_create(&b->opener, NULL, primer, c) == 0;
     return 0;
 }

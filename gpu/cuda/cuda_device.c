@@ -93,8 +93,9 @@ has_kernels_for(int major, int minor)
     return false;
 }
 
+/* *memory: bytes of the GPU. */
 static int
-look_at(struct cuda *c, struct err *e)
+look_at(struct cuda *c, uint64_t *memory, struct err *e)
 {
     struct cudaDeviceProp p = { 0 };
     cudaError_t r = cudaGetDeviceProperties(&p, c->ordinal);
@@ -116,6 +117,7 @@ look_at(struct cuda *c, struct err *e)
                        major == 9 ? "a" : "");
     c->sm = (uint32_t)(major * 10 + minor);
     c->gpu.units = (uint32_t)sms;
+    *memory = p.totalGlobalMem;
     snprintf(c->gpu.describe, sizeof c->gpu.describe, "cuda:%d (%.32s, %d SMs)", c->ordinal, p.name,
              sms);
     return 0;
@@ -132,7 +134,6 @@ start(struct cuda *c, struct err *e)
     r = cudaSetDevice(c->ordinal);
     if (r == cudaSuccess) r = cudaSetDeviceFlags(cudaDeviceScheduleBlockingSync);
     if (r == cudaSuccess) r = cudaMemGetInfo(&free, &total);
-    cuda_close_on_exec();
     if (r == cudaSuccess) return 0;
     cudaGetLastError();
     cudaDeviceGetAttribute(&mode, cudaDevAttrComputeMode, c->ordinal);
@@ -158,6 +159,12 @@ memory(const struct gpu *g, uint64_t *free, uint64_t *own, uint64_t *total)
     const struct cuda *c = (const struct cuda *)g;
     size_t f = 0, t = 0;
 
+    if (c->seen_total) {
+        *free = c->seen_free;
+        *total = c->seen_total;
+        *own = 0;
+        return 0;
+    }
     cuda_enter(c);
     if (cudaMemGetInfo(&f, &t) != cudaSuccess) return -EIO;
     *free = f;
@@ -195,6 +202,7 @@ lagan_cuda_open(struct gpu **ret, uint32_t ordinal, const struct gpu_options *o,
 {
     CLEAN(close_device_at) struct gpu *g = calloc(1, sizeof(struct cuda));
     struct cuda *c = (struct cuda *)g;
+    uint64_t total;
     bool blas;
 
     if (!c) return err_set(e, -ENOMEM, "cannot open the CUDA device: out of host memory");
@@ -205,7 +213,7 @@ lagan_cuda_open(struct gpu **ret, uint32_t ordinal, const struct gpu_options *o,
     c->ordinal = (int)ordinal;
     c->invariant = o->invariant;
     c->timing = o->timing;
-    TRY(look_at(c, e));
+    TRY(look_at(c, &total, e));
     TRY(cuda_pick_open(c, o->kernels, e));
     /* Without cuBLASLt a server would be ten times slower, so opening fails if it is missing,
      * unless the option `kernels` excludes it. */
@@ -213,7 +221,8 @@ lagan_cuda_open(struct gpu **ret, uint32_t ordinal, const struct gpu_options *o,
            cuda_pick_may(c, OP_gate_matmul, "blas");
     if (blas) TRY(cuda_blas_begin(c, o, e));
     TRY(cuda_ranks_begin(c, o, e));
-    TRY(start(c, e));
+    if (!o->inspect || cuda_nvml_memory(c, total) < 0) TRY(start(c, e));
+    cuda_close_on_exec();
     TRY(cuda_ranks_open(c, e));
     TRY(find_driver(c, e));
     cuda_partition_inspect(c);

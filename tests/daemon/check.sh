@@ -60,6 +60,29 @@ says 'model.safetensors is a git-lfs pointer'
 check 78 --model "$dir/x.gguf" --device cpu --runtime-dir "$dir/run"
 says 'x.gguf is not a directory; lagan does not read GGUF files'
 
+# Two models of which each fits alone: a limit of 400 MiB, then 200 MiB of use.
+mkdir "$dir/cgroup"
+echo memory >"$dir/cgroup/cgroup.controllers"
+echo $((400 << 20)) >"$dir/cgroup/memory.max"
+echo 0 >"$dir/cgroup/memory.current"
+for kv in 200 100; do
+  for name in a b; do
+    printf '  - { name: %s, path: %s, device: cpu, kv.memory: %sMiB }\n' $name "$dir/good" $kv
+  done | sed '1i models:' >"$dir/$kv.yaml"
+done
+check 78 --config "$dir/200.yaml" --runtime-dir "$dir/run" --cgroup-root "$dir/cgroup"
+says 'models that share cgroup / need 5'
+says 'MiB together, but it has 400.0 MiB: a 2'
+says 'MiB, b 2'
+timeout 30 "$build/lagand" --config "$dir/200.yaml" --runtime-dir "$dir/run" \
+  --cgroup-root "$dir/cgroup" >"$dir/out" 2>&1
+[ $? = 78 ] || { cat "$dir/out"; echo 'lagand starts models that do not fit together'; exit 1; }
+says 'models that share cgroup / need 5'
+check 0 --config "$dir/100.yaml" --runtime-dir "$dir/run" --cgroup-root "$dir/cgroup"
+echo $((200 << 20)) >"$dir/cgroup/memory.current"
+check 78 --config "$dir/100.yaml" --runtime-dir "$dir/run" --cgroup-root "$dir/cgroup"
+says 'together, but it has 200.0 MiB free: a 1'
+
 # The port: in use by another program.
 if command -v python3 >/dev/null; then
   "$build/laganctl" keygen "$dir/keys" >/dev/null || exit 1

@@ -269,7 +269,7 @@ check_row(const char *where, const struct sequence *want, const struct sequence 
     const float row[ROW] = { logits[0], logits[vocab - 1], logits[want->id[t]] };
 
     for (uint32_t k = 0; k < ROW; k++)
-        if (!(fabsf(row[k] - want->logits[t][k]) <= 5e-4f))
+        if (!(fabsf(row[k] - want->logits[t][k]) <= 1e-3f)) /* of up to 14 */
             fail_msg("%s: logit %u of token %u is %g, not %g", where, k, t, (double)row[k],
                      (double)want->logits[t][k]);
     for (uint32_t k = 0; k < TOPS; k++) {

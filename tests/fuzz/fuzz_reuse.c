@@ -1,11 +1,10 @@
 /* fuzz_reuse.c - reuse of KV blocks against a reference that knows the contents of the arena.
  *
- * The reference (ref_reuse.h) has no tree. It keeps a number per position that stands for "the K
- * and V of this token after those tokens", and a list of stored blocks that were not reused since.
- * From these it derives the length of each hit. Before every step it checks that each position that
- * the step sees, through the tables as edits and copies set them, holds what the sequence needs.
- * For recurrent state it keeps the tokens before the state, for live states and snapshots. Slots
- * may be forked and reordered, and are stored like others.
+ * The reference (ref_reuse.h) has no tree: it follows the sentences of its head with a list of cached
+ * blocks. It predicts each hit and checks each eviction. Before every step it checks that each
+ * position that the step sees, through the tables as edits and copies set them, holds what the
+ * sequence needs. For recurrent state it keeps the tokens before the state, for live states and
+ * snapshots. Slots may be forked and reordered, and are stored like others; prefixes are pinned.
  */
 #include "tests/fuzz/ref_reuse.h"
 
@@ -121,54 +120,60 @@ admit_slot(struct reuse_ref *t, struct in *in)
     s->n_stored = hit.n_full;
     memset(s->at, 0xff, sizeof s->at);
     memset(s->copied, 0xff, sizeof s->copied);
+    memset(s->tail, 0xff, sizeof s->tail);
     /* The hit is held from now on, so the rows have it before the edits of the step. */
     for (uint32_t g = 0; g < t->c.n_groups; g++)
         for (uint32_t i = 0; i < t->c.group[g].max_entries; i++)
             s->at[g][i] = kv_entry(t->kv, slot, g, i);
     if (t->has_state && s->hit) s->snapshot[s->n_snapshots++] = s->hit;
+    ref_claim(t, s);
+    for (uint32_t g = 0; g < t->c.n_groups; g++) {
+        uint32_t tail = kv_seqs(t->kv)[slot].tail[g]; /* the choice between equal ones is free */
+
+        s->tail[g] = tail ? kv_slice(t->kv, g, tail - 1) : SLICE_NONE;
+        if (tail) ref_claim_tail(t, s, g, kv_blocks(t->kv)[tail - 1].owner == slot + 1);
+        check(!tail == (s->hit % t->c.tokens_per_block == 0 || t->c.group[g].kind == KV_CROSS));
+    }
 }
 
-/* Applies an offload or onboard copy. */
+/* Applies the copy of a host block to the slot that starts. */
 static void
-apply_tier(struct reuse_ref *t, const struct kv_copy *c, unsigned lane, uint64_t step)
+onboard(struct reuse_ref *t, struct reuse_slot *s, const struct kv_copy *c, unsigned lane,
+        uint64_t step)
 {
-    bool out = c->to_tier == TIER_HOST;
-    slice_id at = out ? c->from : c->to;
-    uint32_t host_block = (out ? c->to : c->from) / t->host_block_units, i;
+    uint32_t host_block = ref_host_block(t, c->group, c->from), part = 0;
+    struct reuse_block *b;
 
-    check(host_block < t->c.host_bytes / (t->host_block_units * UNIT) && !c->n_tokens && !c->after);
-    check(c->from_tier != c->to_tier && !t->away);
-    for (unsigned l = 0; l < t->c.n_lanes; l++)
-        check(l == lane || t->host_steps[host_block][l] <= t->clock[lane][step % STEPS][l]);
-    t->host_steps[host_block][lane] = step;
-    if (out) {
-        for (i = 0; i < t->n_records && t->record[i].host_block != host_block + 1; i++) {
-        }
-        if (i < t->n_records) t->record[i].host_block = 0;
-        if (i < t->n_records && t->record[i].at == SLICE_NONE) ref_forget(t, i);
-        for (i = 0; i < t->n_records; i++)
-            if (t->record[i].group == c->group && t->record[i].at == at) break;
-        check(i < t->n_records && !t->record[i].host_block);
-        /* a partial block of decoder positions would not be found in the host tier */
-        check(t->c.group[c->group].kind == KV_CROSS || t->record[i].n == t->c.tokens_per_block);
-        t->record[i].host_block = host_block + 1;
-    } else {
-        ref_acquire(t, c->group, at, lane, step);
-        for (i = 0; i < t->n_records && t->record[i].host_block != host_block + 1; i++) {
-        }
-        check(i < t->n_records && t->record[i].at == SLICE_NONE);
-        check(t->record[i].group == c->group);
-        t->record[i].at = at;
+    check(c->from_tier == TIER_HOST && c->to_tier == TIER_DEVICE && !c->n_tokens && !c->after);
+    ref_touch_host(t, host_block, lane, step);
+    ref_acquire(t, c->group, c->to, /* moved= */ false, lane, step);
+    ref_touch(t, c->group, c->to, lane, step);
+    b = ref_at_host(t, host_block);
+    check(b && b->at == SLICE_NONE && b->group == c->group && (s->host_held >> host_block & 1));
+    while (b->host_block[part] != host_block) part++;
+    t->priority[ref_unit(t, c->group, c->to)] = b->host_priority;
+    b->layer[part] = c->to;
+    if (part + 1 == b->n_host) {
+        b->at = b->layer[0];
+        b->orphan = false;
+        for (uint32_t i = 0; i < b->n_host; i++) s->host_held &= ~(UINT64_C(1) << b->host_block[i]);
     }
-    ref_touch(t, c->group, at, lane, step);
+    if (t->c.group[c->group].kind == KV_STATE)
+        s->at[c->group][b->n_host + part] = c->to;
+    else
+        s->at[c->group][(b->end - b->n) / t->c.tokens_per_block] = c->to;
 }
 
 /* Applies a copy of a snapshot to a live state, or of a live state to a snapshot. */
 static void
-apply_state(struct reuse_ref *t, const struct kv_copy *c, unsigned lane, uint64_t step)
+apply_state(struct reuse_ref *t, struct reuse_slot *s, const struct kv_copy *c, unsigned lane,
+            uint64_t step)
 {
     check(!c->n_tokens && c->from_tier == TIER_DEVICE && c->to_tier == TIER_DEVICE);
-    if (!c->after) ref_acquire(t, c->group, c->to, lane, step);
+    if (!c->after) ref_acquire(t, c->group, c->to, /* moved= */ false, lane, step);
+    for (uint32_t i = 0; i < t->c.group[c->group].n_layers && !c->after; i++)
+        if (kv_entry(t->kv, (seq_slot)(s - t->slot), c->group, i) == c->to)
+            s->at[c->group][i] = c->to;
     ref_touch(t, c->group, c->to, lane, step);
     ref_touch(t, c->group, c->from, lane, step);
 }
@@ -176,7 +181,7 @@ apply_state(struct reuse_ref *t, const struct kv_copy *c, unsigned lane, uint64_
 static uint64_t *
 memory_of(struct reuse_ref *t, uint8_t tier, uint8_t group, slice_id at)
 {
-    return tier == TIER_HOST ? t->host_holds[at / t->host_block_units]
+    return tier == TIER_HOST ? t->host_holds[ref_host_block(t, group, at)]
                              : t->holds[ref_unit(t, group, at)];
 }
 
@@ -215,37 +220,53 @@ move_blocks(struct reuse_ref *t, const struct kv_out *out, bool after)
     }
 }
 
-/* Returns the slot whose tail the copy replaces. */
+/* Applies the copy of a tail to a new block of a slot. */
 static void
-apply_copies(struct reuse_ref *t, const struct kv_out *out, unsigned lane, uint64_t step,
-             bool after)
+copy_tail(struct reuse_ref *t, const struct kv_copy *c, unsigned lane, uint64_t step)
 {
-    for (uint32_t i = 0; i < out->n_copies; i++) {
-        const struct kv_copy *c = &out->copy[i];
+    check(c->n_tokens > 0 && c->n_tokens < t->c.tokens_per_block && c->from != c->to);
+    ref_acquire(t, c->group, c->to, /* moved= */ false, lane, step);
+    ref_touch(t, c->group, c->to, lane, step);
+    ref_touch(t, c->group, c->from, lane, step);
+    t->priority[ref_unit(t, c->group, c->to)] = t->priority[ref_unit(t, c->group, c->from)];
+    for (seq_slot i = 0; i < SLOTS; i++) {
+        struct reuse_slot *s = &t->slot[i];
+        uint32_t entry = s->hit / t->c.tokens_per_block;
 
-        if (c->after != after) continue;
-        if (t->c.group[c->group].kind == KV_STATE) {
-            apply_state(t, c, lane, step);
-            continue;
-        }
-        if (c->from_tier == TIER_HOST || c->to_tier == TIER_HOST) {
-            apply_tier(t, c, lane, step);
-            continue;
-        }
-        check(c->n_tokens > 0 && c->n_tokens < t->c.tokens_per_block && c->from != c->to);
-        ref_acquire(t, c->group, c->to, lane, step);
-        ref_touch(t, c->group, c->to, lane, step);
-        ref_touch(t, c->group, c->from, lane, step);
-        for (uint32_t s = 0; s < SLOTS; s++) {
-            uint32_t entry = t->slot[s].hit / t->c.tokens_per_block;
-
-            if (t->slot[s].live && !t->slot[s].started && t->slot[s].hit % t->c.tokens_per_block &&
-                kv_entry(t->kv, s, c->group, entry) == c->to) {
-                t->slot[s].copied[c->group] = c->to;
-                t->slot[s].at[c->group][entry] = c->to;
-            }
-        }
+        if (!s->live || s->started || s->tail[c->group] != c->from) continue;
+        if (kv_entry(t->kv, i, c->group, entry) != c->to) continue;
+        s->copied[c->group] = s->at[c->group][entry] = c->to;
+        s->tail[c->group] = SLICE_NONE;
+        ref_released(t, c->group, c->from);
+        return;
     }
+    check(false);
+}
+
+/* Applies the copies of kv_start() in order. ref_acquire() applies those of blocks that it evicts. */
+static void
+apply_copies(struct reuse_ref *t, struct reuse_slot *s, const struct kv_out *out, unsigned lane,
+             uint64_t step, bool after)
+{
+    const struct kv_copy *end = out->copy + out->n_copies;
+
+    t->starting = s;
+    if (!after) t->save = out->copy;
+    t->save_end = end;
+    for (const struct kv_copy *c = out->copy; c < end; c++) {
+        struct reuse_block *b = c->to_tier == TIER_HOST ? ref_at(t, c->group, c->from) : NULL;
+
+        if (b && !s->started && ref_held(t, c->group, c->from))
+            ref_save(t, b, lane, step); /* after KV_SAVE_HITS hits; with the other layers */
+        if (c->to_tier == TIER_HOST || c->after != after) continue;
+        if (c->from_tier == TIER_HOST)
+            onboard(t, s, c, lane, step);
+        else if (t->c.group[c->group].kind == KV_STATE)
+            apply_state(t, s, c, lane, step);
+        else
+            copy_tail(t, c, lane, step);
+    }
+    if (!after) s->host_held = 0;
     move_blocks(t, out, after);
 }
 
@@ -255,12 +276,15 @@ apply_edit(struct reuse_ref *t, const struct kv_edit *e, unsigned lane, uint64_t
     struct reuse_slot *s = &t->slot[e->slot];
     const struct kv_group *k = &t->c.group[e->group];
     uint32_t shared = s->hit / t->c.tokens_per_block;
+    slice_id was;
+    bool moved;
 
     for (unsigned l = 0; l < t->c.n_lanes; l++)
         check(l == lane || s->row[l] <= t->clock[lane][step % STEPS][l]);
     s->row[lane] = step;
     if (e->op == EDIT_CLEAR) return;
     check(e->op == EDIT_SET && e->entry < k->max_entries);
+    was = s->at[e->group][e->entry];
     if (k->kind == KV_CROSS) shared = s->hit_cross ? ENTRIES : 0;
     if (k->kind == KV_STATE) {
         shared = s->hit && !s->started && e->entry >= k->n_layers ? 2 * k->n_layers : 0;
@@ -269,16 +293,20 @@ apply_edit(struct reuse_ref *t, const struct kv_edit *e, unsigned lane, uint64_t
     check(e->at != SLICE_NONE ||
           (k->kind == KV_WINDOW && e->entry * t->c.tokens_per_block >= k->sinks));
     if (e->at == SLICE_NONE || e->entry < shared) {
-        check(e->at == SLICE_NONE || s->at[e->group][e->entry] == e->at ||
-              (s->at[e->group][e->entry] == SLICE_NONE && !s->started)); /* onboarded */
+        check(e->at == SLICE_NONE || was == e->at ||
+              (was == SLICE_NONE && !s->started)); /* onboarded for another slot */
         s->at[e->group][e->entry] = e->at;
+        if (e->at == SLICE_NONE) ref_released(t, e->group, was);
         return;
     }
-    if (!s->started && s->copied[e->group] == e->at) return;
+    if (!s->started && (s->copied[e->group] == e->at || was == e->at)) return;
     s->at[e->group][e->entry] = SLICE_NONE;
     for (uint32_t i = 1; k->kind == KV_STATE && e->entry % k->n_layers == 0 && i < k->n_layers; i++)
         s->at[e->group][e->entry + i] = SLICE_NONE; /* the overwritten snapshot is dropped whole */
-    ref_acquire(t, e->group, e->at, lane, step);
+    ref_released(t, e->group, was);
+    moved = !s->started && s->tail[e->group] == e->at;
+    if (moved) s->tail[e->group] = SLICE_NONE;
+    ref_acquire(t, e->group, e->at, moved, lane, step);
     s->at[e->group][e->entry] = e->at;
 }
 
@@ -295,6 +323,24 @@ compute_state(struct reuse_ref *t, const struct reuse_slot *s, uint32_t group, u
         check(first == 0 || *holds == ref_mix(s->path[first - 1], i));
         *holds = ref_mix(s->path[end - 1], i);
         ref_touch(t, group, s->at[group][i], lane, step);
+    }
+}
+
+/* Ends the evictions of a step. If a step evicts a slab, snapshots with a layer there leave other
+ * slabs too, and the step may take one of those instead: which one is the choice of the code. */
+static void
+end_evictions(struct reuse_ref *t, unsigned lane, uint64_t step)
+{
+    ref_save(t, NULL, lane, step);
+    for (uint32_t i = 0; t->has_state && kv_n_pools(t->kv) > 1 && i < t->n_blocks;) {
+        const struct reuse_block *b = &t->block[i];
+        uint32_t block = 0;
+
+        if (b->at != SLICE_NONE && !ref_held(t, b->group, b->at) &&
+            kv_block_at(t->kv, b->group, b->at, &block) == 0 && !kv_blocks(t->kv)[block].node &&
+            ref_forget(t, i, /* host= */ false))
+            continue;
+        i++;
     }
 }
 
@@ -422,6 +468,7 @@ fork_slot(struct reuse_ref *t, struct in *in)
     if (!from->group_id) from->group_id = ++t->n_groups_made;
     copy_slot(to, from, in);
     memset(to->at, 0xff, sizeof to->at);
+    memset(to->tail, 0xff, sizeof to->tail);
     memset(to->row, 0, sizeof to->row);
     memset(to->planned_at, 0, sizeof to->planned_at);
     memset(to->snapshot, 0, sizeof to->snapshot);
@@ -433,8 +480,9 @@ fork_slot(struct reuse_ref *t, struct in *in)
     to->need = need;
     launch_step(t, &out, lane, step);
     to->planned_at[lane][step % STEPS] = to->pos;
-    for (uint32_t i = 0; i < out.n_copies; i++)
-        if (t->copy[i].to_tier == TIER_HOST) apply_tier(t, &t->copy[i], lane, step);
+    t->starting = to;
+    t->save = t->copy;
+    t->save_end = t->copy + out.n_copies;
     for (uint32_t i = 0; i < out.n_edits; i++) {
         const struct kv_edit *e = &t->edit[i];
 
@@ -447,6 +495,7 @@ fork_slot(struct reuse_ref *t, struct in *in)
         to->need.n_blocks[e->group] += t->c.group[e->group].kind == KV_FULL ||
                                        t->c.group[e->group].kind == KV_CROSS;
     }
+    end_evictions(t, lane, step);
     copy_in_seq_group(t, &out, lane, step);
 }
 
@@ -467,7 +516,7 @@ are_level(const struct reuse_ref *t, uint32_t a, uint32_t b)
 static void
 reorder_group(struct reuse_ref *t, struct in *in)
 {
-    static struct reuse_slot was[SLOTS];
+    static struct reuse_slot was[ROWS];
     uint32_t a = byte(in) % SLOTS, slot[SLOTS], n = 0;
     unsigned lane = byte(in) % t->c.n_lanes;
     struct kv_out out = {
@@ -497,6 +546,10 @@ reorder_group(struct reuse_ref *t, struct in *in)
         t->slot[e->slot].row[lane] = step;
         if (e->op == EDIT_SET) t->slot[e->slot].at[e->group][e->entry] = e->at;
     }
+    for (uint32_t i = 0; i < out.n_edits; i++)
+        if (t->edit[i].op == EDIT_SET)
+            ref_released(t, t->edit[i].group,
+                         was[t->edit[i].slot].at[t->edit[i].group][t->edit[i].entry]);
     copy_in_seq_group(t, &out, lane, step);
     for (uint32_t i = 0; i < n; i++) {
         struct reuse_slot *s = &t->slot[slot[i]];
@@ -544,10 +597,11 @@ plan_step(struct reuse_ref *t, struct in *in)
     }
     kv_fence(t->kv, slot, lane, step);
     launch_step(t, &out, lane, step);
-    apply_copies(t, &out, lane, step, false);
+    apply_copies(t, s, &out, lane, step, /* after= */ false);
     for (uint32_t i = 0; i < out.n_edits; i++) apply_edit(t, &t->edit[i], lane, step);
+    end_evictions(t, lane, step);
     compute_positions(t, s, lane, step, s->pos, end);
-    apply_copies(t, &out, lane, step, true);
+    apply_copies(t, s, &out, lane, step, /* after= */ true);
     s->started = true;
     s->pos = end;
     s->planned_at[lane][step % STEPS] = end;
@@ -569,72 +623,16 @@ finish_step(struct reuse_ref *t, struct in *in)
 }
 
 static void
-add_record(struct reuse_ref *t, const struct reuse_slot *s, uint32_t group, uint32_t entry,
-           uint32_t n)
-{
-    bool cross = t->c.group[group].kind == KV_CROSS, is_state = t->c.group[group].kind == KV_STATE;
-    uint32_t first = entry * t->c.tokens_per_block, layers = t->c.group[group].n_layers, slot = 0;
-    uint64_t path = ref_content(s, cross, first + n - 1);
-    const struct reuse_record *only_host;
-    struct reuse_record *r;
-
-    if (is_state) {
-        while (slot < KV_SNAPSHOTS && s->snapshot[slot] != first + n) slot++;
-        if (slot == KV_SNAPSHOTS || n < t->c.tokens_per_block) return;
-        entry = layers * (1 + slot);
-    }
-    if (s->at[group][entry] == SLICE_NONE || ref_on_device(t, group, path, n)) return;
-    for (uint32_t i = 0; i < t->n_records; i++) /* stored already at another place */
-        if (t->record[i].group == group && t->record[i].at == s->at[group][entry]) return;
-    only_host = ref_find(t, group, path, n);
-    if (only_host) {
-        t->record[only_host - t->record].at = s->at[group][entry];
-        return;
-    }
-    r = &t->record[t->n_records];
-    check(t->n_records++ < RECORDS);
-    *r = (struct reuse_record){ .group = (uint8_t)group,
-                                .at = s->at[group][entry],
-                                .path = path,
-                                .before = ref_before(s, cross, first),
-                                .n = n };
-    for (uint32_t i = 0; i < layers && is_state; i++) r->layer[i] = s->at[group][entry + i];
-    for (uint32_t i = 0; i < n && !cross; i++) {
-        r->token[i] = s->token[first + i];
-        r->extra[i] = s->extra[first + i];
-    }
-}
-
-static void
-record_blocks(struct reuse_ref *t, struct reuse_slot *s, uint32_t from, uint32_t n, bool cross)
-{
-    uint32_t tokens = t->c.tokens_per_block;
-
-    for (uint32_t at = from * tokens; at < n; at += tokens)
-        for (uint32_t g = 0; g < t->c.n_groups; g++)
-            if ((t->c.group[g].kind == KV_CROSS) == cross)
-                add_record(t, s, g, at / tokens, MIN(tokens, n - at));
-}
-
-static void
 store_slot(struct reuse_ref *t, struct in *in, bool drop, bool release)
 {
-    uint32_t slot = byte(in) % SLOTS, less = byte(in) % 8, tokens = t->c.tokens_per_block, n;
+    uint32_t slot = byte(in) % SLOTS, less = byte(in) % 8, n;
     struct reuse_slot *s = &t->slot[slot];
+    bool computed = s->live && s->started && s->done > s->hit; /* its first step has finished */
 
-    if (!s->live || (!s->started && !drop)) return;
+    if (!s->live || (!computed && !drop)) return;
+    release = release && computed;
     n = s->done > less ? s->done - less : 0;
-    if (s->started && n > 0 && (release || !drop)) {
-        if (!s->cross_stored) record_blocks(t, s, 0, s->text.n_source, true);
-        s->cross_stored = true;
-        if (n / tokens > s->n_stored) record_blocks(t, s, s->n_stored, n / tokens * tokens, false);
-        s->n_stored = MAX(s->n_stored, n / tokens);
-    }
-    if (s->started && release) {
-        record_blocks(t, s, 0, s->n_stored * tokens, false);
-        if (n / tokens == s->n_stored && n > 0 && !t->has_state)
-            record_blocks(t, s, n / tokens, n, false);
-    }
+    if (release || !drop) ref_store(t, s, n, release);
     if (release) {
         kv_release(t->kv, slot, &s->text, n);
     } else if (drop) {
@@ -643,10 +641,51 @@ store_slot(struct reuse_ref *t, struct in *in, bool drop, bool release)
         kv_store(t->kv, slot, &s->text, n);
     }
     if (!drop) return;
-    s->live = false;
+    ref_drop(t, s);
     s->group_id = 0;
-    memset(s->at, 0xff, sizeof s->at);
     memset(s->planned_at, 0, sizeof s->planned_at);
+}
+
+/* Pins the prefix of a slot, or removes a pin. */
+static void
+pin_prefix(struct reuse_ref *t, uint32_t how)
+{
+    static const struct kv_need none;
+    const struct reuse_slot *s = &t->slot[how % SLOTS];
+    struct reuse_slot *pin;
+    uint32_t before[MAX_GROUPS], whole, n;
+    struct err e;
+    int r;
+
+    if (how / SLOTS % 2) {
+        pin = &t->slot[SLOTS + how % KV_PINS];
+        check(kv_unpin(t->kv, 1 + how % KV_PINS) == pin->live);
+        if (pin->live) ref_drop(t, pin);
+        return;
+    }
+    if (!s->live || s->text.n != s->len) return;
+    ref_hit(t, s, &whole);
+    for (uint32_t g = 0; g < t->c.n_groups; g++) before[g] = kv_n_pinned(t->kv, g);
+    r = kv_pin(t->kv, &s->text, &none, &n, &e);
+    check((r == -ENOENT) == (!whole && !ref_cross(t, s)));
+    if (r < 0) return;
+    check(n == whole + (ref_cross(t, s) ? s->text.n_source : 0));
+    pin = &t->slot[SLOTS + r - 1];
+    check(r >= 1 && r <= KV_PINS && !pin->live);
+    *pin = *s;
+    pin->live = true;
+    pin->started = false;
+    pin->hit = whole;
+    pin->hit_cross = ref_cross(t, s);
+    pin->host_held = 0;
+    memset(pin->at, 0xff, sizeof pin->at);
+    memset(pin->tail, 0xff, sizeof pin->tail);
+    for (uint32_t g = 0; g < t->c.n_groups; g++) {
+        pin->need.n_blocks[g] = kv_n_pinned(t->kv, g) - before[g];
+        for (uint32_t i = 0; i < t->c.group[g].max_entries; i++)
+            pin->at[g][i] = kv_entry(t->kv, (seq_slot)(SLOTS + r - 1), g, i);
+    }
+    ref_claim(t, pin);
 }
 
 /* Compares the slots with the tables, and the stored blocks with the held and cached counts. */
@@ -667,12 +706,18 @@ compare_all(const struct reuse_ref *t)
             }
             check(have == n || (have < n && !t->slot[i].started));
         }
-    for (uint32_t i = 0; i < t->n_records; i++) {
-        bool is_state = t->c.group[t->record[i].group].kind == KV_STATE;
+    for (uint32_t g = 0; g < t->c.n_groups; g++) {
+        struct kv_stats n;
 
-        if (t->record[i].at != SLICE_NONE && !ref_held(t, t->record[i].group, t->record[i].at))
-            cached += is_state ? t->c.group[t->record[i].group].n_layers : 1;
-        host_blocks += t->record[i].host_block != 0;
+        kv_stats(t->kv, g, &n);
+        check(t->c.fifo || n.held + n.cached == ref_n_blocks(t, g));
+    }
+    for (uint32_t i = 0; i < t->n_blocks; i++) {
+        const struct reuse_block *b = &t->block[i];
+
+        if (b->at != SLICE_NONE && !ref_held(t, b->group, b->at))
+            cached += ref_n_parts(t, b->group);
+        host_blocks += b->n_host;
     }
     kv_count_host(t->kv, &host);
     check(host.used + host.cached == (t->away ? 0 : host_blocks));
@@ -683,8 +728,7 @@ compare_all(const struct reuse_ref *t)
         counted += n.cached;
         check(n.used + n.cached + n.free == n.blocks);
     }
-    /* a held tail is in no table before kv_start() */
-    check(ref_all_started(t) ? cached == counted : counted <= cached);
+    check(cached == counted);
 }
 
 /* Returns true if the tree may be full: then hits are missing that the reference expects. */
@@ -706,33 +750,10 @@ move_host(struct reuse_ref *t, uint32_t how)
         kv_host_tier_away(t->kv);
     } else {
         kv_host_tier_came(t->kv, whole);
-        for (uint32_t i = 0; i < t->n_records && !whole;) {
-            t->record[i].host_block = 0;
-            if (t->record[i].at == SLICE_NONE)
-                ref_forget(t, i);
-            else
-                i++;
-        }
+        for (uint32_t i = 0; i < t->n_blocks && !whole;)
+            if (!t->block[i].n_host || !ref_forget(t, i, /* host= */ true)) i++;
     }
     t->away = !t->away;
-}
-
-/* Returns true if an admitted slot holds the block; the reference has no table entry for it. */
-static bool
-is_to_begin(const struct reuse_ref *t, const struct reuse_record *r)
-{
-    uint32_t block;
-
-    return !ref_all_started(t) && kv_block_at(t->kv, r->group, r->at, &block) == 0 &&
-           kv_blocks(t->kv)[block].state == BLOCK_HELD;
-}
-
-static bool
-is_to_be_onboarded(const struct reuse_ref *t, uint32_t host_block)
-{
-    uint32_t block = t->kv->n_slabs * t->kv->stride + host_block;
-
-    return !ref_all_started(t) && kv_blocks(t->kv)[block].state == BLOCK_HELD;
 }
 
 /* Flushes all cached blocks, a few per call. */
@@ -743,25 +764,19 @@ flush_all(struct reuse_ref *t, uint32_t max)
     uint64_t blocks = 0, bytes = 0, host_blocks = 0;
 
     while (kv_flush(t->kv, max, &went) >= max) kv_check(t->kv);
-    for (uint32_t i = 0; i < t->n_records;) {
-        struct reuse_record *r = &t->record[i];
-        const struct kv_group *g = &t->c.group[r->group];
+    for (uint32_t i = 0; i < t->n_blocks;) {
+        struct reuse_block *b = &t->block[i];
+        const struct kv_group *g = &t->c.group[b->group];
+        uint32_t n = ref_n_parts(t, b->group);
+        bool device = b->at != SLICE_NONE && !ref_held(t, b->group, b->at);
+        bool host = b->n_host && !ref_host_held(t, b), left = false;
 
-        if (r->at != SLICE_NONE && !ref_held(t, r->group, r->at) && !is_to_begin(t, r)) {
-            uint32_t n = g->kind == KV_STATE ? g->n_layers : 1;
-
-            blocks += n;
-            bytes += n * kv_block_bytes(g);
-            r->at = SLICE_NONE;
-        }
-        if (r->host_block && !is_to_be_onboarded(t, r->host_block - 1)) {
-            host_blocks++;
-            r->host_block = 0;
-        }
-        if (r->at == SLICE_NONE && !r->host_block)
-            ref_forget(t, i);
-        else
-            i++;
+        blocks += device * n;
+        bytes += device * n * kv_block_bytes(g);
+        host_blocks += host * b->n_host;
+        if (host) left = ref_forget(t, i, /* host= */ true);
+        if (device && !left) left = ref_forget(t, i, /* host= */ false);
+        i += !left;
     }
     check(went.blocks == blocks && went.bytes == bytes && went.host_blocks == host_blocks);
 }
@@ -798,28 +813,6 @@ check_retention(uint32_t how)
     check((kv_keep_check(k, 2, &e) == 0) == (start >= 2 && end > start && !(how & 8)));
 }
 
-/* Compares the held counts with the blocks in tables, each counted once. */
-static void
-check_stats(const struct reuse_ref *t)
-{
-    if (!ref_all_started(t)) return; /* tails are in no table */
-    for (uint32_t g = 0; g < t->c.n_groups; g++) {
-        bool seen[UNITS] = { false };
-        struct kv_stats n;
-
-        kv_stats(t->kv, g, &n);
-        for (uint32_t s = 0; s < SLOTS; s++)
-            for (uint32_t e = 0; t->slot[s].live && e < ENTRIES; e++) {
-                slice_id at = t->slot[s].at[g][e];
-
-                if (at == SLICE_NONE || seen[ref_unit(t, g, at)]) continue;
-                seen[ref_unit(t, g, at)] = true;
-                n.held--;
-            }
-        check(n.held == 0);
-    }
-}
-
 enum op { ADMIT, PLAN, FINISH, STORE, RELEASE, FORK, REORDER, DROP };
 
 /* Steps are the most frequent operation, so that several are in flight. */
@@ -845,6 +838,7 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     if (ref_begin(t, &in)) {
         while (in.p < in.end && !(t->has_state && tree_may_be_full(t))) {
             fuzz_operations++;
+            t->n_operations++;
             switch (pick_operation(t, byte(&in))) {
             case ADMIT:
                 admit_slot(t, &in);
@@ -870,12 +864,10 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
             case DROP: {
                 uint32_t what = byte(&in);
 
-                if (what % 4 == 0) store_slot(t, &in, true, false);
+                if (what % 16 == 12) pin_prefix(t, byte(&in));
+                if (what % 4 == 0 && what % 16 != 12) store_slot(t, &in, true, false);
                 if (what % 4 == 1) move_host(t, what / 4);
-                if (what % 4 == 2) {
-                    check_names(t, what / 4);
-                    check_stats(t);
-                }
+                if (what % 4 == 2) check_names(t, what / 4);
                 if (what % 8 == 3) check_retention(what / 8);
                 if (what % 8 == 7) flush_all(t, 1 + what / 8);
                 byte(&in); /* the recorded inputs have an unused byte here */

@@ -1,364 +1,515 @@
-/* ref_reuse.c - see ref_reuse.h. */
+/* ref_reuse.c - the rules of prefix caching on a list of blocks: see ref_reuse.h. */
 #include "tests/fuzz/ref_reuse.h"
 
-uint64_t
-ref_mix(uint64_t a, uint64_t b)
+static bool
+is_cross(const struct reuse_ref *t, uint32_t group)
 {
-    a = (a ^ b) * UINT64_C(0x9e3779b97f4a7c15) + 1;
-    return a ^ a >> 29;
-}
-
-uint32_t
-ref_unit(const struct reuse_ref *t, uint32_t group, slice_id at)
-{
-    uint64_t unit = (uint64_t)at * t->c.group[group].slice_bytes / UNIT;
-
-    check(at != SLICE_NONE && unit + t->block_units[group] <= t->n_units);
-    return (uint32_t)unit;
-}
-
-void
-ref_name(struct reuse_slot *s)
-{
-    uint64_t h = ref_mix(s->salt + 17, s->text.n_source), source;
-
-    for (uint32_t i = 0; i < s->text.n_source; i++) h = ref_mix(h, (uint64_t)s->source[i] + 1);
-    source = ref_mix(h, 99);
-    for (uint32_t i = 0; i < s->text.n_source; i++) s->cross_path[i] = ref_mix(source, i);
-    for (uint32_t i = 0; i < LEN; i++)
-        s->path[i] = h = ref_mix(ref_mix(h, (uint64_t)s->token[i] + 1), s->extra[i]);
-}
-
-uint64_t
-ref_content(const struct reuse_slot *s, bool cross, uint32_t pos)
-{
-    return cross ? s->cross_path[pos] : s->path[pos];
-}
-
-uint64_t
-ref_before(const struct reuse_slot *s, bool cross, uint32_t pos)
-{
-    if (pos > 0) return ref_content(s, cross, pos - 1);
-    return s->text.n_source ? s->cross_path[0] : s->salt + 1;
-}
-
-bool
-ref_begin(struct reuse_ref *t, struct in *in)
-{
-    bool skip_rare_features = byte(in) % 2 == 0;
-    uint32_t kinds = byte(in), order, limit;
-    struct err e;
-
-    t->c = (struct kv_config){ .n_groups = 1 + kinds % 3,
-                               .n_slots = SLOTS,
-                               .n_lanes = 1 + byte(in) % 2,
-                               .tokens_per_block = 1 + byte(in) % TOKENS,
-                               .reuse = true,
-                               .extra_ids = true };
-    t->c.copy_partial = byte(in) % 4 > 0;
-    order = byte(in);
-    t->c.fifo = order % 4 == 0;
-    limit = order / 4 % 4 == 3 ? 3 + order / 16 : 0;
-    for (uint32_t g = 0; g < t->c.n_groups; g++)
-        t->c.group[g] = (struct kv_group){ .kind = (enum kv_kind)((kinds >> (2 * g + 2)) %
-                                                                  (skip_rare_features ? 3 : 4)),
-                                           .window = 2 + byte(in) % 14,
-                                           .n_layers = 1 + byte(in) % LAYERS,
-                                           .n_parts = 2,
-                                           .slice_bytes = UNIT,
-                                           .max_entries = ENTRIES,
-                                           .max_blocks = limit };
-    t->skip_rare_features = skip_rare_features;
-    if (!skip_rare_features) t->interval = byte(in) % 5 * t->c.tokens_per_block;
-    for (uint32_t g = 0, sinks = skip_rare_features ? 1 : byte(in); g < t->c.n_groups; g++) {
-        struct kv_group *k = &t->c.group[g];
-
-        if (k->kind == KV_WINDOW && sinks % 3 == 0) k->sinks = sinks % 16;
-        if (k->kind != KV_STATE) continue;
-        t->has_state = true;
-        k->n_parts = 1;
-        k->slice_bytes = UNIT * (1 + k->window % 3);
-        k->interval = t->interval;
-    }
-    t->interval = t->has_state ? t->interval : 0;
-    t->n_slabs = 3 + byte(in) % 30;
-    /* Then only max_blocks limits blocks, and each new block replaces one of its own group. */
-    if (limit) t->n_slabs = t->c.n_groups * (limit + 1) + 1;
-    t->c.arena_bytes = (uint64_t)t->n_slabs * kv_slab_bytes(&t->c);
-    t->n_units = (uint32_t)(t->c.arena_bytes / UNIT);
-    if (t->n_units > UNITS) return false;
-    for (uint32_t g = 0; g < t->c.n_groups; g++)
-        t->host_block_units = MAX(t->host_block_units,
-                                  (uint32_t)(kv_block_bytes(&t->c.group[g]) / UNIT));
-    if (byte(in) % 2)
-        t->c.host_bytes = (uint64_t)(byte(in) % HOST_BLOCKS) * t->host_block_units * UNIT;
-    t->mem = calloc(1, kv_bytes(&t->c));
-    t->kv = kv_init(t->mem, &t->c, &e);
-    if (!t->kv) return false;
-    for (uint32_t g = 0; g < t->c.n_groups; g++)
-        t->block_units[g] = (uint32_t)(kv_block_bytes(&t->c.group[g]) / UNIT);
-    return true;
+    return t->c.group[group].kind == KV_CROSS;
 }
 
 static bool
-overlaps(const struct reuse_ref *t, uint32_t group, slice_id at, uint32_t first, uint32_t end)
+is_state(const struct reuse_ref *t, uint32_t group)
 {
-    uint32_t unit = at == SLICE_NONE ? t->n_units : ref_unit(t, group, at);
-
-    return unit < end && unit + t->block_units[group] > first;
+    return t->c.group[group].kind == KV_STATE;
 }
 
-/* Returns true if a block of the record, or of its snapshot, overlaps units first .. end - 1. */
+/* Rule 1, for the first n tokens; of an encoder input all tokens count. */
 static bool
-record_in(const struct reuse_ref *t, const struct reuse_record *r, uint32_t first, uint32_t end)
+same_tokens(const struct reuse_ref *t, const struct reuse_block *b, const struct reuse_slot *s,
+            uint32_t n)
 {
-    if (t->c.group[r->group].kind != KV_STATE) return overlaps(t, r->group, r->at, first, end);
-    for (uint32_t i = 0; i < t->c.group[r->group].n_layers; i++)
-        if (overlaps(t, r->group, r->layer[i], first, end)) return true;
-    return false;
+    if (b->salt != s->salt || b->n_source != s->text.n_source) return false;
+    if (memcmp(b->source, s->source, b->n_source * sizeof *b->source)) return false;
+    return is_cross(t, b->group) || (!memcmp(b->token, s->token, n * sizeof *b->token) &&
+                                     !memcmp(b->extra, s->extra, n * sizeof *b->extra));
 }
 
-void
-ref_forget(struct reuse_ref *t, uint32_t i)
-{
-    t->record[i] = t->record[--t->n_records];
-}
-
-/* The record leaves the device. */
+/* Returns true if b is full and a has its tokens and later ones; of one encoder input: always. */
 static bool
-leave_device(struct reuse_ref *t, uint32_t i)
+continues(const struct reuse_ref *t, const struct reuse_block *a, const struct reuse_block *b)
 {
-    t->record[i].at = SLICE_NONE;
-    if (t->record[i].host_block) return false;
-    ref_forget(t, i);
-    return true;
+    if (is_cross(t, a->group) != is_cross(t, b->group)) return false;
+    if (a->salt != b->salt || a->n_source != b->n_source) return false;
+    if (memcmp(a->source, b->source, a->n_source * sizeof *a->source)) return false;
+    if (is_cross(t, a->group)) return a != b;
+    return b->n == t->c.tokens_per_block && a->end > b->end &&
+           !memcmp(a->token, b->token, b->end * sizeof *a->token) &&
+           !memcmp(a->extra, b->extra, b->end * sizeof *a->extra);
 }
 
-void
-ref_acquire(struct reuse_ref *t, uint32_t group, slice_id at, unsigned lane, uint64_t step)
+/* Returns the group's cached block of the n tokens of s before `end`. */
+static const struct reuse_block *
+find(const struct reuse_ref *t, const struct reuse_slot *s, uint32_t group, uint32_t end,
+     uint32_t n)
 {
-    uint32_t first = ref_unit(t, group, at), end = first + t->block_units[group];
-    uint32_t slab_units = t->c.slab_bytes / UNIT, slab = first / slab_units * slab_units;
-
-    for (uint32_t i = 0; i < t->n_records;) {
-        bool taken_over = t->c.group[t->record[i].group].pool != t->c.group[group].pool &&
-                          record_in(t, &t->record[i], slab, slab + slab_units);
-
-        if (!(taken_over || record_in(t, &t->record[i], first, end)) || !leave_device(t, i)) i++;
-    }
-    for (uint32_t g = 0; g < t->c.n_groups; g++) /* no slot holds it */
-        for (uint32_t s = 0; s < SLOTS; s++)
-            for (uint32_t e = 0; t->slot[s].live && e < ENTRIES; e++) {
-                slice_id other = t->slot[s].at[g][e];
-                uint32_t unit = other == SLICE_NONE ? UNITS : ref_unit(t, g, other);
-
-                check(unit >= end || unit + t->block_units[g] <= first);
-            }
-    for (uint32_t u = first; u < end; u++)
-        for (unsigned l = 0; l < t->c.n_lanes; l++)
-            check(l == lane || t->used[u][l] <= t->clock[lane][step % STEPS][l]);
-}
-
-static uint32_t
-block_name(const struct reuse_ref *t, uint32_t group, slice_id at)
-{
-    return 1 + ref_unit(t, group, at) * MAX_GROUPS + group;
-}
-
-void
-ref_write(struct reuse_ref *t, uint32_t group, slice_id at)
-{
-    uint32_t first = ref_unit(t, group, at);
-
-    for (uint32_t u = 0; u < t->block_units[group]; u++)
-        t->block_of[first + u] = block_name(t, group, at);
-}
-
-bool
-ref_whole(const struct reuse_ref *t, uint32_t group, slice_id at)
-{
-    uint32_t first = ref_unit(t, group, at);
-
-    for (uint32_t u = 0; u < t->block_units[group]; u++)
-        if (t->block_of[first + u] != block_name(t, group, at)) return false;
-    return true;
-}
-
-void
-ref_touch(struct reuse_ref *t, uint32_t group, slice_id at, unsigned lane, uint64_t step)
-{
-    uint32_t first = ref_unit(t, group, at);
-
-    for (uint32_t u = 0; u < t->block_units[group]; u++) t->used[first + u][lane] = step;
-}
-
-const struct reuse_record *
-ref_find(const struct reuse_ref *t, uint32_t group, uint64_t path, uint32_t n)
-{
-    for (uint32_t i = 0; i < t->n_records; i++)
-        if (t->record[i].group == group && t->record[i].path == path && t->record[i].n == n)
-            return &t->record[i];
+    for (const struct reuse_block *b = t->block; b < t->block + t->n_blocks; b++)
+        if (b->group == group && b->end == end && b->n == n && same_tokens(t, b, s, end)) return b;
     return NULL;
 }
 
-bool
-ref_on_device(const struct reuse_ref *t, uint32_t group, uint64_t path, uint32_t n)
+static bool
+is_found(const struct reuse_ref *t, const struct reuse_slot *s, uint32_t group, uint32_t end,
+         uint32_t n)
 {
-    const struct reuse_record *r = ref_find(t, group, path, n);
+    const struct reuse_block *b = find(t, s, group, end, n);
 
-    return r && r->at != SLICE_NONE;
+    return b && (b->at != SLICE_NONE || !t->away);
 }
 
-/* Returns true if the block is on the device, or in a host tier that is present. */
-static bool
-is_there(const struct reuse_ref *t, uint32_t group, uint64_t path, uint32_t n)
+uint32_t
+ref_n_parts(const struct reuse_ref *t, uint32_t group)
 {
-    const struct reuse_record *r = ref_find(t, group, path, n);
-
-    return r && (r->at != SLICE_NONE || !t->away);
+    return is_state(t, group) ? t->c.group[group].n_layers : 1;
 }
 
+struct reuse_block *
+ref_at(struct reuse_ref *t, uint32_t group, slice_id at)
+{
+    for (struct reuse_block *b = t->block; b < t->block + t->n_blocks; b++)
+        if (b->group == group && b->at == at && at != SLICE_NONE) return b;
+    return NULL;
+}
+
+struct reuse_block *
+ref_at_host(struct reuse_ref *t, uint32_t host_block)
+{
+    for (struct reuse_block *b = t->block; b < t->block + t->n_blocks; b++)
+        for (uint32_t i = 0; i < b->n_host; i++)
+            if (b->host_block[i] == host_block) return b;
+    return NULL;
+}
+
+/* Returns true if a query at pos sees entry i of the group: rule 3. */
 static bool
-has_block(const struct reuse_ref *t, const struct reuse_slot *s, uint32_t group, uint32_t entry)
+is_seen(const struct reuse_ref *t, uint32_t group, uint32_t i, uint32_t pos)
+{
+    const struct kv_group *k = &t->c.group[group];
+    uint32_t tokens = t->c.tokens_per_block;
+
+    if (k->kind == KV_STATE) return (i + 1) * tokens == pos;
+    return k->kind == KV_FULL || i * tokens < k->sinks || (i + 1) * tokens + k->window > pos + 1;
+}
+
+/* Returns true if the first n full blocks of s are a hit: rule 3. */
+static bool
+is_hit(const struct reuse_ref *t, const struct reuse_slot *s, uint32_t n)
 {
     uint32_t tokens = t->c.tokens_per_block;
 
-    return is_there(t, group, ref_content(s, false, (entry + 1) * tokens - 1), tokens);
-}
-
-/* Returns true if a query at pos sees the entry: a sink, or within the window. */
-static bool
-is_seen(const struct reuse_ref *t, const struct kv_group *k, uint32_t entry, uint32_t pos)
-{
-    uint32_t tokens = t->c.tokens_per_block;
-
-    if (k->kind != KV_WINDOW || entry * tokens < k->sinks) return true;
-    return (entry + 1) * tokens + k->window > pos + 1;
-}
-
-/* Returns true if `depth` full blocks are cached in every group. */
-static bool
-holds_blocks(const struct reuse_ref *t, const struct reuse_slot *s, uint32_t depth, uint32_t pos)
-{
-    for (uint32_t g = 0; g < t->c.n_groups; g++) {
-        const struct kv_group *k = &t->c.group[g];
-
-        if (k->kind == KV_CROSS) continue;
-        if (k->kind == KV_STATE && !has_block(t, s, g, depth - 1)) return false;
-        for (uint32_t i = 0; i < depth && k->kind != KV_STATE; i++)
-            if (is_seen(t, k, i, pos) && !has_block(t, s, g, i)) return false;
-    }
+    for (uint32_t g = 0; g < t->c.n_groups; g++)
+        for (uint32_t i = 0; i < n && !is_cross(t, g); i++)
+            if (is_seen(t, g, i, n * tokens) && !is_found(t, s, g, (i + 1) * tokens, tokens))
+                return false;
     return true;
 }
 
-bool
-ref_held(const struct reuse_ref *t, uint32_t group, slice_id at)
+/* Returns how many tokens of b continue the first n tokens of s: rule 4. */
+static uint32_t
+n_common(const struct reuse_ref *t, const struct reuse_slot *s, uint32_t n,
+         const struct reuse_block *b)
 {
-    for (uint32_t s = 0; s < SLOTS; s++)
-        for (uint32_t e = 0; t->slot[s].live && e < ENTRIES; e++)
-            if (t->slot[s].at[group][e] == at) return true;
-    return false;
+    uint32_t k = 0;
+
+    if (is_cross(t, b->group) || b->end - b->n != n || !same_tokens(t, b, s, n)) return 0;
+    while (k < b->n && n + k < s->text.n - 1 && b->token[n + k] == s->token[n + k] &&
+           b->extra[n + k] == s->extra[n + k])
+        k++;
+    return k;
 }
 
-/* Returns the tokens of record r that continue s after depth blocks, if all groups have the
- * block. */
-static uint32_t
-part_of(const struct reuse_ref *t, const struct reuse_slot *s, uint32_t depth,
-        const struct reuse_record *r)
+/* Returns true if every group has a block of the tokens of b that a row may copy or take over. */
+static bool
+is_usable(const struct reuse_ref *t, const struct reuse_block *b)
 {
-    uint32_t first = depth * t->c.tokens_per_block, n = 0;
+    uint32_t n = 0, have = 0;
 
-    if (r->before != ref_before(s, false, first)) return 0;
-    while (n < r->n && first + n < s->text.n - 1 && r->token[n] == s->token[first + n] &&
-           r->extra[n] == s->extra[first + n])
-        n++;
-    for (uint32_t g = 0; g < t->c.n_groups; g++)
-        if (t->c.group[g].kind != KV_CROSS && !ref_on_device(t, g, r->path, r->n)) return 0;
-    return n;
+    for (uint32_t g = 0; g < t->c.n_groups; g++) n += !is_cross(t, g);
+    for (const struct reuse_block *o = t->block; o < t->block + t->n_blocks; o++) {
+        bool equal = o->end == b->end && o->n == b->n && !is_cross(t, o->group) &&
+                     o->salt == b->salt && o->n_source == b->n_source &&
+                     !memcmp(o->source, b->source, b->n_source * sizeof *b->source) &&
+                     !memcmp(o->token, b->token, b->end * sizeof *b->token) &&
+                     !memcmp(o->extra, b->extra, b->end * sizeof *b->extra);
+
+        have += equal && o->at != SLICE_NONE &&
+                (t->c.copy_partial || !ref_held(t, o->group, o->at));
+        if (!t->c.copy_partial && continues(t, o, b)) return false;
+    }
+    return have == n;
 }
 
 uint32_t
 ref_hit(const struct reuse_ref *t, const struct reuse_slot *s, uint32_t *whole)
 {
-    uint32_t tokens = t->c.tokens_per_block, depth = 0, part = 0;
-    bool self = false;
+    uint32_t tokens = t->c.tokens_per_block, part = 0;
+    bool decoder = false;
 
-    for (uint32_t g = 0; g < t->c.n_groups; g++) self |= t->c.group[g].kind != KV_CROSS;
+    for (uint32_t g = 0; g < t->c.n_groups; g++) decoder |= !is_cross(t, g);
     *whole = 0;
-    if (!self) return 0;
-    for (uint32_t d = 1; d * tokens < s->text.n; d++)
-        if (holds_blocks(t, s, d, d * tokens)) depth = d;
-    *whole = depth * tokens;
-    if (t->has_state) return *whole;
-    for (uint32_t i = 0; i < t->n_records; i++)
-        if (t->c.group[t->record[i].group].kind != KV_CROSS)
-            part = MAX(part, part_of(t, s, depth, &t->record[i]));
-    return part && holds_blocks(t, s, depth, *whole + part) ? *whole + part : *whole;
+    for (uint32_t n = 1; decoder && n * tokens < s->text.n; n++)
+        if (is_hit(t, s, n)) *whole = n * tokens;
+    for (const struct reuse_block *b = t->block; b < t->block + t->n_blocks && !t->has_state; b++) {
+        uint32_t k = n_common(t, s, *whole, b);
+
+        if (k > part && is_usable(t, b)) part = k;
+    }
+    return *whole + part;
 }
 
 bool
 ref_cross(const struct reuse_ref *t, const struct reuse_slot *s)
 {
-    uint32_t tokens = t->c.tokens_per_block;
+    uint32_t tokens = t->c.tokens_per_block, n_source = s->text.n_source;
     bool cross = false;
 
-    for (uint32_t g = 0; g < t->c.n_groups; g++) {
-        if (t->c.group[g].kind != KV_CROSS) continue;
-        cross = true;
-        for (uint32_t at = 0; at < s->text.n_source; at += tokens) {
-            uint32_t n = MIN(tokens, s->text.n_source - at);
+    for (uint32_t g = 0; g < t->c.n_groups; g++)
+        for (uint32_t at = 0; at < n_source && is_cross(t, g); at += tokens) {
+            uint32_t n = MIN(tokens, n_source - at);
 
-            if (!is_there(t, g, ref_content(s, true, at + n - 1), n)) return false;
+            if (!is_found(t, s, g, at + n, n)) return false;
+            cross = true;
         }
+    return cross;
+}
+
+/* Rule 7. A part of an encoder input is not found either if any of its blocks is missing. */
+static void
+make_orphans(struct reuse_ref *t, const struct reuse_block *gone)
+{
+    enum kv_kind kind = t->c.group[gone->group].kind;
+
+    for (struct reuse_block *b = t->block; b < t->block + t->n_blocks; b++) {
+        if ((kind != KV_FULL && kind != KV_CROSS) || t->c.fifo || !continues(t, b, gone)) continue;
+        b->orphan |= b->at != SLICE_NONE && !ref_held(t, b->group, b->at);
+        b->host_orphan |= b->n_host > 0;
     }
-    return cross && s->text.n_source > 0;
 }
 
 bool
-ref_fits(const struct reuse_ref *t, const struct kv_need *need)
+ref_forget(struct reuse_ref *t, uint32_t i, bool host)
 {
-    uint32_t slab_units = t->c.slab_bytes / UNIT;
-    uint64_t slabs = 0;
+    struct reuse_block gone = t->block[i];
 
-    for (uint32_t p = 0; p < kv_n_pools(t->kv); p++) {
-        uint64_t blocks = 0, hot = 0, per_slab = 0;
-        bool has[64] = { false };
-
-        for (uint32_t g = 0; g < t->c.n_groups; g++) {
-            bool once = t->c.group[g].kind == KV_FULL || t->c.group[g].kind == KV_CROSS;
-            uint64_t reserved_blocks = need->n_blocks[g];
-
-            if (t->c.group[g].pool != p) continue;
-            per_slab = slab_units / t->block_units[g];
-            has[ref_unit(t, g, kv_scratch(t->kv, g)) / slab_units] = true;
-            for (uint32_t s = 0; s < SLOTS; s++) {
-                const struct reuse_slot *q = &t->slot[s];
-
-                if (q->live) reserved_blocks += q->need.n_blocks[g];
-                for (uint32_t e = 0; q->live && e < ENTRIES; e++) {
-                    bool first = true;
-
-                    if (q->at[g][e] == SLICE_NONE) continue;
-                    has[ref_unit(t, g, q->at[g][e]) / slab_units] = true;
-                    for (uint32_t o = 0; o < s; o++)
-                        first = first && !(t->slot[o].live && t->slot[o].at[g][e] == q->at[g][e]);
-                    if (once && !first) reserved_blocks--; /* shared: reserved once */
-                }
-            }
-            blocks += 1 + reserved_blocks;
-            if (t->c.group[g].max_blocks && reserved_blocks > t->c.group[g].max_blocks)
-                return false;
-        }
-        for (uint32_t i = 0; i < ARRAY_LEN(has); i++) hot += has[i];
-        slabs += MAX(hot, CEIL_DIV(blocks, per_slab));
+    if (host) {
+        t->block[i].n_host = t->block[i].host_orphan = 0;
+        t->block[i].lost = t->n_operations;
+    } else {
+        t->block[i].at = SLICE_NONE;
     }
-    return slabs <= t->n_slabs;
-}
-
-bool
-ref_all_started(const struct reuse_ref *t)
-{
-    for (uint32_t i = 0; i < SLOTS; i++)
-        if (t->slot[i].live && !t->slot[i].started) return false;
+    if (t->block[i].at != SLICE_NONE || t->block[i].n_host) return false;
+    t->block[i] = t->block[--t->n_blocks];
+    make_orphans(t, &gone);
     return true;
+}
+
+static uint8_t *
+priority_of(struct reuse_ref *t, const struct reuse_block *b)
+{
+    return &t->priority[ref_unit(t, b->group, b->at)];
+}
+
+static uint64_t
+host_bits(const struct reuse_block *b)
+{
+    uint64_t bits = 0;
+
+    for (uint32_t i = 0; i < b->n_host; i++) bits |= UINT64_C(1) << b->host_block[i];
+    return bits;
+}
+
+/* Rule 6. Of groups that share the arena without limits, slabs decide which group evicts. */
+static void
+check_victim(struct reuse_ref *t, const struct reuse_block *v)
+{
+    uint32_t capacity = t->max_blocks ? t->max_blocks : t->n_slabs - 1;
+
+    if (t->c.fifo || (!t->max_blocks && t->c.n_groups > 1)) return;
+    check(ref_n_blocks(t, v->group) >= capacity);
+    for (const struct reuse_block *b = t->block; b < t->block + t->n_blocks; b++) {
+        int its, mine;
+
+        if (b->group != v->group || b->at == SLICE_NONE || ref_held(t, b->group, b->at)) continue;
+        if (t->starting && t->starting->host_held & host_bits(b)) continue; /* held meanwhile */
+        its = b->orphan ? -1 : *priority_of(t, b);
+        mine = v->orphan ? -1 : *priority_of(t, v);
+        check(its > mine || (its == mine && (its < 0 || b->released >= v->released)));
+    }
+}
+
+static bool
+is_offloaded(const struct reuse_ref *t, const struct reuse_block *b)
+{
+    return is_cross(t, b->group) || b->n == t->c.tokens_per_block;
+}
+
+bool
+ref_host_held(const struct reuse_ref *t, const struct reuse_block *b)
+{
+    for (const struct reuse_slot *s = t->slot; s < t->slot + ROWS; s++)
+        if (s->host_held & host_bits(b)) return true;
+    return false;
+}
+
+/* Returns which of the parts of b is at the place; ref_n_parts(): none. */
+static uint32_t
+part_at(const struct reuse_ref *t, const struct reuse_block *b, uint32_t group, slice_id at)
+{
+    uint32_t i = 0, n = ref_n_parts(t, b->group);
+
+    if (b->group != group || b->at == SLICE_NONE) return n;
+    while (i < n && at != (is_state(t, group) ? b->layer[i] : b->at)) i++;
+    return i;
+}
+
+/* A step copies a part of a cached block to a host block, whose contents are evicted: rules 6 and
+ * 9. The slot that starts gives a host block back without a copy if the arena has the block again.
+ */
+static void
+save(struct reuse_ref *t, const struct kv_copy *c, unsigned lane, uint64_t step)
+{
+    uint32_t host_block = ref_host_block(t, c->group, c->to), n = 0, part;
+    struct reuse_block *old = ref_at_host(t, host_block), *b = t->block;
+
+    ref_touch_host(t, host_block, lane, step);
+    for (struct reuse_block *o = t->block; o < t->block + t->n_blocks; o++) {
+        n += o->n_host;
+        if (!old || !o->n_host || ref_host_held(t, o) ||
+            part_at(t, o, c->group, c->from) < ref_n_parts(t, o->group))
+            continue;
+        check((o->host_orphan ? -1 : o->host_priority) >=
+              (old->host_orphan ? -1 : old->host_priority));
+    }
+    if (old) {
+        if (old->at != SLICE_NONE) t->starting->host_held &= ~host_bits(old);
+        check(n == t->n_host_blocks && !ref_host_held(t, old));
+        ref_forget(t, (uint32_t)(old - t->block), /* host= */ true);
+    }
+    while (b < t->block + t->n_blocks &&
+           part_at(t, b, c->group, c->from) == ref_n_parts(t, b->group))
+        b++;
+    check(b < t->block + t->n_blocks && is_offloaded(t, b) && *priority_of(t, b) >= 30);
+    part = part_at(t, b, c->group, c->from);
+    check(b->n_host == part);
+    b->host_block[b->n_host++] = host_block;
+    b->host_priority = *priority_of(t, b);
+    b->host_orphan = false;
+    b->saved = t->n_operations;
+    ref_touch(t, c->group, c->from, lane, step);
+}
+
+void
+ref_save(struct reuse_ref *t, const struct reuse_block *b, unsigned lane, uint64_t step)
+{
+    const struct kv_copy *end = b ? t->save : t->save_end;
+
+    for (const struct kv_copy *c = t->save; b && c < t->save_end; c++)
+        if (c->to_tier == TIER_HOST && part_at(t, b, c->group, c->from) < ref_n_parts(t, b->group))
+            end = c + 1;
+    for (; t->save < end; t->save++)
+        if (t->save->to_tier == TIER_HOST) save(t, t->save, lane, step);
+}
+
+/* Rule 9. If all host blocks are held, none is evicted. In a step that evicts a slab of several
+ * blocks, the block may have been evicted before another one took its host block. */
+static void
+check_saved(struct reuse_ref *t, const struct reuse_block *b)
+{
+    uint32_t n_held = 0;
+
+    if (t->away || !is_offloaded(t, b) || *priority_of(t, b) < 30) return;
+    for (const struct reuse_block *o = t->block; o < t->block + t->n_blocks; o++)
+        n_held += ref_host_held(t, o) * o->n_host;
+    check(b->n_host || b->saved == t->n_operations || b->lost == t->n_operations ||
+          n_held + ref_n_parts(t, b->group) > t->n_host_blocks);
+}
+
+/* Returns the first unit of the cached block's part in units first .. end - 1; `end`: none. */
+static uint32_t
+unit_in(const struct reuse_ref *t, const struct reuse_block *b, uint32_t first, uint32_t end)
+{
+    uint32_t n = ref_n_parts(t, b->group), best = end;
+
+    for (uint32_t i = 0; i < n && b->at != SLICE_NONE; i++) {
+        uint32_t unit = ref_unit(t, b->group, is_state(t, b->group) ? b->layer[i] : b->at);
+
+        if (unit < end && unit + t->block_units[b->group] > first) best = MIN(best, unit);
+    }
+    return best;
+}
+
+/* Returns the cached block that a row's new block overwrites, or the first one of the slab that
+ * another pool has lost to the group. NULL: there is none. */
+static struct reuse_block *
+overwritten(struct reuse_ref *t, uint32_t group, uint32_t first)
+{
+    uint32_t slab_units = t->c.slab_bytes / UNIT, slab = first / slab_units * slab_units;
+    uint32_t end = first + t->block_units[group], best = UINT32_MAX;
+    struct reuse_block *ret = NULL;
+
+    for (struct reuse_block *b = t->block; b < t->block + t->n_blocks; b++) {
+        bool pool = t->c.group[b->group].pool != t->c.group[group].pool;
+        uint32_t last = pool ? slab + slab_units : end;
+        uint32_t unit = unit_in(t, b, pool ? slab : first, last);
+
+        if (unit == last || unit >= best) continue;
+        best = unit;
+        ret = b;
+    }
+    return ret;
+}
+
+void
+ref_acquire(struct reuse_ref *t, uint32_t group, slice_id at, bool moved, unsigned lane,
+            uint64_t step)
+{
+    uint32_t first = ref_unit(t, group, at);
+    struct reuse_block *b;
+
+    ref_overwrite(t, group, at, lane, step);
+    while ((b = overwritten(t, group, first))) {
+        slice_id from = b->at;
+        uint32_t g = b->group;
+
+        if (!moved) {
+            check_victim(t, b);
+            ref_save(t, b, lane, step); /* may move the elements of the list */
+            b = ref_at(t, g, from);
+            check_saved(t, b);
+        }
+        ref_forget(t, (uint32_t)(b - t->block), /* host= */ false);
+    }
+    if (!moved) t->priority[first] = KV_PRIORITY;
+}
+
+void
+ref_released(struct reuse_ref *t, uint32_t group, slice_id at)
+{
+    struct reuse_block *b = ref_at(t, group, at);
+
+    if (!b || ref_held(t, group, at)) return;
+    b->released = ++t->n_released;
+    b->orphan = false;
+}
+
+void
+ref_drop(struct reuse_ref *t, struct reuse_slot *s)
+{
+    for (uint32_t g = 0; g < t->c.n_groups; g++) {
+        bool forward = t->c.group[g].kind == KV_WINDOW && !t->c.fifo;
+        slice_id tail = s->tail[g];
+
+        s->tail[g] = SLICE_NONE;
+        ref_released(t, g, tail);
+        for (uint32_t i = 0; i < ENTRIES; i++) {
+            slice_id *at = &s->at[g][forward ? i : ENTRIES - 1 - i], was = *at;
+
+            *at = SLICE_NONE;
+            ref_released(t, g, was);
+        }
+    }
+    s->live = false;
+    s->host_held = 0;
+}
+
+/* Rule 8, for a block that begins at token `first`. */
+static void
+set_priority(const struct reuse_slot *s, uint32_t first, uint8_t *priority)
+{
+    for (uint32_t i = 0; i < s->text.n_keep; i++)
+        if (first >= s->keep[i].start && first < s->keep[i].end) *priority = s->keep[i].priority;
+}
+
+void
+ref_claim(struct reuse_ref *t, struct reuse_slot *s)
+{
+    uint32_t tokens = t->c.tokens_per_block;
+
+    for (uint32_t g = 0; g < t->c.n_groups; g++) {
+        uint32_t n = is_cross(t, g) ? s->hit_cross * s->text.n_source : s->hit / tokens * tokens;
+
+        for (uint32_t at = 0; at < n; at += tokens) {
+            uint32_t end = MIN(n, at + tokens), pos = is_state(t, g) ? n : s->hit;
+            struct reuse_block *b;
+
+            if (!is_cross(t, g) && !is_seen(t, g, at / tokens, pos)) continue;
+            b = &t->block[find(t, s, g, end, end - at) - t->block];
+            if (b->at == SLICE_NONE) s->host_held |= host_bits(b);
+            *(b->at == SLICE_NONE ? &b->host_orphan : &b->orphan) = false;
+            set_priority(s, is_cross(t, g) ? 0 : at,
+                         b->at == SLICE_NONE ? &b->host_priority : priority_of(t, b));
+        }
+    }
+}
+
+void
+ref_claim_tail(struct reuse_ref *t, const struct reuse_slot *s, uint32_t group, bool owner)
+{
+    uint32_t first = s->hit / t->c.tokens_per_block * t->c.tokens_per_block;
+    struct reuse_block *b = ref_at(t, group, s->tail[group]);
+
+    check(b && n_common(t, s, first, b) == s->hit - first);
+    b->orphan = false;
+    if (owner) set_priority(s, first, priority_of(t, b));
+}
+
+/* Adds the slot's block of the group with the n tokens before `end` to the list: rule 2. */
+static void
+add_block(struct reuse_ref *t, const struct reuse_slot *s, uint32_t group, uint32_t end, uint32_t n)
+{
+    uint32_t i = (end - n) / t->c.tokens_per_block, layers = t->c.group[group].n_layers, k = 0;
+    struct reuse_block *b;
+
+    if (is_state(t, group)) {
+        while (k < KV_SNAPSHOTS && s->snapshot[k] != end) k++;
+        if (k == KV_SNAPSHOTS || n < t->c.tokens_per_block) return;
+        i = layers * (1 + k);
+    }
+    if (s->at[group][i] == SLICE_NONE || ref_at(t, group, s->at[group][i])) return;
+    b = &t->block[(find(t, s, group, end, n) ? find(t, s, group, end, n) : t->block + t->n_blocks) -
+                  t->block];
+    if (b == t->block + t->n_blocks) {
+        check(t->n_blocks++ < BLOCKS);
+        *b = (struct reuse_block){ .group = (uint8_t)group,
+                                   .end = end,
+                                   .n = n,
+                                   .at = SLICE_NONE,
+                                   .salt = s->salt,
+                                   .n_source = s->text.n_source };
+        memcpy(b->source, s->source, s->text.n_source * sizeof *b->source);
+        memcpy(b->token, s->token, (is_cross(t, group) ? 0 : end) * sizeof *b->token);
+        memcpy(b->extra, s->extra, (is_cross(t, group) ? 0 : end) * sizeof *b->extra);
+    }
+    if (b->at != SLICE_NONE) return;
+    b->at = s->at[group][i];
+    for (k = 0; k < layers && is_state(t, group); k++) b->layer[k] = s->at[group][i + k];
+    set_priority(s, is_cross(t, group) ? 0 : end - n, priority_of(t, b));
+}
+
+static void
+add_blocks(struct reuse_ref *t, const struct reuse_slot *s, bool cross, uint32_t first, uint32_t n)
+{
+    uint32_t tokens = t->c.tokens_per_block;
+
+    for (uint32_t at = first; at < n; at += tokens)
+        for (uint32_t g = 0; g < t->c.n_groups; g++)
+            if (is_cross(t, g) == cross)
+                add_block(t, s, g, MIN(n, at + tokens), MIN(n, at + tokens) - at);
+}
+
+void
+ref_store(struct reuse_ref *t, struct reuse_slot *s, uint32_t n, bool release)
+{
+    uint32_t tokens = t->c.tokens_per_block, full = n / tokens * tokens;
+
+    if (!s->cross_stored) add_blocks(t, s, /* cross= */ true, 0, s->text.n_source);
+    s->cross_stored = true;
+    add_blocks(t, s, /* cross= */ false, s->n_stored * tokens, full);
+    s->n_stored = MAX(s->n_stored, n / tokens);
+    if (!release) return;
+    add_blocks(t, s, /* cross= */ false, 0, s->n_stored * tokens);
+    if (s->n_stored == n / tokens && !t->has_state) add_blocks(t, s, /* cross= */ false, full, n);
+    for (uint32_t g = 0; g < t->c.n_groups; g++)
+        for (uint32_t i = 0; i < ENTRIES && !is_cross(t, g) && !is_state(t, g); i++)
+            if (s->at[g][i] != SLICE_NONE)
+                set_priority(s, i * tokens, &t->priority[ref_unit(t, g, s->at[g][i])]);
 }

@@ -3,7 +3,9 @@
 #include "tests/gpu/fixture.h"
 #include "tests/test.h"
 
+#include <dlfcn.h>
 #include <fcntl.h>
+#include <stdio.h>
 #include <unistd.h>
 
 /* The formula of gpu.h. */
@@ -288,6 +290,33 @@ dropping_an_arena_frees_its_memory(void **state)
     fixture_close(&r);
 }
 
+static void
+inspection_needs_no_memory_of_a_full_gpu(void **state)
+{
+    uint64_t free, own, total;
+    char exe[256], command[700];
+    struct arena a;
+    struct fixture r;
+    struct err e = { 0 };
+    void *nvml = dlopen("libnvidia-ml.so.1", RTLD_NOW | RTLD_LOCAL);
+
+    (void)state;
+    if (!fixture_cuda() || !nvml) skip();
+    test_program(exe, sizeof exe, "lagan-worker");
+    fixture_open(&r, "auto", 1);
+    assert_int_equal(gpu_memory(r.gpu, &free, &own, &total), 0);
+    assert_true(free > 200 << 20);
+    assert_int_equal(r.op->mem.arena_make(r.gpu, "all", (free - (100 << 20)) >> 21 << 21, &a, &e),
+                     0);
+    snprintf(
+        command, sizeof command,
+        "%s --inspect --device=cuda --held=1024GiB --path=%s/tests/data/golden/llama2 >/dev/null",
+        exe, getenv("srcdir") ? getenv("srcdir") : ".");
+    assert_int_equal(system(command), 0);
+    r.op->mem.arena_drop(r.gpu, &a);
+    fixture_close(&r);
+}
+
 static struct lane *
 another_lane(struct fixture *r)
 {
@@ -505,6 +534,7 @@ main(int argc, char **argv)
         fixture_test(host_memory_contents_survive_mapping_by_another_device),
         fixture_test(an_arena_is_adopted_by_fd_with_its_contents),
         fixture_test(dropping_an_arena_frees_its_memory),
+        fixture_test(inspection_needs_no_memory_of_a_full_gpu),
         fixture_test(a_lane_sees_writes_before_the_mark_it_waits_for),
         fixture_test(a_wait_ignores_marks_of_the_previous_numbering),
         fixture_test(waiting_for_an_unmarked_step_is_refused),

@@ -82,6 +82,19 @@ KV_TEST(encoder_input_is_reused_whole_or_not_at_all, cache_with_cross(16)) /* K-
     assert_false(b->slot[3].hit.cross);
 }
 
+/* A search stores its encoder input while its beams share no decoder position. */
+KV_TEST(store_at_0_positions_adds_the_encoder_input, cache_with_cross(16))
+{
+    static const token_id source[9] = { 3, 1, 4, 1, 5, 9, 2, 6, 5 };
+
+    with_source(b, 0, source, 9), add(b, 0, 0);
+    store(b, 0, 0);
+    with_source(b, 1, source, 9);
+    assert_int_equal(add(b, 1, 0), 0);
+    assert_true(b->slot[1].hit.cross);
+    assert_int_equal(kv_entry(kv, 0, 1, 2), kv_entry(kv, 1, 1, 2));
+}
+
 KV_TEST(encoder_input_with_an_evicted_block_is_not_reused, cache_with_cross(5))
 {
     static const token_id source[14] = { 5, 6, 7, 8 }, fill[16] = { 9 };
@@ -215,6 +228,7 @@ main(void)
         cmocka_unit_test(window_hit_needs_the_blocks_of_the_next_query),
         cmocka_unit_test(hit_holds_in_all_groups),
         cmocka_unit_test(encoder_input_is_reused_whole_or_not_at_all),
+        cmocka_unit_test(store_at_0_positions_adds_the_encoder_input),
         cmocka_unit_test(encoder_input_with_an_evicted_block_is_not_reused),
         cmocka_unit_test(features_are_never_reused),
         cmocka_unit_test(hit_is_dropped_if_another_pool_reserved_its_slabs),

@@ -180,6 +180,92 @@ KV_TEST(model_without_attention_caches_states_only,
     assert_int_equal(add(b, 0, 0), 208); /* limited by its length only */
 }
 
+/* As hybrid(), with a host tier of n_host blocks. */
+static struct kv_fixture *
+hybrid_with_host(uint32_t n_slabs, uint32_t n_host)
+{
+    return cache_of(0, .copy_partial = true, .arena_bytes = (uint64_t)n_slabs * 256,
+                    .host_bytes = n_host * UINT64_C(256),
+                    .group = { group(KV_FULL, 0, 0), state_group(LAYERS, 256, INTERVAL) });
+}
+
+/* Computes and releases other prompts until no block of the first one is in the arena. */
+static void
+fill_arena(struct kv_fixture *b)
+{
+    for (uint32_t k = 1; k < 4; k++) {
+        prompt_of(b, 1, 1000 * (token_id)k, 40, NULL);
+        assert_int_equal(add(b, 1, 0), 0);
+        release(b, 1);
+    }
+}
+
+KV_TEST(evicted_snapshot_is_found_in_the_host_tier, hybrid_with_host(26, 64))
+{
+    struct kv_stats n;
+    struct kv_hit hit;
+
+    prompt_of(b, 0, 0, 34, NULL);
+    add(b, 0, 0);
+    release(b, 0);
+    fill_arena(b);
+    prompt_of(b, 0, 0, 34, NULL);
+    kv_lookup(kv, &b->slot[0].text, &hit);
+    assert_int_equal(hit.n_tokens, 32);
+    assert_int_equal(hit.n_host[0], 8);
+    assert_int_equal(hit.n_host[1], LAYERS);
+    assert_int_equal(admit(b, 0, 0), 0);
+    b->out = empty_out(b);
+    b->out.step = ++b->step;
+    kv_start(kv, 0, b->step, 0, &b->out);
+    kv_fence(kv, 0, 0, b->step);
+    kv_check(kv);
+    /* the live state is a copy of the snapshot in the arena, which the step copies before */
+    for (uint32_t i = 0; i < LAYERS; i++) {
+        const struct kv_copy *last = &b->out.copy[b->out.n_copies - LAYERS + i];
+        uint32_t k = 0;
+
+        assert_int_equal(last->to, kv_entry(kv, 0, 1, i));
+        assert_int_equal(last->from, kv_entry(kv, 0, 1, LAYERS + i));
+        while (b->out.copy[k].from_tier != TIER_HOST || b->out.copy[k].group != 1 ||
+               b->out.copy[k].to != last->from)
+            assert_true(++k < b->out.n_copies);
+    }
+    kv_stats(kv, 1, &n);
+    assert_int_equal(n.onboarded, LAYERS);
+}
+
+KV_TEST(snapshot_is_offloaded_whole_or_not_at_all, hybrid_with_host(26, LAYERS - 1))
+{
+    struct kv_stats n;
+
+    prompt_of(b, 0, 0, 34, NULL);
+    add(b, 0, 0);
+    release(b, 0);
+    fill_arena(b);
+    kv_stats(kv, 1, &n);
+    assert_int_equal(n.offloaded, 0);
+    kv_stats(kv, 0, &n);
+    assert_true(n.offloaded > 0);
+}
+
+KV_TEST(full_host_tier_evicts_a_snapshot_with_all_layers, hybrid_with_host(26, 2 * LAYERS + 1))
+{
+    struct kv_count n;
+    struct kv_stats s;
+
+    for (uint32_t round = 0; round < 3; round++) {
+        prompt_of(b, 0, 0, 34, NULL);
+        add(b, 0, 0);
+        release(b, 0);
+        fill_arena(b);
+        kv_count_host(kv, &n);
+        assert_int_equal(n.used, 0);
+    }
+    kv_stats(kv, 1, &s);
+    assert_true(s.host_evicted > 0 && s.host_evicted % LAYERS == 0);
+}
+
 static void
 adopted_slot_resumes_at_the_last_finished_snapshot(void **state)
 {
@@ -327,6 +413,9 @@ main(void)
         cmocka_unit_test(snapshot_is_evicted_with_all_layers),
         cmocka_unit_test(snapshot_is_evicted_with_its_prefix),
         cmocka_unit_test(model_without_attention_caches_states_only),
+        cmocka_unit_test(evicted_snapshot_is_found_in_the_host_tier),
+        cmocka_unit_test(snapshot_is_offloaded_whole_or_not_at_all),
+        cmocka_unit_test(full_host_tier_evicts_a_snapshot_with_all_layers),
         cmocka_unit_test(adopted_slot_resumes_at_the_last_finished_snapshot),
         cmocka_unit_test(beams_have_private_states),
         cmocka_unit_test(sinks_stay_when_the_window_moves),

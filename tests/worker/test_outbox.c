@@ -3,6 +3,8 @@
 
 #include "tests/test.h"
 
+#include <sys/mman.h>
+
 enum { LOG2 = 12, TYPES = 3 };
 
 struct ends {
@@ -95,6 +97,35 @@ records_that_do_not_fit_wait_in_order(void **state)
     assert_int_equal(outbox_need(&s->o), 0);
 }
 
+/* A beam search may send 64 MiB of logits at its end, and several may end in one step. */
+static void
+memory_of_many_records_is_returned(void **state)
+{
+    enum { BYTES = 400, MANY = 80 << 20 };
+    static const char bytes[BYTES];
+    struct ends *s = *state;
+    struct ring_record rec;
+    unsigned char resident;
+    struct outbox o;
+    struct err e;
+    char *last;
+
+    assert_int_equal(outbox_open(&o, MANY + BYTES + 64, &e), 0);
+    while (o.used < MANY) outbox_put(&o, 2, bytes, BYTES);
+    last = o.base + ROUND_UP((size_t)MANY - 4096, (size_t)4096);
+    assert_int_equal(mincore(last, 4096, &resident), 0);
+    assert_true(resident & 1);
+    while (!outbox_empty(&o)) {
+        assert_true(outbox_flush(&o, &s->w) >= 0);
+        ring_publish(&s->w);
+        while (ring_peek(&s->r, &rec) == 1) assert_int_equal(rec.len, BYTES);
+        ring_release(&s->r);
+    }
+    assert_int_equal(mincore(last, 4096, &resident), 0);
+    assert_false(resident & 1);
+    outbox_close(&o);
+}
+
 int
 main(void)
 {
@@ -102,6 +133,7 @@ main(void)
         cmocka_unit_test_setup_teardown(record_of_several_parts_arrives_whole_and_padded, setup,
                                         teardown),
         cmocka_unit_test_setup_teardown(records_that_do_not_fit_wait_in_order, setup, teardown),
+        cmocka_unit_test_setup_teardown(memory_of_many_records_is_returned, setup, teardown),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

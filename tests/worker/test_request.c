@@ -160,6 +160,30 @@ long_request_returns_its_memory(void **state)
     requests_close(&q);
 }
 
+static void
+kept_rows_of_an_ended_search_take_no_memory(void **state)
+{
+    enum { ROWS = 4 << 20 };
+    struct requests q;
+    struct worker_request *r;
+    struct err e;
+    long before, during;
+
+    (void)state;
+    assert_int_equal(requests_open(&q, N, IDS, TEXT, &e), 0);
+    requests_open_rows(&q, ROWS);
+    before = resident();
+    r = request_take(&q);
+    r->state = REQUEST_LIVE;
+    assert_non_null(r->rows);
+    memset(r->rows, 1, r->rows_bytes = ROWS);
+    during = resident();
+    assert_true(during - before > 3000); /* KiB of 4 MiB */
+    request_give(&q, r);
+    assert_true(resident() < during - 3000);
+    requests_close(&q);
+}
+
 int
 main(void)
 {
@@ -170,6 +194,7 @@ main(void)
         cmocka_unit_test(slot_of_a_call_is_reused_for_a_request),
         cmocka_unit_test(buffers_of_slots_do_not_overlap),
         cmocka_unit_test(long_request_returns_its_memory),
+        cmocka_unit_test(kept_rows_of_an_ended_search_take_no_memory),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

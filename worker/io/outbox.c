@@ -5,6 +5,9 @@
 
 #include <sys/mman.h>
 
+/* Pages that stay resident when all records were sent: the logits of a search may need far more. */
+enum { KEEP_BYTES = 64 << 20 };
+
 struct outbox_head {
     uint32_t len;
     uint16_t type, pad;
@@ -100,7 +103,9 @@ outbox_flush(struct outbox *o, struct ring *ring)
         o->sent += sizeof *h + h->len;
         moved = 1;
     }
-    if (o->sent == o->used) o->sent = o->used = 0;
+    if (o->sent < o->used) return moved;
+    if (o->used > KEEP_BYTES) madvise(o->base + KEEP_BYTES, o->used - KEEP_BYTES, MADV_DONTNEED);
+    o->sent = o->used = 0;
     return moved;
 }
 

@@ -35,7 +35,9 @@ requests_open_rows(struct requests *q, size_t bytes)
     q->row_bytes = ROUND_UP(bytes, (size_t)4096);
     q->rows = mmap(NULL, q->row_bytes * q->n, PROT_READ | PROT_WRITE,
                    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (q->rows == MAP_FAILED) q->rows = NULL;
+    if (q->rows != MAP_FAILED) return;
+    q->rows = NULL;
+    q->row_bytes = 0;
 }
 
 void

@@ -70,9 +70,9 @@ struct requests {
     uint32_t n, n_used, first_free; /* first_free: index of the first free slot; n: none is free */
     uint32_t max_ids, max_text_bytes;
     size_t buffer_bytes;
-    char *buffers; /* [n] buffer_bytes each */
-    size_t row_bytes;
-    char *rows; /* [n] row_bytes each; NULL: none */
+    char *buffers;    /* [n] buffer_bytes each */
+    size_t row_bytes; /* 0: none */
+    char *rows;       /* [n] row_bytes each; NULL: none */
 };
 
 enum { REQUEST_STOPS_BYTES = 16 * 260 };

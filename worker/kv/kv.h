@@ -163,7 +163,7 @@ void kv_host_tier_set_size(struct kv *kv, uint64_t bytes);
 uint64_t kv_host_tier_used(const struct kv *kv);
 /* Sets the speed of copies from host memory, bytes per second, and the time to compute one prompt
  * token. From now on a host block is found only if copying it takes less time than computing its
- * tokens; if a value is 0, it is always found. */
+ * tokens, a snapshot only if less than computing an interval; if a value is 0, always. */
 void kv_host_tier_rates(struct kv *kv, uint64_t bandwidth, nsec token_time);
 bool kv_host_tier_is_away(const struct kv *kv);
 /* Marks the tier as present: its memory is mapped. contents_valid false: evicts its blocks. */

@@ -11,7 +11,8 @@ static void
 check_found(const struct kv *kv, uint32_t block)
 {
     const struct kv_block *all = kv_blocks(kv), *b = &all[block];
-    uint32_t first = kv_node(kv, b->node)->slot[b->group], at = first;
+    const struct kv_node *node = kv_node(kv, b->node);
+    uint32_t first = (kv_is_host_block(kv, block) ? node->host : node->slot)[b->group], at = first;
 
     if (kv->c.group[b->group].kind != KV_STATE) {
         check(first == block + 1);
@@ -158,6 +159,7 @@ check_host_blocks(const struct kv *kv, const struct kv_tally n[MAX_GROUPS])
         const struct kv_block *c = &kv_blocks(kv)[kv->n_slabs * kv->stride + i];
 
         if (c->state == BLOCK_FREE) continue;
+        check_found(kv, kv->n_slabs * kv->stride + i);
         check(c->node && !c->owner && (c->state == BLOCK_HELD || c->state == BLOCK_CACHED));
         check((c->state == BLOCK_HELD) == (c->n_refs > 0));
         held += c->state == BLOCK_HELD;

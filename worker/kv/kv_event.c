@@ -24,9 +24,9 @@ static bool
 has_event(const struct kv *kv, uint32_t block)
 {
     const struct kv_block *b = &kv_blocks(kv)[block];
+    const struct kv_node *n = kv_node(kv, b->node);
 
-    return kv->c.group[b->group].kind != KV_STATE ||
-           kv_node(kv, b->node)->slot[b->group] == block + 1;
+    return n->slot[b->group] == block + 1 || n->host[b->group] == block + 1;
 }
 
 void

@@ -61,7 +61,8 @@ token_id *kv_tree_tokens(const struct kv *kv, uint32_t node);
 void kv_tree_note(struct kv *kv, uint32_t node); /* lists the node for export: kv_tree_export.h */
 /* Frees the node if it has no block, child or pin; then its parent likewise, and so on. */
 void kv_tree_prune(struct kv *kv, uint32_t node);
-/* Adds the block to the node, which must have no block of the same group and tier. */
+/* Adds the block to the node, which must have no block of the same group and tier; of a snapshot
+ * the ring that begins with the block. kv_tree_detach() removes the ring of any of its blocks. */
 void kv_tree_attach(struct kv *kv, uint32_t node, uint32_t block);
 /* Removes the block from its node. Cached blocks that no lookup reaches any more become orphans. */
 void kv_tree_detach(struct kv *kv, uint32_t block, enum kv_why why);
@@ -77,8 +78,9 @@ void kv_tree_check(const struct kv *kv);
  * a hit.
  *
  * The step that takes over the memory of an evicted block first copies the block to a host block,
- * except if the block's retention priority is below KV_OFFLOAD, or it is a snapshot or a partial
- * block of decoder positions, because kv_find() finds partial blocks in the arena only. A block
+ * except if the block's retention priority is below KV_OFFLOAD, or it is a partial block of decoder
+ * positions, because kv_find() finds partial blocks in the arena only. A snapshot is offloaded,
+ * onboarded and evicted with all layers: a host block for each. A block
  * that has KV_SAVE_HITS hits is offloaded at once, so that its eviction needs no copy. An onboarded
  * block keeps its host block, so that its eviction needs no copy either. A full host tier evicts in
  * the same order as a pool. */
@@ -87,8 +89,8 @@ enum { KV_OFFLOAD = 30, KV_SAVE_HITS = 2 };
 
 void kv_host_tier_init(struct kv *kv);
 /* Plans the copy of a block of the tree to the host tier. Has no effect if the tier has the block
- * already, is away or has only blocks in use, if too many copies are planned, or if the block is
- * one that is not offloaded (see above). */
+ * already, is away or has too few blocks that are not held, if too many copies are planned, or if
+ * the block is one that is not offloaded (see above). */
 void kv_host_tier_offload(struct kv *kv, uint32_t block, unsigned lane, struct kv_out *out);
 /* Adds a reference to a host block, which is not evicted until kv_host_tier_give() drops it. */
 void kv_host_tier_hold(struct kv *kv, uint32_t host_block);

@@ -17,7 +17,10 @@ kv_find_ref(const struct kv *kv, uint32_t node, uint32_t group)
     const struct kv_node *n = kv_node(kv, node);
 
     if (n->slot[group]) return n->slot[group];
-    return kv->onboard_pays && !kv->host_tier_away ? n->host[group] : 0;
+    if (kv->host_tier_away) return 0;
+    return *(kv->c.group[group].kind == KV_STATE ? &kv->onboard_state_pays : &kv->onboard_pays)
+               ? n->host[group]
+               : 0;
 }
 
 /* Returns true if the node has a block of each decoder group and a slot may copy these blocks or

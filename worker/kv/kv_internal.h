@@ -48,7 +48,8 @@ struct kv_block {
     uint32_t next, prev;      /* free: next free place in the slab. cached: eviction queue links */
     uint32_t n_refs;          /* number of slots that hold the block, as an entry or as a tail */
     uint32_t node;            /* the node of the tree that has the block */
-    uint32_t more;  /* snapshot in the tree: block of the next layer; after the last, the first */
+    uint32_t
+        more; /* snapshot in the tree: block of the next layer (same tier); at the end the first */
     uint32_t owner; /* of a tail: its owner (kv_reuse.c); during adoption: see claim_entry() */
     /* fill_pending: a copy in the last step that step[] has fills the block. n_hits: prefix hits,
      * at most 15. queue: the priority under which the block is queued; an orphan's is 0
@@ -146,8 +147,9 @@ struct kv {
     uint32_t n_host_blocks, n_mapped;            /* n_mapped: host blocks with mapped memory */
     uint32_t n_fresh_host_blocks, n_held_host_blocks, n_cached_host_blocks;
     uint32_t first_free_host_block, n_free_host_blocks; /* list of host blocks used before */
-    bool onboard_pays;   /* onboarding a host block takes less time than computing its tokens */
-    bool host_tier_away; /* the memory of the host tier is not mapped yet */
+    bool onboard_pays;       /* onboarding a host block takes less time than computing its tokens */
+    bool onboard_state_pays; /* the same of a snapshot, and the tokens of an interval */
+    bool host_tier_away;     /* the memory of the host tier is not mapped yet */
     bool has_state;
     uint32_t interval;  /* positions between two snapshots; 0: no snapshots are taken */
     uint32_t busy_node; /* ref of a node that kv_host_tier_offload() protects from pruning */

@@ -62,6 +62,10 @@ kv_pin(struct kv *kv, const struct kv_text *t, const struct kv_need *longest, ui
     memcpy(stats, kv->stats, sizeof stats);
     r = kv_admit(kv, kv->c.n_slots + pin - 1, &n, &full, &hit);
     memcpy(kv->stats, stats, sizeof stats); /* a pin is no request that found blocks */
+    if (r == 0 && (hit.n_full < f.depth || hit.cross != (f.cross != 0))) {
+        kv_drop(kv, kv->c.n_slots + pin - 1); /* the hit was reduced to fit */
+        r = -EAGAIN;
+    }
     if (r < 0) return err_set(e, r, "running requests need the free blocks; retry later");
     *n_tokens = hit.n_tokens + (hit.cross ? t->n_source : 0);
     return (int)pin;

@@ -257,9 +257,9 @@ start_tail(struct kv *kv, seq_slot slot, uint32_t group, unsigned lane, uint64_t
     kv->stats[group].moved++;
 }
 
-/* Plans the copy of a host block to a new block and adds the new block to the tree. */
+/* Plans the copy of a host block to a new block, which the caller adds to the tree. */
 static uint32_t
-onboard_block(struct kv *kv, seq_slot slot, uint32_t host_block, unsigned lane, struct kv_out *out)
+copy_from_host(struct kv *kv, seq_slot slot, uint32_t host_block, unsigned lane, struct kv_out *out)
 {
     const struct kv_block *c = &kv_blocks(kv)[host_block];
     uint32_t block = kv_pool_take_for(kv, slot, c->group, lane, out);
@@ -270,9 +270,38 @@ onboard_block(struct kv *kv, seq_slot slot, uint32_t host_block, unsigned lane, 
     b->priority = c->priority;
     b->step[lane] = out->step; /* the step whose copy fills the block */
     b->fill_pending = true;
-    kv_tree_attach(kv, c->node, block);
     kv->stats[c->group].onboarded++;
     return block;
+}
+
+/* Does onboard_group() for the snapshot of the hit: the blocks of all layers, or none. */
+static void
+onboard_state(struct kv *kv, unsigned lane, uint64_t step, seq_slot slot, uint32_t group,
+              struct kv_out *out)
+{
+    uint32_t n = kv->c.group[group].n_layers, *row = kv_table(kv, group, slot) + n;
+    uint32_t host_block = row[0] - 1, node = kv_blocks(kv)[host_block].node;
+    uint32_t there = kv_node(kv, node)->slot[group];
+
+    for (uint32_t i = 0; i < n; i++) {
+        if (there) {
+            kv_pool_hold(kv, group, there - 1);
+            row[i] = there;
+            there = kv_blocks(kv)[there - 1].more;
+        } else {
+            row[i] = copy_from_host(kv, slot, row[i] - 1, lane, out) + 1;
+        }
+    }
+    for (uint32_t i = 0; i < n && !kv_blocks(kv)[row[0] - 1].node; i++)
+        kv_blocks(kv)[row[i] - 1].more = row[(i + 1) % n];
+    if (!kv_blocks(kv)[row[0] - 1].node) kv_tree_attach(kv, node, row[0] - 1);
+    for (uint32_t i = 0; i < n; i++) {
+        uint32_t next = kv_blocks(kv)[host_block].more - 1;
+
+        kv_host_tier_give(kv, host_block, lane, step);
+        host_block = next;
+    }
+    kv_seqs(kv)[slot].n_host[group] = 0;
 }
 
 /* Replaces every host block in the slot's row of the group by a block of the arena: the one that
@@ -295,7 +324,8 @@ onboard_group(struct kv *kv, unsigned lane, uint64_t step, seq_slot slot, uint32
             if (kv_counts_once(kv, group)) kv_charge(kv, group, -1);
             row[i] = there;
         } else {
-            row[i] = onboard_block(kv, slot, host_block, lane, out) + 1;
+            row[i] = copy_from_host(kv, slot, host_block, lane, out) + 1;
+            kv_tree_attach(kv, kv_blocks(kv)[host_block].node, row[i] - 1);
         }
         kv_host_tier_give(kv, host_block, lane, step);
     }
@@ -324,7 +354,12 @@ kv_start(struct kv *kv, unsigned lane, uint64_t step, seq_slot slot, struct kv_o
     check(s->live);
     if (!s->starting) return;
     kv_wait_row(kv, lane, slot, out);
-    for (uint32_t g = 0; g < kv->c.n_groups; g++) onboard_group(kv, lane, step, slot, g, out);
+    for (uint32_t g = 0; g < kv->c.n_groups; g++) {
+        if (kv->c.group[g].kind == KV_STATE && s->n_host[g])
+            onboard_state(kv, lane, step, slot, g, out);
+        else
+            onboard_group(kv, lane, step, slot, g, out);
+    }
     for (uint32_t g = 0; g < kv->c.n_groups; g++) start_entries(kv, slot, g, lane, out);
     for (uint32_t g = 0; g < kv->c.n_groups; g++) {
         if (s->tail[g]) start_tail(kv, slot, g, lane, step, out);

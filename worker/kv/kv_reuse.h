@@ -100,10 +100,10 @@ int kv_admit(struct kv *kv, seq_slot slot, const struct kv_need *n, const struct
 /* Appends the edits and copies of the slot's hit to out; `step` of `lane` is the slot's first step.
  * The copies run in order before the work of the step. Has no effect without a hit. */
 void kv_start(struct kv *kv, unsigned lane, uint64_t step, seq_slot slot, struct kv_out *out);
-/* Adds the full blocks of the first n computed positions, and the encoder input, to the tree. */
+/* Adds the encoder input, and the full blocks of the first n computed positions (n may be 0), to
+ * the tree. Call it after the slot's first step has finished, which computes the encoder input's KV.
+ */
 void kv_store(struct kv *kv, seq_slot slot, const struct kv_text *t, uint32_t n);
-/* Adds the encoder input alone; call it after the slot's first step. kv_store() does this too. */
-void kv_store_cross(struct kv *kv, seq_slot slot, const struct kv_text *t);
 /* Does kv_store(), adds the last, partial block to the tree too, and then does kv_drop(). */
 void kv_release(struct kv *kv, seq_slot slot, const struct kv_text *t, uint32_t n);
 struct kv_flushed { /* what kv_flush() evicted from the arena and from the host tier */

@@ -2,7 +2,7 @@
  *
  * A snapshot is one block per layer; its blocks are held and released together. In the tree the
  * blocks form a ring (kv_block.more) and the node has the first layer's block, so that evicting one
- * block evicts all.
+ * block evicts all. A copy of the snapshot in the host tier is a ring of host blocks.
  */
 #include "worker/kv/kv_seq.h"
 
@@ -114,9 +114,7 @@ kv_state_store(struct kv *kv, seq_slot slot, const struct kv_text *t, uint32_t n
     if (all[row[0] - 1].node) return;
     for (uint32_t i = 0; i < n; i++) {
         kv_tree_set_priority(kv, t, row[i] - 1, entry);
-        all[row[i] - 1].node = node;
         all[row[i] - 1].more = row[(i + 1) % n];
     }
-    kv_node(kv, node)->slot[group] = row[0];
-    kv_event_put(kv, KV_STORED, row[0] - 1, all[row[0] - 1].priority, KV_ASKED);
+    kv_tree_attach(kv, node, row[0] - 1);
 }

@@ -91,15 +91,15 @@ open_root(struct kv *kv, const uint64_t root_name[2], uint32_t *cursor)
     return root;
 }
 
-void
-kv_store_cross(struct kv *kv, seq_slot slot, const struct kv_text *t)
+/* Adds the encoder input to the tree, whole or (in a full tree) its first blocks. */
+static void
+store_cross(struct kv *kv, seq_slot slot, const struct kv_text *t)
 {
     struct kv_text source = { .token = t->source, .n = t->n_source };
     uint32_t tokens = kv->c.tokens_per_block, cursor = 0;
     struct kv_seq *s = &kv_seqs(kv)[slot];
 
-    if (!kv->c.reuse || !s->live || s->cross_stored || !t->source) return;
-    check(!s->starting);
+    if (s->cross_stored || !t->source) return;
     s->cross_stored = true;
     if (!open_root(kv, t->namespace->cross, &cursor)) return;
     for (uint32_t at = 0; at < t->n_source; at += tokens) {
@@ -119,10 +119,10 @@ kv_store(struct kv *kv, seq_slot slot, const struct kv_text *t, uint32_t n)
     struct kv_seq *s = &kv_seqs(kv)[slot];
     uint32_t tokens = kv->c.tokens_per_block;
 
-    if (!kv->c.reuse || !s->live || s->tree_full || n == 0 || kv_text_of_features(t)) return;
+    if (!kv->c.reuse || !s->live || kv_text_of_features(t)) return;
     check(n <= t->n && !s->starting);
-    kv_store_cross(kv, slot, t);
-    if (n / tokens <= s->n_stored) return;
+    store_cross(kv, slot, t);
+    if (s->tree_full || n / tokens <= s->n_stored) return;
     if (!s->cursor && !open_root(kv, t->namespace->self, &s->cursor)) s->tree_full = true;
     while (!s->tree_full && s->n_stored < n / tokens) {
         struct kv_piece p = kv_piece(kv, t, s->n_stored, tokens);

@@ -239,6 +239,22 @@ orphan_below(struct kv *kv, uint32_t top)
         }
 }
 
+/* Sets the node of the block, of a snapshot the node of all blocks of the ring; 0: ends the ring. */
+static void
+set_node(struct kv *kv, uint32_t block, uint32_t node)
+{
+    struct kv_block *all = kv_blocks(kv);
+    uint32_t at = block;
+
+    do {
+        uint32_t next = all[at].more ? all[at].more - 1 : block;
+
+        all[at].node = node;
+        if (!node) all[at].more = 0;
+        at = next;
+    } while (at != block);
+}
+
 void
 kv_tree_attach(struct kv *kv, uint32_t node, uint32_t block)
 {
@@ -248,29 +264,11 @@ kv_tree_attach(struct kv *kv, uint32_t node, uint32_t block)
     bool moved = n->slot[b->group] || n->host[b->group];
 
     check(!b->node && !*slot);
-    b->node = node;
+    set_node(kv, block, node);
     *slot = block + 1;
     kv_tree_note(kv, node);
     if (!kv_is_host_block(kv, block))
         kv_event_put(kv, moved ? KV_UPDATED : KV_STORED, block, b->priority, KV_ASKED);
-}
-
-/* Removes the blocks of all layers of the snapshot that contains `block` from the tree. */
-static void
-forget_snapshot(struct kv *kv, uint32_t block, enum kv_why why)
-{
-    struct kv_block *all = kv_blocks(kv);
-    struct kv_node *node = kv_node(kv, all[block].node);
-    uint32_t at = node->slot[all[block].group];
-
-    kv_event_put(kv, KV_REMOVED, at - 1, all[at - 1].priority, why);
-    node->slot[all[block].group] = 0;
-    while (at) {
-        uint32_t next = all[at - 1].more;
-
-        all[at - 1].node = all[at - 1].more = 0;
-        at = next;
-    }
 }
 
 void
@@ -280,16 +278,12 @@ kv_tree_detach(struct kv *kv, uint32_t block, enum kv_why why)
     uint32_t node = b->node, top = node;
     struct kv_node *n = kv_node(kv, node);
     bool host_block = kv_is_host_block(kv, block), both = n->slot[b->group] && n->host[b->group];
+    uint32_t *slot = host_block ? &n->host[b->group] : &n->slot[b->group];
     enum kv_kind kind = kv->c.group[b->group].kind;
 
-    if (kind == KV_STATE) {
-        forget_snapshot(kv, block, why);
-        kv_tree_prune(kv, node);
-        return;
-    }
-    if (!both) kv_event_put(kv, KV_REMOVED, block, b->priority, why);
-    *(host_block ? &n->host[b->group] : &n->slot[b->group]) = 0;
-    b->node = 0;
+    if (!both) kv_event_put(kv, KV_REMOVED, *slot - 1, b->priority, why);
+    *slot = 0;
+    set_node(kv, block, 0);
     kv_tree_note(kv, node);
     if (both) { /* the other tier still has a block of the group at the node */
         if (!host_block) kv_event_put(kv, KV_UPDATED, n->host[b->group] - 1, b->priority, why);

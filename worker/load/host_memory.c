@@ -16,8 +16,6 @@
 /* Code, heap, thread stacks, tokenizer and rings of a worker. recall-gemma3 after 900 tokens: 19
  * MiB resident. */
 static const uint64_t PROCESS_BYTES = 32 << 20;
-/* lagand, which is in the same cgroup: 17 MiB when it starts. */
-static const uint64_t DAEMON_BYTES = 20 << 20;
 /* kv.memory auto takes this part of the free memory: 1/2 if a cgroup's limit reserves memory for
  * lagan, 1/4 of a host that other programs use too. */
 enum { CGROUP_SHARE = 2, HOST_SHARE = 4 };
@@ -72,8 +70,8 @@ host_memory_need(const struct worker *w, uint64_t arena_bytes, struct host_memor
     };
 }
 
-static uint64_t
-sum_of(const struct host_memory_need *n)
+uint64_t
+host_memory_sum(const struct host_memory_need *n)
 {
     return n->weights + n->kv + n->tier + n->steps + n->process;
 }
@@ -109,7 +107,7 @@ too_much(const struct host_memory_need *n, int code, uint32_t times, const char 
     if (n->tier) snprintf(tier, sizeof tier, ", host tier %s", size_text(n->tier, size));
     if (times > 1) snprintf(each, sizeof each, "%u processes of ", times);
     return err_set(e, code, "%s%s (weights %s, KV %s%s, steps %s, other %u MiB) do not fit: %s; %s",
-                   each, size_text(sum_of(n), sum), size_text(n->weights, weights),
+                   each, size_text(host_memory_sum(n), sum), size_text(n->weights, weights),
                    size_text(n->kv, kv), tier, size_text(n->steps, steps),
                    (unsigned)(n->process >> 20), there, remedy(n));
 }
@@ -120,12 +118,12 @@ host_memory_check(const struct worker *w, const struct host_memory_need *need, u
 {
     struct memory_free m;
     char there[CGROUP_OWNER + 60], size[24];
-    uint64_t sum = sum_of(need);
+    uint64_t sum = host_memory_sum(need);
     struct host_memory_need all = *need;
 
-    all.process += DAEMON_BYTES;
+    all.process += CGROUP_DAEMON_BYTES;
     TRY(cgroup_memory(w->cgroup, &m, e));
-    if (sum * need->processes + DAEMON_BYTES > m.limit) {
+    if (sum * need->processes + CGROUP_DAEMON_BYTES > m.limit) {
         snprintf(there, sizeof there, "%.60s has %s", m.limiter, size_text(m.limit, size));
         return too_much(&all, -EINVAL, need->processes, there, e);
     }
@@ -149,7 +147,7 @@ host_memory_auto_kv(const struct worker *w, uint64_t *ret, struct err *e)
     TRY(cgroup_memory(w->cgroup, &m, e));
     m.free += host_memory_resident(w->adopt->old_kv.fd);
     need.kv = need.process = 0;
-    fits = m.free - MIN(m.free, sum_of(&need));
+    fits = m.free - MIN(m.free, host_memory_sum(&need));
     share = fits / (strcmp(m.owner, "the host") ? CGROUP_SHARE : HOST_SHARE) / need.processes;
     share = MIN(longest, share);
     if (w->max_kv) share = MIN(share, w->max_kv);

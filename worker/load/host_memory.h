@@ -18,6 +18,9 @@ struct host_memory_need { /* bytes of one process */
  * arena_bytes: size of the weights arena. kv.memory auto counts with its smallest size. */
 void host_memory_need(const struct worker *w, uint64_t arena_bytes, struct host_memory_need *ret);
 
+/* Returns the bytes of one process. */
+uint64_t host_memory_sum(const struct host_memory_need *n);
+
 /* Checks that the memory suffices. resident: bytes of *need that are in memory already, inherited
  * from the previous worker. -EINVAL: all processes together never fit the limit. -ENOMEM: this
  * process does not fit the memory that is free now. e names sum, parts, limit and remedy. */

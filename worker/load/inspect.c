@@ -2,7 +2,8 @@
  *
  * Sizes are in bytes. The key kv has one object per KV group, whose bytes are per token, or per
  * sequence for a group of recurrent state. The key left has the bytes that remain for KV after
- * weights and reserved memory (GPU: for KV and the scratch of steps).
+ * weights and reserved memory (GPU: for KV and the scratch of steps). The key need has the least
+ * memory of the device that one process needs, on a GPU without the scratch of steps.
  */
 #include "worker/load/load.h"
 
@@ -85,8 +86,9 @@ inspect_host(struct worker *w, uint64_t weights, uint64_t held, struct err *e)
     m.free = MIN(m.free + held, m.limit);
     taken = need.weights + need.tier + need.steps + need.process;
     o = describe(w, m.free, m.limit, m.free - MIN(m.free, taken));
-    json_object_update_new(o, json_pack("{s:s,s:I,s:I}", "limiter", m.limiter, "mapped",
-                                        (json_int_t)need.mapped, "steps", (json_int_t)need.steps));
+    json_object_update_new(o, json_pack("{s:s,s:I,s:I,s:I}", "limiter", m.limiter, "mapped",
+                                        (json_int_t)need.mapped, "steps", (json_int_t)need.steps,
+                                        "need", (json_int_t)host_memory_sum(&need)));
     print(w, o);
     return 0;
 }
@@ -95,6 +97,7 @@ int
 inspect_run(struct worker *w, uint64_t held, struct err *e)
 {
     uint64_t weights = 0, beside = 0, free_bytes, own, total, taken;
+    json_t *o;
 
     TRY(load_inspect(w, &weights, &beside, e));
     TRY(kv_memory_check(w, e));
@@ -115,6 +118,9 @@ inspect_run(struct worker *w, uint64_t held, struct err *e)
                        "GiB; graphs, lanes, a replacement worker and kv.reserve need %.2f GiB more",
                        gpu_facts(w->gpu).describe, GIB(free_bytes), GIB(total), GIB(weights),
                        GIB(beside));
-    print(w, describe(w, free_bytes, total, free_bytes - taken));
+    o = describe(w, free_bytes, total, free_bytes - taken);
+    taken += MAX(w->keys->kv_memory, 2 * (uint64_t)w->kv_config->slab_bytes);
+    json_object_set_new(o, "need", json_integer((json_int_t)taken));
+    print(w, o);
     return 0;
 }

@@ -403,6 +403,7 @@ load_inspect(struct worker *w, uint64_t *weights, uint64_t *beside, struct err *
     struct gpu_options device = device_options(w);
 
     device.n_ranks = 0; /* no rank group */
+    device.inspect = true;
     w->adopt->old_kv.fd = w->adopt->old_manifest.fd = -1;
     host_tier_init(w);
     TRY(sizes_check_settings(k, e));

@@ -63,7 +63,6 @@ store_filled_blocks(struct scheduler *s, const struct seq *q, const struct batch
     if (s->slot[segment->slot].seq != q) return; /* q has left its slot and blocks */
     if (first / tokens == q->n_done / tokens && !(segment->flags & SEGMENT_FIRST_CHUNK)) return;
     if (q->n_done == 0 || (beam && q->first_member != q)) return;
-    if (segment->flags & SEGMENT_FIRST_CHUNK) kv_store_cross(s->kv, segment->slot, &t);
     kv_store(s->kv, segment->slot, &t, MIN(q->n_done, beam ? q->n_shared : q->n_tokens));
 }
 
