@@ -1,9 +1,9 @@
 /* client.c - runs a connection: HELLO, send, receive, pings, loss; see client.h and lagan.h.
  *
- * HELLO is sent when the link first becomes writable. All other frames are sent after WELCOME, when
- * the protocol version of lagand is known; until then they are queued in c->out_first. When the
- * link reports the end of its connection, or after silence, the library closes the link and makes
- * another one, and resume.c moves the requests to it. */
+ * HELLO is sent when the transport first becomes writable. All other frames are sent after
+ * WELCOME, when the protocol version of lagand is known; until then they are queued in
+ * c->out_first. When the transport reports the end of its connection, or after silence, the
+ * library closes the transport and makes another one, and resume.c moves the requests to it. */
 #include "client/client.h"
 
 #include "config.h"
@@ -17,7 +17,7 @@
 /* PING is sent this time after the last sent frame, because lagand closes a silent connection. */
 #define PING_AFTER (2 * NSEC_S)
 #define LOST_AFTER (10 * NSEC_S)  /* the connection is lost if no frame arrives despite a PING */
-#define WAIT_LEAST (5 * NSEC_MS)  /* first delay before another link is made */
+#define WAIT_LEAST (5 * NSEC_MS)  /* first delay before another transport is made */
 #define WAIT_MOST (500 * NSEC_MS) /* longest delay, reached by doubling */
 
 int
@@ -155,9 +155,9 @@ client_close_call(struct lagan *c, uint64_t rid)
 /* ---- sending */
 
 static unsigned
-state_of_link(const struct lagan *c)
+state_of_transport(const struct lagan *c)
 {
-    return c->link ? link_state(c->link) : 0;
+    return c->transport ? transport_state(c->transport) : 0;
 }
 
 /* Removes the frame *at from the queue. */
@@ -181,7 +181,7 @@ client_drop_out(struct lagan *c)
 static bool
 send_now(struct lagan *c, const void *body, size_t n)
 {
-    if (!c->link || link_send(c->link, body, n) < 0) return false;
+    if (!c->transport || transport_send(c->transport, body, n) < 0) return false;
     c->sent = clock_now();
     return true;
 }
@@ -318,28 +318,28 @@ client_lose(struct lagan *c, uint32_t code, const char *why)
     client_drop_out(c);
 }
 
-/* Closes the link and schedules another one: at once if the connection had a WELCOME (c->wait is
- * 0), else after a delay that doubles each time. */
+/* Closes the transport and schedules another one: at once if the connection had a WELCOME
+ * (c->wait is 0), else after a delay that doubles each time. */
 static void
-schedule_link(struct lagan *c)
+schedule_transport(struct lagan *c)
 {
-    c->link = link_close(c->link, 0);
+    c->transport = transport_close(c->transport, 0);
     c->hello_sent = false;
     c->try_at = clock_now() + c->wait;
     c->wait = MIN(MAX(2 * c->wait, WAIT_LEAST), WAIT_MOST);
 }
 
-/* Makes another link, or schedules the next try: missing descriptors or memory may become free. The
- * tries end with the reconnect timeout. */
+/* Makes another transport, or schedules the next try: missing descriptors or memory may become
+ * free. The tries end with the reconnect timeout. */
 static void
 try_again(struct lagan *c)
 {
-    int r = client_open_link(c);
+    int r = client_open_transport(c);
 
     if (r == 0) return;
     snprintf(c->lost_why, sizeof c->lost_why, "cannot make a socket to reconnect: %s",
              strerror(-r));
-    schedule_link(c);
+    schedule_transport(c);
 }
 
 /* Handles the end of a connection: the next one will resume the open requests. */
@@ -356,26 +356,26 @@ connection_lost(struct lagan *c, const char *why)
         c->n_lost_calls = c->n_calls;
         client_drop_out(c);
     }
-    schedule_link(c);
+    schedule_transport(c);
 }
 
 static void
-take_link_event(struct lagan *c, enum link_event event)
+take_transport_event(struct lagan *c, enum transport_event event)
 {
     char why[240];
 
     switch (event) {
-    case LINK_CONNECTED:
+    case TRANSPORT_CONNECTED:
         c->connected = true;
         return;
-    case LINK_KEY_REFUSED:
+    case TRANSPORT_KEY_REFUSED:
         snprintf(why, sizeof why,
                  "lagand at %.100s does not accept the public key %s of this client", c->endpoint,
                  c->public_key);
         c->rejected = c->key_rejected = true;
         client_lose(c, LAGAN_E_UNAUTHORIZED, why);
         return;
-    case LINK_HANDSHAKE_FAILED:
+    case TRANSPORT_HANDSHAKE_FAILED:
         snprintf(why, sizeof why,
                  "the CURVE handshake with %.80s failed: `server` of the key file is not the "
                  "key of that lagand, or another program listens there",
@@ -383,8 +383,8 @@ take_link_event(struct lagan *c, enum link_event event)
         c->handshake_failed = true;
         connection_lost(c, why);
         return;
-    case LINK_NOT_CONNECTED:
-        schedule_link(c);
+    case TRANSPORT_NOT_CONNECTED:
+        schedule_transport(c);
         return;
     default:
         snprintf(why, sizeof why, "lagand at %.180s closed the connection", c->endpoint);
@@ -535,21 +535,21 @@ take_frame(struct lagan *c, struct frame *f)
     }
 }
 
-/* Receives a frame or an event of the link. Returns 1: *ret is for the caller; 0: handled here;
- * -EAGAIN: there is none; -ENOMEM. */
+/* Receives a frame or an event of the transport. Returns 1: *ret is for the caller; 0: handled
+ * here; -EAGAIN: there is none; -ENOMEM. */
 static int
 receive(struct lagan *c, struct frame **ret)
 {
     struct frame *f = NULL;
     const void *bytes;
-    enum link_event event;
+    enum transport_event event;
     struct err e;
     size_t n;
     int r;
 
-    event = c->link ? link_receive(c->link, &bytes, &n) : LINK_NOTHING;
-    if (event == LINK_NOTHING) return -EAGAIN;
-    if (event != LINK_FRAME) return take_link_event(c, event), 0;
+    event = c->transport ? transport_receive(c->transport, &bytes, &n) : TRANSPORT_NOTHING;
+    if (event == TRANSPORT_NOTHING) return -EAGAIN;
+    if (event != TRANSPORT_FRAME) return take_transport_event(c, event), 0;
     c->received = clock_now();
     c->ping_at = 0;
     r = frame_new(&f, bytes, n, &e);
@@ -595,8 +595,8 @@ tick(struct lagan *c)
     char why[240];
 
     if (!c->hello_sent && now >= c->try_at) {
-        if (c->link)
-            schedule_link(c);
+        if (c->transport)
+            schedule_transport(c);
         else
             try_again(c);
     }
@@ -618,14 +618,14 @@ tick(struct lagan *c)
     }
 }
 
-/* Waits for the link until the time `at`. Returns 0 or -EINTR. */
+/* Waits for the transport until the time `at`. Returns 0 or -EINTR. */
 static int
-wait_for_link(struct lagan *c, nsec at, nsec now)
+wait_for_transport(struct lagan *c, nsec at, nsec now)
 {
     bool writable = !c->hello_sent || (c->welcome && c->out_first);
     int ms = at == NSEC_NEVER ? -1 : (int)MIN(CEIL_DIV(MAX(at - now, 0), NSEC_MS), (nsec)INT32_MAX);
 
-    if (c->link) return link_wait(c->link, writable, ms);
+    if (c->transport) return transport_wait(c->transport, writable, ms);
     return poll(NULL, 0, ms) < 0 && errno == EINTR ? -EINTR : 0;
 }
 
@@ -648,9 +648,9 @@ client_step(struct lagan *c, struct frame **ret, nsec until)
         }
         if ((c->call_rid || c->n_lost_calls) && c->n_breaks != n_breaks) return 1;
         if (c->own_frame_queued) return c->own_frame_queued = false, 1;
-        state = state_of_link(c);
-        if (!c->reporting_loss && state & LINK_READABLE) continue;
-        if (!c->reporting_loss && state & LINK_WRITABLE) {
+        state = state_of_transport(c);
+        if (!c->reporting_loss && state & TRANSPORT_READABLE) continue;
+        if (!c->reporting_loss && state & TRANSPORT_WRITABLE) {
             if (!c->hello_sent) send_hello(c);
             flush_out(c);
         }
@@ -658,19 +658,19 @@ client_step(struct lagan *c, struct frame **ret, nsec until)
         if (c->reporting_loss) return 1;
         now = clock_now();
         if (now >= until) return 0;
-        if (wait_for_link(c, MIN(until, next_deadline(c)), now) == -EINTR)
+        if (wait_for_transport(c, MIN(until, next_deadline(c)), now) == -EINTR)
             return client_fail(c, -EINTR, "interrupted by a signal");
     }
 }
 
 /* ---- the wake-up */
 
-/* Makes the epoll descriptor of lagan_fd() readable if and only if lagan_next() has work. A link
- * may have frames that its descriptors do not show: bytes that were read already, and frames of
- * libzmq, whose ZMQ_FD is edge-triggered: reading ZMQ_EVENTS or receiving resets it although frames
- * remain. Therefore every public call ends with client_rearm(): after its last look at the link it makes
- * the eventfd c->more readable if work is left. Work that arrives later makes a descriptor of the
- * link readable; c->timer covers pings and ACKs. */
+/* Makes the epoll descriptor of lagan_fd() readable if and only if lagan_next() has work. A
+ * transport may have frames that its descriptors do not show: bytes that were read already, and
+ * frames of libzmq, whose ZMQ_FD is edge-triggered: reading ZMQ_EVENTS or receiving resets it
+ * although frames remain. Therefore every public call ends with client_rearm(): after its last
+ * look at the transport it makes the eventfd c->more readable if work is left. Work that arrives
+ * later makes a descriptor of the transport readable; c->timer covers pings and ACKs. */
 void
 client_rearm(struct lagan *c)
 {
@@ -680,14 +680,14 @@ client_rearm(struct lagan *c)
     nsec at, now;
 
     if (!c->watched) return;
-    state = state_of_link(c);
-    if (state & LINK_WRITABLE && (!c->hello_sent || (c->welcome && c->out_first))) {
+    state = state_of_transport(c);
+    if (state & TRANSPORT_WRITABLE && (!c->hello_sent || (c->welcome && c->out_first))) {
         if (!c->hello_sent) send_hello(c);
         flush_out(c);
-        state = state_of_link(c);
+        state = state_of_transport(c);
     }
     more = c->first || c->reporting_loss || c->n_lost_calls || c->next_output ||
-           state & LINK_READABLE;
+           state & TRANSPORT_READABLE;
     if (more && !c->more_set) more = write(c->more, &one, sizeof one) == sizeof one;
     if (!more && c->more_set) more = read(c->more, &was, sizeof was) != sizeof was;
     c->more_set = more;

@@ -1,13 +1,13 @@
 /* client.h - internals of liblagan: one connection, its open requests, received frames.
  *
- * open.c makes connections; client.c runs them: HELLO, send, receive, pings, loss; link.h carries
- * frames; submit.c sends requests; resume.c moves requests to another connection; event.c converts
- * frames to events; call.c is lagan_call(). All code runs in the caller's thread, inside the
- * caller's calls. */
+ * open.c makes connections; client.c runs them: HELLO, send, receive, pings, loss; transport.h
+ * carries frames; submit.c sends requests; resume.c moves requests to another connection;
+ * event.c converts frames to events; call.c is lagan_call(). All code runs in the caller's
+ * thread, inside the caller's calls. */
 #pragma once
 #include "base/clock.h"
 #include "client/endpoint.h"
-#include "client/link.h"
+#include "client/transport.h"
 #include "include/lagan.h"
 #include "wire/curve.h"
 #include "wire/msg.h"
@@ -19,7 +19,7 @@ enum {
 
 /* lagand gets an ACK within this time after the caller has read a chunk */
 #define CLIENT_ACK_AFTER (500 * NSEC_MS)
-#define CLIENT_CONNECT_TIMEOUT (10 * NSEC_S) /* without WELCOME by then, tries another link */
+#define CLIENT_CONNECT_TIMEOUT (10 * NSEC_S) /* without WELCOME by then, tries another transport */
 
 /* Converts a timeout in milliseconds from now to a time; below 0: NSEC_NEVER. */
 static inline nsec
@@ -79,9 +79,9 @@ struct open_request { /* an element of struct lagan.requests, which is sorted by
 };
 
 struct lagan {
-    struct lagan *self; /* lets lagan_fd(), whose argument is const, set watched */
-    void *ctx;          /* of libzmq; NULL: the endpoint is not tcp */
-    struct link *link;  /* NULL: it is opened at try_at */
+    struct lagan *self;          /* lets lagan_fd(), whose argument is const, set watched */
+    void *ctx;                   /* of libzmq; NULL: the endpoint is not tcp */
+    struct transport *transport; /* NULL: it is opened at try_at */
     char endpoint[CLIENT_ENDPOINT];
     char server_key[CURVE_KEY + 1], public_key[CURVE_KEY + 1], secret_key[CURVE_KEY + 1];
     char errmsg[320];
@@ -91,26 +91,26 @@ struct lagan {
     bool watched, more_set;
     nsec timer_at;
 
-    /* State of the present connection. Every connection has a new link. */
+    /* State of the present connection. Every connection has a new transport. */
     bool hello_sent, welcome;
-    nsec try_at;         /* before WELCOME: time to make a link, or to replace the present one */
-    nsec wait;           /* delay before the next link is made */
+    nsec try_at; /* before WELCOME: time to make a transport, or to replace the present one */
+    nsec wait;   /* delay before the next transport is made */
     uint8_t session[16]; /* random, sent in every HELLO; identifies our requests to lagand */
     char state[32];      /* state of lagand, from WELCOME */
     char features[1024]; /* names of WELCOME, each behind a space, and a space; "": no WELCOME */
     nsec received, sent; /* time of the last received and of the last sent frame */
     nsec ping_at;        /* time of the first PING since the last received frame; 0: none */
-    nsec disconnected_since;    /* while welcome is false: time of the loss of the connection */
-    nsec reconnect_timeout;     /* how long requests wait for a new connection */
-    bool was_welcome;           /* there was a WELCOME, on this or an earlier connection */
-    uint32_t n_breaks, n_links; /* lost connections; links made */
-    uint64_t resume_rid;        /* rid of a RESUME without a REPLY; 0: none */
-    nsec ack_at;                /* latest time to send pending ACKs; 0: none pending */
-    bool reporting_loss;        /* lagan_next() must end every request, then report DISCONNECTED */
-    bool rejected;              /* lagand rejects us; errmsg has the reason */
-    bool key_rejected;          /* rejected, because lagand does not know our key */
-    bool connected;             /* libzmq has made a tcp connection, with or without WELCOME */
-    bool handshake_failed;      /* and its last CURVE handshake has failed; lost_why says so */
+    nsec disconnected_since; /* while welcome is false: time of the loss of the connection */
+    nsec reconnect_timeout;  /* how long requests wait for a new connection */
+    bool was_welcome;        /* there was a WELCOME, on this or an earlier connection */
+    uint32_t n_breaks, n_transports; /* lost connections; transports made */
+    uint64_t resume_rid;             /* rid of a RESUME without a REPLY; 0: none */
+    nsec ack_at;                     /* latest time to send pending ACKs; 0: none pending */
+    bool reporting_loss;   /* lagan_next() must end every request, then report DISCONNECTED */
+    bool rejected;         /* lagand rejects us; errmsg has the reason */
+    bool key_rejected;     /* rejected, because lagand does not know our key */
+    bool connected;        /* libzmq has made a tcp connection, with or without WELCOME */
+    bool handshake_failed; /* and its last CURVE handshake has failed; lost_why says so */
     char lost_why[240];
     uint32_t lost_code;
 
@@ -179,7 +179,7 @@ char *client_reply_text(const struct msg *m);
 /* open.c */
 /* Stores the sentence for lagan_errmsg(NULL) of this thread and returns code. */
 int client_fail_unconnected(int code, const char *fmt, ...) PRINTF_LIKE(2, 3);
-int client_open_link(struct lagan *c);
+int client_open_transport(struct lagan *c);
 
 /* resume.c */
 void client_pack_submit(const struct open_request *r, msgpack_sbuffer *b);

@@ -51,11 +51,11 @@ open_wakeup(struct lagan *c)
 }
 
 int
-client_open_link(struct lagan *c)
+client_open_transport(struct lagan *c)
 {
-    const struct link_tcp to = {
+    const struct transport_tcp to = {
         .context = c->ctx,
-        .number = ++c->n_links,
+        .number = ++c->n_transports,
         .endpoint = c->endpoint,
         .server_key = c->server_key,
         .public_key = c->public_key,
@@ -63,8 +63,8 @@ client_open_link(struct lagan *c)
     };
 
     c->try_at = clock_now() + CLIENT_CONNECT_TIMEOUT;
-    return c->ctx ? zmq_link_open(&c->link, &to, c->epoll)
-                  : unix_link_open(&c->link, c->endpoint + strlen("ipc://"), c->epoll);
+    return c->ctx ? zmq_transport_open(&c->transport, &to, c->epoll)
+                  : unix_transport_open(&c->transport, c->endpoint + strlen("ipc://"), c->epoll);
 }
 
 static int
@@ -76,7 +76,7 @@ open_all(struct lagan *c)
         if (!c->ctx) return -errno;
     }
     TRY(open_wakeup(c));
-    return client_open_link(c);
+    return client_open_transport(c);
 }
 
 /* ---- open */
@@ -201,24 +201,25 @@ send_bye(struct lagan *c)
         p = client_begin(&cancel, LAGAN_MSG_CANCEL, c->requests[0].rid, 1);
         msg_key(&p, "rids"), msgpack_pack_array(&p, c->n_requests);
         for (uint32_t i = 0; i < c->n_requests; i++) msgpack_pack_uint64(&p, c->requests[i].rid);
-        if (link_send(c->link, cancel.data, cancel.size) < 0) return;
+        if (transport_send(c->transport, cancel.data, cancel.size) < 0) return;
     }
     p = client_begin(&bye, LAGAN_MSG_BYE, 0, 1);
     msg_key(&p, "reason"), msg_text(&p, "closed");
-    if (link_send(c->link, bye.data, bye.size) < 0) return; /* lagand sees the end of input */
+    if (transport_send(c->transport, bye.data, bye.size) < 0)
+        return; /* lagand sees the end of input */
 }
 
 void
 lagan_close(struct lagan *c)
 {
-    bool bye = c && c->link && c->welcome;
+    bool bye = c && c->transport && c->welcome;
 
     if (!c) return;
     if (bye) send_bye(c);
     if (c->current) frame_free(c->current);
     client_drop_received(c);
     client_drop_out(c);
-    link_close(c->link, bye ? LINGER_MS : 0);
+    transport_close(c->transport, bye ? LINGER_MS : 0);
     if (c->epoll >= 0) close(c->epoll);
     if (c->more >= 0) close(c->more);
     if (c->timer >= 0) close(c->timer);

@@ -26,6 +26,17 @@ messages(void)
 }
 
 static void
+features(void)
+{
+    puts(".Sh FEATURES\nThe names in features of\n.Cm WELCOME .\nA client asks for what stands "
+         "here only if lagand names it.\n.Bl -tag -width Ds");
+#define X(name, sentence) item("Cm", #name, sentence);
+    LAGAN_FEATURES(X)
+#undef X
+    puts(".El");
+}
+
+static void
 field(enum msg_kind kind, const char *key, double least, double most, double usual,
       const char *sentence)
 {
@@ -110,6 +121,8 @@ limits(void)
         { "tokens of an output", LAGAN_MAX_TOKENS },
         { "entries of stop, of stop_ids and of eos_ids", LAGAN_MAX_STOPS },
         { "bytes of a stop string", LAGAN_MAX_STOP },
+        { "bytes of request_id", LAGAN_MAX_REQUEST_ID },
+        { "ids of one call of pieces", LAGAN_MAX_CALL_IDS },
         { "requests of one CANCEL or QUERY", LAGAN_MAX_RIDS },
         { "requests of one RESUME", LAGAN_MAX_RESUMES },
         { "alternatives of a token (logprobs, prompt_logprobs)", LAGAN_MAX_TOP },
@@ -198,7 +211,8 @@ static const char *const rules[] = {
     "all its open requests, and waits for the REPLY before it sends another SUBMIT. n_tokens is "
     "the number of tokens that the client has, of all outputs together and with generated_ids of "
     "the SUBMIT; text_bytes is the number of bytes of s received. Requests that lagand knows "
-    "continue behind these tokens; their chunks are numbered from 1 again. A request of the list "
+    "continue behind these tokens; their chunks are numbered from 1 again, and result.at has the "
+    "times of their ACCEPT. A request of the list "
     "result.unknown is lost: lagand was restarted without its state, or the disconnect timeout has "
     "passed. The client may submit it again, with the received tokens as generated_ids and the "
     "seed of ACCEPT.",
@@ -249,6 +263,7 @@ main(void)
            LAGAN_WIRE_VERSION);
     print_rules();
     messages();
+    features();
     fields();
     ends();
     verbs();

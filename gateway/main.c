@@ -3,6 +3,7 @@
  * Exit codes: 0 stopped on request, or --check found no error · 1 other failure · 2 wrong command
  * line · 69 an address is in use · 77 no permission · 78 configuration. */
 #include "base/log.h"
+#include "gateway/api/api.h"
 #include "gateway/loop.h"
 #include "gateway/options.h"
 #include "ipc/exit_code.h"
@@ -52,6 +53,7 @@ manual(void)
            "listen: [127.0.0.1:8000, unix:/run/lagan-gateway/http.sock]\n"
            "models:\n  gpt-4o-mini: llama-3.1-8b\nlog:\n  requests: false\n.Ed\n",
            gateway_default_file);
+    api_manual(stdout);
     puts(".Sh EXIT STATUS\n0 stopped on request, or the configuration is valid; 1 failure; 2 "
          "usage;\n"
          "69 an address is in use; 77 no permission; 78 configuration.\n"

@@ -11,7 +11,8 @@ length_fit(const struct model_facts *f, struct rec_submit *s, uint32_t n_done,
     if (!f->known || !(s->flags & SUBMIT_FIT)) return;
     if (!f->max_source && f->max_tokens)
         most = MIN(most, f->max_tokens - MIN((uint64_t)prompt, f->max_tokens));
-    if (s->flags & SUBMIT_LOGITS) most = MIN(most, tensor_bytes / (4 * (uint64_t)f->vocab));
+    if (s->flags & SUBMIT_LOGITS)
+        most = MIN(most, tensor_bytes / (4 * (uint64_t)f->vocab * MAX(s->n, 1u)));
     s->max_tokens = (uint32_t)MIN(s->max_tokens, MAX(most, n_done + UINT64_C(1)));
 }
 

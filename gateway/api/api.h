@@ -10,6 +10,8 @@
 #include "gateway/http/http.h"
 #include "include/lagan.h"
 
+#include <stdio.h>
+
 struct api;
 
 /* Facts of one served model, from lagand's verb `models`. */
@@ -29,8 +31,10 @@ struct api_model {
 struct api_summary {
     const char *request_id, *peer, *user, *model, *route; /* user: field `user`; "": none */
     uint32_t tenant;
-    int status;         /* of HTTP; 0: the client left before it was sent */
-    const char *reason; /* finish_reason or code of the error; "disconnected": the client left */
+    int status; /* of HTTP; 0: the client left before it was sent */
+    /* finish_reason, or code of the error; "disconnected": the client left; else of an incomplete
+     * response, why it ended (gone() of struct http_handler) */
+    const char *reason;
     uint32_t prompt_tokens, tokens, cached, resumed;
     nsec first_token, total; /* since the head was read; first_token 0: there was none */
     bool stream;
@@ -85,5 +89,7 @@ void api_event(struct api *a, uint32_t tenant, const struct lagan_event *ev);
  * Writes due pings and held headers. wall: UNIX time in seconds. Returns when it wants to be called
  * again at the latest; NSEC_NEVER: at the next event. */
 nsec api_iterate(struct api *a, nsec now, uint64_t wall);
+/* Prints the sections FIELDS and ERRORS of lagan-gateway(8) in mdoc. */
+void api_manual(FILE *out);
 /* Ends all open exchanges with the error `draining`; new ones get 503. */
 void api_drain(struct api *a);

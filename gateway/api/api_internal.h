@@ -95,7 +95,8 @@ struct exchange {
     /* for log and metrics */
     int status;
     const char *reason;
-    uint32_t prompt_tokens, n_tokens, cached, resumed;
+    uint32_t prompt_tokens, n_tokens, cached, resumed; /* of ended outputs */
+    uint32_t n_received;                               /* tokens of all outputs */
 };
 
 struct open {
@@ -108,6 +109,7 @@ struct open {
     void *owner;
 };
 #define OPEN_CALL UINT32_MAX
+#define JSON_TYPE "application/json"
 
 struct api {
     struct api_config c;
@@ -137,14 +139,15 @@ struct route {
     /* Without body: responds. With a body: called when all fields are read, and again while it
      * returns 1. 0: the response is given, or requests are submitted. -EINVAL with *f, -ENOMEM. */
     int (*run)(struct exchange *e, struct fault *f);
+    /* Responds when all requests of lagand have ended, without `stream`. NULL: shape_whole() */
+    void (*respond)(struct exchange *e);
+    /* Reads a TENSOR event; NULL: there is none. */
+    void (*tensor)(struct exchange *e, struct prompt *p, const struct lagan_event *ev);
 };
 
 /* route.c */
 const struct route *route_find(enum http_method method, struct http_text path, bool *other_method);
 void route_allowed(struct out *o, struct http_text path); /* "GET, HEAD, OPTIONS" */
-
-/* api.c */
-extern const char json_type[]; /* "application/json" */
 
 /* exchange.c: life of an exchange */
 struct exchange *exchange_new(struct api *a, struct http_exchange *x, const struct route *r);

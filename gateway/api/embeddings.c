@@ -126,5 +126,5 @@ embeddings_respond(struct exchange *e)
     out_string(&o, e->asked, strlen(e->asked));
     out_format(&o, ",\"usage\":{\"prompt_tokens\":%u,\"total_tokens\":%u}}", e->prompt_tokens,
                e->prompt_tokens);
-    exchange_respond(e, json_type, &o);
+    exchange_respond(e, JSON_TYPE, &o);
 }

@@ -129,18 +129,14 @@ respond_whole(struct exchange *e)
 {
     struct out o = { 0 };
 
-    if (e->route->fields == ON_EMBEDDINGS) {
-        embeddings_respond(e);
-        return;
-    }
-    if (e->route->run == generate_run) {
-        health_respond(e);
+    if (e->route->respond) {
+        e->route->respond(e);
         return;
     }
     shape_whole(e, &o);
     out_format(&e->fields, "Openai-Processing-Ms: %lld\r\n",
                (long long)((e->a->now - e->begun) / NSEC_MS));
-    exchange_respond(e, json_type, &o);
+    exchange_respond(e, JSON_TYPE, &o);
 }
 
 /* Adds the tokens of an event to o: for each its id and log-probability, then its alternatives. */
@@ -176,6 +172,7 @@ take_tokens(struct exchange *e, struct choice *c, const struct lagan_event *ev)
     if (e->keep_tokens) keep_tokens(&c->tokens, ev, e->n_top);
     c->held = e->keep_tokens && (ev->n_ids ? ev->n_ids > 1 || e->has_stop : c->held);
     c->n_new += ev->n_ids;
+    e->n_received += ev->n_ids;
 }
 
 static void
@@ -231,7 +228,7 @@ events_take(struct exchange *e, struct prompt *p, const struct lagan_event *ev)
         keep_tokens(&p->tokens, ev, e->n_prompt_top);
         return;
     case LAGAN_EVENT_TENSOR:
-        embeddings_tensor(e, p, ev);
+        if (e->route->tensor) e->route->tensor(e, p, ev);
         return;
     case LAGAN_EVENT_OUTPUT:
         if (is_cancelled(e, ev)) return;

@@ -58,7 +58,7 @@ enum field_kind {
     X(repetition_penalty, "repetition_penalty", ON_BOTH, NUM, 0.001, 10, SERVED, NULL) \
     X(presence_penalty, "presence_penalty", ON_BOTH, NUM, -2, 2, PASSED, "presence_penalty") \
     X(frequency_penalty, "frequency_penalty", ON_BOTH, NUM, -2, 2, PASSED, "frequency_penalty") \
-    X(seed, "seed", ON_BOTH, INT, -FIELD_I64, FIELD_I64, PASSED, "seed") \
+    X(seed, "seed", ON_BOTH, INT, -FIELD_I64, FIELD_I64, SERVED, NULL) \
     X(n, "n", ON_BOTH, INT, 1, LAGAN_MAX_OUTPUTS, SERVED, NULL) \
     X(best_of, "best_of", ON_COMPLETIONS, INT, 1, LAGAN_MAX_OUTPUTS, SERVED, NULL) \
     X(stop, "stop", ON_BOTH, JSON, 0, 0, SERVED, NULL) \

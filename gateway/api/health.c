@@ -44,7 +44,7 @@ health_respond(struct exchange *e)
     struct out o = { 0 };
 
     out_put(&o, "{\"status\":\"ok\"}");
-    exchange_respond(e, json_type, &o);
+    exchange_respond(e, JSON_TYPE, &o);
 }
 
 int
@@ -92,6 +92,6 @@ version_run(struct exchange *e, struct fault *f)
 
     (void)f;
     out_format(&o, "{\"version\":\"%s\"}", e->a->c.version);
-    exchange_respond(e, json_type, &o);
+    exchange_respond(e, JSON_TYPE, &o);
     return 0;
 }

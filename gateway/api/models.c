@@ -172,7 +172,7 @@ models_run(struct exchange *e, struct fault *f)
         out_put(&o, "}");
     }
     out_put(&o, "]}");
-    exchange_respond(e, json_type, &o);
+    exchange_respond(e, JSON_TYPE, &o);
     return 0;
 }
 
@@ -198,6 +198,6 @@ model_run(struct exchange *e, struct fault *f)
     out_put(&o, ",\"repetition_penalty\":");
     out_f64(&o, m->repetition_penalty);
     out_put(&o, "}}");
-    exchange_respond(e, json_type, &o);
+    exchange_respond(e, JSON_TYPE, &o);
     return 0;
 }

@@ -249,6 +249,8 @@ set_sampling(struct exchange *e, struct prompt *p, struct fault *f)
             "n is %u, but the temperature is 0, so all outputs would be equal; use n 1 or "
             "a higher temperature",
             e->n);
+    /* liblagan has no integers above INT64_MAX: a negative seed loses its sign bit */
+    if (v[F_seed].given) TRY(set_int(p, "seed", v[F_seed].i & INT64_MAX, f));
     TRY(set_float(p, "temperature", temperature, f));
     TRY(set_float(p, "top_p", top_p, f));
     TRY(set_int(p, "top_k", MAX(top_k, (int64_t)0), f));

@@ -46,7 +46,7 @@ take_ids(struct exchange *e, const char *json)
     out_put(&o, "]}");
     o.failed |= list.failed;
     out_free(&list);
-    exchange_respond(e, json_type, &o);
+    exchange_respond(e, JSON_TYPE, &o);
 }
 
 static void
@@ -67,7 +67,7 @@ take_text(struct exchange *e, const char *json)
     out_put(&o, "}");
     o.failed |= text.failed;
     out_free(&text);
-    exchange_respond(e, json_type, &o);
+    exchange_respond(e, JSON_TYPE, &o);
 }
 
 static void

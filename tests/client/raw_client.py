@@ -131,6 +131,7 @@ def streams(endpoint):
     c = Connection(endpoint)
     assert c.welcome["proto"] == 1 and c.welcome["state"] == "ready", c.welcome
     assert c.welcome["limits"]["text_bytes"][0] > 1000, c.welcome
+    assert {"fit", "request_id", "pieces"} <= set(c.welcome["features"]), c.welcome
     want = ask(c, 1, **PROMPT, max_tokens=600)
     assert len(want.ids) == 600 and want.done["reason_name"] == "length", want.done
     c.send(CALL, 2, {"verb": "tokenize", "args": {"text": PROMPT["text"]}})
@@ -138,6 +139,10 @@ def streams(endpoint):
     if isinstance(ids, bytes):
         ids = list(struct.unpack(f"<{len(ids) // 4}i", ids))
     bin_ids = struct.pack(f"<{len(ids)}i", *ids)
+    c.send(CALL, 2, {"verb": "pieces", "args": {"ids": ids}})
+    assert b"".join(c.receive(REPLY, 2)[3]["result"]).endswith(PROMPT["text"].encode())
+    ended = ask(c, 2, text=PROMPT["text"], max_tokens=20, stop="lue", request_id="r-1", fit=True)
+    assert ended.done["stop"] == "lue", ended.done
     assert ask(c, 3, ids=ids, ignore_eos=True, max_tokens=600).ids == want.ids
     assert ask(c, 4, ids=bin_ids, ignore_eos=True, max_tokens=600).text == want.text
 
@@ -182,7 +187,9 @@ def keeps_connection(endpoint, want):
         if message[1] == REPLY:
             break
         output.take(c, message)
-    assert message[2] == 2 and message[3]["result"]["unknown"] == [77], message
+    result = message[3]["result"]
+    assert message[2] == 2 and result["unknown"] == [77], message
+    assert len(result["at"]) == 1 and abs(result["at"][0][1] - time.time()) < 600, message
     # The window of the SUBMIT stays 2, so ACK every chunk now.
     while not output.done:
         c.send(ACK, 1, {"n": output.n})

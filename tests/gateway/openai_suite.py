@@ -88,6 +88,14 @@ def aclient(**more):
                               **{"timeout": 60, "max_retries": 0, **more})
 
 
+def arun(run):
+    """Runs run(client) in a loop of its own, and closes the client before the loop."""
+    async def with_client():
+        async with aclient() as c:
+            await run(c)
+    asyncio.run(with_client())
+
+
 def chat(**more):
     return client().chat.completions.create(
         **{"model": CHAT, "messages": USER, "max_tokens": 8, **more})
@@ -408,13 +416,13 @@ def case_error_too_long():
 
 
 def case_error_in_async():
-    async def run():
+    async def run(c):
         try:
-            await aclient().chat.completions.create(model="none", messages=USER)
+            await c.chat.completions.create(model="none", messages=USER)
         except openai.NotFoundError:
             return
         raise AssertionError("no error")
-    asyncio.run(run())
+    arun(run)
 
 
 def case_error_stream_refused_before_it_begins():
@@ -492,20 +500,20 @@ def case_closing_a_stream_cancels():
 
 
 def case_async_closing_cancels():
-    async def run():
-        s = await aclient().completions.create(
+    async def run(c):
+        s = await c.completions.create(
             model=NUMBERS, prompt="7", max_tokens=60000, stream=True,
             extra_body={"ignore_eos": True})
         async for _ in s:
             break
         await s.close()
-    asyncio.run(run())
+    arun(run)
     wait_no_requests()
 
 
 def case_async_task_cancelled():
-    async def run():
-        t = asyncio.create_task(aclient().completions.create(
+    async def run(c):
+        t = asyncio.create_task(c.completions.create(
             model=NUMBERS, prompt="7", max_tokens=60000, extra_body={"ignore_eos": True}))
         await asyncio.sleep(0.5)
         t.cancel()
@@ -514,40 +522,38 @@ def case_async_task_cancelled():
         except asyncio.CancelledError:
             return
         raise AssertionError("not cancelled")
-    asyncio.run(run())
+    arun(run)
     wait_no_requests()
 
 
 def case_async_chat():
-    async def run():
-        r = await aclient().chat.completions.create(model=CHAT, messages=USER, max_tokens=4)
+    async def run(c):
+        r = await c.chat.completions.create(model=CHAT, messages=USER, max_tokens=4)
         assert r.choices[0].message.role == "assistant"
-    asyncio.run(run())
+    arun(run)
 
 
 def case_async_stream():
-    async def run():
-        s = await aclient().completions.create(model=KEYS, prompt=PROMPT, stream=True)
+    async def run(c):
+        s = await c.completions.create(model=KEYS, prompt=PROMPT, stream=True)
         assert "".join([e.choices[0].text async for e in s]) == "stone"
-    asyncio.run(run())
+    arun(run)
 
 
 def case_async_models_and_embeddings():
-    async def run():
-        c = aclient()
+    async def run(c):
         assert NUMBERS in {m.id async for m in c.models.list()}
         assert (await c.embeddings.create(model=NUMBERS, input="1")).data
-    asyncio.run(run())
+    arun(run)
 
 
 def case_async_64_at_once():
-    async def run():
-        c = aclient()
+    async def run(c):
         r = await asyncio.gather(*[c.completions.create(model=NUMBERS, prompt=str(i % 10))
                                    for i in range(64)])
         words = "zero one two three four five six seven eight nine".split()
         assert [x.choices[0].text for x in r] == [words[i % 10] for i in range(64)]
-    asyncio.run(run())
+    arun(run)
 
 
 def case_threads():

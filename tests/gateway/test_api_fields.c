@@ -352,7 +352,7 @@ static const struct row rows[] = {
     { F_presence_penalty, A, "-2", "presence_penalty=-2" },
     { F_frequency_penalty, A, "2", "frequency_penalty=2" },
     { F_seed, A, "9223372036854775807", "seed=9223372036854775807" },
-    { F_seed, A, "-1", "seed=-1" },
+    { F_seed, A, "-1", "seed=9223372036854775807" },
     { F_seed, A, "5.0", "seed=5" },
     { F_seed, A, "9223372036854775808", "400 invalid_value" },
     { F_n, A, "3", "n=3" },

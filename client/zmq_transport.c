@@ -1,26 +1,27 @@
-/* zmq_link.c - a connection to lagand over tcp, by a socket of libzmq with CURVE; see link.h.
+/* zmq_transport.c - a connection to lagand over tcp, by a socket of libzmq with CURVE; see
+ * transport.h.
  *
  * A socket is used for one connection. If libzmq reconnected by itself, frames meant for the old
- * connection would be sent on the new one before HELLO, frames received on the old one would arrive
- * after the new WELCOME, and a HELLO sent to the closing connection would be lost. */
-#include "client/link.h"
+ * connection would be sent on the new one before HELLO, frames received on the old one would
+ * arrive after the new WELCOME, and a HELLO sent to the closing connection would be lost. */
+#include "client/transport.h"
 
 #include <stddef.h>
 #include <stdio.h>
 #include <sys/epoll.h>
 #include <zmq.h>
 
-struct zmq_link {
-    struct link link;
+struct zmq_transport {
+    struct transport transport;
     int epoll;
     void *sock, *monitor;
-    zmq_msg_t frame; /* of the last LINK_FRAME */
+    zmq_msg_t frame; /* of the last TRANSPORT_FRAME */
 };
 
-static struct zmq_link *
-of(struct link *l)
+static struct zmq_transport *
+of(struct transport *l)
 {
-    return (struct zmq_link *)(void *)((char *)l - offsetof(struct zmq_link, link));
+    return (struct zmq_transport *)(void *)((char *)l - offsetof(struct zmq_transport, transport));
 }
 
 static int
@@ -34,62 +35,62 @@ events(void *sock)
 }
 
 static int
-zmq_link_send(struct link *l, const void *frame, size_t n)
+zmq_transport_send(struct transport *l, const void *frame, size_t n)
 {
     return zmq_send(of(l)->sock, frame, n, ZMQ_DONTWAIT) < 0 ? -EAGAIN : 0;
 }
 
 /* Returns the next event of the monitor, whose messages begin with a frame that has the event. */
-static enum link_event
-read_monitor(struct zmq_link *z)
+static enum transport_event
+read_monitor(struct zmq_transport *z)
 {
     uint16_t event = 0;
     zmq_msg_t m;
 
     zmq_msg_init(&m);
-    if (zmq_msg_recv(&m, z->monitor, ZMQ_DONTWAIT) < 0) return zmq_msg_close(&m), LINK_NOTHING;
+    if (zmq_msg_recv(&m, z->monitor, ZMQ_DONTWAIT) < 0) return zmq_msg_close(&m), TRANSPORT_NOTHING;
     if (zmq_msg_size(&m) >= sizeof event) memcpy(&event, zmq_msg_data(&m), sizeof event);
     while (zmq_msg_more(&m) && zmq_msg_recv(&m, z->monitor, 0) >= 0) continue;
     zmq_msg_close(&m);
     switch (event) {
     case ZMQ_EVENT_HANDSHAKE_FAILED_AUTH:
-        return LINK_KEY_REFUSED;
+        return TRANSPORT_KEY_REFUSED;
     case ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL:
     case ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL:
-        return LINK_HANDSHAKE_FAILED;
+        return TRANSPORT_HANDSHAKE_FAILED;
     case ZMQ_EVENT_CONNECTED:
-        return LINK_CONNECTED;
+        return TRANSPORT_CONNECTED;
     case ZMQ_EVENT_CLOSED: /* libzmq may omit DISCONNECTED */
-        return LINK_NOT_CONNECTED;
+        return TRANSPORT_NOT_CONNECTED;
     default:
-        return LINK_LOST;
+        return TRANSPORT_LOST;
     }
 }
 
-static enum link_event
-zmq_link_receive(struct link *l, const void **frame, size_t *n)
+static enum transport_event
+zmq_transport_receive(struct transport *l, const void **frame, size_t *n)
 {
-    struct zmq_link *z = of(l);
+    struct zmq_transport *z = of(l);
 
     zmq_msg_close(&z->frame);
     zmq_msg_init(&z->frame);
     if (zmq_msg_recv(&z->frame, z->sock, ZMQ_DONTWAIT) < 0) return read_monitor(z);
     *frame = zmq_msg_data(&z->frame);
     *n = zmq_msg_size(&z->frame);
-    return LINK_FRAME;
+    return TRANSPORT_FRAME;
 }
 
 static unsigned
-zmq_link_state(struct link *l)
+zmq_transport_state(struct transport *l)
 {
     int of_sock = events(of(l)->sock), of_monitor = events(of(l)->monitor);
 
-    return ((of_sock | of_monitor) & ZMQ_POLLIN ? LINK_READABLE : 0u) |
-           (of_sock & ZMQ_POLLOUT ? LINK_WRITABLE : 0u);
+    return ((of_sock | of_monitor) & ZMQ_POLLIN ? TRANSPORT_READABLE : 0u) |
+           (of_sock & ZMQ_POLLOUT ? TRANSPORT_WRITABLE : 0u);
 }
 
 static int
-zmq_link_wait(struct link *l, bool writable, int timeout_ms)
+zmq_transport_wait(struct transport *l, bool writable, int timeout_ms)
 {
     zmq_pollitem_t items[2] = {
         { .socket = of(l)->sock, .events = (short)(ZMQ_POLLIN | (writable ? ZMQ_POLLOUT : 0)) },
@@ -101,7 +102,7 @@ zmq_link_wait(struct link *l, bool writable, int timeout_ms)
 
 /* Adds the descriptor of a socket to the epoll descriptor, or removes it. */
 static int
-watch(struct zmq_link *z, void *sock, int op)
+watch(struct zmq_transport *z, void *sock, int op)
 {
     struct epoll_event ev = { .events = EPOLLIN };
     size_t n = sizeof(int);
@@ -111,9 +112,9 @@ watch(struct zmq_link *z, void *sock, int op)
 }
 
 static void
-zmq_link_close(struct link *l, int linger_ms)
+zmq_transport_close(struct transport *l, int linger_ms)
 {
-    struct zmq_link *z = of(l);
+    struct zmq_transport *z = of(l);
 
     if (z->sock) {
         watch(z, z->sock, EPOLL_CTL_DEL);
@@ -129,16 +130,16 @@ zmq_link_close(struct link *l, int linger_ms)
     free(z);
 }
 
-static const struct link_kind zmq_kind = {
-    .close = zmq_link_close,
-    .send = zmq_link_send,
-    .receive = zmq_link_receive,
-    .state = zmq_link_state,
-    .wait = zmq_link_wait,
+static const struct transport_kind zmq_kind = {
+    .close = zmq_transport_close,
+    .send = zmq_transport_send,
+    .receive = zmq_transport_receive,
+    .state = zmq_transport_state,
+    .wait = zmq_transport_wait,
 };
 
 static int
-start(struct zmq_link *z, const struct link_tcp *to)
+start(struct zmq_transport *z, const struct transport_tcp *to)
 {
     enum {
         EVENTS = ZMQ_EVENT_CONNECTED | ZMQ_EVENT_CLOSED | ZMQ_EVENT_DISCONNECTED |
@@ -146,7 +147,7 @@ start(struct zmq_link *z, const struct link_tcp *to)
                  ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL
     };
     int one = 1, never = -1, linger = 0, hwm = 0;
-    int64_t max = LINK_MAX_FRAME;
+    int64_t max = TRANSPORT_MAX_FRAME;
     char name[64];
 
     z->sock = zmq_socket(to->context, ZMQ_DEALER);
@@ -170,17 +171,17 @@ start(struct zmq_link *z, const struct link_tcp *to)
 }
 
 int
-zmq_link_open(struct link **ret, const struct link_tcp *to, int epoll)
+zmq_transport_open(struct transport **ret, const struct transport_tcp *to, int epoll)
 {
-    struct zmq_link *z = calloc(1, sizeof *z);
+    struct zmq_transport *z = calloc(1, sizeof *z);
     int r;
 
     if (!z) return -ENOMEM;
-    z->link.kind = &zmq_kind;
+    z->transport.kind = &zmq_kind;
     z->epoll = epoll;
     zmq_msg_init(&z->frame);
     r = start(z, to);
-    if (r < 0) return zmq_link_close(&z->link, 0), r;
-    *ret = &z->link;
+    if (r < 0) return zmq_transport_close(&z->transport, 0), r;
+    *ret = &z->transport;
     return 0;
 }

@@ -1,6 +1,6 @@
-/* test_link.c - the AF_UNIX connection of liblagan, against a raw socket as its peer. */
+/* test_transport.c - the AF_UNIX connection of liblagan, against a raw socket as its peer. */
 #include "base/clock.h"
-#include "client/link.h"
+#include "client/transport.h"
 #include "tests/test.h"
 #include "wire/zmtp.h"
 
@@ -14,17 +14,17 @@
 #include <unistd.h>
 
 static int listener, peer, epoll;
-static struct link *l;
+static struct transport *l;
 static char path[64];
 
-/* Makes a listening socket, a link to it and the peer's end of the connection. */
+/* Makes a listening socket, a transport to it and the peer's end of the connection. */
 static int
 set_up(void **state)
 {
     struct sockaddr_un at = { .sun_family = AF_UNIX };
 
     (void)state;
-    snprintf(path, sizeof path, "@lagan-test-link-%d", (int)getpid());
+    snprintf(path, sizeof path, "@lagan-test-transport-%d", (int)getpid());
     memcpy(at.sun_path, path, strlen(path));
     at.sun_path[0] = 0;
     listener = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
@@ -33,7 +33,7 @@ set_up(void **state)
                           (socklen_t)(offsetof(struct sockaddr_un, sun_path) + strlen(path))),
                      0);
     assert_int_equal(listen(listener, 1), 0);
-    assert_int_equal(unix_link_open(&l, path, epoll), 0);
+    assert_int_equal(unix_transport_open(&l, path, epoll), 0);
     peer = accept(listener, NULL, NULL);
     assert_true(peer >= 0);
     return 0;
@@ -43,7 +43,7 @@ static int
 tear_down(void **state)
 {
     (void)state;
-    l = link_close(l, 0);
+    l = transport_close(l, 0);
     if (peer >= 0) close(peer);
     close(listener);
     close(epoll);
@@ -74,15 +74,15 @@ shake_hands(void)
     say(ours, sizeof ours);
 }
 
-static enum link_event
+static enum transport_event
 next(const void **frame, size_t *n)
 {
     nsec until = clock_now() + 10 * NSEC_S;
-    enum link_event e = LINK_NOTHING;
+    enum transport_event e = TRANSPORT_NOTHING;
 
-    while (e == LINK_NOTHING && clock_now() < until) {
-        e = link_receive(l, frame, n);
-        if (e == LINK_NOTHING) assert_int_equal(link_wait(l, true, 10), 0);
+    while (e == TRANSPORT_NOTHING && clock_now() < until) {
+        e = transport_receive(l, frame, n);
+        if (e == TRANSPORT_NOTHING) assert_int_equal(transport_wait(l, true, 10), 0);
     }
     return e;
 }
@@ -100,14 +100,16 @@ frames_arrive_whole_at_every_division(void **state)
     for (uint32_t i = 0; i < sizeof bytes; i++) {
         const void *p;
         size_t n = 99;
-        enum link_event want = i == ZMTP_HELLO + 4 || i == ZMTP_HELLO + 6 || i == sizeof bytes - 1
-                                   ? LINK_FRAME
-                                   : LINK_NOTHING;
+        enum transport_event want = i == ZMTP_HELLO + 4 || i == ZMTP_HELLO + 6 ||
+                                            i == sizeof bytes - 1
+                                        ? TRANSPORT_FRAME
+                                        : TRANSPORT_NOTHING;
 
         say(bytes + i, 1);
-        assert_int_equal(link_receive(l, &p, &n), want);
-        assert_int_equal(link_state(l) & LINK_WRITABLE, i < ZMTP_HELLO - 1 ? 0 : LINK_WRITABLE);
-        if (want == LINK_FRAME)
+        assert_int_equal(transport_receive(l, &p, &n), want);
+        assert_int_equal(transport_state(l) & TRANSPORT_WRITABLE,
+                         i < ZMTP_HELLO - 1 ? 0 : TRANSPORT_WRITABLE);
+        if (want == TRANSPORT_FRAME)
             assert_int_equal(n, i == ZMTP_HELLO + 4 ? 3 : i == ZMTP_HELLO + 6 ? 0 : 2);
         if (n == 3) assert_memory_equal(p, "abc", 3);
     }
@@ -123,11 +125,11 @@ one_read_has_all_frames_that_have_arrived(void **state)
     shake_hands();
     say("\0\001a\0\001b\0\001c", 9);
     for (int i = 0; i < 3; i++) {
-        assert_int_equal(link_receive(l, &p, &n), LINK_FRAME);
+        assert_int_equal(transport_receive(l, &p, &n), TRANSPORT_FRAME);
         assert_int_equal(*(const char *)p, "abc"[i]);
-        assert_int_equal(link_state(l) & LINK_READABLE, i < 2 ? LINK_READABLE : 0);
+        assert_int_equal(transport_state(l) & TRANSPORT_READABLE, i < 2 ? TRANSPORT_READABLE : 0);
     }
-    assert_int_equal(link_receive(l, &p, &n), LINK_NOTHING);
+    assert_int_equal(transport_receive(l, &p, &n), TRANSPORT_NOTHING);
 }
 
 static void
@@ -142,13 +144,13 @@ frame_beyond_the_socket_buffer_is_sent_in_parts_and_in_order(void **state)
     (void)state;
     assert_non_null(frame);
     for (uint32_t i = 0; i < LONG; i++) frame[i] = (uint8_t)(i * 2654435761u >> 24);
-    assert_int_equal(link_send(l, "early", 5), -EAGAIN); /* before the handshake */
+    assert_int_equal(transport_send(l, "early", 5), -EAGAIN); /* before the handshake */
     shake_hands();
-    assert_int_equal(link_receive(l, &p, &n), LINK_NOTHING);
+    assert_int_equal(transport_receive(l, &p, &n), TRANSPORT_NOTHING);
     assert_int_equal(epoll_wait(epoll, &ev, 1, 0), 0);
-    assert_int_equal(link_send(l, frame, LONG), 0);
-    assert_int_equal(link_state(l) & LINK_WRITABLE, 0);
-    assert_int_equal(link_send(l, "x", 1), -EAGAIN);
+    assert_int_equal(transport_send(l, frame, LONG), 0);
+    assert_int_equal(transport_state(l) & TRANSPORT_WRITABLE, 0);
+    assert_int_equal(transport_send(l, "x", 1), -EAGAIN);
     assert_int_equal(zmtp_head(head, LONG), ZMTP_HEAD);
     for (size_t at = 0; at < LONG + ZMTP_HEAD;) {
         uint8_t got[1 << 16];
@@ -158,11 +160,11 @@ frame_beyond_the_socket_buffer_is_sent_in_parts_and_in_order(void **state)
         assert_true(k > 0);
         for (ssize_t i = 0; i < k; i++, at++)
             assert_int_equal(got[i], at < ZMTP_HEAD ? head[at] : frame[at - ZMTP_HEAD]);
-        (void)link_state(l); /* sends what the socket has space for */
+        (void)transport_state(l); /* sends what the socket has space for */
     }
-    assert_int_equal(link_state(l), LINK_WRITABLE);
+    assert_int_equal(transport_state(l), TRANSPORT_WRITABLE);
     assert_int_equal(epoll_wait(epoll, &ev, 1, 0), 0); /* no longer for space */
-    assert_int_equal(link_send(l, "x", 1), 0);
+    assert_int_equal(transport_send(l, "x", 1), 0);
     read_all(head, 3);
     assert_memory_equal(head, "\0\001x", 3);
     free(frame);
@@ -179,11 +181,11 @@ frames_before_the_end_are_received_then_the_loss(void **state)
     say("\0\001a\0\001b\0\003c", 9); /* the last one is cut off */
     close(peer);
     peer = -1;
-    assert_int_equal(next(&p, &n), LINK_FRAME);
-    assert_int_equal(link_send(l, "to nobody", 9), 0);
-    assert_int_equal(next(&p, &n), LINK_FRAME);
+    assert_int_equal(next(&p, &n), TRANSPORT_FRAME);
+    assert_int_equal(transport_send(l, "too late!", 9), 0);
+    assert_int_equal(next(&p, &n), TRANSPORT_FRAME);
     assert_int_equal(*(const char *)p, 'b');
-    assert_int_equal(next(&p, &n), LINK_LOST);
+    assert_int_equal(next(&p, &n), TRANSPORT_LOST);
 }
 
 static void
@@ -198,15 +200,15 @@ last_frame_leaves_within_the_linger_time(void **state)
 
     (void)state;
     shake_hands();
-    assert_int_equal(link_receive(l, &p, &n), LINK_NOTHING);
-    assert_int_equal(link_send(l, frame, LONG), 0);
+    assert_int_equal(transport_receive(l, &p, &n), TRANSPORT_NOTHING);
+    assert_int_equal(transport_send(l, frame, LONG), 0);
     reader = fork();
     if (reader == 0) {
         _exit(recv(peer, got, sizeof got, MSG_WAITALL) != sizeof got);
     }
     close(peer);
     peer = -1;
-    l = link_close(l, 10000);
+    l = transport_close(l, 10000);
     assert_int_equal(waitpid(reader, &status, 0), reader);
     assert_int_equal(status, 0);
 }
@@ -219,7 +221,7 @@ peer_with_another_protocol_is_not_connected(void **state)
 
     (void)state;
     say("HTTP/1.1 400 Bad Request\r\n\r\n", 28);
-    assert_int_equal(next(&p, &n), LINK_NOT_CONNECTED);
+    assert_int_equal(next(&p, &n), TRANSPORT_NOT_CONNECTED);
 }
 
 static void
@@ -231,7 +233,7 @@ message_of_several_frames_is_ignored(void **state)
     (void)state;
     shake_hands();
     say("\1\001a\0\001b\0\001c", 9);
-    assert_int_equal(next(&p, &n), LINK_FRAME);
+    assert_int_equal(next(&p, &n), TRANSPORT_FRAME);
     assert_int_equal(*(const char *)p, 'c');
 }
 
@@ -239,19 +241,19 @@ static void
 absent_socket_is_an_event_and_a_long_path_an_error(void **state)
 {
     char too_long[200];
-    struct link *other;
+    struct transport *other;
     const void *p;
     size_t n;
 
     (void)state;
-    assert_int_equal(unix_link_open(&other, "/nowhere/api.sock", epoll), 0);
-    assert_int_equal(link_state(other), LINK_READABLE);
-    assert_int_equal(link_receive(other, &p, &n), LINK_NOT_CONNECTED);
-    assert_int_equal(link_send(other, "x", 1), -EAGAIN);
-    link_close(other, 100);
+    assert_int_equal(unix_transport_open(&other, "/nowhere/api.sock", epoll), 0);
+    assert_int_equal(transport_state(other), TRANSPORT_READABLE);
+    assert_int_equal(transport_receive(other, &p, &n), TRANSPORT_NOT_CONNECTED);
+    assert_int_equal(transport_send(other, "x", 1), -EAGAIN);
+    transport_close(other, 100);
     memset(too_long, 'a', sizeof too_long - 1);
     too_long[sizeof too_long - 1] = 0;
-    assert_int_equal(unix_link_open(&other, too_long, epoll), -ENAMETOOLONG);
+    assert_int_equal(unix_transport_open(&other, too_long, epoll), -ENAMETOOLONG);
 }
 
 #define T(f) cmocka_unit_test_setup_teardown(f, set_up, tear_down)
@@ -269,5 +271,5 @@ main(void)
         T(absent_socket_is_an_event_and_a_long_path_an_error),
     };
 
-    return cmocka_run_group_tests_name("link", tests, NULL, NULL);
+    return cmocka_run_group_tests_name("transport", tests, NULL, NULL);
 }

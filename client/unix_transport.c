@@ -1,11 +1,12 @@
-/* unix_link.c - a connection to lagand's AF_UNIX socket, in ZMTP 3 (wire/zmtp.h); see link.h.
+/* unix_transport.c - a connection to lagand's AF_UNIX socket, in ZMTP 3 (wire/zmtp.h); see
+ * transport.h.
  *
- * libzmq would wake its thread for each message and that thread would wake ours: four fifths of the
- * cost of a stream. Here one recv() has all messages that have arrived, up to 64 KiB. The greeting
- * says ZMTP 3.0, which has no PING: a program that does not call the library for seconds would not
- * reply to PING. */
+ * libzmq would wake its thread for each message and that thread would wake ours: four fifths of
+ * the cost of a stream. Here one recv() has all messages that have arrived, up to 64 KiB. The
+ * greeting says ZMTP 3.0, which has no PING: a program that does not call the library for
+ * seconds would not reply to PING. */
 #include "base/clock.h"
-#include "client/link.h"
+#include "client/transport.h"
 #include "wire/zmtp.h"
 
 #include <poll.h>
@@ -18,8 +19,8 @@
 
 enum { INPUT = 64 << 10 };
 
-struct unix_link {
-    struct link link;
+struct unix_transport {
+    struct transport transport;
     int fd, epoll; /* fd -1: there is no connection */
     struct zmtp in;
     bool ended;       /* the connection has ended; an event says so after the last frame */
@@ -30,14 +31,15 @@ struct unix_link {
     uint8_t input[INPUT];
 };
 
-static struct unix_link *
-of(struct link *l)
+static struct unix_transport *
+of(struct transport *l)
 {
-    return (struct unix_link *)(void *)((char *)l - offsetof(struct unix_link, link));
+    return (struct unix_transport *)(void *)((char *)l -
+                                             offsetof(struct unix_transport, transport));
 }
 
 static void
-watch(struct unix_link *u)
+watch(struct unix_transport *u)
 {
     bool blocked = u->at < u->n_unsent;
     struct epoll_event ev = { .events = EPOLLIN | (blocked ? EPOLLOUT : 0u), .data.fd = u->fd };
@@ -49,7 +51,7 @@ watch(struct unix_link *u)
 
 /* Sends as much as the socket takes of *v and keeps the rest. */
 static void
-send_vector(struct unix_link *u, struct iovec v[2])
+send_vector(struct unix_transport *u, struct iovec v[2])
 {
     const struct msghdr m = { .msg_iov = v, .msg_iovlen = 2 };
     size_t all = v[0].iov_len + v[1].iov_len, head;
@@ -74,7 +76,7 @@ send_vector(struct unix_link *u, struct iovec v[2])
 }
 
 static void
-flush(struct unix_link *u)
+flush(struct unix_transport *u)
 {
     ssize_t sent;
 
@@ -91,9 +93,9 @@ flush(struct unix_link *u)
 }
 
 static int
-unix_send(struct link *l, const void *frame, size_t n)
+unix_send(struct transport *l, const void *frame, size_t n)
 {
-    struct unix_link *u = of(l);
+    struct unix_transport *u = of(l);
     uint8_t head[ZMTP_HEAD];
 
     flush(u);
@@ -105,7 +107,7 @@ unix_send(struct link *l, const void *frame, size_t n)
 
 /* Reads what has arrived. Returns false if that is nothing. */
 static bool
-fill(struct unix_link *u)
+fill(struct unix_transport *u)
 {
     ssize_t n;
 
@@ -118,17 +120,17 @@ fill(struct unix_link *u)
     return n > 0;
 }
 
-static enum link_event
-unix_receive(struct link *l, const void **frame, size_t *n)
+static enum transport_event
+unix_receive(struct transport *l, const void **frame, size_t *n)
 {
-    struct unix_link *u = of(l);
+    struct unix_transport *u = of(l);
     struct zmtp_item item;
     int r;
 
-    if (u->fd < 0) return LINK_NOT_CONNECTED;
+    if (u->fd < 0) return TRANSPORT_NOT_CONNECTED;
     flush(u);
     while (u->i < u->n || (!u->ended && fill(u))) {
-        r = zmtp_take(&u->in, LINK_MAX_FRAME, u->input + u->i, u->n - u->i, &item);
+        r = zmtp_take(&u->in, TRANSPORT_MAX_FRAME, u->input + u->i, u->n - u->i, &item);
         if (r < 0) { /* not ZMTP, too long, or no memory */
             u->ended = true;
             u->i = u->n;
@@ -138,27 +140,29 @@ unix_receive(struct link *l, const void **frame, size_t *n)
         if (item.what != ZMTP_MESSAGE || item.n_frames != 1) continue;
         *frame = item.p;
         *n = item.n;
-        return LINK_FRAME;
+        return TRANSPORT_FRAME;
     }
     zmtp_done(&u->in);
-    return !u->ended ? LINK_NOTHING : u->in.state == ZMTP_OPEN ? LINK_LOST : LINK_NOT_CONNECTED;
+    return !u->ended                  ? TRANSPORT_NOTHING
+           : u->in.state == ZMTP_OPEN ? TRANSPORT_LOST
+                                      : TRANSPORT_NOT_CONNECTED;
 }
 
 static unsigned
-unix_state(struct link *l)
+unix_state(struct transport *l)
 {
-    struct unix_link *u = of(l);
+    struct unix_transport *u = of(l);
     bool open = u->fd >= 0 && !u->ended && u->in.state == ZMTP_OPEN;
 
     if (open) flush(u);
-    return (u->i < u->n || u->ended || u->fd < 0 ? LINK_READABLE : 0u) |
-           (open && !u->n_unsent ? LINK_WRITABLE : 0u);
+    return (u->i < u->n || u->ended || u->fd < 0 ? TRANSPORT_READABLE : 0u) |
+           (open && !u->n_unsent ? TRANSPORT_WRITABLE : 0u);
 }
 
 static int
-unix_wait(struct link *l, bool writable, int timeout_ms)
+unix_wait(struct transport *l, bool writable, int timeout_ms)
 {
-    struct unix_link *u = of(l);
+    struct unix_transport *u = of(l);
     bool blocked = writable && u->n_unsent;
     struct pollfd p = { .fd = u->fd, .events = (short)(POLLIN | (blocked ? POLLOUT : 0)) };
 
@@ -166,9 +170,9 @@ unix_wait(struct link *l, bool writable, int timeout_ms)
 }
 
 static void
-unix_close(struct link *l, int linger_ms)
+unix_close(struct transport *l, int linger_ms)
 {
-    struct unix_link *u = of(l);
+    struct unix_transport *u = of(l);
     struct pollfd p = { .fd = u->fd, .events = POLLOUT };
     nsec until = clock_now() + linger_ms * NSEC_MS, left;
 
@@ -182,7 +186,7 @@ unix_close(struct link *l, int linger_ms)
     free(u);
 }
 
-static const struct link_kind unix_kind = {
+static const struct transport_kind unix_kind = {
     .close = unix_close,
     .send = unix_send,
     .receive = unix_receive,
@@ -192,7 +196,7 @@ static const struct link_kind unix_kind = {
 
 /* Connects, and sends the greeting and READY. Returns 0, also if the connection is refused. */
 static int
-start(struct unix_link *u, const struct sockaddr_un *at, socklen_t n)
+start(struct unix_transport *u, const struct sockaddr_un *at, socklen_t n)
 {
     struct epoll_event ev = { .events = EPOLLIN };
     uint8_t hello[ZMTP_HELLO];
@@ -213,11 +217,11 @@ start(struct unix_link *u, const struct sockaddr_un *at, socklen_t n)
 }
 
 int
-unix_link_open(struct link **ret, const char *path, int epoll)
+unix_transport_open(struct transport **ret, const char *path, int epoll)
 {
     struct sockaddr_un at = { .sun_family = AF_UNIX };
     size_t n = strlen(path);
-    struct unix_link *u;
+    struct unix_transport *u;
     int r;
 
     if (n >= sizeof at.sun_path) return -ENAMETOOLONG;
@@ -225,11 +229,11 @@ unix_link_open(struct link **ret, const char *path, int epoll)
     if (*path == '@') at.sun_path[0] = '\0'; /* an abstract address, as in libzmq */
     u = calloc(1, sizeof *u);
     if (!u) return -ENOMEM;
-    u->link.kind = &unix_kind;
+    u->transport.kind = &unix_kind;
     u->fd = -1;
     u->epoll = epoll;
     r = start(u, &at, (socklen_t)(offsetof(struct sockaddr_un, sun_path) + n + (*path != '@')));
-    if (r < 0) return unix_close(&u->link, 0), r;
-    *ret = &u->link;
+    if (r < 0) return unix_close(&u->transport, 0), r;
+    *ret = &u->transport;
     return 0;
 }
