@@ -47,6 +47,7 @@ struct prompt {
     struct lagan_request *request; /* until it is submitted */
     struct out text;               /* the prompt for `echo` */
     struct out ids;                /* the prompt's ids as JSON, where they are known */
+    uint32_t n_ids;                /* of ids */
     struct out tokens;             /* of the PROMPT event, as choice.tokens */
     uint32_t n_prompt_tokens, cached;
     struct out values; /* /v1/embeddings: double[cols] sums */
@@ -73,8 +74,8 @@ struct exchange {
     struct choice *choice; /* [n_prompts * n] */
     uint32_t n_done;       /* prompts */
 
-    bool stream, include_usage, logprobs, keep_tokens, token_ids, names_as_ids, echo, hide_output,
-        has_stop;
+    bool stream, include_usage, usage_in_events, logprobs, keep_tokens, token_ids, names_as_ids,
+        echo, hide_output, has_stop;
     bool prompt_logprobs, base64;
     uint32_t n_top, n_prompt_top, interval;
     uint32_t set_max_tokens;       /* X-Lagan-Max-Tokens; 0: the client gave it */
@@ -95,8 +96,8 @@ struct exchange {
     /* for log and metrics */
     int status;
     const char *reason;
-    uint32_t prompt_tokens, n_tokens, cached, resumed; /* of ended outputs */
-    uint32_t n_received;                               /* tokens of all outputs */
+    uint32_t prompt_tokens, n_tokens, cached, resumed;
+    uint32_t n_arrived; /* tokens of outputs, also of those that have not ended */
 };
 
 struct open {
@@ -213,6 +214,7 @@ int set_result(int r, const char *param, struct fault *f) MUST_USE;
 /* prepare.c: asks lagand for what the response needs (texts of tokens; ids or text of a prompt),
  * then submits the requests */
 int prepare(struct exchange *e, struct fault *f) MUST_USE;
+bool prepare_needs_ids(const struct exchange *e); /* the response has the ids, or their number */
 /* Goes on with the exchanges that wait for v. */
 void prepare_go_on(struct api *a, const struct vocabulary *v);
 /* Returns whether an exchange uses v. */

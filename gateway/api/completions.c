@@ -6,11 +6,12 @@ static int
 set_prompt(struct exchange *e, struct prompt *p, const struct text_or_ids *t, struct fault *f)
 {
     if (t->text.p) {
-        if (e->echo || e->token_ids) out_bytes(&p->text, t->text.p, t->text.n);
+        if (e->echo || prepare_needs_ids(e)) out_bytes(&p->text, t->text.p, t->text.n);
         return set_result(lagan_set_str(p->request, "text", t->text.p, t->text.n), "prompt", f);
     }
-    for (uint32_t i = 0; i < t->n_ids && (e->token_ids || e->echo); i++)
+    for (uint32_t i = 0; i < t->n_ids && (prepare_needs_ids(e) || e->echo); i++)
         out_format(&p->ids, i ? ",%d" : "%d", t->ids[i]);
+    p->n_ids = t->n_ids;
     return set_result(lagan_set_ids(p->request, "ids", t->ids, t->n_ids), "prompt", f);
 }
 

@@ -23,7 +23,10 @@ read_reply(struct prompt *p, const char *json)
             p->text.n += (size_t)json_unescape(&j, to, j.text_len + 1);
         }
         TRY(json_skip(&j, NULL));
-        if (ids && j.kind == JSON_ARRAY_END) out_bytes(&p->ids, from, (size_t)(j.p - from - 1));
+        if (!ids || j.kind != JSON_ARRAY_END) continue;
+        out_bytes(&p->ids, from, (size_t)(j.p - from - 1));
+        for (size_t i = 0; i < p->ids.n; i++) p->n_ids += p->ids.p[i] == ',';
+        p->n_ids += p->ids.n > 0;
     }
     return j.kind == JSON_OBJECT_END ? 0 : -EBADMSG;
 }
@@ -46,6 +49,12 @@ take_reply(struct exchange *e, const char *json)
         exchange_fail(e, &f);
 }
 
+bool
+prepare_needs_ids(const struct exchange *e)
+{
+    return e->token_ids || e->usage_in_events;
+}
+
 /* Starts the call that tells ids or text of the next prompt. Returns 1: it is under way, 0: none is
  * needed. */
 static int
@@ -54,7 +63,7 @@ ask_prompt(struct exchange *e, struct fault *f)
     for (; e->n_prepared < e->n_prompts; e->n_prepared++) {
         struct prompt *p = &e->prompt[e->n_prepared];
         CLEAN(out_free) struct out args = { 0 };
-        bool ids = e->token_ids && !p->ids.n, text = e->echo && !p->text.n;
+        bool ids = prepare_needs_ids(e) && !p->ids.n, text = e->echo && !p->text.n;
 
         if (!ids && !text) continue;
         out_put(&args, "{\"model\":");
