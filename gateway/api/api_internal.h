@@ -97,7 +97,7 @@ struct exchange {
     int status;
     const char *reason;
     uint32_t prompt_tokens, n_tokens, cached, resumed;
-    uint32_t n_arrived; /* tokens of outputs, also of those that have not ended */
+    uint32_t n_arrived; /* tokens of all outputs, ended or not */
 };
 
 struct open {
