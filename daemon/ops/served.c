@@ -25,6 +25,7 @@ put_defaults(msgpack_packer *p, const struct model_facts *f)
         READY_DEFAULTS(X)
 #undef X
     };
+    char text[32];
     uint32_t n = 0;
 
     _Static_assert(ARRAY_LEN(names) == ARRAY_LEN(f->defaults), "model_facts.defaults");
@@ -34,10 +35,11 @@ put_defaults(msgpack_packer *p, const struct model_facts *f)
     for (size_t i = 0; n && i < ARRAY_LEN(names); i++) {
         if (!isfinite(f->defaults[i])) continue;
         msg_key(p, names[i]);
+        snprintf(text, sizeof text, "%.7g", (double)f->defaults[i]); /* 0.9 is not 0.89999998 */
         if (i == READY_DEFAULT_top_k)
             msgpack_pack_int64(p, (int64_t)f->defaults[i]);
         else
-            msgpack_pack_float(p, f->defaults[i]);
+            msgpack_pack_double(p, strtod(text, NULL));
     }
 }
 

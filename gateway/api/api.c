@@ -202,7 +202,7 @@ take_writable(void *ctx, struct http_exchange *x)
 
 /* Tells the log and the counters that an exchange has ended. */
 static void
-summarize(struct api *a, const struct exchange *e, bool complete)
+summarize(struct api *a, const struct exchange *e, bool complete, const char *why)
 {
     struct api_summary s = { .request_id = http_request_id(e->x),
                              .peer = http_peer(e->x),
@@ -213,14 +213,15 @@ summarize(struct api *a, const struct exchange *e, bool complete)
                              .status = e->status,
                              .reason = e->reason ? e->reason : "",
                              .prompt_tokens = e->prompt_tokens,
-                             .tokens = e->n_tokens,
+                             .tokens = complete ? e->n_tokens : MAX(e->n_tokens, e->n_received),
                              .cached = e->cached,
                              .resumed = e->resumed,
                              .first_token = e->first_token ? e->first_token - e->begun : 0,
                              .total = a->now - e->begun,
                              .stream = e->stream };
 
-    if (!complete && !e->ending && !e->reason) s.reason = "disconnected";
+    if (!complete && !e->ending && !e->reason)
+        s.reason = strcmp(why, "client_gone") ? why : "disconnected";
     metrics_request(a->metrics, s.route, s.status, s.reason, s.stream);
     if (e->model.name[0]) metrics_ended(a->metrics, &s, e->model.name);
     if (e->route->fields) a->b.ended(a->b.ctx, &s);
@@ -231,9 +232,8 @@ take_gone(void *ctx, struct http_exchange *x, bool complete, const char *why)
 {
     struct exchange *e = http_user(x);
 
-    (void)why;
     if (!e) return;
-    summarize(ctx, e, complete);
+    summarize(ctx, e, complete, why);
     exchange_free(e);
     http_set_user(x, NULL);
 }

@@ -31,8 +31,10 @@ struct api_model {
 struct api_summary {
     const char *request_id, *peer, *user, *model, *route; /* user: field `user`; "": none */
     uint32_t tenant;
-    int status;         /* of HTTP; 0: the client left before it was sent */
-    const char *reason; /* finish_reason or code of the error; "disconnected": the client left */
+    int status; /* of HTTP; 0: the client left before it was sent */
+    /* finish_reason, or code of the error; "disconnected": the client left; else of an incomplete
+     * response, why it ended (gone() of struct http_handler) */
+    const char *reason;
     uint32_t prompt_tokens, tokens, cached, resumed;
     nsec first_token, total; /* since the head was read; first_token 0: there was none */
     bool stream;

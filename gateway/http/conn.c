@@ -126,8 +126,14 @@ conn_fault(struct http_exchange *x, const struct http_fault *f)
         .body = body,
     };
 
+    if (x->response) { /* the handler was faster: its response is the last one */
+        x->closes = x->lingers = true;
+        return;
+    }
     h->counts.refused++;
     end_exchange(x, false, f->rule);
+    input_release(x);
+    x->raw_at = 0;
     if (!x->id[0]) snprintf(x->id, sizeof x->id, "req-%016llx", (unsigned long long)random_id(h));
     r.n = h->handler.fault(h->handler.ctx, f->status, f->rule, f->sentence, body, sizeof body);
     x->head.keep_alive = false;
@@ -282,9 +288,8 @@ conn_update(struct http_exchange *x)
     }
     if (x->response == RESPONSE_DONE && !write_pending(x) && !x->is_broken && !finish(x)) return;
     wait = wait_of(x);
-    if (wait != x->wait || (x->made_progress && (wait == WAIT_BODY || wait == WAIT_WRITE)))
-        queue_wait(x, wait);
-    x->made_progress = false;
+    if (wait != x->wait || (wait == WAIT_WRITE && x->sent_some)) queue_wait(x, wait);
+    x->sent_some = false;
     /* EPOLLIN stays set while no input is wanted; conn_event() clears it if input arrives. */
     set_mask(x, EPOLLRDHUP | (wants_input(x) ? EPOLLIN : x->epoll_mask & EPOLLIN) |
                     (write_pending(x) && !x->is_changed ? EPOLLOUT : 0));
@@ -301,6 +306,32 @@ input_limit(const struct http_exchange *x)
     return MIN((uint64_t)HTTP_SCRATCH, x->body.left + HTTP_PIPELINE);
 }
 
+/* Ends the body that got no byte for the longest time, so that its memory is free. Returns false if
+ * it is the body of x, or there is none. */
+static bool
+end_oldest_body(struct http_exchange *x, const struct http_fault *f)
+{
+    struct http_exchange *oldest = TAILQ_FIRST(&x->http->class[WAIT_BODY]);
+
+    if (!oldest || oldest == x) return false;
+    conn_fault(oldest, f);
+    conn_update(oldest);
+    return true;
+}
+
+/* Appends n bytes of the scratch buffer to the input. False: there is no memory for them. */
+static bool
+keep_input(struct http_exchange *x, size_t n)
+{
+    struct http_fault f;
+    int r;
+
+    http_fault_set(&f, 503, "memory", "no memory for the body of the request; try again later");
+    while ((r = input_append(x, x->http->scratch, n)) < 0 && end_oldest_body(x, &f)) continue;
+    if (r < 0) conn_fault(x, &f);
+    return r == 0;
+}
+
 static void
 receive(struct http_exchange *x)
 {
@@ -313,12 +344,9 @@ receive(struct http_exchange *x)
         return;
     }
     if (n < 0) return;
-    x->made_progress = true;
-    if (input_append(x, h->scratch, (size_t)n) < 0) {
-        http_fault_set(&f, 503, "memory", "no memory for the body of the request; try again later");
-        conn_fault(x, &f);
-    } else if (x->state == CONN_BODY &&
-               !body_rate_count(&x->rate, h->now, (size_t)n, h->limits.body_rate)) {
+    if (x->wait == WAIT_BODY) queue_wait(x, WAIT_BODY);
+    if (keep_input(x, (size_t)n) && x->state == CONN_BODY &&
+        !body_rate_count(&x->rate, h->now, (size_t)n, h->limits.body_rate)) {
         http_fault_set(&f, 408, "body_rate", "the body arrives with less than %u bytes a second",
                        h->limits.body_rate);
         conn_fault(x, &f);

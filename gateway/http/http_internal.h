@@ -64,8 +64,8 @@ struct http_exchange {
     bool is_chunked;  /* of the response */
     bool has_chunk;   /* a chunk is open at chunk_at */
     bool wants_space; /* http_write() returned -EAGAIN */
-    bool made_progress;
-    const char *why; /* is_broken: the reason for gone() */
+    bool sent_some;   /* since the last conn_update() */
+    const char *why;  /* is_broken: the reason for gone() */
 
     struct http_head head;
     struct http_body body;
@@ -105,6 +105,7 @@ struct http {
     struct exchange_list class[N_WAIT], changed, unused;
     struct map *addresses; /* key of an address -> its connections; NULL: not counted */
     uint64_t input_bytes;  /* sum of in_cap */
+    uint64_t max_input;    /* HTTP_INPUT_BYTES */
 
     nsec now; /* of this loop iteration */
     uint64_t id_state;

@@ -18,7 +18,7 @@ input_append(struct http_exchange *x, const char *p, size_t n)
     uint32_t before = x->in_cap;
     struct http *h = x->http;
 
-    if (h->input_bytes + n > HTTP_INPUT_BYTES) return -ENOMEM;
+    if (x->in_n + n > x->in_cap && h->input_bytes + n > h->max_input) return -ENOMEM;
     TRY(array_grow(&x->in, &x->in_cap, MAX(x->in_n + n, (size_t)IN_START), UINT32_MAX, 1));
     h->input_bytes += x->in_cap - before;
     memcpy(x->in + x->in_n, p, n);

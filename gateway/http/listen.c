@@ -254,7 +254,7 @@ make_place(struct http *h)
 {
     uint32_t most = h->limits.connections;
 
-    if (h->n_class[WAIT_HEAD] >= MAX(most / 8 * 7, 1u)) close_oldest(h, WAIT_HEAD);
+    if (h->n_class[WAIT_HEAD] >= MAX(most - CEIL_DIV(most, 8), 1u)) close_oldest(h, WAIT_HEAD);
     return h->n_used - h->n_class[WAIT_LINGER] < most || close_oldest(h, WAIT_IDLE) ||
            close_oldest(h, WAIT_HEAD);
 }

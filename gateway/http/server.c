@@ -213,6 +213,7 @@ http_new(sd_event *loop, const struct http_limits *limits, const struct http_han
     h->limits = *limits;
     h->handler = *handler;
     h->epoll = -1;
+    h->max_input = HTTP_INPUT_BYTES;
     TAILQ_INIT(&h->changed);
     TAILQ_INIT(&h->unused);
     for (enum wait_class w = 0; w < N_WAIT; w++) TAILQ_INIT(&h->class[w]);

@@ -126,7 +126,7 @@ write_flush(struct http_exchange *x)
         if (n < 0) return errno == EAGAIN;
         x->out_at += (uint32_t)n;
         x->http->counts.bytes_sent += (uint64_t)n;
-        x->made_progress = true;
+        x->sent_some = true;
     }
     if (x->out && !write_pending(x)) release_output(x);
     return true;

@@ -76,6 +76,7 @@ cat >"$dir/gateway.yaml" <<END
 listen: [127.0.0.1:0, "unix:$dir/http.sock"]
 lagand: ipc://$dir/run/api.sock
 models: { gpt-4: recall-gemma3 }
+write_timeout: 2s
 END
 "$gateway" --config "$dir/gateway.yaml" --announce >"$dir/url" 2>"$dir/gateway.log" &
 gateway_pid=$!
@@ -156,6 +157,17 @@ for stream in true false; do
   within 10 lists_none || fail 'the request of a client that left is open'
 done
 grep -q 'disconnected' "$dir/gateway.log" || fail 'the log does not name the client that left'
+
+# ---- a client that does not read: lagand suspends the request; then it ends, others are served
+exec 9<>"/dev/tcp/127.0.0.1/${url##*:}"
+body="{${long/\"ignore_eos\":true/\"logit_bias\":{\"1\":-100\}},\"stream\":true}"
+printf 'POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%s' \
+  ${#body} "$body" >&9
+within 20 eval 'ctl requests list | grep -q suspended' || fail 'a slow reader is not suspended'
+ask /v1/completions -d '{"model":"numbers-t5","prompt":"7"}'; responds 200 '"text":"seven"'
+within 20 lists_none || fail 'the request of a slow reader does not end'
+within 5 grep -q slow_reader "$dir/gateway.log" || fail 'the log does not name the slow reader'
+exec 9>&-
 
 runs() { [ "$(grep -sc '^data:' "$dir/stream")" -gt 20 ] 2>/dev/null; }
 

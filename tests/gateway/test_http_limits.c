@@ -1,4 +1,5 @@
 /* test_http_limits.c - clients of the HTTP server that are slow, silent, too many, or leave. */
+#include "gateway/http/http_internal.h"
 #include "tests/gateway/http_fixture.h"
 
 #include "tests/test.h"
@@ -126,6 +127,50 @@ a_body_that_stops_gets_408(void **state)
     assert_int_equal(f.n_complete, 0);
     assert_int_equal(f.n_requests, 0);
     client_close(&c);
+}
+
+static void
+a_response_and_a_timeout_of_the_body_at_once_are_one_response(void **state)
+{
+    struct http_client first, second;
+
+    (void)state;
+    open_with(&first, POST("/hold", "Content-Length: 3\r\n") "a");
+    open_with(&second, POST("/hold", "Content-Length: 3\r\n") "a");
+    f.other = f.open;
+    usleep(400000); /* both time out in one loop iteration */
+    client_until_closed(&first);
+    client_until_closed(&second);
+    assert_int_equal(client_count(&first, "HTTP/1.1 408"), 1);
+    assert_int_equal(client_count(&second, "HTTP/1.1"), 1);
+    assert_int_equal(client_count(&second, "HTTP/1.1 200"), 1);
+    assert_int_equal(f.n_complete, 1);
+    client_close(&first);
+    client_close(&second);
+}
+
+static void
+without_memory_the_body_that_stopped_first_is_ended(void **state)
+{
+    static char body[600000];
+    struct http_client c[3];
+
+    (void)state;
+    f.http->max_input = 1200000;
+    for (int i = 0; i < 3; i++) {
+        open_with(&c[i], POST("/echo", "Content-Length: 600001\r\n"));
+        client_send(&c[i], body, i == 0 ? 200000 : 500000);
+        for (int k = 0; k < 20; k++) fixture_iterate(&f);
+        if (i == 1) client_send(&c[0], body, 1); /* so the second one got no byte for longest */
+    }
+    client_send(&c[2], body, 100001);
+    client_until(&c[2], "HTTP/1.1 200", 1);
+    client_until_closed(&c[1]);
+    assert_int_equal(client_count(&c[1], "HTTP/1.1 503"), 1);
+    assert_string_equal(f.rule, "memory");
+    client_read(&c[0]);
+    assert_false(c[0].is_closed);
+    for (int i = 0; i < 3; i++) client_close(&c[i]);
 }
 
 /* Writes to the open stream until -EAGAIN. Returns the bytes written. */
@@ -586,6 +631,8 @@ main(void)
         TIMEOUT(a_head_that_trickles_is_ended_by_the_same_timeout),
         TIMEOUT(silent_and_idle_connections_are_closed_without_a_word),
         TIMEOUT(a_body_that_stops_gets_408),
+        TIMEOUT(a_response_and_a_timeout_of_the_body_at_once_are_one_response),
+        TEST(without_memory_the_body_that_stopped_first_is_ended),
         TIMEOUT(a_client_that_reads_nothing_costs_bounded_memory_and_is_closed),
         TEST(a_client_that_reads_late_gets_everything),
         TIMEOUT(a_client_that_does_not_read_a_large_response_is_closed),
