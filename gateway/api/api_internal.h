@@ -47,6 +47,7 @@ struct prompt {
     struct lagan_request *request; /* until it is submitted */
     struct out text;               /* the prompt for `echo` */
     struct out ids;                /* the prompt's ids as JSON, where they are known */
+    uint32_t n_ids;                /* of ids */
     struct out tokens;             /* of the PROMPT event, as choice.tokens */
     uint32_t n_prompt_tokens, cached;
     struct out values; /* /v1/embeddings: double[cols] sums */
@@ -66,15 +67,17 @@ struct exchange {
     char user[129];
     char id[48];
     uint64_t created;
-    void *reading;         /* state of prompts_read() and messages_read(), of the body's memory */
-    struct out messages;   /* for lagand */
-    uint32_t n_prompts, n; /* n: outputs of a prompt */
+    void *reading;           /* state of prompts_read() and messages_read(), of the body's memory */
+    struct out messages;     /* for lagand */
+    struct out decoder_text; /* decoder_prompt, until its ids are known */
+    char target_lang[65];    /* "": none */
+    uint32_t n_prompts, n;   /* n: outputs of a prompt */
     struct prompt *prompt;
     struct choice *choice; /* [n_prompts * n] */
     uint32_t n_done;       /* prompts */
 
-    bool stream, include_usage, logprobs, keep_tokens, token_ids, names_as_ids, echo, hide_output,
-        has_stop;
+    bool stream, include_usage, usage_in_events, logprobs, keep_tokens, token_ids, names_as_ids,
+        echo, hide_output, has_stop;
     bool prompt_logprobs, base64;
     uint32_t n_top, n_prompt_top, interval;
     uint32_t set_max_tokens;       /* X-Lagan-Max-Tokens; 0: the client gave it */
@@ -213,6 +216,9 @@ int set_result(int r, const char *param, struct fault *f) MUST_USE;
 /* prepare.c: asks lagand for what the response needs (texts of tokens; ids or text of a prompt),
  * then submits the requests */
 int prepare(struct exchange *e, struct fault *f) MUST_USE;
+/* Sets the first tokens of the decoder of all requests. */
+int prepare_decoder(struct exchange *e, const token_id *ids, size_t n, struct fault *f) MUST_USE;
+bool prepare_needs_ids(const struct exchange *e); /* the response has the ids, or their number */
 /* Goes on with the exchanges that wait for v. */
 void prepare_go_on(struct api *a, const struct vocabulary *v);
 /* Returns whether an exchange uses v. */

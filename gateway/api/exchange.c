@@ -61,6 +61,7 @@ exchange_free(struct exchange *e)
     out_free(&e->head);
     out_free(&e->fields);
     out_free(&e->messages);
+    out_free(&e->decoder_text);
     free(e);
 }
 

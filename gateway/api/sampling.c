@@ -59,9 +59,7 @@ read_stream_options(struct exchange *e, const struct value *v, struct fault *f)
             j.kind != JSON_NULL)
             return fault_set(f, API_E_INVALID_TYPE, name, "%s must be true or false", name);
         if (usage) e->include_usage = j.kind == JSON_TRUE;
-        if (continuous && j.kind == JSON_TRUE)
-            return fault_set(f, API_E_UNSUPPORTED, name,
-                             "%s is not served; leave it out or send false", name);
+        if (continuous) e->usage_in_events = j.kind == JSON_TRUE;
         TRY(json_skip(&j, NULL));
     }
     return 0;

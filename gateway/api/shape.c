@@ -10,16 +10,15 @@ is_chat(const struct exchange *e)
     return e->route->fields == ON_CHAT;
 }
 
+/* cached is known at the end of an output. */
 static void
-put_usage(const struct exchange *e, struct out *o)
+put_usage(const struct exchange *e, struct out *o, uint32_t prompt_tokens, uint32_t tokens)
 {
-    uint32_t tokens = e->n_tokens;
-
     out_format(o,
                "{\"prompt_tokens\":%u,\"completion_tokens\":%u,\"total_tokens\":%llu,"
                "\"prompt_tokens_details\":{\"cached_tokens\":%u},"
                "\"completion_tokens_details\":{\"reasoning_tokens\":0}}",
-               e->prompt_tokens, tokens, (unsigned long long)e->prompt_tokens + tokens, e->cached);
+               prompt_tokens, tokens, (unsigned long long)prompt_tokens + tokens, e->cached);
 }
 
 static void
@@ -336,7 +335,7 @@ shape_whole(struct exchange *e, struct out *o)
     out_put(o, ",\"choices\":[");
     for (uint32_t i = 0; i < e->n_prompts * e->n; i++) put_choice(e, i, o);
     out_put(o, "],\"usage\":");
-    put_usage(e, o);
+    put_usage(e, o, e->prompt_tokens, e->n_tokens);
     put_fingerprint(e, o);
     if (is_chat(e)) {
         put_prompt_ids(e, e->prompt, o);
@@ -367,11 +366,19 @@ begin_event(const struct exchange *e, uint32_t index, struct out *o)
     out_put(o, ",");
 }
 
+/* Ends an event behind its choices. */
 static void
 end_event(const struct exchange *e, struct out *o)
 {
-    out_put(o, "}]");
-    if (e->include_usage) out_put(o, ",\"usage\":null");
+    uint32_t n = 0;
+
+    if (e->usage_in_events) {
+        for (uint32_t i = 0; i < e->n_prompts; i++) n += e->prompt[i].n_ids;
+        out_put(o, ",\"usage\":");
+        put_usage(e, o, n, e->hide_output ? 0 : e->n_received);
+    } else if (e->include_usage) {
+        out_put(o, ",\"usage\":null");
+    }
     out_put(o, "}\n\n");
 }
 
@@ -386,8 +393,7 @@ shape_first(struct exchange *e, struct choice *c, uint32_t index, struct out *o)
         out_put(o, "\"delta\":{\"role\":\"assistant\",\"content\":\"\"},\"logprobs\":null,"
                    "\"finish_reason\":null}]");
         if (first) put_prompt_ids(e, p, o);
-        if (e->include_usage) out_put(o, ",\"usage\":null");
-        out_put(o, "}\n\n");
+        end_event(e, o);
     } else if (e->echo || e->token_ids) {
         struct choice none = { 0 };
 
@@ -398,6 +404,7 @@ shape_first(struct exchange *e, struct choice *c, uint32_t index, struct out *o)
         c->n_characters = none.n_characters;
         out_put(o, ",\"finish_reason\":null");
         put_prompt_ids(e, p, o);
+        out_put(o, "}]");
         end_event(e, o);
     }
 }
@@ -412,6 +419,7 @@ shape_delta(struct exchange *e, struct choice *c, uint32_t index, struct out *o)
     put_logprobs(e, c, NULL, o);
     out_put(o, ",\"finish_reason\":null");
     put_token_ids(e, c, o);
+    out_put(o, "}]");
     end_event(e, o);
     o->failed |= c->text.failed || c->tokens.failed;
 }
@@ -423,6 +431,7 @@ shape_end(struct exchange *e, struct choice *c, uint32_t index, struct out *o)
     out_put(o, is_chat(e) ? "\"delta\":{}" : "\"text\":\"\"");
     out_put(o, ",\"logprobs\":null");
     put_finish(c, o);
+    out_put(o, "}]");
     end_event(e, o);
 }
 
@@ -431,6 +440,6 @@ shape_usage(struct exchange *e, struct out *o)
 {
     out_bytes(o, e->head.p, e->head.n - (sizeof index_key - 1));
     out_put(o, "],\"usage\":");
-    put_usage(e, o);
+    put_usage(e, o, e->prompt_tokens, e->n_tokens);
     out_put(o, "}\n\n");
 }

@@ -305,6 +305,27 @@ token_ids_of_prompt_and_output_are_returned(void **state)
 }
 
 static void
+usage_is_in_each_event_where_asked(void **state)
+{
+    struct http_exchange *x = complete("{\"prompt\":\"p\",\"stream\":true,\"stream_options\":{"
+                                       "\"include_usage\":true,\"continuous_usage_stats\":true}}");
+
+    (void)state;
+    assert_string_equal(f.sent[0].verb, "tokenize"); /* the number of tokens is needed early */
+    send_reply(&f, 0, "{\"ids\":[3,4,5]}");
+    send_tokens(&f, 1, 0, "a", (token_id[]){ 5 }, 1);
+    send_tokens(&f, 1, 0, "b", (token_id[]){ 5, 6 }, 2);
+    out_bytes(&x->sent, "", 1);
+    assert_non_null(strstr(x->sent.p, "\"usage\":{\"prompt_tokens\":3,\"completion_tokens\":1,"
+                                      "\"total_tokens\":4,"));
+    assert_non_null(strstr(x->sent.p, "\"usage\":{\"prompt_tokens\":3,\"completion_tokens\":3,"
+                                      "\"total_tokens\":6,"));
+    assert_null(strstr(x->sent.p, "null}\n"));
+    assert_null(strstr(x->sent.p, "prompt_token_ids"));
+    ask_done(&f, x);
+}
+
+static void
 echo_of_token_ids_asks_for_their_text(void **state)
 {
     struct http_exchange *x = complete("{\"prompt\":[7,8],\"echo\":true,\"stream\":true}");
@@ -490,6 +511,7 @@ main(void)
         T(stream_interval_joins_tokens_but_not_the_first_and_last),
         T(stop_reason_names_the_string_or_the_token),
         T(token_ids_of_prompt_and_output_are_returned),
+        T(usage_is_in_each_event_where_asked),
         T(echo_of_token_ids_asks_for_their_text),
         T(a_vocabulary_is_read_in_blocks_and_by_one_call_at_a_time),
         T(a_drain_ends_streams_and_refuses_new_requests),
