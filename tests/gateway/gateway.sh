@@ -282,7 +282,7 @@ spawn() {
   pids="$pids $spawned"
   within 30 grep -q . "$dir/url" || fail 'the spawned gateway announces no URL'
   url=$(cat "$dir/url")
-  children=$(ps -o pid= --ppid $spawned)
+  children=$(cat "/proc/$spawned/task/$spawned/children")
 }
 left() { # a process or a file
   for p in $children; do ! kill -0 "$p" 2>/dev/null || return 0; done
