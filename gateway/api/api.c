@@ -213,7 +213,7 @@ summarize(struct api *a, const struct exchange *e, bool complete, const char *wh
                              .status = e->status,
                              .reason = e->reason ? e->reason : "",
                              .prompt_tokens = e->prompt_tokens,
-                             .tokens = complete ? e->n_tokens : MAX(e->n_tokens, e->n_arrived),
+                             .tokens = complete ? e->n_tokens : MAX(e->n_tokens, e->n_received),
                              .cached = e->cached,
                              .resumed = e->resumed,
                              .first_token = e->first_token ? e->first_token - e->begun : 0,

@@ -98,8 +98,8 @@ struct exchange {
     /* for log and metrics */
     int status;
     const char *reason;
-    uint32_t prompt_tokens, n_tokens, cached, resumed;
-    uint32_t n_arrived; /* tokens of all outputs, ended or not */
+    uint32_t prompt_tokens, n_tokens, cached, resumed; /* of ended outputs */
+    uint32_t n_received;                               /* tokens of all outputs */
 };
 
 struct open {
