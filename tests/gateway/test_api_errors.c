@@ -210,6 +210,11 @@ unknown_models_are_answered_with_the_served_names(void **state)
     x = ask(&f, HTTP_GET, "/v1/models/a/b", NULL);
     assert_fault(x, 404, "model_not_found", "model");
     ask_done(&f, x);
+    f.config.aliases = "a/b m\n";
+    assert_int_equal(api_configure(f.api, &f.config, NULL), 0);
+    x = ask(&f, HTTP_GET, "/v1/models/a%2Fb", NULL);
+    assert_memory_equal(x->sent.p, "{\"id\":\"a/b\",", 12);
+    ask_done(&f, x);
     f.n_models = 2;
     x = complete("{\"prompt\":\"a\"}");
     assert_fault(x, 400, "missing_required_parameter", "model");
