@@ -167,8 +167,8 @@ take_tokens(struct exchange *e, struct choice *c, const struct lagan_event *ev)
         c->last = now;
         if (!e->first_token) e->first_token = now;
     }
-    e->n_received += ev->n_ids;
     if (e->hide_output) return;
+    e->n_received += ev->n_ids;
     out_bytes(&c->text, ev->text, ev->text_len);
     if (e->keep_tokens) keep_tokens(&c->tokens, ev, e->n_top);
     c->held = e->keep_tokens && (ev->n_ids ? ev->n_ids > 1 || e->has_stop : c->held);

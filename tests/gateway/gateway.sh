@@ -286,7 +286,7 @@ spawn() {
 }
 left() { # a process or a file
   for p in $children; do ! kill -0 "$p" 2>/dev/null || return 0; done
-  ls -A "$TMPDIR" | grep -q .
+  [ -n "$(find "$TMPDIR" -mindepth 1 | head -1)" ]
 }
 spawn
 ask /v1/completions -d '{"prompt":"k3=blue;q7=stone;q7?"}'; responds 200 '"text":"stone"'
