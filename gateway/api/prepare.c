@@ -28,7 +28,7 @@ read_reply(const char *json, struct out *ids, struct out *text)
     return j.kind == JSON_OBJECT_END ? 0 : -EBADMSG;
 }
 
-/* Goes on after a reply, of which r is the result. */
+/* Continues after a reply; r: 0, or the error of reading it. */
 static void
 go_on(struct exchange *e, int r, struct fault *f)
 {

@@ -375,7 +375,7 @@ end_event(const struct exchange *e, struct out *o)
     if (e->usage_in_events) {
         for (uint32_t i = 0; i < e->n_prompts; i++) n += e->prompt[i].n_ids;
         out_put(o, ",\"usage\":");
-        put_usage(e, o, n, e->hide_output ? 0 : e->n_received);
+        put_usage(e, o, n, e->n_received);
     } else if (e->include_usage) {
         out_put(o, ",\"usage\":null");
     }
