@@ -12,7 +12,7 @@ refuse(struct api *a, struct http_exchange *x, struct fault *f, const char *fiel
     CLEAN(out_free) struct out head = { 0 };
 
     error_body(&body, f);
-    error_fields(&head, f->error, 200);
+    error_fields(&head, f->error, api_error_rows[f->error].retry_after, 200);
     out_bytes(&head, fields, strlen(fields) + 1);
     metrics_request(a->metrics, "other", api_error_rows[f->error].status,
                     api_error_rows[f->error].code, false);
@@ -223,7 +223,7 @@ summarize(struct api *a, const struct exchange *e, bool complete, const char *wh
     if (!complete && !e->ending && !e->reason)
         s.reason = strcmp(why, "client_gone") ? why : "disconnected";
     metrics_request(a->metrics, s.route, s.status, s.reason, s.stream);
-    if (e->model.name[0]) metrics_ended(a->metrics, &s, e->model.name);
+    if (e->model.name[0]) metrics_ended(a->metrics, &s, e->model.name, a->now);
     if (e->route->fields) a->b.ended(a->b.ctx, &s);
 }
 

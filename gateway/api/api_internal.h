@@ -67,9 +67,11 @@ struct exchange {
     char user[129];
     char id[48];
     uint64_t created;
-    void *reading;         /* state of prompts_read() and messages_read(), of the body's memory */
-    struct out messages;   /* for lagand */
-    uint32_t n_prompts, n; /* n: outputs of a prompt */
+    void *reading;           /* state of prompts_read() and messages_read(), of the body's memory */
+    struct out messages;     /* for lagand */
+    struct out decoder_text; /* decoder_prompt, until its ids are known */
+    char target_lang[65];    /* "": none */
+    uint32_t n_prompts, n;   /* n: outputs of a prompt */
     struct prompt *prompt;
     struct choice *choice; /* [n_prompts * n] */
     uint32_t n_done;       /* prompts */
@@ -214,6 +216,8 @@ int set_result(int r, const char *param, struct fault *f) MUST_USE;
 /* prepare.c: asks lagand for what the response needs (texts of tokens; ids or text of a prompt),
  * then submits the requests */
 int prepare(struct exchange *e, struct fault *f) MUST_USE;
+/* Sets the first tokens of the decoder of all requests. */
+int prepare_decoder(struct exchange *e, const token_id *ids, size_t n, struct fault *f) MUST_USE;
 bool prepare_needs_ids(const struct exchange *e); /* the response has the ids, or their number */
 /* Goes on with the exchanges that wait for v. */
 void prepare_go_on(struct api *a, const struct vocabulary *v);

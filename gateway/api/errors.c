@@ -107,13 +107,13 @@ error_body(struct out *o, const struct fault *f)
 }
 
 void
-error_fields(struct out *o, enum api_error error, uint32_t jitter)
+error_fields(struct out *o, enum api_error error, uint32_t seconds, uint32_t jitter)
 {
     const struct api_error_row *row = &api_error_rows[error];
 
-    if (row->retry_after)
-        out_format(o, "Retry-After: %u\r\nRetry-After-Ms: %u\r\n", row->retry_after,
-                   row->retry_after * (800 + jitter));
+    if (seconds)
+        out_format(o, "Retry-After: %u\r\nRetry-After-Ms: %u\r\n", seconds,
+                   seconds * (800 + jitter));
     if (row->should_retry) out_format(o, "X-Should-Retry: %s\r\n", row->should_retry);
     if (error == API_E_INVALID_KEY) out_put(o, "WWW-Authenticate: Bearer\r\n");
 }

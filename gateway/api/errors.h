@@ -113,6 +113,7 @@ enum api_error error_of_lagan(uint32_t reason);
 enum api_error error_of_status(int status);
 /* Writes {"error":{...}}. */
 void error_body(struct out *o, const struct fault *f);
-/* Writes the header lines of a response with this error. jitter: 0 .. 399, changes Retry-After-Ms
- * by up to 20 %, so that refused clients do not retry in the same moment. */
-void error_fields(struct out *o, enum api_error error, uint32_t jitter);
+/* Writes the header lines of a response with this error. seconds: of Retry-After, 0: none. jitter:
+ * 0 to 399, changes Retry-After-Ms by up to 20 %, so that refused clients do not retry in the same
+ * moment. */
+void error_fields(struct out *o, enum api_error error, uint32_t seconds, uint32_t jitter);

@@ -168,11 +168,11 @@ take_tokens(struct exchange *e, struct choice *c, const struct lagan_event *ev)
         if (!e->first_token) e->first_token = now;
     }
     if (e->hide_output) return;
+    e->n_received += ev->n_ids;
     out_bytes(&c->text, ev->text, ev->text_len);
     if (e->keep_tokens) keep_tokens(&c->tokens, ev, e->n_top);
     c->held = e->keep_tokens && (ev->n_ids ? ev->n_ids > 1 || e->has_stop : c->held);
     c->n_new += ev->n_ids;
-    e->n_received += ev->n_ids;
 }
 
 static void

@@ -61,6 +61,7 @@ exchange_free(struct exchange *e)
     out_free(&e->head);
     out_free(&e->fields);
     out_free(&e->messages);
+    out_free(&e->decoder_text);
     free(e);
 }
 
@@ -130,6 +131,7 @@ exchange_fail(struct exchange *e, const struct fault *f)
 {
     const struct api_error_row *row = &api_error_rows[f->error];
     CLEAN(out_free) struct out o = { 0 };
+    uint32_t seconds = row->retry_after;
 
     if (e->ending) return;
     exchange_forget(e);
@@ -140,7 +142,9 @@ exchange_fail(struct exchange *e, const struct fault *f)
         return;
     }
     error_body(&o, f);
-    error_fields(&e->fields, f->error, (uint32_t)(draw(e->a) % 400));
+    if (f->error == API_E_QUEUE_FULL)
+        seconds = metrics_drain_time(e->a->metrics, e->a->now, e->a->n_exchanges);
+    error_fields(&e->fields, f->error, seconds, (uint32_t)(draw(e->a) % 400));
     respond(e, row->status, "application/json", &o);
 }
 

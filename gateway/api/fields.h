@@ -132,7 +132,7 @@ enum field_kind {
     X(chat_echo, "echo", ON_CHAT, JSON, 0, 0, REFUSED, "false") \
     X(suffix, "suffix", ON_COMPLETIONS, JSON, 0, 0, REFUSED, "\"\"") \
     X(source_lang, "source_lang", ON_COMPLETIONS, JSON, 0, 0, REFUSED, "") \
-    X(target_lang, "target_lang", ON_COMPLETIONS, JSON, 0, 0, REFUSED, "") \
+    X(target_lang, "target_lang", ON_COMPLETIONS, STR, 1, 64, SERVED, NULL) \
     X(target_langs, "target_langs", ON_COMPLETIONS, JSON, 0, 0, REFUSED, "[]") \
     X(dimensions, "dimensions", ON_EMBEDDINGS, JSON, 0, 0, REFUSED, "") \
     X(return_token_strs, "return_token_strs", ON_TOKENIZE, JSON, 0, 0, REFUSED, "false") \

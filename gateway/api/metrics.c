@@ -5,6 +5,7 @@
 
 #include <stdio.h>
 
+enum { RATE_SECONDS = 10, MAX_RETRY = 60 };
 enum { MAX_ROWS = 512, MAX_RULES = 64, MAX_MODELS = 32, MAX_BOUNDS = 24 };
 #define ASK_EVERY (100 * NSEC_MS)
 
@@ -46,8 +47,13 @@ struct metrics {
     struct model_row model[MAX_MODELS];
     uint32_t n_models;
     uint64_t disconnects, events, joined;
-    struct out lagand; /* its text */
-    nsec asked;        /* 0: never */
+    struct {
+        nsec second;
+        uint32_t n;
+    } ended
+        [RATE_SECONDS]; /* requests that ended well in this second; index: second % RATE_SECONDS */
+    struct out lagand;  /* its text */
+    nsec asked;         /* 0: never */
     bool asking, up;
 };
 
@@ -136,14 +142,31 @@ metrics_event(struct metrics *m, uint32_t n_tokens)
 }
 
 void
-metrics_ended(struct metrics *m, const struct api_summary *s, const char *model)
+metrics_ended(struct metrics *m, const struct api_summary *s, const char *model, nsec now)
 {
     struct model_row *r = row_of(m, model);
+    nsec second = now / NSEC_S;
+    size_t i = (size_t)(second % RATE_SECONDS);
 
+    if (m->ended[i].second != second) m->ended[i].n = 0;
+    m->ended[i].second = second;
+    m->ended[i].n += s->status == 200;
     ADD(&r->duration, duration_bounds, s->total, 1);
     r->prompt_tokens += s->prompt_tokens;
     r->completion_tokens += s->tokens;
     r->cached_tokens += s->cached;
+}
+
+uint32_t
+metrics_drain_time(const struct metrics *m, nsec now, uint32_t n)
+{
+    uint64_t sum = 0;
+
+    for (size_t i = 0; i < RATE_SECONDS; i++)
+        if (m->ended[i].second > now / NSEC_S - RATE_SECONDS) sum += m->ended[i].n;
+    return sum ? (uint32_t)MIN(MAX(n * (uint64_t)RATE_SECONDS / sum, (uint64_t)1),
+                               (uint64_t)MAX_RETRY)
+               : 1;
 }
 
 /* ---- text */

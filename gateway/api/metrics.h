@@ -24,4 +24,7 @@ void metrics_http_error(struct metrics *m, const char *rule);
 void metrics_tokens(struct metrics *m, const char *model, uint32_t n, nsec to_first,
                     nsec since_last);
 void metrics_event(struct metrics *m, uint32_t n_tokens); /* an event of a stream was written */
-void metrics_ended(struct metrics *m, const struct api_summary *s, const char *model);
+void metrics_ended(struct metrics *m, const struct api_summary *s, const char *model, nsec now);
+/* Returns the seconds after which n open requests have ended, at the rate of the last 10 s: 1 to
+ * 60. */
+uint32_t metrics_drain_time(const struct metrics *m, nsec now, uint32_t n);

@@ -3,6 +3,7 @@
 #include "gateway/api/api_internal.h"
 
 #include <stdio.h>
+#include <strings.h>
 
 /* One line "ALIAS NAME" of the configuration. */
 struct alias {
@@ -176,16 +177,32 @@ models_run(struct exchange *e, struct fault *f)
     return 0;
 }
 
+/* Returns the rest of a path behind `prefix`, with %2F decoded: clients write an id with a slash in
+ * either form. */
+static struct http_text
+id_of(struct http_text path, const char *prefix, char id[257])
+{
+    struct http_text t = { id, 0 };
+
+    for (size_t i = strlen(prefix); i < path.n && t.n < 256; i++) {
+        bool slash = path.n - i >= 3 && strncasecmp(path.p + i, "%2f", 3) == 0;
+
+        id[t.n++] = slash ? '/' : path.p[i];
+        if (slash) i += 2;
+    }
+    return t;
+}
+
 int
 model_run(struct exchange *e, struct fault *f)
 {
     struct out o = { 0 };
+    char text[257];
     uint32_t n;
     const struct api_model *all = models_reach(e->a, &n, f), *m;
-    struct http_text path = http_path(e->x), id;
+    struct http_text id = id_of(http_path(e->x), "/v1/models/", text);
 
     if (!all) return -EINVAL;
-    id = (struct http_text){ path.p + strlen("/v1/models/"), path.n - strlen("/v1/models/") };
     m = model_find(e->a, all, n, id);
     if (!m) return model_missing(all, n, id, f);
     put_model(&o, id, m);

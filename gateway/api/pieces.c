@@ -173,3 +173,14 @@ vocabulary_text(const struct vocabulary *v, token_id id)
     from = id ? v->end[id - 1] : 0;
     return (struct http_text){ v->bytes.p + from, v->end[id] - from };
 }
+
+token_id
+vocabulary_find(const struct vocabulary *v, const char *text)
+{
+    for (uint32_t id = 0; id < v->n_read; id++) {
+        struct http_text t = vocabulary_text(v, (token_id)id);
+
+        if (t.n == strlen(text) && memcmp(t.p, text, t.n) == 0) return (token_id)id;
+    }
+    return -1;
+}

@@ -24,3 +24,5 @@ bool vocabulary_complete(const struct vocabulary *v);
 const char *vocabulary_fault(const struct vocabulary *v);
 /* Returns the bytes of a token; n 0: it has no text, or there is no such token. */
 struct http_text vocabulary_text(const struct vocabulary *v, token_id id);
+/* Returns the first token with this text; -1: there is none. */
+token_id vocabulary_find(const struct vocabulary *v, const char *text);

@@ -5,23 +5,25 @@
 #include <sys/random.h>
 #include <unistd.h>
 
-/* A loop iteration handles a bounded number of events, so that other sources are served. */
-enum { MAX_EVENTS = 64, MAX_UPDATES = 256 };
+/* An iteration of the loop is short, so that other sources are served: events, or timeouts, and
+ * then changed connections have MAX_TIME each. */
+enum { MAX_EVENTS = 64 };
+#define MAX_TIME (2 * NSEC_MS)
 enum { MAX_ROUNDS = 32 }; /* of accept at the end: more than a backlog holds */
 #define LISTENER_EVENT UINT32_MAX
 #define MIN_PERIOD (10 * NSEC_MS)
 #define MAX_PERIOD (250 * NSEC_MS)
 
-/* Calls conn_update() for connections that changed, at most MAX_UPDATES and none twice. */
+/* Calls conn_update() for connections that changed, for none twice. */
 static void
 update_changed(struct http *h)
 {
     struct http_exchange *last = TAILQ_LAST(&h->changed, exchange_list), *x;
-    uint32_t n = 0;
+    nsec until = clock_now() + MAX_TIME;
     bool is_last = !last;
 
-    while (!is_last && n++ < MAX_UPDATES && (x = TAILQ_FIRST(&h->changed))) {
-        is_last = x == last;
+    while (!is_last && (x = TAILQ_FIRST(&h->changed))) {
+        is_last = x == last || clock_now() >= until;
         TAILQ_REMOVE(&h->changed, x, in_changed);
         x->is_changed = false;
         conn_update(x);
@@ -99,17 +101,17 @@ static int
 on_timer(sd_event_source *s, uint64_t usec, void *ctx)
 {
     struct http *h = ctx;
-    uint32_t n = 0;
+    bool in_time = true;
 
     (void)s, (void)usec;
     begin_iteration(h);
     for (enum wait_class w = 0; w < N_WAIT; w++) {
         struct http_exchange *x;
 
-        while (n < MAX_UPDATES && (x = TAILQ_FIRST(&h->class[w])) &&
+        while (in_time && (x = TAILQ_FIRST(&h->class[w])) &&
                h->now - x->since >= timeout_of(h, w)) {
             conn_expire(x);
-            n++;
+            in_time = clock_now() < h->now + MAX_TIME;
         }
     }
     if (h->accept_is_delayed) {
@@ -117,7 +119,7 @@ on_timer(sd_event_source *s, uint64_t usec, void *ctx)
         watch_listeners(h, EPOLL_CTL_ADD);
     }
     end_iteration(h);
-    return h->n_used ? start_timer(h, n < MAX_UPDATES ? timer_period(h) : 0) : 0;
+    return h->n_used ? start_timer(h, in_time ? timer_period(h) : 0) : 0;
 }
 
 /* ---- events */
@@ -144,7 +146,11 @@ on_epoll(sd_event_source *s, int fd, uint32_t revents, void *ctx)
 
     (void)s, (void)revents;
     begin_iteration(h);
-    for (int i = 0; i < n; i++) dispatch(h, &ev[i]);
+    /* An event that is left is reported again. */
+    for (int i = 0; i < n; i++) {
+        dispatch(h, &ev[i]);
+        if (clock_now() >= h->now + MAX_TIME) break;
+    }
     end_iteration(h);
     if (h->n_used || h->accept_is_delayed) {
         int on = SD_EVENT_OFF;

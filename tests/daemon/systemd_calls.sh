@@ -87,10 +87,10 @@ done
 curl -s --unix-socket "$dir/http" http://x/v1/completions \
   -d '{"prompt":"k3=blue;q7=stone;q7?","stream":true}' >"$dir/output"
 grep -q DONE "$dir/output" || { cat "$dir/output" "$dir/errors"; echo "no stream"; exit 1; }
-# the gateway is the only child of strace
-kill -HUP "$(ps -o pid= --ppid $gateway)"
+traced=$(cat "/proc/$gateway/task/$gateway/children") # the only child of strace
+kill -HUP $traced
 sleep 0.2
-kill -TERM "$(ps -o pid= --ppid $gateway)"
+kill -TERM $traced
 wait $gateway || { cat "$dir/errors"; echo "the gateway exited with $?"; exit 1; }
 sed -nE 's/^[0-9]+ +(<\.\.\. )?([a-z_0-9]+)(\(| resumed).*/\2/p' "$dir/log" | sort -u >"$dir/called"
 check "$dir/called" 'lagan-gateway'

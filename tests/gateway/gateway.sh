@@ -282,11 +282,11 @@ spawn() {
   pids="$pids $spawned"
   within 30 grep -q . "$dir/url" || fail 'the spawned gateway announces no URL'
   url=$(cat "$dir/url")
-  children=$(ps -o pid= --ppid $spawned)
+  children=$(cat "/proc/$spawned/task/$spawned/children")
 }
 left() { # a process or a file
   for p in $children; do ! kill -0 "$p" 2>/dev/null || return 0; done
-  ls -A "$TMPDIR" | grep -q .
+  [ -n "$(find "$TMPDIR" -mindepth 1 | head -1)" ]
 }
 spawn
 ask /v1/completions -d '{"prompt":"k3=blue;q7=stone;q7?"}'; responds 200 '"text":"stone"'

@@ -89,6 +89,8 @@ on_gone(void *ctx, struct http_exchange *x, bool complete, const char *why)
     struct http_fixture *f = ctx;
 
     if (f->open == x) f->open = NULL;
+    if (f->other == x) f->other = NULL;
+    if (f->other) send_text(f->other, 200, "other\n", 6);
     f->n_gone++;
     f->n_complete += complete;
     snprintf(f->why, sizeof f->why, "%s", why);

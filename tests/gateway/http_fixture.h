@@ -13,6 +13,7 @@ struct http_fixture {
     struct http *http;
     struct http_handler handler;
     struct http_exchange *open;
+    struct http_exchange *other; /* gone() of another exchange sends its response; NULL: none */
     uint32_t n_heads, n_requests, n_gone, n_complete, n_writable, n_repeats;
     char why[64], rule[64]; /* of the last gone() and fault() */
     char path[256];         /* of the last request */

@@ -89,6 +89,37 @@ errors_before_the_first_token_have_their_status(void **state)
 }
 
 static void
+retry_after_of_a_full_queue_follows_the_rate(void **state)
+{
+    static const struct {
+        int ended, open;
+        const char *want;
+    } cases[] = { { 0, 3, "Retry-After: 1\r\n" },
+                  { 10, 5, "Retry-After: 6\r\n" }, /* 1 a second; 5 and the refused one */
+                  { 1, 99, "Retry-After: 60\r\n" } };
+
+    (void)state;
+    for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
+        struct http_exchange *x[100];
+
+        move_clock(&f, 20 * NSEC_S);
+        for (int k = 0; k < cases[i].ended; k++) {
+            x[0] = complete(BODY);
+            send_output(&f, f.n_sent - 1, 0, LAGAN_FINISH_EOS, 1, 1);
+            send_done(&f, f.n_sent - 1);
+            ask_done(&f, x[0]);
+        }
+        for (int k = 0; k < cases[i].open; k++) x[k] = complete(BODY);
+        x[99] = complete(BODY);
+        send_error(&f, f.n_sent - 1, LAGAN_E_QUEUE_FULL, "full");
+        assert_memory_equal(x[99]->fields.p, cases[i].want, strlen(cases[i].want));
+        ask_done(&f, x[99]);
+        for (int k = 0; k < cases[i].open; k++) ask_done(&f, x[k]);
+        move_clock(&f, 20 * NSEC_S); /* those that left do not count */
+    }
+}
+
+static void
 errors_of_a_stream_are_its_last_event(void **state)
 {
     (void)state;
@@ -209,6 +240,11 @@ unknown_models_are_answered_with_the_served_names(void **state)
     ask_done(&f, x);
     x = ask(&f, HTTP_GET, "/v1/models/a/b", NULL);
     assert_fault(x, 404, "model_not_found", "model");
+    ask_done(&f, x);
+    f.config.aliases = "a/b m\n";
+    assert_int_equal(api_configure(f.api, &f.config, NULL), 0);
+    x = ask(&f, HTTP_GET, "/v1/models/a%2Fb", NULL);
+    assert_memory_equal(x->sent.p, "{\"id\":\"a/b\",", 12);
     ask_done(&f, x);
     f.n_models = 2;
     x = complete("{\"prompt\":\"a\"}");
@@ -356,6 +392,7 @@ main(void)
     const struct CMUnitTest tests[] = {
         T(every_error_of_lagand_has_a_row),
         T(errors_before_the_first_token_have_their_status),
+        T(retry_after_of_a_full_queue_follows_the_rate),
         T(errors_of_a_stream_are_its_last_event),
         T(too_long_begins_with_the_words_that_clients_look_for),
         T(an_operator_who_cancels_ends_the_request),

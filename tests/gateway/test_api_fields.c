@@ -425,6 +425,7 @@ static const struct row rows[] = {
     { F_early_stopping, A, "\"x\"", "400 invalid_type" },
     { F_no_repeat_ngram_size, A, "3", "no_repeat_ngram=3" },
     { F_decoder_prompt, T, "[5]", "400 invalid_value" },
+    { F_target_lang, T, "\"de_DE\"", "400 invalid_value" },
     { F_encoding_format, ON_EMBEDDINGS, "\"float\"", "ok" },
     { F_encoding_format, ON_EMBEDDINGS, "\"int8\"", "400 invalid_value" },
     { F_add_special_tokens, ON_TOKENIZE, "false", "ok" },
@@ -577,6 +578,14 @@ decoder_prompt_goes_to_encoder_decoder_models(void **state)
     (void)state;
     assert_key(&f.sent[0], "decoder_ids", "5,6");
     ask_done(&f, x);
+    x = ask(&f, HTTP_POST, "/v1/completions",
+            "{\"model\":\"e\",\"prompt\":\"a\",\"decoder_prompt\":\"\\u00e9\"}");
+    assert_string_equal(f.sent[1].verb, "tokenize");
+    assert_string_equal(f.sent[1].text, "{\"model\":\"e\",\"text\":\"\xc3\xa9\",\"bare\":true}");
+    send_reply(&f, 1, "{\"ids\":[7,8]}");
+    assert_key(&f.sent[2], "decoder_ids", "7,8");
+    assert_key(&f.sent[2], "text", "a");
+    ask_done(&f, x);
     x = ask(&f, HTTP_POST, "/v1/completions", "{\"model\":\"e\",\"prompt\":\"a\",\"echo\":true}");
     assert_fault(x, 400, "unsupported", "echo");
     ask_done(&f, x);
@@ -585,6 +594,27 @@ decoder_prompt_goes_to_encoder_decoder_models(void **state)
     ask_done(&f, x);
     x = ask(&f, HTTP_POST, "/v1/embeddings", "{\"model\":\"m\",\"input\":\"a\"}");
     assert_fault(x, 400, "unsupported", "model");
+    ask_done(&f, x);
+}
+
+static void
+target_lang_is_the_first_token_of_the_output(void **state)
+{
+    CLEAN(out_free) struct out o = { 0 };
+    static const char body[] = "{\"model\":\"e\",\"prompt\":\"a\",\"target_lang\":\"de_DE\"}";
+    struct http_exchange *x = ask(&f, HTTP_POST, "/v1/completions", body);
+
+    (void)state;
+    assert_string_equal(f.sent[0].verb, "pieces");
+    out_put(&o, "[[100,101]");
+    for (int i = 1; i < 100; i++) out_put(&o, i == 42 ? ",[100,101,95,68,69]" : ",[97]");
+    out_bytes(&o, "]", 2);
+    send_reply(&f, 0, o.p);
+    assert_key(&f.sent[1], "forced_bos", "42");
+    ask_done(&f, x);
+    x = ask(&f, HTTP_POST, "/v1/completions",
+            "{\"model\":\"e\",\"prompt\":\"a\",\"target_lang\":\"fr_FR\"}");
+    assert_fault(x, 400, "invalid_value", "target_lang");
     ask_done(&f, x);
 }
 
@@ -663,6 +693,7 @@ main(void)
         TEST(absent_values_are_those_of_the_model),
         TEST(headers_of_a_request_are_served_or_refused),
         TEST(decoder_prompt_goes_to_encoder_decoder_models),
+        TEST(target_lang_is_the_first_token_of_the_output),
         TEST(prompts_and_outputs_have_limits),
         TEST(zero_tokens_are_neither_shown_nor_counted),
         TEST(many_messages_are_read_in_several_parts),

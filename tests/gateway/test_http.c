@@ -395,7 +395,7 @@ a_cut_stream_has_no_end(void **state)
     client_until(&c, "one", 1);
     http_cut(f.open);
     client_until_closed(&c);
-    assert_int_equal(client_count(&c, "0\r\n\r\n"), 0);
+    assert_int_equal(client_count(&c, "\r\n0\r\n\r\n"), 0);
     assert_int_equal(f.n_gone, 1);
     assert_int_equal(f.n_complete, 0);
     assert_string_equal(f.why, "cut");
