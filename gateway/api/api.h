@@ -89,7 +89,7 @@ void api_event(struct api *a, uint32_t tenant, const struct lagan_event *ev);
  * Writes due pings and held headers. wall: UNIX time in seconds. Returns when it wants to be called
  * again at the latest; NSEC_NEVER: at the next event. */
 nsec api_iterate(struct api *a, nsec now, uint64_t wall);
-/* Prints the sections FIELDS and ERRORS of lagan-gateway(8) in mdoc. */
+/* Prints the sections FIELDS, HEADERS and ERRORS of lagan-gateway(8) in mdoc. */
 void api_manual(FILE *out);
 /* Ends all open exchanges with the error `draining`; new ones get 503. */
 void api_drain(struct api *a);

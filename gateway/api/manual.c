@@ -55,6 +55,17 @@ api_manual(FILE *out)
             if (field_rows[k].routes & paths[i].on) print_field(&field_rows[k], out);
         fputs(".El\n", out);
     }
+    fputs(
+        ".Sh HEADERS\n.Bl -tag -width Ds -compact\n"
+        ".It Cm X-Lagan-Priority\nof a request: priority from 0 to 1, stands above the field "
+        "priority.\n"
+        ".It Cm X-Lagan-Deadline-Ms\nof a request: milliseconds, 1 to 86400000, after which it "
+        "ends with\n"
+        "the error deadline.\n"
+        ".It Cm X-Lagan-Ignored\nof a response: fields and headers of the request without effect.\n"
+        ".It Cm X-Lagan-Max-Tokens\nof a response: the limit that default_max_tokens has "
+        "set.\n.El\n",
+        out);
     fputs(".Sh ERRORS\nThe code of an error, its HTTP status and its cause. In a stream that has "
           "begun\n"
           "an error is the last event.\n.Bl -tag -width Ds -compact\n",
