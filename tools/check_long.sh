@@ -93,6 +93,8 @@ export srcdir=$top LAGAN_TEST_SEED=${LAGAN_TEST_SEED:-$(date +%s)}
 part address 'make check with the address and undefined sanitizers' sanitized address,undefined
 part thread 'make check with the thread sanitizer' sanitized thread
 part prefix 'a build that is configured twice' "$top/tests/daemon/reconfigured.sh"
+part systemd 'the unit under a real systemd' \
+  sh -c 'cd "$1" && { "$0" || [ $? = 77 ]; }' "$top/tests/daemon/systemd_live.sh" "$build"
 part planted 'faults that the fuzzers are to find' "$top/tools/planted.sh" all
 part late 'a manifest entry that is retracted after the launch is found' \
   "$torture/test_planted" --late 20000 'manifest_entry*'
