@@ -181,7 +181,8 @@ after_value(struct json *j)
 static int MUST_USE
 enter(struct json *j, enum json_kind kind, const char *at, struct err *e)
 {
-    if (j->depth == JSON_MAX_DEPTH) return broken(j, at, e, "more than 32 levels of nesting");
+    _Static_assert(JSON_MAX_DEPTH == 64, "the sentence has this number");
+    if (j->depth == JSON_MAX_DEPTH) return broken(j, at, e, "more than 64 levels of nesting");
     j->stack[j->depth++] = (uint8_t)kind;
     j->kind = kind;
     j->expect = kind == JSON_OBJECT ? KEY_OR_END : VALUE_OR_END;

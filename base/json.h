@@ -10,7 +10,7 @@
 #include "base/base.h"
 #include "base/err.h"
 
-enum { JSON_MAX_DEPTH = 32 };
+enum { JSON_MAX_DEPTH = 64 };
 
 enum json_kind {
     JSON_END, /* end of the document */

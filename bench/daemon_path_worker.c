@@ -1,5 +1,5 @@
-/* daemon_path_worker.c - a worker without a model for bench_daemon_path: fixed pace, tokens that
- * are times.
+/* daemon_path_worker.c - a worker without a model for bench_daemon_path and bench_gateway: fixed
+ * pace, tokens that are times.
  *
  * The name of the model directory is the pace in microseconds. Each step gives every request one
  * token: the low 31 bits of the clock in nanoseconds. The reader computes from it the delay of the
@@ -51,19 +51,17 @@ intake(void)
     if (any) channel_release(&l);
 }
 
+/* Writes one record of tokens, for the n requests from first on. */
 static void
-step(void)
+put_tokens(uint32_t first, uint32_t n, int32_t now)
 {
     struct rec_step *s;
     struct rec_out *o;
-    int32_t now;
 
-    if (!n_active) return;
-    s = plain_text_buffer(&l, REC_STEP, (uint32_t)(sizeof *s + n_active * (sizeof *o + 8)));
-    *s = (struct rec_step){ .step = ++n_steps, .n_ent = n_active };
-    now = (int32_t)(clock_now() & INT32_MAX);
+    s = plain_text_buffer(&l, REC_STEP, (uint32_t)(sizeof *s + n * (sizeof *o + 8)));
+    *s = (struct rec_step){ .step = ++n_steps, .n_ent = n };
     o = (struct rec_out *)(s + 1);
-    for (uint32_t i = 0; i < n_active; i++) {
+    for (uint32_t i = first; i < first + n; i++) {
         char *tail = (char *)(o + 1);
 
         *o = (struct rec_out){ .ledger_index = active[i].ledger_index,
@@ -77,6 +75,16 @@ step(void)
         o = (struct rec_out *)(void *)(tail + 8);
         active[i].n_done++;
     }
+}
+
+static void
+step(void)
+{
+    enum { RECORD = 512 }; /* requests in a record, so that a record fits into the ring */
+    int32_t now = (int32_t)(clock_now() & INT32_MAX);
+
+    for (uint32_t i = 0; i < n_active; i += RECORD)
+        put_tokens(i, MIN(n_active - i, (uint32_t)RECORD), now);
     for (uint32_t i = n_active; i-- > 0;)
         if (active[i].n_done == active[i].max_tokens) finish(i, LAGAN_FINISH_LENGTH);
 }

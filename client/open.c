@@ -267,6 +267,12 @@ lagan_has_feature(const struct lagan *c, const char *name)
     return strstr(c->features, word) != NULL;
 }
 
+int
+lagan_connected(const struct lagan *c)
+{
+    return c->welcome;
+}
+
 const char *
 lagan_version(void)
 {

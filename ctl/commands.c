@@ -462,6 +462,13 @@ const struct command commands[] = {
       "channels (gpt-oss) only the final channel is printed. An output has at most 1024 tokens\n"
       "unless --max-tokens is given. The chat ends with the input (Ctrl-D) or a failed request.\n",
       chat_opts, .run = cmd_chat, .parses_argv = true },
+    { "gateway", "", "serve the HTTP API of OpenAI for the model of --spawn, until a signal",
+      "  laganctl --spawn models/gemma gateway\n"
+      "  laganctl --spawn models/gemma gateway --listen 127.0.0.1:8000\n\n"
+      "Starts lagan-gateway beside the private lagand and prints the URL of each address when\n"
+      "requests are served. Ctrl-C stops both. A running lagand is served by lagan-gateway(8)\n"
+      "itself.\n",
+      spawn_gateway_opts, .run = cmd_gateway, .connects = true },
     { "tokenize", "", "convert text to token ids with the tokenizer of a model",
       "  laganctl tokenize --text \"hello\"\n"
       "  laganctl tokenize --messages '[{\"role\":\"user\",\"content\":\"hello\"}]'\n"

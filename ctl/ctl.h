@@ -50,6 +50,7 @@ struct ctl {
     bool first_given;  /* the first option of command->opts was given */
     struct lagan *api; /* the connection, open unless command->alone */
     char endpoint[256];
+    struct spawn *spawned; /* the private lagand of --spawn; NULL: none */
     /* file and line of the request in a --requests file, for error messages; line 0: none */
     const char *file;
     size_t line;
@@ -103,6 +104,10 @@ int sibling_path(char *buf, size_t n, const char *program);
 
 /* spawn.c: runs a command with a private lagand. */
 int spawn_run(struct ctl *ctl, int (*run)(struct ctl *ctl));
+/* spawn.c: runs a program of lagan beside the lagand of --spawn, with the standard output and error
+ * of laganctl, until the program or lagand ends or a signal arrives; then stops the program.
+ * argv[0] is set. Returns the exit code. */
+int spawn_beside(const struct ctl *ctl, const char *name, const char **argv);
 /* spawn.c: output of lagan-worker --inspect for a model directory; the caller frees *line. Prints
  * the error on failure. */
 int spawn_look(const struct ctl *ctl, const char *dir, char **line);
@@ -122,6 +127,10 @@ int cmd_bench(struct ctl *ctl);
 extern struct opt chat_opts[]; /* filled by chat_start() */
 void chat_start(void);
 int cmd_chat(struct ctl *ctl);
+
+/* gateway.c */
+extern const struct opt spawn_gateway_opts[];
+int cmd_gateway(struct ctl *ctl);
 
 /* model.c */
 int cmd_model_list(struct ctl *ctl);

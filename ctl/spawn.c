@@ -1,4 +1,4 @@
-/* spawn.c - laganctl --spawn: runs a command with a private lagand; runs lagan-worker --inspect.
+/* spawn.c - laganctl --spawn: runs a command with a private lagand, and other programs of lagan.
  *
  * lagand creates its own runtime directory and removes it at its end. SIGTERM is its parent-death
  * signal, so it ends when laganctl ends for any reason; the signal is blocked from before exec
@@ -144,24 +144,27 @@ become(const struct spawn *s, const char **argv, pid_t parent, int out)
     _exit(CTL_FAILED);
 }
 
-/* Starts a program of lagan; sets argv[0] to its path. out: its standard output; -1: the log. */
+/* Starts a program of lagan; sets argv[0] to its path. Its standard error is s->log, or a new memfd
+ * if that is -1. out: its standard output; -1: the same as its standard error. */
 static int
 fork_program(struct spawn *s, const char *name, const char **argv, int out)
 {
-    static char program[1024];
+    char program[1024];
     pid_t parent = getpid();
 
     if (sibling_path(program, sizeof program, name) < 0)
         return ctl_fail(CTL_FAILED,
                         "cannot start %s: the program is not in the directory of laganctl", name);
     argv[0] = program;
-    s->log = memfd_create("lagan-log", MFD_CLOEXEC);
+    if (s->log < 0) s->log = memfd_create("lagan-log", MFD_CLOEXEC);
     if (s->log < 0)
         return ctl_fail(CTL_FAILED, "cannot create a memfd for the log of lagand: %s",
                         strerror(errno));
     s->pid = fork();
     if (s->pid == 0) become(s, argv, parent, out < 0 ? s->log : out);
-    return s->pid < 0 ? ctl_fail(CTL_FAILED, "fork: %s", strerror(errno)) : 0;
+    if (s->pid < 0) return ctl_fail(CTL_FAILED, "fork: %s", strerror(errno));
+    s->pidfd = (int)syscall(SYS_pidfd_open, s->pid, 0);
+    return 0;
 }
 
 static int
@@ -184,9 +187,7 @@ start(struct spawn *s, const struct ctl *ctl)
         argv[n++] = "--set";
         argv[n++] = line;
     }
-    if (choose_dir(s) || fork_program(s, "lagand", argv, -1)) return CTL_FAILED;
-    s->pidfd = (int)syscall(SYS_pidfd_open, s->pid, 0);
-    return 0;
+    return choose_dir(s) || fork_program(s, "lagand", argv, -1) ? CTL_FAILED : 0;
 }
 
 /* Waits up to `wait` for the process to end. Returns true if it has ended. */
@@ -201,8 +202,9 @@ ended(struct spawn *s, nsec wait)
     return s->gone;
 }
 
+/* Stops the process; kills it if it has not exited after STOP_WITHIN. */
 static void
-stop(struct spawn *s)
+end(struct spawn *s, const char *name)
 {
     nsec until = clock_after(clock_now(), STOP_WITHIN);
 
@@ -212,11 +214,17 @@ stop(struct spawn *s)
         kill(s->pid, SIGKILL); /* its workers exit when their doorbell hangs up */
         waitpid(s->pid, &s->status, 0);
         s->gone = true;
-        ctl_fail(0, "the lagand of --spawn did not stop within 10 s and was killed");
+        ctl_fail(0, "the %s of --spawn did not stop within 10 s and was killed", name);
         break;
     }
-    remove_dir(s);
     if (s->pidfd >= 0) close(s->pidfd);
+}
+
+static void
+stop(struct spawn *s)
+{
+    end(s, "lagand");
+    remove_dir(s);
     close(s->log);
 }
 
@@ -327,12 +335,32 @@ spawn_run(struct ctl *ctl, int (*run)(struct ctl *ctl))
     if (r) return r;
     r = wait_ready(&s, ctl);
     if (r == 0) {
+        ctl->spawned = &s;
         r = run(ctl);
+        ctl->spawned = NULL;
         if (r && r < 128) show_log(&s, 4);
     }
     lagan_close(ctl->api);
     ctl->api = NULL;
     stop(&s);
+    return r;
+}
+
+int
+spawn_beside(const struct ctl *ctl, const char *name, const char **argv)
+{
+    struct spawn s = { .pidfd = -1, .log = STDERR_FILENO };
+    int r = fork_program(&s, name, argv, STDOUT_FILENO);
+
+    if (r) return r;
+    while (!ctl_signal && !ended(&s, 200 * NSEC_MS) && !ended(ctl->spawned, 0)) continue;
+    if (ctl_signal)
+        r = 128 + ctl_signal;
+    else if (ctl->spawned->gone)
+        r = ctl_fail(CTL_FAILED, "the lagand of --spawn has ended");
+    else
+        r = WIFEXITED(s.status) ? WEXITSTATUS(s.status) : CTL_FAILED;
+    end(&s, name);
     return r;
 }
 
@@ -392,7 +420,7 @@ worker_args(const char **argv, int n, const struct ctl *ctl, char *buf, size_t c
 static int
 ask_program(const char *name, const char **argv, int most, char **ret)
 {
-    struct spawn s = { .pidfd = -1 };
+    struct spawn s = { .pidfd = -1, .log = -1 };
     int out = memfd_create("lagan-out", MFD_CLOEXEC), r;
 
     if (out < 0) return ctl_fail(CTL_FAILED, "memfd_create: %s", strerror(errno));
@@ -403,6 +431,7 @@ ask_program(const char *name, const char **argv, int most, char **ret)
     show_log(&s, most);
     *ret = contents(out);
     close(s.log);
+    close(s.pidfd);
     close(out);
     if (ctl_signal) return 128 + ctl_signal;
     if (WIFSIGNALED(s.status))
@@ -421,7 +450,8 @@ spawn_look(const struct ctl *ctl, const char *dir, char **ret)
         return ctl_fail(CTL_USAGE,
                         "%.64s...: the path of the model directory has more than 2000 bytes", dir);
     code = worker_args(argv, 2, ctl, buf, sizeof buf, dir);
-    return code ? code : ask_program("lagan-worker", argv, 4, ret);
+    /* The report has what lagan-worker logs as a warning. */
+    return code ? code : ask_program("lagan-worker", argv, LOG_LEVEL_ERR, ret);
 }
 
 int

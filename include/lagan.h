@@ -167,6 +167,10 @@ LAGAN_EXPORT const char *lagan_errmsg(const struct lagan *c);
  * else 0. -ENOTCONN: there was no WELCOME yet. */
 LAGAN_EXPORT int lagan_has_feature(const struct lagan *c, const char *name);
 
+/* Returns 1 if there is a connection on which lagand has sent WELCOME, else 0: requests then wait
+ * for the next connection. Current as of the last lagan_next(). */
+LAGAN_EXPORT int lagan_connected(const struct lagan *c);
+
 /* Returns the version of the library, "MAJOR.MINOR.PATCH". */
 LAGAN_EXPORT const char *lagan_version(void);
 

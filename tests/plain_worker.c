@@ -3,6 +3,7 @@
 
 #include "base/clock.h"
 
+#include <math.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdatomic.h>
@@ -49,6 +50,7 @@ plain_ready(struct channel *l, const char *name, struct rec_ready facts)
     facts.n_groups = 1;
     facts.name_bytes = n;
     facts.max_tokens = facts.max_len;
+    for (uint32_t i = 0; i < N_READY_DEFAULTS; i++) facts.defaults[i] = NAN;
     *r = facts;
     memcpy(r + 1, name, n);
     channel_publish(l);

@@ -92,12 +92,16 @@ torture=$build/tests/torture
 export srcdir=$top LAGAN_TEST_SEED=${LAGAN_TEST_SEED:-$(date +%s)}
 part address 'make check with the address and undefined sanitizers' sanitized address,undefined
 part thread 'make check with the thread sanitizer' sanitized thread
+part openai 'the openai package of Python against lagan-gateway' \
+  "$top/tests/gateway/openai_suite.sh" "$build"
+part h11 'the HTTP parser of lagan-gateway against h11' \
+  "$top/tests/gateway/h11_compare.sh" 200000
 part prefix 'a build that is configured twice' "$top/tests/daemon/reconfigured.sh"
 part planted 'faults that the fuzzers are to find' "$top/tools/planted.sh" all
 part late 'a manifest entry that is retracted after the launch is found' \
   "$torture/test_planted" --late 20000 'manifest_entry*'
-part fuzz 'ninety minutes of invalid rings, descriptors, plans, records, manifests and logs' \
-  fuzzed 900 ring control plan receive manifest log_file
+part fuzz 'two hours of invalid rings, descriptors, plans, records, manifests, logs and HTTP' \
+  fuzzed 900 ring control plan receive manifest log_file http body
 part soak 'a minute of 64 clients' env LAGAN_SOAK_SECONDS=60 "$build/tests/e2e/test_service"
 part mixture 'three hundred draws of models, settings, requests and what is done to them' \
   "$build/tests/e2e/test_mixture" --draws 300

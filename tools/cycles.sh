@@ -74,6 +74,7 @@ gpu/cuda      4
 worker        4
 daemon        3
 client        3
+gateway       7
 ctl           15
 sim           3
 TABLE

@@ -63,8 +63,11 @@ daemon/ops        @DAEMON route daemon/supervise daemon/request
 daemon            @DAEMON route daemon/supervise daemon/request daemon/ops
 client         include base wire
 ctl            include base client
+gateway/http   base
+gateway/api    include base gateway/http
+gateway        include base ipc wire client gateway/http gateway/api
 TABLE
-find include base ipc wire gpu worker route sim daemon client ctl \
+find include base ipc wire gpu worker route sim daemon client ctl gateway \
   \( -name '*.[ch]' -o -name '*.cu' -o -name '*.cuh' \) 2>/dev/null |
 while read -r f; do sed -n 's|^#include "\(.*\)"|'"$f"' \1|p' "$f"; done |
 awk '

@@ -3,7 +3,7 @@
 cd "${srcdir:-$(dirname "$0")/..}" || exit 99
 flags=$(pkg-config --cflags msgpack-c jansson 2>/dev/null || pkg-config --cflags msgpack jansson)
 bad=0
-for h in $(find include base ipc wire gpu worker route sim daemon client ctl bench tests \
+for h in $(find include base ipc wire gpu worker route sim daemon client ctl gateway bench tests \
   -name '*.h' | sort); do
   case $h in gpu/cuda/*) continue ;; esac   # need the toolkit; nvcc compiles them with their .cu
   # shellcheck disable=SC2086

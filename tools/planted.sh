@@ -43,7 +43,7 @@ field() { sed -n "s/^$2: *//p" "$top/tests/fuzz/planted/$1.txt"; }
 # copy DIR: every source the fuzzer could include.
 copy() {
   mkdir -p "$1" &&
-    find include base ipc wire gpu worker route sim daemon tests -name '*.[ch]' |
+    find include base ipc wire gpu worker route sim daemon gateway tests -name '*.[ch]' |
       tar -cf - -T - | tar -xf - -C "$1" &&
     printf '#define %s "/nowhere"\n' SYSCONFDIR PKGLIBEXECDIR >"$1/config.h"
 }

@@ -345,7 +345,7 @@ config_read(struct config *c, int argc, char **argv, struct problems *p, bool *u
         bool asked = *c->o.config;
 
         opt_defaults(daemon_opts, &c->o);
-        r = yaml_read(file, take_key, &reading, p);
+        r = yaml_read(file, "models", take_key, &reading, p);
         c->has_file = r == 0;
         if (r == -ENOENT && asked) problem(p, "--config %s: %s", file, strerror(ENOENT));
         at = 1;

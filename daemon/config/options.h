@@ -8,7 +8,7 @@
 #include "base/base.h"
 #include "base/log.h"
 #include "base/opt.h"
-#include "daemon/config/yaml.h"
+#include "base/yaml.h"
 #include "daemon/daemon.h"
 #include "ipc/model_options.h"
 

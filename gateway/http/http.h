@@ -1,7 +1,7 @@
 /* http.h - a strict HTTP/1.1 server (RFC 9110, 9112) for one thread.
  *
  * The server accepts connections, parses heads and bodies, and writes responses. A request is given
- * to the functions of struct http_handler; the handler answers at once or later through its struct
+ * to the functions of struct http_handler; the handler responds at once or later through its struct
  * http_exchange. Requests of one connection are handled one at a time, in order. Whatever
  * gateway/http/README.md does not allow is refused with 400 and the connection is closed.
  *
@@ -35,8 +35,9 @@ struct http_limits {
     uint32_t body_rate; /* least bytes a second of a body, over any 10 s */
 };
 
-/* One response. fields: further header lines, each ended by CRLF; NULL: none. The server adds
- * Server, Date, X-Request-Id, Content-Length or Transfer-Encoding, and Connection. */
+/* One response. fields: further header lines, each ended by CRLF; NULL: none. The handler keeps CR
+ * and LF of a client out of them. The server adds Server, Date, X-Request-Id, Content-Length or
+ * Transfer-Encoding, and Connection. */
 struct http_response {
     int status;
     const char *content_type; /* NULL: no body */
@@ -45,21 +46,24 @@ struct http_response {
     size_t n;
 };
 
-/* Called by the server. A function may call every http_...() function with x, except where noted. */
+/* Called by the server. A function may call every http_...() function with x, but gone() those of
+ * the request only. */
 struct http_handler {
     void *ctx;
     /* The head of a request was read and is valid; the body is not there yet. The handler may
-     * answer now (wrong key, unknown path); the body is then not read. Otherwise the server sends
+     * respond now (wrong key, unknown path); the body is then not read. Otherwise the server sends
      * 100 Continue where asked and reads the body. */
     void (*head)(void *ctx, struct http_exchange *x);
-    /* The whole request was read. Returns 0: answered, or the answer follows later; 1: call again in
-     * the next turn of the loop, because a part of a long body was processed. */
+    /* The whole request was read. Returns 0: the response is given, or follows later; 1: call again
+     * in the next loop iteration, because a part of a long body was processed. */
     int (*request)(void *ctx, struct http_exchange *x);
-    /* The output buffer has room again after http_write() returned -EAGAIN. */
-    void (*room)(void *ctx, struct http_exchange *x);
+    /* The output buffer has free space again after http_write() returned -EAGAIN. */
+    void (*writable)(void *ctx, struct http_exchange *x);
     /* The exchange ends: the response is complete, the client has left, or a timeout passed.
-     * complete is true only in the first case. Called once for each exchange for which head() was
-     * called; x is invalid afterwards. */
+     * complete is true only in the first case. why: "complete", "client_gone", "slow_reader",
+     * "cut", "closed", "memory" or a rule of README.md. Called once for each exchange for which
+     * head() was called, never below a call of http_...() except http_close(); x is invalid
+     * afterwards. */
     void (*gone)(void *ctx, struct http_exchange *x, bool complete, const char *why);
     /* Writes the body of an error of HTTP itself into buf (at most n bytes) and returns its length.
      * rule: name of the rule of README.md, for metrics; sentence: for the client. */
@@ -75,7 +79,8 @@ int http_open(struct http **ret, sd_event *loop, const char *const *listen, uint
               const struct http_handler *handler, struct err *e) MUST_USE;
 /* Closes all connections at once; handler->gone() is called for open exchanges. NULL is allowed. */
 void http_close(struct http *h);
-/* Takes no more connections and closes idle ones; open exchanges go on. */
+/* Takes no more connections, except those that wait at a port which other servers share, and closes
+ * idle ones; open exchanges continue. */
 void http_stop_listening(struct http *h);
 void http_set_limits(struct http *h, const struct http_limits *limits);
 const char *http_address(const struct http *h, uint32_t listener); /* "127.0.0.1:8000" */
@@ -89,7 +94,9 @@ struct http_counts http_counts(const struct http *h);
 /* ---- the request of an exchange; texts are valid until the exchange ends, the body only during
  * request() */
 enum http_method http_method(const struct http_exchange *x);
-struct http_text http_path(const struct http_exchange *x);  /* percent-decoded, no trailing '/' */
+/* The path, percent-decoded except %2F, without a trailing '/'. It may hold any byte but NUL, and
+ * need not be UTF-8. "*" for OPTIONS of the server. */
+struct http_text http_path(const struct http_exchange *x);
 struct http_text http_query(const struct http_exchange *x); /* as sent, without '?' */
 struct http_text http_body(const struct http_exchange *x);
 /* Returns the value of the nth header (from 0) of this name, in any case; p NULL: there is none. */
@@ -107,8 +114,9 @@ void http_respond(struct http_exchange *x, const struct http_response *r);
 /* Sends status and headers of a response whose body follows in pieces (chunked; for HTTP/1.0 until
  * the connection closes). */
 void http_stream(struct http_exchange *x, const struct http_response *r);
-/* Queues n bytes of a streamed body. All bytes of one turn of the loop leave in one chunk and one
- * send(). -EAGAIN: the output buffer has no room for them and nothing was queued; room() follows. */
+/* Queues n bytes of a streamed body. All bytes of one loop iteration leave in one chunk and one
+ * send(). -EAGAIN: the output buffer has no space for them and nothing was queued; writable()
+ * follows. */
 int http_write(struct http_exchange *x, const char *p, size_t n) MUST_USE;
 void http_end(struct http_exchange *x); /* the streamed body is complete */
 void http_cut(struct http_exchange *x); /* closes the connection, without an end of the body */

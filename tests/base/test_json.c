@@ -209,7 +209,7 @@ every_truncation_of_a_document_is_rejected(void **state)
 }
 
 static void
-depth_32_is_accepted_and_33_is_rejected(void **state)
+depth_64_is_accepted_and_65_is_rejected(void **state)
 {
     char text[2 * JSON_MAX_DEPTH + 3];
     struct err e;
@@ -220,7 +220,7 @@ depth_32_is_accepted_and_33_is_rejected(void **state)
         memset(text + depth, ']', depth);
         assert_int_equal(walk_n(text, 2 * depth, &e), depth > JSON_MAX_DEPTH ? -EBADMSG : 0);
     }
-    assert_string_equal(e.text, "line 1, column 33: more than 32 levels of nesting");
+    assert_string_equal(e.text, "line 1, column 65: more than 64 levels of nesting");
 }
 
 static void
@@ -434,7 +434,7 @@ main(void)
         cmocka_unit_test(documents_invalid_by_rfc_8259_are_rejected),
         cmocka_unit_test(malformed_utf8_is_rejected_at_any_position),
         cmocka_unit_test(every_truncation_of_a_document_is_rejected),
-        cmocka_unit_test(depth_32_is_accepted_and_33_is_rejected),
+        cmocka_unit_test(depth_64_is_accepted_and_65_is_rejected),
         cmocka_unit_test(errors_name_line_column_and_expected_token),
         cmocka_unit_test(errors_and_end_of_document_repeat),
         cmocka_unit_test(events_follow_the_order_of_the_text),

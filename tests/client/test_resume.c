@@ -353,6 +353,33 @@ descriptor_stays_the_same_over_connections(void **state)
     lagan_close(c);
 }
 
+/* Calls lagan_next() until lagan_connected() has this value. */
+static void
+await_connected(struct lagan *c, int connected)
+{
+    struct lagan_event ev = { sizeof ev };
+    nsec until = clock_now() + 30 * NSEC_S;
+
+    while (lagan_connected(c) != connected) {
+        assert_true(clock_now() < until);
+        lagan_next(c, &ev, 10);
+    }
+}
+
+static void
+connected_is_false_while_lagand_is_away(void **state)
+{
+    struct lagan *c = connect_mock();
+
+    (void)state;
+    assert_int_equal(lagan_connected(c), 1);
+    mock_kill(&mock);
+    await_connected(c, 0);
+    mock_start(&mock, "1");
+    await_connected(c, 1);
+    lagan_close(c);
+}
+
 int
 main(void)
 {
@@ -371,6 +398,7 @@ main(void)
         T(cancel_and_submit_while_disconnected_take_effect_later),
         T(prompt_log_probabilities_arrive_once),
         T(descriptor_stays_the_same_over_connections),
+        T(connected_is_false_while_lagand_is_away),
     };
 
     return cmocka_run_group_tests_name("resume", tests, NULL, NULL);

@@ -1,8 +1,9 @@
 #!/bin/bash
-# systemd_calls.sh - the unit allows every system call of lagand and its workers. The calls of a CPU
-# worker are traced here; those of a CUDA worker were recorded on a GPU host (tests/data/systemd).
+# systemd_calls.sh - the units allow every system call of lagand, its workers and lagan-gateway. The
+# calls of a CPU worker are traced here; those of a CUDA worker were recorded on a GPU host
+# (tests/data/systemd).
 #
-# strace lists the calls of both programs from start to end with one request in between. The filter
+# strace lists the calls of the programs from start to end with one request in between. The filter
 # sets are systemd's own. A refused call may abort the process (libzmq and sched_setscheduler()) or
 # make it slow without a message (loading and mincore()).
 set -u
@@ -22,23 +23,26 @@ names() {
   done
 }
 
-# The unit's lines in their order: a list adds calls, a list after ~ removes them.
-: >"$dir/allowed"
-while read -r line; do
-  for word in ${line#\~}; do
-    case $word in
-      @*) names "$word" ;;
-      *) echo "$word" ;;
-    esac
-  done | sort -u >"$dir/set"
-  case $line in
-    \~*) comm -23 "$dir/allowed" "$dir/set" ;;
-    *) sort -u "$dir/allowed" "$dir/set" ;;
-  esac >"$dir/next"
-  mv "$dir/next" "$dir/allowed"
-done < <(sed -n 's/^SystemCallFilter=//p' "$top/systemd/lagand.service.in")
-grep -qx read "$dir/allowed" || { echo "the unit's list was not understood"; exit 1; }
-grep -qx mount "$dir/allowed" && { echo "the unit allows mount()"; exit 1; }
+# The lines of a unit in their order: a list adds calls, a list after ~ removes them.
+allow() { # UNIT
+  : >"$dir/allowed"
+  while read -r line; do
+    for word in ${line#\~}; do
+      case $word in
+        @*) names "$word" ;;
+        *) echo "$word" ;;
+      esac
+    done | sort -u >"$dir/set"
+    case $line in
+      \~*) comm -23 "$dir/allowed" "$dir/set" ;;
+      *) sort -u "$dir/allowed" "$dir/set" ;;
+    esac >"$dir/next"
+    mv "$dir/next" "$dir/allowed"
+  done < <(sed -n 's/^SystemCallFilter=//p' "$top/systemd/$1")
+  grep -qx read "$dir/allowed" || { echo "the list of $1 was not understood"; exit 1; }
+  grep -qx mount "$dir/allowed" && { echo "$1 allows mount()"; exit 1; }
+}
+allow lagand.service.in
 
 check() { # the list of calls FILE, of WHOM
   refused=$(comm -23 "$1" "$dir/allowed" | tr '\n' ' ')
@@ -65,3 +69,28 @@ if grep -Eo 'socket\(AF_[A-Z0-9]+' "$dir/log" | grep -v AF_UNIX; then
   echo "the unit allows AF_UNIX sockets only"
   exit 1
 fi
+
+command -v curl >/dev/null || exit 0
+allow lagan-gateway.service.in
+ASAN_OPTIONS=detect_leaks=0 strace -f -o "$dir/log" "$build/lagan-gateway" \
+  --config /dev/null --listen "unix:$dir/http" --lagand "ipc://$dir/run/api.sock" --announce \
+  --shutdown-timeout 1s >"$dir/url" 2>"$dir/errors" &
+gateway=$!
+"$build/lagand" --runtime-dir "$dir/run" --model "$top/models/recall-gemma3" --device cpu \
+  2>>"$dir/errors" &
+lagand=$!
+trap 'kill $gateway $lagand 2>/dev/null; wait; rm -rf "$dir"' EXIT
+for _ in $(seq 600); do
+  curl -sf --unix-socket "$dir/http" http://x/health >/dev/null && break
+  sleep 0.05
+done
+curl -s --unix-socket "$dir/http" http://x/v1/completions \
+  -d '{"prompt":"k3=blue;q7=stone;q7?","stream":true}' >"$dir/output"
+grep -q DONE "$dir/output" || { cat "$dir/output" "$dir/errors"; echo "no stream"; exit 1; }
+traced=$(cat "/proc/$gateway/task/$gateway/children") # the only child of strace
+kill -HUP $traced
+sleep 0.2
+kill -TERM $traced
+wait $gateway || { cat "$dir/errors"; echo "the gateway exited with $?"; exit 1; }
+sed -nE 's/^[0-9]+ +(<\.\.\. )?([a-z_0-9]+)(\(| resumed).*/\2/p' "$dir/log" | sort -u >"$dir/called"
+check "$dir/called" 'lagan-gateway'

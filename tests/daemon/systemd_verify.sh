@@ -16,7 +16,14 @@ grep -n '@[a-z]*@' "$dir/lagand.service" && { echo "a path was not filled in"; e
 twice=$(grep -o '^Exec[A-Za-z]*=' "$dir/lagand.service" | sort | uniq -d)
 [ -z "$twice" ] || { echo "systemd would run two commands of $twice"; exit 1; }
 
-others=$(sed -n 's/^Exec[A-Za-z]*=\([^ ]*\).*/\1/p' "$dir/lagand.service" |
+sed 's|@sbindir@/lagan-gateway|/bin/true|' "$top/systemd/lagan-gateway.service.in" \
+  >"$dir/lagan-gateway.service"
+cp "$dir/lagan-gateway.service" "$dir/lagan-gateway@.service"
+cp "$top/systemd/lagan-gateway.socket" "$dir/"
+cp "$top/systemd/lagan-gateway.socket" "$dir/lagan-gateway@.socket"
+grep -n '@[a-z]*@' "$dir/lagan-gateway.service" && { echo "a path was not filled in"; exit 1; }
+
+others=$(sed -n 's/^Exec[A-Za-z]*=\([^ ]*\).*/\1/p' "$dir"/*.service |
   grep -v -x -e /bin/true -e /bin/sh)
 [ -z "$others" ] || { echo "a minimal system may have no $others"; exit 1; }
 # A refused reload must fail: with `kill -HUP`, systemctl reload would always succeed.
@@ -36,9 +43,9 @@ understood() { # WHAT: the units under test, in words
     { printf '%s\n' "$errors" "systemd does not understand $1"; exit 1; }
 }
 
-exposed() { # at most TENTHS, for WHAT configuration
+exposed() { # at most TENTHS, for WHAT configuration, UNIT: lagand.service
   systemd-analyze security --help 2>/dev/null | grep -q -- --offline || return 0
-  systemd-analyze security --offline=true --threshold="$1" "$dir/lagand.service" \
+  systemd-analyze security --offline=true --threshold="$1" "$dir/${3:-lagand.service}" \
     >"$dir/score" 2>&1 || { cat "$dir/score"; echo "$2: more exposed than $1 tenths"; exit 1; }
   echo "$2: $(tail -1 "$dir/score")"
 }
@@ -48,6 +55,11 @@ name=$(sed -n 's/^#define FRONTEND_SOCKET "\(.*\)".*/\1/p' "$top/daemon/net/fron
 grep -q "^FileDescriptorName=$name$" "$dir/lagand.socket" ||
   { echo "lagand does not know the socket by its name"; exit 1; }
 exposed 7 'without GPUs'
+errors=$(systemd-analyze verify --man=no "$dir"/lagan-gateway.* \
+  "$dir/lagan-gateway@1.service" 2>&1 |
+  grep lagan-gateway | grep -v -e 'User=lagan' -e 'Failed to resolve group')
+[ -z "$errors" ] || { printf '%s\n' "$errors" "systemd does not understand the gateway"; exit 1; }
+exposed 15 'gateway' lagan-gateway.service
 mkdir "$dir/lagand.service.d"
 cp "$top/systemd/lagan-cuda.conf" "$dir/lagand.service.d/"
 understood 'the unit with its drop-in'

@@ -2,26 +2,26 @@
  *
  * Recursive functions read libyaml's events. walk.path has the joined keys of the present position;
  * each level of the recursion appends its key and removes it again. */
-#include "daemon/config/yaml.h"
+#include "base/yaml.h"
 
 #include <stdarg.h>
 #include <stdio.h>
 #include <yaml.h>
 
-#define MODELS_IS_A_LIST "models must be a list whose entries begin with \"- \""
 enum { MAX_DEPTH = 8, MAX_PATH = 128, MAX_FILE = 1 << 20, MAX_SEEN = 512 };
 
 struct walk {
     yaml_parser_t parser;
-    const char *name; /* file name for errors */
-    const char *text; /* of the file */
+    const char *name;    /* file name for errors */
+    const char *text;    /* of the file */
+    const char *entries; /* key of the list of mappings; NULL: lists are of scalars */
     yaml_key *take;
     void *arg;
     struct problems *p;
-    int model; /* index of the present entry of models, or YAML_TOP */
+    int entry; /* index of the present entry of the list of mappings, or YAML_TOP */
     char path[MAX_PATH];
     struct seen {
-        int model;
+        int entry;
         char path[MAX_PATH];
         unsigned line;
     } * seen; /* [n_seen], the keys read so far, to find duplicate keys */
@@ -88,7 +88,7 @@ static bool
 first_time(struct walk *w, const yaml_mark_t *m)
 {
     for (uint32_t i = 0; i < w->n_seen; i++) {
-        if (w->seen[i].model == w->model && strcmp(w->seen[i].path, w->path) == 0) {
+        if (w->seen[i].entry == w->entry && strcmp(w->seen[i].path, w->path) == 0) {
             wrong(w, m, "%s was already set in line %u", w->path, w->seen[i].line);
             return false;
         }
@@ -97,7 +97,7 @@ first_time(struct walk *w, const yaml_mark_t *m)
         wrong(w, m, "the file has more than %d keys, which is the limit", MAX_SEEN);
         return false;
     }
-    w->seen[w->n_seen] = (struct seen){ .model = w->model, .line = (unsigned)m->line + 1 };
+    w->seen[w->n_seen] = (struct seen){ .entry = w->entry, .line = (unsigned)m->line + 1 };
     memcpy(w->seen[w->n_seen++].path, w->path, sizeof w->path);
     return true;
 }
@@ -133,14 +133,14 @@ take_scalar(struct walk *w, const yaml_event_t *ev)
              (!*value || !strcmp(value, "~") || !strcmp(value, "null")))
         problem(w->p, "%s: %s has no value; to use the default, remove the line", where, w->path);
     else
-        w->take(w->arg, w->model, w->path, value, where, (unsigned)ev->start_mark.line + 1);
+        w->take(w->arg, w->entry, w->path, value, where, (unsigned)ev->start_mark.line + 1);
 }
 
 static int mapping(struct walk *w, int depth);
 
-/* Reads models: a list of mappings. */
+/* Reads the list of mappings. */
 static int
-models(struct walk *w, int depth)
+entries(struct walk *w, int depth)
 {
     for (int i = 0;; i++) {
         yaml_event_t ev;
@@ -149,15 +149,16 @@ models(struct walk *w, int depth)
         TRY(next(w, &ev));
         if (ev.type == YAML_SEQUENCE_END_EVENT) {
             yaml_event_delete(&ev);
-            w->model = YAML_TOP;
+            w->entry = YAML_TOP;
             return 0;
         }
         if (ev.type == YAML_MAPPING_START_EVENT) {
-            w->model = i;
+            w->entry = i;
             w->path[0] = 0;
             r = mapping(w, depth + 1);
         } else {
-            wrong(w, &ev.start_mark, "an entry of models must be a mapping with at least path:");
+            wrong(w, &ev.start_mark, "an entry of %s must be a mapping of keys to values",
+                  w->entries);
             r = skip(w, &ev);
         }
         yaml_event_delete(&ev);
@@ -165,28 +166,60 @@ models(struct walk *w, int depth)
     }
 }
 
+/* Reads a list of scalars: one key with several values. */
+static int
+scalars(struct walk *w)
+{
+    for (;;) {
+        yaml_event_t ev;
+        yaml_event_type_t type;
+        int r = 0;
+
+        TRY(next(w, &ev));
+        type = ev.type;
+        if (type == YAML_SCALAR_EVENT) {
+            take_scalar(w, &ev);
+        } else if (type != YAML_SEQUENCE_END_EVENT) {
+            wrong(w, &ev.start_mark, "an entry of %s must be one value", w->path);
+            r = skip(w, &ev);
+        }
+        yaml_event_delete(&ev);
+        if (r < 0 || type == YAML_SEQUENCE_END_EVENT) return r;
+    }
+}
+
+static void
+no_list(struct walk *w, const yaml_event_t *ev)
+{
+    wrong(w, &ev->start_mark, "%s must be a list whose entries begin with \"- \"", w->path);
+}
+
 static int
 value(struct walk *w, const yaml_event_t *ev, int depth)
 {
-    bool list = w->model == YAML_TOP && strcmp(w->path, "models") == 0;
+    bool list = w->entries && w->entry == YAML_TOP && strcmp(w->path, w->entries) == 0;
     char where[160];
 
     switch (ev->type) {
     case YAML_SCALAR_EVENT:
         if (list)
-            wrong(w, &ev->start_mark, MODELS_IS_A_LIST);
+            no_list(w, ev);
         else
             take_scalar(w, ev);
         return 0;
     case YAML_MAPPING_START_EVENT:
         if (depth < MAX_DEPTH && !list) return mapping(w, depth + 1);
-        wrong(w, &ev->start_mark, "%s", list ? MODELS_IS_A_LIST : "the key is nested too deep");
+        if (list)
+            no_list(w, ev);
+        else
+            wrong(w, &ev->start_mark, "the key is nested too deep");
         return skip(w, ev);
     case YAML_SEQUENCE_START_EVENT:
-        if (list) return models(w, depth);
+        if (list) return entries(w, depth);
+        if (!w->entries) return scalars(w);
         snprintf(where, sizeof where, "%.100s:%zu:%zu", w->name, ev->start_mark.line + 1,
                  ev->start_mark.column + 1);
-        w->take(w->arg, w->model, w->path, NULL, where, (unsigned)ev->start_mark.line + 1);
+        w->take(w->arg, w->entry, w->path, NULL, where, (unsigned)ev->start_mark.line + 1);
         return skip(w, ev);
     default:
         wrong(w, &ev->start_mark, "%s is a YAML alias, which is not supported", w->path);
@@ -227,8 +260,8 @@ mapping(struct walk *w, int depth)
         }
         r = next(w, &val);
         if (r == 0) {
-            /* A mapping may be written twice with different keys in it; a scalar key only once. */
-            if (good && val.type == YAML_SCALAR_EVENT) good = first_time(w, &key.start_mark);
+            /* A mapping may be written twice with different keys in it; another key only once. */
+            if (good && val.type != YAML_MAPPING_START_EVENT) good = first_time(w, &key.start_mark);
             r = good ? value(w, &val, depth) : skip(w, &val);
             yaml_event_delete(&val);
         }
@@ -255,7 +288,7 @@ document(struct walk *w)
             has_document = true;
         } else if (type == YAML_MAPPING_START_EVENT) {
             w->path[0] = 0;
-            w->model = YAML_TOP;
+            w->entry = YAML_TOP;
             r = mapping(w, 1);
         } else if (type == YAML_SCALAR_EVENT && !ev.data.scalar.length) {
             /* an empty document is allowed */
@@ -270,24 +303,20 @@ document(struct walk *w)
 }
 
 static int
-read_text(const char *name, const char *text, size_t n, yaml_key *take, void *arg,
-          struct problems *p)
+read_text(struct walk *w, size_t n)
 {
-    struct walk w = {
-        .name = name, .text = text, .take = take, .arg = arg, .p = p, .model = YAML_TOP
-    };
     int r;
 
-    w.seen = calloc(MAX_SEEN, sizeof *w.seen);
-    if (!w.seen || !yaml_parser_initialize(&w.parser)) {
-        free(w.seen);
-        problem(p, "%s: out of memory while reading the file", name);
+    w->seen = calloc(MAX_SEEN, sizeof *w->seen);
+    if (!w->seen || !yaml_parser_initialize(&w->parser)) {
+        free(w->seen);
+        problem(w->p, "%s: out of memory while reading the file", w->name);
         return -ENOMEM;
     }
-    yaml_parser_set_input_string(&w.parser, (const unsigned char *)text, n);
-    r = document(&w);
-    yaml_parser_delete(&w.parser);
-    free(w.seen);
+    yaml_parser_set_input_string(&w->parser, (const unsigned char *)w->text, n);
+    r = document(w);
+    yaml_parser_delete(&w->parser);
+    free(w->seen);
     return r;
 }
 
@@ -298,8 +327,11 @@ free_text(char **text)
 }
 
 int
-yaml_read(const char *path, yaml_key *take, void *arg, struct problems *p)
+yaml_read(const char *path, const char *entries, yaml_key *take, void *arg, struct problems *p)
 {
+    struct walk w = {
+        .name = path, .entries = entries, .take = take, .arg = arg, .p = p, .entry = YAML_TOP
+    };
     char *text CLEAN(free_text) = malloc(MAX_FILE);
     FILE *f = fopen(path, "re");
     const char *why = "no memory";
@@ -317,7 +349,8 @@ yaml_read(const char *path, yaml_key *take, void *arg, struct problems *p)
         why = ferror(f) ? strerror(errno) : n == MAX_FILE ? "the file exceeds 1 MiB" : NULL;
     }
     fclose(f);
-    if (!why) return read_text(path, text, n, take, arg, p);
+    w.text = text;
+    if (!why) return read_text(&w, n);
     problem(p, "%s: %s", path, why);
     return -EBADMSG;
 }
