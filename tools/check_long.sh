@@ -97,6 +97,8 @@ part openai 'the openai package of Python against lagan-gateway' \
 part h11 'the HTTP parser of lagan-gateway against h11' \
   "$top/tests/gateway/h11_compare.sh" 200000
 part prefix 'a build that is configured twice' "$top/tests/daemon/reconfigured.sh"
+part systemd 'the unit under a real systemd' \
+  sh -c 'cd "$1" && { "$0" || [ $? = 77 ]; }' "$top/tests/daemon/systemd_live.sh" "$build"
 part planted 'faults that the fuzzers are to find' "$top/tools/planted.sh" all
 part late 'a manifest entry that is retracted after the launch is found' \
   "$torture/test_planted" --late 20000 'manifest_entry*'
