@@ -123,7 +123,7 @@ take_head(void *ctx, struct http_exchange *x)
     struct fault f;
     uint32_t tenant;
 
-    if (!r && other_method && http_method(x) == HTTP_OPTIONS) {
+    if (!r && http_method(x) == HTTP_OPTIONS && (other_method || text_is(http_path(x), "*"))) {
         options(x);
         return;
     }

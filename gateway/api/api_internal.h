@@ -150,7 +150,8 @@ struct route {
 
 /* route.c */
 const struct route *route_find(enum http_method method, struct http_text path, bool *other_method);
-void route_allowed(struct out *o, struct http_text path); /* "GET, HEAD, OPTIONS" */
+/* Writes "GET, HEAD, OPTIONS", of the path "*" the methods of all routes. */
+void route_allowed(struct out *o, struct http_text path);
 
 /* exchange.c: life of an exchange */
 struct exchange *exchange_new(struct api *a, struct http_exchange *x, const struct route *r);

@@ -51,6 +51,7 @@ route_find(enum http_method method, struct http_text path, bool *other_method)
 void
 route_allowed(struct out *o, struct http_text path)
 {
+    if (path.n == 1 && path.p[0] == '*') out_put(o, "GET, HEAD, POST, ");
     for (size_t i = 0; i < ARRAY_LEN(routes); i++)
         if (matches(&routes[i], path))
             out_put(o, routes[i].method == HTTP_GET ? "GET, HEAD, " : "POST, ");

@@ -284,6 +284,13 @@ paths_methods_and_keys_have_their_errors(void **state)
     assert_int_equal(x->status, 204);
     assert_string_equal(x->fields.p, "Allow: GET, HEAD, OPTIONS\r\n");
     ask_done(&f, x);
+    x = ask(&f, HTTP_OPTIONS, "*", NULL);
+    assert_int_equal(x->status, 204);
+    assert_string_equal(x->fields.p, "Allow: GET, HEAD, POST, OPTIONS\r\n");
+    ask_done(&f, x);
+    x = ask(&f, HTTP_OPTIONS, "/nowhere", NULL);
+    assert_fault(x, 404, "unknown_url", NULL);
+    ask_done(&f, x);
     x = ask(&f, HTTP_HEAD, "/health", NULL);
     assert_int_equal(x->status, 200);
     ask_done(&f, x);
