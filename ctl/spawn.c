@@ -337,6 +337,7 @@ spawn_run(struct ctl *ctl, int (*run)(struct ctl *ctl))
     if (r == 0) {
         ctl->spawned = &s;
         r = run(ctl);
+        ctl->spawned = NULL;
         if (r && r < 128) show_log(&s, 4);
     }
     lagan_close(ctl->api);

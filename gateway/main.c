@@ -89,6 +89,9 @@ exit_code(int r)
     case -EPERM:
         return EXIT_NO_PERMISSION;
     case -EINVAL:
+    case -ENOENT: /* the directory of a unix socket */
+    case -ENOTDIR:
+    case -ENAMETOOLONG:
         return EXIT_CONFIG;
     case -EADDRINUSE:
     case -EADDRNOTAVAIL:

@@ -248,9 +248,9 @@ check_aliases(struct gateway_config *c, struct problems *p)
                         alias[i], alias[j]);
         }
     /* joins the pairs again; a pair has as many bytes as before */
+    for (uint32_t i = 0; i < n; i++) alias[i][strlen(alias[i])] = ' ';
     for (char *s = c->aliases, *end = s + strlen(c->models); s < end; s++)
         if (!*s) *s = '\n';
-    for (uint32_t i = 0; i < n; i++) name[i][-1] = ' ';
 }
 
 static void

@@ -2,7 +2,7 @@
  *
  * A request is numbered, and its response has "<NUMBER>". Each connection gets the responses to its
  * requests in order, or the first ones of them if it was cut or left. Every exchange that began
- * ends once. */
+ * ends once. With failing allocations a connection may end early, and nothing else changes. */
 #include "tests/gateway/http_fixture.h"
 
 #include "tests/test.h"
@@ -28,6 +28,38 @@ static struct http_fixture f;
 static struct drawn_client clients[CLIENTS];
 static struct http_exchange *open_exchanges[MAX_OPEN];
 static uint32_t n_open, n_began, n_ended, n_numbers;
+
+/* ---- allocations of the server that fail */
+
+static uint32_t fail_one_of; /* 0: none fails */
+static bool in_server;
+static uint32_t n_failed;
+
+void *__real_malloc(size_t n);
+void *__real_realloc(void *p, size_t n);
+void *__wrap_malloc(size_t n);
+void *__wrap_realloc(void *p, size_t n);
+
+static bool
+fails_now(void)
+{
+    bool fails = in_server && fail_one_of && test_below(fail_one_of) == 0;
+
+    n_failed += fails;
+    return fails;
+}
+
+void *
+__wrap_malloc(size_t n)
+{
+    return fails_now() ? NULL : __real_malloc(n);
+}
+
+void *
+__wrap_realloc(void *p, size_t n)
+{
+    return fails_now() ? NULL : __real_realloc(p, n);
+}
 
 /* ---- the handler: the path is /KIND/NUMBER */
 
@@ -110,7 +142,7 @@ static size_t
 on_fault(void *ctx, int status, const char *rule, const char *sentence, char *buf, size_t n)
 {
     (void)ctx;
-    fail_msg("%d %s: %s", status, rule, sentence);
+    if (!fail_one_of || status != 503) fail_msg("%d %s: %s", status, rule, sentence);
     return (size_t)snprintf(buf, n, "%s", sentence);
 }
 
@@ -168,7 +200,7 @@ draw_client(struct drawn_client *d)
     d->n = d->sent = 0;
     d->first = n_numbers;
     d->n_requests = 0;
-    d->may_end = false;
+    d->may_end = fail_one_of != 0;
     d->n_responses = 0;
     d->n_checked = 0;
     d->began = clock_now();
@@ -207,6 +239,7 @@ check_responses(struct drawn_client *d)
     char want[32];
 
     while (d->c.in && (p = d->c.in + d->n_checked) < end && (head_end = strstr(p, "\r\n\r\n"))) {
+        if (fail_one_of && !memcmp(p, "HTTP/1.1 503", 12)) return; /* the last response */
         if (memcmp(p, "HTTP/1.1 200 OK\r\n", 17)) fail_msg("%.2000s", p);
         snprintf(want, sizeof want, "<%u>", d->first + d->n_responses);
         length = strstr(p, "Content-Length: ");
@@ -260,7 +293,16 @@ move_client(struct drawn_client *d)
 }
 
 static void
-every_connection_gets_its_responses_in_order(void **state)
+iterate(void)
+{
+    in_server = true;
+    while (test_below(3)) proceed();
+    sd_event_run(f.loop, 0);
+    in_server = false;
+}
+
+static void
+run_clients(void)
 {
     const struct http_handler handler = {
         NULL, on_head, on_request, on_writable, on_gone, on_fault
@@ -269,24 +311,21 @@ every_connection_gets_its_responses_in_order(void **state)
     const char *listen = "127.0.0.1:0";
     struct err e;
 
-    (void)state;
-    test_seed();
+    n_open = n_began = n_ended = 0;
     fixture_open(&f, listen, &l);
     http_close(f.http);
     assert_int_equal(http_open(&f.http, f.loop, &listen, 1, NULL, 0, &l, &handler, &e), 0);
     for (uint32_t i = 0; i < ROUNDS * CLIENTS * 20; i++) {
         move_client(&clients[test_below(CLIENTS)]);
-        while (test_below(3)) proceed();
-        sd_event_run(f.loop, 0);
+        iterate();
     }
     for (int i = 0; i < CLIENTS; i++)
         while (clients[i].is_open) { /* to the end of each */
             move_client(&clients[i]);
-            proceed();
-            sd_event_run(f.loop, 0);
+            iterate();
         }
     for (int i = 0; i < 1000 && http_counts(f.http).connections; i++) {
-        proceed();
+        iterate();
         fixture_iterate(&f);
     }
     assert_int_equal(http_counts(f.http).connections, 0);
@@ -296,11 +335,32 @@ every_connection_gets_its_responses_in_order(void **state)
     fixture_close(&f);
 }
 
+static void
+every_connection_gets_its_responses_in_order(void **state)
+{
+    (void)state;
+    test_seed();
+    fail_one_of = 0;
+    run_clients();
+}
+
+static void
+failing_allocations_end_connections_and_nothing_else(void **state)
+{
+    (void)state;
+    test_seed();
+    fail_one_of = 150;
+    run_clients();
+    assert_true(n_failed > 10);
+}
+
 int
 main(void)
 {
-    const struct CMUnitTest tests[] = { cmocka_unit_test(
-        every_connection_gets_its_responses_in_order) };
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_connection_gets_its_responses_in_order),
+        cmocka_unit_test(failing_allocations_end_connections_and_nothing_else),
+    };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
