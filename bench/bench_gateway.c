@@ -374,6 +374,7 @@ main(int argc, char **argv)
     uint32_t rate = argc > 2 ? (uint32_t)atoi(argv[2]) : 50;
     struct rlimit files;
     struct service b;
+    double idle;
 
     if (argc > 3 || rounds < 1 || rounds > MAX_ROUNDS || rate < 1 || rate > 1000) {
         fprintf(stderr, "usage: bench_gateway [ROUNDS, at most %d [RATE, 1 to 1000]]\n",
@@ -384,8 +385,9 @@ main(int argc, char **argv)
     files.rlim_cur = files.rlim_max;
     setrlimit(RLIMIT_NOFILE, &files);
     start(&b, rate);
+    idle = resident_mib(b.gateway);
     for (uint32_t i = 0; i < rounds; i++) {
-        double mib, idle = resident_mib(b.gateway);
+        double mib;
         struct result lib1 = through_liblagan(&b, 1), http1 = through_http(&b, 1, &mib);
         struct result lib = through_liblagan(&b, STREAMS), http = through_http(&b, STREAMS, &mib);
         const double of[N_CASES] = {
