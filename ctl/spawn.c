@@ -450,7 +450,8 @@ spawn_look(const struct ctl *ctl, const char *dir, char **ret)
         return ctl_fail(CTL_USAGE,
                         "%.64s...: the path of the model directory has more than 2000 bytes", dir);
     code = worker_args(argv, 2, ctl, buf, sizeof buf, dir);
-    return code ? code : ask_program("lagan-worker", argv, 4, ret);
+    /* The report has what lagan-worker logs as a warning. */
+    return code ? code : ask_program("lagan-worker", argv, LOG_LEVEL_ERR, ret);
 }
 
 int

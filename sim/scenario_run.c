@@ -53,14 +53,25 @@ find_command(const char *name, const struct scenario_command *const **table)
 }
 
 static int
-open_stage(struct scenario *g, struct err *e)
+open_worker(struct scenario *g, struct err *why)
+{
+    g->ran = true;
+    if (g->open) return 0;
+    setting_close(&g->st);
+    TRY(worker_open(&g->w, &g->st, why));
+    g->open = true;
+    return 0;
+}
+
+/* The command `open`: prints the reason if the settings are refused. */
+static int
+act_open(struct scenario *g, struct err *e)
 {
     struct err why;
 
-    if (g->open) return 0;
-    setting_close(&g->st);
-    if (worker_open(&g->w, &g->st, &why) < 0) return script_err(g->l, e, "%s", why.text);
-    g->open = true;
+    if (g->l->n_words > 1 || g->open)
+        return script_err(g->l, e, "open has no operands and must precede all commands");
+    if (open_worker(g, &why) < 0) stage_print(g, "refused: %s", why.text);
     return 0;
 }
 
@@ -88,12 +99,12 @@ leave_actors(struct scenario *g)
 static int
 restart_scenario(struct scenario *g, struct err *e)
 {
-    if (g->l->n_words > 1 || !g->open)
+    if (g->l->n_words > 1 || !g->ran)
         return script_err(g->l, e, "again has no operands and must follow a command");
     worker_close(&g->w);
     leave_actors(g);
     g->it = 0;
-    g->open = false;
+    g->open = g->ran = false;
     g->commands = NULL;
     return 0;
 }
@@ -103,16 +114,18 @@ act_line(struct scenario *g, struct err *e)
 {
     const struct scenario_command *const *table, *c = find_command(g->l->words[0], &table);
     int r = setting_line(&g->st, g->l, e);
+    struct err why;
 
     if (strcmp(g->l->words[0], "again") == 0) return restart_scenario(g, e);
+    if (strcmp(g->l->words[0], "open") == 0) return act_open(g, e);
     if (r < 0) return r;
-    if (r > 0 && g->open) return script_err(g->l, e, "settings must precede all commands");
+    if (r > 0 && g->ran) return script_err(g->l, e, "settings must precede all commands");
     if (r > 0) return 0;
     if (!c)
         return script_err(g->l, e,
                           "unknown command %s; `lagan-sim script --help` lists the commands",
                           g->l->words[0]);
-    TRY(open_stage(g, e));
+    if (open_worker(g, &why) < 0) return script_err(g->l, e, "%s", why.text);
     if (g->commands && g->commands != *table)
         return script_err(g->l, e, "scheduler and KV manager commands cannot be mixed");
     g->commands = *table;
@@ -198,14 +211,16 @@ script_run(const struct script *s, FILE *out, struct err *e)
         TRY(act_line(g, e));
         same = as_wanted(g, out) && same;
     }
-    if (!g->open) return err_set(e, -EINVAL, "%s: contains no command", s->name);
+    if (!g->ran) return err_set(e, -EINVAL, "%s: contains no command", s->name);
     return same ? 0 : 1;
 }
 
 void
 script_print_commands(FILE *out)
 {
-    fputs("\nagain\n  restart with the same settings and the settings that follow\n", out);
+    fputs("\nopen\n  accept the settings, or print why they are refused\n"
+          "\nagain\n  restart with the same settings and the settings that follow\n",
+          out);
     for (size_t t = 0; t < ARRAY_LEN(tables); t++)
         for (const struct scenario_command *c = tables[t]; c->name; c++) {
             fprintf(out, "\n%s %s\n  %s\n", c->name, c->operands, c->sentence);

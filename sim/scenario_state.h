@@ -20,7 +20,8 @@ struct scenario {
     const struct script *s;
     const struct script_line *l; /* the current command */
     struct sim_config st;
-    bool open; /* the worker is open: settings are no longer allowed */
+    bool ran;  /* a command has run: settings are no longer allowed */
+    bool open; /* the worker is open */
     struct sim_worker w;
     struct actor actor[STAGE_ACTORS];
     uint32_t n_actors;

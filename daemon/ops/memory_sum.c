@@ -101,15 +101,16 @@ format_shares(const struct memory_device *d, const struct config *c, char *buf, 
     if (used >= n) memcpy(buf + n - 4, "...", 4);
 }
 
-/* Adds an error if the processes on d need more than `limit` bytes, or than `free` bytes.
- * own: bytes of lagand; 0: d is a GPU. */
+/* Adds an error if the processes on d need more than m->limit bytes, or than m->free bytes. own:
+ * bytes of lagand; 0: d is a GPU. */
 static void
-check_device(const struct memory_device *d, const struct config *c, const char *owner,
-             uint64_t limit, uint64_t free, uint64_t own, struct problems *p)
+check_device(const struct memory_device *d, const struct config *c, const struct memory_free *m,
+             uint64_t own, struct problems *p)
 {
     char shares[260], sum_text[24], size[24];
     uint32_t n_models = 0, n = 0;
     uint64_t sum = own;
+    bool fits_limit;
 
     for (uint32_t i = 0; i < c->n_models; i++) {
         if (!d->bytes[i]) continue;
@@ -117,14 +118,16 @@ check_device(const struct memory_device *d, const struct config *c, const char *
         n += d->processes[i];
         n_models++;
     }
+    fits_limit = sum <= m->limit;
     /* lagan-worker --inspect checks one process, on the CPU all processes of a model. */
-    if (n < 2 || (own && n_models < 2) || (sum <= limit && sum <= free)) return;
+    if (n < 2 || (own && n_models < 2) || (fits_limit && sum <= m->free)) return;
     format_shares(d, c, shares, sizeof shares);
-    problem(p,
-            "models that share %s need %s together, but it has %s%s: %s; lower kv.memory, or serve "
-            "fewer models or workers",
-            owner, size_text(sum, sum_text), size_text(MIN(limit, free), size),
-            sum > limit ? "" : " free", shares);
+    problem(
+        p,
+        "models that share %.60s need %s together, but it has %s%s: %s; lower kv.memory, or serve "
+        "fewer models or workers",
+        fits_limit ? m->owner : m->limiter, size_text(sum, sum_text),
+        size_text(fits_limit ? m->free : m->limit, size), fits_limit ? " free" : "", shares);
 }
 
 void
@@ -133,18 +136,20 @@ memory_sum_check(const struct memory_sum *s, const struct config *c, bool free, 
     struct memory_free m;
     struct cgroup cgroup;
     struct err e;
-    char owner[32];
 
     cgroup_find(&cgroup, c->o.cgroup_root);
-    if (cgroup_memory(&cgroup, &m, &e) < 0)
+    if (cgroup_memory(&cgroup, &m, &e) < 0) {
         problem(p, "%s", e.text);
-    else
-        check_device(&s->host, c, m.limiter, m.limit, free ? m.free : UINT64_MAX,
-                     CGROUP_DAEMON_BYTES, p);
+    } else {
+        if (!free) m.free = UINT64_MAX;
+        check_device(&s->host, c, &m, CGROUP_DAEMON_BYTES, p);
+    }
     for (uint32_t i = 0; i < MEMORY_SUM_GPUS; i++) {
         if (!s->gpu[i].total) continue;
-        snprintf(owner, sizeof owner, "GPU %u", i);
-        check_device(&s->gpu[i], c, owner, s->gpu[i].total, free ? s->gpu[i].free : UINT64_MAX, 0,
-                     p);
+        m = (struct memory_free){ .free = free ? s->gpu[i].free : UINT64_MAX,
+                                  .limit = s->gpu[i].total };
+        snprintf(m.owner, sizeof m.owner, "GPU %u", i);
+        memcpy(m.limiter, m.owner, sizeof m.limiter);
+        check_device(&s->gpu[i], c, &m, 0, p);
     }
 }

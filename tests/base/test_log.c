@@ -310,7 +310,8 @@ unread_pipe_drops_lines_and_reports_their_number(void **state)
 static void
 full_journal_socket_does_not_block(void **state)
 {
-    int fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_NONBLOCK, 0), other;
+    /* systemd sets the length of the queue to 512, which the buffer of one sender does not fill. */
+    int fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_NONBLOCK, 0), other[8];
     char text[8];
 
     (void)state;
@@ -320,8 +321,10 @@ full_journal_socket_does_not_block(void **state)
                      0);
     journal_addr_bytes = sizeof journal_addr;
     assert_int_equal(getsockname(fd, (struct sockaddr *)&journal_addr, &journal_addr_bytes), 0);
-    other = socket(AF_UNIX, SOCK_DGRAM | SOCK_NONBLOCK, 0);
-    assert_int_equal(syscall(SYS_connect, other, &journal_addr, journal_addr_bytes), 0);
+    for (size_t i = 0; i < ARRAY_LEN(other); i++) {
+        other[i] = socket(AF_UNIX, SOCK_DGRAM | SOCK_NONBLOCK, 0);
+        assert_int_equal(syscall(SYS_connect, other[i], &journal_addr, journal_addr_bytes), 0);
+    }
     look();
     journal_stream(0);
     log_open("lagand", LOG_LEVEL_INFO);
@@ -329,7 +332,8 @@ full_journal_socket_does_not_block(void **state)
     log_info("received");
     assert_non_null(strstr(journal, "received"));
     *journal = 0;
-    while (send(other, "x", 1, 0) == 1) continue;
+    for (size_t i = 0; i < ARRAY_LEN(other); i++)
+        while (send(other[i], "x", 1, 0) == 1) continue;
     log_info("not received");
     log_info("nor this");
     assert_string_equal(journal, "");
@@ -342,7 +346,7 @@ full_journal_socket_does_not_block(void **state)
     unsetenv("JOURNAL_STREAM");
     assert_string_equal(seen(), "");
     close(fd);
-    close(other);
+    for (size_t i = 0; i < ARRAY_LEN(other); i++) close(other[i]);
 }
 
 int

@@ -1,5 +1,6 @@
 /* test_config.c - options.h and yaml.h: all errors are reported at once, with their positions. */
 #include "daemon/config/options.h"
+#include "daemon/ops/memory_sum.h"
 #include "tests/test.h"
 
 #include <stdio.h>
@@ -166,6 +167,47 @@ invalid_yaml_is_reported_with_line_and_column(void **state)
 }
 
 static void
+models_that_share_a_gpu_are_added_up(void **state)
+{
+    static const struct {
+        const char *report[3]; /* of each model */
+        bool free;
+        const char *error; /* NULL: they fit */
+    } t[] = {
+        { { "{\"need\":50,\"free\":90,\"total\":100}", "{\"need\":50,\"free\":90,\"total\":100}" },
+          false,
+          NULL },
+        { { "{\"need\":51,\"free\":90,\"total\":100}", "{\"need\":50,\"free\":90,\"total\":100}" },
+          false,
+          "models that share GPU 0 need" },
+        { { "{\"need\":50,\"free\":90,\"total\":100}", "{\"need\":50,\"free\":90,\"total\":100}" },
+          true,
+          "models that share GPU 0 need" },
+        /* two processes of c on GPU 7 */
+        { { "", "{}", "{\"kv\":[{\"free\":1}],\"need\":31457280,\"total\":52428800,\"free\":1}" },
+          false,
+          "models that share GPU 7 need 60.0 MiB together, but it has 50.0 MiB: "
+          "c 2 processes of 30.0 MiB; lower kv.memory" },
+        { { "{\"need\":51,\"total\":-1}", "{\"need\":\"x\"", "[]" }, true, NULL },
+    };
+
+    (void)state;
+    write_file("models:\n  - { name: a, path: @, device: \"cuda:0\" }\n"
+               "  - { name: b, path: @, device: \"cuda:1,0\", tensor_parallel: 2 }\n"
+               "  - { name: c, path: @, device: \"cuda:7\", workers: 2 }\n");
+    for (size_t i = 0; i < ARRAY_LEN(t); i++) {
+        struct memory_sum sum = { 0 };
+
+        assert_int_equal(READ(A "--config", file), 0);
+        for (uint32_t k = 0; k < 3 && t[i].report[k]; k++)
+            memory_sum_add(&sum, &c, k, t[i].report[k]);
+        memory_sum_check(&sum, &c, t[i].free, &p);
+        assert_int_equal(p.n, t[i].error != NULL);
+        if (t[i].error) says(t[i].error);
+    }
+}
+
+static void
 options_without_effect_are_refused_by_lagand(void **state)
 {
     (void)state;
@@ -223,6 +265,7 @@ main(void)
         cmocka_unit_test(all_errors_of_a_file_are_reported_with_position),
         cmocka_unit_test(invalid_yaml_is_reported_with_line_and_column),
         cmocka_unit_test(last_set_of_a_key_is_used),
+        cmocka_unit_test(models_that_share_a_gpu_are_added_up),
         cmocka_unit_test(options_without_effect_are_refused_by_lagand),
         cmocka_unit_test(invalid_command_lines_are_refused_by_name),
     };

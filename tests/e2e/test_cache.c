@@ -31,6 +31,7 @@ struct counts {
     uint64_t offloaded, onboarded, preemptions;
     uint64_t of_groups;     /* offloaded and onboarded blocks of all groups */
     uint64_t shared, cross; /* full hits of all groups, of cross groups */
+    uint64_t states;        /* blocks of snapshots onboarded */
 };
 
 static void
@@ -110,6 +111,7 @@ count(const struct serve *s)
         n.of_groups = metric(line, "lagan_kv_onboarded", n.of_groups);
         n.shared = metric(line, "lagan_kv_reused_full", n.shared);
         if (strstr(line, "kind=\"cross\"")) n.cross = metric(line, "lagan_kv_reused_full", n.cross);
+        if (strstr(line, "kind=\"state\"")) n.states = metric(line, "lagan_kv_onboarded", n.states);
         n.preemptions = metric(line, "preemptions", n.preemptions);
     }
     pclose(f);
@@ -180,6 +182,7 @@ static void
 with_and_without(const char *model, const char *memory, const char *roomier, bool encoder,
                  const char *sinks)
 {
+    bool states = strstr(model, "nemotron_h") != NULL; /* it has recurrent state */
     static struct dialog got[DIALOGS];
     const char *set[] = { "kv.memory=64MiB",
                           "kv.reuse=false",
@@ -225,6 +228,7 @@ with_and_without(const char *model, const char *memory, const char *roomier, boo
         assert_true(n.of_groups == n.offloaded + n.onboarded && n.shared > 0);
         assert_true((n.cross > 0) == encoder);
         assert_true(way != 1 || n.preemptions > 0);
+        assert_true((n.states > 0) == (states && way < 2));
     }
 }
 
@@ -264,6 +268,15 @@ encoder_inputs_and_their_outputs_are_found_again(void **state)
 {
     (void)state;
     with_and_without("tests/data/golden/t5_relu", "kv.memory=448KiB", "kv.memory=768KiB", true,
+                     NULL);
+}
+
+/* Attention and recurrent state: the hit of a later round needs the snapshot at its end. */
+static void
+snapshots_of_recurrent_state_are_found_again(void **state)
+{
+    (void)state;
+    with_and_without("tests/data/golden/nemotron_h", "kv.memory=768KiB", "kv.memory=2MiB", false,
                      NULL);
 }
 
@@ -592,6 +605,7 @@ main(int argc, char **argv)
         cmocka_unit_test(windows_far_shorter_than_prompts_are_found_again),
         cmocka_unit_test(windows_that_keep_their_first_positions_are_found_again),
         cmocka_unit_test(encoder_inputs_and_their_outputs_are_found_again),
+        cmocka_unit_test(snapshots_of_recurrent_state_are_found_again),
         cmocka_unit_test(outputs_keep_their_bits_while_the_cache_is_flushed),
         cmocka_unit_test(searches_and_samples_of_one_source_encode_it_once),
         cmocka_unit_test(users_find_only_what_they_sent_themselves),

@@ -94,6 +94,18 @@ static const struct failure rows[] = {
       "do not fit\nlower kv.memory" },
     { "9 kv.memory is too small", "run --model $M --set kv.memory=64KiB", 78,
       "too small\nraise kv.memory" },
+    { "10 the kernel kills a worker because memory ran out",
+      "mkdir $D/cg; for f in 'cgroup.controllers memory' 'memory.max 1073741824' 'memory.current "
+      "0' "
+      "'memory.events oom_kill 0'; do echo \"${f#* }\" >$D/cg/${f%% *}; done\n"
+      "up --model $M --cgroup-root $D/cg; echo oom_kill 1 >$D/cg/memory.events; kill -9 $(worker)\n"
+      "i=0; until $K status | grep -q 'out of memory' || test $i -ge 100; do i=$((i + 1)); sleep "
+      "0.1; done\n"
+      "$K status --wait=30",
+      7,
+      "degraded  1 of 1 workers ready\nout of memory: cgroup / has 1024.0 MiB; the kernel killed "
+      "pid \n"
+      "raise the limit or lower kv.memory, then `laganctl restart w0`" },
     { "12 device cuda without CUDA",
       "needs test ! -e /dev/nvidiactl; timeout -k 1 30 ./lagand --runtime-dir $D/rt --model $M "
       "--device cuda",
@@ -138,6 +150,10 @@ static const struct failure rows[] = {
     { "19 lagan-worker is missing",
       "mkdir $D/bin; cp lagand $D/bin/; $D/bin/lagand --runtime-dir $D/rt --device cpu --model $M",
       1, "the program lagan-worker is neither in\n/bin nor in /" },
+    { "19 lagan-worker may not be executed",
+      "mkdir $D/bin; cp lagand lagan-worker $D/bin/; chmod 644 $D/bin/lagan-worker; "
+      "$D/bin/lagand --runtime-dir $D/rt --device cpu --model $M",
+      77, "/lagan-worker may not be executed: Permission denied; run chmod 755 on it" },
     { "20 a worker is killed",
       "up --model $M; $K generate --text k3 $LONG --json >$D/want\n"
       "$K generate --text k3 $LONG --json >$D/got & j=$!; sleep 0.1; kill -9 $(worker); wait $j\n"
@@ -297,8 +313,10 @@ static const struct {
       "requests_of_a_killed_lagand_continue_without_resubmission" },
     { "34 tcp on an address", "tests/daemon/test_tcp_server.c",
       "tcp_on_an_address_needs_no_netlink_socket" },
-    { "10, 11 OOM kills", "tests/daemon/test_supervisor.c",
+    { "10 several OOM kills", "tests/daemon/test_supervisor.c",
       "oom_kills_back_off_and_fail_after_ten" },
+    { "11 OOM kills while a worker loads", "tests/daemon/test_deaths.c",
+      "oom_kills_while_loading_end_requests_with_out_of_memory" },
 };
 
 static void

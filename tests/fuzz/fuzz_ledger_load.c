@@ -183,7 +183,8 @@ ref_take(uint16_t type, const uint8_t *p, uint32_t n)
         if (n != sizeof end + (t->n_out > 1 ? t->n_out * sizeof(struct request_output) : 0))
             return false;
         memcpy(&end, p, sizeof end);
-        if (!((end.reason >= 1 && end.reason <= 5) || (end.reason >= 32 && end.reason <= 47)))
+        if (!((end.reason >= 1 && end.reason <= 5) ||
+              (end.reason >= 32 && end.reason <= LAGAN_E_CONFIGURATION)))
             return false;
         t->open = false;
         return true;

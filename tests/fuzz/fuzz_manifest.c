@@ -68,11 +68,14 @@ open_kv(struct manifest_ref *t)
 static bool
 open_geometry(struct manifest_ref *t, struct in *in)
 {
+    uint32_t how;
+
     t->c = (struct kv_config){ .n_groups = 1 + byte(in) % 4,
                                .n_slots = SLOTS,
                                .n_lanes = 1,
                                .tokens_per_block = 1 + byte(in) % 5 };
-    t->c.reuse = byte(in) % 2;
+    how = byte(in);
+    t->c.reuse = how % 2;
     for (uint32_t i = 0; i < SLOTS; i++) /* equal prefixes */
         for (uint32_t k = 0; k < ENTRIES * 5; k++)
             t->token[i][k] = (token_id)(k % 3 + (k > 8 * i ? i : 0));
@@ -88,6 +91,7 @@ open_geometry(struct manifest_ref *t, struct in *in)
                                            .max_blocks = byte(in) % 2 ? 0 : 20 + byte(in) % 20 };
     for (uint32_t g = 0; g < t->c.n_groups; g++) t->capped |= t->c.group[g].max_blocks > 0;
     t->c.slab_bytes = kv_slab_bytes(&t->c);
+    if (t->c.reuse) t->c.host_bytes = (how / 2 % 16) * (uint64_t)t->c.slab_bytes;
     t->c.arena_bytes = (uint64_t)(4 + byte(in) % 24) * t->c.slab_bytes;
     check(t->c.arena_bytes / UNIT <= MAX_UNITS);
     if (!open_kv(t)) return false;
@@ -207,12 +211,16 @@ poke_node(struct manifest_ref *t, struct in *in)
     uint32_t *node = live_node(t, byte(in) % 40), *other = live_node(t, byte(in) % 40),
              v = read_word(in), at;
     uint32_t how = byte(in), slot = byte(in) % SLOTS, g = byte(in) % t->c.n_groups;
+    struct kv_count host;
+    bool host_word;
 
     if (!node) return false;
-    at = how % 4 ? 12 + 2 * (how / 4 % t->c.n_groups) : v % (t->m.h.node_bytes / 4);
+    kv_count_host(t->kv, &host);
+    host_word = how % 4 && host.blocks && v % 4 == 0;
+    at = how % 4 ? 12 + 2 * (how / 4 % t->c.n_groups) + host_word : v % (t->m.h.node_bytes / 4);
     switch (how / 16 % 4) {
     case 0:
-        v = (how / 64 == 3 ? node : other)[how % 4 ? 12 + 2 * g : at];
+        v = (how / 64 == 3 ? node : other)[how % 4 ? 12 + 2 * g + host_word : at];
         break;
     case 1:
         v = entry_table(t, slot, g)[byte(in) % ENTRIES] + 1;
@@ -221,6 +229,10 @@ poke_node(struct manifest_ref *t, struct in *in)
         v = node[at] + 1 + v % 40;
         break;
     default:
+        if (host_word)
+            v = 1 +
+                v / 4 % (host.blocks + 2) *
+                    (uint32_t)(host.block_bytes / t->c.group[how / 4 % t->c.n_groups].slice_bytes);
         break;
     }
     if (node[at] == v) return false;

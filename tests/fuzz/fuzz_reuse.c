@@ -1,8 +1,8 @@
 /* fuzz_reuse.c - reuse of KV blocks against a reference that knows the contents of the arena.
  *
- * The reference (ref_reuse.h) has no tree: it follows the sentences of its head with a list of cached
- * blocks. It predicts each hit and checks each eviction. Before every step it checks that each
- * position that the step sees, through the tables as edits and copies set them, holds what the
+ * The reference (ref_reuse.h) has no tree: it follows the sentences of its head with a list of
+ * cached blocks. It predicts each hit and checks each eviction. Before every step it checks that
+ * each position that the step sees, through the tables as edits and copies set them, holds what the
  * sequence needs. For recurrent state it keeps the tokens before the state, for live states and
  * snapshots. Slots may be forked and reordered, and are stored like others; prefixes are pinned.
  */
@@ -243,7 +243,7 @@ copy_tail(struct reuse_ref *t, const struct kv_copy *c, unsigned lane, uint64_t 
     check(false);
 }
 
-/* Applies the copies of kv_start() in order. ref_acquire() applies those of blocks that it evicts. */
+/* Applies the copies of kv_start() in order; ref_acquire() applies those of evicted blocks. */
 static void
 apply_copies(struct reuse_ref *t, struct reuse_slot *s, const struct kv_out *out, unsigned lane,
              uint64_t step, bool after)
@@ -327,7 +327,7 @@ compute_state(struct reuse_ref *t, const struct reuse_slot *s, uint32_t group, u
 }
 
 /* Ends the evictions of a step. If a step evicts a slab, snapshots with a layer there leave other
- * slabs too, and the step may take one of those instead: which one is the choice of the code. */
+ * slabs too, and the step may take such a slab instead. The code chooses the slab. */
 static void
 end_evictions(struct reuse_ref *t, unsigned lane, uint64_t step)
 {
@@ -831,10 +831,11 @@ pick_operation(const struct reuse_ref *t, uint8_t b)
 int
 LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-    struct reuse_ref *t = calloc(1, sizeof *t);
+    static struct reuse_ref ref;
+    struct reuse_ref *t = &ref;
     struct in in = { data, data + size };
 
-    check(t);
+    memset(t, 0, offsetof(struct reuse_ref, block));
     if (ref_begin(t, &in)) {
         while (in.p < in.end && !(t->has_state && tree_may_be_full(t))) {
             fuzz_operations++;
@@ -878,6 +879,5 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         }
     }
     free(t->mem);
-    free(t);
     return 0;
 }

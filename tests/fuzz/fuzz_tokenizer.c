@@ -157,8 +157,9 @@ put_pretok(struct doc *d, struct in *in, bool level)
                 how % 4 == 2 ? "Digits" : "WhitespaceSplit", how & 128 ? "true" : "false");
     }
     if (level)
-        PUT(d, "%s{\"type\":\"ByteLevel\",\"add_prefix_space\":%s,\"use_regex\":%s}", n ? "," : "",
-            byte(in) & 1 ? "true" : "false", byte(in) & 1 ? "true" : "false");
+        PUT(d, "%s{\"type\":\"ByteLevel\",\"add_prefix_space\":%s", n ? "," : "",
+            byte(in) & 1 ? "true" : "false");
+    if (level) PUT(d, ",\"use_regex\":%s}", byte(in) & 1 ? "true" : "false");
     put(d, "]},");
 }
 
@@ -229,10 +230,9 @@ put_bpe(struct doc *d, struct in *in, bool level)
 
     check(merges.p);
     put(d, "\"model\":{\"type\":\"BPE\",");
-    if (!level)
-        PUT(d, "\"byte_fallback\":%s,\"fuse_unk\":%s,\"unk_token\":%s,",
-            byte(in) & 1 ? "true" : "false", byte(in) & 1 ? "true" : "false",
-            byte(in) & 1 ? "\"<unk>\"" : "null");
+    if (!level) PUT(d, "\"byte_fallback\":%s,", byte(in) & 1 ? "true" : "false");
+    if (!level) PUT(d, "\"fuse_unk\":%s,", byte(in) & 1 ? "true" : "false");
+    if (!level) PUT(d, "\"unk_token\":%s,", byte(in) & 1 ? "\"<unk>\"" : "null");
     PUT(d, "\"ignore_merges\":%s,\"vocab\":{\"<unk>\":0,\"</s>\":1",
         byte(in) & 1 ? "true" : "false");
     for (n = 2; n < 258; n++) {
@@ -281,17 +281,17 @@ put_unigram(struct doc *d, struct in *in)
 {
     uint32_t n = 2;
 
-    PUT(d,
-        "\"model\":{\"type\":\"Unigram\",\"unk_id\":%u,\"byte_fallback\":%s,\"vocab\":[[\"<unk>\","
-        "0],[\"</s>\",0]",
-        byte(in) % 16 ? 0 : byte(in), byte(in) & 1 ? "true" : "false");
+    PUT(d, "\"model\":{\"type\":\"Unigram\",\"unk_id\":%u,", byte(in) % 16 ? 0 : byte(in));
+    PUT(d, "\"byte_fallback\":%s,\"vocab\":[[\"<unk>\",0],[\"</s>\",0]",
+        byte(in) & 1 ? "true" : "false");
     if (byte(in) & 1)
         for (; n < 258; n++) PUT(d, ",[\"<0x%02X>\",0]", n - 2);
     for (uint32_t i = byte(in) % 32; i > 0; i--, n++) {
         char text[64];
 
         piece(text, byte(in));
-        PUT(d, ",[\"%s\",-%u.%u]", text, byte(in) % 8, byte(in) % 10);
+        PUT(d, ",[\"%s\",-%u", text, byte(in) % 8);
+        PUT(d, ".%u]", byte(in) % 10);
     }
     put(d, "]}}");
     return n;

@@ -1,4 +1,4 @@
-/* ref_memory.c - what the positions of the arena hold, and which steps use them: see ref_reuse.h. */
+/* ref_memory.c - what the positions of the arena hold, which steps use them: see ref_reuse.h. */
 #include "tests/fuzz/ref_reuse.h"
 
 uint64_t

@@ -3,8 +3,8 @@
  *
  * ref_reuse.c follows these sentences, with linear searches only:
  *
- *  1. The KV of a block depends on its tokens and their extra ids, on all tokens before them, and on
- *     salt and encoder input. Two blocks are equal if all of these are equal.
+ *  1. The KV of a block depends on its tokens and their extra ids, on all tokens before them, and
+ *     on salt and encoder input. Two blocks are equal if all of these are equal.
  *  2. Full blocks of computed positions are cached by kv_store(); kv_release() also caches the
  *     partial block at the end, and again blocks whose equal was evicted. If an equal block is
  *     cached already, the older one stays.
@@ -14,18 +14,19 @@
  *     have this block in the arena; not with recurrent state. Without copies, only a block that no
  *     sequence holds and that no longer cached sequence contains.
  *  5. The KV of an encoder input is found whole or not at all.
- *  6. Held blocks are not evicted: neither those of slots nor those of pins. A block is evicted only
- *     if none is free. The cached block with the lowest priority is evicted; of these, the one that
- *     was released first. A sequence releases its last block first, in a window group its first.
+ *  6. Held blocks are not evicted: neither those of slots nor those of pins. A block is evicted
+ *     only if none is free. The cached block with the lowest priority is evicted; of these, the
+ *     one that was released first. A sequence releases its last block first, in a window group its
+ *     first.
  *  7. When a block is evicted, the cached blocks that continue it are evicted before all others.
- *  8. A block begins with priority 35. A request sets the priority of the blocks that it is admitted
- *     with, stores or releases, by the range that has the block's first token.
- *  9. An evicted block is copied to the host tier if its priority is at least 30, it is full or of an
- *     encoder input, and the host tier does not have it; a snapshot with all its blocks. A full host
- *     tier evicts by rules 6 and 7.
+ *  8. A block begins with priority 35. A request sets the priority of the blocks that it is
+ *     admitted with, stores or releases, by the range that has the block's first token.
+ *  9. An evicted block is copied to the host tier if its priority is at least 30, it is full or of
+ *     an encoder input, and the host tier does not have it; a snapshot with all its blocks. A full
+ *     host tier evicts by rules 6 and 7.
  *
- * ref_memory.c knows what each position of the arena holds: a number that stands for "the K and V of
- * this token after those tokens".
+ * ref_memory.c knows what each position of the arena holds: a number that stands for "the K and V
+ * of this token after those tokens".
  */
 #pragma once
 #include "tests/fuzz/fuzz.h"
@@ -84,18 +85,19 @@ struct reuse_ref {
     uint32_t n_host_blocks, host_block_units;
     uint64_t host_steps[HOST_BLOCKS][MAX_LANES], host_holds[HOST_BLOCKS][TOKENS];
     struct reuse_slot slot[ROWS];
-    struct reuse_block block[BLOCKS];
-    uint32_t n_blocks;
+    uint32_t n_blocks; /* of block[] */
     uint64_t planned[MAX_LANES], done[MAX_LANES];
     uint32_t n_groups_made;
     uint64_t n_released, n_operations;
     bool away;               /* the host tier */
     bool skip_rare_features; /* first byte: no state, sinks, seq groups: more of the rest */
     uint64_t clock[MAX_LANES][STEPS][MAX_LANES];
-    struct kv_edit edit[EDITS];
-    struct kv_copy copy[COPIES];
     const struct kv_copy *save, *save_end; /* copies to the host tier that are not applied yet */
     struct reuse_slot *starting;           /* the slot whose kv_start() is in the step */
+    /* not cleared at the begin */
+    struct reuse_block block[BLOCKS];
+    struct kv_edit edit[EDITS];
+    struct kv_copy copy[COPIES];
 };
 
 /* ---- ref_memory.c */
@@ -127,7 +129,8 @@ bool ref_all_started(const struct reuse_ref *t);
 
 /* ---- ref_reuse.c */
 
-/* Returns the cached positions; *whole: in full blocks. Then whether the encoder input is cached. */
+/* ref_hit() returns the cached positions; *whole: in full blocks. ref_cross() returns true if the
+ * encoder input is cached. */
 uint32_t ref_hit(const struct reuse_ref *t, const struct reuse_slot *s, uint32_t *whole);
 bool ref_cross(const struct reuse_ref *t, const struct reuse_slot *s);
 /* Returns the number of blocks of a cached block: one per layer of a snapshot. */
@@ -149,8 +152,8 @@ void ref_drop(struct reuse_ref *t, struct reuse_slot *s);
 /* Removes block i from the arena or from the host tier, and from the list if it was its last place.
  * Returns true if the list has lost element i: another block is there now. */
 bool ref_forget(struct reuse_ref *t, uint32_t i, bool host);
-/* The row is admitted: it holds its hit and sets priorities. ref_claim_tail() checks s->tail[group];
- * owner: the slot will take the tail over, or is the one that copies it. */
+/* The row is admitted: it holds its hit and sets priorities. ref_claim_tail() checks
+ * s->tail[group]; owner: the slot will take the tail over, or is the one that copies it. */
 void ref_claim(struct reuse_ref *t, struct reuse_slot *s);
 void ref_claim_tail(struct reuse_ref *t, const struct reuse_slot *s, uint32_t group, bool owner);
 /* kv_store() and kv_release() of the slot at n positions; the latter without the end of the row. */

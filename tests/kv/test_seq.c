@@ -144,6 +144,20 @@ KV_TEST(chunked_prefill_holds_window_and_chunk_only,
     }
 }
 
+/* The V of a layer is at the next slice after its K (gpu.h). The scratch block is block 0. */
+KV_TEST(third_block_of_four_layers_starts_at_slice_24,
+        pool(4, 100, { .n_layers = 4, .n_parts = 2, .slice_bytes = 128, .max_entries = 8 }))
+{
+    struct kv_need need = kv_need(kv, 12, 0, 12);
+
+    assert_int_equal(kv_scratch(kv, 0), 0);
+    assert_int_equal(kv_reserve(kv, 0, &need), 0);
+    step(kv, 0, 0, 12, 0, 1);
+    for (uint32_t entry = 0; entry < 3; entry++)
+        assert_int_equal(kv_entry(kv, 0, 0, entry), 8 * (entry + 1));
+    kv_done(kv, 0, 1);
+}
+
 KV_TEST(freed_window_block_is_cleared_by_an_edit,
         pool(4, 100, group(KV_FULL, 0, 0), group(KV_WINDOW, 4, 0)))
 {
@@ -507,6 +521,7 @@ main(void)
         cmocka_unit_test(window_need_is_at_most_window_chunk_and_one_block),
         cmocka_unit_test(blocks_behind_the_window_are_freed),
         cmocka_unit_test(chunked_prefill_holds_window_and_chunk_only),
+        cmocka_unit_test(third_block_of_four_layers_starts_at_slice_24),
         cmocka_unit_test(freed_window_block_is_cleared_by_an_edit),
         cmocka_unit_test(cross_blocks_depend_on_the_encoder_input_only),
         cmocka_unit_test(refused_reservation_changes_no_group),

@@ -330,6 +330,85 @@ adopted_slot_resumes_at_the_last_finished_snapshot(void **state)
     free(base);
 }
 
+/* Returns the cached positions that the replacement finds of a 34-token prompt; *n_host: how many
+ * of its host blocks hold a snapshot. */
+static uint32_t
+replace_worker(struct kv_fixture *b, struct manifest *m, bool host, uint32_t *n_host,
+               struct manifest_adopted *adopted)
+{
+    struct manifest_found found[FIXTURE_SLOTS];
+    slice_id *tables = malloc(m->h.row_bytes);
+    struct kv_hit hit;
+    struct err e;
+
+    memset(b->mem, 0, kv_bytes(&b->c));
+    b->kv = kv_init(b->mem, &b->c, &e);
+    *adopted = manifest_adopt(m, b->kv, host, found, tables);
+    kv_check(b->kv);
+    free(tables);
+    prompt_of(b, 0, 0, 34, NULL);
+    kv_lookup(b->kv, &b->slot[0].text, &hit);
+    *n_host = hit.n_host[1];
+    return hit.n_tokens;
+}
+
+/* Returns the first word of the manifest's nodes that has a host block of a snapshot. */
+static _Atomic uint32_t *
+snapshot_word(const struct manifest *m)
+{
+    for (uint32_t i = 1; i < m->h.n_nodes; i++) {
+        struct manifest_node *n = (void *)(m->base + m->h.node_at + (size_t)i * m->h.node_bytes);
+        _Atomic uint32_t *place = (void *)(n + 1);
+
+        /* block and host block of group 0; block and host blocks of group 1 */
+        if (n->live && place[3]) return &place[3];
+    }
+    fail_msg("no snapshot is in the host tier");
+    return NULL;
+}
+
+static void
+replacement_finds_snapshots_in_the_host_tier(void **state)
+{
+    static const uint64_t fingerprint[2], id[2];
+    struct kv_fixture *b = hybrid_with_host(26, 64);
+    void *base = calloc(1, manifest_bytes(&b->c)), *copy;
+    struct manifest_adopted adopted;
+    struct manifest m;
+    uint32_t n_host;
+
+    (void)state;
+    manifest_make(&m, base, &b->c, fingerprint, id);
+    prompt_of(b, 0, 0, 34, NULL);
+    add(b, 0, 0);
+    release(b, 0);
+    fill_arena(b);
+    manifest_put_nodes(&m, b->kv);
+    copy = malloc(m.h.bytes);
+    memcpy(copy, base, m.h.bytes);
+    for (int death = 0; death < 2; death++) {
+        assert_int_equal(replace_worker(b, &m, true, &n_host, &adopted), 32);
+        assert_int_equal(n_host, LAYERS);
+        assert_int_equal(adopted.no_nodes, 0);
+    }
+    assert_int_equal(add(b, 0, 0), 32);
+    kv_drop(b->kv, 0);
+    memcpy(base, copy, m.h.bytes);
+    snapshot_word(&m)[1] = snapshot_word(&m)[0]; /* one host block for two layers */
+    replace_worker(b, &m, true, &n_host, &adopted);
+    assert_int_equal(adopted.no_nodes, 1);
+    memcpy(base, copy, m.h.bytes);
+    snapshot_word(&m)[LAYERS - 1] = 0; /* a layer is missing */
+    replace_worker(b, &m, true, &n_host, &adopted);
+    assert_int_equal(adopted.no_nodes, 1);
+    memcpy(base, copy, m.h.bytes); /* the host memory is lost */
+    assert_true(replace_worker(b, &m, false, &n_host, &adopted) < 32);
+    assert_int_equal(n_host + adopted.no_nodes, 0);
+    cache_close(b);
+    free(copy);
+    free(base);
+}
+
 KV_TEST(beams_have_private_states, hybrid(INTERVAL, 400))
 {
     static const uint32_t slot[] = { 0, 1, 2 };
@@ -417,6 +496,7 @@ main(void)
         cmocka_unit_test(snapshot_is_offloaded_whole_or_not_at_all),
         cmocka_unit_test(full_host_tier_evicts_a_snapshot_with_all_layers),
         cmocka_unit_test(adopted_slot_resumes_at_the_last_finished_snapshot),
+        cmocka_unit_test(replacement_finds_snapshots_in_the_host_tier),
         cmocka_unit_test(beams_have_private_states),
         cmocka_unit_test(sinks_stay_when_the_window_moves),
         cmocka_unit_test(window_hit_needs_its_sinks),

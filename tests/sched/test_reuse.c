@@ -280,6 +280,38 @@ resumed_sequence_waits_for_the_host_tier_alone(void **state)
     }
 }
 
+static struct seq *
+unlike(uint32_t i)
+{
+    return q[n_seqs++] = seq_new((token_id)(1500 * i), 1005, 2, 0);
+}
+
+static void
+many_prompts_are_onboarded_in_one_step(void **state)
+{
+    struct kv_stats n;
+
+    (void)state;
+    begin(700, 6);
+    r.c.group[0].max_entries = 110;
+    r.l.max_len = 1100;
+    r.c.host_bytes = 1 << 20;
+    run_open(&r);
+    for (uint32_t i = 0; i < 16; i++) { /* the last 7 evict the first to the host tier */
+        n_seqs = 0;
+        run_add(&r, unlike(i));
+        while (step()) {
+        }
+    }
+    n_seqs = 0;
+    for (uint32_t i = 0; i < 6; i++) run_add(&r, unlike(i));
+    assert_int_equal(step(), 63);
+    for (uint32_t i = 0; i < 6; i++) assert_int_equal(q[i]->n_cached, 1000);
+    kv_stats(r.kv, 0, &n);
+    assert_int_equal(n.onboarded, 600);
+    run_cancel(&r, q, n_seqs);
+}
+
 static void
 cached_encoder_input_is_not_encoded(void **state) /* G3 */
 {
@@ -356,6 +388,7 @@ main(void)
         cmocka_unit_test(salt_and_adapter_share_nothing),
         cmocka_unit_test(preempted_sequence_reuses_its_cached_blocks),
         cmocka_unit_test(resumed_sequence_waits_for_the_host_tier_alone),
+        cmocka_unit_test(many_prompts_are_onboarded_in_one_step),
         cmocka_unit_test(cached_encoder_input_is_not_encoded),
         cmocka_unit_test(preempted_sample_finds_no_blocks_of_another_salt),
     };

@@ -95,6 +95,8 @@ error_names_the_line_and_the_valid_form(void **state)
         { "group full\nrequest r0 tokens 1..x\n", "a.txt:2: invalid tokens 1..x" },
         { "group full\nrequest r0 prompt 3\ngroup full\n", "a.txt:3: settings must precede" },
         { "group full\n", "a.txt: contains no command" },
+        { "group full\nopen\ngroup full\n", "a.txt:3: settings must precede" },
+        { "group full\nopen\nopen\n", "a.txt:3: open has no operands and must precede" },
         { "group full\nrun \001\n", "a.txt:2: byte 0x01 is not allowed" },
         { "group full\nadd r0 tokens 0..3\nused\n", "a.txt:3: scheduler and KV manager commands" },
         { "group full\ngrow r0 1\n", "a.txt:2: sequence r0 is not admitted" },

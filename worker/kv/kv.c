@@ -60,7 +60,7 @@ take_bytes(uint64_t *at, uint64_t n, uint64_t each)
 static uint64_t
 lay_out(struct kv *kv, const struct kv_config *c)
 {
-    uint64_t at = sizeof *kv, n_blocks;
+    uint64_t at = sizeof *kv, n_blocks, n_host = 0;
 
     *kv = (struct kv){ .c = *c };
     if (!kv->c.slab_bytes) kv->c.slab_bytes = kv_slab_bytes(c);
@@ -96,6 +96,8 @@ lay_out(struct kv *kv, const struct kv_config *c)
     kv->end_at = take_bytes(&at, c->n_slots, sizeof(seq_slot));
     for (uint32_t g = 0; g < c->n_groups; g++)
         kv->table_at[g] = take_bytes(&at, (uint64_t)kv->n_rows * c->group[g].max_entries, 4);
+    for (uint32_t g = 0; g < c->n_groups; g++) n_host += kv_tree_n_host(&c->group[g]);
+    kv->export_at = take_bytes(&at, n_host, sizeof(slice_id));
     kv->event_at = take_bytes(&at, c->max_events, sizeof(struct kv_event));
     return kv_tree_bytes(kv, at, n_blocks);
 }

@@ -132,7 +132,7 @@ has_host_blocks(const struct kv *kv, uint32_t n)
     return kv->n_mapped >= kv->n_held_host_blocks + n;
 }
 
-/* Plans the copy of a block to a host block, which it returns; the caller attaches and queues it. */
+/* Plans the copy of a block to a host block and returns that; the caller attaches and queues it. */
 static uint32_t
 copy_to_host(struct kv *kv, uint32_t block, unsigned lane, struct kv_out *out)
 {

@@ -161,7 +161,7 @@ struct kv {
     struct block_key key; /* made of c.hash_secret */
     /* byte offsets of the arrays below from struct kv */
     uint64_t block_at, slab_at, slot_at, end_at, table_at[MAX_GROUPS];
-    uint64_t node_at, bucket_at, token_at, extra_at, event_at;
+    uint64_t node_at, bucket_at, token_at, extra_at, event_at, export_at;
     uint64_t n_events;
 };
 
@@ -180,6 +180,7 @@ KV_ARRAY(kv_buckets, uint32_t, bucket_at)
 KV_ARRAY(kv_all_tokens, token_id, token_at)
 KV_ARRAY(kv_all_extras, uint64_t, extra_at)
 KV_ARRAY(kv_event_ring, struct kv_event, event_at)
+KV_ARRAY(kv_export_hosts, slice_id, export_at) /* kv_tree_export.host of the last export */
 
 /* Returns the slot's row of the group's block table, an array of block refs. */
 static inline uint32_t *

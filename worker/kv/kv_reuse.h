@@ -101,8 +101,7 @@ int kv_admit(struct kv *kv, seq_slot slot, const struct kv_need *n, const struct
  * The copies run in order before the work of the step. Has no effect without a hit. */
 void kv_start(struct kv *kv, unsigned lane, uint64_t step, seq_slot slot, struct kv_out *out);
 /* Adds the encoder input, and the full blocks of the first n computed positions (n may be 0), to
- * the tree. Call it after the slot's first step has finished, which computes the encoder input's KV.
- */
+ * the tree. Call it after the slot's first step, which computes the encoder input's KV, is done. */
 void kv_store(struct kv *kv, seq_slot slot, const struct kv_text *t, uint32_t n);
 /* Does kv_store(), adds the last, partial block to the tree too, and then does kv_drop(). */
 void kv_release(struct kv *kv, seq_slot slot, const struct kv_text *t, uint32_t n);

@@ -239,7 +239,7 @@ orphan_below(struct kv *kv, uint32_t top)
         }
 }
 
-/* Sets the node of the block, of a snapshot the node of all blocks of the ring; 0: ends the ring. */
+/* Sets the node of the block, of a snapshot of all blocks of the ring; 0: ends the ring. */
 static void
 set_node(struct kv *kv, uint32_t block, uint32_t node)
 {

@@ -32,6 +32,7 @@ kv_tree_export_take(struct kv *kv, struct kv_tree_export *ret)
 {
     uint32_t node = kv->first_changed;
     struct kv_node *n = kv_node(kv, node);
+    slice_id *host = kv_export_hosts(kv);
     bool again = false;
 
     check(node);
@@ -44,19 +45,27 @@ kv_tree_export_take(struct kv *kv, struct kv_tree_export *ret)
                                     .live = n->live && !n->has_extra, /* extra: not exported */
                                     .key = { n->key[0], n->key[1] },
                                     .n_tokens = n->n_tokens,
-                                    .token = kv_tree_tokens(kv, node) };
+                                    .token = kv_tree_tokens(kv, node),
+                                    .host = host };
     for (uint32_t g = 0; g < kv->c.n_groups; g++) {
-        uint32_t ref[2] = { n->slot[g], n->host[g] };
+        uint32_t n_host = kv_tree_n_host(&kv->c.group[g]), ref = n->host[g];
+        bool filled = true;
 
-        for (int host = 0; host < 2; host++) {
-            slice_id *at = host ? &ret->host[g] : &ret->at[g];
-
-            *at = SLICE_NONE;
-            if (!ref[host] || kv->c.group[g].kind == KV_STATE) continue; /* no export of state */
-            if (is_filled(kv, ref[host])) *at = kv_slice(kv, g, ref[host] - 1);
-            again = again || *at == SLICE_NONE;
-            ret->priority[g] = kv_blocks(kv)[ref[host] - 1].priority;
+        ret->at[g] = SLICE_NONE;
+        if (n->slot[g] && kv->c.group[g].kind != KV_STATE) {
+            if (is_filled(kv, n->slot[g])) ret->at[g] = kv_slice(kv, g, n->slot[g] - 1);
+            again = again || ret->at[g] == SLICE_NONE;
+            ret->priority[g] = kv_blocks(kv)[n->slot[g] - 1].priority;
         }
+        if (ref) ret->priority[g] = kv_blocks(kv)[ref - 1].priority;
+        for (uint32_t i = 0; i < n_host; i++) {
+            filled = filled && (!ref || is_filled(kv, ref));
+            host[i] = ref ? kv_slice(kv, g, ref - 1) : SLICE_NONE;
+            if (ref && kv_blocks(kv)[ref - 1].more) ref = kv_blocks(kv)[ref - 1].more;
+        }
+        for (uint32_t i = 0; i < n_host && !filled; i++) host[i] = SLICE_NONE;
+        again = again || !filled;
+        host += n_host;
     }
     if (again) kv_tree_note(kv, node);
 }
@@ -105,35 +114,73 @@ check_block(const struct kv *kv, const struct kv_tree_export *x, uint32_t group,
     return 0;
 }
 
+/* Returns the host block with the slice_id `at`; -EBADMSG: none begins there, or it is in use. */
 static int
-check_host_block(const struct kv *kv, const struct kv_tree_export *x, uint32_t group,
-                 uint32_t *host_block)
+host_block_at(const struct kv *kv, uint32_t group, slice_id at, uint32_t *ret)
 {
-    uint64_t byte = (uint64_t)x->host[group] * kv->c.group[group].slice_bytes;
+    uint64_t byte = (uint64_t)at * kv->c.group[group].slice_bytes;
     uint64_t i = byte / MAX(kv->host_block_bytes, UINT64_C(1));
 
     if (i >= kv->n_host_blocks || byte % kv->host_block_bytes) return -EBADMSG;
-    *host_block = kv->n_slabs * kv->stride + (uint32_t)i;
-    return kv_blocks(kv)[*host_block].state == BLOCK_FREE ? 0 : -EBADMSG;
+    *ret = kv->n_slabs * kv->stride + (uint32_t)i;
+    return kv_blocks(kv)[*ret].state == BLOCK_FREE ? 0 : -EBADMSG;
 }
 
-/* Attaches the block to the node, as cached if no slot holds it. Blocks attached later are evicted
- * first, so a node's children are evicted before the node. */
-static void
-cache_block(struct kv *kv, const struct kv_tree_export *x, uint32_t group, uint32_t block)
+/* Checks the host blocks of an adopted node in one group, of a snapshot all or none, and marks them
+ * as held by `owner` 1, so that no second place names them. Returns how many it has marked. */
+static int
+mark_host_blocks(struct kv *kv, const struct kv_tree_export *x, uint32_t group,
+                 const slice_id *host, uint32_t *n_marked)
 {
-    struct kv_block *b = &kv_blocks(kv)[block];
-    struct kv_pool *p = &kv->pool[kv->c.group[group].pool];
-    struct kv_slab *s = &kv_slabs(kv)[kv_slab_of(kv, block)];
+    uint32_t n = kv_tree_n_host(&kv->c.group[group]), block;
+    bool state = kv->c.group[group].kind == KV_STATE;
 
-    if (b->state == BLOCK_HELD) {
-        kv_tree_attach(kv, x->node, block);
-        return;
+    *n_marked = 0;
+    if (state && host[0] != SLICE_NONE && x->n_tokens < kv->c.tokens_per_block) return -EBADMSG;
+    for (uint32_t i = 0; i < n; i++) {
+        if ((host[i] == SLICE_NONE) != (host[0] == SLICE_NONE)) return -EBADMSG;
+        if (host[i] == SLICE_NONE) continue;
+        TRY(host_block_at(kv, group, host[i], &block));
+        if (kv_blocks(kv)[block].owner) return -EBADMSG;
+        kv_blocks(kv)[block].owner = 1;
+        ++*n_marked;
     }
-    *b = (struct kv_block){ .state = BLOCK_CACHED,
-                            .group = (uint8_t)group,
-                            .priority = MIN(x->priority[group], KV_PRIORITY_MAX) };
-    kv_tree_attach(kv, x->node, block);
+    return 0;
+}
+
+/* Checks the host blocks of all groups. On failure none is marked. */
+static int
+check_host_blocks(struct kv *kv, const struct kv_tree_export *x)
+{
+    uint32_t marked[MAX_GROUPS] = { 0 }, block;
+    const slice_id *host = x->host;
+    int r = 0;
+
+    for (uint32_t g = 0; g < kv->c.n_groups && r == 0; g++) {
+        r = mark_host_blocks(kv, x, g, host, &marked[g]);
+        host += kv_tree_n_host(&kv->c.group[g]);
+    }
+    host = x->host;
+    for (uint32_t g = 0; g < kv->c.n_groups && r < 0; g++) {
+        for (uint32_t i = 0; i < marked[g]; i++)
+            if (host_block_at(kv, g, host[i], &block) == 0) kv_blocks(kv)[block].owner = 0;
+        host += kv_tree_n_host(&kv->c.group[g]);
+    }
+    return r;
+}
+
+/* Makes a free block a cached one. Blocks queued later are evicted first, so a node's children are
+ * evicted before the node. */
+static void
+make_cached(struct kv *kv, const struct kv_tree_export *x, uint32_t group, uint32_t block)
+{
+    struct kv_pool *p = &kv->pool[kv->c.group[group].pool];
+    struct kv_slab *s;
+
+    kv_blocks(kv)[block] =
+        (struct kv_block){ .state = BLOCK_CACHED,
+                           .group = (uint8_t)group,
+                           .priority = MIN(x->priority[group], KV_PRIORITY_MAX) };
     kv_evict_queue_push_first(kv, block);
     if (kv_is_host_block(kv, block)) {
         kv->n_cached_host_blocks++;
@@ -141,48 +188,79 @@ cache_block(struct kv *kv, const struct kv_tree_export *x, uint32_t group, uint3
                                       block - kv->n_slabs * kv->stride + 1);
         return;
     }
+    s = &kv_slabs(kv)[kv_slab_of(kv, block)];
     if (!s->pool) kv_slab_claim(kv, kv_slab_of(kv, block), kv->c.group[group].pool);
     s->n_cached++;
     p->n_cached++;
     kv->cached[group]++;
 }
 
+/* Attaches the host blocks, which are checked, to the adopted node. */
+static void
+cache_host_blocks(struct kv *kv, const struct kv_tree_export *x)
+{
+    const slice_id *host = x->host;
+
+    for (uint32_t g = 0; g < kv->c.n_groups; g++) {
+        uint32_t n = kv_tree_n_host(&kv->c.group[g]), first = 0, prev = 0, block = 0;
+
+        for (uint32_t i = 0; i < n && host[0] != SLICE_NONE; i++, prev = block + 1) {
+            check(host_block_at(kv, g, host[i], &block) == 0);
+            make_cached(kv, x, g, block);
+            if (prev) kv_blocks(kv)[prev - 1].more = block + 1;
+            if (!first) first = block + 1;
+        }
+        if (first && kv->c.group[g].kind == KV_STATE) kv_blocks(kv)[prev - 1].more = first;
+        if (first) kv_tree_attach(kv, x->node, first - 1);
+        host += n;
+    }
+}
+
+static bool
+has_host_blocks(const struct kv *kv, const struct kv_tree_export *x)
+{
+    const slice_id *host = x->host;
+
+    for (uint32_t g = 0; g < kv->c.n_groups; g++)
+        for (uint32_t i = kv_tree_n_host(&kv->c.group[g]); i > 0; i--)
+            if (*host++ != SLICE_NONE) return true;
+    return false;
+}
+
 int
 kv_tree_export_adopt(struct kv *kv, const struct kv_tree_export *x, bool host)
 {
     struct kv_piece p = { .token = x->token, .n = x->n_tokens };
-    uint32_t block[2 * MAX_GROUPS], group[2 * MAX_GROUPS], n = 0;
-    bool less = false;
+    uint32_t block[MAX_GROUPS], group[MAX_GROUPS], n = 0;
+    bool any_host = has_host_blocks(kv, x);
 
     if (!kv->c.reuse) return -EBADMSG;
     TRY(check_node(kv, x));
+    if (!x->parent && any_host) return -EBADMSG;
     for (uint32_t g = 0; g < kv->c.n_groups; g++) {
-        if (kv->c.group[g].kind == KV_STATE) continue;
-        if (!x->parent && (x->at[g] != SLICE_NONE || x->host[g] != SLICE_NONE)) return -EBADMSG;
-        if (x->at[g] != SLICE_NONE) {
-            TRY(check_block(kv, x, g, &block[n]));
-            group[n++] = g;
-        }
-        less = less || (x->host[g] != SLICE_NONE && !host);
-        if (x->host[g] != SLICE_NONE && host) {
-            TRY(check_host_block(kv, x, g, &block[n]));
-            group[n++] = g;
-        }
+        if (x->at[g] == SLICE_NONE) continue;
+        if (!x->parent || kv->c.group[g].kind == KV_STATE) return -EBADMSG;
+        TRY(check_block(kv, x, g, &block[n]));
+        group[n++] = g;
     }
     for (uint32_t i = 0; i < n; i++)
         for (uint32_t k = 0; k < i; k++) {
             if (block[i] == block[k]) return -EBADMSG;
             if (kv_slab_of(kv, block[i]) == kv_slab_of(kv, block[k]) &&
-                !kv_is_host_block(kv, block[i]) &&
                 kv->c.group[group[i]].pool != kv->c.group[group[k]].pool)
                 return -EBADMSG;
         }
+    if (host) TRY(check_host_blocks(kv, x));
     kv->suppress_exports = true; /* the manifest has the node already */
     kv_tree_put(kv, x->node, x->parent, x->key, x->parent ? &p : NULL);
-    for (uint32_t i = 0; i < n; i++) cache_block(kv, x, group[i], block[i]);
+    for (uint32_t i = 0; i < n; i++) {
+        if (kv_blocks(kv)[block[i]].state != BLOCK_HELD) make_cached(kv, x, group[i], block[i]);
+        kv_tree_attach(kv, x->node, block[i]);
+    }
+    if (host) cache_host_blocks(kv, x);
     kv->suppress_exports = false;
     kv->n_fresh_nodes = MAX(kv->n_fresh_nodes, x->node);
-    if (less) kv_tree_note(kv, x->node);
+    if (any_host && !host) kv_tree_note(kv, x->node);
     return 0;
 }
 

@@ -20,15 +20,26 @@ struct kv_tree_export {
     uint64_t key[2];       /* name of the node (kv_evict.h) */
     uint32_t n_tokens;
     const token_id *token;
-    slice_id at[MAX_GROUPS], host[MAX_GROUPS]; /* block and host block; SLICE_NONE: none */
+    slice_id
+        at[MAX_GROUPS]; /* block; SLICE_NONE: none. Of snapshots only host blocks are exported */
+    /* Host blocks, SLICE_NONE: none. Those of group 0, then of group 1 ...: one per group, of a
+     * snapshot one per layer. */
+    const slice_id *host;
     uint8_t priority[MAX_GROUPS];
 };
+
+/* Returns the number of host blocks that a node may have in a group. */
+static inline uint32_t
+kv_tree_n_host(const struct kv_group *g)
+{
+    return g->kind == KV_STATE ? g->n_layers : 1;
+}
 
 /* Returns the number of nodes that the tree can have; 0: the prefix cache is off. */
 uint32_t kv_tree_max_exports(const struct kv_config *c);
 uint32_t kv_tree_n_exports(const struct kv *kv); /* number of changed nodes on the list */
 /* Removes the first changed node from the list and returns it in *ret. A node with a block that is
- * not filled yet goes to the end of the list. */
+ * not filled yet goes to the end of the list. ret->host is valid until the next call. */
 void kv_tree_export_take(struct kv *kv, struct kv_tree_export *ret);
 
 bool kv_tree_export_known(const struct kv *kv, uint32_t node); /* true: the tree has the node */

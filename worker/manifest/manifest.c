@@ -64,7 +64,7 @@ lay_out(struct manifest_head *h, const struct kv_config *c, const uint64_t finge
     h->row_bytes = (uint32_t)ROUND_UP(row, (uint64_t)CACHE_LINE);
     h->node_at = h->row_at + (uint64_t)h->row_bytes * h->n_slots;
     h->n_nodes = c->reuse ? kv_tree_max_exports(c) + 1 : 0;
-    h->node_bytes = ROUND_UP((uint32_t)sizeof(struct manifest_node) + 8 * c->n_groups +
+    h->node_bytes = ROUND_UP((uint32_t)sizeof(struct manifest_node) + 4 * n_places(h) +
                                  (uint32_t)sizeof(token_id) * c->tokens_per_block,
                              8u);
     h->decision_at = ROUND_UP(h->node_at + (uint64_t)h->node_bytes * h->n_nodes,
@@ -275,13 +275,15 @@ void
 manifest_put_node(struct manifest *m, const struct kv_tree_export *l)
 {
     struct manifest_node *n = node_of(m, l->node), *none = node_of(m, 0);
-    _Atomic uint32_t *token = tokens_of(m, n);
+    _Atomic uint32_t *token = tokens_of(m, n), *place = places_of(n);
+    const slice_id *host = l->host;
     uint64_t priority = 0;
 
     put32(&n->seq, get32(&n->seq) | 1);
     for (uint32_t g = 0; g < m->h.n_groups; g++) {
-        put32(&places_of(n)[2 * g], l->live ? l->at[g] + 1 : 0);
-        put32(&places_of(n)[2 * g + 1], l->live ? l->host[g] + 1 : 0);
+        put32(place++, l->live ? l->at[g] + 1 : 0);
+        for (uint32_t i = n_host_of(&m->h.group[g]); i > 0; i--)
+            put32(place++, l->live ? *host++ + 1 : 0);
         priority |= (uint64_t)l->priority[g] << 8 * g;
     }
     if (l->live) {

@@ -12,8 +12,8 @@
  *       + 192              4 * max_entries     block table of group 0: slices
  *       + ...              4 * max_entries     of group 1 ...
  *     node_at + i * node   48                  struct manifest_node: node i of the prefix tree
- *       + 48               8 * groups          block and host block of group 0, 1 ...: slice + 1;
- *                                              0: none
+ *       + 48               4 * places          of group 0, then 1 ...: block, host block (of
+ *                                              recurrent state: of each layer); slice + 1; 0: none
  *       + ...              4 * tokens_per_block  tokens
  *     decision_at          20 * n_decisions    struct manifest_decision of one slot: what a beam
  *       + i * decisions                        search has decided for the beam, step by step
@@ -28,7 +28,7 @@
 #include <stdatomic.h>
 
 #define MANIFEST_MAGIC UINT64_C(0x3174736566696e6d) /* "mnifest1" */
-enum { MANIFEST_VERSION = 4 };
+enum { MANIFEST_VERSION = 5 };
 
 struct manifest_group {
     uint32_t kind, window, n_layers, n_parts, slice_bytes, max_entries, table_at;

@@ -63,7 +63,23 @@ node_of(const struct manifest *m, uint32_t node)
     return (void *)(m->base + m->h.node_at + (size_t)node * m->h.node_bytes);
 }
 
-/* Returns the node's blocks as [group][2]: the device block and the host block, slice + 1 each. */
+/* Returns how many host blocks a node may have in the group: of recurrent state one per layer. */
+static inline uint32_t
+n_host_of(const struct manifest_group *g)
+{
+    return g->kind == KV_STATE ? g->n_layers : 1;
+}
+
+/* Returns the number of words of a node's places: of each group the block, then the host blocks. */
+static inline uint32_t
+n_places(const struct manifest_head *h)
+{
+    uint32_t n = h->n_groups;
+
+    for (uint32_t g = 0; g < h->n_groups; g++) n += n_host_of(&h->group[g]);
+    return n;
+}
+
 static inline _Atomic uint32_t *
 places_of(struct manifest_node *n)
 {
@@ -73,7 +89,7 @@ places_of(struct manifest_node *n)
 static inline _Atomic uint32_t *
 tokens_of(const struct manifest *m, struct manifest_node *n)
 {
-    return places_of(n) + 2 * (size_t)m->h.n_groups;
+    return places_of(n) + n_places(&m->h);
 }
 
 static inline struct manifest_decision *

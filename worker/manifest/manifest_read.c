@@ -65,12 +65,14 @@ manifest_decision(const struct manifest *m, const seq_slot *slot, uint32_t n_bea
     }
 }
 
-/* Reads a node. 1: *ret is set, its tokens are in token[tokens_per_block]. 0: the node is empty or
- * was being edited. -EBADMSG: it is invalid. */
+/* Reads a node. 1: *ret is set, its tokens are in token[tokens_per_block], its host blocks in
+ * host[n_places()]. 0: the node is empty or was being edited. -EBADMSG: it is invalid. */
 static int
-read_node(const struct manifest *m, uint32_t node, token_id *token, struct kv_tree_export *ret)
+read_node(const struct manifest *m, uint32_t node, token_id *token, slice_id *host,
+          struct kv_tree_export *ret)
 {
     struct manifest_node *n = node_of(m, node);
+    const _Atomic uint32_t *place = places_of(n);
     uint64_t priority = get64(&n->priority);
 
     *ret = (struct kv_tree_export){ .node = node,
@@ -78,13 +80,14 @@ read_node(const struct manifest *m, uint32_t node, token_id *token, struct kv_tr
                                     .live = true,
                                     .key = { get64(&n->key[0]), get64(&n->key[1]) },
                                     .n_tokens = get32(&n->n_tokens),
-                                    .token = token };
+                                    .token = token,
+                                    .host = host };
     if ((get32(&n->seq) & 1) || !get32(&n->live)) return 0;
     if (ret->n_tokens > m->h.tokens_per_block) return -EBADMSG;
     for (uint32_t i = 0; i < ret->n_tokens; i++) token[i] = (token_id)get32(&tokens_of(m, n)[i]);
     for (uint32_t g = 0; g < m->h.n_groups; g++) {
-        ret->at[g] = get32(&places_of(n)[2 * g]) - 1;
-        ret->host[g] = get32(&places_of(n)[2 * g + 1]) - 1;
+        ret->at[g] = get32(place++) - 1;
+        for (uint32_t i = n_host_of(&m->h.group[g]); i > 0; i--) *host++ = get32(place++) - 1;
         ret->priority[g] = (uint8_t)(priority >> 8 * g);
     }
     return 1;
@@ -113,14 +116,15 @@ top_of(const struct manifest *m, const struct kv *kv, uint32_t node)
 
 /* Adopts the node after its ancestors. Clears a rejected node before its blocks can be reused. */
 static void
-adopt_node(struct manifest *m, struct kv *kv, bool host, uint32_t node, struct manifest_adopted *a)
+adopt_node(struct manifest *m, struct kv *kv, bool host, uint32_t node, slice_id *tables,
+           struct manifest_adopted *a)
 {
     token_id token[KV_MAX_TOKENS];
     struct kv_tree_export l;
 
     while (is_open(m, kv, node)) {
         uint32_t top = top_of(m, kv, node), at = top ? top : node;
-        int r = top ? read_node(m, at, token, &l) : -EBADMSG;
+        int r = top ? read_node(m, at, token, tables, &l) : -EBADMSG;
         bool whole = r > 0;
 
         if (whole) r = kv_tree_export_adopt(kv, &l, host);
@@ -154,7 +158,7 @@ manifest_adopt(struct manifest *m, struct kv *kv, bool host, struct manifest_fou
             manifest_clear(m, slot);
         }
     }
-    for (uint32_t i = 1; i <= n_nodes; i++) adopt_node(m, kv, host, i, &a);
+    for (uint32_t i = 1; i <= n_nodes; i++) adopt_node(m, kv, host, i, tables, &a);
     kv_adopt_end(kv);
     return a;
 }

@@ -273,7 +273,8 @@ scheduler_copies(const struct scheduler_limits *l, const struct kv_config *c)
     for (uint32_t g = 0; g < c->n_groups; g++) {
         if (c->group[g].kind == KV_STATE) /* a sequence starts from a snapshot and ends with one */
             copies += 2 * (uint64_t)max_running(l) * c->group[g].n_layers;
-        if (c->host_bytes) copies += c->group[g].max_entries;
+        /* may_begin() limits the table entries of starting sequences to this number */
+        if (c->host_bytes) copies += (uint64_t)seq_group_edits(l) * c->group[g].max_entries;
     }
     return (uint32_t)MIN(c->host_bytes ? 2 * copies : copies, UINT32_MAX);
 }
