@@ -240,7 +240,7 @@ static const struct failure rows[] = {
       "j=$!\nsleep 0.1; kill -9 $j; i=0\n"
       "while test $i -lt 150 && $K requests list | grep -q uid:; do i=$((i + 1)); sleep 0.1; done\n"
       "$K requests list",
-      0, "ID  USER  CLIENT" },
+      0, "ID  NAME  USER  CLIENT" },
     { "36 the prompt is longer than the model's context",
       "up --model $M; $K generate --text $(head -c 3000 /dev/zero | tr '\\0' a)", 1,
       "too_long: \n1024" },
