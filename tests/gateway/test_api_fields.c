@@ -649,7 +649,7 @@ prompts_and_outputs_have_limits(void **state)
         ask_done(&f, x);
     }
     o.n = 0;
-    out_put(&o, "{\"messages\":[{\"role\":\"user\",\"content\":\"a\"}");
+    out_put(&o, "{\"model\":\"m\",\"messages\":[{\"role\":\"user\",\"content\":\"a\"}");
     for (int i = 0; i < 40000; i++) out_put(&o, ",{\"role\":\"user\",\"content\":\"a\"}");
     out_put(&o, "]}");
     x = ask_bytes(&f, "/v1/chat/completions", NULL, o.p, o.n);
