@@ -96,6 +96,8 @@ part openai 'the openai package of Python against lagan-gateway' \
   "$top/tests/gateway/openai_suite.sh" "$build"
 part h11 'the HTTP parser of lagan-gateway against h11' \
   "$top/tests/gateway/h11_compare.sh" 200000
+part streams 'ten minutes of HTTP streams while workers and lagand are killed' \
+  python3 "$top/tests/gateway/kill_streams.py" "$build" 600 "$LAGAN_TEST_SEED"
 part prefix 'a build that is configured twice' "$top/tests/daemon/reconfigured.sh"
 part systemd 'the unit under a real systemd' \
   sh -c 'cd "$1" && { "$0" || [ $? = 77 ]; }' "$top/tests/daemon/systemd_live.sh" "$build"

@@ -636,6 +636,25 @@ prompts_and_outputs_have_limits(void **state)
     x = ask_with(&routes[0], "n", "5");
     assert_fault(x, 400, "invalid_value", "n");
     ask_done(&f, x);
+
+    for (int n = 256; n <= 257; n++) { /* bytes of a stop string */
+        char value[300];
+
+        snprintf(value, sizeof value, "\"%0*d\"", n, 0);
+        x = ask_with(&routes[0], "stop", value);
+        if (n > 256)
+            assert_fault(x, 400, "invalid_value", "stop");
+        else
+            assert_served(x, "", "stop");
+        ask_done(&f, x);
+    }
+    o.n = 0;
+    out_put(&o, "{\"model\":\"m\",\"messages\":[{\"role\":\"user\",\"content\":\"a\"}");
+    for (int i = 0; i < 40000; i++) out_put(&o, ",{\"role\":\"user\",\"content\":\"a\"}");
+    out_put(&o, "]}");
+    x = ask_bytes(&f, "/v1/chat/completions", NULL, o.p, o.n);
+    assert_fault(x, 400, "invalid_value", "messages");
+    ask_done(&f, x);
 }
 
 static void
