@@ -129,7 +129,8 @@ model_select(struct exchange *e, struct fault *f)
         return fault_set(f, API_E_MISSING, "model", "model is absent, and %u models are served", n);
     m = name.n ? model_find(e->a, all, n, name) : all;
     if (!m) return model_missing(all, n, name, f);
-    if (!m->ready)
+    /* While a worker is replaced, lagand queues the requests of its model. */
+    if (!m->ready && !m->since)
         return fault_set(f, API_E_LOADING, "model", "the model %.80s is not loaded yet; try again",
                          m->name);
     e->model = *m;

@@ -199,6 +199,7 @@ states_of_the_service_have_their_errors(void **state)
     ask_done(&f, x);
     f.draining = false;
     f.models[0].ready = false;
+    f.models[0].since = 0;
     x = complete(BODY);
     assert_fault(x, 503, "loading", "model");
     assert_non_null(strstr(x->fields.p, "Retry-After: 5\r\n"));
@@ -206,7 +207,7 @@ states_of_the_service_have_their_errors(void **state)
     x = ask(&f, HTTP_GET, "/ping", NULL);
     assert_fault(x, 503, "loading", NULL);
     ask_done(&f, x);
-    f.models[0].ready = true;
+    f.models[0].since = 1; /* a worker is being replaced: lagand queues the request */
     f.submit_code = -ENOTCONN;
     x = complete(BODY);
     assert_fault(x, 503, "lagand_unreachable", NULL);

@@ -116,17 +116,26 @@ silent_and_idle_connections_are_closed_without_a_word(void **state)
 static void
 a_body_that_stops_gets_408(void **state)
 {
-    struct http_client c;
+    static const char *const inputs[] = {
+        POST("/echo", "Content-Length: 3\r\n") "ab",
+        POST("/echo", "Content-Length: 3\r\nExpect: 100-continue\r\n"),
+        POST("/echo", "Transfer-Encoding: chunked\r\n") "3\r\nabc\r\n0\r\n\r",
+    };
 
     (void)state;
-    open_with(&c, POST("/echo", "Content-Length: 3\r\n") "ab");
-    client_until_closed(&c);
-    assert_int_equal(client_count(&c, "HTTP/1.1 408"), 1);
-    assert_string_equal(f.why, "body_timeout");
-    assert_int_equal(f.n_gone, 1);
+    for (uint32_t i = 0; i < ARRAY_LEN(inputs); i++) {
+        struct http_client c;
+
+        open_with(&c, inputs[i]);
+        client_until_closed(&c);
+        assert_int_equal(client_count(&c, "HTTP/1.1 408"), 1);
+        assert_int_equal(client_count(&c, "HTTP/1.1 100"), i == 1);
+        assert_string_equal(f.why, "body_timeout");
+        assert_int_equal(f.n_gone, i + 1);
+        client_close(&c);
+    }
     assert_int_equal(f.n_complete, 0);
     assert_int_equal(f.n_requests, 0);
-    client_close(&c);
 }
 
 static void
