@@ -1,5 +1,5 @@
-/* failing_malloc.h - allocations that fail on demand, in files that are compiled with this header in
- * front (-include). */
+/* failing_malloc.h - allocations that fail on demand, in files that are compiled with this header
+ * in front of them (-include). */
 #pragma once
 #include <stdlib.h>
 
