@@ -85,6 +85,8 @@ const struct opt gateway_opts[] = {
       "lowest severity of the messages that are logged" },
     { "log.requests", OPT_BOOL, AT(log_requests), "true", NULL, 0, 0, 0, "BOOL",
       "log one line at the end of each request, without its prompt and its output" },
+    { "tls_cert", OPT_STR, AT(tls_cert), "", NULL, 0, 0, OPT_HIDDEN, "FILE", "refused" },
+    { "tls_key", OPT_STR, AT(tls_key), "", NULL, 0, 0, OPT_HIDDEN, "FILE", "refused" },
     { "announce", OPT_BOOL, AT(announce), "false", NULL, 0, 0, OPT_HIDDEN, NULL,
       "print the URL of each address on standard output once requests are served" },
     { "help", OPT_BOOL, AT(help), "false", NULL, 0, 0, 0, NULL, "print this help and exit" },
@@ -124,13 +126,6 @@ take_key(void *arg, int entry, const char *key, const char *value, const char *w
     (void)line;
     if (only_on_command_line(key)) {
         problem(r->p, "%s: %s can be given on the command line only, not in the file", where, key);
-        return;
-    }
-    if (!strcmp(key, "tls_cert") || !strcmp(key, "tls_key")) {
-        problem(r->p,
-                "%s: %s: lagan-gateway does not serve TLS; put HAProxy or nginx before it, as "
-                "docs/gateway.md shows",
-                where, key);
         return;
     }
     if (alias && (size_t)snprintf(text, sizeof text, "%s=%s", key + 7, value) >= sizeof text)
@@ -341,6 +336,10 @@ gateway_config_read(struct gateway_config *c, int argc, char **argv, struct prob
     at = 1;
     given = 0;
     check(opt_argv(gateway_opts, c, &given, argc, args, &at, &e) == 0);
+    if (*c->tls_cert || *c->tls_key)
+        problem(p,
+                "tls_cert, tls_key: lagan-gateway does not serve TLS; put HAProxy or nginx before "
+                "it, as docs/gateway.md shows");
     check_listen(c, p);
     check_lagand(c, p);
     check_aliases(c, p);

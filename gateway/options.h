@@ -16,7 +16,8 @@ struct gateway_config { /* values of gateway_opts */
     char config[1024], set[2];
     char listen[2048]; /* addresses, one per line */
     char lagand[256], lagand_keys[1024];
-    char models[8192]; /* aliases: "ALIAS=NAME" per line */
+    char tls_cert[1024], tls_key[1024]; /* refused where one is set */
+    char models[8192];                  /* aliases: "ALIAS=NAME" per line */
     uint32_t max_connections, max_connections_per_address;
     uint64_t max_header, max_url, max_body, body_rate;
     uint32_t max_headers, max_prompts, max_n;

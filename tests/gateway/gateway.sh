@@ -59,7 +59,7 @@ lagand: tcp://127.0.0.1:1
 END
 "$gateway" --check --config "$dir/bad.yaml" >"$dir/body" 2>&1
 code=$?
-responds 78 'bad.yaml:2:11: tls_cert: lagan-gateway does not serve TLS' 'bad.yaml:3:11: max_body' \
+responds 78 'tls_cert, tls_key: lagan-gateway does not serve TLS' 'bad.yaml:3:11: max_body' \
   'other hosts can reach 0.0.0.0:80' '"nowhere" is no address' 'the alias a names the alias b' \
   'lagand_keys is not set'
 
