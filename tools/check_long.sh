@@ -99,6 +99,8 @@ part h11 'the HTTP parser of lagan-gateway against h11' \
 part streams 'ten minutes of HTTP streams while workers and lagand are killed' \
   python3 "$top/tests/gateway/kill_streams.py" "$build" 600 "$LAGAN_TEST_SEED"
 part prefix 'a build that is configured twice' "$top/tests/daemon/reconfigured.sh"
+part systemd 'the unit under a real systemd' \
+  sh -c 'cd "$1" && { "$0" || [ $? = 77 ]; }' "$top/tests/daemon/systemd_live.sh" "$build"
 part planted 'faults that the fuzzers are to find' "$top/tools/planted.sh" all
 part late 'a manifest entry that is retracted after the launch is found' \
   "$torture/test_planted" --late 20000 'manifest_entry*'

@@ -60,7 +60,7 @@ says 'model.safetensors is a git-lfs pointer'
 check 78 --model "$dir/x.gguf" --device cpu --runtime-dir "$dir/run"
 says 'x.gguf is not a directory; lagan does not read GGUF files'
 
-# Two models of which each fits alone: a limit of 400 MiB, then 200 MiB of use.
+# Two models that fit alone, but not together: a limit of 400 MiB, then 200 MiB of use.
 mkdir "$dir/cgroup"
 echo memory >"$dir/cgroup/cgroup.controllers"
 echo $((400 << 20)) >"$dir/cgroup/memory.max"

@@ -2,6 +2,7 @@
  * affected, and a resume continues at the right position.
  */
 #include "base/clock.h"
+#include "include/lagan.h"
 #include "tests/daemon/fake.h"
 #include "tests/daemon/lagand_fixture.h"
 
@@ -159,6 +160,54 @@ worker_suspends_a_request_whose_client_does_not_read(void **state)
     }
     assert_int_equal(read_to(c, 1, at, &chunk, TOKENS, 4), TOKENS);
     receive_type(c, LAGAN_MSG_DONE, 2000);
+    assert_int_equal(lagand_stop(&r), 0);
+}
+
+/* Reads events of liblagan until none has come for 200 ms, or until DONE. Returns true at DONE. */
+static bool
+read_events(struct lagan *client, uint32_t *at)
+{
+    struct lagan_event ev = { sizeof ev };
+
+    while (lagan_next(client, &ev, 200) > 0) {
+        if (ev.kind == LAGAN_EVENT_DONE) return true;
+        assert_int_not_equal(ev.kind, LAGAN_EVENT_ERROR);
+        if (ev.kind != LAGAN_EVENT_TOKENS) continue;
+        assert_int_equal(ev.first, *at);
+        *at += ev.n_ids;
+    }
+    return false;
+}
+
+static void
+request_whose_acks_are_held_is_suspended_and_continues(void **state)
+{
+    enum { TOKENS = 3000 };
+    struct lagan_request *q = lagan_request_new();
+    struct lagan *client;
+    struct dealer *ctl;
+    char endpoint[128];
+    uint64_t id;
+    uint32_t at = 0;
+
+    (void)state;
+    lagand_begin(&r, "brisk", NULL);
+    ctl = dealer_open(&r, "ctl.sock");
+    snprintf(endpoint, sizeof endpoint, "ipc://%s/api.sock", r.run);
+    assert_int_equal(lagan_open(&client, endpoint, 30000), 0);
+    assert_int_equal(lagan_set_ids(q, "ids", &(int32_t){ 3 }, 1), 0);
+    assert_int_equal(lagan_set_int(q, "max_tokens", TOKENS), 0);
+    assert_int_equal(lagan_set_int(q, "ack_window", 2), 0);
+    assert_int_equal(lagan_submit(client, q, &id), 0);
+    assert_int_equal(lagan_ack_hold(client, id, 1), 0);
+    lagan_request_free(q);
+    assert_false(read_events(client, &at));
+    assert_true(await_suspension(ctl) < TOKENS);
+    assert_false(read_events(client, &at));
+    assert_int_equal(lagan_ack_hold(client, id, 0), 0);
+    while (!read_events(client, &at)) continue;
+    assert_int_equal(at, TOKENS);
+    lagan_close(client);
     assert_int_equal(lagand_stop(&r), 0);
 }
 
@@ -323,6 +372,7 @@ main(void)
         lagand_test(ack_of_chunks_that_were_not_sent_gives_no_credit),
         lagand_test(tokens_without_credit_are_sent_as_one_chunk),
         lagand_test(worker_suspends_a_request_whose_client_does_not_read),
+        lagand_test(request_whose_acks_are_held_is_suspended_and_continues),
         lagand_test(suspended_request_stays_suspended_after_a_worker_restart),
         lagand_test(unread_logprobs_suspend_the_request_without_loss),
         lagand_test(late_reader_gets_the_end_of_every_request),

@@ -19,7 +19,7 @@ struct failure {
 };
 
 /* $D: directory of the row; $M: a model; $K: laganctl for the lagand at $D/rt, which up() starts
- * with its log in $D/log. $pid: lagand. nobody: runs a command as a user without groups; full: runs
+ * with its log in $D/log. $pid: lagand. other: runs a command as a user without groups; full: runs
  * a command that finds $D/full on a file system of 4 KiB and N files, with 0 bytes left. */
 static const char prelude[] =
     "M=$SRC/models/recall-gemma3\n"
@@ -39,8 +39,8 @@ static const char prelude[] =
     "         echo \"client $c alice max_inflight=1\" >>$D/server; echo \"server $s\" >>$D/client; "
     "}\n"
     "needs() { \"$@\" >/dev/null 2>&1 || exit 66; }\n"
-    "nobody() { setpriv --reuid 65534 --regid 65534 --clear-groups \"$@\"; }\n"
-    "as_nobody() { needs nobody test -x lagand -a -r $M/config.json; chmod 755 $D; }\n"
+    "other() { setpriv --reuid 65534 --regid 65534 --clear-groups \"$@\"; }\n"
+    "as_other() { needs other test -x lagand -a -r $M/config.json; chmod 755 $D; }\n"
     "full() { needs unshare -rm true; mkdir $D/full; unshare -rm sh -c \"mount -t tmpfs -o "
     "size=4k,nr_inodes=$1 full $D/full; cat /dev/zero >$D/full/x 2>/dev/null; shift; "
     "exec timeout -k 1 30 \\\"\\$@\\\"\" sh \"$@\"; }\n"
@@ -130,14 +130,14 @@ static const struct failure rows[] = {
       "c.yaml:2:1: a tab indents this line; YAML allows spaces only" },
     { "16 lagan.yaml has an open bracket", "echo 'log: [1,2' >$D/c.yaml; run --config $D/c.yaml",
       78, "c.yaml:2:1: \nthe list [ that begins in line 1, column 6 is not closed" },
-    { "17 a user outside the group of clients", "as_nobody; up --model $M; nobody $K status", 77,
+    { "17 a user outside the group of clients", "as_other; up --model $M; other $K status", 77,
       "this user may not use ipc:///\nrt/api.sock; members of the group lagan may" },
     { "17 a user outside the group of operators",
-      "as_nobody; up --model $M; K=\"./laganctl --connect ipc://$D/rt/ctl.sock\"; nobody $K drain "
+      "as_other; up --model $M; K=\"./laganctl --connect ipc://$D/rt/ctl.sock\"; other $K drain "
       "w0",
       77, "rt/ctl.sock; members of the group lagan-admin may" },
     { "18 a model that lagand's user may not read",
-      "as_nobody; copy m; chmod 600 $D/m/config.json; mkdir -m 777 $D/rt; run() { nobody timeout "
+      "as_other; copy m; chmod 600 $D/m/config.json; mkdir -m 777 $D/rt; run() { other timeout "
       "30 $R "
       "\"$@\"; }\nrun --model $D/m --check && exit 1; run --model $D/m",
       77,
@@ -210,7 +210,7 @@ static const struct failure rows[] = {
       "keys; sed -i /server/d $D/client; $TK status", 78,
       "needs the lines `secret KEY` and `server KEY`" },
     { "31 a file of keys that lagand's user may not read",
-      "as_nobody; keys; mkdir -m 777 $D/rt; nobody timeout 30 $R --model $M --api.tcp $TCP "
+      "as_other; keys; mkdir -m 777 $D/rt; other timeout 30 $R --model $M --api.tcp $TCP "
       "--api.keys $D/server",
       77, "api.keys: cannot open \nPermission denied; lagand runs as user \n: chown " },
     { "31 the help of keygen names the owner of the file", "./laganctl keygen --help", 0,
@@ -304,7 +304,7 @@ static const struct {
     { "21 a prompt that kills its workers", "tests/daemon/test_deaths.c",
       "request_that_crashes_workers_is_poisoned_and_others_finish" },
     { "18 lagand --check as root, for the user of the unit", "tests/daemon/check.sh",
-      "checking as user nobody, as lagand.service has it" },
+      "config.json: Permission denied" },
     { "23 another version of the protocol", "tests/daemon/test_lagand.c",
       "hello_of_other_versions_is_refused_with_both_ranges" },
     { "22 the log is not read", "tests/base/test_log.c",

@@ -532,6 +532,35 @@ stop_string_in_delivered_tokens_ends_the_resumed_request(void **state)
     harness_close(&p);
 }
 
+/* The KV cache has 112 positions: the worker of a request with the flag FIT was killed before, at
+ * and after its last token. */
+static void
+resumed_request_that_fits_ends_where_it_ended_before(void **state)
+{
+    static const char *const small[] = { "--max_num_seqs=2", "--kv.memory=256KiB",
+                                         "--kv.tokens_per_block=16", "--threads=1", NULL };
+    enum { PROMPT = 65 };
+    int32_t ids[TAIL_IDS];
+    struct rec_ready ready;
+    struct harness p;
+    uint32_t most = 0, n = 0;
+
+    (void)state;
+    for (uint32_t i = 0; i < TAIL_IDS; i++) ids[i] = 2;
+    harness_start(&p, "tests/data/golden/llama2", small, NULL);
+    harness_wait_ready(&p, &ready);
+    submit_flagged(&p, 1, ids, PROMPT, 0, -1, 0, 100, SUBMIT_FIT);
+    assert_int_equal(harness_finish(&p, &most), LAGAN_FINISH_LENGTH);
+    assert_in_range(most, 2, 99);
+    for (uint32_t done = most - 1; done <= most; done++) {
+        submit_flagged(&p, 1 + done, ids, PROMPT + done, done, -1, 0, 100, SUBMIT_FIT);
+        assert_int_equal(harness_finish(&p, &n), LAGAN_FINISH_LENGTH);
+        assert_int_equal(n, most);
+    }
+    harness_kill(&p, &(struct harness_arenas){ 0 });
+    harness_close(&p);
+}
+
 /* lagand suspects the requests that the trace lists if the worker fails in this step. */
 static void
 step_trace_names_the_request_whose_input_is_encoded(void **state)
@@ -581,6 +610,7 @@ main(void)
         cmocka_unit_test(worker_exits_when_lagand_has_exited),
         cmocka_unit_test(fatal_signal_leaves_a_panic_message),
         cmocka_unit_test(stop_string_in_delivered_tokens_ends_the_resumed_request),
+        cmocka_unit_test(resumed_request_that_fits_ends_where_it_ended_before),
         cmocka_unit_test(step_trace_names_the_request_whose_input_is_encoded),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

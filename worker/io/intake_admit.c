@@ -97,19 +97,24 @@ tokens_fit(struct worker *w, struct worker_request *r, uint32_t n_done)
     return false;
 }
 
-/* Lowers max_new to what fits into an empty KV cache; the scheduler refuses r if 1 does not fit. */
+/* Lowers max_tokens to what fits into an empty KV cache behind a prompt of n_prompt tokens, to 1 if
+ * not even that fits: the scheduler then refuses r. Delivered tokens do not change the result. */
 static void
-fit_max_new(const struct worker *w, struct worker_request *r)
+fit_max_tokens(const struct worker *w, struct worker_request *r, uint32_t n_prompt)
 {
     struct seq alone = r->seq;
 
+    if (n_prompt >= w->model->shape.max_len) return;
+    alone.n_source = r->n_source;
+    alone.n_prompt = n_prompt;
+    alone.max_new = MIN(r->max_tokens, w->model->shape.max_len - n_prompt);
     if (r->first) { /* as outputs_add() makes the group */
         alone.first_member = &alone;
         alone.n_members = MAX(r->n_outputs, r->beam.n_beams);
-        alone.n_shared = alone.n_prompt - 1;
+        alone.n_shared = n_prompt - 1;
         alone.beam = r->beam.n_beams > 1 ? &r->beam : NULL;
     }
-    r->seq.max_new = MAX(scheduler_most_new(w->sched, &alone), 1u);
+    r->max_tokens = MAX(scheduler_most_new(w->sched, &alone), 1u);
 }
 
 /* Sets tokens and length limits of r's sequence and sampling. n_done: delivered tokens. */
@@ -127,7 +132,6 @@ set_lengths(struct worker *w, struct worker_request *r, uint32_t n_done)
     s->cap = shape->max_len;
     s->max_new = MIN(r->max_tokens - n_done, shape->max_len - r->n_decoder);
     s->min_new -= MIN(s->min_new, n_done);
-    if (r->fit) fit_max_new(w, r);
     r->sampling.prompt = s->token;
     r->sampling.n_prompt = s->n_prompt;
     r->sampling.first_new = s->n_prompt - n_done;
@@ -176,6 +180,7 @@ admit(struct worker *w, struct worker_request *r, nsec now)
     int k;
 
     if (!tokens_fit(w, r, done)) return;
+    if (r->fit) fit_max_tokens(w, r, r->n_decoder - done);
     if (done)
         r->cancelled = request_had_ended(r, r->ids[w->max_source + r->n_decoder - 1],
                                          shape->max_len);
