@@ -42,8 +42,8 @@ bench_die(const char *format, ...)
     exit(1);
 }
 
-/* Takes the first "vocab_size" of the text, because a published config.json may have Infinity, which
- * jansson does not read. */
+/* Takes the first "vocab_size" of the text, because a published config.json may have Infinity,
+ * which jansson does not read. */
 static void
 read_vocab(struct bench_serve *s)
 {

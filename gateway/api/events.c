@@ -70,6 +70,7 @@ write_choice(struct exchange *e, uint32_t i, bool all)
     size_t logprobs, records = shape_records(e, c, &logprobs);
     bool any = c->text.n || (c->ended && (logprobs || (e->token_ids && records)));
 
+    e->out.failed |= c->text.failed || c->tokens.failed || c->stop.failed;
     if (!any && !c->ended) return;
     if (c->started && !c->ended && !all && c->n_new < e->interval) return;
     start_stream(e);
@@ -250,7 +251,7 @@ events_take(struct exchange *e, struct prompt *p, const struct lagan_event *ev)
         write_end(e);
     else if (c)
         write_choice(e, i, false);
-    if (e->out.n) send(e);
+    if (e->out.n || e->out.failed || e->head.failed) send(e);
 }
 
 nsec

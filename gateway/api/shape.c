@@ -317,7 +317,8 @@ put_choice(struct exchange *e, uint32_t i, struct out *o)
         put_prompt_logprobs(e, p, o);
     }
     out_put(o, "}");
-    o->failed |= c->text.failed || c->tokens.failed || c->stop.failed;
+    o->failed |= c->text.failed || c->tokens.failed || c->stop.failed || p->text.failed ||
+                 p->ids.failed || p->tokens.failed;
 }
 
 static void
@@ -388,6 +389,8 @@ shape_first(struct exchange *e, struct choice *c, uint32_t index, struct out *o)
     const struct prompt *p = &e->prompt[index / e->n];
     bool first = index == 0;
 
+    o->failed |= p->text.failed || p->ids.failed || p->tokens.failed;
+
     if (is_chat(e)) {
         begin_event(e, index, o);
         out_put(o, "\"delta\":{\"role\":\"assistant\",\"content\":\"\"},\"logprobs\":null,"
@@ -421,7 +424,6 @@ shape_delta(struct exchange *e, struct choice *c, uint32_t index, struct out *o)
     put_token_ids(e, c, o);
     out_put(o, "}]");
     end_event(e, o);
-    o->failed |= c->text.failed || c->tokens.failed;
 }
 
 void

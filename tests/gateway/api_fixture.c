@@ -281,7 +281,7 @@ submit(void *ctx, uint32_t t, const struct lagan_request *r, uint64_t *id, struc
     s = add_sent(f, id);
     s->text = calloc(1, r->text.n + 1);
     check(s->text);
-    memcpy(s->text, r->text.p, r->text.n);
+    if (r->text.n) memcpy(s->text, r->text.p, r->text.n);
     return 0;
 }
 

@@ -89,6 +89,8 @@ same(const struct unit *u, const struct seq *q, bool cross, uint32_t end)
 {
     if (u->space != space_of(q)) return false;
     if (u->id == seq_name(q)) return true;
+    /* outputs of beams are no fake tokens, and those of two searches may begin alike */
+    if (q->beam && !cross) end = MIN(end, q->beam->first);
     return alike(u->id, q->id, RUN_SOURCE, q->n_source) &&
            (cross || alike(u->id, seq_name(q), 0, end));
 }

@@ -7,8 +7,9 @@
  */
 #include "worker/sched/sched_internal.h"
 
-/* Returns the slot that q has, or else the slot that it would get. SLOT_FULL: none is free, or q must
- * wait for the sequences of the previous worker: its blocks may be those that they need to grow. */
+/* Returns the slot that q has, or else the slot that it would get. SLOT_FULL: none is free, or q
+ * must wait for the sequences of the previous worker: its blocks may be those that they need to
+ * grow. */
 #define SLOT_FULL UINT32_MAX
 static uint32_t
 slot_for(const struct scheduler *s, const struct seq *q)
