@@ -3,6 +3,8 @@
 
 #include "tests/test.h"
 
+#include <string.h>
+
 struct mock mock;
 
 int
@@ -41,4 +43,17 @@ next(struct lagan *c, enum lagan_event_kind kind)
     if (ev.kind != kind)
         fail_msg("event %d instead of %d: %s", ev.kind, kind, ev.message ? ev.message : "");
     return ev;
+}
+
+uint64_t
+submit_text(struct lagan *c, const char *text)
+{
+    struct lagan_request *r = lagan_request_new();
+    uint64_t id = 0;
+
+    assert_int_equal(lagan_set_str(r, "text", text, strlen(text)), 0);
+    assert_int_equal(lagan_set_int(r, "max_tokens", 100000), 0);
+    assert_int_equal(lagan_submit(c, r, &id), 0);
+    lagan_request_free(r);
+    return id;
 }

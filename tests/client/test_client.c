@@ -9,24 +9,11 @@
 #include <stdio.h>
 #include <unistd.h>
 
-static uint64_t
-ask(struct lagan *c, const char *text)
-{
-    struct lagan_request *r = lagan_request_new();
-    uint64_t id = 0;
-
-    assert_int_equal(lagan_set_str(r, "text", text, strlen(text)), 0);
-    assert_int_equal(lagan_set_int(r, "max_tokens", 100000), 0);
-    assert_int_equal(lagan_submit(c, r, &id), 0);
-    lagan_request_free(r);
-    return id;
-}
-
 static void
 tokens_arrive_in_order_with_their_indices(void **state)
 {
     struct lagan *c = connect_mock();
-    uint64_t id = ask(c, "echo hello");
+    uint64_t id = submit_text(c, "echo hello");
     struct lagan_event ev;
     uint32_t i;
 
@@ -61,7 +48,7 @@ stream_longer_than_the_ack_window_continues_while_read(void **state)
     uint32_t i;
 
     (void)state;
-    ask(c, "many 1000");
+    submit_text(c, "many 1000");
     for (i = 0; i < 1000; i++) assert_int_equal(next(c, LAGAN_EVENT_TOKENS).first, i);
     next(c, LAGAN_EVENT_OUTPUT);
     next(c, LAGAN_EVENT_DONE);
@@ -75,7 +62,7 @@ few_chunks_are_acknowledged_within_1_second(void **state)
     struct lagan_event ev = { sizeof ev };
 
     (void)state;
-    ask(c, "late 45"); /* one chunk */
+    submit_text(c, "late 45"); /* one chunk */
     next(c, LAGAN_EVENT_TOKENS);
     assert_true(c->ack_at && c->ack_at <= clock_now() + NSEC_S);
     c->requests[0].taken = 2; /* as if another chunk had arrived */
@@ -123,19 +110,19 @@ output_event_has_the_stop_string_or_the_stop_id(void **state)
     struct lagan_event ev;
 
     (void)state;
-    ask(c, "stop END");
+    submit_text(c, "stop END");
     ev = next(c, LAGAN_EVENT_OUTPUT);
     assert_int_equal(ev.reason, LAGAN_FINISH_STOP);
     assert_int_equal(ev.stop_len, 3);
     assert_memory_equal(ev.stop, "END", 3);
     assert_int_equal(ev.stop_id, -1);
     next(c, LAGAN_EVENT_DONE);
-    ask(c, "stop 7");
+    submit_text(c, "stop 7");
     ev = next(c, LAGAN_EVENT_OUTPUT);
     assert_null(ev.stop);
     assert_int_equal(ev.stop_id, 7);
     next(c, LAGAN_EVENT_DONE);
-    ask(c, "echo a");
+    submit_text(c, "echo a");
     assert_int_equal(next(c, LAGAN_EVENT_TOKENS).stop_id, 0);
     ev = next(c, LAGAN_EVENT_OUTPUT);
     assert_null(ev.stop);
@@ -150,12 +137,12 @@ events_of_a_request_have_the_time_of_its_accept(void **state)
     uint64_t at;
 
     (void)state;
-    ask(c, "echo a");
+    submit_text(c, "echo a");
     at = next(c, LAGAN_EVENT_TOKENS).accepted_at;
     assert_true(at >= 1764000000); /* the mock counts from there */
     assert_int_equal(next(c, LAGAN_EVENT_OUTPUT).accepted_at, at);
     assert_int_equal(next(c, LAGAN_EVENT_DONE).accepted_at, at);
-    ask(c, "error 45");
+    submit_text(c, "error 45");
     assert_int_equal(next(c, LAGAN_EVENT_ERROR).accepted_at, at + 1);
     lagan_close(c);
 }
@@ -167,7 +154,7 @@ too_long_error_has_the_length_of_prompt_and_model(void **state)
     struct lagan_event ev;
 
     (void)state;
-    ask(c, "long");
+    submit_text(c, "long");
     ev = next(c, LAGAN_EVENT_ERROR);
     assert_int_equal(ev.reason, LAGAN_E_TOO_LONG);
     assert_int_equal(ev.n_prompt_tokens, 5000);
@@ -198,7 +185,7 @@ held_request_is_not_acknowledged_until_it_is_released(void **state)
 {
     struct lagan *c = connect_mock();
     struct lagan_event ev = { sizeof ev };
-    uint64_t id = ask(c, "many 1000");
+    uint64_t id = submit_text(c, "many 1000");
     uint32_t n = 0;
 
     (void)state;
@@ -221,12 +208,12 @@ error_is_the_last_event_with_name_and_sentence(void **state)
     struct lagan_event ev;
 
     (void)state;
-    ask(c, "error 34");
+    submit_text(c, "error 34");
     ev = next(c, LAGAN_EVENT_ERROR);
     assert_string_equal(ev.reason_name, "queue_full");
     assert_string_equal(ev.message, "as the test wished");
     assert_int_equal(ev.retryable, 1);
-    ask(c, "late 33");
+    submit_text(c, "late 33");
     next(c, LAGAN_EVENT_TOKENS);
     ev = next(c, LAGAN_EVENT_ERROR);
     assert_string_equal(ev.reason_name, "too_long");
@@ -244,7 +231,7 @@ each_of_many_requests_ends_once(void **state)
     uint32_t tokens[N + 1] = { 0 }, ends[N + 1] = { 0 }, open = N, i;
 
     (void)state;
-    for (i = 0; i < N; i++) assert_int_equal(ask(c, i % 3 ? "many 40" : "error 35"), i + 1);
+    for (i = 0; i < N; i++) assert_int_equal(submit_text(c, i % 3 ? "many 40" : "error 35"), i + 1);
     while (open) {
         struct lagan_event ev = { sizeof ev };
 
@@ -262,7 +249,7 @@ static void
 cancelled_request_ends_with_error_cancelled(void **state)
 {
     struct lagan *c = connect_mock();
-    uint64_t id = ask(c, "hang");
+    uint64_t id = submit_text(c, "hang");
     struct lagan_event ev = { sizeof ev };
 
     (void)state;
@@ -284,7 +271,7 @@ request_may_be_submitted_before_lagand_starts(void **state)
     (void)state;
     mock_dir(&later);
     assert_int_equal(lagan_open(&c, later.endpoint, 0), 0);
-    id = ask(c, "echo x");
+    id = submit_text(c, "echo x");
     mock_start(&later, "1");
     assert_int_equal(next(c, LAGAN_EVENT_TOKENS).id, id);
     lagan_close(c);
@@ -358,10 +345,10 @@ reconnect_timeout_fails_each_request_then_reports_disconnected(void **state)
     mock_dir(&own);
     mock_start(&own, "1");
     assert_int_equal(lagan_open(&c, own.endpoint, 30000), 0);
-    ask(c, "echo x");
+    submit_text(c, "echo x");
     next(c, LAGAN_EVENT_TOKENS), next(c, LAGAN_EVENT_OUTPUT), next(c, LAGAN_EVENT_DONE);
-    a = ask(c, "hang");
-    b = ask(c, "hang");
+    a = submit_text(c, "hang");
+    b = submit_text(c, "hang");
     ev.size = sizeof ev;
     assert_int_equal(lagan_next(c, &ev, 50), 0);
     lagan_set_reconnect_timeout(c, 200);
@@ -375,7 +362,7 @@ reconnect_timeout_fails_each_request_then_reports_disconnected(void **state)
 
     /* The next lagand is found without a call. */
     mock_start(&own, "1");
-    a = ask(c, "echo y");
+    a = submit_text(c, "echo y");
     assert_int_equal(next(c, LAGAN_EVENT_TOKENS).id, a);
     lagan_close(c);
     mock_done(&own);
@@ -393,7 +380,7 @@ silent_lagand_is_pinged_and_then_disconnected(void **state)
     mock_dir(&own);
     mock_start(&own, "1");
     assert_int_equal(lagan_open(&c, own.endpoint, 30000), 0);
-    id = ask(c, "hang");
+    id = submit_text(c, "hang");
     assert_int_equal(lagan_next(c, &ev, 50), 0);
     c->sent -= 3 * NSEC_S; /* as if nothing had been sent for 3 s */
     assert_int_equal(lagan_next(c, &ev, 100), 0);
@@ -447,8 +434,8 @@ descriptor_is_readable_until_all_events_are_read(void **state)
     bool done = false;
 
     (void)state;
-    ask(c, "many 300");
-    ask(c, "many 300");
+    submit_text(c, "many 300");
+    submit_text(c, "many 300");
     while (taken < 604) { /* 300 TOKENS, OUTPUT and DONE, twice */
         struct lagan_event ev = { sizeof ev };
 
@@ -485,145 +472,6 @@ descriptor_becomes_readable_for_pings(void **state)
 }
 
 static void
-call_converts_json_in_both_directions(void **state)
-{
-    static const char args[] = "{\"a\":[1,-2,3.5,true,false,null,\"\\u00e9\\\"\\n\"],\"b\":{},"
-                               "\"c\":[],\"d\":18446744073709551615,\"e\":-9223372036854775808,"
-                               "\"f\":{\"g\":{\"h\":[[\"x\"]]}},\"i\":0.1}";
-    static const char want[] = "{\"a\":[1,-2,3.5,true,false,null,\"\xc3\xa9\\\"\\n\"],\"b\":{},"
-                               "\"c\":[],\"d\":18446744073709551615,\"e\":-9223372036854775808,"
-                               "\"f\":{\"g\":{\"h\":[[\"x\"]]}},\"i\":0.1}";
-    struct lagan *c = connect_mock();
-    char *reply = NULL;
-    uint32_t code = 0;
-
-    (void)state;
-    assert_int_equal(lagan_call(c, "echo", args, &reply, &code, 5000), 0);
-    assert_string_equal(reply, want);
-    free(reply);
-    assert_int_equal(lagan_call(c, "tokenize", "{\"text\":\"hi\"}", &reply, &code, 5000), 0);
-    assert_string_equal(reply, "{\"ids\":[104,105]}");
-    free(reply);
-    assert_int_equal(lagan_call(c, "pieces", NULL, &reply, &code, 5000), 0);
-    assert_string_equal(reply, "[[226,130],[]]");
-    free(reply);
-    assert_int_equal(lagan_call(c, "echo", "{\"a\":", &reply, &code, 5000), -EINVAL);
-    assert_int_equal(lagan_call(c, "echo", "{\"a\":1e999}", &reply, &code, 5000), -EINVAL);
-    assert_int_equal(lagan_call(c, "nonsense", NULL, &reply, &code, 5000), -EREMOTEIO);
-    assert_int_equal(code, LAGAN_E_UNSUPPORTED);
-    assert_string_equal(lagan_errmsg(c), "the mock has no such verb");
-    assert_int_equal(lagan_call(c, "silent", NULL, &reply, &code, 30), -ETIMEDOUT);
-    lagan_close(c);
-}
-
-static void
-events_during_a_call_are_kept_in_order(void **state)
-{
-    struct lagan *c = connect_mock();
-    char *reply = NULL;
-    uint32_t i;
-
-    (void)state;
-    ask(c, "echo abcdef");
-    assert_int_equal(lagan_call(c, "echo", NULL, &reply, NULL, 5000), 0);
-    free(reply);
-    for (i = 0; i < 6; i++) assert_int_equal(next(c, LAGAN_EVENT_TOKENS).text[0], "abcdef"[i]);
-    next(c, LAGAN_EVENT_OUTPUT);
-    next(c, LAGAN_EVENT_DONE);
-    lagan_close(c);
-}
-
-static void
-started_call_ends_with_its_reply_or_error(void **state)
-{
-    struct lagan *c = connect_mock();
-    struct lagan_event ev;
-    uint64_t id[3];
-
-    (void)state;
-    assert_int_equal(lagan_start_call(c, "echo", "{\"a\":[1,true]}", &id[0]), 0);
-    assert_int_equal(lagan_start_call(c, "fly", NULL, &id[1]), 0);
-    assert_int_equal(lagan_start_call(c, "echo", "not JSON", &id[2]), -EINVAL);
-    ask(c, "echo z");
-    ev = next(c, LAGAN_EVENT_REPLY);
-    assert_int_equal(ev.id, id[0]);
-    assert_string_equal(ev.text, "{\"a\":[1,true]}");
-    assert_int_equal(ev.text_len, strlen(ev.text));
-    assert_int_equal(next(c, LAGAN_EVENT_ERROR).id, id[1]);
-    assert_int_equal(next(c, LAGAN_EVENT_TOKENS).text[0], 'z');
-    lagan_close(c);
-}
-
-static void
-started_call_ends_with_error_when_its_connection_is_lost(void **state)
-{
-    struct lagan *c = connect_mock();
-    struct lagan_event ev = { sizeof ev };
-    uint64_t id[2], open = ask(c, "hang");
-
-    (void)state;
-    assert_int_equal(lagan_next(c, &ev, 100), 0);
-    kill(mock.pid, SIGSTOP);
-    assert_int_equal(lagan_start_call(c, "echo", NULL, &id[0]), 0);
-    mock_kill(&mock);
-    ev = next(c, LAGAN_EVENT_ERROR);
-    assert_int_equal(ev.id, id[0]);
-    assert_non_null(strstr(ev.message, "it is unknown whether lagand executed the command"));
-    assert_int_equal(lagan_start_call(c, "echo", "{}", &id[1]), 0); /* sent after the reconnect */
-    mock_start(&mock, "1");
-    ev = next(c, LAGAN_EVENT_REPLY);
-    assert_int_equal(ev.id, id[1]);
-    mock_kill(&mock);
-    lagan_set_reconnect_timeout(c, 100);
-    assert_int_equal(lagan_start_call(c, "echo", NULL, &id[1]), 0);
-    for (uint32_t n = 0; n < 2; n++) { /* of the call and of the request */
-        ev = next(c, LAGAN_EVENT_ERROR);
-        assert_true(ev.id == id[1] || ev.id == open);
-    }
-    next(c, LAGAN_EVENT_DISCONNECTED);
-    lagan_close(c);
-    mock_start(&mock, "1"); /* for the other tests */
-}
-
-static void
-call_ends_when_the_connection_is_lost(void **state)
-{
-    struct mock own;
-    struct lagan *c;
-    char *reply;
-
-    (void)state;
-    mock_dir(&own);
-    mock_start(&own, "1");
-    assert_int_equal(lagan_open(&c, own.endpoint, 30000), 0);
-    mock_kill(&own);
-    assert_int_equal(lagan_call(c, "echo", NULL, &reply, NULL, 5000), -ECONNRESET);
-    lagan_close(c);
-    mock_done(&own);
-}
-
-static void
-timed_out_call_is_not_sent_after_a_late_connect(void **state)
-{
-    struct mock later;
-    struct lagan *c;
-    char *reply;
-
-    (void)state;
-    mock_dir(&later);
-    assert_int_equal(lagan_open(&c, later.endpoint, 0), 0);
-    for (int i = 0; i < 3; i++)
-        assert_int_equal(lagan_call(c, "count", NULL, &reply, NULL, 20), -ETIMEDOUT);
-    assert_int_equal(c->n_out, 0);
-    mock_start(&later, "1");
-    assert_int_equal(lagan_call(c, "count", NULL, &reply, NULL, 30000), 0);
-    assert_string_equal(reply, "1");
-    free(reply);
-    lagan_close(c);
-    mock_done(&later);
-}
-
-static void
 ping_is_answered_after_a_full_send_queue(void **state)
 {
     struct lagan *c = connect_mock();
@@ -631,10 +479,10 @@ ping_is_answered_after_a_full_send_queue(void **state)
     char *reply;
 
     (void)state;
-    ask(c, "ping");
+    submit_text(c, "ping");
     usleep(300000); /* it has arrived and is unread */
     kill(mock.pid, SIGSTOP);
-    for (int i = 0; i < 100000 && !c->n_out; i++) ask(c, "error 34");
+    for (int i = 0; i < 100000 && !c->n_out; i++) submit_text(c, "error 34");
     assert_true(c->n_out);
     assert_int_equal(lagan_next(c, &ev, 100), 0);
     kill(mock.pid, SIGCONT);
@@ -650,13 +498,13 @@ frames_queued_for_a_lost_connection_are_dropped(void **state)
 {
     struct lagan *c = connect_mock();
     struct lagan_event ev = { sizeof ev };
-    uint64_t open = ask(c, "hang"), late;
+    uint64_t open = submit_text(c, "hang"), late;
 
     (void)state;
     kill(mock.pid, SIGSTOP);
     /* libzmq takes some more frames while it notices the loss. */
     while (c->n_out < 4000) assert_int_equal(lagan_cancel(c, open), 0);
-    late = ask(c, "echo ab");
+    late = submit_text(c, "echo ab");
     mock_kill(&mock);
     while (!c->n_breaks) assert_int_equal(lagan_next(c, &ev, 20), 0);
     assert_int_equal(c->n_out, 0);
@@ -691,11 +539,11 @@ invalid_chunk_fails_only_its_request(void **state)
         struct lagan *c = connect_mock();
         struct lagan_event ev;
 
-        assert_int_equal(ask(c, frames[i]), 1);
+        assert_int_equal(submit_text(c, frames[i]), 1);
         ev = next(c, LAGAN_EVENT_ERROR);
         assert_string_equal(ev.reason_name, "internal");
         next(c, LAGAN_EVENT_DISCONNECTED);
-        ask(c, "echo z"); /* the connection still works */
+        submit_text(c, "echo z"); /* the connection still works */
         assert_int_equal(next(c, LAGAN_EVENT_TOKENS).text[0], 'z');
         lagan_close(c);
     }
@@ -707,7 +555,7 @@ log_probabilities_of_wrong_size_are_rejected(void **state)
     struct lagan *c = connect_mock();
 
     (void)state;
-    ask(c, "badlp");
+    submit_text(c, "badlp");
     assert_non_null(strstr(next(c, LAGAN_EVENT_ERROR).message, "invalid values"));
     lagan_close(c);
 }
@@ -718,7 +566,7 @@ missing_chunk_is_detected(void **state)
     struct lagan *c = connect_mock();
 
     (void)state;
-    ask(c, "gap");
+    submit_text(c, "gap");
     next(c, LAGAN_EVENT_TOKENS);
     next(c, LAGAN_EVENT_ERROR);
     lagan_close(c);
@@ -809,12 +657,12 @@ error_without_rid_ends_no_request(void **state)
 {
     struct lagan *c = connect_mock();
     struct lagan_event ev = { sizeof ev };
-    uint64_t open = ask(c, "hang");
+    uint64_t open = submit_text(c, "hang");
 
     (void)state;
-    ask(c, "raw 9401080081a4636f646520"); /* ERROR, rid 0, code 32 */
+    submit_text(c, "raw 9401080081a4636f646520"); /* ERROR, rid 0, code 32 */
     assert_int_equal(lagan_next(c, &ev, 300), 0);
-    ask(c, "echo z");
+    submit_text(c, "echo z");
     assert_int_equal(next(c, LAGAN_EVENT_TOKENS).text[0], 'z');
     next(c, LAGAN_EVENT_OUTPUT);
     next(c, LAGAN_EVENT_DONE);
@@ -854,7 +702,7 @@ smaller_event_struct_is_not_overrun(void **state)
     (void)state;
     memset(&old, 0x5a, sizeof old);
     old.ev.size = offsetof(struct lagan_event, n_top);
-    ask(c, "echo a");
+    submit_text(c, "echo a");
     assert_int_equal(lagan_next(c, &old.ev, 5000), 1);
     assert_int_equal(old.ev.text[0], 'a');
     assert_int_equal(((unsigned char *)&old)[offsetof(struct lagan_event, n_top)], 0x5a);
@@ -869,7 +717,7 @@ bye_fails_open_requests_with_draining(void **state)
     struct lagan *c = connect_mock();
 
     (void)state;
-    ask(c, "bye");
+    submit_text(c, "bye");
     assert_string_equal(next(c, LAGAN_EVENT_ERROR).reason_name, "draining");
     next(c, LAGAN_EVENT_DISCONNECTED);
     lagan_close(c);
@@ -880,12 +728,12 @@ bye_with_retry_after_resumes_on_a_new_connection(void **state)
 {
     struct lagan *c = connect_mock();
     struct lagan_event ev = { sizeof ev };
-    uint64_t open = ask(c, "leave");
+    uint64_t open = submit_text(c, "leave");
 
     (void)state;
     assert_int_equal(lagan_next(c, &ev, 300), 0);
     assert_int_equal(c->n_breaks, 1);
-    ask(c, "echo z");
+    submit_text(c, "echo z");
     assert_int_equal(next(c, LAGAN_EVENT_TOKENS).text[0], 'z');
     next(c, LAGAN_EVENT_OUTPUT);
     next(c, LAGAN_EVENT_DONE);
@@ -919,12 +767,6 @@ main(void)
         cmocka_unit_test(late_caller_reads_queued_messages_before_timeouts_are_checked),
         cmocka_unit_test(descriptor_is_readable_until_all_events_are_read),
         cmocka_unit_test(descriptor_becomes_readable_for_pings),
-        cmocka_unit_test(call_converts_json_in_both_directions),
-        cmocka_unit_test(events_during_a_call_are_kept_in_order),
-        cmocka_unit_test(started_call_ends_with_its_reply_or_error),
-        cmocka_unit_test(started_call_ends_with_error_when_its_connection_is_lost),
-        cmocka_unit_test(call_ends_when_the_connection_is_lost),
-        cmocka_unit_test(timed_out_call_is_not_sent_after_a_late_connect),
         cmocka_unit_test(ping_is_answered_after_a_full_send_queue),
         cmocka_unit_test(frames_queued_for_a_lost_connection_are_dropped),
         cmocka_unit_test(invalid_chunk_fails_only_its_request),
