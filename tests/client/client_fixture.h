@@ -10,5 +10,5 @@ int teardown(void **state);
 struct lagan *connect_mock(void);
 /* Returns the next event, which must be of this kind and arrive within 30 s. */
 struct lagan_event next(struct lagan *c, enum lagan_event_kind kind);
-/* Submits a request with this text, which tells mock_lagand what to answer; returns its id. */
+/* Submits a request whose text is a command of mock_lagand. Returns its id. */
 uint64_t submit_text(struct lagan *c, const char *text);
