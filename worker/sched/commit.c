@@ -90,13 +90,14 @@ fail_forks(struct scheduler *s, const struct seq *q, const struct batch *b)
 }
 
 /* True if the failed step was to copy a block of q's cache hit before q's first step, which is not
- * planned yet: q must end too, because that block is invalid. */
+ * planned yet: q must end too, because that block is invalid. Blocks of a fork are those of
+ * fail_forks(): a later fork may have a block that an earlier one, of this step, has freed. */
 static bool
 copied_for(const struct scheduler *s, const struct seq *q, const struct batch *b)
 {
     uint32_t entry = q->n_done / kv_config(s->kv)->tokens_per_block;
 
-    if (s->slot[q->slot].len == 0 || s->slot[q->slot].chunk_planned) return false;
+    if (q->fork_step || s->slot[q->slot].len == 0 || s->slot[q->slot].chunk_planned) return false;
     for (uint32_t i = 0; i < b->n_copies; i++)
         if (kv_entry(s->kv, q->slot, b->copy[i].group, entry) == b->copy[i].to) return true;
     return false;
