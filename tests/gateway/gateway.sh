@@ -232,6 +232,7 @@ wait $lagand || fail "lagand exited with $?"
 # ---- kill -9: the requests of the dead gateway end, and the next one serves at once
 sed -i '/max_body: many/d' "$dir/gateway.yaml"
 start_gateway() {
+  : >"$dir/url" # the shell of the gateway empties it later
   "$gateway" --config "$dir/gateway.yaml" "$@" >"$dir/url" 2>"$dir/gateway.log" &
   gateway_pid=$!
   pids="$pids $gateway_pid"
