@@ -114,7 +114,7 @@ put_word(void *arg, const char *word, size_t n, struct err *e)
 static int MUST_USE
 put_text(struct out *o, bool normalized, bool begins, const char *text, size_t n, struct err *e)
 {
-    struct added_walk w = { .text = text, .n = n };
+    struct added_walk w = { .text = n ? text : "", .n = n };
     token_id id;
 
     do {
