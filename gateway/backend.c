@@ -58,7 +58,8 @@ set_connected(struct backend *b, bool connected, const char *why)
     if (b->connected == connected) return;
     b->connected = connected;
     if (connected)
-        log_info("lagand at %s is reachable and has %u models", b->config->lagand, b->n_models);
+        log_info("lagand at %s is reachable and has %u model%s", b->config->lagand, b->n_models,
+                 b->n_models == 1 ? "" : "s");
     else
         log_warn("lagand at %s is not reachable (%s); new requests get 503", b->config->lagand,
                  why);
