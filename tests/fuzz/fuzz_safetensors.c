@@ -12,7 +12,7 @@
 #include <jansson.h>
 #include <stdio.h>
 
-enum { BUILT = 1, LENGTH = 2, CUT = 4, MAX_TEXT = 8192, MAX_DEPTH = 32 };
+enum { BUILT = 1, LENGTH = 2, CUT = 4, MAX_TEXT = 8192, MAX_DEPTH = 64 };
 
 /* ---- a header that is almost right */
 
