@@ -19,8 +19,8 @@ import time
 try:
     import httpx
     import openai
-except ImportError:
-    print("the Python package openai is not installed")
+except ImportError as error:
+    print(f"the Python package {error.name} is not installed; skipped")
     sys.exit(77)
 
 build = pathlib.Path(sys.argv[1] if len(sys.argv) > 1 else ".").resolve()
