@@ -375,6 +375,7 @@ replacement_finds_snapshots_in_the_host_tier(void **state)
     void *base = calloc(1, manifest_bytes(&b->c)), *copy;
     struct manifest_adopted adopted;
     struct manifest m;
+    _Atomic uint32_t *word;
     uint32_t n_host;
 
     (void)state;
@@ -394,11 +395,12 @@ replacement_finds_snapshots_in_the_host_tier(void **state)
     assert_int_equal(add(b, 0, 0), 32);
     kv_drop(b->kv, 0);
     memcpy(base, copy, m.h.bytes);
-    snapshot_word(&m)[1] = snapshot_word(&m)[0]; /* one host block for two layers */
+    word = snapshot_word(&m);
+    word[1] = word[0]; /* one host block for two layers */
     replace_worker(b, &m, true, &n_host, &adopted);
     assert_int_equal(adopted.no_nodes, 1);
     memcpy(base, copy, m.h.bytes);
-    snapshot_word(&m)[LAYERS - 1] = 0; /* a layer is missing */
+    word[LAYERS - 1] = 0; /* a layer is missing */
     replace_worker(b, &m, true, &n_host, &adopted);
     assert_int_equal(adopted.no_nodes, 1);
     memcpy(base, copy, m.h.bytes); /* the host memory is lost */
