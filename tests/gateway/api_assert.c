@@ -1,6 +1,30 @@
 /* api_assert.c - see api_assert.h. */
 #include "tests/gateway/api_assert.h"
 
+struct api_fixture f;
+
+int
+open_fixture(void **state)
+{
+    (void)state;
+    api_fixture_open(&f);
+    return 0;
+}
+
+int
+close_fixture(void **state)
+{
+    (void)state;
+    api_fixture_close(&f);
+    return 0;
+}
+
+struct http_exchange *
+complete(const char *body)
+{
+    return ask(&f, HTTP_POST, "/v1/completions", body);
+}
+
 const char *
 ignored_of(const struct http_exchange *x)
 {

@@ -3,6 +3,13 @@
 #include "tests/gateway/api_fixture.h"
 #include "tests/test.h"
 
+extern struct api_fixture f; /* valid from open_fixture() to close_fixture() */
+
+int open_fixture(void **state);
+int close_fixture(void **state);
+/* A POST to /v1/completions. */
+struct http_exchange *complete(const char *body);
+
 /* The header lines of an open request that was taken. */
 const char *ignored_of(const struct http_exchange *x);
 /* Fails unless the body is `want`, where $ID is the id of the response. */

@@ -1,26 +1,8 @@
 /* test_api_body.c - bodies that are no JSON, hostile JSON, and JSON that is read in parts. */
 #include "tests/gateway/api_assert.h"
 
-static struct api_fixture f;
-
-static int
-open_fixture(void **state)
-{
-    (void)state;
-    api_fixture_open(&f);
-    return 0;
-}
-
-static int
-close_fixture(void **state)
-{
-    (void)state;
-    api_fixture_close(&f);
-    return 0;
-}
-
 static struct http_exchange *
-complete(const char *body, size_t n)
+complete_bytes(const char *body, size_t n)
 {
     return ask_bytes(&f, "/v1/completions", NULL, body, n);
 }
@@ -81,7 +63,7 @@ hostile_bodies_get_a_clear_error(void **state)
 {
     (void)state;
     for (size_t i = 0; i < ARRAY_LEN(bodies); i++) {
-        struct http_exchange *x = complete(bodies[i].body, bodies[i].n);
+        struct http_exchange *x = complete_bytes(bodies[i].body, bodies[i].n);
 
         if (bodies[i].code)
             assert_fault(x, strcmp(bodies[i].code, "model_not_found") == 0 ? 404 : 400,
@@ -105,7 +87,7 @@ a_body_cut_at_any_byte_is_refused(void **state)
         struct http_exchange *x;
 
         memcpy(exact, body, n);
-        x = complete(exact, n);
+        x = complete_bytes(exact, n);
         assert_fault(x, 400, "invalid_json", NULL);
         ask_done(&f, x);
         free(exact);
@@ -127,14 +109,14 @@ a_body_in_parts_of_any_length_has_the_same_result(void **state)
     struct http_exchange *x;
 
     (void)state;
-    ask_done(&f, complete(body, sizeof body - 1));
+    ask_done(&f, complete_bytes(body, sizeof body - 1));
     ask_done(&f, ask_bytes(&f, "/v1/chat/completions", NULL, chat, sizeof chat - 1));
     assert_int_equal(f.n_sent, 3);
     for (size_t most = 1; most < sizeof chat; most++) {
         uint32_t before = f.n_sent;
 
         f.api->read_bytes = most;
-        x = complete(body, sizeof body - 1);
+        x = complete_bytes(body, sizeof body - 1);
         assert_string_equal(ignored_of(x), "X-Lagan-Ignored: unknown\r\n");
         ask_done(&f, x);
         x = ask_bytes(&f, "/v1/chat/completions", NULL, chat, sizeof chat - 1);
@@ -165,7 +147,7 @@ deep_and_wide_bodies_are_limited(void **state)
         repeat(&o, "[", depth);
         repeat(&o, "]", depth);
         out_put(&o, "}");
-        x = complete(o.p, o.n);
+        x = complete_bytes(o.p, o.n);
         if (depth == 64)
             assert_fault(x, 400, "invalid_json", NULL);
         else
@@ -187,7 +169,7 @@ deep_and_wide_bodies_are_limited(void **state)
             out_put(&o, "\":1");
         }
         out_put(&o, "}");
-        x = complete(o.p, o.n);
+        x = complete_bytes(o.p, o.n);
         if (kind == 1)
             assert_false(x->started);
         else
@@ -206,7 +188,7 @@ a_million_keys_are_refused(void **state)
     out_put(&o, "{\"x\":[");
     for (int i = 0; i < 200000; i++) out_put(&o, i ? ",{\"a\":1}" : "{\"a\":1}");
     out_put(&o, "]}");
-    x = complete(o.p, o.n);
+    x = complete_bytes(o.p, o.n);
     assert_fault(x, 400, "invalid_json", NULL);
     ask_done(&f, x);
 }
@@ -221,7 +203,7 @@ errors_repeat_at_most_64_bytes_of_the_input(void **state)
     out_put(&o, "{\"prompt\":\"a\",\"n\":\"");
     repeat(&o, "q", 5000);
     out_put(&o, "\"}");
-    x = complete(o.p, o.n);
+    x = complete_bytes(o.p, o.n);
     assert_fault(x, 400, "invalid_type", "n");
     assert_true(x->sent.n < 300);
     ask_done(&f, x);
@@ -229,7 +211,7 @@ errors_repeat_at_most_64_bytes_of_the_input(void **state)
     out_put(&o, "{\"prompt\":\"a\",\"model\":\"");
     repeat(&o, "\xc3\xa9", 100);
     out_put(&o, "\"}");
-    x = complete(o.p, o.n);
+    x = complete_bytes(o.p, o.n);
     assert_fault(x, 404, "model_not_found", "model");
     assert_true(x->sent.n < 300);
     ask_done(&f, x);
@@ -245,7 +227,7 @@ the_ignored_line_is_short_and_clean(void **state)
     out_put(&o, "{\"prompt\":\"a\",\"\\r\\nX: y\":1,\"\xc3\xa9\":1");
     for (int i = 0; i < 100; i++) out_format(&o, ",\"a_very_long_name_of_a_field_%d\":1", i);
     out_put(&o, "}");
-    x = complete(o.p, o.n);
+    x = complete_bytes(o.p, o.n);
     assert_memory_equal(ignored_of(x),
                         "X-Lagan-Ignored: ??X??y, ??, a_very_long_name_of_a_field_0, a", 60);
     assert_true(strlen(ignored_of(x)) < 550);

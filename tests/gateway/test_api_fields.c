@@ -4,22 +4,11 @@
 
 #define MESSAGES "\"messages\":[{\"role\":\"user\",\"content\":\"hi\"}]"
 
-static struct api_fixture f;
-
 static int
-open_fixture(void **state)
+open_two_models(void **state)
 {
-    (void)state;
-    api_fixture_open(&f);
+    open_fixture(state);
     f.n_models = 2;
-    return 0;
-}
-
-static int
-close_fixture(void **state)
-{
-    (void)state;
-    api_fixture_close(&f);
     return 0;
 }
 
@@ -701,7 +690,7 @@ zero_tokens_are_neither_shown_nor_counted(void **state)
 int
 main(void)
 {
-#define TEST(name) cmocka_unit_test_setup_teardown(name, open_fixture, close_fixture)
+#define TEST(name) cmocka_unit_test_setup_teardown(name, open_two_models, close_fixture)
     const struct CMUnitTest tests[] = {
         TEST(null_is_absent_in_every_field),
         TEST(wrong_types_and_ranges_are_refused_by_name),

@@ -31,8 +31,6 @@ static const struct {
     { HTTP_OPTIONS, "/health", NULL },
 };
 
-static struct api_fixture f;
-
 static bool
 is_over(const struct http_exchange *x)
 {

@@ -14,24 +14,6 @@
 #define TEXT "data: " HEAD("text_completion") PRINT ",\"choices\":[{\"index\":0,"
 #define CHAT "{\"model\":\"m\",\"messages\":[{\"role\":\"user\",\"content\":\"hi\"}]"
 
-static struct api_fixture f;
-
-static int
-open_fixture(void **state)
-{
-    (void)state;
-    api_fixture_open(&f);
-    return 0;
-}
-
-static int
-close_fixture(void **state)
-{
-    (void)state;
-    api_fixture_close(&f);
-    return 0;
-}
-
 static void
 chat_has_the_shape_of_openai(void **state)
 {

@@ -4,30 +4,6 @@
 
 #define STREAM "{\"model\":\"m\",\"prompt\":\"a\",\"stream\":true}"
 
-static struct api_fixture f;
-
-static int
-open_fixture(void **state)
-{
-    (void)state;
-    api_fixture_open(&f);
-    return 0;
-}
-
-static int
-close_fixture(void **state)
-{
-    (void)state;
-    api_fixture_close(&f);
-    return 0;
-}
-
-static struct http_exchange *
-complete(const char *body)
-{
-    return ask(&f, HTTP_POST, "/v1/completions", body);
-}
-
 /* Returns the joined "text" of all events, which have no escapes, and the number of events. */
 static uint32_t
 read_events(struct http_exchange *x, char *text, size_t n)
