@@ -84,6 +84,15 @@ log_level_name(enum log_level l)
     return level_names[l];
 }
 
+enum log_level
+log_level_choice(uint32_t index)
+{
+    static const enum log_level levels[N_LOG_LEVELS] = { LOG_LEVEL_ERR, LOG_LEVEL_WARN,
+                                                         LOG_LEVEL_INFO, LOG_LEVEL_DEBUG };
+
+    return levels[index];
+}
+
 enum { TIME_BYTES = 25 }; /* 2026-11-24T19:28:31.123Z and a space */
 
 enum log_level

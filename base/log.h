@@ -29,6 +29,9 @@ void log_open(const char *subject, enum log_level most);
 void log_level_set(enum log_level most); /* changes the lowest severity that is logged */
 void log_to_parent(void); /* from now on "<priority>subject: text" on standard error */
 const char *log_level_name(enum log_level l); /* "err", "warn", "info", "debug" */
+/* Returns the level of an option with the choices "err|warn|info|debug"; index < N_LOG_LEVELS. */
+enum { N_LOG_LEVELS = 4 };
+enum log_level log_level_choice(uint32_t index);
 /* Returns the level at the start of a line of n bytes, which log_fields() wrote to a file or pipe,
  * and sets *skip to the bytes before its subject. Another line: LOG_LEVEL_NONE, *skip is 0. */
 enum log_level log_line_level(const char *line, size_t n, size_t *skip);

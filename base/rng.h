@@ -1,8 +1,9 @@
-/* rng.h - a small seeded random number generator for tests, benchmarks and the simulator.
+/* rng.h - small seeded random number generators: rng_next() and rng_below() for tests, benchmarks
+ * and the simulator, rng_id() for ids.
  *
- * A 64-bit linear congruential generator (Knuth, MMIX). Only the upper 32 bits are used, because
- * the lower bits have short periods. Any state is a valid seed. Not for token sampling, which runs
- * on the device, and not for secrets. */
+ * rng_next() is a 64-bit linear congruential generator (Knuth, MMIX). Only the upper 32 bits are
+ * used, because the lower bits have short periods. Any state is a valid seed. Not for token
+ * sampling, which runs on the device, and not for secrets. */
 #pragma once
 #include "base/base.h"
 
@@ -19,4 +20,16 @@ static inline uint32_t
 rng_below(uint64_t *state, uint32_t n)
 {
     return (uint32_t)(((uint64_t)rng_next(state) * n) >> 32);
+}
+
+/* Advances the state and returns 64 random bits, different for 2^64 calls (splitmix64; Steele, Lea,
+ * Flood 2014). */
+static inline uint64_t
+rng_id(uint64_t *state)
+{
+    uint64_t z = *state += UINT64_C(0x9e3779b97f4a7c15);
+
+    z = (z ^ (z >> 30)) * UINT64_C(0xbf58476d1ce4e5b9);
+    z = (z ^ (z >> 27)) * UINT64_C(0x94d049bb133111eb);
+    return z ^ (z >> 31);
 }

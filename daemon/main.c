@@ -169,7 +169,7 @@ main(int argc, char **argv)
         return 0;
     }
     if (config.o.check) return check_only(&config, argc, argv, &problems);
-    log_level_set(config_log_level(&config));
+    log_level_set(log_level_choice(config.o.log_level));
     check_memory(&config, &problems);
     if (problems.n) {
         say(&problems);

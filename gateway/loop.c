@@ -102,7 +102,7 @@ on_hangup(sd_event_source *s, const struct signalfd_siginfo *si, void *arg)
     }
     limits = gateway_limits(g->config);
     if (g->http) http_set_limits(g->http, &limits);
-    log_level_set(gateway_log_level(g->config));
+    log_level_set(log_level_choice(g->config->log_level));
     log_info("the configuration was read again");
     return 0;
 }

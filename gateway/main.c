@@ -126,7 +126,7 @@ main(int argc, char **argv)
                  config.n_addresses == 1 ? "" : "es");
         return 0;
     }
-    log_level_set(gateway_log_level(&config));
+    log_level_set(log_level_choice(config.log_level));
     log_never_wait();
     raise_files(&config);
     r = gateway_run(&config, argc, argv, &e);

@@ -347,15 +347,6 @@ gateway_config_read(struct gateway_config *c, int argc, char **argv, struct prob
     return p->n ? -EINVAL : 0;
 }
 
-enum log_level
-gateway_log_level(const struct gateway_config *c)
-{
-    static const enum log_level levels[] = { LOG_LEVEL_ERR, LOG_LEVEL_WARN, LOG_LEVEL_INFO,
-                                             LOG_LEVEL_DEBUG };
-
-    return levels[c->log_level];
-}
-
 struct http_limits
 gateway_limits(const struct gateway_config *c)
 {

@@ -41,7 +41,6 @@ extern const char gateway_default_file[]; /* path of a file that may be absent *
 /* Reads command line and file. -EINVAL: *p has all errors; *usage is true for an invalid option. */
 int gateway_config_read(struct gateway_config *c, int argc, char **argv, struct problems *p,
                         bool *usage) MUST_USE;
-enum log_level gateway_log_level(const struct gateway_config *c);
 struct http_limits gateway_limits(const struct gateway_config *c);
 /* Returns true if only processes of this host can connect to the address ("127.0.0.1:8000"). */
 bool gateway_is_local(const char *address);

@@ -395,15 +395,6 @@ config_n_served(const struct config *c, uint32_t *only)
     return n;
 }
 
-enum log_level
-config_log_level(const struct config *c)
-{
-    static const enum log_level levels[] = { LOG_LEVEL_ERR, LOG_LEVEL_WARN, LOG_LEVEL_INFO,
-                                             LOG_LEVEL_DEBUG };
-
-    return levels[c->o.log_level];
-}
-
 uint32_t
 config_n_workers(const struct config *c)
 {

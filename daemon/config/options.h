@@ -56,5 +56,4 @@ const char *config_from(const struct config *c, int from, char *buf, size_t n);
 /* Returns the number of served models, without removed ones; *only (NULL: nowhere) gets the index
  * of one of them. */
 uint32_t config_n_served(const struct config *c, uint32_t *only);
-enum log_level config_log_level(const struct config *c);
 uint32_t config_n_workers(const struct config *c);

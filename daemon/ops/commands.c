@@ -504,19 +504,12 @@ ask_worker(struct ask *a, struct worker *w)
 static void
 cmd_loglevel(struct ask *a)
 {
-    static const struct {
-        const char *name;
-        enum log_level level;
-    } levels[] = { { "err", LOG_LEVEL_ERR },
-                   { "warn", LOG_LEVEL_WARN },
-                   { "info", LOG_LEVEL_INFO },
-                   { "debug", LOG_LEVEL_DEBUG } };
     struct msg_span level = { 0 };
-    size_t i = 0;
+    uint32_t i = 0;
 
     if (a->args) msg_str(a->args, "level", &level);
-    while (i < ARRAY_LEN(levels) && !ask_is(&level, levels[i].name)) i++;
-    if (i == ARRAY_LEN(levels)) {
+    while (i < N_LOG_LEVELS && !ask_is(&level, log_level_name(log_level_choice(i)))) i++;
+    if (i == N_LOG_LEVELS) {
         REFUSE(a, LAGAN_E_INVALID_REQUEST, "loglevel: level must be err, warn, info or debug");
         return;
     }
@@ -527,7 +520,7 @@ cmd_loglevel(struct ask *a)
         ask_worker(a, w);
         return;
     }
-    log_level_set(levels[i].level);
+    log_level_set(log_level_choice(i));
     reply_empty(a);
 }
 

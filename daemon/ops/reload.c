@@ -84,7 +84,7 @@ take_options(struct daemon *d, const struct config *next, struct reload_report *
     }
     memcpy(c->from, next->from, sizeof c->from);
     c->has_file = next->has_file;
-    log_level_set(config_log_level(c));
+    log_level_set(log_level_choice(c->o.log_level));
 }
 
 /* Reads api.keys, which may be another file now. Returns 1 if the keys have changed. */

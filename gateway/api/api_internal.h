@@ -8,6 +8,7 @@
  * A request or a call of lagand that is open has an entry in api->open, found by its number. */
 #pragma once
 #include "base/map.h"
+#include "base/rng.h"
 #include "gateway/api/api.h"
 #include "gateway/api/body.h"
 #include "gateway/api/metrics.h"

@@ -75,20 +75,10 @@ exchange_close_body(struct exchange *e)
     free(TAKE(e->body));
 }
 
-static uint64_t
-draw(struct api *a)
-{
-    uint64_t z = a->random += UINT64_C(0x9e3779b97f4a7c15); /* splitmix64 */
-
-    z = (z ^ (z >> 30)) * UINT64_C(0xbf58476d1ce4e5b9);
-    z = (z ^ (z >> 27)) * UINT64_C(0x94d049bb133111eb);
-    return z ^ (z >> 31);
-}
-
 void
 exchange_new_id(struct exchange *e, const char *prefix)
 {
-    uint64_t high = draw(e->a), low = draw(e->a);
+    uint64_t high = rng_id(&e->a->random), low = rng_id(&e->a->random);
 
     snprintf(e->id, sizeof e->id, "%s%016llx%016llx", prefix, (unsigned long long)high,
              (unsigned long long)low);
@@ -144,7 +134,7 @@ exchange_fail(struct exchange *e, const struct fault *f)
     error_body(&o, f);
     if (f->error == API_E_QUEUE_FULL)
         seconds = metrics_drain_time(e->a->metrics, e->a->now, e->a->n_exchanges);
-    error_fields(&e->fields, f->error, seconds, (uint32_t)(draw(e->a) % 400));
+    error_fields(&e->fields, f->error, seconds, (uint32_t)(rng_id(&e->a->random) % 400));
     respond(e, row->status, "application/json", &o);
 }
 

@@ -78,17 +78,6 @@ conn_close(struct http_exchange *x, const char *why)
 
 /* ---- ids */
 
-/* splitmix64 (Steele, Lea, Flood 2014): ids that differ, and no secrets. */
-static uint64_t
-random_id(struct http *h)
-{
-    uint64_t z = h->id_state += UINT64_C(0x9e3779b97f4a7c15);
-
-    z = (z ^ (z >> 30)) * UINT64_C(0xbf58476d1ce4e5b9);
-    z = (z ^ (z >> 27)) * UINT64_C(0x94d049bb133111eb);
-    return z ^ (z >> 31);
-}
-
 static bool
 is_id_byte(char c)
 {
@@ -107,7 +96,8 @@ set_id(struct http_exchange *x)
     if (good)
         snprintf(x->id, sizeof x->id, "%.*s", (int)t.n, t.p);
     else
-        snprintf(x->id, sizeof x->id, "req-%016llx", (unsigned long long)random_id(x->http));
+        snprintf(x->id, sizeof x->id, "req-%016llx",
+                 (unsigned long long)rng_id(&x->http->id_state));
 }
 
 /* ---- faults of HTTP itself */
@@ -134,7 +124,8 @@ conn_fault(struct http_exchange *x, const struct http_fault *f)
     end_exchange(x, false, f->rule);
     input_release(x);
     x->raw_at = 0;
-    if (!x->id[0]) snprintf(x->id, sizeof x->id, "req-%016llx", (unsigned long long)random_id(h));
+    if (!x->id[0])
+        snprintf(x->id, sizeof x->id, "req-%016llx", (unsigned long long)rng_id(&h->id_state));
     r.n = h->handler.fault(h->handler.ctx, f->status, f->rule, f->sentence, body, sizeof body);
     x->head.keep_alive = false;
     x->body.is_complete = true; /* the rest of it is dropped */

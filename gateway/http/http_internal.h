@@ -15,6 +15,7 @@
  * conn_update() and by the event loop only, never below a call of the handler. */
 #pragma once
 #include "base/map.h"
+#include "base/rng.h"
 #include "gateway/http/body.h"
 #include "gateway/http/head.h"
 

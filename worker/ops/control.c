@@ -82,16 +82,13 @@ arg_u32(const struct control_call *k, const char *key)
 static uint32_t
 verb_loglevel(struct control *c, struct control_call *k)
 {
-    static const char *const names[] = { "err", "warn", "info", "debug" };
-    static const enum log_level levels[] = { LOG_LEVEL_ERR, LOG_LEVEL_WARN, LOG_LEVEL_INFO,
-                                             LOG_LEVEL_DEBUG };
     struct msg_span level = { 0 };
 
     (void)c;
     if (k->args) msg_str(k->args, "level", &level);
-    for (size_t i = 0; i < ARRAY_LEN(names); i++) {
-        if (!span_is(&level, names[i])) continue;
-        log_level_set(levels[i]);
+    for (uint32_t i = 0; i < N_LOG_LEVELS; i++) {
+        if (!span_is(&level, log_level_name(log_level_choice(i)))) continue;
+        log_level_set(log_level_choice(i));
         msgpack_pack_map(k->p, 0);
         return 0;
     }
